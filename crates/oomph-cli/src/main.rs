@@ -1,0 +1,2 @@
+//! x
+fn main(){ for f in std::env::args().skip(1){ let t=std::time::Instant::now(); match oomph_trace::read_path(&f){Ok(r)=>{ let tr=t.elapsed(); for d in &r.devices{ let h=oomph_trace::History::of(&r,d); println!("{f} read {:?} total {:?} ev {} stacks {} req {} alloc {} res {} before {} contra {} mism {} unc {} warn {:?}",tr,t.elapsed(),d.events.len(),r.stacks.len(),h.peak.requested.bytes,h.peak.allocated.bytes,h.peak.reserved.bytes,h.born_before,h.contradictions,h.mismatches,h.uncertainty,r.warnings); } }, Err(e)=>println!("{f}: {e}")}}}

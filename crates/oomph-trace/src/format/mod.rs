@@ -1,0 +1,92 @@
+//! `.oomph`: oomph's own recording format. Compact, versioned, and append-only.
+//!
+//! A recorder writes as it goes and may be killed at any time: whatever chunks are complete can be read.
+//! Layout (all numbers little-endian; *varint* is LEB128, *zigzag* a signed number as varint):
+//!
+//! ```text
+//! file    = magic[8] version:u16 flags:u16 chunk*
+//! magic   = "OOMPH\r\n\x1a"           (a transfer that mangles line ends or stops at ^Z is noticed)
+//! chunk   = kind:u8 raw:u32 packed:u32 crc:u32 bytes[packed]
+//!           raw: bytes when unpacked, at most 32 MiB; bytes: one zstd frame; crc: CRC-32 of bytes
+//! ```
+//!
+//! | kind | content, unpacked |
+//! |---|---|
+//! | 1 strings | count, then for each: length, UTF-8. Ids count on from the last chunk; id 0 is "" and not written |
+//! | 2 frames | count, then name, file, line each |
+//! | 3 stacks | count, then for each: length, frame ids, innermost first. Id 0 is the empty stack and not written |
+//! | 4 device | ordinal, flags (1 has a final state, 2 overflowed is known, 4 overflowed, 8 max_entries is known), max_entries, count of streams, streams (zigzag) |
+//! | 5 events | device, count, then columns: actions (a byte each), addresses (zigzag differences), sizes, streams, stacks, times (zigzag differences), then five sparse columns (count, then row difference and value; a pool is two values): pool, compile context, metadata, category, forward traceback |
+//! | 6 state | device, count of segments, then for each: address, size, stream, flags (1 small, 2 expandable), pool (two), stack, count of blocks, then for each: size, requested, state, stack |
+//! | 7 settings | JSON |
+//! | 8 annotations | count, then device, time (zigzag difference), name, stage each |
+//! | 9 end | nothing: the recording is complete |
+//!
+//! Rows of an events chunk are numbered from 0 within the chunk. Chunks of a kind that a reader does not
+//! know are skipped; a higher version is refused. Tables (1–3) come before the chunks that use them.
+
+mod bytes;
+mod reading;
+mod writing;
+
+pub use reading::read;
+pub use writing::Writer;
+
+/// The first bytes of every file.
+pub const MAGIC: &[u8; 8] = b"OOMPH\r\n\x1a";
+
+/// The version that is written.
+pub const VERSION: u16 = 1;
+
+/// No chunk unpacks to more.
+const LARGEST_CHUNK: usize = 32 << 20;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Kind {
+    Strings = 1,
+    Frames = 2,
+    Stacks = 3,
+    Device = 4,
+    Events = 5,
+    State = 6,
+    Settings = 7,
+    Annotations = 8,
+    End = 9,
+}
+
+impl Kind {
+    const ALL: [Self; 9] = [
+        Self::Strings,
+        Self::Frames,
+        Self::Stacks,
+        Self::Device,
+        Self::Events,
+        Self::State,
+        Self::Settings,
+        Self::Annotations,
+        Self::End,
+    ];
+
+    fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|&kind| kind as u8 == number)
+    }
+}
+
+/// Why an `.oomph` file cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FormatError {
+    /// The file could not be read.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// It does not begin as such a file does.
+    #[error("this is not an oomph recording, or it was damaged in transfer")]
+    Magic,
+    /// It was written by a newer oomph.
+    #[error("this recording has format version {0}; this oomph reads up to {VERSION}: update oomph")]
+    Version(u16),
+    /// A chunk that is whole contradicts the layout.
+    #[error("the recording is damaged: {0}")]
+    Damaged(&'static str),
+}

@@ -1,0 +1,297 @@
+//! Reading: chunk by chunk, as far as they are whole.
+
+use super::bytes::In;
+use super::{FormatError, Kind, LARGEST_CHUNK, MAGIC, VERSION};
+use crate::intern::{Frame, FrameId};
+use crate::recording::{
+    Action, Annotation, Block, BlockState, Device, Format, Recording, Segment, SettingValue, Source, Stage, Warning,
+};
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+
+/// Reads a recording. A file that was cut off gives what is whole, with a warning.
+pub fn read(mut source: impl Read) -> Result<Recording, FormatError> {
+    let mut header = [0u8; 12];
+    source.read_exact(&mut header).map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => FormatError::Magic,
+        _ => FormatError::Io(error),
+    })?;
+    if !header.starts_with(MAGIC) {
+        return Err(FormatError::Magic);
+    }
+    let version = u16::from_le_bytes([header[8], header[9]]);
+    if version != VERSION {
+        return Err(FormatError::Version(version));
+    }
+    let mut reading = Reading::default();
+    let complete = loop {
+        match next_chunk(&mut source)? {
+            Next::Chunk(kind, content) => match Kind::from_number(kind) {
+                Some(Kind::End) => break true,
+                Some(kind) => reading.take(kind, In(&content))?,
+                None => reading.unknown += 1,
+            },
+            Next::Ended => break false,
+        }
+    };
+    Ok(reading.finish(complete))
+}
+
+enum Next {
+    Chunk(u8, Vec<u8>),
+    Ended,
+}
+
+/// The next chunk, if it is whole: a short one, or one whose sum is wrong, is where a writer was killed.
+fn next_chunk(source: &mut impl Read) -> Result<Next, FormatError> {
+    let mut header = [0u8; 13];
+    let mut packed = Vec::new();
+    if !fill(source, &mut header)? {
+        return Ok(Next::Ended);
+    }
+    let number = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+    let (raw, length, crc) = (number(1) as usize, number(5), number(9));
+    if raw > LARGEST_CHUNK || length as usize > LARGEST_CHUNK + (LARGEST_CHUNK >> 4) {
+        return Err(FormatError::Damaged("a chunk claims to be larger than any is"));
+    }
+    source.take(u64::from(length)).read_to_end(&mut packed)?;
+    if packed.len() < length as usize || crc32fast::hash(&packed) != crc {
+        return Ok(Next::Ended);
+    }
+    let mut content = Vec::new();
+    let mut unpacked = zstd::stream::read::Decoder::new(&packed[..])?.take(raw as u64 + 1);
+    unpacked.read_to_end(&mut content).map_err(|_| FormatError::Damaged("a chunk does not unpack"))?;
+    if content.len() != raw {
+        return Err(FormatError::Damaged("a chunk unpacks to another size than it says"));
+    }
+    Ok(Next::Chunk(header[0], content))
+}
+
+fn fill(source: &mut impl Read, into: &mut [u8]) -> io::Result<bool> {
+    match source.read_exact(into) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+#[derive(Default)]
+struct Reading {
+    recording: Recording,
+    devices: BTreeMap<u32, Device>,
+    unknown: u64,
+}
+
+impl Reading {
+    fn take(&mut self, kind: Kind, input: In) -> Result<(), FormatError> {
+        match kind {
+            Kind::Strings => self.strings(input),
+            Kind::Frames => self.frames(input),
+            Kind::Stacks => self.stacks(input),
+            Kind::Device => self.describe(input),
+            Kind::Events => self.events(input),
+            Kind::State => self.state(input),
+            Kind::Settings => self.settings(input.0),
+            Kind::Annotations => self.annotations(input),
+            Kind::End => Ok(()),
+        }
+    }
+
+    fn strings(&mut self, mut input: In) -> Result<(), FormatError> {
+        for _ in 0..input.count()? {
+            let before = self.recording.strings.len();
+            self.recording.strings.intern(input.text()?);
+            if self.recording.strings.len() == before {
+                return Err(FormatError::Damaged("a text stands in the table twice"));
+            }
+        }
+        Ok(())
+    }
+
+    fn frames(&mut self, mut input: In) -> Result<(), FormatError> {
+        for _ in 0..input.count()? {
+            let frame = Frame { name: input.number()?, file: input.number()?, line: input.number()? };
+            self.recording.stacks.intern_frame(frame);
+        }
+        Ok(())
+    }
+
+    fn stacks(&mut self, mut input: In) -> Result<(), FormatError> {
+        let mut frames: Vec<FrameId> = Vec::new();
+        for _ in 0..input.count()? {
+            frames.clear();
+            for _ in 0..input.count()? {
+                frames.push(input.number()?);
+            }
+            let before = self.recording.stacks.len();
+            self.recording.stacks.intern(&frames);
+            if self.recording.stacks.len() == before {
+                return Err(FormatError::Damaged("a stack stands in the table twice"));
+            }
+        }
+        Ok(())
+    }
+
+    fn device(&mut self, ordinal: u32) -> &mut Device {
+        self.devices.entry(ordinal).or_insert_with(|| Device { ordinal, ..Device::default() })
+    }
+
+    fn describe(&mut self, mut input: In) -> Result<(), FormatError> {
+        let device = self.device(input.number()?);
+        let flags = input.byte()?;
+        let max_entries = input.varint()?;
+        device.overflowed = (flags & 2 != 0).then_some(flags & 4 != 0);
+        device.max_entries = (flags & 8 != 0).then_some(max_entries);
+        let count = input.count()?;
+        device.streams = (0..count).map(|_| input.zigzag()).collect::<Result<_, _>>()?;
+        Ok(())
+    }
+
+    fn events(&mut self, mut input: In) -> Result<(), FormatError> {
+        let events = &mut self.device(input.number()?).events;
+        let base = events.len() as u32;
+        let count = input.count()?;
+        for &number in input.bytes(count)? {
+            let action = Action::from_number(number).ok_or(FormatError::Damaged("an unknown action"))?;
+            events.action.push(action);
+        }
+        let mut before = 0i64;
+        for _ in 0..count {
+            before = before.wrapping_add(input.zigzag()?);
+            events.address.push(before as u64);
+        }
+        for _ in 0..count {
+            events.size.push(input.varint()?.min(crate::rounding::LARGEST_SIZE));
+        }
+        for column in [&mut events.stream, &mut events.stack] {
+            for _ in 0..count {
+                column.push(input.number()?);
+            }
+        }
+        before = 0;
+        for _ in 0..count {
+            before = before.wrapping_add(input.zigzag()?);
+            events.time.push(before);
+        }
+        let rows = base..base + count as u32;
+        sparse(&mut input, &mut events.pool, rows.clone(), |input| Ok((input.varint()?, input.varint()?)))?;
+        for column in
+            [&mut events.compile_context, &mut events.metadata, &mut events.category, &mut events.forward]
+        {
+            sparse(&mut input, column, rows.clone(), |input| input.number())?;
+        }
+        Ok(())
+    }
+
+    fn state(&mut self, mut input: In) -> Result<(), FormatError> {
+        let device = self.device(input.number()?);
+        device.has_final_state = true;
+        for _ in 0..input.count()? {
+            let mut segment = Segment {
+                address: input.varint()?,
+                size: input.varint()?.min(crate::rounding::LARGEST_SIZE),
+                stream: input.number()?,
+                ..Segment::default()
+            };
+            let flags = input.byte()?;
+            (segment.small, segment.expandable) = (flags & 1 != 0, flags & 2 != 0);
+            segment.pool = (input.varint()?, input.varint()?);
+            segment.stack = input.number()?;
+            let start = device.blocks.len();
+            let mut address = segment.address;
+            for _ in 0..input.count()? {
+                let block = Block {
+                    address,
+                    size: input.varint()?.min(crate::rounding::LARGEST_SIZE),
+                    requested: input.varint()?.min(crate::rounding::LARGEST_SIZE),
+                    state: match input.byte()? {
+                        0 => BlockState::Free,
+                        1 => BlockState::Allocated,
+                        2 => BlockState::PendingFree,
+                        _ => return Err(FormatError::Damaged("an unknown block state")),
+                    },
+                    stack: input.number()?,
+                };
+                address = address.wrapping_add(block.size);
+                device.blocks.push(block);
+            }
+            segment.blocks = start..device.blocks.len();
+            device.segments.push(segment);
+        }
+        Ok(())
+    }
+
+    fn settings(&mut self, json: &[u8]) -> Result<(), FormatError> {
+        let value: serde_json::Value =
+            serde_json::from_slice(json).map_err(|_| FormatError::Damaged("the settings are not JSON"))?;
+        let settings = &mut self.recording.settings;
+        settings.known = value["known"].as_bool().unwrap_or(false);
+        for (name, value) in value["settings"].as_object().into_iter().flatten() {
+            let value = match value {
+                serde_json::Value::Bool(value) => SettingValue::Bool(*value),
+                serde_json::Value::String(text) => SettingValue::Text(text.clone()),
+                serde_json::Value::Number(number) => match number.as_i64() {
+                    Some(whole) => SettingValue::Int(whole),
+                    None => SettingValue::Float(number.as_f64().unwrap_or(0.0)),
+                },
+                serde_json::Value::Object(table) => SettingValue::Table(
+                    table.iter().filter_map(|(key, value)| Some((key.clone(), value.as_i64()?))).collect(),
+                ),
+                _ => continue,
+            };
+            settings.set(name, value);
+        }
+        Ok(())
+    }
+
+    fn annotations(&mut self, mut input: In) -> Result<(), FormatError> {
+        let mut time = 0i64;
+        for _ in 0..input.count()? {
+            let device = input.number()?;
+            time = time.wrapping_add(input.zigzag()?);
+            let name = input.number()?;
+            let stage = match input.byte()? {
+                0 => Stage::Start,
+                1 => Stage::End,
+                _ => Stage::Mark,
+            };
+            self.recording.annotations.push(Annotation { device, time, name, stage });
+        }
+        Ok(())
+    }
+
+    fn finish(self, complete: bool) -> Recording {
+        let mut recording = self.recording;
+        recording.source = Source { format: Format::Oomph, truncated: !complete };
+        recording.devices = self.devices.into_values().collect();
+        if !complete {
+            recording.warnings.push(Warning {
+                code: "truncated",
+                message: "the recording was not finished (its writer was killed, or the file cut off); what could be read is shown".to_owned(),
+            });
+        }
+        if self.unknown > 0 {
+            recording.warnings.push(Warning {
+                code: "unknown-chunks",
+                message: format!("{} parts were written by a newer oomph and were passed over", self.unknown),
+            });
+        }
+        recording
+    }
+}
+
+fn sparse<T>(
+    input: &mut In,
+    column: &mut Vec<(u32, T)>,
+    rows: std::ops::Range<u32>,
+    mut value: impl FnMut(&mut In) -> Result<T, FormatError>,
+) -> Result<(), FormatError> {
+    let mut row = rows.start;
+    for _ in 0..input.count()? {
+        row = row.checked_add(input.number()?).filter(|row| rows.contains(row)).ok_or(FormatError::Damaged(
+            "a value belongs to an event that is not there",
+        ))?;
+        column.push((row, value(input)?));
+    }
+    Ok(())
+}

@@ -1,0 +1,1268 @@
+//! Puts a snapshot together from the operations that its encoding consists of.
+//!
+//! Pickle and JSON describe the same thing: nested lists and dictionaries. Both front ends drive this
+//! little stack machine (push a value, open a list, close it); the machine recognises what a finished
+//! dictionary *is* by its keys, and turns events, frames, blocks and segments into rows at once. No tree of
+//! values is ever built for them, so memory follows the recording's size, not its encoding's.
+//!
+//! Boundary: nothing here executes or imports anything; a value is a number, a text, a list, a
+//! dictionary or a tuple, and there is nothing else. Input is hostile: containers may be shared, refer to
+//! themselves, or hold the wrong things. Each list is therefore *taken* once (a second taker finds it
+//! empty), nothing recurses, and what makes no sense is counted and passed over.
+
+use super::ReadError;
+use crate::intern::{Frame, FrameId, NO_STACK, StackId, Stacks, StringId, Strings};
+use crate::recording::{
+    Action, Annotation, Block, BlockState, DEFAULT_POOL, Device, Events, Format, PoolId, Recording, Segment,
+    SettingValue, Settings, Source, Stage, Warning,
+};
+use crate::rounding::LARGEST_SIZE;
+use hashbrown::HashMap;
+use std::collections::BTreeMap;
+
+macro_rules! known_strings {
+    ($($name:ident = $text:literal),* $(,)?) => {
+        /// Strings whose ids are fixed, so that recognising a key is comparing two integers.
+        pub(super) mod known {
+            #![allow(non_camel_case_types, clippy::upper_case_acronyms)]
+            #[repr(u32)]
+            enum Order { EMPTY, $($name),* }
+            $(pub(in crate::read) const $name: u32 = Order::$name as u32;)*
+            pub(super) const TEXTS: &[&str] = &["", $($text),*];
+            const _: () = assert!(Order::EMPTY as u32 == 0);
+        }
+    };
+}
+
+known_strings! {
+    ACTION = "action", ADDR = "addr", SIZE = "size", STREAM = "stream", TIME_US = "time_us",
+    FRAMES = "frames", DEVICE_FREE = "device_free", COMPILE_CONTEXT = "compile_context",
+    USER_METADATA = "user_metadata", POOL_ID = "pool_id", FORWARD_FRAMES = "forward_frames",
+    CATEGORY = "category",
+    ALLOC = "alloc", FREE_REQUESTED = "free_requested", FREE_COMPLETED = "free_completed", FREE = "free",
+    SEGMENT_ALLOC = "segment_alloc", SEGMENT_FREE = "segment_free", SEGMENT_MAP = "segment_map",
+    SEGMENT_UNMAP = "segment_unmap", SNAPSHOT = "snapshot", OOM = "oom", ANNOTATE = "annotate",
+    NAME = "name", FILENAME = "filename", LINE = "line",
+    STATE = "state", ADDRESS = "address", REQUESTED_SIZE = "requested_size", HISTORY = "history",
+    REAL_SIZE = "real_size", ACTIVE_ALLOCATED = "active_allocated",
+    ACTIVE_PENDING_FREE = "active_pending_free", ACTIVE_AWAITING_FREE = "active_awaiting_free",
+    BLOCKS = "blocks", DEVICE = "device", TOTAL_SIZE = "total_size", SEGMENT_TYPE = "segment_type",
+    SMALL = "small", SEGMENT_POOL_ID = "segment_pool_id", IS_EXPANDABLE = "is_expandable",
+    SEGMENTS = "segments", DEVICE_TRACES = "device_traces", ALLOCATOR_SETTINGS = "allocator_settings",
+    EXTERNAL_ANNOTATIONS = "external_annotations", TRACE_ALLOC_OVERFLOWED = "trace_alloc_overflowed",
+    TRACE_ALLOC_MAX_ENTRIES = "trace_alloc_max_entries", HOST_SEGMENTS = "host_segments",
+    HOST_TRACES = "host_traces", STAGE = "stage", START = "START", END = "END", NOT_COMPILED = "N/A",
+}
+
+/// A value on the machine's stack: 60 bits of content over 4 bits of kind, so that a hostile file of
+/// one-byte opcodes costs eight bytes each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Value(u64);
+
+const TAG_BITS: u32 = 4;
+const INLINE_INT_MAX: i64 = (1 << 59) - 1;
+
+/// What a [`Value`] holds.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) enum View {
+    None,
+    Bool(bool),
+    Int(i64),
+    /// Index into the table of numbers that do not fit inline.
+    Wide(u32),
+    Float(u32),
+    Text(StringId),
+    List(u32),
+    Dict(u32),
+    Tuple(u32),
+}
+
+impl Value {
+    pub(super) const NONE: Self = Self(0);
+
+    const fn tagged(tag: u64, payload: u64) -> Self {
+        Self(payload << TAG_BITS | tag)
+    }
+
+    pub(super) fn bool(value: bool) -> Self {
+        Self::tagged(1, u64::from(value))
+    }
+
+    pub(super) fn text(id: StringId) -> Self {
+        Self::tagged(5, u64::from(id))
+    }
+
+    pub(super) fn list(id: u32) -> Self {
+        Self::tagged(6, u64::from(id))
+    }
+
+    pub(super) fn dict(id: u32) -> Self {
+        Self::tagged(7, u64::from(id))
+    }
+
+    #[inline]
+    pub(super) fn view(self) -> View {
+        let payload = self.0 >> TAG_BITS;
+        match self.0 & 15 {
+            0 => View::None,
+            1 => View::Bool(payload != 0),
+            2 => View::Int(self.0 as i64 >> TAG_BITS),
+            3 => View::Wide(payload as u32),
+            4 => View::Float(payload as u32),
+            5 => View::Text(payload as u32),
+            6 => View::List(payload as u32),
+            7 => View::Dict(payload as u32),
+            _ => View::Tuple(payload as u32),
+        }
+    }
+
+    #[inline]
+    fn key(self) -> Option<StringId> {
+        match self.view() {
+            View::Text(id) => Some(id),
+            _ => None,
+        }
+    }
+}
+
+/// What a finished dictionary turned out to be.
+#[derive(Clone, Copy, Debug)]
+enum DictState {
+    Empty,
+    Event(u32),
+    Frame(FrameId),
+    Block(u32),
+    Segment(u32),
+    /// Anything else: index into `pairs`.
+    Pairs(u32),
+}
+
+/// What a list holds so far.
+#[derive(Clone, Copy, Debug)]
+enum ListState {
+    Empty,
+    /// Frames, interned.
+    Stack(StackId),
+    /// Rows of one table, one after the other.
+    Rows(Rows, u32, u32),
+    /// Anything else: index into `items`.
+    Items(u32),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rows {
+    Events,
+    Blocks,
+    Segments,
+}
+
+/// What was passed over, by reason.
+#[derive(Default)]
+struct Skipped {
+    events: u64,
+    segments: u64,
+    blocks: u64,
+    shared: u64,
+}
+
+pub(super) struct Assembler {
+    stack: Vec<Value>,
+    marks: Vec<u32>,
+    wide: Vec<i128>,
+    floats: Vec<f64>,
+    lists: Vec<ListState>,
+    dicts: Vec<DictState>,
+    tuples: Vec<Box<[Value]>>,
+    items: Vec<Vec<Value>>,
+    pairs: Vec<Vec<(Value, Value)>>,
+    strings: Strings,
+    stacks: Stacks,
+    events: Events,
+    segments: Vec<RawSegment>,
+    blocks: Vec<Block>,
+    streams: Vec<i64>,
+    stream_ids: HashMap<i64, u32>,
+    last_stream: (i64, u32),
+    frame_buffer: Vec<FrameId>,
+    skipped: Skipped,
+}
+
+/// An event that a front end has decoded by itself. `stream` is the raw handle.
+#[derive(Clone, Copy)]
+pub(super) struct EventRow {
+    pub(super) action: Action,
+    pub(super) address: u64,
+    pub(super) size: u64,
+    pub(super) stream: i64,
+    pub(super) stack: StackId,
+    pub(super) time: i64,
+}
+
+impl Default for EventRow {
+    fn default() -> Self {
+        Self { action: Action::Other, address: 0, size: 0, stream: 0, stack: NO_STACK, time: 0 }
+    }
+}
+
+struct RawSegment {
+    device: i64,
+    segment: Segment,
+}
+
+impl Assembler {
+    pub(super) fn new() -> Self {
+        let mut strings = Strings::default();
+        for text in known::TEXTS {
+            strings.intern(text);
+        }
+        let mut assembler = Self {
+            stack: Vec::new(),
+            marks: Vec::new(),
+            wide: Vec::new(),
+            floats: Vec::new(),
+            lists: Vec::new(),
+            dicts: Vec::new(),
+            tuples: Vec::new(),
+            items: Vec::new(),
+            pairs: Vec::new(),
+            strings,
+            stacks: Stacks::default(),
+            events: Events::default(),
+            segments: Vec::new(),
+            blocks: Vec::new(),
+            streams: Vec::new(),
+            stream_ids: HashMap::new(),
+            last_stream: (0, 0),
+            frame_buffer: Vec::new(),
+            skipped: Skipped::default(),
+        };
+        assembler.stream(0);
+        assembler
+    }
+
+    // --- pushing -----------------------------------------------------------------------------------
+
+    #[inline]
+    pub(super) fn push(&mut self, value: Value) {
+        self.stack.push(value);
+    }
+
+    #[inline]
+    pub(super) fn push_int(&mut self, value: i64) {
+        if (-INLINE_INT_MAX..=INLINE_INT_MAX).contains(&value) {
+            self.stack.push(Value((value as u64) << TAG_BITS | 2));
+        } else {
+            self.push_wide(i128::from(value));
+        }
+    }
+
+    pub(super) fn push_wide(&mut self, value: i128) {
+        match i64::try_from(value) {
+            Ok(small) if (-INLINE_INT_MAX..=INLINE_INT_MAX).contains(&small) => self.push_int(small),
+            _ => {
+                self.stack.push(Value::tagged(3, self.wide.len() as u64));
+                self.wide.push(value);
+            }
+        }
+    }
+
+    pub(super) fn push_float(&mut self, value: f64) {
+        self.stack.push(Value::tagged(4, self.floats.len() as u64));
+        self.floats.push(value);
+    }
+
+    pub(super) fn push_text(&mut self, text: &str) {
+        let id = self.strings.intern(text);
+        self.stack.push(Value::text(id));
+    }
+
+    pub(super) fn intern(&mut self, text: &str) -> StringId {
+        self.strings.intern(text)
+    }
+
+    #[inline]
+    pub(super) fn push_new_list(&mut self) -> u32 {
+        let id = self.lists.len() as u32;
+        self.stack.push(Value::list(id));
+        self.lists.push(ListState::Empty);
+        id
+    }
+
+    #[inline]
+    pub(super) fn push_new_dict(&mut self) {
+        self.stack.push(Value::dict(self.dicts.len() as u32));
+        self.dicts.push(DictState::Empty);
+    }
+
+    #[inline]
+    pub(super) fn mark(&mut self) {
+        self.marks.push(self.stack.len() as u32);
+    }
+
+    #[inline]
+    pub(super) fn top(&self) -> Option<Value> {
+        // A value below the innermost mark is not on top of anything.
+        let floor = self.marks.last().map_or(0, |&m| m as usize);
+        if self.stack.len() > floor { self.stack.last().copied() } else { None }
+    }
+
+    pub(super) fn pop(&mut self) -> Option<Value> {
+        let top = self.top();
+        if top.is_some() {
+            self.stack.pop();
+        }
+        top
+    }
+
+    pub(super) fn pop_mark(&mut self) -> Option<usize> {
+        self.marks.pop().map(|m| m as usize)
+    }
+
+    /// How many values are on the stack.
+    pub(super) fn len(&self) -> usize {
+        self.stack.len()
+    }
+
+    pub(super) fn truncate(&mut self, length: usize) {
+        self.stack.truncate(length);
+    }
+
+    /// Where the topmost `count` values start, if that many lie above the innermost mark.
+    #[inline]
+    pub(super) fn above_mark(&self, count: usize) -> Option<usize> {
+        let floor = self.marks.last().map_or(0, |&m| m as usize);
+        self.stack.len().checked_sub(count).filter(|&start| start >= floor)
+    }
+
+    pub(super) fn depth_is_one(&self) -> bool {
+        self.stack.len() == 1 && self.marks.is_empty()
+    }
+
+    pub(super) fn describe(&self, value: Value) -> &str {
+        match value.view() {
+            View::Text(id) => self.strings.get(id),
+            _ => "?",
+        }
+    }
+
+    // --- closing -----------------------------------------------------------------------------------
+
+    /// `start..` are the elements of a tuple.
+    pub(super) fn close_tuple(&mut self, start: usize) {
+        let start = start.min(self.stack.len());
+        let elements: Box<[Value]> = self.stack.drain(start..).collect();
+        self.stack.push(Value::tagged(8, self.tuples.len() as u64));
+        self.tuples.push(elements);
+    }
+
+    /// `start..` are items for the list below `start`. False if there is no list there.
+    #[inline]
+    pub(super) fn append_items(&mut self, start: usize) -> bool {
+        let Some(View::List(list)) = start.checked_sub(1).and_then(|i| self.stack.get(i)).map(|v| v.view())
+        else {
+            return false;
+        };
+        self.extend_list(list as usize, start, self.stack.len());
+        self.stack.truncate(start);
+        true
+    }
+
+    fn extend_list(&mut self, list: usize, start: usize, end: usize) {
+        if start == end {
+            return;
+        }
+        if self.append_rows(list, start, end) || self.append_frames(list, start, end) {
+            return;
+        }
+        let index = self.items_of(list);
+        self.items[index].extend_from_slice(&self.stack[start..end]);
+    }
+
+    /// Rows of one table that follow on from what the list holds: only the range grows.
+    fn append_rows(&mut self, list: usize, start: usize, end: usize) -> bool {
+        let (kind, first, mut next) = match (self.lists[list], self.row(self.stack[start])) {
+            (ListState::Rows(kind, first, end), _) => (kind, first, end),
+            (ListState::Empty, Some((kind, row))) => (kind, row, row),
+            _ => return false,
+        };
+        for &value in &self.stack[start..end] {
+            if self.row(value) != Some((kind, next)) {
+                return false;
+            }
+            next += 1;
+        }
+        self.lists[list] = ListState::Rows(kind, first, next);
+        true
+    }
+
+    #[inline]
+    fn row(&self, value: Value) -> Option<(Rows, u32)> {
+        let View::Dict(dict) = value.view() else { return None };
+        match *self.dicts.get(dict as usize)? {
+            DictState::Event(row) => Some((Rows::Events, row)),
+            DictState::Block(row) => Some((Rows::Blocks, row)),
+            DictState::Segment(row) => Some((Rows::Segments, row)),
+            _ => None,
+        }
+    }
+
+    fn append_frames(&mut self, list: usize, start: usize, end: usize) -> bool {
+        let before = match self.lists[list] {
+            ListState::Empty => NO_STACK,
+            ListState::Stack(stack) => stack,
+            _ => return false,
+        };
+        self.frame_buffer.clear();
+        self.frame_buffer.extend_from_slice(self.stacks.get(before));
+        for &value in &self.stack[start..end] {
+            let View::Dict(dict) = value.view() else { return false };
+            let Some(DictState::Frame(frame)) = self.dicts.get(dict as usize) else { return false };
+            self.frame_buffer.push(*frame);
+        }
+        self.lists[list] = ListState::Stack(self.stacks.intern(&self.frame_buffer));
+        true
+    }
+
+    /// The frames of values already on the stack, if all are frames: used to remember whole stacks.
+    pub(super) fn stack_of_list(&self, list: u32) -> Option<StackId> {
+        match self.lists.get(list as usize)? {
+            ListState::Stack(stack) => Some(*stack),
+            _ => None,
+        }
+    }
+
+    /// A finished list of frames, known from before.
+    #[inline]
+    pub(super) fn push_stack(&mut self, stack: StackId) -> u32 {
+        let id = self.lists.len() as u32;
+        self.stack.push(Value::list(id));
+        self.lists.push(ListState::Stack(stack));
+        id
+    }
+
+    /// Turns whatever the list holds into plain items, and gives their index.
+    fn items_of(&mut self, list: usize) -> usize {
+        let items = match self.lists[list] {
+            ListState::Items(index) => return index as usize,
+            ListState::Empty => Vec::new(),
+            ListState::Stack(stack) => {
+                let frames: Vec<FrameId> = self.stacks.get(stack).to_vec();
+                frames.into_iter().map(|frame| self.new_dict(DictState::Frame(frame))).collect()
+            }
+            ListState::Rows(kind, first, end) => (first..end)
+                .map(|row| match kind {
+                    Rows::Events => self.new_dict(DictState::Event(row)),
+                    Rows::Blocks => self.new_dict(DictState::Block(row)),
+                    Rows::Segments => self.new_dict(DictState::Segment(row)),
+                })
+                .collect(),
+        };
+        self.items.push(items);
+        self.lists[list] = ListState::Items((self.items.len() - 1) as u32);
+        self.items.len() - 1
+    }
+
+    fn new_dict(&mut self, state: DictState) -> Value {
+        self.dicts.push(state);
+        Value::dict((self.dicts.len() - 1) as u32)
+    }
+
+    /// `start..` are keys and values for the dictionary below `start`. False if there is none, or one
+    /// value is without its key.
+    #[inline]
+    pub(super) fn set_items(&mut self, start: usize) -> bool {
+        let Some(View::Dict(dict)) = start.checked_sub(1).and_then(|i| self.stack.get(i)).map(|v| v.view())
+        else {
+            return false;
+        };
+        let end = self.stack.len();
+        if (end - start) % 2 != 0 {
+            return false;
+        }
+        if end > start {
+            self.extend_dict(dict as usize, start, end);
+        }
+        self.stack.truncate(start);
+        true
+    }
+
+    fn extend_dict(&mut self, dict: usize, start: usize, end: usize) {
+        if matches!(self.dicts[dict], DictState::Empty) {
+            if let Some(state) = self.recognise(start, end) {
+                self.dicts[dict] = state;
+                return;
+            }
+            self.pairs.push(Vec::with_capacity((end - start) / 2));
+            self.dicts[dict] = DictState::Pairs((self.pairs.len() - 1) as u32);
+        }
+        // A dictionary that grows after it was recognised keeps what it was: no writer does this.
+        if let DictState::Pairs(index) = self.dicts[dict] {
+            let pairs = &mut self.pairs[index as usize];
+            pairs.extend(self.stack[start..end].chunks_exact(2).map(|p| (p[0], p[1])));
+        }
+    }
+
+    /// Tells by its keys what the dictionary `start..end` is, and stores it as that.
+    #[inline]
+    fn recognise(&mut self, start: usize, end: usize) -> Option<DictState> {
+        // PyTorch writes the telling key first; other writers may not.
+        let telling = |key: Option<StringId>| {
+            matches!(key, Some(known::ACTION | known::FILENAME | known::BLOCKS | known::STATE))
+        };
+        let key = self.stack[start].key();
+        let key = if key == Some(known::ACTION) {
+            key
+        } else {
+            (start..end).step_by(2).map(|i| self.stack[i].key()).find(|&key| telling(key)).flatten()
+        };
+        match key? {
+            known::ACTION => self.take_event(start, end),
+            known::FILENAME => Some(self.take_frame(start, end)),
+            known::BLOCKS => self.take_segment(start, end),
+            _ => self.take_block(start, end),
+        }
+    }
+
+    // --- typed dictionaries --------------------------------------------------------------------------
+
+    #[inline]
+    fn take_event(&mut self, start: usize, end: usize) -> Option<DictState> {
+        let row = self.events.len() as u32;
+        let mut event = EventRow::default();
+        let mut size = Some(0u64);
+        for i in (start..end).step_by(2) {
+            let value = self.stack[i + 1];
+            match self.stack[i].key() {
+                Some(known::ACTION) => event.action = action_of(value),
+                Some(known::ADDR | known::DEVICE_FREE) => event.address = self.address(value),
+                Some(known::SIZE) => size = self.size(value),
+                Some(known::STREAM) => event.stream = self.signed(value),
+                Some(known::TIME_US) => event.time = self.signed(value),
+                Some(known::FRAMES) => event.stack = self.stack_id(value),
+                Some(known::COMPILE_CONTEXT) => {
+                    if let View::Text(id) = value.view()
+                        && id != 0
+                        && id != known::NOT_COMPILED
+                    {
+                        self.events.compile_context.push((row, id));
+                    }
+                }
+                Some(known::USER_METADATA) => {
+                    if let View::Text(id) = value.view()
+                        && id != 0
+                    {
+                        self.events.metadata.push((row, id));
+                    }
+                }
+                Some(known::POOL_ID) => {
+                    let pool = self.pool_id(value);
+                    if pool != DEFAULT_POOL {
+                        self.events.pool.push((row, pool));
+                    }
+                }
+                Some(known::CATEGORY) => {
+                    if let View::Text(id) = value.view() {
+                        self.events.category.push((row, id));
+                    }
+                }
+                Some(known::FORWARD_FRAMES) => {
+                    if let Some(text) = self.joined_texts(value) {
+                        self.events.forward.push((row, text));
+                    }
+                }
+                _ => {}
+            }
+        }
+        let Some(size) = size else {
+            self.drop_sparse(row);
+            self.skipped.events += 1;
+            return None;
+        };
+        Some(self.add_event(EventRow { size, ..event }))
+    }
+
+    #[inline]
+    fn add_event(&mut self, event: EventRow) -> DictState {
+        let stream = self.stream(event.stream);
+        let events = &mut self.events;
+        events.action.push(event.action);
+        events.address.push(event.address);
+        events.size.push(event.size);
+        events.stream.push(stream);
+        events.stack.push(event.stack);
+        events.time.push(event.time);
+        DictState::Event((events.action.len() - 1) as u32)
+    }
+
+    /// Pushes a whole event, as if its dictionary had been put together here.
+    #[inline]
+    pub(super) fn push_event(&mut self, event: EventRow) -> Value {
+        let state = self.add_event(event);
+        let value = self.new_dict(state);
+        self.stack.push(value);
+        value
+    }
+
+    /// A finished list of frames that is not on the stack.
+    #[inline]
+    pub(super) fn new_stack_list(&mut self, stack: StackId) -> Value {
+        self.lists.push(if stack == NO_STACK { ListState::Empty } else { ListState::Stack(stack) });
+        Value::list((self.lists.len() - 1) as u32)
+    }
+
+    /// The stack that a value stands for, if it is a list that can be one.
+    #[inline]
+    pub(super) fn stack_of(&self, value: Value) -> Option<StackId> {
+        let View::List(list) = value.view() else { return None };
+        match self.lists.get(list as usize)? {
+            ListState::Stack(stack) => Some(*stack),
+            ListState::Empty => Some(NO_STACK),
+            _ => None,
+        }
+    }
+
+    /// Whether the value on top is a finished event.
+    pub(super) fn top_is_event(&self) -> bool {
+        self.top().is_some_and(|value| matches!(self.row(value), Some((Rows::Events, _))))
+    }
+
+    /// Takes back what a row that is not to be had put into sparse columns.
+    fn drop_sparse(&mut self, row: u32) {
+        let events = &mut self.events;
+        for column in [
+            &mut events.compile_context,
+            &mut events.metadata,
+            &mut events.category,
+            &mut events.forward,
+        ] {
+            column.truncate(column.partition_point(|&(r, _)| r < row));
+        }
+        events.pool.truncate(events.pool.partition_point(|&(r, _)| r < row));
+    }
+
+    fn take_frame(&mut self, start: usize, end: usize) -> DictState {
+        let mut frame = Frame::default();
+        for i in (start..end).step_by(2) {
+            let value = self.stack[i + 1];
+            match (self.stack[i].key(), value.view()) {
+                (Some(known::NAME), View::Text(id)) => frame.name = id,
+                (Some(known::FILENAME), View::Text(id)) => frame.file = id,
+                (Some(known::LINE), View::Int(line)) => frame.line = u32::try_from(line).unwrap_or(0),
+                _ => {}
+            }
+        }
+        DictState::Frame(self.stacks.intern_frame(frame))
+    }
+
+    fn take_block(&mut self, start: usize, end: usize) -> Option<DictState> {
+        let mut block = Block::default();
+        let mut size = None;
+        let (mut requested, mut history, mut has_frames) = (None, None, false);
+        for i in (start..end).step_by(2) {
+            let value = self.stack[i + 1];
+            match self.stack[i].key() {
+                Some(known::ADDRESS) => block.address = self.address(value),
+                Some(known::SIZE) => size = self.size(value),
+                Some(known::REQUESTED_SIZE) => requested = self.size(value),
+                Some(known::STATE) => {
+                    block.state = match value.key() {
+                        Some(known::ACTIVE_ALLOCATED) => BlockState::Allocated,
+                        Some(known::ACTIVE_PENDING_FREE | known::ACTIVE_AWAITING_FREE) => {
+                            BlockState::PendingFree
+                        }
+                        _ => BlockState::Free,
+                    }
+                }
+                Some(known::FRAMES) => {
+                    has_frames = true;
+                    block.stack = self.stack_id(value);
+                }
+                Some(known::HISTORY) => history = Some(value),
+                _ => {}
+            }
+        }
+        let Some(size) = size else {
+            self.skipped.blocks += 1;
+            return None;
+        };
+        block.size = size;
+        if !has_frames && let Some(history) = history {
+            // PyTorch 1.13 to 2.0: the newest allocation that lived in the block comes first.
+            let (real_size, stack) = self.newest_of_history(history);
+            requested = requested.or(real_size);
+            block.stack = stack;
+        }
+        block.requested = requested.unwrap_or(size);
+        self.blocks.push(block);
+        Some(DictState::Block((self.blocks.len() - 1) as u32))
+    }
+
+    fn newest_of_history(&self, history: Value) -> (Option<u64>, StackId) {
+        let newest = match history.view() {
+            View::List(list) => match self.lists.get(list as usize) {
+                Some(ListState::Items(index)) => self.items[*index as usize].first().copied(),
+                _ => None,
+            },
+            _ => None,
+        };
+        let Some(View::Dict(dict)) = newest.map(Value::view) else { return (None, NO_STACK) };
+        let Some(&DictState::Pairs(index)) = self.dicts.get(dict as usize) else { return (None, NO_STACK) };
+        let (mut size, mut stack) = (None, NO_STACK);
+        for &(key, value) in &self.pairs[index as usize] {
+            match key.key() {
+                Some(known::REAL_SIZE) => size = self.size(value),
+                Some(known::FRAMES) => stack = self.stack_id(value),
+                _ => {}
+            }
+        }
+        (size, stack)
+    }
+
+    fn take_segment(&mut self, start: usize, end: usize) -> Option<DictState> {
+        let mut segment = Segment::default();
+        let (mut device, mut size, mut stream, mut blocks) = (0i64, None, 0i64, 0..0);
+        for i in (start..end).step_by(2) {
+            let value = self.stack[i + 1];
+            match self.stack[i].key() {
+                Some(known::DEVICE) => device = self.signed(value),
+                Some(known::ADDRESS) => segment.address = self.address(value),
+                Some(known::TOTAL_SIZE) => size = self.size(value),
+                Some(known::STREAM) => stream = self.signed(value),
+                Some(known::SEGMENT_TYPE) => segment.small = value.key() == Some(known::SMALL),
+                Some(known::SEGMENT_POOL_ID) => segment.pool = self.pool_id(value),
+                Some(known::IS_EXPANDABLE) => segment.expandable = value.view() == View::Bool(true),
+                Some(known::FRAMES) => segment.stack = self.stack_id(value),
+                Some(known::BLOCKS) => blocks = self.take_blocks(value),
+                _ => {}
+            }
+        }
+        let Some(size) = size else {
+            self.skipped.segments += 1;
+            return None;
+        };
+        segment.size = size;
+        segment.stream = self.stream(stream);
+        segment.blocks = self.place_blocks(segment.address, size, blocks);
+        self.segments.push(RawSegment { device, segment });
+        Some(DictState::Segment((self.segments.len() - 1) as u32))
+    }
+
+    /// The rows of a list of blocks. The list is left empty, so that a file in which a million segments
+    /// share one list costs no more than that list.
+    fn take_blocks(&mut self, value: Value) -> std::ops::Range<usize> {
+        let View::List(list) = value.view() else { return 0..0 };
+        let list = list as usize;
+        match self.lists.get(list).copied() {
+            Some(ListState::Rows(Rows::Blocks, first, end)) => {
+                self.lists[list] = ListState::Empty;
+                first as usize..end as usize
+            }
+            Some(ListState::Items(index)) => {
+                self.lists[list] = ListState::Empty;
+                let items = std::mem::take(&mut self.items[index as usize]);
+                let start = self.blocks.len();
+                for item in items {
+                    match self.row(item) {
+                        Some((Rows::Blocks, row)) => self.blocks.push(self.blocks[row as usize]),
+                        _ => self.skipped.blocks += 1,
+                    }
+                }
+                start..self.blocks.len()
+            }
+            _ => 0..0,
+        }
+    }
+
+    /// Gives blocks their addresses (old files have none) and drops what lies outside the segment.
+    fn place_blocks(&mut self, address: u64, size: u64, rows: std::ops::Range<usize>) -> std::ops::Range<usize> {
+        let mut offset = 0u64;
+        for row in rows.clone() {
+            let Some(end) = offset.checked_add(self.blocks[row].size).filter(|&end| end <= size) else {
+                self.skipped.blocks += (rows.end - row) as u64;
+                return rows.start..row;
+            };
+            self.blocks[row].address = address.wrapping_add(offset);
+            offset = end;
+        }
+        rows
+    }
+
+    // --- reading values ------------------------------------------------------------------------------
+
+    #[inline]
+    fn signed(&self, value: Value) -> i64 {
+        match value.view() {
+            View::Int(value) => value,
+            View::Wide(index) => self.wide[index as usize] as i64,
+            View::Bool(value) => i64::from(value),
+            _ => 0,
+        }
+    }
+
+    /// Addresses wrap: the C++ writer casts those beyond 2^63 to negative numbers.
+    #[inline]
+    fn address(&self, value: Value) -> u64 {
+        self.signed(value) as u64
+    }
+
+    #[inline]
+    fn size(&self, value: Value) -> Option<u64> {
+        match value.view() {
+            View::Int(value) => u64::try_from(value).ok().filter(|&size| size <= LARGEST_SIZE),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn stack_id(&self, value: Value) -> StackId {
+        match value.view() {
+            View::List(list) => match self.lists.get(list as usize) {
+                Some(ListState::Stack(stack)) => *stack,
+                _ => NO_STACK,
+            },
+            _ => NO_STACK,
+        }
+    }
+
+    fn pool_id(&self, value: Value) -> PoolId {
+        let pair = match value.view() {
+            View::Tuple(index) => self.tuples[index as usize].get(..2),
+            View::List(list) => match self.lists.get(list as usize) {
+                Some(ListState::Items(index)) => self.items[*index as usize].get(..2),
+                _ => None,
+            },
+            _ => None,
+        };
+        pair.map_or(DEFAULT_POOL, |pair| (self.signed(pair[0]) as u64, self.signed(pair[1]) as u64))
+    }
+
+    fn joined_texts(&mut self, value: Value) -> Option<StringId> {
+        let View::List(list) = value.view() else { return None };
+        let ListState::Items(index) = *self.lists.get(list as usize)? else { return None };
+        let mut joined = String::new();
+        for item in &self.items[index as usize] {
+            joined.push_str(self.strings.get(item.key()?));
+            if joined.len() > 1 << 16 {
+                break; // a traceback is a page of text; more is an attack on memory
+            }
+        }
+        Some(self.strings.intern(&joined))
+    }
+
+    #[inline]
+    fn stream(&mut self, raw: i64) -> u32 {
+        if self.last_stream.0 == raw && !self.streams.is_empty() {
+            return self.last_stream.1;
+        }
+        let streams = &mut self.streams;
+        let id = *self.stream_ids.entry(raw).or_insert_with(|| {
+            streams.push(raw);
+            (streams.len() - 1) as u32
+        });
+        self.last_stream = (raw, id);
+        id
+    }
+
+    // --- finishing -------------------------------------------------------------------------------------
+
+    /// Closes whatever a truncated file left open, so that what was read is not lost.
+    pub(super) fn close_what_is_open(&mut self) {
+        while let Some(mark) = self.pop_mark() {
+            let mark = mark.min(self.stack.len());
+            match mark.checked_sub(1).map(|i| self.stack[i].view()) {
+                Some(View::List(_)) => {
+                    self.fold_unfinished(mark, false);
+                    self.append_items(mark);
+                }
+                Some(View::Dict(_)) => {
+                    self.fold_unfinished(mark, true);
+                    if (self.stack.len() - mark) % 2 != 0 {
+                        self.stack.pop();
+                    }
+                    self.set_items(mark);
+                }
+                _ => self.stack.truncate(mark),
+            }
+        }
+        self.fold_unfinished(0, false);
+        self.stack.truncate(1);
+    }
+
+    /// A list of one element is written as list, element, APPEND: if the file ends before the APPEND, the
+    /// element lies above its list. Puts such elements where they were going.
+    fn fold_unfinished(&mut self, start: usize, pairs: bool) {
+        let mut i = start;
+        while i < self.stack.len() {
+            let is_value = !pairs || (i - start) % 2 == 1;
+            let out_of_place = pairs && !is_value && self.stack[i].key().is_none();
+            let holder = i.checked_sub(1).filter(|&h| h >= start).map(|h| self.stack[h].view());
+            match holder {
+                Some(View::List(list)) if out_of_place || (!pairs && i > start) => {
+                    // Only a list that is still empty can be waiting for its one element.
+                    if matches!(self.lists.get(list as usize), Some(ListState::Empty)) {
+                        self.extend_list(list as usize, i, i + 1);
+                        self.stack.remove(i);
+                        continue;
+                    }
+                }
+                _ => {}
+            }
+            i += 1;
+        }
+    }
+
+    /// The recording, from the one value that is left on the stack.
+    pub(super) fn finish(mut self, format: Format, truncated: bool) -> Result<Recording, ReadError> {
+        let root = self.stack.first().copied().ok_or(ReadError::NotASnapshot)?;
+        let top = match root.view() {
+            View::Dict(dict) => match self.dicts.get(dict as usize) {
+                Some(DictState::Pairs(index)) => std::mem::take(&mut self.pairs[*index as usize]),
+                _ => return Err(ReadError::NotASnapshot),
+            },
+            // `torch.cuda.memory_snapshot()` gives the segments alone.
+            View::List(_) => vec![(Value::text(known::SEGMENTS), root)],
+            _ => return Err(ReadError::NotASnapshot),
+        };
+        let mut top_level = TopLevel::default();
+        let mut known_keys = 0;
+        for &(key, value) in &top {
+            let Some(key) = key.key() else { continue };
+            known_keys += 1;
+            match key {
+                known::SEGMENTS => top_level.segments = Some(self.take_rows(value, Rows::Segments)),
+                known::DEVICE_TRACES => top_level.traces = self.take_traces(value),
+                known::ALLOCATOR_SETTINGS => self.read_settings(value, &mut top_level),
+                known::EXTERNAL_ANNOTATIONS => top_level.annotations = self.read_annotations(value),
+                known::TRACE_ALLOC_OVERFLOWED => top_level.overflowed = self.plain_items(value),
+                known::TRACE_ALLOC_MAX_ENTRIES => top_level.max_entries = self.plain_items(value),
+                known::HOST_SEGMENTS | known::HOST_TRACES => top_level.has_host |= self.is_filled(value),
+                _ => known_keys -= 1,
+            }
+        }
+        let recognised = top_level.segments.is_some() || !top_level.traces.is_empty();
+        if !recognised && (known_keys == 0 || !truncated) {
+            return Err(ReadError::NotASnapshot);
+        }
+        if matches!(root.view(), View::List(_))
+            && top_level.segments.as_ref().is_none_or(|rows| rows.is_empty())
+            && !self.list_is_empty(root)
+        {
+            return Err(ReadError::NotASnapshot);
+        }
+        Ok(self.into_recording(top_level, format, truncated))
+    }
+
+    fn list_is_empty(&self, value: Value) -> bool {
+        match value.view() {
+            View::List(list) => matches!(self.lists.get(list as usize), Some(ListState::Empty)),
+            _ => false,
+        }
+    }
+
+    /// Rows that a list names, in its order, each list once and each row once.
+    fn take_rows(&mut self, value: Value, kind: Rows) -> Vec<u32> {
+        let View::List(list) = value.view() else { return Vec::new() };
+        let list = list as usize;
+        match self.lists.get(list).copied() {
+            Some(ListState::Rows(found, first, end)) if found == kind => {
+                self.lists[list] = ListState::Empty;
+                (first..end).collect()
+            }
+            Some(ListState::Items(index)) => {
+                self.lists[list] = ListState::Empty;
+                let items = std::mem::take(&mut self.items[index as usize]);
+                let mut seen = hashbrown::HashSet::new();
+                let mut rows = Vec::new();
+                for item in items {
+                    match self.row(item) {
+                        Some((found, row)) if found == kind => {
+                            if seen.insert(row) {
+                                rows.push(row);
+                            } else {
+                                self.skipped.shared += 1;
+                            }
+                        }
+                        _ if kind == Rows::Events => self.skipped.events += 1,
+                        _ => self.skipped.segments += 1,
+                    }
+                }
+                rows
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// The events of each device. Almost always one range of rows; kept as ranges so that nothing is
+    /// copied then.
+    fn take_traces(&mut self, value: Value) -> Vec<(u32, Trace)> {
+        let View::List(list) = value.view() else { return Vec::new() };
+        let Some(ListState::Items(index)) = self.lists.get(list as usize).copied() else { return Vec::new() };
+        let items = std::mem::take(&mut self.items[index as usize]);
+        let mut traces = Vec::new();
+        for (ordinal, item) in items.into_iter().enumerate() {
+            let View::List(list) = item.view() else { continue };
+            let trace = match self.lists.get(list as usize).copied() {
+                Some(ListState::Rows(Rows::Events, first, end)) => {
+                    self.lists[list as usize] = ListState::Empty;
+                    Trace::Range(first, end)
+                }
+                Some(ListState::Items(_)) => Trace::Rows(self.take_rows(item, Rows::Events)),
+                _ => continue,
+            };
+            traces.push((ordinal as u32, trace));
+        }
+        traces
+    }
+
+    fn is_filled(&self, value: Value) -> bool {
+        match value.view() {
+            View::List(list) => match self.lists.get(list as usize) {
+                Some(ListState::Items(index)) => self.items[*index as usize]
+                    .iter()
+                    .any(|item| !matches!(item.view(), View::List(_)) || !self.list_is_empty(*item)),
+                Some(ListState::Empty) | None => false,
+                Some(_) => true,
+            },
+            _ => false,
+        }
+    }
+
+    fn plain_items(&self, value: Value) -> Vec<i64> {
+        match value.view() {
+            View::List(list) => match self.lists.get(list as usize) {
+                Some(ListState::Items(index)) => {
+                    self.items[*index as usize].iter().take(4096).map(|&v| self.signed(v)).collect()
+                }
+                _ => Vec::new(),
+            },
+            View::Int(_) | View::Bool(_) => vec![self.signed(value)],
+            _ => Vec::new(),
+        }
+    }
+
+    fn pairs_of(&self, value: Value) -> &[(Value, Value)] {
+        match value.view() {
+            View::Dict(dict) => match self.dicts.get(dict as usize) {
+                Some(DictState::Pairs(index)) => &self.pairs[*index as usize],
+                _ => &[],
+            },
+            _ => &[],
+        }
+    }
+
+    fn read_settings(&self, value: Value, top: &mut TopLevel) {
+        let settings = &mut top.settings;
+        let pairs = self.pairs_of(value);
+        settings.known = !pairs.is_empty();
+        for &(key, value) in pairs.iter().take(1024) {
+            let Some(key) = key.key() else { continue };
+            match key {
+                known::TRACE_ALLOC_OVERFLOWED => top.overflowed = self.plain_items(value),
+                known::TRACE_ALLOC_MAX_ENTRIES => top.max_entries = self.plain_items(value),
+                _ => {}
+            }
+            let setting = match value.view() {
+                View::Bool(value) => SettingValue::Bool(value),
+                View::Int(value) => SettingValue::Int(value),
+                View::Wide(index) => SettingValue::Int(self.wide[index as usize] as i64),
+                View::Float(index) => SettingValue::Float(self.floats[index as usize]),
+                View::Text(id) => SettingValue::Text(self.strings.get(id).to_owned()),
+                View::Dict(_) => SettingValue::Table(
+                    (self.pairs_of(value).iter().take(64))
+                        .filter_map(|&(k, v)| Some((self.strings.get(k.key()?).to_owned(), self.signed(v))))
+                        .collect(),
+                ),
+                _ => continue,
+            };
+            settings.set(self.strings.get(key), setting);
+        }
+    }
+
+    fn read_annotations(&self, value: Value) -> Vec<Annotation> {
+        let View::List(list) = value.view() else { return Vec::new() };
+        let Some(ListState::Items(index)) = self.lists.get(list as usize) else { return Vec::new() };
+        (self.items[*index as usize].iter())
+            .filter_map(|&item| {
+                let mut annotation = Annotation { device: 0, time: 0, name: 0, stage: Stage::Mark };
+                for &(key, value) in self.pairs_of(item) {
+                    match key.key() {
+                        Some(known::NAME) => annotation.name = value.key()?,
+                        Some(known::STAGE) => {
+                            annotation.stage = match value.key() {
+                                Some(known::START) => Stage::Start,
+                                Some(known::END) => Stage::End,
+                                _ => Stage::Mark,
+                            }
+                        }
+                        Some(known::DEVICE) => annotation.device = self.signed(value).try_into().ok()?,
+                        Some(known::TIME_US) => annotation.time = self.signed(value),
+                        _ => {}
+                    }
+                }
+                Some(annotation)
+            })
+            .collect()
+    }
+
+    fn into_recording(mut self, top: TopLevel, format: Format, truncated: bool) -> Recording {
+        let has_final_state = top.segments.is_some();
+        let mut devices: BTreeMap<u32, Device> = BTreeMap::new();
+        for (ordinal, trace) in top.traces {
+            let events = match trace {
+                Trace::Range(first, end) => self.events.take_range(first as usize, end as usize),
+                Trace::Rows(rows) => self.events.pick(&rows),
+            };
+            devices.entry(ordinal).or_default().events = events;
+        }
+        for row in top.segments.unwrap_or_default() {
+            let RawSegment { device, segment } = &mut self.segments[row as usize];
+            let Ok(ordinal) = u32::try_from(*device) else {
+                self.skipped.segments += 1;
+                continue;
+            };
+            let mut segment = std::mem::take(segment);
+            let device = devices.entry(ordinal).or_default();
+            let start = device.blocks.len();
+            device.blocks.extend_from_slice(&self.blocks[segment.blocks.clone()]);
+            segment.blocks = start..device.blocks.len();
+            device.segments.push(segment);
+        }
+        for (ordinal, device) in &mut devices {
+            device.ordinal = *ordinal;
+            device.has_final_state = has_final_state;
+            device.streams.clone_from(&self.streams);
+            // Written for every device, or once for all.
+            let pick = |list: &[i64]| list.get(*ordinal as usize).or_else(|| list.first()).copied();
+            device.max_entries = pick(&top.max_entries).and_then(|n| u64::try_from(n).ok());
+            device.overflowed = pick(&top.overflowed).map(|flag| flag != 0);
+        }
+        let mut recording = Recording {
+            source: Source { format, truncated },
+            strings: self.strings,
+            stacks: self.stacks,
+            settings: top.settings,
+            annotations: top.annotations,
+            devices: devices.into_values().collect(),
+            warnings: Vec::new(),
+        };
+        recording.warn_skipped(&self.skipped, top.has_host);
+        recording
+    }
+}
+
+/// The keys of the outermost dictionary, as found.
+#[derive(Default)]
+struct TopLevel {
+    segments: Option<Vec<u32>>,
+    traces: Vec<(u32, Trace)>,
+    settings: Settings,
+    annotations: Vec<Annotation>,
+    overflowed: Vec<i64>,
+    max_entries: Vec<i64>,
+    has_host: bool,
+}
+
+enum Trace {
+    Range(u32, u32),
+    Rows(Vec<u32>),
+}
+
+impl Recording {
+    fn warn_skipped(&mut self, skipped: &Skipped, has_host: bool) {
+        let mut warn = |count: u64, code, what: &str| {
+            if count > 0 {
+                self.warnings.push(Warning { code, message: format!("{count} {what}") });
+            }
+        };
+        warn(skipped.events, "bad-events", "events have a size that cannot be, or none, and were passed over");
+        warn(skipped.segments, "bad-segments", "segments make no sense and were passed over");
+        warn(skipped.blocks, "bad-blocks", "blocks lie outside their segment or make no sense and were passed over");
+        warn(skipped.shared, "shared-rows", "rows stand in the file more than once and were read once");
+        if has_host {
+            self.warnings.push(Warning {
+                code: "host-memory",
+                message: "the file also has pinned host memory, which is not read yet".to_owned(),
+            });
+        }
+    }
+}
+
+impl Settings {
+    /// Takes one setting by the name that PyTorch gives it.
+    pub(crate) fn set(&mut self, name: &str, value: SettingValue) {
+        match (name, &value) {
+            ("PYTORCH_CUDA_ALLOC_CONF", SettingValue::Text(text)) => self.conf.clone_from(text),
+            ("max_split_size", SettingValue::Int(bytes)) => self.max_split_size = u64::try_from(*bytes).ok(),
+            ("garbage_collection_threshold", SettingValue::Float(share)) => {
+                self.garbage_collection_threshold = *share;
+            }
+            ("expandable_segments", SettingValue::Bool(on)) => self.expandable_segments = *on,
+            ("roundup_power2_divisions", SettingValue::Table(table)) => {
+                for (interval, divisions) in table {
+                    let Some(mib) = interval.parse::<u64>().ok().filter(|m| m.is_power_of_two()) else { continue };
+                    if let Some(slot) = self.roundup_power2_divisions.get_mut(mib.ilog2() as usize) {
+                        *slot = u32::try_from(*divisions).unwrap_or(0);
+                    }
+                }
+            }
+            _ => {}
+        }
+        self.all.push((name.to_owned(), value));
+    }
+}
+
+impl Events {
+    /// Takes rows out. The usual case, all of them, moves the columns.
+    fn take_range(&mut self, first: usize, end: usize) -> Self {
+        if first == 0 && end == self.len() {
+            return std::mem::take(self);
+        }
+        let rows: Vec<u32> = (first as u32..(end.min(self.len())) as u32).collect();
+        self.pick(&rows)
+    }
+
+    fn pick(&self, rows: &[u32]) -> Self {
+        fn column<T: Copy>(from: &[T], rows: &[u32]) -> Vec<T> {
+            rows.iter().filter_map(|&row| from.get(row as usize).copied()).collect()
+        }
+        fn sparse<T: Copy>(from: &[(u32, T)], rows: &[u32]) -> Vec<(u32, T)> {
+            (rows.iter().enumerate())
+                .filter_map(|(new, row)| {
+                    let at = from.binary_search_by_key(row, |&(r, _)| r).ok()?;
+                    Some((new as u32, from[at].1))
+                })
+                .collect()
+        }
+        Self {
+            action: column(&self.action, rows),
+            address: column(&self.address, rows),
+            size: column(&self.size, rows),
+            stream: column(&self.stream, rows),
+            stack: column(&self.stack, rows),
+            time: column(&self.time, rows),
+            pool: sparse(&self.pool, rows),
+            compile_context: sparse(&self.compile_context, rows),
+            metadata: sparse(&self.metadata, rows),
+            category: sparse(&self.category, rows),
+            forward: sparse(&self.forward, rows),
+        }
+    }
+}
+
+#[inline]
+pub(super) fn action_of(value: Value) -> Action {
+    match value.key() {
+        Some(known::ALLOC) => Action::Alloc,
+        Some(known::FREE_REQUESTED) => Action::FreeRequested,
+        // `free` is what the viewer makes of the pair; a file that has it means the whole free.
+        Some(known::FREE_COMPLETED | known::FREE) => Action::FreeCompleted,
+        Some(known::SEGMENT_ALLOC) => Action::SegmentAlloc,
+        Some(known::SEGMENT_FREE) => Action::SegmentFree,
+        Some(known::SEGMENT_MAP) => Action::SegmentMap,
+        Some(known::SEGMENT_UNMAP) => Action::SegmentUnmap,
+        Some(known::SNAPSHOT) => Action::Snapshot,
+        Some(known::OOM) => Action::OutOfMemory,
+        Some(known::ANNOTATE) => Action::Annotate,
+        _ => Action::Other,
+    }
+}

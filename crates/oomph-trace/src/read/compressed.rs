@@ -1,0 +1,165 @@
+//! Unpacking and reading ahead, each bounded.
+//!
+//! A compressed file is unpacked as a stream; one that grows without measure is refused before it fills
+//! the memory.
+
+use super::ReadError;
+use std::io::{self, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+/// Real snapshots shrink 15- to 60-fold.
+const LARGEST_RATIO: u64 = 400;
+/// Below this much nothing is suspicious.
+const ALWAYS_ALLOWED: u64 = 64 << 20;
+/// xz may ask for a dictionary of gigabytes; its strongest preset takes 65 MiB.
+const XZ_MEMORY: u64 = 256 << 20;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Compression {
+    Gzip,
+    Xz,
+    Zstd,
+}
+
+impl Compression {
+    pub(super) fn of(head: &[u8]) -> Option<Self> {
+        if head.starts_with(&[0x1f, 0x8b]) {
+            Some(Self::Gzip)
+        } else if head.starts_with(b"\xfd7zXZ\0") {
+            Some(Self::Xz)
+        } else if head.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
+            Some(Self::Zstd)
+        } else {
+            None
+        }
+    }
+}
+
+/// What became of the unpacking, for an error message that tells the cause rather than its effect.
+#[derive(Clone, Default)]
+pub(super) struct State {
+    packed: Arc<AtomicU64>,
+    bomb: Arc<AtomicBool>,
+}
+
+impl State {
+    pub(super) fn explain(&self, error: ReadError) -> ReadError {
+        if self.bomb.load(Ordering::Relaxed) { ReadError::Bomb { ratio: LARGEST_RATIO } } else { error }
+    }
+}
+
+/// A stream of unpacked bytes. One that breaks off is read as a file that ends there.
+pub(super) fn unpack(
+    source: impl Read + Send + 'static,
+    compression: Compression,
+) -> Result<(Box<dyn Read + Send>, State), ReadError> {
+    let state = State::default();
+    let counted = io::BufReader::with_capacity(1 << 16, Counted { source, state: state.clone() });
+    let unpacked: Box<dyn Read + Send> = match compression {
+        Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(counted)),
+        Compression::Xz => {
+            let stream = liblzma::stream::Stream::new_stream_decoder(XZ_MEMORY, liblzma::stream::CONCATENATED)
+                .map_err(io::Error::from)?;
+            Box::new(liblzma::bufread::XzDecoder::new_stream(counted, stream))
+        }
+        Compression::Zstd => {
+            let mut decoder = zstd::stream::read::Decoder::with_buffer(counted)?;
+            decoder.window_log_max(27)?;
+            Box::new(decoder)
+        }
+    };
+    Ok((Box::new(Bounded { unpacked, length: 0, state: state.clone() }), state))
+}
+
+struct Counted<R> {
+    source: R,
+    state: State,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let n = self.source.read(into)?;
+        self.state.packed.fetch_add(n as u64, Ordering::Relaxed);
+        Ok(n)
+    }
+}
+
+struct Bounded {
+    unpacked: Box<dyn Read + Send>,
+    length: u64,
+    state: State,
+}
+
+impl Read for Bounded {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let n = match self.unpacked.read(into) {
+            Ok(n) => n,
+            // Cut off, or damaged from here on: what came before is still good.
+            Err(error) if error.kind() != io::ErrorKind::Interrupted && self.length > 0 => return Ok(0),
+            Err(error) => return Err(error),
+        };
+        self.length += n as u64;
+        let packed = self.state.packed.load(Ordering::Relaxed);
+        if self.length > ALWAYS_ALLOWED.max(packed.saturating_mul(LARGEST_RATIO)) {
+            self.state.bomb.store(true, Ordering::Relaxed);
+            return Err(io::Error::other("compression bomb"));
+        }
+        Ok(n)
+    }
+}
+
+const CHUNK: usize = 256 << 10;
+const CHUNKS_AHEAD: usize = 8;
+
+/// Reads in a second thread, a few chunks ahead.
+pub(super) fn read_ahead(mut source: impl Read + Send + 'static) -> impl Read {
+    let (full, chunks) = sync_channel::<io::Result<Vec<u8>>>(CHUNKS_AHEAD);
+    let (empty, spares) = sync_channel::<Vec<u8>>(CHUNKS_AHEAD + 2);
+    // Not joined: a reader that waits on a pipe would hold us up. It stops when nobody listens any more.
+    std::thread::spawn(move || {
+        loop {
+            let mut chunk = spares.try_recv().unwrap_or_default();
+            chunk.resize(CHUNK, 0);
+            let sent = match source.read(&mut chunk) {
+                Ok(0) => return,
+                Ok(n) => {
+                    chunk.truncate(n);
+                    full.send(Ok(chunk))
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => {
+                    let _ = full.send(Err(error));
+                    return;
+                }
+            };
+            if sent.is_err() {
+                return;
+            }
+        }
+    });
+    ReadAhead { chunks, empty, chunk: Vec::new(), position: 0 }
+}
+
+struct ReadAhead {
+    chunks: Receiver<io::Result<Vec<u8>>>,
+    empty: SyncSender<Vec<u8>>,
+    chunk: Vec<u8>,
+    position: usize,
+}
+
+impl Read for ReadAhead {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.position == self.chunk.len() {
+            let Ok(next) = self.chunks.recv() else { return Ok(0) };
+            let spare = std::mem::replace(&mut self.chunk, next?);
+            self.position = 0;
+            let _ = self.empty.try_send(spare);
+        }
+        let n = into.len().min(self.chunk.len() - self.position);
+        into[..n].copy_from_slice(&self.chunk[self.position..self.position + n]);
+        self.position += n;
+        Ok(n)
+    }
+}

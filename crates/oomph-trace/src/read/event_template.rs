@@ -1,0 +1,273 @@
+//! A short cut for events, which are nearly all of a snapshot.
+//!
+//! Python's pickler writes every event of a trace with the same keys in the same order, each key a read of
+//! the same memo slot. Once one event was decoded the long way, the bytes of its keys are a template: the next
+//! event is decoded by comparing those bytes and reading the values between them. Anything that does not fit
+//! (another shape, a value of another kind, a stack not seen before) is left to the long way, untouched.
+
+use super::assemble::{Assembler, EventRow, Value, View, known};
+use super::pickle::{Memo, SeenStacks, StackRun, op, short_long};
+use crate::intern::NO_STACK;
+use crate::recording::{Action, DEFAULT_POOL};
+use crate::rounding::LARGEST_SIZE;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Field {
+    Action,
+    Address,
+    Size,
+    Stream,
+    Time,
+    CompileContext,
+    Metadata,
+    Frames,
+    Pool,
+    /// A key that means nothing: its value is passed over.
+    Unknown,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Key {
+    bytes: [u8; 5],
+    length: usize,
+    field: Field,
+}
+
+/// The shape of an event, learned from one.
+#[derive(Default)]
+pub(super) struct EventTemplate {
+    keys: Vec<Key>,
+    misses: u32,
+}
+
+/// What an event puts into the memo, in order: the dictionary itself, then what stands in it.
+#[derive(Clone, Copy)]
+enum Memoised {
+    Text(u32),
+    List(u32),
+    Pair,
+}
+
+impl EventTemplate {
+    /// After this many misses in a row the shape has changed, and is learned again.
+    const PATIENCE: u32 = 8;
+
+    pub(super) fn wants_to_learn(&self) -> bool {
+        self.keys.is_empty() || self.misses >= Self::PATIENCE
+    }
+
+    /// Takes the shape of the event that `bytes` is: `}`, MEMOIZE, `(`, keys and values, `u`.
+    pub(super) fn learn(&mut self, bytes: &[u8], memo: &Memo) {
+        self.misses = 0;
+        self.keys = Self::shape(bytes, memo).unwrap_or_default();
+    }
+
+    fn shape(bytes: &[u8], memo: &Memo) -> Option<Vec<Key>> {
+        let mut rest = bytes.strip_prefix(&[op::EMPTY_DICT, op::MEMOIZE, op::MARK])?;
+        let mut keys = Vec::new();
+        while rest.first() != Some(&op::SETITEMS) {
+            let (slot, length) = memo_read(rest)?;
+            let View::Text(name) = memo.get(slot)?.view() else { return None };
+            let field = match name {
+                known::ACTION => Field::Action,
+                known::ADDR => Field::Address,
+                known::SIZE => Field::Size,
+                known::STREAM => Field::Stream,
+                known::TIME_US => Field::Time,
+                known::COMPILE_CONTEXT => Field::CompileContext,
+                known::USER_METADATA => Field::Metadata,
+                known::FRAMES => Field::Frames,
+                known::POOL_ID => Field::Pool,
+                // These are rare, and need more than a look at one value.
+                known::DEVICE_FREE | known::CATEGORY | known::FORWARD_FRAMES => return None,
+                _ => Field::Unknown,
+            };
+            let mut key = Key { bytes: [0; 5], length, field };
+            key.bytes[..length].copy_from_slice(&rest[..length]);
+            keys.push(key);
+            rest = &rest[length..];
+            let value = match *rest.first()? {
+                op::BINGET | op::BININT1 => 2,
+                op::BININT2 => 3,
+                op::LONG_BINGET | op::BININT => 5,
+                op::LONG1 => 2 + usize::from(*rest.get(1)?),
+                op::SHORT_BINUNICODE => 3 + usize::from(*rest.get(1)?),
+                op::EMPTY_LIST => StackRun::at(rest)?.length,
+                _ if field == Field::Pool => pair(rest)?.1,
+                _ => return None,
+            };
+            rest = rest.get(value..)?;
+        }
+        Some(keys)
+    }
+
+    /// Decodes the event at the start of `bytes` and hands it over; gives its length. Nothing has happened
+    /// if the answer is `None`.
+    #[inline]
+    pub(super) fn decode(
+        &mut self,
+        bytes: &[u8],
+        assembler: &mut Assembler,
+        memo: &mut Memo,
+        seen_stacks: &SeenStacks,
+    ) -> Option<usize> {
+        if self.keys.is_empty() {
+            return None;
+        }
+        let decoded = self.try_decode(bytes, assembler, memo, seen_stacks);
+        match decoded {
+            Some(_) => self.misses = 0,
+            None => self.misses += 1,
+        }
+        decoded
+    }
+
+    #[inline]
+    fn try_decode(
+        &self,
+        bytes: &[u8],
+        assembler: &mut Assembler,
+        memo: &mut Memo,
+        seen_stacks: &SeenStacks,
+    ) -> Option<usize> {
+        let mut rest = bytes.strip_prefix(&[op::EMPTY_DICT, op::MEMOIZE, op::MARK])?;
+        let mut event = EventRow { stack: NO_STACK, ..EventRow::default() };
+        let mut memoised = [Memoised::Pair; 4];
+        let mut count = 0;
+        let mut remember = |what: Memoised| {
+            *memoised.get_mut(count)? = what;
+            count += 1;
+            Some(())
+        };
+        for key in &self.keys {
+            // Two bytes almost always: a comparison of slices would be a call.
+            let same = if key.length == 2 {
+                rest.len() >= 2 && rest[0] == key.bytes[0] && rest[1] == key.bytes[1]
+            } else {
+                rest.starts_with(&key.bytes[..key.length])
+            };
+            if !same {
+                return None;
+            }
+            rest = &rest[key.length..];
+            let length = match key.field {
+                Field::Action => {
+                    let (slot, length) = memo_read(rest)?;
+                    event.action = super::assemble::action_of(memo.get(slot)?);
+                    length
+                }
+                Field::Address => {
+                    let (value, length) = int(rest)?;
+                    event.address = value as u64;
+                    length
+                }
+                Field::Size => {
+                    let (value, length) = int(rest)?;
+                    event.size = u64::try_from(value).ok().filter(|&size| size <= LARGEST_SIZE)?;
+                    length
+                }
+                Field::Stream => {
+                    let (value, length) = int(rest)?;
+                    event.stream = value;
+                    length
+                }
+                Field::Time => {
+                    let (value, length) = int(rest)?;
+                    event.time = value;
+                    length
+                }
+                Field::CompileContext | Field::Metadata => match rest {
+                    [op::SHORT_BINUNICODE, 3, b'N', b'/', b'A', op::MEMOIZE, ..] => {
+                        remember(Memoised::Text(known::NOT_COMPILED))?;
+                        6
+                    }
+                    [op::SHORT_BINUNICODE, 0, op::MEMOIZE, ..] => {
+                        remember(Memoised::Text(0))?;
+                        3
+                    }
+                    _ => {
+                        let (slot, length) = memo_read(rest)?;
+                        let silent = [Value::text(0), Value::text(known::NOT_COMPILED)];
+                        if !silent.contains(&memo.get(slot)?) {
+                            return None; // it says something: the long way keeps it
+                        }
+                        length
+                    }
+                },
+                Field::Frames => match rest.first()? {
+                    &op::EMPTY_LIST => {
+                        if rest.starts_with(&[op::EMPTY_LIST, op::MEMOIZE, op::SETITEMS]) {
+                            remember(Memoised::List(NO_STACK))?;
+                            2
+                        } else {
+                            let run = StackRun::at(rest).filter(StackRun::memoises_next)?;
+                            event.stack = seen_stacks.get(run.gets)?;
+                            remember(Memoised::List(event.stack))?;
+                            run.length
+                        }
+                    }
+                    _ => {
+                        let (slot, length) = memo_read(rest)?;
+                        event.stack = assembler.stack_of(memo.get(slot)?)?;
+                        length
+                    }
+                },
+                Field::Pool => {
+                    let (pool, length) = pair(rest)?;
+                    if pool != DEFAULT_POOL {
+                        return None;
+                    }
+                    remember(Memoised::Pair)?;
+                    length
+                }
+                Field::Unknown => {
+                    let (_, length) = int(rest).or_else(|| memo_read(rest).map(|(_, length)| (0, length)))?;
+                    length
+                }
+            };
+            rest = rest.get(length..)?;
+        }
+        if rest.first() != Some(&op::SETITEMS) || event.action == Action::OutOfMemory {
+            return None;
+        }
+        memo.push(assembler.push_event(event));
+        for &what in &memoised[..count] {
+            memo.push(match what {
+                Memoised::Text(id) => Value::text(id),
+                Memoised::List(stack) => assembler.new_stack_list(stack),
+                Memoised::Pair => Value::NONE, // the default pool: nothing refers to it
+            });
+        }
+        Some(bytes.len() - rest.len() + 1)
+    }
+}
+
+#[inline]
+fn memo_read(bytes: &[u8]) -> Option<(usize, usize)> {
+    match bytes {
+        [op::BINGET, slot, ..] => Some((usize::from(*slot), 2)),
+        [op::LONG_BINGET, a, b, c, d, ..] => Some((u32::from_le_bytes([*a, *b, *c, *d]) as usize, 5)),
+        _ => None,
+    }
+}
+
+#[inline]
+fn int(bytes: &[u8]) -> Option<(i64, usize)> {
+    match bytes {
+        [op::BININT1, a, ..] => Some((i64::from(*a), 2)),
+        [op::BININT2, a, b, ..] => Some((i64::from(u16::from_le_bytes([*a, *b])), 3)),
+        [op::BININT, a, b, c, d, ..] => Some((i64::from(i32::from_le_bytes([*a, *b, *c, *d])), 5)),
+        [op::LONG1, length @ 0..=8, digits @ ..] if digits.len() >= 8 => {
+            Some((short_long(digits, 0, usize::from(*length)), 2 + usize::from(*length)))
+        }
+        _ => None,
+    }
+}
+
+/// A tuple of two small numbers, memoised.
+fn pair(bytes: &[u8]) -> Option<((u64, u64), usize)> {
+    let (first, one) = int(bytes)?;
+    let (second, two) = int(bytes.get(one..)?)?;
+    let end = bytes.get(one + two..)?;
+    end.starts_with(&[op::TUPLE2, op::MEMOIZE]).then_some(((first as u64, second as u64), one + two + 2))
+}

@@ -1,0 +1,320 @@
+//! The recording: what happened to memory, in order, in columns.
+//!
+//! Plain data. Readers fill it, `history` derives from it, nothing in it computes. A field that a
+//! format does not carry is `None` or empty, never invented.
+
+use crate::intern::{StackId, Stacks, StringId, Strings};
+
+/// Everything one file says about one process.
+#[derive(Clone, Debug, Default)]
+pub struct Recording {
+    /// What kind of file this was read from.
+    pub source: Source,
+    /// All text, by id.
+    pub strings: Strings,
+    /// All frames and stacks, by id.
+    pub stacks: Stacks,
+    /// The allocator's settings, as far as the file has them.
+    pub settings: Settings,
+    /// Named ranges and marks, by time.
+    pub annotations: Vec<Annotation>,
+    /// Devices that have events or segments, by ordinal.
+    pub devices: Vec<Device>,
+    /// What could not be read, and what was passed over.
+    pub warnings: Vec<Warning>,
+}
+
+/// Where a recording came from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Source {
+    /// The format, as a person would name it.
+    pub format: Format,
+    /// The file ended in the middle: what follows is what could be read before that.
+    pub truncated: bool,
+}
+
+/// The formats that oomph reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// PyTorch's snapshot, pickled.
+    #[default]
+    TorchPickle,
+    /// PyTorch's snapshot as JSON.
+    TorchJson,
+    /// PyTorch's snapshot inside a memory_viz page.
+    TorchHtml,
+    /// oomph's own.
+    Oomph,
+}
+
+impl Format {
+    /// The name that reports print.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::TorchPickle => "PyTorch snapshot",
+            Self::TorchJson => "PyTorch snapshot (JSON)",
+            Self::TorchHtml => "PyTorch snapshot (memory_viz page)",
+            Self::Oomph => "oomph recording",
+        }
+    }
+}
+
+/// Something the reader had to say; the recording is usable all the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warning {
+    /// A stable name for scripts.
+    pub code: &'static str,
+    /// One sentence for people.
+    pub message: String,
+}
+
+/// One device of one process.
+#[derive(Clone, Debug, Default)]
+pub struct Device {
+    /// The ordinal that the process gave it.
+    pub ordinal: u32,
+    /// What happened, oldest first.
+    pub events: Events,
+    /// The segments at the end, by address. Complete and true whatever the events lack.
+    pub segments: Vec<Segment>,
+    /// The blocks of those segments, by address; a segment names its range.
+    pub blocks: Vec<Block>,
+    /// Raw stream handles in order of first sight; events and segments refer to them by index.
+    pub streams: Vec<i64>,
+    /// How many events the recorder was told to keep, where the file says.
+    pub max_entries: Option<u64>,
+    /// Whether older events were overwritten, where the file says.
+    pub overflowed: Option<bool>,
+    /// Whether `segments` was in the file at all (a killed recorder has none).
+    pub has_final_state: bool,
+}
+
+/// What an event is. The numbers are part of the `.oomph` format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Action {
+    /// A block was handed out. `size` is what was requested.
+    Alloc = 0,
+    /// The program let go of a block.
+    FreeRequested = 1,
+    /// The block is back in its pool.
+    FreeCompleted = 2,
+    /// A segment was taken from the device.
+    SegmentAlloc = 3,
+    /// A segment was given back to the device.
+    SegmentFree = 4,
+    /// Pages were mapped into an expandable segment.
+    SegmentMap = 5,
+    /// Pages were unmapped from an expandable segment.
+    SegmentUnmap = 6,
+    /// Somebody took a snapshot.
+    Snapshot = 7,
+    /// Out of memory. `size` is the rounded request, `address` what the device had free.
+    OutOfMemory = 8,
+    /// A live block was given a note.
+    Annotate = 9,
+    /// An action this version does not know.
+    Other = 10,
+}
+
+impl Action {
+    /// All of them, in order of their numbers.
+    pub const ALL: [Self; 11] = [
+        Self::Alloc,
+        Self::FreeRequested,
+        Self::FreeCompleted,
+        Self::SegmentAlloc,
+        Self::SegmentFree,
+        Self::SegmentMap,
+        Self::SegmentUnmap,
+        Self::Snapshot,
+        Self::OutOfMemory,
+        Self::Annotate,
+        Self::Other,
+    ];
+
+    /// The name that PyTorch writes.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Alloc => "alloc",
+            Self::FreeRequested => "free_requested",
+            Self::FreeCompleted => "free_completed",
+            Self::SegmentAlloc => "segment_alloc",
+            Self::SegmentFree => "segment_free",
+            Self::SegmentMap => "segment_map",
+            Self::SegmentUnmap => "segment_unmap",
+            Self::Snapshot => "snapshot",
+            Self::OutOfMemory => "oom",
+            Self::Annotate => "annotate",
+            Self::Other => "other",
+        }
+    }
+
+    /// The action with this number, if there is one.
+    pub fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(number)).copied()
+    }
+}
+
+/// Events in columns, one row an event. Columns that most recordings lack are sparse: (row, value).
+#[derive(Clone, Debug, Default)]
+pub struct Events {
+    /// What happened.
+    pub action: Vec<Action>,
+    /// Where: a block's or a segment's address; for an out-of-memory, what the device had free.
+    pub address: Vec<u64>,
+    /// How much: requested bytes for blocks, real bytes for segments.
+    pub size: Vec<u64>,
+    /// Index into [`Device::streams`].
+    pub stream: Vec<u32>,
+    /// From where in the program.
+    pub stack: Vec<StackId>,
+    /// When, in microseconds since 1970; 0 where the file has no times.
+    pub time: Vec<i64>,
+    /// The private pool of an event, where the file names one that is not the default.
+    pub pool: Vec<(u32, PoolId)>,
+    /// The compiled region, where there is one.
+    pub compile_context: Vec<(u32, StringId)>,
+    /// The program's own note, where there is one.
+    pub metadata: Vec<(u32, StringId)>,
+    /// What the recorder says the memory is (kineto conversions only).
+    pub category: Vec<(u32, StringId)>,
+    /// The forward traceback of a backward allocation, where it was captured.
+    pub forward: Vec<(u32, StringId)>,
+}
+
+impl Events {
+    /// How many events there are.
+    pub fn len(&self) -> usize {
+        self.action.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.action.is_empty()
+    }
+
+    /// How many events are of this action.
+    pub fn count(&self, action: Action) -> usize {
+        self.action.iter().filter(|&&a| a == action).count()
+    }
+
+    /// Whether the events carry times.
+    pub fn has_times(&self) -> bool {
+        self.time.first().is_some_and(|&t| t != 0) || self.time.iter().any(|&t| t != 0)
+    }
+}
+
+/// A private pool's name: (0, 0) is the default pool.
+pub type PoolId = (u64, u64);
+
+/// The pool that ordinary allocations come from.
+pub const DEFAULT_POOL: PoolId = (0, 0);
+
+/// Memory taken from the device in one piece.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Segment {
+    /// Where it starts.
+    pub address: u64,
+    /// Its bytes.
+    pub size: u64,
+    /// Index into [`Device::streams`].
+    pub stream: u32,
+    /// Whether it serves requests of at most 1 MiB.
+    pub small: bool,
+    /// Its pool.
+    pub pool: PoolId,
+    /// Whether it grows and shrinks by pages.
+    pub expandable: bool,
+    /// Who made it.
+    pub stack: StackId,
+    /// Its blocks, as a range of [`Device::blocks`].
+    pub blocks: std::ops::Range<usize>,
+}
+
+/// What a block is at the end of a recording. The numbers are part of the `.oomph` format.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum BlockState {
+    /// Cached, free for reuse.
+    #[default]
+    Free = 0,
+    /// In use.
+    Allocated = 1,
+    /// Let go by the program, held until another stream has passed.
+    PendingFree = 2,
+}
+
+/// A piece of a segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Block {
+    /// Where it starts.
+    pub address: u64,
+    /// Its bytes after rounding.
+    pub size: u64,
+    /// What the program asked for; without meaning when the block is free.
+    pub requested: u64,
+    /// What it is.
+    pub state: BlockState,
+    /// Who allocated it.
+    pub stack: StackId,
+}
+
+/// The allocator's settings that decide where blocks go.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Settings {
+    /// Whether the file has settings at all.
+    pub known: bool,
+    /// `PYTORCH_CUDA_ALLOC_CONF` as it was given.
+    pub conf: String,
+    /// `max_split_size_mb` in bytes, if set.
+    pub max_split_size: Option<u64>,
+    /// `garbage_collection_threshold`, 0 when off.
+    pub garbage_collection_threshold: f64,
+    /// `expandable_segments`.
+    pub expandable_segments: bool,
+    /// `roundup_power2_divisions` for the intervals that start at 1, 2, 4 … 32768 MiB.
+    pub roundup_power2_divisions: [u32; 16],
+    /// All settings of the file, in its order, as text (for export).
+    pub all: Vec<(String, SettingValue)>,
+}
+
+/// A setting as the file has it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SettingValue {
+    /// True or false.
+    Bool(bool),
+    /// A whole number.
+    Int(i64),
+    /// A number.
+    Float(f64),
+    /// Text.
+    Text(String),
+    /// A table of whole numbers.
+    Table(Vec<(String, i64)>),
+}
+
+/// One end of a named range, or a mark.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Annotation {
+    /// Which device's events it lies among.
+    pub device: u32,
+    /// When, in microseconds since 1970.
+    pub time: i64,
+    /// The range's name.
+    pub name: StringId,
+    /// Which end.
+    pub stage: Stage,
+}
+
+/// Which end of a range an annotation is. The numbers are part of the `.oomph` format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Stage {
+    /// The range begins.
+    Start = 0,
+    /// The range ends.
+    End = 1,
+    /// No range: a mark.
+    Mark = 2,
+}
