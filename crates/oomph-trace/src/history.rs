@@ -11,10 +11,10 @@
 //! Time is counted in *moments*: moment `m` is the state after the first `m` events.
 
 use crate::intern::{NO_STACK, StackId};
-use crate::recording::{Action, BlockState, DEFAULT_POOL, Device, PoolId, Recording, Settings};
-use crate::rounding::{SEGMENT_QUANTUM, SMALL_LIMIT, SMALL_SEGMENT, UNSPLIT_REMAINDER, round_size};
+use crate::recording::{Action, BlockState, DEFAULT_POOL, Device, Events, PoolId, Recording, Settings};
+use crate::rounding::{MIN_BLOCK, SEGMENT_QUANTUM, SMALL_LIMIT, SMALL_SEGMENT, UNSPLIT_REMAINDER, round_size};
 use hashbrown::HashMap;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A state between two events: how many events came before it.
 pub type Moment = u32;
@@ -23,62 +23,115 @@ pub type Moment = u32;
 pub const NEVER: Moment = Moment::MAX;
 
 /// The lifetimes of a device's blocks.
-#[derive(Clone, Debug, Default)]
-pub struct History {
-    /// All blocks that lived, those from before the recording first.
-    pub allocations: Allocations,
-    /// Allocated bytes after each event.
-    pub allocated: Vec<u64>,
+#[derive(Clone, Debug)]
+pub struct History<'a> {
+    /// All blocks that lived, those from before the recording first, then in order of birth.
+    pub allocations: Allocations<'a>,
     /// The highest values, and when they were first reached.
     pub peak: Peaks,
     /// Values when the recording begins.
     pub start: Totals,
     /// Values when it ends.
     pub end: Totals,
-    /// Blocks that were there before the first event.
-    pub born_before: usize,
     /// How far `allocated` may be too low, because true sizes of blocks from before are not known.
     pub uncertainty: u64,
     /// Events that contradict each other or the final state.
     pub contradictions: u64,
     /// Blocks alive at the end whose worked-out size differs from the true one.
     pub mismatches: u64,
+    allocated: Vec<u32>,
     segments: SegmentLog,
 }
 
-/// Lifetimes in columns.
-#[derive(Clone, Debug, Default)]
-pub struct Allocations {
-    /// Where.
-    pub address: Vec<u64>,
-    /// What the program asked for.
-    pub requested: Vec<u64>,
-    /// What the block took.
-    pub size: Vec<u64>,
-    /// Index into [`Device::streams`].
-    pub stream: Vec<u32>,
-    /// Who allocated it.
-    pub stack: Vec<StackId>,
-    /// The first moment at which it is alive; 0 if it was there before.
-    pub born: Vec<Moment>,
-    /// The first moment at which the program has let go of it.
-    pub freed: Vec<Moment>,
-    /// The first moment at which it is back in its pool.
-    pub completed: Vec<Moment>,
+/// Lifetimes in columns. What the allocating event says is not copied but looked up there.
+#[derive(Clone, Debug)]
+pub struct Allocations<'a> {
+    events: &'a Events,
+    before: Vec<Unborn>,
+    size: Vec<u64>,
+    born: Vec<Moment>,
+    freed: Vec<Moment>,
+    /// When a block came back to its pool, where that was not at once.
+    deferred: HashMap<u32, Moment>,
 }
 
-impl Allocations {
+impl Allocations<'_> {
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.address.len()
+        self.size.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.address.is_empty()
+        self.size.is_empty()
     }
 
-    /// Whether allocation `index` is alive at `moment`.
+    /// How many of them were there before the first event.
+    pub fn born_before(&self) -> usize {
+        self.before.len()
+    }
+
+    /// The event that made it; `None` if it was there before.
+    #[inline]
+    fn row(&self, index: usize) -> Result<usize, &Unborn> {
+        match self.before.get(index) {
+            Some(unborn) => Err(unborn),
+            None => Ok(self.born[index] as usize - 1),
+        }
+    }
+
+    /// Where it lies.
+    #[inline]
+    pub fn address(&self, index: usize) -> u64 {
+        self.row(index).map_or_else(|unborn| unborn.address, |row| self.events.address[row])
+    }
+
+    /// What the program asked for.
+    #[inline]
+    pub fn requested(&self, index: usize) -> u64 {
+        self.row(index).map_or_else(|unborn| unborn.requested, |row| self.events.size[row])
+    }
+
+    /// What the block takes.
+    #[inline]
+    pub fn size(&self, index: usize) -> u64 {
+        self.size[index]
+    }
+
+    /// Index into [`Device::streams`].
+    #[inline]
+    pub fn stream(&self, index: usize) -> u32 {
+        self.row(index).map_or_else(|unborn| unborn.stream, |row| self.events.stream[row])
+    }
+
+    /// Who allocated it.
+    #[inline]
+    pub fn stack(&self, index: usize) -> StackId {
+        self.row(index).map_or_else(|unborn| unborn.stack, |row| self.events.stack[row])
+    }
+
+    /// The first moment at which it is alive; 0 if it was there before.
+    #[inline]
+    pub fn born(&self, index: usize) -> Moment {
+        self.born[index]
+    }
+
+    /// The first moment at which the program has let go of it; [`NEVER`] if it lives on.
+    #[inline]
+    pub fn freed(&self, index: usize) -> Moment {
+        self.freed[index]
+    }
+
+    /// The first moment at which it is back in its pool.
+    pub fn completed(&self, index: usize) -> Moment {
+        match self.freed[index] {
+            NEVER => NEVER,
+            freed => self.deferred.get(&(index as u32)).copied().unwrap_or(freed),
+        }
+    }
+
+    /// Whether it is alive at `moment`.
+    #[inline]
     pub fn alive(&self, index: usize, moment: Moment) -> bool {
         self.born[index] <= moment && moment < self.freed[index]
     }
@@ -141,36 +194,55 @@ impl Reserved {
     }
 }
 
-impl History {
+impl<'a> History<'a> {
     /// Works out the lifetimes of a device of a recording.
-    pub fn of(recording: &Recording, device: &Device) -> Self {
+    pub fn of(recording: &Recording, device: &'a Device) -> Self {
         // A file cut off in the middle lacks its newest events, so its final state belongs to a later
         // moment than its last event and says nothing about the first one.
         let trusted = device.has_final_state && !recording.source.truncated;
         let segments = SegmentLog::of(device, trusted);
-        let first = Pass::run(device, &recording.settings, &segments, &[], trusted);
-        if first.unborn.is_empty() {
-            return first.finish(segments);
+        let mut pass = Pass::run(device, &recording.settings, &segments, Vec::new(), trusted);
+        if !pass.unborn.is_empty() {
+            // Blocks from before lie between the others and bound them: now that they are known, the
+            // sizes are worked out again with them in place.
+            let before = std::mem::take(&mut pass.unborn);
+            pass = Pass::run(device, &recording.settings, &segments, before, trusted);
         }
-        // Blocks from before lie between the others and bound them: once they are known, the
-        // sizes are worked out again with them in place.
-        Pass::run(device, &recording.settings, &segments, &first.unborn, trusted).finish(segments)
+        pass.finish(segments)
+    }
+
+    /// Allocated bytes at `moment`.
+    pub fn allocated_at(&self, moment: Moment) -> u64 {
+        match (moment as usize).checked_sub(1) {
+            None => self.start.allocated,
+            Some(row) => self.allocated.get(row).map_or(self.end.allocated, |&blocks| u64::from(blocks) * MIN_BLOCK),
+        }
+    }
+
+    /// The most that was allocated at any moment of `moments`.
+    pub fn most_allocated(&self, moments: std::ops::Range<Moment>) -> u64 {
+        let rows = self.allocated.get((moments.start as usize).saturating_sub(1)..).unwrap_or_default();
+        let rows = &rows[..rows.len().min(moments.len())];
+        rows.iter().max().map_or(self.allocated_at(moments.start), |&blocks| u64::from(blocks) * MIN_BLOCK)
     }
 
     /// The allocations that are alive at `moment`.
     pub fn alive_at(&self, moment: Moment) -> Vec<u32> {
         let all = &self.allocations;
-        (0..all.len() as u32)
-            .filter(|&i| all.born[i as usize] <= moment && moment < all.freed[i as usize])
-            .collect()
+        // In order of birth: those born later need not be looked at.
+        let end = all.born.partition_point(|&born| born <= moment);
+        (0..end as u32).filter(|&i| moment < all.freed[i as usize]).collect()
     }
 
     /// Allocations that the program has let go of, but that another stream still holds at `moment`.
     pub fn pending_at(&self, moment: Moment) -> Vec<u32> {
         let all = &self.allocations;
-        (0..all.len() as u32)
-            .filter(|&i| all.freed[i as usize] <= moment && moment < all.completed[i as usize])
-            .collect()
+        let mut pending: Vec<u32> = (all.deferred.iter())
+            .filter(|&(&i, &completed)| all.freed[i as usize] <= moment && moment < completed)
+            .map(|(&i, _)| i)
+            .collect();
+        pending.sort_unstable();
+        pending
     }
 
     /// What is taken from the device at `moment`, by address.
@@ -380,100 +452,83 @@ struct Unborn {
     stack: StackId,
 }
 
-struct Pass<'a> {
-    settings: &'a Settings,
-    allocations: Allocations,
+/// Stands for a block that is freed without having been allocated.
+const UNKNOWN: u32 = u32::MAX;
+
+struct Pass<'a, 's> {
+    settings: &'s Settings,
+    allocations: Allocations<'a>,
     /// Open blocks by address.
     open: HashMap<u64, u32>,
-    /// Open blocks of the large pool by address, with their ends: they bound each other.
-    large: BTreeMap<u64, u64>,
+    /// Where open blocks of the large pool start: they bound each other.
+    large: BTreeSet<u64>,
     reserved: Ranges,
     now: Totals,
     start: Totals,
-    allocated: Vec<u64>,
+    allocated: Vec<u32>,
     peak: Peaks,
     unborn: Vec<Unborn>,
-    born_before: usize,
     uncertainty: u64,
     contradictions: u64,
     mismatches: u64,
 }
 
-impl<'a> Pass<'a> {
+impl<'a, 's> Pass<'a, 's> {
     fn run(
-        device: &Device,
-        settings: &'a Settings,
+        device: &'a Device,
+        settings: &'s Settings,
         segments: &SegmentLog,
-        before: &[Unborn],
+        before: Vec<Unborn>,
         trusted: bool,
     ) -> Self {
         let events = &device.events;
         let count = events.len();
+        let expected = before.len() + count / 3 + 1;
         let mut pass = Self {
             settings,
-            allocations: Allocations::with_capacity(before.len() + count / 3 + 1),
+            allocations: Allocations {
+                events,
+                before: Vec::new(),
+                size: Vec::with_capacity(expected),
+                born: Vec::with_capacity(expected),
+                freed: Vec::with_capacity(expected),
+                deferred: HashMap::new(),
+            },
             open: HashMap::new(),
-            large: BTreeMap::new(),
+            large: BTreeSet::new(),
             reserved: segments.initial.clone(),
             now: Totals::default(),
             start: Totals::default(),
             allocated: Vec::with_capacity(count),
             peak: Peaks::default(),
             unborn: Vec::new(),
-            born_before: before.len(),
             uncertainty: 0,
             contradictions: segments.contradictions,
             mismatches: 0,
         };
         pass.now.reserved = pass.reserved.0.values().map(|range| range.size).sum();
-        for block in before {
+        pass.peak.reserved.bytes = pass.now.reserved;
+        for block in &before {
             pass.place(block);
         }
+        pass.allocations.before = before;
         pass.start = pass.now;
-        pass.peak = Peaks {
-            requested: Peak { bytes: pass.now.requested, moment: 0 },
-            allocated: Peak { bytes: pass.now.allocated, moment: 0 },
-            reserved: Peak { bytes: pass.now.reserved, moment: 0 },
-        };
         let mut changes = segments.changes.iter().peekable();
         for row in 0..count {
             let moment = row as Moment + 1;
+            let (address, size) = (events.address[row], events.size[row]);
             match events.action[row] {
-                Action::Alloc => pass.alloc(
-                    moment,
-                    events.address[row],
-                    events.size[row],
-                    events.stream[row],
-                    events.stack[row],
-                ),
-                Action::FreeRequested => {
-                    pass.free(moment, events.address[row], events.size[row], events.stream[row], false);
-                }
-                Action::FreeCompleted => {
-                    pass.free(moment, events.address[row], events.size[row], events.stream[row], true);
-                }
+                Action::Alloc => pass.alloc(moment, address, size),
+                Action::FreeRequested => pass.let_go(moment, address, size, events.stream[row]),
+                Action::FreeCompleted => pass.complete(moment, address, size, events.stream[row]),
                 Action::SegmentAlloc | Action::SegmentMap | Action::SegmentFree | Action::SegmentUnmap => {
                     if let Some(change) = changes.next_if(|change| change.moment == moment) {
-                        pass.reserved.apply(change);
-                        if change.taken {
-                            pass.now.reserved = pass.now.reserved.saturating_add(change.range.size);
-                        } else {
-                            pass.now.reserved = pass.now.reserved.saturating_sub(change.range.size);
-                        }
+                        pass.change_reserved(change);
                     }
                 }
                 _ => {}
             }
-            pass.allocated.push(pass.now.allocated);
-            for (peak, now) in [
-                (&mut pass.peak.requested, pass.now.requested),
-                (&mut pass.peak.allocated, pass.now.allocated),
-                (&mut pass.peak.reserved, pass.now.reserved),
-            ] {
-                if now > peak.bytes {
-                    *peak = Peak { bytes: now, moment };
-                }
-            }
+            pass.allocated.push(u32::try_from(pass.now.allocated / MIN_BLOCK).unwrap_or(u32::MAX));
         }
         if trusted {
             pass.compare_with_end(device);
@@ -484,45 +539,53 @@ impl<'a> Pass<'a> {
     /// Puts a block from before the first event where it is.
     fn place(&mut self, block: &Unborn) {
         let rounded = round_size(block.requested, self.settings);
-        let size = block.size.unwrap_or(rounded);
         if block.size.is_none() && rounded > SMALL_LIMIT {
             self.uncertainty = self.uncertainty.saturating_add(UNSPLIT_REMAINDER);
         }
-        self.add(0, block.address, block.requested, size, block.stream, block.stack);
+        self.add(0, block.address, block.requested, block.size.unwrap_or(rounded));
     }
 
     #[inline]
-    fn add(
-        &mut self,
-        born: Moment,
-        address: u64,
-        requested: u64,
-        size: u64,
-        stream: u32,
-        stack: StackId,
-    ) -> u32 {
-        let index = self.allocations.push(address, requested, size, stream, stack, born);
-        if self.open.insert(address, index).is_some() {
+    fn add(&mut self, born: Moment, address: u64, requested: u64, size: u64) {
+        let index = self.allocations.size.len() as u32;
+        self.allocations.size.push(size);
+        self.allocations.born.push(born);
+        self.allocations.freed.push(NEVER);
+        if let Some(old) = self.open.insert(address, index) {
+            // The free of what was here is missing from the recording.
             self.contradictions += 1;
+            self.close(born, old);
         }
         if size > SMALL_LIMIT {
-            self.large.insert(address, address.saturating_add(size));
+            self.large.insert(address);
         }
         self.now.allocated = self.now.allocated.saturating_add(size);
         self.now.requested = self.now.requested.saturating_add(requested);
-        index
+        if self.now.allocated > self.peak.allocated.bytes {
+            self.peak.allocated = Peak { bytes: self.now.allocated, moment: born };
+        }
+        if self.now.requested > self.peak.requested.bytes {
+            self.peak.requested = Peak { bytes: self.now.requested, moment: born };
+        }
+    }
+
+    fn change_reserved(&mut self, change: &SegmentChange) {
+        self.reserved.apply(change);
+        if !change.taken {
+            self.now.reserved = self.now.reserved.saturating_sub(change.range.size);
+            return;
+        }
+        self.now.reserved = self.now.reserved.saturating_add(change.range.size);
+        if self.now.reserved > self.peak.reserved.bytes {
+            self.peak.reserved = Peak { bytes: self.now.reserved, moment: change.moment };
+        }
     }
 
     #[inline]
-    fn alloc(&mut self, moment: Moment, address: u64, requested: u64, stream: u32, stack: StackId) {
-        if let Some(&index) = self.open.get(&address) {
-            // The free of what was here is missing from the recording.
-            self.contradictions += 1;
-            self.close(moment, address, index);
-        }
+    fn alloc(&mut self, moment: Moment, address: u64, requested: u64) {
         let rounded = round_size(requested, self.settings);
         let size = if rounded <= SMALL_LIMIT { rounded } else { self.large_block(address, rounded) };
-        self.add(moment, address, requested, size, stream, stack);
+        self.add(moment, address, requested, size);
     }
 
     /// A block of the large pool keeps a remainder that is too small to be split off.
@@ -531,7 +594,7 @@ impl<'a> Pass<'a> {
         if segment.expandable {
             return rounded; // split down to the quantum
         }
-        let next = self.large.range(address + 1..).next().map_or(u64::MAX, |(&start, _)| start);
+        let next = self.large.range(address.saturating_add(1)..).next().copied().unwrap_or(u64::MAX);
         let room = next.min(segment.end()) - address;
         let Some(remainder) = room.checked_sub(rounded) else { return rounded };
         let splits = remainder > UNSPLIT_REMAINDER
@@ -539,41 +602,58 @@ impl<'a> Pass<'a> {
         if splits { rounded } else { room }
     }
 
+    /// Freed without having been allocated: it was there before the first event.
+    fn was_there_before(&mut self, address: u64, requested: u64, stream: u32) {
+        self.unborn.push(Unborn { address, requested, size: None, stream, stack: NO_STACK });
+    }
+
     #[inline]
-    fn free(&mut self, moment: Moment, address: u64, requested: u64, stream: u32, completes: bool) {
-        let index = match self.open.get(&address) {
-            Some(&index) => index,
-            None => {
-                // Freed without having been allocated: it was there before the first event. This pass
-                // counts it only; the next one starts with it.
-                self.unborn.push(Unborn { address, requested, size: None, stream, stack: NO_STACK });
-                let rounded = round_size(requested, self.settings);
-                self.add(0, address, requested, rounded, stream, NO_STACK)
+    fn let_go(&mut self, moment: Moment, address: u64, requested: u64, stream: u32) {
+        match self.open.get(&address).copied() {
+            Some(UNKNOWN) => self.contradictions += 1,
+            Some(index) if self.allocations.freed[index as usize] == NEVER => {
+                self.allocations.freed[index as usize] = moment;
+                let size = self.allocations.size[index as usize];
+                self.now.allocated = self.now.allocated.saturating_sub(size);
             }
-        };
-        if completes {
-            self.close(moment, address, index);
-        } else if self.allocations.freed[index as usize] == NEVER {
-            self.allocations.freed[index as usize] = moment;
-            self.now.allocated = self.now.allocated.saturating_sub(self.allocations.size[index as usize]);
-        } else {
-            self.contradictions += 1;
+            Some(_) => self.contradictions += 1,
+            None => {
+                self.was_there_before(address, requested, stream);
+                self.open.insert(address, UNKNOWN);
+            }
         }
     }
 
-    fn close(&mut self, moment: Moment, address: u64, index: u32) {
+    #[inline]
+    fn complete(&mut self, moment: Moment, address: u64, requested: u64, stream: u32) {
+        match self.open.remove(&address) {
+            Some(index) => {
+                self.close(moment, index);
+                if index != UNKNOWN && self.allocations.size[index as usize] > SMALL_LIMIT {
+                    self.large.remove(&address);
+                }
+            }
+            None => self.was_there_before(address, requested, stream),
+        }
+    }
+
+    #[inline]
+    fn close(&mut self, moment: Moment, index: u32) {
+        if index == UNKNOWN {
+            return;
+        }
         let i = index as usize;
-        let size = self.allocations.size[i];
-        if self.allocations.freed[i] == NEVER {
-            self.allocations.freed[i] = moment;
-            self.now.allocated = self.now.allocated.saturating_sub(size);
+        match self.allocations.freed[i] {
+            NEVER => {
+                self.allocations.freed[i] = moment;
+                self.now.allocated = self.now.allocated.saturating_sub(self.allocations.size[i]);
+            }
+            freed if freed + 1 != moment => {
+                self.allocations.deferred.insert(index, moment);
+            }
+            _ => {}
         }
-        self.allocations.completed[i] = moment;
-        self.now.requested = self.now.requested.saturating_sub(self.allocations.requested[i]);
-        self.open.remove(&address);
-        if size > SMALL_LIMIT {
-            self.large.remove(&address);
-        }
+        self.now.requested = self.now.requested.saturating_sub(self.allocations.requested(i));
     }
 
     /// The final state is true: it has the blocks from before that are still there, and proves the rest.
@@ -584,14 +664,12 @@ impl<'a> Pass<'a> {
                 if block.state == BlockState::Free {
                     continue;
                 }
-                match self.open.get(&block.address) {
-                    Some(&index) => {
+                match self.open.get(&block.address).copied() {
+                    Some(UNKNOWN) => seen += 1,
+                    Some(index) => {
                         seen += 1;
                         let i = index as usize;
                         self.mismatches += u64::from(self.allocations.size[i] != block.size);
-                        if self.allocations.stack[i] == NO_STACK {
-                            self.allocations.stack[i] = block.stack;
-                        }
                         if block.state == BlockState::PendingFree && self.allocations.freed[i] == NEVER {
                             self.contradictions += 1;
                         }
@@ -609,46 +687,22 @@ impl<'a> Pass<'a> {
         self.contradictions += self.open.len().saturating_sub(seen) as u64;
     }
 
-    fn finish(self, segments: SegmentLog) -> History {
+    fn finish(mut self, segments: SegmentLog) -> History<'a> {
+        for &index in self.open.values() {
+            if index != UNKNOWN && self.allocations.freed[index as usize] != NEVER {
+                self.allocations.deferred.insert(index, NEVER);
+            }
+        }
         History {
             allocations: self.allocations,
             allocated: self.allocated,
             peak: self.peak,
             start: self.start,
             end: self.now,
-            born_before: self.born_before,
             uncertainty: self.uncertainty,
             contradictions: self.contradictions,
             mismatches: self.mismatches,
             segments,
         }
-    }
-}
-
-impl Allocations {
-    fn with_capacity(count: usize) -> Self {
-        Self {
-            address: Vec::with_capacity(count),
-            requested: Vec::with_capacity(count),
-            size: Vec::with_capacity(count),
-            stream: Vec::with_capacity(count),
-            stack: Vec::with_capacity(count),
-            born: Vec::with_capacity(count),
-            freed: Vec::with_capacity(count),
-            completed: Vec::with_capacity(count),
-        }
-    }
-
-    #[inline]
-    fn push(&mut self, address: u64, requested: u64, size: u64, stream: u32, stack: StackId, born: Moment) -> u32 {
-        self.address.push(address);
-        self.requested.push(requested);
-        self.size.push(size);
-        self.stream.push(stream);
-        self.stack.push(stack);
-        self.born.push(born);
-        self.freed.push(NEVER);
-        self.completed.push(NEVER);
-        (self.address.len() - 1) as u32
     }
 }

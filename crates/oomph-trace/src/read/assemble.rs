@@ -75,6 +75,10 @@ pub(super) enum View {
     List(u32),
     Dict(u32),
     Tuple(u32),
+    /// A finished event, without a dictionary of its own.
+    Event(u32),
+    /// A finished list of frames, without a list of its own.
+    Stack(StackId),
 }
 
 impl Value {
@@ -100,6 +104,14 @@ impl Value {
         Self::tagged(7, u64::from(id))
     }
 
+    pub(super) fn event(row: u32) -> Self {
+        Self::tagged(9, u64::from(row))
+    }
+
+    pub(super) fn stack(id: StackId) -> Self {
+        Self::tagged(10, u64::from(id))
+    }
+
     #[inline]
     pub(super) fn view(self) -> View {
         let payload = self.0 >> TAG_BITS;
@@ -112,7 +124,9 @@ impl Value {
             5 => View::Text(payload as u32),
             6 => View::List(payload as u32),
             7 => View::Dict(payload as u32),
-            _ => View::Tuple(payload as u32),
+            8 => View::Tuple(payload as u32),
+            9 => View::Event(payload as u32),
+            _ => View::Stack(payload as u32),
         }
     }
 
@@ -397,7 +411,11 @@ impl Assembler {
 
     #[inline]
     fn row(&self, value: Value) -> Option<(Rows, u32)> {
-        let View::Dict(dict) = value.view() else { return None };
+        let dict = match value.view() {
+            View::Event(row) => return Some((Rows::Events, row)),
+            View::Dict(dict) => dict,
+            _ => return None,
+        };
         match *self.dicts.get(dict as usize)? {
             DictState::Event(row) => Some((Rows::Events, row)),
             DictState::Block(row) => Some((Rows::Blocks, row)),
@@ -423,23 +441,6 @@ impl Assembler {
         true
     }
 
-    /// The frames of values already on the stack, if all are frames: used to remember whole stacks.
-    pub(super) fn stack_of_list(&self, list: u32) -> Option<StackId> {
-        match self.lists.get(list as usize)? {
-            ListState::Stack(stack) => Some(*stack),
-            _ => None,
-        }
-    }
-
-    /// A finished list of frames, known from before.
-    #[inline]
-    pub(super) fn push_stack(&mut self, stack: StackId) -> u32 {
-        let id = self.lists.len() as u32;
-        self.stack.push(Value::list(id));
-        self.lists.push(ListState::Stack(stack));
-        id
-    }
-
     /// Turns whatever the list holds into plain items, and gives their index.
     fn items_of(&mut self, list: usize) -> usize {
         let items = match self.lists[list] {
@@ -451,7 +452,7 @@ impl Assembler {
             }
             ListState::Rows(kind, first, end) => (first..end)
                 .map(|row| match kind {
-                    Rows::Events => self.new_dict(DictState::Event(row)),
+                    Rows::Events => Value::event(row),
                     Rows::Blocks => self.new_dict(DictState::Block(row)),
                     Rows::Segments => self.new_dict(DictState::Segment(row)),
                 })
@@ -578,11 +579,11 @@ impl Assembler {
             self.skipped.events += 1;
             return None;
         };
-        Some(self.add_event(EventRow { size, ..event }))
+        Some(DictState::Event(self.add_event(EventRow { size, ..event })))
     }
 
     #[inline]
-    fn add_event(&mut self, event: EventRow) -> DictState {
+    fn add_event(&mut self, event: EventRow) -> u32 {
         let stream = self.stream(event.stream);
         let events = &mut self.events;
         events.action.push(event.action);
@@ -591,32 +592,27 @@ impl Assembler {
         events.stream.push(stream);
         events.stack.push(event.stack);
         events.time.push(event.time);
-        DictState::Event((events.action.len() - 1) as u32)
+        (events.action.len() - 1) as u32
     }
 
     /// Pushes a whole event, as if its dictionary had been put together here.
     #[inline]
     pub(super) fn push_event(&mut self, event: EventRow) -> Value {
-        let state = self.add_event(event);
-        let value = self.new_dict(state);
+        let value = Value::event(self.add_event(event));
         self.stack.push(value);
         value
-    }
-
-    /// A finished list of frames that is not on the stack.
-    #[inline]
-    pub(super) fn new_stack_list(&mut self, stack: StackId) -> Value {
-        self.lists.push(if stack == NO_STACK { ListState::Empty } else { ListState::Stack(stack) });
-        Value::list((self.lists.len() - 1) as u32)
     }
 
     /// The stack that a value stands for, if it is a list that can be one.
     #[inline]
     pub(super) fn stack_of(&self, value: Value) -> Option<StackId> {
-        let View::List(list) = value.view() else { return None };
-        match self.lists.get(list as usize)? {
-            ListState::Stack(stack) => Some(*stack),
-            ListState::Empty => Some(NO_STACK),
+        match value.view() {
+            View::Stack(stack) => Some(stack),
+            View::List(list) => match self.lists.get(list as usize)? {
+                ListState::Stack(stack) => Some(*stack),
+                ListState::Empty => Some(NO_STACK),
+                _ => None,
+            },
             _ => None,
         }
     }
@@ -815,13 +811,7 @@ impl Assembler {
 
     #[inline]
     fn stack_id(&self, value: Value) -> StackId {
-        match value.view() {
-            View::List(list) => match self.lists.get(list as usize) {
-                Some(ListState::Stack(stack)) => *stack,
-                _ => NO_STACK,
-            },
-            _ => NO_STACK,
-        }
+        self.stack_of(value).unwrap_or(NO_STACK)
     }
 
     fn pool_id(&self, value: Value) -> PoolId {

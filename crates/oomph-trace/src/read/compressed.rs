@@ -4,6 +4,7 @@
 //! the memory.
 
 use super::ReadError;
+use super::window::{Chunk, Chunks};
 use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -110,55 +111,64 @@ impl Read for Bounded {
     }
 }
 
-const CHUNK: usize = 256 << 10;
 const CHUNKS_AHEAD: usize = 8;
 
 /// Reads in a second thread, a few chunks ahead.
-pub(super) fn read_ahead(mut source: impl Read + Send + 'static) -> impl Read {
-    let (full, chunks) = sync_channel::<io::Result<Vec<u8>>>(CHUNKS_AHEAD);
-    let (empty, spares) = sync_channel::<Vec<u8>>(CHUNKS_AHEAD + 2);
+pub(super) fn read_ahead(mut source: impl Read + Send + 'static) -> ReadAhead {
+    let (full, chunks) = sync_channel(CHUNKS_AHEAD);
+    let (empty, spares) = sync_channel::<Chunk>(CHUNKS_AHEAD + 2);
     // Not joined: a reader that waits on a pipe would hold us up. It stops when nobody listens any more.
     std::thread::spawn(move || {
         loop {
-            let mut chunk = spares.try_recv().unwrap_or_default();
-            chunk.resize(CHUNK, 0);
-            let sent = match source.read(&mut chunk) {
-                Ok(0) => return,
-                Ok(n) => {
-                    chunk.truncate(n);
-                    full.send(Ok(chunk))
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => {
-                    let _ = full.send(Err(error));
-                    return;
-                }
-            };
-            if sent.is_err() {
+            let chunk = spares.try_recv().unwrap_or_default().refill(&mut source);
+            let last = chunk.as_ref().map_or(true, |chunk| chunk.content().is_empty());
+            if full.send(chunk).is_err() || last {
                 return;
             }
         }
     });
-    ReadAhead { chunks, empty, chunk: Vec::new(), position: 0 }
+    ReadAhead { chunks, empty, chunk: Chunk::default(), position: 0 }
 }
 
-struct ReadAhead {
-    chunks: Receiver<io::Result<Vec<u8>>>,
-    empty: SyncSender<Vec<u8>>,
-    chunk: Vec<u8>,
+/// The receiving end. Whole chunks for who can use them ([`Chunks`]), plain reading for the others.
+pub(super) struct ReadAhead {
+    chunks: Receiver<io::Result<Chunk>>,
+    empty: SyncSender<Chunk>,
+    chunk: Chunk,
     position: usize,
+}
+
+impl ReadAhead {
+    /// Hands the chunks over as they are.
+    pub(super) fn into_chunks(self) -> impl Chunks {
+        WholeChunks(self)
+    }
+
+    fn next_chunk(&mut self, spare: Chunk) -> io::Result<Chunk> {
+        let _ = self.empty.try_send(spare);
+        // A sender that is gone has said everything.
+        self.chunks.recv().unwrap_or_else(|_| Ok(Chunk::default()))
+    }
+}
+
+struct WholeChunks(ReadAhead);
+
+impl Chunks for WholeChunks {
+    fn next(&mut self, spare: Chunk) -> io::Result<Chunk> {
+        self.0.next_chunk(spare)
+    }
 }
 
 impl Read for ReadAhead {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        if self.position == self.chunk.len() {
-            let Ok(next) = self.chunks.recv() else { return Ok(0) };
-            let spare = std::mem::replace(&mut self.chunk, next?);
+        if self.position == self.chunk.content().len() {
+            let spare = std::mem::take(&mut self.chunk);
+            self.chunk = self.next_chunk(spare)?;
             self.position = 0;
-            let _ = self.empty.try_send(spare);
         }
-        let n = into.len().min(self.chunk.len() - self.position);
-        into[..n].copy_from_slice(&self.chunk[self.position..self.position + n]);
+        let left = &self.chunk.content()[self.position..];
+        let n = into.len().min(left.len());
+        into[..n].copy_from_slice(&left[..n]);
         self.position += n;
         Ok(n)
     }

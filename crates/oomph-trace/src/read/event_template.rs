@@ -6,8 +6,8 @@
 //! (another shape, a value of another kind, a stack not seen before) is left to the long way, untouched.
 
 use super::assemble::{Assembler, EventRow, Value, View, known};
-use super::pickle::{Memo, SeenStacks, StackRun, op, short_long};
-use crate::intern::NO_STACK;
+use super::pickle::{Memo, SeenStacks, StackRun, op, short_long, u64_at};
+use crate::intern::{NO_STACK, StackId};
 use crate::recording::{Action, DEFAULT_POOL};
 use crate::rounding::LARGEST_SIZE;
 
@@ -28,7 +28,9 @@ enum Field {
 
 #[derive(Clone, Copy, Debug)]
 struct Key {
-    bytes: [u8; 5],
+    /// The bytes as one number, and which of its bits count: comparing is one operation.
+    bytes: u64,
+    mask: u64,
     length: usize,
     field: Field,
 }
@@ -44,7 +46,7 @@ pub(super) struct EventTemplate {
 #[derive(Clone, Copy)]
 enum Memoised {
     Text(u32),
-    List(u32),
+    Stack(StackId),
     Pair,
 }
 
@@ -82,9 +84,8 @@ impl EventTemplate {
                 known::DEVICE_FREE | known::CATEGORY | known::FORWARD_FRAMES => return None,
                 _ => Field::Unknown,
             };
-            let mut key = Key { bytes: [0; 5], length, field };
-            key.bytes[..length].copy_from_slice(&rest[..length]);
-            keys.push(key);
+            let mask = (1u64 << (8 * length)) - 1;
+            keys.push(Key { bytes: u64_at(rest, 0) & mask, mask, length, field });
             rest = &rest[length..];
             let value = match *rest.first()? {
                 op::BINGET | op::BININT1 => 2,
@@ -102,19 +103,20 @@ impl EventTemplate {
     }
 
     /// Decodes the event at the start of `bytes` and hands it over; gives its length. Nothing has happened
-    /// if the answer is `None`.
+    /// if the answer is `None`. Behind the `available` bytes lies padding.
     #[inline]
     pub(super) fn decode(
         &mut self,
         bytes: &[u8],
+        available: usize,
         assembler: &mut Assembler,
         memo: &mut Memo,
-        seen_stacks: &SeenStacks,
+        seen_stacks: &mut SeenStacks,
     ) -> Option<usize> {
         if self.keys.is_empty() {
             return None;
         }
-        let decoded = self.try_decode(bytes, assembler, memo, seen_stacks);
+        let decoded = self.try_decode(bytes, available, assembler, memo, seen_stacks);
         match decoded {
             Some(_) => self.misses = 0,
             None => self.misses += 1,
@@ -126,9 +128,10 @@ impl EventTemplate {
     fn try_decode(
         &self,
         bytes: &[u8],
+        available: usize,
         assembler: &mut Assembler,
         memo: &mut Memo,
-        seen_stacks: &SeenStacks,
+        seen_stacks: &mut SeenStacks,
     ) -> Option<usize> {
         let mut rest = bytes.strip_prefix(&[op::EMPTY_DICT, op::MEMOIZE, op::MARK])?;
         let mut event = EventRow { stack: NO_STACK, ..EventRow::default() };
@@ -140,16 +143,10 @@ impl EventTemplate {
             Some(())
         };
         for key in &self.keys {
-            // Two bytes almost always: a comparison of slices would be a call.
-            let same = if key.length == 2 {
-                rest.len() >= 2 && rest[0] == key.bytes[0] && rest[1] == key.bytes[1]
-            } else {
-                rest.starts_with(&key.bytes[..key.length])
-            };
-            if !same {
+            if u64_at(rest, 0) & key.mask != key.bytes {
                 return None;
             }
-            rest = &rest[key.length..];
+            rest = rest.get(key.length..)?;
             let length = match key.field {
                 Field::Action => {
                     let (slot, length) = memo_read(rest)?;
@@ -197,13 +194,21 @@ impl EventTemplate {
                 Field::Frames => match rest.first()? {
                     &op::EMPTY_LIST => {
                         if rest.starts_with(&[op::EMPTY_LIST, op::MEMOIZE, op::SETITEMS]) {
-                            remember(Memoised::List(NO_STACK))?;
+                            remember(Memoised::Stack(NO_STACK))?;
                             2
                         } else {
-                            let run = StackRun::at(rest).filter(StackRun::memoises_next)?;
-                            event.stack = seen_stacks.get(run.gets)?;
-                            remember(Memoised::List(event.stack))?;
-                            run.length
+                            const OPENING: [u8; 3] = [op::EMPTY_LIST, op::MEMOIZE, op::MARK];
+                            let gets = rest.strip_prefix(&OPENING)?;
+                            let (stack, length) = match seen_stacks.expected(gets) {
+                                Some(expected) => expected,
+                                None => {
+                                    let run = StackRun::at(rest)?;
+                                    (seen_stacks.get(run.gets)?, run.gets.len())
+                                }
+                            };
+                            event.stack = stack;
+                            remember(Memoised::Stack(stack))?;
+                            OPENING.len() + length + 1
                         }
                     }
                     _ => {
@@ -227,18 +232,19 @@ impl EventTemplate {
             };
             rest = rest.get(length..)?;
         }
-        if rest.first() != Some(&op::SETITEMS) || event.action == Action::OutOfMemory {
+        let length = bytes.len() - rest.len() + 1;
+        if length > available || rest.first() != Some(&op::SETITEMS) || event.action == Action::OutOfMemory {
             return None;
         }
         memo.push(assembler.push_event(event));
         for &what in &memoised[..count] {
             memo.push(match what {
                 Memoised::Text(id) => Value::text(id),
-                Memoised::List(stack) => assembler.new_stack_list(stack),
+                Memoised::Stack(stack) => Value::stack(stack),
                 Memoised::Pair => Value::NONE, // the default pool: nothing refers to it
             });
         }
-        Some(bytes.len() - rest.len() + 1)
+        Some(length)
     }
 }
 

@@ -136,14 +136,31 @@ pub fn read_bytes(bytes: &[u8]) -> Result<Recording, ReadError> {
 /// How much of the beginning is looked at to tell the format.
 const HEAD: usize = 512;
 
-fn read_plain(head: &[u8], source: impl Read) -> Result<Recording, ReadError> {
+/// Streams that the pickle reader can take chunk by chunk.
+trait Stream: Read + Sized {
+    fn chunks(self) -> impl window::Chunks;
+}
+
+impl Stream for compressed::ReadAhead {
+    fn chunks(self) -> impl window::Chunks {
+        self.into_chunks()
+    }
+}
+
+impl Stream for &[u8] {
+    fn chunks(self) -> impl window::Chunks {
+        self
+    }
+}
+
+fn read_plain(head: &[u8], source: impl Stream) -> Result<Recording, ReadError> {
     let text = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head).trim_ascii_start();
     if head.is_empty() {
         Err(ReadError::Empty)
     } else if head.starts_with(format::MAGIC) {
         Ok(format::read(source)?)
     } else if head[0] == 0x80 {
-        pickle::read(source, Format::TorchPickle)
+        pickle::read(source.chunks(), Format::TorchPickle)
     } else if text.starts_with(b"{") || text.starts_with(b"[") {
         json::read(skip_to_text(source))
     } else if html::looks_like_html(text) {

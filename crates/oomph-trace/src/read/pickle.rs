@@ -7,12 +7,11 @@
 use super::ReadError;
 use super::assemble::{Assembler, Value, View};
 use super::event_template::EventTemplate;
-use super::window::{PADDING, Window};
+use super::window::{Chunks, PADDING, Window};
 use crate::intern::{StackId, StringId};
 use crate::recording::Format;
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use std::hash::BuildHasher;
-use std::io::Read;
 
 /// Texts longer than this are cut: nothing in a snapshot is, and a name of a gigabyte helps nobody.
 const LONGEST_TEXT: usize = 1 << 20;
@@ -81,7 +80,7 @@ pub(super) mod op {
 }
 
 /// Reads a pickled snapshot. The stream starts with the PROTO opcode.
-pub(super) fn read(source: impl Read, format: Format) -> Result<crate::Recording, ReadError> {
+pub(super) fn read(source: impl Chunks, format: Format) -> Result<crate::Recording, ReadError> {
     let mut machine = Machine::new();
     let mut window = Window::new(source);
     match machine.run(&mut window)? {
@@ -131,13 +130,12 @@ impl Machine {
         }
     }
 
-    fn run<R: Read>(&mut self, window: &mut Window<R>) -> Result<Ended, ReadError> {
+    fn run<C: Chunks>(&mut self, window: &mut Window<C>) -> Result<Ended, ReadError> {
         window.fill(2)?;
         let (bytes, end) = window.bytes();
-        if end < 2 || bytes[0] != op::PROTO {
+        let [op::PROTO, protocol, ..] = bytes[window.position..end] else {
             return Err(ReadError::NotASnapshot);
-        }
-        let protocol = bytes[1];
+        };
         if !(2..=5).contains(&protocol) {
             return Err(ReadError::Protocol { protocol });
         }
@@ -282,33 +280,24 @@ impl Machine {
                 }
                 op::EMPTY_LIST => {
                     if let Some(run) = StackRun::at(&bytes[p..end]) {
-                        let list = match seen_stacks.get(run.gets) {
-                            Some(stack) => assembler.push_stack(stack),
+                        let value = match seen_stacks.get(run.gets) {
+                            Some(stack) => Value::stack(stack),
                             None => {
-                                let list = assembler.push_new_list();
-                                let start = assembler.len();
-                                let mut q = 0;
-                                while q < run.gets.len() {
-                                    let (slot, length) = get_operand_slice(&run.gets[q..]);
-                                    let value = memo
-                                        .get(slot)
-                                        .ok_or_else(|| malformed("a memo slot is read before it is set"))?;
-                                    assembler.push(value);
-                                    q += length;
-                                }
-                                assembler.append_items(start);
-                                if let Some(stack) = assembler.stack_of_list(list) {
+                                let value = read_run(run.gets, assembler, memo)
+                                    .ok_or_else(|| malformed("a memo slot is read before it is set"))?;
+                                if let Some(stack) = assembler.stack_of(value) {
                                     seen_stacks.remember(run.gets, stack);
                                 }
-                                list
+                                value
                             }
                         };
+                        assembler.push(value);
                         let overwritten = match run.put {
                             Put::Next => {
-                                memo.push(Value::list(list));
+                                memo.push(value);
                                 false
                             }
-                            Put::Slot(slot) => memo.put(slot, Value::list(list)),
+                            Put::Slot(slot) => memo.put(slot, value),
                             Put::Nowhere => false,
                         };
                         if overwritten {
@@ -320,7 +309,7 @@ impl Machine {
                         1
                     }
                 }
-                op::EMPTY_DICT => match template.decode(&bytes[p..end], assembler, memo, seen_stacks) {
+                op::EMPTY_DICT => match template.decode(&bytes[p..], end - p, assembler, memo, seen_stacks) {
                     Some(length) => length,
                     None => {
                         assembler.push_new_dict();
@@ -432,6 +421,20 @@ impl Machine {
     }
 }
 
+/// Puts a list together from memo reads alone.
+fn read_run(gets: &[u8], assembler: &mut Assembler, memo: &Memo) -> Option<Value> {
+    assembler.push_new_list();
+    let start = assembler.len();
+    let mut rest = gets;
+    while !rest.is_empty() {
+        let (slot, length) = get_operand_slice(rest);
+        assembler.push(memo.get(slot)?);
+        rest = rest.get(length..)?;
+    }
+    assembler.append_items(start);
+    assembler.pop()
+}
+
 /// What a refused opcode would have imported, for the error message.
 fn named_by(opcode: u8, operands: &[u8], assembler: &mut Assembler) -> Option<String> {
     let shown = |text: &str| text.chars().filter(|c| !c.is_control()).take(80).collect::<String>();
@@ -493,55 +496,88 @@ impl<'a> StackRun<'a> {
     }
 }
 
-impl StackRun<'_> {
-    pub(super) fn memoises_next(&self) -> bool {
-        matches!(self.put, Put::Next)
-    }
-}
-
 /// Stacks by the bytes that name them.
+///
+/// Programs loop: after a stack mostly comes the one that came after it the last time. That one is tried
+/// first, by comparing bytes; only when it fails is the run's end looked for and hashed.
 #[derive(Default)]
 pub(super) struct SeenStacks {
     bytes: Vec<u8>,
-    table: HashTable<(u32, u32, StackId)>,
+    seen: Vec<SeenStack>,
+    table: HashTable<u32>,
     hasher: DefaultHashBuilder,
+    last: usize,
+}
+
+struct SeenStack {
+    start: usize,
+    length: usize,
+    stack: StackId,
+    /// What came next, the last time.
+    next: usize,
 }
 
 impl SeenStacks {
     /// Beyond this many bytes of names, stacks are interned one by one.
     const LIMIT: usize = 256 << 20;
 
-    #[inline]
-    pub(super) fn get(&self, gets: &[u8]) -> Option<StackId> {
-        let hash = self.hasher.hash_one(gets);
-        let found = self.table.find(hash, |&(start, length, _)| self.name(start, length) == gets)?;
-        Some(found.2)
+    fn name(&self, seen: &SeenStack) -> &[u8] {
+        &self.bytes[seen.start..seen.start + seen.length]
     }
 
-    fn name(&self, start: u32, length: u32) -> &[u8] {
-        &self.bytes[start as usize..][..length as usize]
+    /// The stack that the reads at the start of `bytes` name, and their length, if it is the one expected.
+    #[inline]
+    pub(super) fn expected(&mut self, bytes: &[u8]) -> Option<(StackId, usize)> {
+        let next = self.seen.get(self.last)?.next;
+        let expected = &self.seen[next];
+        let rest = bytes.strip_prefix(self.name(expected))?;
+        // Longer reads that begin alike are another stack.
+        (rest.first() == Some(&op::APPENDS)).then(|| {
+            self.last = next;
+            (expected.stack, expected.length)
+        })
+    }
+
+    #[inline]
+    pub(super) fn get(&mut self, gets: &[u8]) -> Option<StackId> {
+        let hash = self.hasher.hash_one(gets);
+        let index = *self.table.find(hash, |&i| self.name(&self.seen[i as usize]) == gets)? as usize;
+        self.follow(index);
+        Some(self.seen[index].stack)
+    }
+
+    fn follow(&mut self, index: usize) {
+        if let Some(last) = self.seen.get_mut(self.last) {
+            last.next = index;
+        }
+        self.last = index;
     }
 
     fn remember(&mut self, gets: &[u8], stack: StackId) {
         if self.bytes.len() + gets.len() > Self::LIMIT {
             return;
         }
-        let entry = (self.bytes.len() as u32, gets.len() as u32, stack);
+        let index = self.seen.len();
+        self.seen.push(SeenStack { start: self.bytes.len(), length: gets.len(), stack, next: 0 });
         self.bytes.extend_from_slice(gets);
-        let Self { bytes, table, hasher } = self;
-        table.insert_unique(hasher.hash_one(gets), entry, |&(start, length, _)| {
-            hasher.hash_one(&bytes[start as usize..][..length as usize])
+        let Self { bytes, seen, table, hasher, .. } = self;
+        table.insert_unique(hasher.hash_one(gets), index as u32, |&i| {
+            let seen = &seen[i as usize];
+            hasher.hash_one(&bytes[seen.start..seen.start + seen.length])
         });
+        self.follow(index);
     }
 
     fn clear(&mut self) {
         self.bytes.clear();
+        self.seen.clear();
         self.table.clear();
+        self.last = 0;
     }
 }
 
-/// What the pickle remembers. Texts, lists and dictionaries, that is all that writers memoise, take four
-/// bytes a slot; a snapshot has several slots an event.
+/// What the pickle remembers. Texts, lists and dictionaries, which is nearly all that writers memoise, take
+/// four bytes a slot; a snapshot has several slots an event.
 #[derive(Default)]
 pub(super) struct Memo {
     slots: Vec<u32>,
@@ -553,7 +589,9 @@ pub(super) struct Memo {
 
 impl Memo {
     const UNSET: u32 = u32::MAX;
-    const KIND_BITS: u32 = 30;
+    /// Bits of a slot that are the number; the three above are the kind.
+    const KIND_BITS: u32 = 29;
+    const OTHER: u32 = 7;
 
     #[inline]
     fn pack(&mut self, value: Value) -> u32 {
@@ -561,13 +599,15 @@ impl Memo {
             View::Text(id) => (0, id),
             View::List(id) => (1, id),
             View::Dict(id) => (2, id),
-            _ => (3, u32::MAX),
+            View::Event(row) => (3, row),
+            View::Stack(id) => (4, id),
+            _ => (Self::OTHER, u32::MAX),
         };
         if id < (1 << Self::KIND_BITS) - 1 {
             return kind << Self::KIND_BITS | id;
         }
         self.others.push(value);
-        3 << Self::KIND_BITS | (self.others.len() - 1) as u32
+        Self::OTHER << Self::KIND_BITS | (self.others.len() - 1) as u32
     }
 
     #[inline]
@@ -605,7 +645,9 @@ impl Memo {
             0 => Value::text(id),
             1 => Value::list(id),
             2 => Value::dict(id),
-            _ => self.others[id as usize],
+            3 => Value::event(id),
+            4 => Value::stack(id),
+            _ => *self.others.get(id as usize)?,
         })
     }
 }
@@ -634,7 +676,7 @@ fn u32_at(bytes: &[u8], p: usize) -> u32 {
 }
 
 #[inline]
-fn u64_at(bytes: &[u8], p: usize) -> u64 {
+pub(super) fn u64_at(bytes: &[u8], p: usize) -> u64 {
     bytes.get(p..).and_then(|rest| rest.first_chunk()).map_or(0, |eight| u64::from_le_bytes(*eight))
 }
 
