@@ -1,2 +1,51 @@
-//! x
-fn main(){ for f in std::env::args().skip(1){ let t=std::time::Instant::now(); match oomph_trace::read_path(&f){Ok(r)=>{ let tr=t.elapsed(); for d in &r.devices{ let h=oomph_trace::History::of(&r,d); println!("{f} read {:?} total {:?} ev {} stacks {} req {} alloc {} res {} before {} contra {} mism {} unc {} warn {:?}",tr,t.elapsed(),d.events.len(),r.stacks.len(),h.peak.requested.bytes,h.peak.allocated.bytes,h.peak.reserved.bytes,h.allocations.born_before(),h.contradictions,h.mismatches,h.uncertainty,r.warnings); } }, Err(e)=>println!("{f}: {e}")}}}
+//! The command `oomph`.
+//!
+//! Parses the command line, calls a verb, turns its outcome into an exit code: 0 fine, 1 findings or over a limit,
+//! 2 oomph itself failed. Verbs live in `commands`, one a file; what they show is made by `oomph-report`.
+
+mod arguments;
+mod commands;
+mod files;
+mod printer;
+mod sizes;
+
+use arguments::{Arguments, Command};
+use clap::Parser;
+use printer::Printer;
+use std::process::ExitCode;
+
+/// How a verb ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Fine.
+    Fine,
+    /// There are findings, or a limit is exceeded.
+    Findings,
+    /// Something could not be done; it was said on stderr.
+    Failed,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let mut printer = Printer::new(arguments.global.color, arguments.global.quiet);
+    let outcome = match arguments.command {
+        Command::Explain(explain) => commands::explain::run(&explain, &mut printer),
+        Command::Diff(diff) => commands::diff::run(&diff, &mut printer),
+        Command::Check(check) => commands::check::run(&check, &mut printer),
+        Command::Rule(rule) => commands::rule::run(&rule, &mut printer),
+        Command::Convert(convert) => commands::convert::run(&convert, &mut printer),
+        Command::Completions(completions) => commands::completions::run(&completions, &mut printer),
+        Command::Man(man) => commands::man::run(&man, &mut printer),
+    };
+    match outcome {
+        Ok(Outcome::Fine) => ExitCode::SUCCESS,
+        Ok(Outcome::Findings) => ExitCode::from(1),
+        Ok(Outcome::Failed) => ExitCode::from(2),
+        // Whoever reads our output has seen enough: `oomph explain FILE | head` is no failure.
+        Err(error) if printer::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            printer.error(&format!("{error:#}"));
+            ExitCode::from(2)
+        }
+    }
+}

@@ -1,1 +1,35 @@
-//! x
+//! Why memory ran out, and what to do.
+//!
+//! [`explain`] takes a recording and gives an [`Explanation`]: peaks, what was alive and what it was, steps,
+//! out-of-memories, waste, and findings. It is data; rendering is another crate's business, and so is reading.
+//!
+//! Arrows inside: `sources` (what a stack means) ← `kinds` (what memory is), `steps` ← `oom`, `waste` ← `context`
+//! (all of it, for one device) ← `rules` (one thing each) ← `explanation` (what is told).
+//!
+//! Design constraints: no I/O, no clock, no randomness: the same recording gives the same explanation; every number
+//! says how it came about; what is not known is said to be unknown.
+
+mod context;
+mod diff;
+mod explanation;
+mod finding;
+mod growth;
+mod kinds;
+mod oom;
+pub mod rules;
+mod sources;
+mod steps;
+mod waste;
+
+pub use diff::{Change, Diff, DeviceDiff, diff};
+pub use explanation::{
+    Completeness, DeviceExplanation, Explanation, KindBytes, LineBytes, OomExplanation, StackBytes, StepsExplanation,
+    explain,
+};
+pub use finding::{
+    Basis, Finding, Fix, Grade, Place, Saving, Severity, Where, bytes, grouped, percent, plural, printable,
+};
+pub use kinds::Kind;
+pub use oom::{Outcome, Reason};
+pub use steps::Witness;
+pub use waste::Waste;

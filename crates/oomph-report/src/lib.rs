@@ -1,1 +1,12 @@
-//! x
+//! How it looks: one model, several renderers.
+//!
+//! Every renderer takes what `oomph-explain` says and gives a string: [`text`] for a terminal (with ANSI styles, which
+//! the caller strips where they are not wanted), [`json`] for scripts, [`markdown`] for issues and pull requests.
+//! Nothing is computed here, and nothing printed.
+
+pub mod json;
+pub mod markdown;
+mod shared;
+pub mod text;
+
+pub use shared::{Check, CheckLimit, Named, TextOptions, worst};

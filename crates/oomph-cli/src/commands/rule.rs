@@ -1,0 +1,44 @@
+//! `oomph rule`: what a rule looks for.
+
+use crate::Outcome;
+use crate::arguments::{Format, Rule as RuleArguments};
+use crate::printer::Printer;
+use oomph_explain::rules::{ALL, Rule};
+use std::fmt::Write;
+
+pub(crate) fn run(arguments: &RuleArguments, printer: &mut Printer) -> anyhow::Result<Outcome> {
+    let rules: Vec<&Rule> = match &arguments.code {
+        None => ALL.iter().collect(),
+        Some(code) => match Rule::find(code) {
+            Some(rule) => vec![rule],
+            None => {
+                printer.error(&format!("there is no rule {code:?}"));
+                printer.hint("oomph rule lists them all");
+                return Ok(Outcome::Failed);
+            }
+        },
+    };
+    let mut out = String::new();
+    match (arguments.format, &arguments.code) {
+        (Format::Json, _) => out = oomph_report::json::rules(&rules),
+        (_, Some(_)) => {
+            for rule in rules {
+                writeln!(out, "# {} {}\n\n{}", rule.code, rule.name(), rule.documentation())?;
+            }
+        }
+        (Format::Markdown, None) => {
+            writeln!(out, "| code | name | looks for |\n|---|---|---|")?;
+            for rule in rules {
+                writeln!(out, "| {} | {} | {} |", rule.code, rule.name(), rule.summary())?;
+            }
+        }
+        (Format::Text, None) => {
+            let width = rules.iter().map(|rule| rule.name().len()).max().unwrap_or(0);
+            for rule in rules {
+                writeln!(out, "{}  {:width$}  {}", rule.code, rule.name(), rule.summary())?;
+            }
+        }
+    }
+    printer.data(&out)?;
+    Ok(Outcome::Fine)
+}

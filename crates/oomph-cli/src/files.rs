@@ -1,0 +1,135 @@
+//! Opening recordings, with progress on long ones, and writing files that are whole or not there.
+
+use crate::printer::Printer;
+use anyhow::{Context, anyhow, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use oomph_trace::{ReadError, Recording};
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Reads a recording, or says which file is wrong, how, and what to do.
+pub(crate) fn read(path: &Path, printer: &mut Printer) -> anyhow::Result<Recording> {
+    let outcome = if path == Path::new("-") {
+        oomph_trace::read(io::stdin())
+    } else {
+        if path.is_dir() {
+            bail!("{}: this is a folder; name the recordings in it", path.display());
+        }
+        let file = File::open(path).with_context(|| path.display().to_string())?;
+        if printer.shows_progress() {
+            let length = file.metadata().map_or(0, |metadata| metadata.len());
+            oomph_trace::read(Watched::new(file, length))
+        } else {
+            oomph_trace::read(file)
+        }
+    };
+    outcome.map_err(|error| {
+        let hint = hint(&error);
+        let error = anyhow!("{}: {error}", path.display());
+        if let Some(hint) = hint {
+            return anyhow!("{error:#}\n\nhint: {hint}");
+        }
+        error
+    })
+}
+
+fn hint(error: &ReadError) -> Option<&'static str> {
+    match error {
+        ReadError::NotASnapshot | ReadError::Empty => Some(
+            "make a snapshot with torch.cuda.memory._record_memory_history() at the start and torch.cuda.memory._dump_snapshot(\"snapshot.pickle\") at the end",
+        ),
+        ReadError::TruncatedTooEarly { .. } => {
+            Some("the process was probably killed while dumping; dump again, or dump earlier")
+        }
+        ReadError::NoSnapshotInPage => Some("save the page that torch.cuda._memory_viz wrote, not the empty viewer"),
+        _ => None,
+    }
+}
+
+/// A file that shows how far it has been read, once that takes longer than a second.
+struct Watched {
+    file: File,
+    length: u64,
+    done: u64,
+    began: Instant,
+    bar: Option<ProgressBar>,
+}
+
+impl Watched {
+    fn new(file: File, length: u64) -> Self {
+        Self { file, length, done: 0, began: Instant::now(), bar: None }
+    }
+}
+
+impl Read for Watched {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let n = self.file.read(into)?;
+        self.done += n as u64;
+        if self.bar.is_none() && self.began.elapsed() > Duration::from_secs(1) {
+            let style = ProgressStyle::with_template("reading {bar:40} {bytes}/{total_bytes} {eta}");
+            self.bar = style.ok().map(|style| ProgressBar::new(self.length).with_style(style));
+        }
+        if let Some(bar) = &self.bar {
+            bar.set_position(self.done);
+            if n == 0 {
+                bar.finish_and_clear();
+            }
+        }
+        Ok(n)
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// Writes a file beside its place and moves it there when it is whole.
+pub(crate) fn write_whole(
+    path: &Path,
+    force: bool,
+    write: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    if path == Path::new("-") {
+        let mut out = BufWriter::with_capacity(1 << 16, io::stdout());
+        write(&mut out)?;
+        return Ok(out.flush()?);
+    }
+    if path.exists() && !force {
+        bail!("{}: exists already (--force writes over it)", path.display());
+    }
+    let folder = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    let name = || path.display().to_string();
+    let temporary = tempfile::Builder::new().prefix(".oomph-").tempfile_in(folder).with_context(name)?;
+    let mut out = BufWriter::with_capacity(1 << 16, temporary);
+    write(&mut out).with_context(name)?;
+    let temporary = out.into_inner().map_err(|error| error.into_error()).with_context(name)?;
+    temporary.as_file().sync_all().with_context(name)?;
+    make_readable(temporary.as_file()).with_context(name)?;
+    if force {
+        temporary.persist(path).map_err(|error| error.error).with_context(name)?;
+    } else {
+        temporary.persist_noclobber(path).map_err(|error| error.error).with_context(name)?;
+    }
+    Ok(())
+}
+
+/// Temporary files are private; a result is an ordinary file.
+#[cfg(unix)]
+fn make_readable(file: &File) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    file.set_permissions(std::fs::Permissions::from_mode(0o644))
+}
+
+#[cfg(not(unix))]
+fn make_readable(_: &File) -> io::Result<()> {
+    Ok(())
+}

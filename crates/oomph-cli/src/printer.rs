@@ -1,0 +1,83 @@
+//! The one place that writes: data to stdout, everything else to stderr.
+
+use crate::arguments::Color;
+use anstream::{AutoStream, ColorChoice};
+use anstyle::{AnsiColor, Style};
+use std::io::{self, IsTerminal, Write};
+
+pub(crate) struct Printer {
+    out: AutoStream<io::Stdout>,
+    err: AutoStream<io::Stderr>,
+    quiet: bool,
+}
+
+const RED: Style = AnsiColor::Red.on_default().bold();
+const YELLOW: Style = AnsiColor::Yellow.on_default().bold();
+const CYAN: Style = AnsiColor::Cyan.on_default();
+
+impl Printer {
+    pub(crate) fn new(color: Color, quiet: bool) -> Self {
+        let choice = match color {
+            Color::Auto => ColorChoice::Auto,
+            Color::Always => ColorChoice::Always,
+            Color::Never => ColorChoice::Never,
+        };
+        Self {
+            out: AutoStream::new(io::stdout(), choice),
+            err: AutoStream::new(io::stderr(), choice),
+            quiet,
+        }
+    }
+
+    /// Writes a result.
+    pub(crate) fn data(&mut self, text: &str) -> io::Result<()> {
+        self.out.write_all(text.as_bytes())?;
+        self.out.flush()
+    }
+
+    /// Says what went wrong.
+    pub(crate) fn error(&mut self, message: &str) {
+        let _ = writeln!(self.err, "{RED}error{RED:#}: {message}");
+    }
+
+    /// Says what is doubtful.
+    pub(crate) fn warning(&mut self, message: &str) {
+        if !self.quiet {
+            let _ = writeln!(self.err, "{YELLOW}warning{YELLOW:#}: {message}");
+        }
+    }
+
+    /// Says what to do about it.
+    pub(crate) fn hint(&mut self, message: &str) {
+        if !self.quiet {
+            let _ = writeln!(self.err, "\n{CYAN}hint{CYAN:#}: {message}");
+        }
+    }
+
+    /// Says what was done.
+    pub(crate) fn note(&mut self, message: &str) {
+        if !self.quiet {
+            let _ = writeln!(self.err, "{message}");
+        }
+    }
+
+    /// Whether progress can be shown.
+    pub(crate) fn shows_progress(&self) -> bool {
+        !self.quiet && io::stderr().is_terminal() && std::env::var_os("OOMPH_NO_PROGRESS").is_none()
+    }
+}
+
+/// The columns to fill: the terminal's, or enough to read well.
+pub(crate) fn width() -> usize {
+    const READABLE: usize = 110;
+    let columns = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
+    columns.unwrap_or(READABLE).clamp(60, 160)
+}
+
+/// Whether the reader of our output went away.
+pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<io::Error>())
+        .any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+}

@@ -1,0 +1,183 @@
+//! Everything that rules look at, worked out once for a device.
+
+use crate::finding::{Place, Where};
+use crate::growth::Growth;
+use crate::kinds::{Kind, Kinds};
+use crate::oom::{OutOfMemory, Outcome};
+use crate::sources::Sources;
+use crate::steps::Steps;
+use crate::waste::Waste;
+use hashbrown::HashMap;
+use std::cell::OnceCell;
+use oomph_trace::{Action, Device, FrameId, History, Moment, Recording, StackId};
+
+/// One device of a recording, seen through and through.
+pub struct Context<'a> {
+    /// The recording.
+    pub recording: &'a Recording,
+    /// The device.
+    pub device: &'a Device,
+    /// Its blocks' lifetimes.
+    pub history: &'a History<'a>,
+    /// What its stacks mean.
+    pub sources: &'a Sources,
+    /// What its memory is.
+    pub kinds: &'a Kinds<'a>,
+    /// Its steps, if any were found.
+    pub steps: Option<Steps>,
+    /// Its out-of-memories.
+    pub ooms: Vec<OutOfMemory>,
+    /// What is alive at the allocated peak, with its kind.
+    pub alive: Vec<(u32, Kind)>,
+    /// Everything reserved at the reserved peak.
+    pub waste: Waste,
+    growth: OnceCell<Option<Growth>>,
+}
+
+impl<'a> Context<'a> {
+    /// Puts together what the others worked out.
+    pub fn of(
+        recording: &'a Recording,
+        device: &'a Device,
+        history: &'a History<'a>,
+        sources: &'a Sources,
+        kinds: &'a Kinds<'a>,
+    ) -> Self {
+        let alive = (history.alive_at(history.peak.allocated.moment).into_iter())
+            .map(|index| (index, kinds.kind(index as usize)))
+            .collect();
+        // A segment is taken for a block that follows at once: with it in place the picture is right.
+        let mut reserved_peak = history.peak.reserved.moment;
+        if device.events.action.get(reserved_peak as usize) == Some(&Action::Alloc) {
+            reserved_peak += 1;
+        }
+        Self {
+            recording,
+            device,
+            history,
+            sources,
+            kinds,
+            steps: Steps::find(recording, device, sources),
+            ooms: OutOfMemory::all(device, history, &recording.settings),
+            alive,
+            waste: Waste::at(device, history, &recording.settings, reserved_peak),
+            growth: OnceCell::new(),
+        }
+    }
+
+    /// The allocated peak.
+    pub fn peak(&self) -> u64 {
+        self.history.peak.allocated.bytes
+    }
+
+    /// What steps leave behind, if they do it again and again.
+    pub fn growth(&self) -> Option<&Growth> {
+        self.growth.get_or_init(|| Growth::find(self)).as_ref()
+    }
+
+    /// The out-of-memory that the program died of.
+    pub fn fatal(&self) -> Option<&OutOfMemory> {
+        self.ooms.iter().find(|oom| oom.outcome == Outcome::Fatal)
+    }
+
+    /// Bytes at the allocated peak, by kind.
+    pub fn by_kind(&self) -> Vec<(Kind, u64, u64)> {
+        let mut sums: HashMap<Kind, (u64, u64)> = HashMap::new();
+        for &(index, kind) in &self.alive {
+            let sum = sums.entry(kind).or_default();
+            sum.0 += self.history.allocations.size(index as usize);
+            sum.1 += 1;
+        }
+        Kind::ALL
+            .into_iter()
+            .filter_map(|kind| sums.get(&kind).map(|&(bytes, count)| (kind, bytes, count)))
+            .collect()
+    }
+
+    /// Bytes of one kind at the allocated peak.
+    pub fn bytes_of(&self, kind: Kind) -> u64 {
+        self.by_kind().iter().find(|(k, ..)| *k == kind).map_or(0, |&(_, bytes, _)| bytes)
+    }
+
+    /// The place that stands for a stack.
+    pub fn place(&self, stack: StackId, born: Moment) -> Place {
+        match self.sources.of_stack(stack).place {
+            Some(frame) => self.place_of_frame(frame, self.sources.of_stack(stack).own),
+            None if born == 0 => Place::Before,
+            None if self.sources.has_stacks => Place::Backward,
+            None => Place::NoStack,
+        }
+    }
+
+    /// A frame as a place.
+    pub fn place_of_frame(&self, frame: FrameId, own: bool) -> Place {
+        let frame = self.recording.stacks.frame(frame);
+        Place::Line {
+            file: self.recording.strings.get(frame.file).to_owned(),
+            line: frame.line,
+            function: self.recording.strings.get(frame.name).to_owned(),
+            own,
+        }
+    }
+
+    /// Allocations grouped by place, largest first.
+    pub fn places(&self, indices: impl IntoIterator<Item = u32>) -> Vec<Where> {
+        let all = &self.history.allocations;
+        // By frame first: comparing numbers, not paths.
+        let mut groups: HashMap<(Option<FrameId>, bool), (u64, u64, StackId, Moment)> = HashMap::new();
+        for index in indices {
+            let i = index as usize;
+            let stack = all.stack(i);
+            let place = self.sources.of_stack(stack).place;
+            let before = place.is_none() && all.born(i) == 0;
+            let group = groups.entry((place, before)).or_insert((0, 0, stack, all.born(i)));
+            group.0 += all.size(i);
+            group.1 += 1;
+        }
+        let mut places: Vec<Where> = groups
+            .into_values()
+            .map(|(bytes, count, stack, born)| Where { place: self.place(stack, born), bytes, count })
+            .collect();
+        places.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.place.cmp(&b.place)));
+        places
+    }
+
+    /// The innermost of the program's own frames that nearly all of these stacks go through: where they part
+    /// is below it. Stacks come with their bytes.
+    pub fn common_frame(&self, stacks: &HashMap<StackId, u64>) -> Option<FrameId> {
+        let total: u64 = stacks.values().sum();
+        let mut through: HashMap<FrameId, (u64, usize)> = HashMap::new();
+        for (&stack, &bytes) in stacks {
+            let frames = self.recording.stacks.get(stack);
+            let mut seen = Vec::new();
+            for (depth, &frame) in frames.iter().rev().enumerate() {
+                if seen.contains(&frame) || !self.is_own(frame) {
+                    continue;
+                }
+                seen.push(frame);
+                let entry = through.entry(frame).or_default();
+                entry.0 += bytes;
+                entry.1 = entry.1.max(depth);
+            }
+        }
+        // Of all frames that hold nine tenths of the bytes, the one nearest to them.
+        through
+            .into_iter()
+            .filter(|(_, (bytes, _))| *bytes as f64 >= 0.9 * total as f64)
+            .max_by_key(|&(frame, (_, depth))| (depth, frame))
+            .map(|(frame, _)| frame)
+    }
+
+    fn is_own(&self, frame: FrameId) -> bool {
+        let frame = self.recording.stacks.frame(frame);
+        crate::sources::is_own_file(self.recording, &frame)
+    }
+
+    /// When a moment was, in seconds after the first event.
+    pub fn seconds(&self, moment: Moment) -> Option<f64> {
+        let time = &self.device.events.time;
+        let first = *time.first().filter(|&&t| t != 0)?;
+        let at = *time.get((moment as usize).saturating_sub(1))?;
+        Some(at.wrapping_sub(first).max(0) as f64 / 1e6)
+    }
+}

@@ -1,0 +1,97 @@
+//! What changed at the peak between two recordings, line by line.
+
+use crate::explanation::{DeviceExplanation, Explanation};
+use crate::finding::Place;
+use oomph_trace::Peaks;
+use std::collections::BTreeMap;
+
+/// The difference of two recordings.
+#[derive(Clone, Debug)]
+pub struct Diff {
+    /// Device by device.
+    pub devices: Vec<DeviceDiff>,
+}
+
+/// The difference of one device.
+#[derive(Clone, Debug)]
+pub struct DeviceDiff {
+    /// Its ordinal.
+    pub ordinal: u32,
+    /// The peaks before; `None` if only the second recording has the device.
+    pub before: Option<Peaks>,
+    /// The peaks after; `None` if only the first recording has the device.
+    pub after: Option<Peaks>,
+    /// Lines that hold more or less at the allocated peak, the largest change first.
+    pub lines: Vec<Change>,
+    /// The same by kind.
+    pub kinds: Vec<Change>,
+}
+
+/// A change in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Which line, or the name of a kind.
+    pub what: What,
+    /// Bytes before.
+    pub before: u64,
+    /// Bytes after.
+    pub after: u64,
+}
+
+/// What changed.
+pub type What = Result<Place, &'static str>;
+
+impl Change {
+    /// Bytes more than before.
+    pub fn grown(&self) -> i64 {
+        self.after as i64 - self.before as i64
+    }
+}
+
+/// Compares two explanations. Lines are matched by file, line and function.
+pub fn diff(before: &Explanation, after: &Explanation) -> Diff {
+    let ordinals: std::collections::BTreeSet<u32> =
+        before.devices.iter().chain(&after.devices).map(|device| device.ordinal).collect();
+    let devices = ordinals
+        .into_iter()
+        .map(|ordinal| {
+            let find = |explanation: &Explanation| {
+                explanation.devices.iter().find(|device| device.ordinal == ordinal).cloned()
+            };
+            let (before, after) = (find(before), find(after));
+            let mut lines: BTreeMap<Place, (u64, u64)> = BTreeMap::new();
+            let mut kinds: BTreeMap<&'static str, (u64, u64)> = BTreeMap::new();
+            let mut add = |device: &DeviceExplanation, pick: fn(&mut (u64, u64)) -> &mut u64| {
+                for line in &device.lines {
+                    *pick(lines.entry(line.place.clone()).or_default()) += line.bytes;
+                }
+                for kind in &device.kinds {
+                    *pick(kinds.entry(kind.kind.name()).or_default()) += kind.bytes;
+                }
+            };
+            if let Some(device) = &before {
+                add(device, |sums| &mut sums.0);
+            }
+            if let Some(device) = &after {
+                add(device, |sums| &mut sums.1);
+            }
+            DeviceDiff {
+                ordinal,
+                before: before.map(|device| device.peak),
+                after: after.map(|device| device.peak),
+                lines: changes(lines.into_iter().map(|(place, sums)| (Ok(place), sums))),
+                kinds: changes(kinds.into_iter().map(|(kind, sums)| (Err(kind), sums))),
+            }
+        })
+        .collect();
+    Diff { devices }
+}
+
+fn changes(sums: impl Iterator<Item = (What, (u64, u64))>) -> Vec<Change> {
+    let mut changes: Vec<Change> = sums
+        .map(|(what, (before, after))| Change { what, before, after })
+        .filter(|change| change.before != change.after)
+        .collect();
+    changes.sort_by_key(|change| std::cmp::Reverse(change.grown().unsigned_abs()));
+    changes
+}

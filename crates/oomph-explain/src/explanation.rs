@@ -1,0 +1,384 @@
+//! What is told about a recording: owned data, ready for any renderer.
+
+use crate::context::Context;
+use crate::finding::{Finding, Place, Severity};
+use crate::kinds::{Kind, Kinds};
+use crate::oom::{Outcome, Reason};
+use crate::rules;
+use crate::sources::Sources;
+use crate::steps::{Witness, optimizer_steps};
+use crate::waste::Waste;
+use hashbrown::HashMap;
+use oomph_trace::{Action, Device, History, Peaks, Recording, StackId, Warning};
+
+/// Everything there is to say about a recording.
+#[derive(Clone, Debug)]
+pub struct Explanation {
+    /// The file's format, for people.
+    pub format: &'static str,
+    /// One for each device that has events or segments.
+    pub devices: Vec<DeviceExplanation>,
+    /// What the rules found, worst first.
+    pub findings: Vec<Finding>,
+    /// What the reader had to say.
+    pub warnings: Vec<Warning>,
+}
+
+impl Explanation {
+    /// Whether there is anything to act on.
+    pub fn has_problems(&self) -> bool {
+        self.findings.iter().any(|finding| finding.severity <= Severity::Warning)
+    }
+}
+
+/// One device.
+#[derive(Clone, Debug)]
+pub struct DeviceExplanation {
+    /// Its ordinal.
+    pub ordinal: u32,
+    /// How many events there are.
+    pub events: u64,
+    /// How many of each action, where there are any.
+    pub actions: Vec<(Action, u64)>,
+    /// Blocks alive at the end.
+    pub live_blocks: u64,
+    /// How long the recording is, if it has times.
+    pub seconds: Option<f64>,
+    /// The highest values and when they were reached (in events).
+    pub peak: Peaks,
+    /// When the allocated peak was, in seconds after the first event.
+    pub peak_seconds: Option<f64>,
+    /// The step of the allocated peak, from 1.
+    pub peak_step: Option<u64>,
+    /// What was alive at the allocated peak, by kind.
+    pub kinds: Vec<KindBytes>,
+    /// The same by line, largest first.
+    pub lines: Vec<LineBytes>,
+    /// The same by whole stack, largest first.
+    pub stacks: Vec<StackBytes>,
+    /// Everything reserved at the reserved peak.
+    pub waste: Waste,
+    /// Steps, if any were found.
+    pub steps: Option<StepsExplanation>,
+    /// Out-of-memories in order.
+    pub ooms: Vec<OomExplanation>,
+    /// How complete the recording is.
+    pub completeness: Completeness,
+    /// `PYTORCH_CUDA_ALLOC_CONF`, if the file has settings.
+    pub conf: Option<String>,
+}
+
+/// Bytes of a kind.
+#[derive(Clone, Debug)]
+pub struct KindBytes {
+    /// The kind.
+    pub kind: Kind,
+    /// Bytes.
+    pub bytes: u64,
+    /// Blocks.
+    pub count: u64,
+}
+
+/// Bytes of a line.
+#[derive(Clone, Debug)]
+pub struct LineBytes {
+    /// The line.
+    pub place: Place,
+    /// The library function that it called, if it was not the line itself that allocated.
+    pub through: Option<String>,
+    /// Bytes.
+    pub bytes: u64,
+    /// Blocks.
+    pub count: u64,
+    /// The kind of most of them.
+    pub kind: Kind,
+}
+
+/// Bytes of a stack.
+#[derive(Clone, Debug)]
+pub struct StackBytes {
+    /// Its frames, innermost first; empty if there were none.
+    pub frames: Vec<Place>,
+    /// Bytes.
+    pub bytes: u64,
+    /// Blocks.
+    pub count: u64,
+    /// The kind of most of them.
+    pub kind: Kind,
+}
+
+/// The steps of a recording.
+#[derive(Clone, Debug)]
+pub struct StepsExplanation {
+    /// How many, a partial last one included.
+    pub count: u64,
+    /// Whether the last one was cut short.
+    pub last_is_partial: bool,
+    /// How they were found.
+    pub witness: Witness,
+    /// The allocated peak within each.
+    pub peaks: Vec<u64>,
+    /// Allocated bytes when each began.
+    pub starts: Vec<u64>,
+}
+
+/// An out-of-memory.
+#[derive(Clone, Debug)]
+pub struct OomExplanation {
+    /// After how many events.
+    pub event: u64,
+    /// When, in seconds after the first event.
+    pub seconds: Option<f64>,
+    /// What was asked for, rounded.
+    pub size: u64,
+    /// What the device had free.
+    pub device_free: u64,
+    /// Who asked.
+    pub place: Place,
+    /// What became of the program.
+    pub outcome: Outcome,
+    /// Why nothing served.
+    pub reason: Reason,
+    /// Whether a limit on the process stopped it.
+    pub limited: bool,
+    /// Allocated and reserved at that moment.
+    pub allocated: u64,
+    /// See `allocated`.
+    pub reserved: u64,
+    /// Free bytes that the request could have used in one piece, and the largest piece.
+    pub usable_free: u64,
+    /// See `usable_free`.
+    pub largest_free: u64,
+}
+
+/// How complete a recording is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Completeness {
+    /// Nothing is missing.
+    pub complete: bool,
+    /// The file ends in the middle.
+    pub truncated: bool,
+    /// Blocks that were there before the first event.
+    pub born_before: u64,
+    /// Events that contradict each other.
+    pub contradictions: u64,
+    /// How far allocated bytes may be too low.
+    pub uncertainty: u64,
+    /// Allocations without a stack, and all allocations. Backward passes have none even in a good recording.
+    pub without_stack: u64,
+    /// See `without_stack`.
+    pub allocations: u64,
+}
+
+/// How many lines and stacks are kept.
+const MOST: usize = 100;
+
+/// Explains a recording.
+pub fn explain(recording: &Recording) -> Explanation {
+    let sources = Sources::of(recording);
+    let mut explanation = Explanation {
+        format: recording.source.format.name(),
+        devices: Vec::new(),
+        findings: Vec::new(),
+        warnings: recording.warnings.clone(),
+    };
+    for device in &recording.devices {
+        let history = History::of(recording, device);
+        let kinds = Kinds::of(recording, device, &history, &sources, &optimizer_steps(recording, device));
+        let context = Context::of(recording, device, &history, &sources, &kinds);
+        explanation.devices.push(describe(&context));
+        for rule in rules::ALL {
+            for mut finding in (rule.check)(&context) {
+                finding.device = device.ordinal;
+                finding.name = rule.name();
+                explanation.findings.push(finding);
+            }
+        }
+    }
+    // Worst first; of equals, the one that saves most.
+    explanation.findings.sort_by_key(|finding| {
+        let saving = finding.saving.as_ref().map_or(0, |saving| saving.bytes);
+        (finding.severity, std::cmp::Reverse(saving), finding.code)
+    });
+    explanation
+}
+
+fn describe(context: &Context) -> DeviceExplanation {
+    let (device, history) = (context.device, context.history);
+    let peak_moment = history.peak.allocated.moment;
+    DeviceExplanation {
+        ordinal: device.ordinal,
+        events: device.events.len() as u64,
+        actions: count_actions(device),
+        live_blocks: (device.blocks.iter())
+            .filter(|block| block.state != oomph_trace::BlockState::Free)
+            .count() as u64,
+        seconds: context.seconds(device.events.len() as u32),
+        peak: history.peak,
+        peak_seconds: context.seconds(peak_moment),
+        peak_step: context.steps.as_ref().and_then(|steps| steps.at(peak_moment)).map(|step| step as u64 + 1),
+        kinds: (context.by_kind().into_iter())
+            .map(|(kind, bytes, count)| KindBytes { kind, bytes, count })
+            .collect(),
+        lines: lines(context),
+        stacks: stacks(context),
+        waste: context.waste.clone(),
+        steps: steps(context),
+        ooms: ooms(context),
+        completeness: completeness(context),
+        conf: context.recording.settings.known.then(|| context.recording.settings.conf.clone()),
+    }
+}
+
+fn count_actions(device: &Device) -> Vec<(Action, u64)> {
+    let mut counts = [0u64; Action::ALL.len()];
+    for &action in &device.events.action {
+        counts[action as usize] += 1;
+    }
+    Action::ALL.into_iter().zip(counts).filter(|&(_, count)| count > 0).collect()
+}
+
+/// Sums by some key, with the kind that most bytes are of.
+struct Sum {
+    bytes: u64,
+    count: u64,
+    stack: StackId,
+    born: u32,
+    kinds: HashMap<Kind, u64>,
+}
+
+impl Sum {
+    fn kind(&self) -> Kind {
+        self.kinds.iter().max_by_key(|&(kind, bytes)| (bytes, std::cmp::Reverse(kind))).map_or(Kind::Unknown, |(k, _)| *k)
+    }
+}
+
+fn sums<K: std::hash::Hash + Eq>(context: &Context, key: impl Fn(StackId, bool) -> K) -> Vec<Sum> {
+    let all = &context.history.allocations;
+    let mut sums: HashMap<K, Sum> = HashMap::new();
+    for &(index, kind) in &context.alive {
+        let i = index as usize;
+        let (stack, born) = (all.stack(i), all.born(i));
+        let sum = sums.entry(key(stack, born == 0)).or_insert_with(|| Sum {
+            bytes: 0,
+            count: 0,
+            stack,
+            born,
+            kinds: HashMap::new(),
+        });
+        sum.bytes += all.size(i);
+        sum.count += 1;
+        *sum.kinds.entry(kind).or_default() += all.size(i);
+    }
+    let mut sums: Vec<Sum> = sums.into_values().collect();
+    sums.sort_by_key(|sum| (std::cmp::Reverse(sum.bytes), sum.stack, sum.born));
+    sums.truncate(MOST);
+    sums
+}
+
+fn lines(context: &Context) -> Vec<LineBytes> {
+    let through = |stack: StackId| {
+        let facts = context.sources.of_stack(stack);
+        facts.innermost.filter(|_| facts.own && facts.innermost != facts.place)
+    };
+    sums(context, |stack, before| {
+        let place = context.sources.of_stack(stack).place;
+        (place, through(stack), before && place.is_none())
+    })
+    .into_iter()
+    .map(|sum| LineBytes {
+        place: context.place(sum.stack, sum.born),
+        through: through(sum.stack).map(|frame| {
+            let frame = context.recording.stacks.frame(frame);
+            context.recording.strings.get(frame.name).to_owned()
+        }),
+        bytes: sum.bytes,
+        count: sum.count,
+        kind: sum.kind(),
+    })
+    .collect()
+}
+
+fn stacks(context: &Context) -> Vec<StackBytes> {
+    sums(context, |stack, _| stack)
+        .into_iter()
+        .map(|sum| StackBytes {
+            frames: (context.recording.stacks.get(sum.stack).iter())
+                .map(|&frame| {
+                    let own = crate::sources::is_own_file(
+                        context.recording,
+                        &context.recording.stacks.frame(frame),
+                    );
+                    context.place_of_frame(frame, own)
+                })
+                .collect(),
+            bytes: sum.bytes,
+            count: sum.count,
+            kind: sum.kind(),
+        })
+        .collect()
+}
+
+fn steps(context: &Context) -> Option<StepsExplanation> {
+    let steps = context.steps.as_ref()?;
+    Some(StepsExplanation {
+        count: steps.count() as u64,
+        last_is_partial: steps.last_is_partial,
+        witness: steps.witness,
+        peaks: (0..steps.count())
+            .map(|step| {
+                let range = steps.range(step);
+                context.history.most_allocated(range.start + 1..range.end + 1)
+            })
+            .collect(),
+        starts: (0..steps.count())
+            .map(|step| context.history.allocated_at(steps.boundaries[step]))
+            .collect(),
+    })
+}
+
+fn ooms(context: &Context) -> Vec<OomExplanation> {
+    (context.ooms.iter())
+        .map(|oom| OomExplanation {
+            event: u64::from(oom.moment),
+            seconds: context.seconds(oom.moment + 1),
+            size: oom.size,
+            device_free: oom.device_free,
+            place: context.place(oom.stack, oom.moment + 1),
+            outcome: oom.outcome,
+            reason: oom.reason,
+            limited: oom.limited,
+            allocated: oom.waste.allocated,
+            reserved: oom.waste.reserved,
+            usable_free: oom.waste.usable_free,
+            largest_free: oom.waste.largest_free,
+        })
+        .collect()
+}
+
+fn completeness(context: &Context) -> Completeness {
+    let (device, history) = (context.device, context.history);
+    let events = &device.events;
+    let allocs = (0..events.len()).filter(|&row| events.action[row] == Action::Alloc);
+    let (mut allocations, mut without_stack) = (0, 0);
+    for row in allocs {
+        allocations += 1;
+        without_stack += u64::from(events.stack[row] == oomph_trace::NO_STACK);
+    }
+    let born_before = history.allocations.born_before() as u64;
+    let truncated = context.recording.source.truncated;
+    Completeness {
+        complete: !truncated
+            && born_before == 0
+            && device.overflowed != Some(true)
+            && !events.is_empty()
+            && history.contradictions == 0
+            && history.mismatches == 0,
+        truncated,
+        born_before,
+        contradictions: history.contradictions,
+        uncertainty: history.uncertainty,
+        without_stack,
+        allocations,
+    }
+}

@@ -1,0 +1,321 @@
+//! Findings: what a rule has to say, as data. How it looks is the business of renderers.
+
+/// How much a finding matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// The program died of it.
+    Error,
+    /// Memory or time is lost.
+    Warning,
+    /// Good to know.
+    Note,
+}
+
+impl Severity {
+    /// The name for scripts and people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warning => "warning",
+            Self::Note => "note",
+        }
+    }
+}
+
+/// What a fix changes besides memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Grade {
+    /// Nothing.
+    Safe,
+    /// The numbers, slightly.
+    ChangesNumerics,
+    /// How training goes.
+    ChangesTraining,
+}
+
+impl Grade {
+    /// The name for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Safe => "safe",
+            Self::ChangesNumerics => "changes numerics",
+            Self::ChangesTraining => "changes training",
+        }
+    }
+
+    /// The name for scripts.
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Safe => "safe",
+            Self::ChangesNumerics => "changes_numerics",
+            Self::ChangesTraining => "changes_training",
+        }
+    }
+}
+
+/// Something to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fix {
+    /// What it changes besides memory.
+    pub grade: Grade,
+    /// What to do, in one sentence.
+    pub text: String,
+    /// What to type, if it can be typed.
+    pub code: Option<String>,
+}
+
+impl Fix {
+    /// A fix that is a sentence.
+    pub fn new(grade: Grade, text: impl Into<String>) -> Self {
+        Self { grade, text: text.into(), code: None }
+    }
+
+    /// Adds what to type.
+    pub fn code(mut self, code: impl Into<String>) -> Self {
+        self.code = Some(code.into());
+        self
+    }
+}
+
+/// Bytes that a fix would save, and how they were computed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Saving {
+    /// Bytes.
+    pub bytes: u64,
+    /// How good the number is.
+    pub basis: Basis,
+    /// Of what: one phrase.
+    pub of: &'static str,
+}
+
+/// How good a number is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Basis {
+    /// Read off the recording.
+    Measured,
+    /// The recording played again without the blocks in question.
+    Replayed,
+    /// Reckoned, with a stated assumption.
+    Estimated,
+}
+
+impl Basis {
+    /// The name for scripts and people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Measured => "measured",
+            Self::Replayed => "replayed",
+            Self::Estimated => "estimated",
+        }
+    }
+}
+
+/// A line of source, or what stands for one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Place {
+    /// A line of a function of a file.
+    Line {
+        /// As recorded.
+        file: String,
+        /// From 1; 0 when unknown.
+        line: u32,
+        /// Its name.
+        function: String,
+        /// Whether it is the program's own rather than a library's.
+        own: bool,
+    },
+    /// The backward pass: autograd's threads have no Python stack.
+    Backward,
+    /// From before the recording began.
+    Before,
+    /// Recorded without a stack.
+    NoStack,
+}
+
+impl Place {
+    /// For people: the file's last two parts, line and function.
+    pub fn short(&self) -> String {
+        match self {
+            Self::Line { file, line, function, .. } => {
+                let mut parts = file.rsplit(['/', '\\']);
+                let name = parts.next().unwrap_or(file);
+                let shown = match parts.next().filter(|folder| !folder.is_empty()) {
+                    Some(folder) => format!("{folder}/{name}"),
+                    None => name.to_owned(),
+                };
+                format!("{}:{line} {}", printable(&shown), printable(function))
+            }
+            Self::Backward => "backward pass".to_owned(),
+            Self::Before => "before the recording".to_owned(),
+            Self::NoStack => "no stack recorded".to_owned(),
+        }
+    }
+}
+
+/// Text from a file is a stranger's: no control characters, no endless lines.
+pub fn printable(text: &str) -> String {
+    const LONGEST: usize = 120;
+    let clean: String =
+        text.chars().take(LONGEST + 1).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+    if clean.chars().count() > LONGEST { clean.chars().take(LONGEST).chain(['…']).collect() } else { clean }
+}
+
+/// Bytes at a place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Where {
+    /// The place.
+    pub place: Place,
+    /// Bytes.
+    pub bytes: u64,
+    /// Blocks.
+    pub count: u64,
+}
+
+/// What a rule found.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// The rule.
+    pub code: &'static str,
+    /// The rule's name.
+    pub name: String,
+    /// How much it matters.
+    pub severity: Severity,
+    /// The device.
+    pub device: u32,
+    /// What it is, in one line.
+    pub title: String,
+    /// Why, in a few sentences.
+    pub details: Vec<String>,
+    /// Where, largest first.
+    pub places: Vec<Where>,
+    /// What would be saved.
+    pub saving: Option<Saving>,
+    /// What to do, best first.
+    pub fixes: Vec<Fix>,
+}
+
+impl Finding {
+    /// A finding that says one thing; the rest is added.
+    pub fn new(code: &'static str, severity: Severity, title: impl Into<String>) -> Self {
+        Self {
+            code,
+            name: String::new(), // whoever runs the rules knows them
+            severity,
+            device: 0,
+            title: title.into(),
+            details: Vec::new(),
+            places: Vec::new(),
+            saving: None,
+            fixes: Vec::new(),
+        }
+    }
+
+    /// Adds a sentence.
+    pub fn because(mut self, sentence: impl Into<String>) -> Self {
+        self.details.push(sentence.into());
+        self
+    }
+
+    /// Adds places, the largest few.
+    pub fn at(mut self, places: Vec<Where>) -> Self {
+        const MOST: usize = 5;
+        self.places.extend(places.into_iter().take(MOST));
+        self
+    }
+
+    /// Says what would be saved.
+    pub fn saves(mut self, bytes: u64, basis: Basis, of: &'static str) -> Self {
+        self.saving = Some(Saving { bytes, basis, of });
+        self
+    }
+
+    /// Adds something to do.
+    pub fn fix(mut self, fix: Fix) -> Self {
+        self.fixes.push(fix);
+        self
+    }
+}
+
+/// Bytes as GiB, MiB or KiB, the way all of oomph writes them.
+pub fn bytes(value: u64) -> String {
+    const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    for (unit, name) in UNITS {
+        if value >= unit {
+            let number = value as f64 / unit as f64;
+            let digits = if number >= 100.0 { 0 } else { 1 + usize::from(number < 10.0) };
+            // Rounding may reach the next unit's threshold: 1023.99 MiB reads 1024 MiB, which is right.
+            return format!("{number:.digits$} {name}");
+        }
+    }
+    format!("{value} B")
+}
+
+/// A count with its noun.
+pub fn plural(count: u64, noun: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{} {noun}s", grouped(count)) }
+}
+
+/// A whole number with separators.
+pub fn grouped(value: u64) -> String {
+    let digits = value.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i) % 3 == 0 {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// A share as a percentage; never 0 % for something, never 100 % for less than all.
+pub fn percent(part: u64, whole: u64) -> String {
+    if whole == 0 || part == 0 {
+        return "0 %".to_owned();
+    }
+    let share = 100.0 * part as f64 / whole as f64;
+    if share < 1.0 {
+        "<1 %".to_owned()
+    } else if part < whole && share > 99.0 {
+        ">99 %".to_owned()
+    } else {
+        format!("{share:.0} %")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_read_well_at_every_size() {
+        let cases = [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.00 KiB"),
+            (1 << 20, "1.00 MiB"),
+            (33_554_432, "32.0 MiB"),
+            (400_000_000, "381 MiB"),
+            (4_288_675_840, "3.99 GiB"),
+            (142_446_034_944, "133 GiB"),
+        ];
+        for (value, text) in cases {
+            assert_eq!(bytes(value), text);
+        }
+    }
+
+    #[test]
+    fn percentages_do_not_lie_at_the_ends() {
+        assert_eq!(percent(1, 1000), "<1 %");
+        assert_eq!(percent(999, 1000), ">99 %");
+        assert_eq!(percent(1, 1), "100 %");
+        assert_eq!(percent(0, 5), "0 %");
+        assert_eq!(grouped(1_234_567), "1,234,567");
+    }
+
+    #[test]
+    fn a_strangers_text_cannot_control_the_terminal() {
+        assert_eq!(printable("a\u{1b}[31mb\n"), "a\u{fffd}[31mb\u{fffd}");
+        assert_eq!(printable(&"x".repeat(500)).chars().count(), 121);
+    }
+}

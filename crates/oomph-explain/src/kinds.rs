@@ -1,0 +1,361 @@
+//! What a piece of memory is: parameter, gradient, optimizer state, activation and so on.
+//!
+//! PyTorch's recorder does not say. It follows from where the block was allocated ([`Phase`]), when it was let
+//! go and from where: an activation is made in the forward pass and dropped by the backward pass, a
+//! gradient is made in the backward pass and outlives it. What does not follow is [`Kind::Unknown`], and
+//! reports say how much that is.
+
+use crate::sources::{Phase, Sources};
+use hashbrown::HashSet;
+use oomph_trace::{Action, Device, History, Moment, NEVER, Recording};
+
+/// What memory is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// Weights and buffers of a model.
+    Parameter,
+    /// Gradients of weights.
+    Gradient,
+    /// What an optimizer keeps for each weight.
+    OptimizerState,
+    /// Kept by the forward pass for the backward pass.
+    Activation,
+    /// Needed for a moment.
+    Temporary,
+    /// Scratch memory of cuBLAS, cuDNN and the like.
+    Workspace,
+    /// Data that the program feeds to the model.
+    Input,
+    /// Not known.
+    Unknown,
+}
+
+impl Kind {
+    /// All kinds in the order in which reports list them.
+    pub const ALL: [Self; 8] = [
+        Self::Parameter,
+        Self::Gradient,
+        Self::OptimizerState,
+        Self::Activation,
+        Self::Temporary,
+        Self::Workspace,
+        Self::Input,
+        Self::Unknown,
+    ];
+
+    /// The name for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Parameter => "parameters",
+            Self::Gradient => "gradients",
+            Self::OptimizerState => "optimizer state",
+            Self::Activation => "activations",
+            Self::Temporary => "temporaries",
+            Self::Workspace => "workspaces",
+            Self::Input => "inputs",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// The name for scripts.
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::OptimizerState => "optimizer_state",
+            other => other.name(),
+        }
+    }
+
+    fn from_category(category: &str) -> Option<Self> {
+        Some(match category {
+            "parameter" => Self::Parameter,
+            "gradient" => Self::Gradient,
+            "optimizer_state" => Self::OptimizerState,
+            "activation" | "autograd_detail" => Self::Activation,
+            "temporary" => Self::Temporary,
+            "input" => Self::Input,
+            "unknown" => Self::Unknown,
+            _ => return None,
+        })
+    }
+}
+
+/// cuBLAS takes one workspace a handle and keeps it: 32 MiB from Hopper on, 8.125 MiB before.
+const CUBLAS_WORKSPACES: [u64; 2] = [32 << 20, 8_519_680];
+
+/// Without stacks of frees: a block that outlives this many allocations of the forward pass was kept.
+const KEPT_FOR: usize = 16;
+
+/// Infers kinds. Made once a device.
+pub struct Kinds<'a> {
+    recording: &'a Recording,
+    device: &'a Device,
+    history: &'a History<'a>,
+    sources: &'a Sources,
+    /// Moments of allocations of the backward pass.
+    backward: Vec<Moment>,
+    /// Moments of allocations of the forward pass.
+    forward: Vec<Moment>,
+    /// Moments at which an optimizer allocated, or (from annotations) began to step.
+    optimizer: Vec<Moment>,
+    /// Whether frees carry the stack of the free rather than that of the allocation.
+    free_stacks: bool,
+    parameter_sizes: HashSet<u64>,
+    trains: bool,
+}
+
+impl<'a> Kinds<'a> {
+    /// Looks over the events once. `optimizer_steps` are moments that annotations name.
+    pub fn of(
+        recording: &'a Recording,
+        device: &'a Device,
+        history: &'a History<'a>,
+        sources: &'a Sources,
+        optimizer_steps: &[Moment],
+    ) -> Self {
+        let events = &device.events;
+        let phases: Vec<Phase> =
+            (0..recording.stacks.len()).map(|stack| sources.phase(stack as u32)).collect();
+        let (mut backward, mut forward, mut optimizer) = (Vec::new(), Vec::new(), optimizer_steps.to_vec());
+        for (row, (&action, &stack)) in events.action.iter().zip(&events.stack).enumerate() {
+            if action != Action::Alloc {
+                continue;
+            }
+            let list = match phases.get(stack as usize) {
+                Some(Phase::NoStack) if sources.has_stacks => &mut backward,
+                Some(Phase::Backward | Phase::Recompute) => &mut backward,
+                Some(Phase::Forward) => &mut forward,
+                Some(Phase::Optimizer | Phase::OptimizerState) => &mut optimizer,
+                _ => continue,
+            };
+            list.push(row as Moment + 1);
+        }
+        optimizer.sort_unstable();
+        let mut kinds = Self {
+            recording,
+            device,
+            history,
+            sources,
+            trains: !backward.is_empty() || !optimizer.is_empty(),
+            backward,
+            forward,
+            optimizer,
+            free_stacks: frees_have_their_own_stack(device),
+            parameter_sizes: HashSet::new(),
+        };
+        let all = &history.allocations;
+        let setup_end = kinds.forward.first().copied().unwrap_or(NEVER);
+        kinds.parameter_sizes = (0..all.len())
+            .take_while(|&i| all.born(i) <= setup_end)
+            .filter(|&i| kinds.phase(i) == Phase::Setup && all.freed(i) > setup_end)
+            .map(|i| all.requested(i))
+            .collect();
+        kinds
+    }
+
+    /// Whether the recording shows a backward pass or an optimizer at all.
+    pub fn trains(&self) -> bool {
+        self.trains
+    }
+
+    /// Moments of allocations of the forward pass, in order.
+    pub fn forward(&self) -> &[Moment] {
+        &self.forward
+    }
+
+    fn phase(&self, index: usize) -> Phase {
+        self.sources.phase(self.history.allocations.stack(index))
+    }
+
+    /// What the program was doing when it let go of the block.
+    fn phase_of_free(&self, index: usize) -> Option<Phase> {
+        let freed = self.history.allocations.freed(index);
+        if freed == NEVER || !self.free_stacks {
+            return None;
+        }
+        Some(self.sources.phase(*self.device.events.stack.get(freed as usize - 1)?))
+    }
+
+    /// What an allocation is.
+    pub fn kind(&self, index: usize) -> Kind {
+        if let Some(kind) = self.recorded(index) {
+            return kind;
+        }
+        if !self.sources.has_stacks {
+            return Kind::Unknown;
+        }
+        let all = &self.history.allocations;
+        let facts = self.sources.of_stack(all.stack(index));
+        if facts.native_workspace {
+            return Kind::Workspace;
+        }
+        match facts.phase {
+            Phase::NoStack | Phase::Backward => self.in_backward(index),
+            Phase::Setup => {
+                let next_use =
+                    self.first_after(&self.forward, all.born(index)).min(self.first_after(&self.optimizer, all.born(index)));
+                let used = next_use < all.freed(index);
+                let lasting = all.freed(index) == NEVER || used || self.forward.is_empty();
+                if lasting { Kind::Parameter } else { Kind::Temporary }
+            }
+            Phase::Data => Kind::Input,
+            Phase::OptimizerState => Kind::OptimizerState,
+            Phase::Optimizer => {
+                // Lives on into the next step: state that is made on first use.
+                let from = self.optimizer.partition_point(|&m| m <= all.freed(index));
+                let forward_again = self.first_after(&self.forward, all.born(index)) < all.freed(index);
+                if all.freed(index) == NEVER || (from > 0 && forward_again) {
+                    Kind::OptimizerState
+                } else {
+                    Kind::Temporary
+                }
+            }
+            Phase::ZeroGrad => Kind::Gradient,
+            Phase::Recompute => self.in_forward(index),
+            Phase::Forward => self.in_forward(index),
+            Phase::User => self.in_own_code(index),
+        }
+    }
+
+    fn recorded(&self, index: usize) -> Option<Kind> {
+        let column = &self.device.events.category;
+        if column.is_empty() {
+            return None;
+        }
+        let row = self.history.allocations.born(index).checked_sub(1)?;
+        let at = column.binary_search_by_key(&row, |&(r, _)| r).ok()?;
+        Kind::from_category(self.recording.strings.get(column[at].1))
+    }
+
+    fn first_after(&self, moments: &[Moment], moment: Moment) -> Moment {
+        moments.get(moments.partition_point(|&m| m <= moment)).copied().unwrap_or(NEVER)
+    }
+
+    fn in_backward(&self, index: usize) -> Kind {
+        let all = &self.history.allocations;
+        let (born, freed) = (all.born(index), all.freed(index));
+        if born == 0 {
+            return Kind::Unknown; // from before the recording, and without a stack
+        }
+        if self.is_cublas_workspace(index) {
+            return Kind::Workspace;
+        }
+        match self.phase_of_free(index) {
+            Some(Phase::ZeroGrad | Phase::Optimizer) => Kind::Gradient,
+            Some(Phase::NoStack | Phase::Backward) => {
+                // Freed by autograd itself; a gradient that is accumulated into lives through it.
+                Kind::Temporary
+            }
+            _ => {
+                // Still there when the optimizer runs, or when the next forward pass begins.
+                let next_phase = self
+                    .first_after(&self.optimizer, born)
+                    .min(self.first_after(&self.forward, born));
+                let outlives = freed == NEVER || next_phase < freed;
+                let like_a_parameter = self.parameter_sizes.is_empty()
+                    || self.parameter_sizes.contains(&all.requested(index));
+                if outlives && like_a_parameter { Kind::Gradient } else { Kind::Temporary }
+            }
+        }
+    }
+
+    fn is_cublas_workspace(&self, index: usize) -> bool {
+        let all = &self.history.allocations;
+        // Kept for good, of the right size, and of no size that the model itself has.
+        all.freed(index) == NEVER
+            && CUBLAS_WORKSPACES.contains(&all.requested(index))
+            && !self.parameter_sizes.contains(&all.requested(index))
+            && self.is_first_of_its_size_and_stack(index)
+    }
+
+    fn is_first_of_its_size_and_stack(&self, index: usize) -> bool {
+        let all = &self.history.allocations;
+        let (size, stack) = (all.requested(index), all.stack(index));
+        !(0..index).any(|i| all.requested(i) == size && all.stack(i) == stack)
+    }
+
+    fn in_forward(&self, index: usize) -> Kind {
+        let all = &self.history.allocations;
+        let (born, freed) = (all.born(index), all.freed(index));
+        let facts = self.sources.of_stack(all.stack(index));
+        if self.is_cublas_workspace(index) {
+            return Kind::Workspace;
+        }
+        if self.freed_in_the_same_call(index) {
+            return if facts.convolution { Kind::Workspace } else { Kind::Temporary };
+        }
+        if self.first_after(&self.backward, born) < freed {
+            return Kind::Activation;
+        }
+        match self.phase_of_free(index) {
+            Some(Phase::NoStack | Phase::Backward | Phase::Recompute) => Kind::Activation,
+            // Let go while modules are still being called: the next layer did not need it any more.
+            Some(Phase::Forward) => Kind::Temporary,
+            Some(_) => Kind::Activation,
+            None => {
+                let from = self.forward.partition_point(|&m| m <= born);
+                let later = self.forward[from..].iter().take_while(|&&m| m < freed).take(KEPT_FOR).count();
+                if later == KEPT_FOR || (freed == NEVER && self.trains) {
+                    Kind::Activation
+                } else if freed == NEVER {
+                    Kind::Unknown
+                } else {
+                    Kind::Temporary
+                }
+            }
+        }
+    }
+
+    /// Allocated and freed by one call, so never seen by the program.
+    fn freed_in_the_same_call(&self, index: usize) -> bool {
+        let all = &self.history.allocations;
+        let freed = all.freed(index);
+        self.free_stacks
+            && freed != NEVER
+            && self.device.events.stack.get(freed as usize - 1) == Some(&all.stack(index))
+    }
+
+    fn in_own_code(&self, index: usize) -> Kind {
+        let all = &self.history.allocations;
+        let (born, freed) = (all.born(index), all.freed(index));
+        if self.is_cublas_workspace(index) {
+            return Kind::Workspace;
+        }
+        if self.freed_in_the_same_call(index) {
+            return Kind::Temporary;
+        }
+        let next_backward = self.first_after(&self.backward, born);
+        let next_forward = self.first_after(&self.forward, born);
+        if next_forward < freed && next_forward < next_backward {
+            return Kind::Input; // made before the model is called, and there while it is
+        }
+        if next_backward < freed {
+            return Kind::Activation; // made between forward and backward: the loss and what leads to it
+        }
+        if freed == NEVER { Kind::Unknown } else { Kind::Temporary }
+    }
+}
+
+/// With `context="alloc"` PyTorch writes the allocation's stack on frees too, which says nothing about them.
+fn frees_have_their_own_stack(device: &Device) -> bool {
+    let events = &device.events;
+    let mut open = hashbrown::HashMap::new();
+    let (mut pairs, mut same) = (0u32, 0u32);
+    for row in 0..events.len() {
+        match events.action[row] {
+            Action::Alloc => {
+                open.insert(events.address[row], events.stack[row]);
+            }
+            Action::FreeRequested | Action::FreeCompleted => {
+                if let Some(stack) = open.remove(&events.address[row]) {
+                    pairs += 1;
+                    same += u32::from(stack == events.stack[row]);
+                }
+            }
+            _ => {}
+        }
+        if pairs == 4096 {
+            break;
+        }
+    }
+    pairs > 0 && same < pairs
+}

@@ -1,0 +1,154 @@
+//! Out of memory: what was asked, what was free, why nothing served, and whether the program died of it.
+
+use crate::waste::{Asker, Waste};
+use oomph_trace::rounding::{SMALL_LIMIT, segment_size};
+use oomph_trace::{Action, DEFAULT_POOL, Device, History, Moment, Settings, StackId};
+
+/// What became of the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It never allocated again.
+    Fatal,
+    /// The same call went on with less: a library tried a workspace and did without.
+    CaughtByLibrary,
+    /// The program caught it and went on with something else.
+    CaughtByProgram,
+}
+
+impl Outcome {
+    /// The name for scripts.
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Fatal => "fatal",
+            Self::CaughtByLibrary => "caught_by_library",
+            Self::CaughtByProgram => "caught_by_program",
+        }
+    }
+}
+
+/// Why no free memory served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// What lives needs it all.
+    OutOfMemory,
+    /// Enough is free, in pieces that are too small.
+    Fragmentation,
+    /// A piece that fits belongs to another stream.
+    OtherStream,
+    /// A piece that fits belongs to a private pool.
+    PrivatePool,
+}
+
+impl Reason {
+    /// The name for scripts.
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::OutOfMemory => "out_of_memory",
+            Self::Fragmentation => "fragmentation",
+            Self::OtherStream => "other_stream",
+            Self::PrivatePool => "private_pool",
+        }
+    }
+}
+
+/// Below this share of what is reserved, free pieces are what every program has, not the cause.
+const FRAGMENTED_SHARE: f64 = 0.10;
+
+/// One out-of-memory.
+#[derive(Clone, Debug)]
+pub struct OutOfMemory {
+    /// The state in which it happened.
+    pub moment: Moment,
+    /// What was asked for, rounded.
+    pub size: u64,
+    /// What the allocator then tried to take from the device.
+    pub segment: u64,
+    /// What the device had free.
+    pub device_free: u64,
+    /// Who asked.
+    pub stack: StackId,
+    /// What became of the program.
+    pub outcome: Outcome,
+    /// Why nothing served.
+    pub reason: Reason,
+    /// Whether the device had room, so that a limit on this process stopped it.
+    pub limited: bool,
+    /// Everything reserved, as the asker saw it.
+    pub waste: Waste,
+}
+
+impl OutOfMemory {
+    /// All of a device's, in order.
+    pub fn all(device: &Device, history: &History, settings: &Settings) -> Vec<Self> {
+        let events = &device.events;
+        let mut after: Vec<Self> = Vec::new();
+        for row in (0..events.len()).filter(|&row| events.action[row] == Action::OutOfMemory) {
+            let moment = row as Moment;
+            let size = events.size[row];
+            let pool = match events.pool.binary_search_by_key(&moment, |&(r, _)| r) {
+                Ok(at) => events.pool[at].1,
+                Err(_) => DEFAULT_POOL,
+            };
+            // Retries of one call see the same memory: looking again would be the same work.
+            let same_state = after.last().filter(|last| last.moment + 1 == moment && last.size == size);
+            let waste = match same_state {
+                Some(last) => last.waste.clone(),
+                None => {
+                    let asker =
+                        Asker { stream: events.stream[row], pool, small: Some(size <= SMALL_LIMIT) };
+                    Waste::seen_by(device, history, settings, moment, asker)
+                }
+            };
+            let segment = if settings.expandable_segments { size } else { segment_size(size) };
+            let device_free = events.address[row];
+            after.push(Self {
+                moment,
+                size,
+                segment,
+                device_free,
+                stack: events.stack[row],
+                outcome: outcome(device, row),
+                reason: reason(size, &waste),
+                limited: device_free >= segment,
+                waste,
+            });
+        }
+        after
+    }
+
+    /// What was free in the pieces that the request could have used, had they been one.
+    pub fn usable_free(&self) -> u64 {
+        self.waste.usable_free
+    }
+}
+
+fn reason(size: u64, waste: &Waste) -> Reason {
+    let fragmented = waste.usable_free as f64 >= 0.75 * size as f64
+        && waste.usable_free as f64 >= FRAGMENTED_SHARE * waste.reserved as f64;
+    if fragmented {
+        Reason::Fragmentation
+    } else if waste.largest_elsewhere >= size {
+        if waste.private_pools > waste.other_streams { Reason::PrivatePool } else { Reason::OtherStream }
+    } else {
+        Reason::OutOfMemory
+    }
+}
+
+/// A library that falls back frees next to nothing before it allocates again; unwinding frees a lot.
+const FREES_OF_A_FALLBACK: usize = 4;
+
+fn outcome(device: &Device, row: usize) -> Outcome {
+    let events = &device.events;
+    let mut frees = 0;
+    for next in row + 1..events.len() {
+        match events.action[next] {
+            Action::Alloc | Action::OutOfMemory => {
+                let same_call = events.stack[next] == events.stack[row] && frees <= FREES_OF_A_FALLBACK;
+                return if same_call { Outcome::CaughtByLibrary } else { Outcome::CaughtByProgram };
+            }
+            Action::FreeRequested => frees += 1,
+            _ => {}
+        }
+    }
+    Outcome::Fatal
+}

@@ -1,0 +1,71 @@
+//! Memory ran out, but somebody caught it and went on.
+//!
+//! ## What it sees
+//!
+//! Out-of-memories after which the program allocated again. Two kinds: a library asks for a workspace, does
+//! without when it cannot have it, and nobody notices (cuDNN choosing an algorithm); or the program
+//! catches the exception, for instance to search for a batch size.
+//!
+//! ## What to do
+//!
+//! Nothing, if it happens once. Each one empties the cache and waits for the device, so many of them are
+//! slow; and a library that does without its workspace runs a slower algorithm. Leaving some memory free
+//! avoids both.
+//!
+//! ## How the numbers come about
+//!
+//! Counted in the recording. Caught by a library: the next allocation comes from the very same call and next
+//! to nothing was freed in between.
+
+use crate::context::Context;
+use crate::finding::{Finding, Severity, Where, bytes, plural};
+use crate::oom::{OutOfMemory, Outcome};
+
+pub(super) const CODE: &str = "OM102";
+
+pub(super) fn check(context: &Context) -> Vec<Finding> {
+    let with = |outcome: Outcome| -> Vec<&OutOfMemory> {
+        context.ooms.iter().filter(|oom| oom.outcome == outcome).collect()
+    };
+    let mut findings = Vec::new();
+    let library = with(Outcome::CaughtByLibrary);
+    if let Some(largest) = library.iter().map(|oom| oom.size).max() {
+        let title = format!(
+            "A library did without {} that did not fit (up to {}), and went on",
+            plural(library.len() as u64, "workspace"),
+            bytes(largest)
+        );
+        findings.push(
+            Finding::new(CODE, Severity::Note, title)
+                .because("not an error of the program; a slower algorithm may have been used")
+                .at(places(context, &library)),
+        );
+    }
+    let program = with(Outcome::CaughtByProgram);
+    if !program.is_empty() {
+        let title = format!("The program caught {} and went on", plural(program.len() as u64, "out-of-memory"));
+        let title = title.replace("out-of-memorys", "out-of-memories");
+        findings.push(
+            Finding::new(CODE, Severity::Note, title)
+                .because("each one emptied the cache and waited for the device")
+                .at(places(context, &program)),
+        );
+    }
+    findings
+}
+
+fn places(context: &Context, ooms: &[&OutOfMemory]) -> Vec<Where> {
+    let mut places: Vec<Where> = Vec::new();
+    for oom in ooms {
+        let place = context.place(oom.stack, oom.moment + 1);
+        match places.iter_mut().find(|known| known.place == place) {
+            Some(known) => {
+                known.count += 1;
+                known.bytes = known.bytes.max(oom.size);
+            }
+            None => places.push(Where { place, bytes: oom.size, count: 1 }),
+        }
+    }
+    places.sort_by_key(|place| std::cmp::Reverse(place.bytes));
+    places
+}

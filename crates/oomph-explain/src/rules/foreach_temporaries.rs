@@ -1,0 +1,55 @@
+//! The optimizer's temporaries for all tensors at once make the peak.
+//!
+//! ## What it sees
+//!
+//! PyTorch's optimizers work on all parameters at once by default (`foreach`), which is fast and makes
+//! temporaries as large as all parameters together. When nothing else is alive at that time, it does not matter; when the
+//! peak falls into the optimizer's step, it does.
+//!
+//! ## What to do
+//!
+//! `fused=True` needs no temporaries and is the fastest (Adam, AdamW, SGD and Adagrad have it); results may
+//! differ in the last bits. `foreach=False` works one tensor at a time: the same results, slower.
+//!
+//! ## How the numbers come about
+//!
+//! Temporaries are the blocks that the optimizer's multi-tensor functions allocate and free within the step. The saving is
+//! replayed: the peak without them.
+
+use super::matters;
+use crate::context::Context;
+use crate::finding::{Basis, Finding, Fix, Grade, Severity, bytes, percent};
+use crate::kinds::Kind;
+
+pub(super) const CODE: &str = "OM302";
+
+pub(super) fn check(context: &Context) -> Vec<Finding> {
+    let all = &context.history.allocations;
+    let is_temporary = |index: u32| {
+        context.sources.of_stack(all.stack(index as usize)).multi_tensor
+            && context.kinds.kind(index as usize) == Kind::Temporary
+    };
+    let alive: Vec<u32> =
+        context.alive.iter().map(|&(index, _)| index).filter(|&index| is_temporary(index)).collect();
+    let held: u64 = alive.iter().map(|&index| all.size(index as usize)).sum();
+    if !matters(held, context.peak(), 0.05, 16 << 20) {
+        return Vec::new();
+    }
+    let dropped: Vec<u32> = (0..all.len() as u32).filter(|&index| is_temporary(index)).collect();
+    let saving = context.peak() - context.history.peak_without(&dropped).bytes;
+    if !matters(saving, context.peak(), 0.02, 8 << 20) {
+        return Vec::new();
+    }
+    let title = format!(
+        "The optimizer's temporaries take {} ({} of the peak): it works on all parameters at once",
+        bytes(held),
+        percent(held, context.peak())
+    );
+    vec![
+        Finding::new(CODE, Severity::Warning, title)
+            .at(context.places(alive))
+            .saves(saving, Basis::Replayed, "allocated peak")
+            .fix(Fix::new(Grade::ChangesNumerics, "use the fused optimizer (faster too; last bits may differ)").code("torch.optim.AdamW(params, fused=True)"))
+            .fix(Fix::new(Grade::Safe, "or one tensor at a time (slower)").code("torch.optim.AdamW(params, foreach=False)")),
+    ]
+}

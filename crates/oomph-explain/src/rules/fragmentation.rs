@@ -1,0 +1,86 @@
+//! Memory is free, but in holes between live blocks.
+//!
+//! ## What it sees
+//!
+//! The allocator takes segments from the device and cuts them into blocks. A segment can be given back, or used for
+//! something larger, only when all of it is free. Sizes that change from step to step (sequences of many lengths),
+//! or small blocks that live long in large segments, leave holes that nothing fits into.
+//!
+//! ## What to do
+//!
+//! `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` lets segments grow and shrink by pages, so that holes can be
+//! given back; it changes no result. Padding to a few fixed lengths makes holes fit again. `max_split_size_mb`
+//! keeps large blocks whole; it helps only against small blocks in large segments.
+//!
+//! ## How the numbers come about
+//!
+//! Holes are measured: free bytes in segments that also hold live blocks, when memory ran out or at the reserved peak.
+//! The saving is an estimate: all holes, which is the most that expandable segments can give back.
+
+use super::matters;
+use crate::context::Context;
+use crate::finding::{Basis, Finding, Fix, Grade, Severity, Where, bytes, percent};
+use crate::oom::Reason;
+
+pub(super) const CODE: &str = "OM401";
+
+pub(super) fn check(context: &Context) -> Vec<Finding> {
+    let fatal = context.fatal().filter(|oom| oom.reason == Reason::Fragmentation);
+    let waste = fatal.map_or(&context.waste, |oom| &oom.waste);
+    if fatal.is_none() && !matters(waste.holes, waste.reserved, 0.10, 64 << 20) {
+        return Vec::new();
+    }
+    let severity = if fatal.is_some() { Severity::Error } else { Severity::Warning };
+    let title = format!(
+        "Fragmentation: {} of {} reserved ({}) are holes between live blocks",
+        bytes(waste.holes),
+        bytes(waste.reserved),
+        percent(waste.holes, waste.reserved)
+    );
+    let mut finding = Finding::new(CODE, severity, title);
+    if let Some(worst) = waste.worst.first() {
+        finding = finding.because(format!(
+            "the largest hole is {}; the worst segment ({}, at 0x{:x}) is {} free and is kept by {}",
+            bytes(waste.worst.iter().map(|segment| segment.largest_hole).max().unwrap_or(0)),
+            bytes(worst.size),
+            worst.address,
+            percent(worst.holes, worst.size),
+            (worst.held_by.iter())
+                .map(|&(stack, held)| format!("{} at {}", bytes(held), context.place(stack, 1).short()))
+                .collect::<Vec<_>>()
+                .join(", ")
+        ));
+    }
+    if let Some(oom) = fatal {
+        finding = finding.because(format!(
+            "in one piece, the {} that were free would have gone {} of the way to the {} that were asked for",
+            bytes(oom.usable_free()),
+            percent(oom.usable_free().min(oom.size), oom.size),
+            bytes(oom.size)
+        ));
+    }
+    // Who pins the segments: their own lines, with the holes they are answerable for.
+    let mut pinned: Vec<Where> = Vec::new();
+    for segment in &waste.worst {
+        let Some(&(stack, _)) = segment.held_by.first() else { continue };
+        let place = context.place(stack, 1);
+        match pinned.iter_mut().find(|known| known.place == place) {
+            Some(known) => {
+                known.bytes += segment.holes;
+                known.count += 1;
+            }
+            None => pinned.push(Where { place, bytes: segment.holes, count: 1 }),
+        }
+    }
+    pinned.sort_by_key(|place| std::cmp::Reverse(place.bytes));
+    finding = finding.at(pinned).saves(waste.holes, Basis::Estimated, "reserved peak, at most");
+    let expandable = context.recording.settings.expandable_segments;
+    if expandable {
+        finding = finding.fix(Fix::new(Grade::Safe, "expandable segments are already on; allocate what lives long before what comes and goes, or pad to a few fixed sizes"));
+    } else {
+        finding = finding
+            .fix(Fix::new(Grade::Safe, "let segments grow and shrink").code("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"))
+            .fix(Fix::new(Grade::Safe, "allocate what lives long before what comes and goes, or pad to a few fixed sizes"));
+    }
+    vec![finding]
+}

@@ -1,0 +1,72 @@
+//! Logits and the loss over them make most of the peak.
+//!
+//! ## What it sees
+//!
+//! A language model's last layer gives a number for every token and every word of the vocabulary, and the loss
+//! makes copies of it: shifted, in full precision, after log-softmax, and the gradient of each. With a large
+//! vocabulary these few tensors are larger than the model.
+//!
+//! ## What to do
+//!
+//! Compute the loss in chunks of tokens, so that only a slice of the logits exists at a time: a chunked or
+//! fused linear cross entropy (Liger kernel, `torchtune`'s and `trl`'s chunked losses, `cut_cross_entropy`).
+//! It is exact up to the order of summation. Computing logits only where there are labels also helps.
+//!
+//! ## How the numbers come about
+//!
+//! Blocks alive at the peak whose size is within a factor of two of what cross entropy or log-softmax allocate.
+//! The saving is estimated: in eight chunks, seven eighths of them are not there.
+
+use super::matters;
+use crate::context::Context;
+use crate::finding::{Basis, Finding, Fix, Grade, Severity, bytes, percent};
+use crate::sources::Phase;
+use oomph_trace::Action;
+
+pub(super) const CODE: &str = "OM301";
+
+const CHUNKS: u64 = 8;
+
+pub(super) fn check(context: &Context) -> Vec<Finding> {
+    let events = &context.device.events;
+    // The largest thing that a loss over classes makes is the size of the logits.
+    let logits = (0..events.len())
+        .filter(|&row| {
+            events.action[row] == Action::Alloc && context.sources.of_stack(events.stack[row]).class_loss
+        })
+        .map(|row| events.size[row])
+        .max()
+        .unwrap_or(0);
+    if !matters(logits, context.peak(), 0.05, 32 << 20) {
+        return Vec::new();
+    }
+    let all = &context.history.allocations;
+    let alike: Vec<u32> = (context.alive.iter().map(|&(index, _)| index))
+        .filter(|&index| {
+            let (size, facts) = (all.requested(index as usize), context.sources.of_stack(all.stack(index as usize)));
+            // Equal, but for the last token of each row and for the precision.
+            let near = |of: u64| size.abs_diff(of) * 50 <= of;
+            let phase = matches!(facts.phase, Phase::Forward | Phase::User | Phase::NoStack | Phase::Backward);
+            phase && (near(logits) || near(logits / 2) || near(logits * 2))
+        })
+        .collect();
+    let held: u64 = alike.iter().map(|&index| all.size(index as usize)).sum();
+    if !matters(held, context.peak(), 0.30, 64 << 20) {
+        return Vec::new();
+    }
+    let title = format!(
+        "Logits and the loss over them take {} ({} of the peak), in {} tensors of about {}",
+        bytes(held),
+        percent(held, context.peak()),
+        alike.len(),
+        bytes(logits)
+    );
+    vec![
+        Finding::new(CODE, Severity::Warning, title)
+            .because("each is a number for every token and every class; the loss and its gradient make copies of them")
+            .at(context.places(alike))
+            .saves(held / CHUNKS * (CHUNKS - 1), Basis::Estimated, "allocated peak, in eight chunks")
+            .fix(Fix::new(Grade::ChangesNumerics, "compute the loss in chunks of tokens, with a chunked or fused linear cross entropy (the order of summation changes)"))
+            .fix(Fix::new(Grade::Safe, "compute logits only for tokens that have labels")),
+    ]
+}

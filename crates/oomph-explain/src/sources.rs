@@ -1,0 +1,228 @@
+//! From stacks to places a person knows.
+//!
+//! A stack is mostly library: what a user can change is the innermost line of their own. This module folds the
+//! library away, and tells from a stack what the program was doing ([`Phase`]).
+
+use oomph_trace::{Frame, FrameId, NO_STACK, Recording, StackId};
+
+/// What the program was doing when it allocated, as far as the stack tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// No stack. In a recording that has stacks this is autograd's own thread, so the backward pass.
+    NoStack,
+    /// Building a model, moving it to the device, or loading weights.
+    Setup,
+    /// A data loader.
+    Data,
+    /// Inside the call of a module.
+    Forward,
+    /// Forward again, inside the backward pass: checkpointing.
+    Recompute,
+    /// The backward pass, seen from Python or by its C++ frames.
+    Backward,
+    /// An optimizer making its state.
+    OptimizerState,
+    /// An optimizer otherwise.
+    Optimizer,
+    /// Gradients being dropped or cleared.
+    ZeroGrad,
+    /// The program's own lines, outside of any module.
+    User,
+}
+
+/// What is known of one stack.
+#[derive(Clone, Debug)]
+pub struct StackFacts {
+    /// The program's own innermost line; without one, the innermost Python line.
+    pub place: Option<FrameId>,
+    /// Whether `place` is the program's own.
+    pub own: bool,
+    /// The innermost Python frame, library or not.
+    pub innermost: Option<FrameId>,
+    /// See [`Phase`].
+    pub phase: Phase,
+    /// A library's scratch memory, by the names of its C++ frames.
+    pub native_workspace: bool,
+    /// Inside `torch.cuda.empty_cache`.
+    pub empty_cache: bool,
+    /// Inside an optimizer that works on all tensors at once.
+    pub multi_tensor: bool,
+    /// Inside a loss over classes: cross entropy, log-softmax.
+    pub class_loss: bool,
+    /// Innermost in a convolution or a recurrent layer, whose scratch memory comes and goes.
+    pub convolution: bool,
+}
+
+/// The facts of every stack of a recording.
+pub struct Sources {
+    facts: Vec<StackFacts>,
+    /// Whether the recording has stacks to speak of.
+    pub has_stacks: bool,
+}
+
+impl Sources {
+    /// Looks at every stack once.
+    pub fn of(recording: &Recording) -> Self {
+        let frames: Vec<FrameFacts> =
+            recording.stacks.frames().iter().map(|frame| FrameFacts::of(recording, frame)).collect();
+        let facts = (0..recording.stacks.len() as StackId)
+            .map(|stack| StackFacts::of(recording.stacks.get(stack), &frames))
+            .collect();
+        Self { facts, has_stacks: recording.stacks.len() > 1 }
+    }
+
+    /// The facts of a stack.
+    pub fn of_stack(&self, stack: StackId) -> &StackFacts {
+        self.facts.get(stack as usize).unwrap_or(&self.facts[NO_STACK as usize])
+    }
+
+    /// What the program was doing.
+    pub fn phase(&self, stack: StackId) -> Phase {
+        self.of_stack(stack).phase
+    }
+}
+
+/// Whether a frame is C++ rather than Python.
+pub fn is_native(recording: &Recording, frame: &Frame) -> bool {
+    let (name, file) = (recording.strings.get(frame.name), recording.strings.get(frame.file));
+    is_native_frame(name, file)
+}
+
+/// Whether a frame is of the program's own files.
+pub fn is_own_file(recording: &Recording, frame: &Frame) -> bool {
+    let (name, file) = (recording.strings.get(frame.name), recording.strings.get(frame.file));
+    !is_native_frame(name, file) && !is_library_file(file)
+}
+
+fn is_native_frame(name: &str, file: &str) -> bool {
+    const ENDINGS: [&str; 8] = [".cpp", ".cc", ".cu", ".h", ".hpp", ".c", ".cuh", ".so"];
+    matches!(file, "" | "??" | "none")
+        || ENDINGS.iter().any(|ending| file.ends_with(ending))
+        || name.contains("::")
+}
+
+/// Whether a file belongs to a library or to Python itself, by its path.
+fn is_library_file(file: &str) -> bool {
+    const PARTS: [&str; 7] =
+        ["site-packages", "dist-packages", "/lib/python3", "/torch/", "\\torch\\", "\\Lib\\", "/torchinductor_"];
+    const PREFIXES: [&str; 3] = ["<frozen", "<string>", "torch/"];
+    PARTS.iter().any(|part| file.contains(part)) || PREFIXES.iter().any(|prefix| file.starts_with(prefix))
+}
+
+#[derive(Clone, Copy, Default)]
+struct FrameFacts {
+    native: bool,
+    own: bool,
+    module_call: bool,
+    optimizer: bool,
+    optimizer_state: bool,
+    zero_grad: bool,
+    setup: bool,
+    data: bool,
+    backward: bool,
+    checkpoint: bool,
+    workspace: bool,
+    empty_cache: bool,
+    multi_tensor: bool,
+    class_loss: bool,
+    convolution: bool,
+}
+
+impl FrameFacts {
+    fn of(recording: &Recording, frame: &Frame) -> Self {
+        let name = recording.strings.get(frame.name);
+        let file = recording.strings.get(frame.file);
+        if is_native_frame(name, file) {
+            return Self {
+                native: true,
+                backward: name.contains("autograd::Engine") || name.contains("autograd::python::PythonEngine"),
+                workspace: name.contains("Workspace") || name.contains("allocateCUBLAS"),
+                ..Self::default()
+            };
+        }
+        let unified = file.replace('\\', "/");
+        let has = |part: &str| unified.contains(part);
+        let library = is_library_file(file);
+        // Optimizers live in torch.optim and in libraries of their own; they share the method's name.
+        let optimizer = library
+            && (has("/torch/optim/")
+                || has("torch/optim/")
+                || ((has("/bitsandbytes/optim") || has("/apex/optim") || has("/torchao/optim") || has("optimizer"))
+                    && (name == "step" || name.contains("update") || name.contains("init"))));
+        Self {
+            native: false,
+            own: !library,
+            module_call: name == "_call_impl" || name == "_wrapped_call_impl" || name == "_lazy_forward",
+            optimizer,
+            optimizer_state: optimizer && name.contains("init") && name != "__init__",
+            zero_grad: name == "zero_grad" || name == "_zero_grad_common",
+            setup: (has("torch/nn/modules/") && matches!(name, "_apply" | "convert" | "reset_parameters"))
+                || (has("torch/nn/modules/") && name == "__init__")
+                || name == "flatten_parameters"
+                || (library
+                    && (name.contains("load_state_dict")
+                        || name == "from_pretrained"
+                        || name == "set_module_tensor_to_device"
+                        || has("/safetensors/"))),
+            data: has("torch/utils/data/") || has("/torchdata/") || name == "pin_memory",
+            backward: (has("torch/autograd/") && (name == "backward" || name == "grad" || name == "_make_grads"))
+                || (has("torch/_tensor.py") && name == "backward")
+                || (has("torch/autograd/function.py") && name == "apply"),
+            checkpoint: has("torch/utils/checkpoint.py")
+                && (name.contains("unpack_hook") || name.contains("recompute") || name == "backward"),
+            workspace: false,
+            empty_cache: name == "empty_cache",
+            multi_tensor: optimizer && name.starts_with("_multi_tensor"),
+            class_loss: matches!(name, "cross_entropy" | "log_softmax" | "nll_loss")
+                || name.contains("cross_entropy")
+                || name == "ForCausalLMLoss",
+            convolution: (has("torch/nn/modules/conv.py") || has("torch/nn/modules/rnn.py"))
+                && !matches!(name, "flatten_parameters" | "_apply" | "__init__"),
+        }
+    }
+}
+
+impl StackFacts {
+    fn of(stack: &[FrameId], frames: &[FrameFacts]) -> Self {
+        let fact = |id: &FrameId| frames.get(*id as usize).copied().unwrap_or_default();
+        let any = |test: fn(&FrameFacts) -> bool| stack.iter().any(|id| test(&fact(id)));
+        let python = || stack.iter().copied().filter(|id| !fact(id).native);
+        let own = python().find(|id| fact(id).own);
+        let innermost = python().next();
+        let in_backward = any(|f| f.backward);
+        let phase = if python().next().is_none() && !in_backward {
+            // C++ frames without Python around them: a thread of autograd's whose engine frame was
+            // not unwound.
+            Phase::NoStack
+        } else if any(|f| f.zero_grad) {
+            Phase::ZeroGrad
+        } else if any(|f| f.optimizer_state) {
+            Phase::OptimizerState
+        } else if any(|f| f.optimizer) {
+            Phase::Optimizer
+        } else if any(|f| f.checkpoint) {
+            Phase::Recompute
+        } else if in_backward {
+            Phase::Backward
+        } else if any(|f| f.setup) {
+            Phase::Setup
+        } else if any(|f| f.data) {
+            Phase::Data
+        } else if any(|f| f.module_call) {
+            Phase::Forward
+        } else {
+            Phase::User
+        };
+        Self {
+            place: own.or(innermost),
+            own: own.is_some(),
+            innermost,
+            phase,
+            native_workspace: any(|f| f.workspace),
+            empty_cache: any(|f| f.empty_cache),
+            multi_tensor: any(|f| f.multi_tensor),
+            class_loss: any(|f| f.class_loss),
+            convolution: innermost.is_some_and(|id| fact(&id).convolution),
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! For issues and pull requests.
+
+use crate::shared::{Check, CheckLimit, Named, completeness, findings_of, saving, waste_parts, worst};
+use oomph_explain::{Change, DeviceExplanation, Diff, Explanation, Finding, bytes, grouped, percent, printable};
+use std::fmt::Write;
+
+/// One recording, or several.
+pub fn explanation(all: &[Named], lines: usize) -> String {
+    let mut out = String::new();
+    if all.len() > 1 {
+        ranks(&mut out, all);
+    }
+    let shown: Vec<&Named> = match worst(all) {
+        Some((index, _)) if all.len() > 1 => vec![&all[index]],
+        _ => all.iter().collect(),
+    };
+    for named in shown {
+        recording(&mut out, named.name, named.explanation, lines);
+    }
+    out
+}
+
+fn ranks(out: &mut String, all: &[Named]) {
+    out.push_str("| file | device | allocated | reserved | out of memory | findings |\n|---|---:|---:|---:|---|---|\n");
+    for named in all {
+        for device in &named.explanation.devices {
+            let codes: Vec<&str> = findings_of(named.explanation, device).map(|f| f.code).collect();
+            let _ = writeln!(
+                out,
+                "| {} | {} | {} | {} | {} | {} |",
+                escape(named.name),
+                device.ordinal,
+                bytes(device.peak.allocated.bytes),
+                bytes(device.peak.reserved.bytes),
+                device.ooms.len(),
+                codes.join(" ")
+            );
+        }
+    }
+    out.push('\n');
+}
+
+fn recording(out: &mut String, name: &str, explanation: &Explanation, lines: usize) {
+    let _ = writeln!(out, "## {}\n", escape(name));
+    for warning in &explanation.warnings {
+        let _ = writeln!(out, "> **warning:** {}\n", escape(&warning.message));
+    }
+    for device in &explanation.devices {
+        if explanation.devices.len() > 1 {
+            let _ = writeln!(out, "### Device {}\n", device.ordinal);
+        }
+        for finding in findings_of(explanation, device) {
+            self::finding(out, finding);
+        }
+        self::device(out, device, lines);
+    }
+}
+
+fn finding(out: &mut String, finding: &Finding) {
+    let _ = write!(out, "- **{} {}**: {}", finding.severity.name(), finding.code, escape(&finding.title));
+    if let Some(saving) = saving(finding) {
+        let _ = write!(out, " — {saving}");
+    }
+    out.push('\n');
+    for detail in &finding.details {
+        let _ = writeln!(out, "  - {}", escape(detail));
+    }
+    for fix in &finding.fixes {
+        let code = fix.code.as_ref().map(|code| format!(": `{code}`")).unwrap_or_default();
+        let _ = writeln!(out, "  - fix ({}): {}{code}", fix.grade.name(), escape(&fix.text));
+    }
+}
+
+fn device(out: &mut String, device: &DeviceExplanation, lines: usize) {
+    let _ = writeln!(
+        out,
+        "\nPeak {} allocated, {} reserved, {} requested; {} events, {}.\n",
+        bytes(device.peak.allocated.bytes),
+        bytes(device.peak.reserved.bytes),
+        bytes(device.peak.requested.bytes),
+        grouped(device.events),
+        completeness(device)
+    );
+    let peak = device.peak.allocated.bytes;
+    out.push_str("| at the peak | bytes | share | blocks |\n|---|---:|---:|---:|\n");
+    for kind in &device.kinds {
+        let _ = writeln!(
+            out,
+            "| {} | {} | {} | {} |",
+            kind.kind.name(),
+            bytes(kind.bytes),
+            percent(kind.bytes, peak),
+            grouped(kind.count)
+        );
+    }
+    out.push_str("\n| line | kind | bytes | share | blocks |\n|---|---|---:|---:|---:|\n");
+    for line in device.lines.iter().take(lines) {
+        let _ = writeln!(
+            out,
+            "| `{}` | {} | {} | {} | {} |",
+            line.place.short().replace('`', "'").replace('|', "\\|"),
+            line.kind.name(),
+            bytes(line.bytes),
+            percent(line.bytes, peak),
+            grouped(line.count)
+        );
+    }
+    let parts: Vec<String> =
+        waste_parts(device).iter().map(|(name, sum)| format!("{name} {}", bytes(*sum))).collect();
+    if !parts.is_empty() {
+        let _ = writeln!(out, "\nReserved without use at the reserved peak: {}.", parts.join(", "));
+    }
+    out.push('\n');
+}
+
+/// The difference of two recordings.
+pub fn diff(diff: &Diff, before: &str, after: &str, lines: usize) -> String {
+    let mut out = format!("## {} → {}\n\n", escape(before), escape(after));
+    for device in &diff.devices {
+        let _ = writeln!(out, "### Device {}\n", device.ordinal);
+        out.push_str("| peak | before | after | change |\n|---|---:|---:|---:|\n");
+        for (name, pick) in crate::text::PEAKS {
+            let (from, to) =
+                (device.before.as_ref().map_or(0, |p| pick(p).bytes), device.after.as_ref().map_or(0, |p| pick(p).bytes));
+            let _ = writeln!(out, "| {name} | {} | {} | {} |", bytes(from), bytes(to), crate::text::signed(to as i64 - from as i64));
+        }
+        for (heading, changes) in [("kind", &device.kinds), ("line", &device.lines)] {
+            if changes.is_empty() {
+                continue;
+            }
+            let _ = writeln!(out, "\n| {heading} | before | after | change |\n|---|---:|---:|---:|");
+            for Change { what, before, after } in changes.iter().take(lines) {
+                let name = what.as_ref().map_or_else(|kind| (*kind).to_owned(), |place| place.short());
+                let _ = writeln!(
+                    out,
+                    "| {} | {} | {} | {} |",
+                    escape(&name),
+                    bytes(*before),
+                    bytes(*after),
+                    crate::text::signed(*after as i64 - *before as i64)
+                );
+            }
+        }
+        out.push('\n');
+    }
+    out
+}
+
+/// The outcome of `check`.
+pub fn check(check: &Check, file: &str) -> String {
+    let verdict = if check.passed { "passed" } else { "**failed**" };
+    let limit = match check.limit {
+        CheckLimit::Most(most) => bytes(most),
+        CheckLimit::Baseline { peak, tolerance, most } => {
+            format!("{} ({} + {}%)", bytes(most), bytes(peak), tolerance * 100.0)
+        }
+    };
+    format!("{}: {verdict}, peak {} of {limit}\n", escape(file), bytes(check.peak))
+}
+
+/// A stranger's text must not become markup.
+fn escape(text: &str) -> String {
+    let mut out = String::new();
+    for c in printable(text).chars() {
+        if "\\`*_[]<>|#".contains(c) {
+            out.push('\\');
+        }
+        out.push(c);
+    }
+    out
+}

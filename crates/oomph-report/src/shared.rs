@@ -1,0 +1,135 @@
+//! What several renderers need.
+
+use oomph_explain::{DeviceExplanation, Explanation, Finding, Severity, bytes};
+
+/// An explanation with the name of its file.
+pub struct Named<'a> {
+    /// As the user gave it.
+    pub name: &'a str,
+    /// What is said about it.
+    pub explanation: &'a Explanation,
+}
+
+/// What of an explanation the text shows.
+#[derive(Clone, Copy, Debug)]
+pub struct TextOptions {
+    /// Lines of the table by line.
+    pub lines: usize,
+    /// Whole stacks instead of lines.
+    pub stacks: bool,
+    /// Columns of the terminal.
+    pub width: usize,
+}
+
+impl Default for TextOptions {
+    fn default() -> Self {
+        Self { lines: 8, stacks: false, width: 100 }
+    }
+}
+
+/// The outcome of `check`.
+pub struct Check {
+    /// The recording's highest reserved peak.
+    pub peak: u64,
+    /// What it was held against.
+    pub limit: CheckLimit,
+    /// Whether it holds.
+    pub passed: bool,
+}
+
+/// What a peak is held against.
+pub enum CheckLimit {
+    /// A number.
+    Most(u64),
+    /// Another recording's peak and a tolerance.
+    Baseline {
+        /// Its peak.
+        peak: u64,
+        /// The share by which it may be exceeded.
+        tolerance: f64,
+        /// The most that passes.
+        most: u64,
+    },
+}
+
+/// The device with the highest reserved peak, over all recordings.
+pub fn worst<'a>(all: &'a [Named<'a>]) -> Option<(usize, &'a DeviceExplanation)> {
+    (all.iter().enumerate())
+        .flat_map(|(index, named)| named.explanation.devices.iter().map(move |device| (index, device)))
+        .max_by_key(|(index, device)| {
+            let fatal = device.ooms.iter().any(|oom| oom.outcome == oomph_explain::Outcome::Fatal);
+            (fatal, device.peak.reserved.bytes, std::cmp::Reverse(*index))
+        })
+}
+
+/// Reserved bytes that hold nothing the program asked for, by reason, largest first.
+pub(crate) fn waste_parts(device: &DeviceExplanation) -> Vec<(&'static str, u64)> {
+    let waste = &device.waste;
+    let mut parts = vec![
+        ("holes between live blocks", waste.holes),
+        ("cached whole segments", waste.cached),
+        ("free on other streams", waste.other_streams),
+        ("free in private pools", waste.private_pools),
+        ("waiting for another stream", waste.pending),
+        ("remainders too small to split off", waste.remainders),
+        ("rounding", waste.rounding),
+    ];
+    parts.retain(|&(_, bytes)| bytes > 0);
+    parts.sort_by_key(|&(_, bytes)| std::cmp::Reverse(bytes));
+    parts
+}
+
+/// How complete the recording is, in a few words.
+pub(crate) fn completeness(device: &DeviceExplanation) -> String {
+    let c = &device.completeness;
+    let mut lacks = Vec::new();
+    if c.truncated {
+        lacks.push("cut off".to_owned());
+    }
+    if device.events == 0 {
+        lacks.push("final state only".to_owned());
+    } else if c.born_before > 0 {
+        lacks.push(format!("{} blocks from before", oomph_explain::grouped(c.born_before)));
+    }
+    if c.contradictions > 0 {
+        lacks.push(format!("{} contradictions", oomph_explain::grouped(c.contradictions)));
+    }
+    if c.allocations > 0 && c.without_stack == c.allocations {
+        lacks.push("no stacks".to_owned());
+    }
+    match (c.complete, lacks.is_empty()) {
+        (true, true) => "complete".to_owned(),
+        (true, false) => format!("complete, {}", lacks.join(", ")),
+        (false, true) => "incomplete".to_owned(),
+        (false, false) => format!("incomplete: {}", lacks.join(", ")),
+    }
+}
+
+/// What a finding would save, in words.
+pub(crate) fn saving(finding: &Finding) -> Option<String> {
+    let saving = finding.saving.as_ref().filter(|saving| saving.bytes > 0)?;
+    Some(format!("saves {} ({}: {})", bytes(saving.bytes), saving.basis.name(), saving.of))
+}
+
+/// Findings of one device.
+pub(crate) fn findings_of<'a>(
+    explanation: &'a Explanation,
+    device: &'a DeviceExplanation,
+) -> impl Iterator<Item = &'a Finding> {
+    explanation.findings.iter().filter(|finding| finding.device == device.ordinal)
+}
+
+/// The next thing to type.
+pub(crate) fn next_command(explanation: &Explanation, name: &str) -> String {
+    match explanation.findings.iter().find(|finding| finding.severity <= Severity::Warning) {
+        Some(finding) => format!("oomph rule {}", finding.code),
+        None => format!("oomph explain --stacks {}", quoted(name)),
+    }
+}
+
+/// A file name as a shell takes it.
+fn quoted(name: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-/+=,@%:".contains(c);
+    let clean = oomph_explain::printable(name);
+    if !clean.is_empty() && clean.chars().all(plain) { clean } else { format!("'{}'", clean.replace('\'', "'\\''")) }
+}

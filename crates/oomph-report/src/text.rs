@@ -1,0 +1,421 @@
+//! For a terminal: the answer first, then the evidence, then what to type next.
+//!
+//! Colour marks severity and headings only; every line reads the same without it.
+
+use crate::shared::{
+    Check, CheckLimit, Named, TextOptions, completeness, findings_of, next_command, saving, waste_parts, worst,
+};
+use anstyle::{AnsiColor, Style};
+use oomph_explain::{
+    DeviceExplanation, Diff, Explanation, Finding, Outcome, Severity, bytes, grouped, percent, plural, printable,
+};
+use oomph_trace::{Peak, Peaks};
+use std::fmt::Write;
+
+const BOLD: Style = Style::new().bold();
+const DIM: Style = Style::new().dimmed();
+const RED: Style = AnsiColor::Red.on_default().bold();
+const YELLOW: Style = AnsiColor::Yellow.on_default().bold();
+const CYAN: Style = AnsiColor::Cyan.on_default();
+const GREEN: Style = AnsiColor::Green.on_default();
+
+fn paint(style: Style, text: impl std::fmt::Display) -> String {
+    format!("{style}{text}{style:#}")
+}
+
+/// One recording, or several: a table, then the worst.
+pub fn explanation(all: &[Named], options: TextOptions) -> String {
+    let mut out = String::new();
+    match all {
+        [one] => recording(&mut out, one, options),
+        several => {
+            ranks(&mut out, several);
+            if let Some((index, _)) = worst(several) {
+                let _ = writeln!(out, "\nThe worst is {}:\n", paint(BOLD, printable(several[index].name)));
+                recording(&mut out, &several[index], options);
+            }
+        }
+    }
+    out
+}
+
+fn ranks(out: &mut String, all: &[Named]) {
+    let width = all.iter().map(|named| printable(named.name).chars().count()).max().unwrap_or(4).max(4);
+    let _ = writeln!(
+        out,
+        "{}",
+        paint(BOLD, format!("{:width$}  device  allocated   reserved  ran out  findings", "file"))
+    );
+    for named in all {
+        for device in &named.explanation.devices {
+            let codes: Vec<&str> = findings_of(named.explanation, device).map(|f| f.code).collect();
+            let fatal = device.ooms.iter().any(|oom| oom.outcome == Outcome::Fatal);
+            let ran_out = match (fatal, device.ooms.is_empty()) {
+                (true, _) => "died",
+                (false, false) => "caught",
+                (false, true) => "no",
+            };
+            let _ = writeln!(
+                out,
+                "{:width$}  {:>6}  {:>9}  {:>9}  {:>7}  {}",
+                printable(named.name),
+                device.ordinal,
+                bytes(device.peak.allocated.bytes),
+                bytes(device.peak.reserved.bytes),
+                ran_out,
+                codes.join(" ")
+            );
+        }
+    }
+}
+
+fn recording(out: &mut String, named: &Named, options: TextOptions) {
+    let explanation = named.explanation;
+    for warning in &explanation.warnings {
+        let _ = writeln!(out, "{}: {}", paint(YELLOW, "warning"), printable_line(&warning.message));
+    }
+    if explanation.devices.is_empty() {
+        let _ = writeln!(out, "{}: there is no event and no segment in this file: recording was off, or no GPU was used", printable(named.name));
+        return;
+    }
+    for (position, device) in explanation.devices.iter().enumerate() {
+        if position > 0 {
+            out.push('\n');
+        }
+        header(out, named.name, explanation, device);
+        let findings: Vec<&Finding> = findings_of(explanation, device).collect();
+        if findings.iter().all(|finding| finding.severity > Severity::Warning) {
+            let _ = writeln!(out, "\n{}", paint(GREEN, "Nothing wrong was found."));
+        }
+        for finding in findings {
+            self::finding(out, finding, options);
+        }
+        self::device(out, device, options);
+    }
+    let _ = writeln!(out, "\n{} {}", paint(BOLD, "Next:"), paint(CYAN, next_command(explanation, named.name)));
+}
+
+fn header(out: &mut String, name: &str, explanation: &Explanation, device: &DeviceExplanation) {
+    let time = device.seconds.map(|s| format!(" in {}", seconds(s))).unwrap_or_default();
+    let _ = writeln!(
+        out,
+        "{} {}",
+        paint(BOLD, printable(name)),
+        paint(
+            DIM,
+            format!(
+                "({}, device {}: {}{time}, {})",
+                explanation.format,
+                device.ordinal,
+                plural(device.events, "event"),
+                completeness(device)
+            )
+        )
+    );
+}
+
+fn finding(out: &mut String, finding: &Finding, options: TextOptions) {
+    let style = match finding.severity {
+        Severity::Error => RED,
+        Severity::Warning => YELLOW,
+        Severity::Note => CYAN,
+    };
+    let head = format!("{} {}", finding.severity.name(), finding.code);
+    let _ = write!(out, "\n{}: ", paint(style, &head));
+    let _ = writeln!(out, "{}", paint(BOLD, wrap(&finding.title, options.width, head.len() + 2, 2)));
+    for detail in &finding.details {
+        let _ = writeln!(out, "  {}", wrap(detail, options.width, 2, 2));
+    }
+    if finding.severity <= Severity::Warning && finding.places.len() > 1 {
+        for located in finding.places.iter().take(3) {
+            let _ = writeln!(
+                out,
+                "  {} {:>9}  {} {}",
+                paint(DIM, "·"),
+                bytes(located.bytes),
+                printable_line(&located.place.short()),
+                paint(DIM, format!("({})", plural(located.count, "block")))
+            );
+        }
+    }
+    if let Some(saving) = saving(finding) {
+        let _ = writeln!(out, "  {}", paint(GREEN, saving));
+    }
+    for fix in &finding.fixes {
+        let text = format!("fix ({}): {}", fix.grade.name(), fix.text);
+        let _ = write!(out, "  {}", wrap(&text, options.width, 2, 4));
+        match &fix.code {
+            Some(code) => {
+                let _ = writeln!(out, "\n      {}", paint(CYAN, code));
+            }
+            None => out.push('\n'),
+        }
+    }
+}
+
+fn device(out: &mut String, device: &DeviceExplanation, options: TextOptions) {
+    let peak = device.peak.allocated.bytes;
+    let mut when = Vec::new();
+    if let Some(at) = device.peak_seconds {
+        when.push(format!("at {}", seconds(at)));
+    }
+    if let (Some(step), Some(steps)) = (device.peak_step, &device.steps) {
+        when.push(format!("in step {step} of {}", steps.count));
+    }
+    let _ = writeln!(
+        out,
+        "\n{}  {} allocated, {} reserved, {} requested{}",
+        paint(BOLD, "Peak"),
+        paint(BOLD, bytes(peak)),
+        bytes(device.peak.reserved.bytes),
+        bytes(device.peak.requested.bytes),
+        if when.is_empty() { String::new() } else { format!(", {}", when.join(", ")) }
+    );
+    for kind in &device.kinds {
+        let _ = writeln!(
+            out,
+            "  {:<16} {:>9}  {:>5}  {}",
+            kind.kind.name(),
+            bytes(kind.bytes),
+            percent(kind.bytes, peak),
+            paint(DIM, bar(kind.bytes, peak))
+        );
+    }
+    if options.stacks {
+        stacks(out, device, options);
+    } else {
+        lines(out, device, options);
+    }
+    reserved(out, device, options);
+    if let Some(steps) = &device.steps
+        && let (Some(first), Some(last), Some(most)) =
+            (steps.peaks.first(), steps.peaks.last(), steps.peaks.iter().max())
+    {
+        let _ = writeln!(
+            out,
+            "{}  {}{}: allocated peak {} in the first, {} in the last, {} at most",
+            paint(BOLD, "Steps"),
+            steps.count,
+            if steps.last_is_partial { ", the last cut short" } else { "" },
+            bytes(*first),
+            bytes(*last),
+            bytes(*most)
+        );
+    }
+    let caught = device.ooms.iter().filter(|oom| oom.outcome != Outcome::Fatal).count() as u64;
+    if caught > 0 {
+        let _ = writeln!(
+            out,
+            "{}  {} fatal, {} caught",
+            paint(BOLD, "Out of memory"),
+            device.ooms.len() as u64 - caught,
+            grouped(caught)
+        );
+    }
+}
+
+fn lines(out: &mut String, device: &DeviceExplanation, options: TextOptions) {
+    if device.lines.is_empty() {
+        return;
+    }
+    let peak = device.peak.allocated.bytes;
+    let _ = writeln!(out, "{}", paint(BOLD, "Held at the peak, by line of your own"));
+    for line in device.lines.iter().take(options.lines) {
+        let through = line.through.as_ref().map(|name| format!(" → {}", printable(name))).unwrap_or_default();
+        let _ = writeln!(
+            out,
+            "  {:>9}  {:>5}  {:<15}  {}{} {}",
+            bytes(line.bytes),
+            percent(line.bytes, peak),
+            line.kind.name(),
+            printable_line(&line.place.short()),
+            paint(DIM, through),
+            paint(DIM, format!("×{}", grouped(line.count)))
+        );
+    }
+    rest(out, device.lines.iter().skip(options.lines).map(|line| line.bytes), "line");
+}
+
+fn stacks(out: &mut String, device: &DeviceExplanation, options: TextOptions) {
+    let peak = device.peak.allocated.bytes;
+    let _ = writeln!(out, "{}", paint(BOLD, "Held at the peak, by stack (innermost first)"));
+    for stack in device.stacks.iter().take(options.lines) {
+        let _ = writeln!(
+            out,
+            "  {:>9}  {:>5}  {:<15}  {}",
+            bytes(stack.bytes),
+            percent(stack.bytes, peak),
+            stack.kind.name(),
+            paint(DIM, format!("×{}", grouped(stack.count)))
+        );
+        if stack.frames.is_empty() {
+            let _ = writeln!(out, "      (no stack)");
+        }
+        for frame in &stack.frames {
+            let own = matches!(frame, oomph_explain::Place::Line { own: true, .. });
+            let text = printable_line(&frame.short());
+            let _ = writeln!(out, "      {}", if own { text } else { paint(DIM, text) });
+        }
+    }
+    rest(out, device.stacks.iter().skip(options.lines).map(|stack| stack.bytes), "stack");
+}
+
+fn rest(out: &mut String, bytes_left: impl Iterator<Item = u64>, noun: &str) {
+    let (mut count, mut sum) = (0, 0);
+    for part in bytes_left {
+        count += 1;
+        sum += part;
+    }
+    if count > 0 {
+        let _ = writeln!(out, "  {:>9}         {}", bytes(sum), paint(DIM, format!("in {} more", plural(count, noun))));
+    }
+}
+
+fn reserved(out: &mut String, device: &DeviceExplanation, options: TextOptions) {
+    let waste = &device.waste;
+    let unused = waste.reserved.saturating_sub(waste.requested);
+    if unused == 0 {
+        return;
+    }
+    let parts: Vec<String> =
+        waste_parts(device).iter().map(|(name, sum)| format!("{name} {}", bytes(*sum))).collect();
+    let text = format!(
+        "{} ({}) at the reserved peak: {}",
+        bytes(unused),
+        percent(unused, waste.reserved),
+        parts.join(", ")
+    );
+    let _ = writeln!(out, "{}  {}", paint(BOLD, "Reserved, not used"), wrap(&text, options.width, 20, 2));
+}
+
+fn bar(part: u64, whole: u64) -> String {
+    const WIDTH: u64 = 24;
+    "█".repeat((part * WIDTH).div_ceil(whole.max(1)).min(WIDTH) as usize)
+}
+
+fn seconds(value: f64) -> String {
+    if value >= 120.0 {
+        format!("{:.0} min {:.0} s", (value / 60.0).floor(), value % 60.0)
+    } else if value >= 10.0 {
+        format!("{value:.1} s")
+    } else {
+        format!("{value:.2} s")
+    }
+}
+
+/// One line, whatever a stranger's text holds.
+fn printable_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+/// Breaks text between words. `used` columns of the first line are taken; the others are indented.
+fn wrap(text: &str, width: usize, used: usize, indent: usize) -> String {
+    let mut out = String::new();
+    let mut column = used;
+    for word in printable_line(text).split(' ') {
+        let length = word.chars().count();
+        if column > indent && column + 1 + length > width.max(40) && !out.is_empty() {
+            out.push('\n');
+            out.push_str(&" ".repeat(indent));
+            column = indent;
+        } else if !out.is_empty() {
+            out.push(' ');
+            column += 1;
+        }
+        out.push_str(word);
+        column += length;
+    }
+    out
+}
+
+/// The peaks that are compared.
+pub(crate) const PEAKS: [(&str, fn(&Peaks) -> Peak); 3] =
+    [("allocated", |p| p.allocated), ("reserved", |p| p.reserved), ("requested", |p| p.requested)];
+
+pub(crate) fn signed(change: i64) -> String {
+    match change {
+        0 => "0 B".to_owned(),
+        more if more > 0 => format!("+{}", bytes(more as u64)),
+        less => format!("-{}", bytes(less.unsigned_abs())),
+    }
+}
+
+/// The difference of two recordings.
+pub fn diff(diff: &Diff, before: &str, after: &str, options: TextOptions) -> String {
+    let mut out = format!("{} → {}\n", paint(BOLD, printable(before)), paint(BOLD, printable(after)));
+    for device in &diff.devices {
+        if diff.devices.len() > 1 {
+            let _ = writeln!(out, "\n{}", paint(BOLD, format!("Device {}", device.ordinal)));
+        }
+        match (&device.before, &device.after) {
+            (None, _) => out.push_str("only in the second recording\n"),
+            (_, None) => out.push_str("only in the first recording\n"),
+            _ => {}
+        }
+        let _ = writeln!(out, "\n{}", paint(BOLD, "Peak            before      after     change"));
+        for (name, pick) in PEAKS {
+            let (from, to) =
+                (device.before.as_ref().map_or(0, |p| pick(p).bytes), device.after.as_ref().map_or(0, |p| pick(p).bytes));
+            let _ = writeln!(
+                out,
+                "  {name:<10} {:>10} {:>10} {:>10}",
+                bytes(from),
+                bytes(to),
+                change(to as i64 - from as i64)
+            );
+        }
+        for (heading, changes, width) in
+            [("By kind", &device.kinds, usize::MAX), ("By line, at the allocated peak", &device.lines, options.lines)]
+        {
+            if changes.is_empty() {
+                continue;
+            }
+            let _ = writeln!(out, "{}", paint(BOLD, heading));
+            for line in changes.iter().take(width) {
+                let name = line.what.as_ref().map_or_else(|kind| (*kind).to_owned(), |place| place.short());
+                let _ = writeln!(
+                    out,
+                    "  {:>10}  {:>9} → {:>9}  {}",
+                    change(line.grown()),
+                    bytes(line.before),
+                    bytes(line.after),
+                    printable_line(&name)
+                );
+            }
+            if changes.len() > width {
+                let _ = writeln!(out, "  {}", paint(DIM, format!("and {} more", plural((changes.len() - width) as u64, "line"))));
+            }
+        }
+        if device.lines.is_empty() {
+            out.push_str("Every line holds the same at the peak.\n");
+        }
+    }
+    let _ = writeln!(out, "\n{} {}", paint(BOLD, "Next:"), paint(CYAN, format!("oomph explain {}", printable(after))));
+    out
+}
+
+fn change(change: i64) -> String {
+    let style = if change > 0 { RED } else { GREEN };
+    // Padded before it is painted: styles have no width.
+    paint(style, format!("{:>10}", signed(change)))
+}
+
+/// The outcome of `check`.
+pub fn check(check: &Check, file: &str) -> String {
+    let verdict = if check.passed { paint(GREEN, "ok") } else { paint(RED, "over") };
+    let limit = match check.limit {
+        CheckLimit::Most(most) => format!("limit {}", bytes(most)),
+        CheckLimit::Baseline { peak, tolerance, most } => {
+            format!("limit {} (baseline {} and {}%)", bytes(most), bytes(peak), tolerance * 100.0)
+        }
+    };
+    let most = match check.limit {
+        CheckLimit::Most(most) | CheckLimit::Baseline { most, .. } => most,
+    };
+    let distance = if check.passed {
+        format!("{} below", bytes(most - check.peak))
+    } else {
+        format!("{} above", bytes(check.peak - most))
+    };
+    format!("{verdict}: {} reserves {} at its peak, {distance} the {limit}\n", printable(file), bytes(check.peak))
+}
