@@ -42,6 +42,7 @@ impl<'a> Context<'a> {
         history: &'a History<'a>,
         sources: &'a Sources,
         kinds: &'a Kinds<'a>,
+        steps: Option<Steps>,
     ) -> Self {
         let alive = (history.alive_at(history.peak.allocated.moment).into_iter())
             .map(|index| (index, kinds.kind(index as usize)))
@@ -57,7 +58,7 @@ impl<'a> Context<'a> {
             history,
             sources,
             kinds,
-            steps: Steps::find(recording, device, sources),
+            steps,
             ooms: OutOfMemory::all(device, history, &recording.settings),
             alive,
             waste: Waste::at(device, history, &recording.settings, reserved_peak),
@@ -80,7 +81,7 @@ impl<'a> Context<'a> {
         self.ooms.iter().find(|oom| oom.outcome == Outcome::Fatal)
     }
 
-    /// Bytes at the allocated peak, by kind.
+    /// Bytes at the allocated peak, by kind, largest first.
     pub fn by_kind(&self) -> Vec<(Kind, u64, u64)> {
         let mut sums: HashMap<Kind, (u64, u64)> = HashMap::new();
         for &(index, kind) in &self.alive {
@@ -88,10 +89,9 @@ impl<'a> Context<'a> {
             sum.0 += self.history.allocations.size(index as usize);
             sum.1 += 1;
         }
-        Kind::ALL
-            .into_iter()
-            .filter_map(|kind| sums.get(&kind).map(|&(bytes, count)| (kind, bytes, count)))
-            .collect()
+        let mut by_kind: Vec<_> = sums.into_iter().map(|(kind, (bytes, count))| (kind, bytes, count)).collect();
+        by_kind.sort_by_key(|&(kind, bytes, _)| (std::cmp::Reverse(bytes), kind));
+        by_kind
     }
 
     /// Bytes of one kind at the allocated peak.

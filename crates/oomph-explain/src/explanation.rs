@@ -6,7 +6,7 @@ use crate::kinds::{Kind, Kinds};
 use crate::oom::{Outcome, Reason};
 use crate::rules;
 use crate::sources::Sources;
-use crate::steps::{Witness, optimizer_steps};
+use crate::steps::{Steps, Witness, optimizer_steps};
 use crate::waste::Waste;
 use hashbrown::HashMap;
 use oomph_trace::{Action, Device, History, Peaks, Recording, StackId, Warning};
@@ -84,7 +84,7 @@ pub struct KindBytes {
 pub struct LineBytes {
     /// The line.
     pub place: Place,
-    /// The library function that it called, if it was not the line itself that allocated.
+    /// The library function (`file.function`) that it called, if it was not the line itself that allocated.
     pub through: Option<String>,
     /// Bytes.
     pub bytes: u64,
@@ -183,9 +183,13 @@ pub fn explain(recording: &Recording) -> Explanation {
         warnings: recording.warnings.clone(),
     };
     for device in &recording.devices {
-        let history = History::of(recording, device);
+        // Steps need the events only, so they are looked for while lifetimes are worked out.
+        let (history, steps) = std::thread::scope(|scope| {
+            let steps = scope.spawn(|| Steps::find(recording, device, &sources));
+            (History::of(recording, device), steps.join().ok().flatten())
+        });
         let kinds = Kinds::of(recording, device, &history, &sources, &optimizer_steps(recording, device));
-        let context = Context::of(recording, device, &history, &sources, &kinds);
+        let context = Context::of(recording, device, &history, &sources, &kinds, steps);
         explanation.devices.push(describe(&context));
         for rule in rules::ALL {
             for mut finding in (rule.check)(&context) {
@@ -195,10 +199,11 @@ pub fn explain(recording: &Recording) -> Explanation {
             }
         }
     }
-    // Worst first; of equals, the one that saves most.
+    // Worst first: what the program died of, its cause, then what saves most.
     explanation.findings.sort_by_key(|finding| {
         let saving = finding.saving.as_ref().map_or(0, |saving| saving.bytes);
-        (finding.severity, std::cmp::Reverse(saving), finding.code)
+        let rank = if finding.severity == Severity::Error { 0 } else { saving };
+        (finding.severity, std::cmp::Reverse(rank), finding.code)
     });
     explanation
 }
@@ -290,7 +295,9 @@ fn lines(context: &Context) -> Vec<LineBytes> {
         place: context.place(sum.stack, sum.born),
         through: through(sum.stack).map(|frame| {
             let frame = context.recording.stacks.frame(frame);
-            context.recording.strings.get(frame.name).to_owned()
+            let file = context.recording.strings.get(frame.file);
+            let file = file.rsplit(['/', '\\']).next().unwrap_or(file);
+            format!("{}.{}", file.trim_end_matches(".py"), context.recording.strings.get(frame.name))
         }),
         bytes: sum.bytes,
         count: sum.count,

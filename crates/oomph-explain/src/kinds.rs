@@ -135,7 +135,7 @@ impl<'a> Kinds<'a> {
             device,
             history,
             sources,
-            trains: !backward.is_empty() || !optimizer.is_empty(),
+            trains: !backward.is_empty() || !optimizer.is_empty() || mentions_an_optimizer(recording, device, &phases),
             backward,
             forward,
             optimizer,
@@ -264,6 +264,7 @@ impl<'a> Kinds<'a> {
         all.freed(index) == NEVER
             && CUBLAS_WORKSPACES.contains(&all.requested(index))
             && !self.parameter_sizes.contains(&all.requested(index))
+            && self.sources.of_stack(all.stack(index)).product
             && self.is_first_of_its_size_and_stack(index)
     }
 
@@ -294,13 +295,7 @@ impl<'a> Kinds<'a> {
             None => {
                 let from = self.forward.partition_point(|&m| m <= born);
                 let later = self.forward[from..].iter().take_while(|&&m| m < freed).take(KEPT_FOR).count();
-                if later == KEPT_FOR || (freed == NEVER && self.trains) {
-                    Kind::Activation
-                } else if freed == NEVER {
-                    Kind::Unknown
-                } else {
-                    Kind::Temporary
-                }
+                if later == KEPT_FOR || freed == NEVER { Kind::Activation } else { Kind::Temporary }
             }
         }
     }
@@ -333,6 +328,14 @@ impl<'a> Kinds<'a> {
         }
         if freed == NEVER { Kind::Unknown } else { Kind::Temporary }
     }
+}
+
+/// A program that died in its first forward pass has no backward pass yet, but may have spoken of one.
+fn mentions_an_optimizer(recording: &Recording, device: &Device, phases: &[Phase]) -> bool {
+    let annotated = (recording.annotations.iter())
+        .any(|annotation| recording.strings.get(annotation.name).starts_with("Optimizer."));
+    let seen = |stack: &u32| phases.get(*stack as usize) == Some(&Phase::ZeroGrad);
+    annotated || device.events.stack.iter().any(seen)
 }
 
 /// With `context="alloc"` PyTorch writes the allocation's stack on frees too, which says nothing about them.

@@ -51,6 +51,8 @@ pub struct StackFacts {
     pub class_loss: bool,
     /// Innermost in a convolution or a recurrent layer, whose scratch memory comes and goes.
     pub convolution: bool,
+    /// Innermost in what can be a matrix product, where cuBLAS may take its workspace.
+    pub product: bool,
 }
 
 /// The facts of every stack of a recording.
@@ -94,6 +96,14 @@ pub fn is_own_file(recording: &Recording, frame: &Frame) -> bool {
     !is_native_frame(name, file) && !is_library_file(file)
 }
 
+/// Whether a frame is the call of a module.
+pub fn is_module_call(recording: &Recording, frame: &Frame) -> bool {
+    MODULE_CALLS.contains(&recording.strings.get(frame.name))
+}
+
+/// The functions through which `torch.nn.Module` calls `forward`.
+const MODULE_CALLS: [&str; 3] = ["_call_impl", "_wrapped_call_impl", "_lazy_forward"];
+
 fn is_native_frame(name: &str, file: &str) -> bool {
     const ENDINGS: [&str; 8] = [".cpp", ".cc", ".cu", ".h", ".hpp", ".c", ".cuh", ".so"];
     matches!(file, "" | "??" | "none")
@@ -126,6 +136,7 @@ struct FrameFacts {
     multi_tensor: bool,
     class_loss: bool,
     convolution: bool,
+    product: bool,
 }
 
 impl FrameFacts {
@@ -152,7 +163,7 @@ impl FrameFacts {
         Self {
             native: false,
             own: !library,
-            module_call: name == "_call_impl" || name == "_wrapped_call_impl" || name == "_lazy_forward",
+            module_call: MODULE_CALLS.contains(&name),
             optimizer,
             optimizer_state: optimizer && name.contains("init") && name != "__init__",
             zero_grad: name == "zero_grad" || name == "_zero_grad_common",
@@ -178,6 +189,13 @@ impl FrameFacts {
                 || name == "ForCausalLMLoss",
             convolution: (has("torch/nn/modules/conv.py") || has("torch/nn/modules/rnn.py"))
                 && !matches!(name, "flatten_parameters" | "_apply" | "__init__"),
+            product: !library
+                || has("torch/nn/modules/linear.py")
+                || has("torch/nn/modules/rnn.py")
+                || has("transformers/pytorch_utils.py")
+                || ["linear", "attention", "projection", "matmul", "bmm", "mm", "einsum"]
+                    .iter()
+                    .any(|word| name == *word || (word.len() > 5 && name.contains(word))),
         }
     }
 }
@@ -223,6 +241,7 @@ impl StackFacts {
             multi_tensor: any(|f| f.multi_tensor),
             class_loss: any(|f| f.class_loss),
             convolution: innermost.is_some_and(|id| fact(&id).convolution),
+            product: innermost.is_none_or(|id| fact(&id).product),
         }
     }
 }

@@ -61,7 +61,7 @@ impl Steps {
     pub fn find(recording: &Recording, device: &Device, sources: &Sources) -> Option<Self> {
         from_annotations(recording, device)
             .or_else(|| from_optimizer(device, sources))
-            .or_else(|| from_loop(recording, device))
+            .or_else(|| from_loop(recording, device, sources))
     }
 }
 
@@ -141,10 +141,11 @@ struct Jump {
     depth: u32,
     file: u32,
     function: u32,
+    from_line: u32,
     to_line: u32,
 }
 
-fn from_loop(recording: &Recording, device: &Device) -> Option<Steps> {
+fn from_loop(recording: &Recording, device: &Device, sources: &Sources) -> Option<Steps> {
     let events = &device.events;
     let mut known: HashMap<(StackId, StackId), Option<Jump>> = HashMap::new();
     let mut jumps: HashMap<Jump, Vec<Moment>> = HashMap::new();
@@ -152,7 +153,9 @@ fn from_loop(recording: &Recording, device: &Device) -> Option<Steps> {
     let mut first = None;
     for row in 0..events.len() {
         let stack = events.stack[row];
-        if events.action[row] != Action::Alloc || stack == oomph_trace::NO_STACK {
+        // Loops over a model's parts while it is built are not steps either.
+        let counts = matches!(sources.phase(stack), Phase::Forward | Phase::User | Phase::Data);
+        if events.action[row] != Action::Alloc || !counts {
             continue;
         }
         first.get_or_insert(row as Moment);
@@ -164,11 +167,12 @@ fn from_loop(recording: &Recording, device: &Device) -> Option<Steps> {
         }
         before = Some(stack);
     }
-    // The outermost loop with at least two returns; in it, the line that is returned to most often.
-    let depth = jumps.iter().filter(|(_, at)| at.len() >= 2).map(|(jump, _)| jump.depth).min()?;
-    let (_, at) = (jumps.iter())
-        .filter(|(jump, _)| jump.depth == depth)
-        .max_by_key(|(jump, at)| (at.len(), std::cmp::Reverse(jump.to_line)))?;
+    // The outermost loop with at least two returns. Loops of one function may lie inside each other: the outer
+    // one returns from further down, and at least as far up.
+    let often = |jump: &Jump| jumps[jump].len() >= 2;
+    let outermost = *(jumps.keys().filter(|jump| often(jump)))
+        .min_by_key(|jump| (jump.depth, jump.to_line, std::cmp::Reverse(jump.from_line), jump.file, jump.function))?;
+    let at = &jumps[&outermost];
     let mut boundaries = vec![first?];
     boundaries.extend_from_slice(at);
     boundaries.push(events.len() as Moment);
@@ -183,17 +187,25 @@ fn from_loop(recording: &Recording, device: &Device) -> Option<Steps> {
 }
 
 fn jump_back(recording: &Recording, from: StackId, to: StackId) -> Option<Jump> {
-    let python = |stack: StackId| {
+    // Loops inside a module's call are layers, not steps.
+    let outside_modules = |stack: StackId| {
         (recording.stacks.get(stack).iter().rev())
             .map(|&id| recording.stacks.frame(id))
             .filter(|frame| !crate::sources::is_native(recording, frame))
+            .take_while(|frame| !crate::sources::is_module_call(recording, frame))
     };
-    for (depth, (a, b)) in python(from).zip(python(to)).enumerate() {
+    for (depth, (a, b)) in outside_modules(from).zip(outside_modules(to)).enumerate() {
         if (a.file, a.name) != (b.file, b.name) {
             return None;
         }
         if a.line != b.line {
-            let jump = Jump { depth: depth as u32, file: b.file, function: b.name, to_line: b.line };
+            let jump = Jump {
+                depth: depth as u32,
+                file: b.file,
+                function: b.name,
+                from_line: a.line,
+                to_line: b.line,
+            };
             return (b.line < a.line).then_some(jump);
         }
     }

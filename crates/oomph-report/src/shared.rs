@@ -121,7 +121,9 @@ pub(crate) fn findings_of<'a>(
 
 /// The next thing to type.
 pub(crate) fn next_command(explanation: &Explanation, name: &str) -> String {
-    match explanation.findings.iter().find(|finding| finding.severity <= Severity::Warning) {
+    // The one that saves most is the one to read about; without any, the first.
+    let acted_on = explanation.findings.iter().filter(|finding| finding.severity <= Severity::Warning);
+    match acted_on.rev().max_by_key(|finding| finding.saving.as_ref().map_or(0, |saving| saving.bytes)) {
         Some(finding) => format!("oomph rule {}", finding.code),
         None => format!("oomph explain --stacks {}", quoted(name)),
     }

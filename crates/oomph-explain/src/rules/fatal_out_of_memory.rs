@@ -80,7 +80,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
                 .sum();
             (kind, sum)
         })
-        .filter(|&(_, sum)| sum > 0)
+        .filter(|&(kind, sum)| sum > 0 && kind != Kind::Unknown)
         .collect();
     by_kind.sort_by_key(|&(_, sum)| std::cmp::Reverse(sum));
     let held: Vec<String> = (by_kind.iter().take(3))

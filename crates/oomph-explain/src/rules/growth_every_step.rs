@@ -66,14 +66,19 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         finding.places.push(crate::finding::Where { place, bytes: total, count: growth.kept.len() as u64 });
     }
     let parts: Vec<_> = context.places(growth.kept.iter().copied()).into_iter().filter(|w| !finding.places.iter().any(|known| known.place == w.place)).collect();
-    vec![
-        finding
-            .at(parts)
-            .saves(saving, Basis::Replayed, "allocated peak")
-            .fix(Fix::new(Grade::Safe, "keep the number instead of the tensor").code("total += loss.item()"))
-            .fix(
-                Fix::new(Grade::Safe, "cut the graph off what must stay a tensor")
-                    .code("kept.append(output.detach().cpu())"),
-            ),
-    ]
+    finding = finding.at(parts).saves(saving, Basis::Replayed, "allocated peak");
+    let fixes = if is_graph {
+        [
+            Fix::new(Grade::Safe, "keep the number instead of the tensor").code("total += loss.item()"),
+            Fix::new(Grade::Safe, "cut the graph off what must stay a tensor")
+                .code("kept.append(output.detach().cpu())"),
+        ]
+    } else {
+        [
+            Fix::new(Grade::Safe, "look at what stores the result of that line: a list, a dictionary, an attribute"),
+            Fix::new(Grade::Safe, "keep what must be kept on the host").code("kept.append(tensor.cpu())"),
+        ]
+    };
+    finding.fixes.extend(fixes);
+    vec![finding]
 }

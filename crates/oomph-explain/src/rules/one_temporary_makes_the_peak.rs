@@ -53,13 +53,8 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         percent(size, context.peak()),
         place.short()
     );
-    let lived = all.freed(largest as usize).saturating_sub(all.born(largest as usize));
-    let mut finding = Finding::new(CODE, Severity::Warning, title);
-    if all.freed(largest as usize) != oomph_trace::NEVER {
-        finding = finding.because(format!("it lived for {lived} events"));
-    }
     vec![
-        finding
+        Finding::new(CODE, Severity::Warning, title)
             .at(context.places(same.iter().copied().filter(|&index| {
                 all.alive(index as usize, context.history.peak.allocated.moment)
             })))

@@ -6,7 +6,7 @@
 //! (another shape, a value of another kind, a stack not seen before) is left to the long way, untouched.
 
 use super::assemble::{Assembler, EventRow, Value, View, known};
-use super::pickle::{Memo, SeenStacks, StackRun, op, short_long, u64_at};
+use super::pickle::{Memo, SeenStacks, StackRun, op, u64_at};
 use crate::intern::{NO_STACK, StackId};
 use crate::recording::{Action, DEFAULT_POOL};
 use crate::rounding::LARGEST_SIZE;
@@ -35,12 +35,32 @@ struct Key {
     field: Field,
 }
 
+impl Key {
+    /// What follows the key, if it is there.
+    #[inline]
+    fn after(self, bytes: &[u8]) -> Option<&[u8]> {
+        if u64_at(bytes, 0) & self.mask != self.bytes {
+            return None;
+        }
+        bytes.get(self.length..)
+    }
+}
+
 /// The shape of an event, learned from one.
 #[derive(Default)]
 pub(super) struct EventTemplate {
     keys: Vec<Key>,
+    /// Whether the first keys are [`USUAL_START`].
+    usual_start: bool,
     misses: u32,
+    /// Memo slots that were looked up, so that most events need not: which action a slot names, and which
+    /// one says nothing.
+    actions: Vec<(usize, Action)>,
+    silent: Option<usize>,
 }
+
+/// How every PyTorch since 2.2 begins an event. These are read without looking at what field is next.
+const USUAL_START: [Field; 5] = [Field::Action, Field::Address, Field::Size, Field::Stream, Field::Time];
 
 /// What an event puts into the memo, in order: the dictionary itself, then what stands in it.
 #[derive(Clone, Copy)]
@@ -62,6 +82,39 @@ impl EventTemplate {
     pub(super) fn learn(&mut self, bytes: &[u8], memo: &Memo) {
         self.misses = 0;
         self.keys = Self::shape(bytes, memo).unwrap_or_default();
+        self.usual_start = self.keys.iter().map(|key| key.field).take(5).eq(USUAL_START);
+        self.forget_slots();
+    }
+
+    /// Must be called when a memo slot is overwritten.
+    pub(super) fn forget_slots(&mut self) {
+        self.actions.clear();
+        self.silent = None;
+    }
+
+    #[inline]
+    fn action(&mut self, slot: usize, memo: &Memo) -> Option<Action> {
+        if let Some(&(_, action)) = self.actions.iter().find(|(known, _)| *known == slot) {
+            return Some(action);
+        }
+        let action = super::assemble::action_of(memo.get(slot)?);
+        if self.actions.len() < Action::ALL.len() {
+            self.actions.push((slot, action));
+        }
+        Some(action)
+    }
+
+    /// Whether a slot holds a text that says nothing.
+    #[inline]
+    fn is_silent(&mut self, slot: usize, memo: &Memo) -> Option<bool> {
+        if self.silent == Some(slot) {
+            return Some(true);
+        }
+        let silent = [Value::text(0), Value::text(known::NOT_COMPILED)].contains(&memo.get(slot)?);
+        if silent {
+            self.silent = Some(slot);
+        }
+        Some(silent)
     }
 
     fn shape(bytes: &[u8], memo: &Memo) -> Option<Vec<Key>> {
@@ -126,7 +179,7 @@ impl EventTemplate {
 
     #[inline]
     fn try_decode(
-        &self,
+        &mut self,
         bytes: &[u8],
         available: usize,
         assembler: &mut Assembler,
@@ -142,15 +195,26 @@ impl EventTemplate {
             count += 1;
             Some(())
         };
-        for key in &self.keys {
-            if u64_at(rest, 0) & key.mask != key.bytes {
-                return None;
-            }
-            rest = rest.get(key.length..)?;
+        let mut next = 0;
+        if self.usual_start {
+            let [action, address, size, stream, time] = *self.keys.first_chunk::<5>()?;
+            rest = action.after(rest)?;
+            let (slot, length) = memo_read(rest)?;
+            event.action = self.action(slot, memo)?;
+            rest = rest.get(length..)?;
+            event.address = take_int(&mut rest, address)? as u64;
+            event.size = u64::try_from(take_int(&mut rest, size)?).ok().filter(|&size| size <= LARGEST_SIZE)?;
+            event.stream = take_int(&mut rest, stream)?;
+            event.time = take_int(&mut rest, time)?;
+            next = USUAL_START.len();
+        }
+        for index in next..self.keys.len() {
+            let key = self.keys[index];
+            rest = key.after(rest)?;
             let length = match key.field {
                 Field::Action => {
                     let (slot, length) = memo_read(rest)?;
-                    event.action = super::assemble::action_of(memo.get(slot)?);
+                    event.action = self.action(slot, memo)?;
                     length
                 }
                 Field::Address => {
@@ -184,8 +248,7 @@ impl EventTemplate {
                     }
                     _ => {
                         let (slot, length) = memo_read(rest)?;
-                        let silent = [Value::text(0), Value::text(known::NOT_COMPILED)];
-                        if !silent.contains(&memo.get(slot)?) {
+                        if !self.is_silent(slot, memo)? {
                             return None; // it says something: the long way keeps it
                         }
                         length
@@ -257,15 +320,28 @@ fn memo_read(bytes: &[u8]) -> Option<(usize, usize)> {
     }
 }
 
-#[inline]
+/// A key and the number behind it. Inlined into each caller, so that the processor learns for each field how its
+/// numbers are written: addresses and times are long, streams short.
+#[inline(always)]
+fn take_int(rest: &mut &[u8], key: Key) -> Option<i64> {
+    let bytes = key.after(rest)?;
+    let (value, length) = int(bytes)?;
+    *rest = bytes.get(length..)?;
+    Some(value)
+}
+
+#[inline(always)]
 fn int(bytes: &[u8]) -> Option<(i64, usize)> {
-    match bytes {
-        [op::BININT1, a, ..] => Some((i64::from(*a), 2)),
-        [op::BININT2, a, b, ..] => Some((i64::from(u16::from_le_bytes([*a, *b])), 3)),
-        [op::BININT, a, b, c, d, ..] => Some((i64::from(i32::from_le_bytes([*a, *b, *c, *d])), 5)),
-        [op::LONG1, length @ 0..=8, digits @ ..] if digits.len() >= 8 => {
-            Some((short_long(digits, 0, usize::from(*length)), 2 + usize::from(*length)))
+    let head: &[u8; 10] = bytes.first_chunk()?;
+    match head[0] {
+        op::LONG1 if (1..=8).contains(&head[1]) => {
+            let unused = 64 - 8 * u32::from(head[1]);
+            let raw = u64::from_le_bytes([head[2], head[3], head[4], head[5], head[6], head[7], head[8], head[9]]);
+            Some((((raw << unused) as i64) >> unused, 2 + usize::from(head[1])))
         }
+        op::BININT1 => Some((i64::from(head[1]), 2)),
+        op::BININT => Some((i64::from(i32::from_le_bytes([head[1], head[2], head[3], head[4]])), 5)),
+        op::BININT2 => Some((i64::from(u16::from_le_bytes([head[1], head[2]])), 3)),
         _ => None,
     }
 }

@@ -206,6 +206,7 @@ impl Machine {
                     if memo.put(slot, top) {
                         // What a run of memo reads stands for has changed.
                         seen_stacks.clear();
+                        template.forget_slots();
                     }
                     length
                 }
@@ -302,6 +303,7 @@ impl Machine {
                         };
                         if overwritten {
                             seen_stacks.clear();
+                            template.forget_slots();
                         }
                         run.length
                     } else {
@@ -498,28 +500,41 @@ impl<'a> StackRun<'a> {
 
 /// Stacks by the bytes that name them.
 ///
-/// Programs loop: after a stack mostly comes the one that came after it the last time. That one is tried
+/// Programs loop: after the same few stacks mostly comes the one that came the last time. That one is tried
 /// first, by comparing bytes; only when it fails is the run's end looked for and hashed.
-#[derive(Default)]
 pub(super) struct SeenStacks {
     bytes: Vec<u8>,
     seen: Vec<SeenStack>,
     table: HashTable<u32>,
     hasher: DefaultHashBuilder,
-    last: usize,
+    /// The last few stacks, as one number, and what followed them.
+    past: usize,
+    expected: Box<[u32; Self::PASTS]>,
 }
 
 struct SeenStack {
     start: usize,
     length: usize,
     stack: StackId,
-    /// What came next, the last time.
-    next: usize,
+}
+
+impl Default for SeenStacks {
+    fn default() -> Self {
+        Self {
+            bytes: Vec::new(),
+            seen: Vec::new(),
+            table: HashTable::new(),
+            hasher: DefaultHashBuilder::default(),
+            past: 0,
+            expected: Box::new([0; Self::PASTS]),
+        }
+    }
 }
 
 impl SeenStacks {
     /// Beyond this many bytes of names, stacks are interned one by one.
     const LIMIT: usize = 256 << 20;
+    const PASTS: usize = 1 << 13;
 
     fn name(&self, seen: &SeenStack) -> &[u8] {
         &self.bytes[seen.start..seen.start + seen.length]
@@ -528,51 +543,51 @@ impl SeenStacks {
     /// The stack that the reads at the start of `bytes` name, and their length, if it is the one expected.
     #[inline]
     pub(super) fn expected(&mut self, bytes: &[u8]) -> Option<(StackId, usize)> {
-        let next = self.seen.get(self.last)?.next;
-        let expected = &self.seen[next];
+        let index = self.expected[self.past];
+        let expected = self.seen.get(index as usize)?;
         let rest = bytes.strip_prefix(self.name(expected))?;
         // Longer reads that begin alike are another stack.
-        (rest.first() == Some(&op::APPENDS)).then(|| {
-            self.last = next;
-            (expected.stack, expected.length)
-        })
+        if rest.first() != Some(&op::APPENDS) {
+            return None;
+        }
+        let found = (expected.stack, expected.length);
+        self.pass(index);
+        Some(found)
     }
 
     #[inline]
     pub(super) fn get(&mut self, gets: &[u8]) -> Option<StackId> {
         let hash = self.hasher.hash_one(gets);
-        let index = *self.table.find(hash, |&i| self.name(&self.seen[i as usize]) == gets)? as usize;
-        self.follow(index);
-        Some(self.seen[index].stack)
+        let index = *self.table.find(hash, |&i| self.name(&self.seen[i as usize]) == gets)?;
+        self.expected[self.past] = index;
+        self.pass(index);
+        Some(self.seen[index as usize].stack)
     }
 
-    fn follow(&mut self, index: usize) {
-        if let Some(last) = self.seen.get_mut(self.last) {
-            last.next = index;
-        }
-        self.last = index;
+    /// Older stacks move out of the number as newer ones move in: about three count.
+    #[inline]
+    fn pass(&mut self, index: u32) {
+        self.past = ((self.past << 4) ^ index as usize) % Self::PASTS;
     }
 
     fn remember(&mut self, gets: &[u8], stack: StackId) {
         if self.bytes.len() + gets.len() > Self::LIMIT {
             return;
         }
-        let index = self.seen.len();
-        self.seen.push(SeenStack { start: self.bytes.len(), length: gets.len(), stack, next: 0 });
+        let index = self.seen.len() as u32;
+        self.seen.push(SeenStack { start: self.bytes.len(), length: gets.len(), stack });
         self.bytes.extend_from_slice(gets);
         let Self { bytes, seen, table, hasher, .. } = self;
-        table.insert_unique(hasher.hash_one(gets), index as u32, |&i| {
+        table.insert_unique(hasher.hash_one(gets), index, |&i| {
             let seen = &seen[i as usize];
             hasher.hash_one(&bytes[seen.start..seen.start + seen.length])
         });
-        self.follow(index);
+        self.expected[self.past] = index;
+        self.pass(index);
     }
 
     fn clear(&mut self) {
-        self.bytes.clear();
-        self.seen.clear();
-        self.table.clear();
-        self.last = 0;
+        *self = Self::default();
     }
 }
 
@@ -634,7 +649,7 @@ impl Memo {
         before.is_some_and(|before| before != value)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn get(&self, slot: usize) -> Option<Value> {
         let Some(&packed) = self.slots.get(slot) else { return self.far.get(&slot).copied() };
         if packed == Self::UNSET {
@@ -682,7 +697,7 @@ pub(super) fn u64_at(bytes: &[u8], p: usize) -> u64 {
 
 /// A little-endian two's complement number of at most eight bytes.
 #[inline]
-pub(super) fn short_long(bytes: &[u8], p: usize, length: usize) -> i64 {
+fn short_long(bytes: &[u8], p: usize, length: usize) -> i64 {
     if length == 0 {
         return 0;
     }

@@ -28,7 +28,9 @@ pub(super) struct Chunk {
 impl Chunk {
     /// Reads the next piece into this one's buffer. An empty piece is the end.
     pub(super) fn refill(mut self, source: &mut impl Read) -> io::Result<Self> {
-        self.bytes.resize(HEADROOM + CHUNK + PADDING, 0);
+        if self.bytes.len() != HEADROOM + CHUNK + PADDING {
+            self.bytes = vec![0; HEADROOM + CHUNK + PADDING]; // zeroed by the system, not by us
+        }
         (self.start, self.end) = (HEADROOM, HEADROOM);
         // A pipe or an unpacker may give little at a time: a chunk is worth a hand-over only when full.
         while self.end < HEADROOM + CHUNK {
@@ -64,6 +66,8 @@ impl<R: Read> Chunks for R {
 pub(super) struct Window<C> {
     source: C,
     chunk: Chunk,
+    /// A buffer that is free, for the next piece.
+    spare: Chunk,
     /// Where unread bytes start.
     pub(super) position: usize,
     /// How many bytes of the stream lie before the chunk's start.
@@ -74,7 +78,7 @@ pub(super) struct Window<C> {
 impl<C: Chunks> Window<C> {
     pub(super) fn new(source: C) -> Self {
         let chunk = Chunk { bytes: vec![0; PADDING], start: 0, end: 0 };
-        Self { source, chunk, position: 0, before: 0, ended: false }
+        Self { source, chunk, spare: Chunk::default(), position: 0, before: 0, ended: false }
     }
 
     /// The chunk up to its end, padding behind it included. Index with `position`.
@@ -94,15 +98,14 @@ impl<C: Chunks> Window<C> {
     /// Makes at least `wanted` unread bytes available, fewer only if the stream ends. Memory grows with
     /// what arrives, not with what a length field claims.
     pub(super) fn fill(&mut self, wanted: usize) -> io::Result<()> {
-        let mut spare = Chunk::default();
         while !self.ended && self.chunk.end - self.position < wanted {
-            let next = self.source.next(std::mem::take(&mut spare))?;
+            let next = self.source.next(std::mem::take(&mut self.spare))?;
             if next.content().is_empty() {
                 self.ended = true;
                 break;
             }
             self.before = self.offset();
-            spare = self.join(next);
+            self.spare = self.join(next);
         }
         Ok(())
     }

@@ -1,0 +1,18 @@
+#!/bin/sh
+# Fills the fuzzer's corpus from the fixtures and attacks: small files as they are, compressed ones unpacked.
+set -eu
+cd "$(dirname "$0")/.."
+corpus=fuzz/corpus/any_bytes_are_read_or_refused
+mkdir -p "$corpus"
+for file in fixtures/h200/*.pickle.xz; do
+    name=$(basename "$file" .xz)
+    xz -dc "$file" > "$corpus/$name"
+    # Whole recordings teach the fuzzer the shape, beginnings let it change things quickly.
+    head -c 20000 "$corpus/$name" > "$corpus/$name.head"
+    [ "$(wc -c < "$corpus/$name")" -lt 120000 ] || rm "$corpus/$name"
+done
+for file in fixtures/shapes/*.pickle fixtures/shapes/*.json fixtures/shapes/*.html fixtures/shapes/*.gz fixtures/shapes/*.zst attacks/*.pickle attacks/*.json; do
+    [ ! -f "$file" ] || cp "$file" "$corpus/"
+done
+target/release/oomph convert fixtures/h200/mlp64.pickle.xz -o "$corpus/mlp64.oomph" --force -q 2>/dev/null || true
+echo "$(ls "$corpus" | wc -l) seeds"
