@@ -9,7 +9,7 @@ use crate::steps::Steps;
 use crate::waste::Waste;
 use hashbrown::HashMap;
 use std::cell::OnceCell;
-use oomph_trace::{Action, Device, FrameId, History, Moment, Recording, StackId};
+use oomph_trace::{Device, FrameId, History, Moment, Recording, StackId};
 
 /// One device of a recording, seen through and through.
 pub struct Context<'a> {
@@ -29,7 +29,7 @@ pub struct Context<'a> {
     pub ooms: Vec<OutOfMemory>,
     /// What is alive at the allocated peak, with its kind.
     pub alive: Vec<(u32, Kind)>,
-    /// Everything reserved at the reserved peak.
+    /// Everything reserved at the allocated peak.
     pub waste: Waste,
     growth: OnceCell<Option<Growth>>,
 }
@@ -47,11 +47,6 @@ impl<'a> Context<'a> {
         let alive = (history.alive_at(history.peak.allocated.moment).into_iter())
             .map(|index| (index, kinds.kind(index as usize)))
             .collect();
-        // A segment is taken for a block that follows at once: with it in place the picture is right.
-        let mut reserved_peak = history.peak.reserved.moment;
-        if device.events.action.get(reserved_peak as usize) == Some(&Action::Alloc) {
-            reserved_peak += 1;
-        }
         Self {
             recording,
             device,
@@ -61,7 +56,7 @@ impl<'a> Context<'a> {
             steps,
             ooms: OutOfMemory::all(device, history, &recording.settings),
             alive,
-            waste: Waste::at(device, history, &recording.settings, reserved_peak),
+            waste: Waste::at(history, &recording.settings, history.peak.allocated.moment),
             growth: OnceCell::new(),
         }
     }

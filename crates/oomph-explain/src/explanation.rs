@@ -56,7 +56,7 @@ pub struct DeviceExplanation {
     pub lines: Vec<LineBytes>,
     /// The same by whole stack, largest first.
     pub stacks: Vec<StackBytes>,
-    /// Everything reserved at the reserved peak.
+    /// Everything reserved at the allocated peak.
     pub waste: Waste,
     /// Steps, if any were found.
     pub steps: Option<StepsExplanation>,
@@ -84,7 +84,7 @@ pub struct KindBytes {
 pub struct LineBytes {
     /// The line.
     pub place: Place,
-    /// The library function (`file.function`) that it called, if it was not the line itself that allocated.
+    /// The library's line (`file:line function`) that it came to, if it was not the line itself that allocated.
     pub through: Option<String>,
     /// Bytes.
     pub bytes: u64,
@@ -297,7 +297,7 @@ fn lines(context: &Context) -> Vec<LineBytes> {
             let frame = context.recording.stacks.frame(frame);
             let file = context.recording.strings.get(frame.file);
             let file = file.rsplit(['/', '\\']).next().unwrap_or(file);
-            format!("{}.{}", file.trim_end_matches(".py"), context.recording.strings.get(frame.name))
+            format!("{file}:{} {}", frame.line, context.recording.strings.get(frame.name))
         }),
         bytes: sum.bytes,
         count: sum.count,

@@ -86,6 +86,8 @@ pub struct Saving {
     pub basis: Basis,
     /// Of what: one phrase.
     pub of: &'static str,
+    /// Whether these are bytes that are missing rather than bytes that a fix gives back.
+    pub missing: bool,
 }
 
 /// How good a number is.
@@ -225,7 +227,13 @@ impl Finding {
 
     /// Says what would be saved.
     pub fn saves(mut self, bytes: u64, basis: Basis, of: &'static str) -> Self {
-        self.saving = Some(Saving { bytes, basis, of });
+        self.saving = Some(Saving { bytes, basis, of, missing: false });
+        self
+    }
+
+    /// Says how much is missing: the least that must be saved.
+    pub fn misses(mut self, bytes: u64, of: &'static str) -> Self {
+        self.saving = Some(Saving { bytes, basis: Basis::Measured, of, missing: true });
         self
     }
 

@@ -96,7 +96,7 @@ impl OutOfMemory {
                 None => {
                     let asker =
                         Asker { stream: events.stream[row], pool, small: Some(size <= SMALL_LIMIT) };
-                    Waste::seen_by(device, history, settings, moment, asker)
+                    Waste::seen_by(history, settings, moment, asker)
                 }
             };
             let segment = if settings.expandable_segments { size } else { segment_size(size) };

@@ -3,7 +3,7 @@
 //! A stack is mostly library: what a user can change is the innermost line of their own. This module folds the
 //! library away, and tells from a stack what the program was doing ([`Phase`]).
 
-use oomph_trace::{Frame, FrameId, NO_STACK, Recording, StackId};
+use oomph_trace::{Action, Frame, FrameId, NO_STACK, Recording, StackId};
 
 /// What the program was doing when it allocated, as far as the stack tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -58,7 +58,7 @@ pub struct StackFacts {
 /// The facts of every stack of a recording.
 pub struct Sources {
     facts: Vec<StackFacts>,
-    /// Whether the recording has stacks to speak of.
+    /// Whether allocations have stacks, so that one without is autograd's.
     pub has_stacks: bool,
 }
 
@@ -70,7 +70,12 @@ impl Sources {
         let facts = (0..recording.stacks.len() as StackId)
             .map(|stack| StackFacts::of(recording.stacks.get(stack), &frames))
             .collect();
-        Self { facts, has_stacks: recording.stacks.len() > 1 }
+        let has_stacks = (recording.devices.iter()).any(|device| {
+            let events = &device.events;
+            (events.action.iter().zip(&events.stack))
+                .any(|(&action, &stack)| action == Action::Alloc && stack != NO_STACK)
+        });
+        Self { facts, has_stacks }
     }
 
     /// The facts of a stack.

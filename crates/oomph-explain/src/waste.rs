@@ -2,7 +2,7 @@
 
 use hashbrown::HashMap;
 use oomph_trace::rounding::round_size;
-use oomph_trace::{DEFAULT_POOL, Device, History, Moment, PoolId, Reserved, Settings, StackId};
+use oomph_trace::{DEFAULT_POOL, History, Moment, PoolId, Reserved, Settings, StackId};
 
 /// Reserved bytes at one moment, all accounted for:
 /// `requested + rounding + remainders + pending + holes + cached + other_streams + private_pools = reserved`.
@@ -69,19 +69,18 @@ pub struct Asker {
 
 impl Waste {
     /// Accounts for everything reserved at `moment`, as seen by the stream with the most memory.
-    pub fn at(device: &Device, history: &History, settings: &Settings, moment: Moment) -> Self {
+    pub fn at(history: &History, settings: &Settings, moment: Moment) -> Self {
         let reserved = history.reserved_at(moment);
         let mut by_stream: HashMap<u32, u64> = HashMap::new();
         for range in reserved.iter().filter(|range| range.pool == DEFAULT_POOL) {
             *by_stream.entry(range.stream).or_default() += range.size;
         }
         let stream = by_stream.into_iter().max_by_key(|&(stream, bytes)| (bytes, stream)).map_or(0, |(s, _)| s);
-        Self::seen_by(device, history, settings, moment, Asker { stream, pool: DEFAULT_POOL, small: None })
+        Self::seen_by(history, settings, moment, Asker { stream, pool: DEFAULT_POOL, small: None })
     }
 
     /// The same, as seen by who asks for memory.
     pub fn seen_by(
-        _device: &Device,
         history: &History,
         settings: &Settings,
         moment: Moment,

@@ -178,7 +178,7 @@ fn finding(finding: &Finding) -> Value {
         "device": finding.device,
         "title": finding.title,
         "details": finding.details,
-        "saving_bytes": finding.saving.as_ref().map(|saving| saving.bytes),
+        "saving_bytes": finding.saving.as_ref().map_or(0, |saving| saving.bytes),
         "saving_basis": finding.saving.as_ref().map(|saving| saving.basis.name()),
         "saving_of": finding.saving.as_ref().map(|saving| saving.of),
         "where": finding.places.iter().map(located).collect::<Vec<_>>(),

@@ -108,7 +108,7 @@ fn device(out: &mut String, device: &DeviceExplanation, lines: usize) {
     let parts: Vec<String> =
         waste_parts(device).iter().map(|(name, sum)| format!("{name} {}", bytes(*sum))).collect();
     if !parts.is_empty() {
-        let _ = writeln!(out, "\nReserved without use at the reserved peak: {}.", parts.join(", "));
+        let _ = writeln!(out, "\nReserved without use at the allocated peak: {}.", parts.join(", "));
     }
     out.push('\n');
 }

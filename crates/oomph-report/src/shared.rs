@@ -95,11 +95,11 @@ pub(crate) fn completeness(device: &DeviceExplanation) -> String {
         lacks.push(format!("{} contradictions", oomph_explain::grouped(c.contradictions)));
     }
     if c.allocations > 0 && c.without_stack == c.allocations {
-        lacks.push("no stacks".to_owned());
+        lacks.push("without stacks".to_owned());
     }
     match (c.complete, lacks.is_empty()) {
         (true, true) => "complete".to_owned(),
-        (true, false) => format!("complete, {}", lacks.join(", ")),
+        (true, false) => format!("complete, but {}", lacks.join(", ")),
         (false, true) => "incomplete".to_owned(),
         (false, false) => format!("incomplete: {}", lacks.join(", ")),
     }
@@ -108,7 +108,8 @@ pub(crate) fn completeness(device: &DeviceExplanation) -> String {
 /// What a finding would save, in words.
 pub(crate) fn saving(finding: &Finding) -> Option<String> {
     let saving = finding.saving.as_ref().filter(|saving| saving.bytes > 0)?;
-    Some(format!("saves {} ({}: {})", bytes(saving.bytes), saving.basis.name(), saving.of))
+    let verb = if saving.missing { "lacks" } else { "saves" };
+    Some(format!("{verb} {} ({}: {})", bytes(saving.bytes), saving.basis.name(), saving.of))
 }
 
 /// Findings of one device.
@@ -123,7 +124,8 @@ pub(crate) fn findings_of<'a>(
 pub(crate) fn next_command(explanation: &Explanation, name: &str) -> String {
     // The one that saves most is the one to read about; without any, the first.
     let acted_on = explanation.findings.iter().filter(|finding| finding.severity <= Severity::Warning);
-    match acted_on.rev().max_by_key(|finding| finding.saving.as_ref().map_or(0, |saving| saving.bytes)) {
+    let saves = |finding: &&Finding| finding.saving.as_ref().filter(|s| !s.missing).map_or(0, |s| s.bytes);
+    match acted_on.rev().max_by_key(saves) {
         Some(finding) => format!("oomph rule {}", finding.code),
         None => format!("oomph explain --stacks {}", quoted(name)),
     }

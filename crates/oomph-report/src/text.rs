@@ -280,12 +280,13 @@ fn reserved(out: &mut String, device: &DeviceExplanation, options: TextOptions) 
     let parts: Vec<String> =
         waste_parts(device).iter().map(|(name, sum)| format!("{name} {}", bytes(*sum))).collect();
     let text = format!(
-        "{} ({}) at the reserved peak: {}",
+        "{} ({}) of {} reserved: {}",
         bytes(unused),
         percent(unused, waste.reserved),
+        bytes(waste.reserved),
         parts.join(", ")
     );
-    let _ = writeln!(out, "{}  {}", paint(BOLD, "Reserved, not used"), wrap(&text, options.width, 20, 2));
+    let _ = writeln!(out, "{}  {}", paint(BOLD, "Not used at the peak"), wrap(&text, options.width, 22, 2));
 }
 
 fn bar(part: u64, whole: u64) -> String {

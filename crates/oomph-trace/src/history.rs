@@ -53,6 +53,8 @@ pub struct Allocations<'a> {
     freed: Vec<Moment>,
     /// When a block came back to its pool, where that was not at once.
     deferred: HashMap<u32, Moment>,
+    /// Stacks that only the final state has (`context="state"` records none on events).
+    stacks_at_end: HashMap<u32, StackId>,
 }
 
 impl Allocations<'_> {
@@ -107,7 +109,10 @@ impl Allocations<'_> {
     /// Who allocated it.
     #[inline]
     pub fn stack(&self, index: usize) -> StackId {
-        self.row(index).map_or_else(|unborn| unborn.stack, |row| self.events.stack[row])
+        match self.row(index).map_or_else(|unborn| unborn.stack, |row| self.events.stack[row]) {
+            NO_STACK => self.stacks_at_end.get(&(index as u32)).copied().unwrap_or(NO_STACK),
+            stack => stack,
+        }
     }
 
     /// The first moment at which it is alive; 0 if it was there before.
@@ -519,6 +524,7 @@ impl<'a, 's> Pass<'a, 's> {
                 born: Vec::with_capacity(expected),
                 freed: Vec::with_capacity(expected),
                 deferred: HashMap::new(),
+                stacks_at_end: HashMap::new(),
             },
             open: HashMap::new(),
             large: BTreeSet::new(),
@@ -534,10 +540,11 @@ impl<'a, 's> Pass<'a, 's> {
         };
         pass.now.reserved = pass.reserved.0.values().map(|range| range.size).sum();
         pass.peak.reserved.bytes = pass.now.reserved;
-        for block in &before {
-            pass.place(block);
-        }
         pass.allocations.before = before;
+        for index in 0..pass.allocations.before.len() {
+            let block = pass.allocations.before[index];
+            pass.place(&block);
+        }
         pass.start = pass.now;
         let mut changes = segments.changes.iter().peekable();
         for row in 0..count {
@@ -696,6 +703,9 @@ impl<'a, 's> Pass<'a, 's> {
                         seen += 1;
                         let i = index as usize;
                         self.mismatches += u64::from(self.allocations.size[i] != block.size);
+                        if block.stack != NO_STACK && self.allocations.stack(i) == NO_STACK {
+                            self.allocations.stacks_at_end.insert(index, block.stack);
+                        }
                         if block.state == BlockState::PendingFree && self.allocations.freed[i] == NEVER {
                             self.contradictions += 1;
                         }

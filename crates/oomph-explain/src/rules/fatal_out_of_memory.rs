@@ -24,7 +24,7 @@
 //! failure, replayed from the events. What was short is the request less the free memory that it could use.
 
 use crate::context::Context;
-use crate::finding::{Finding, Severity, bytes, percent};
+use crate::finding::{Finding, Fix, Grade, Severity, bytes, percent};
 use crate::kinds::Kind;
 use crate::oom::Reason;
 
@@ -32,7 +32,7 @@ pub(super) const CODE: &str = "OM101";
 
 pub(super) fn check(context: &Context) -> Vec<Finding> {
     let Some(oom) = context.fatal() else { return Vec::new() };
-    let waste = &oom.waste;
+    let (limited, waste) = (oom.limited, &oom.waste);
     let place = context.place(oom.stack, oom.moment + 1).short();
     let title = match oom.reason {
         Reason::OutOfMemory => format!("Out of memory: {} more was asked for at {place}", bytes(oom.size)),
@@ -60,7 +60,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         bytes(oom.usable_free()),
         bytes(waste.largest_free)
     ));
-    finding = finding.because(if oom.limited {
+    finding = finding.because(if limited {
         format!(
             "the device still had {} free: a limit on this process, between {} and {}, was reached, not the end of the card",
             bytes(oom.device_free),
@@ -94,5 +94,16 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     {
         finding = finding.because(format!("it happened in step {} of {}", step + 1, steps.count()));
     }
-    vec![finding.at(context.places(alive))]
+    finding = finding.at(context.places(alive)).misses(oom.size.saturating_sub(oom.usable_free()).max(1), "for this request to fit");
+    if oom.size > waste.allocated && oom.reason == Reason::OutOfMemory {
+        finding = finding
+            .because("the request alone is larger than all that was in use: the tensor made there is what does not fit")
+            .fix(Fix::new(Grade::Safe, "make that tensor in pieces, or smaller: fewer rows, shorter sequences, a lower precision"));
+    }
+    if oom.reason == Reason::OutOfMemory {
+        finding = finding
+            .fix(Fix::new(Grade::Safe, "a smaller batch with gradient accumulation (batch norm sees smaller batches)"))
+            .fix(Fix::new(Grade::ChangesNumerics, "mixed precision").code("with torch.autocast(\"cuda\", torch.bfloat16):"));
+    }
+    vec![finding]
 }

@@ -89,7 +89,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     if lacks.is_empty() {
         return Vec::new();
     }
-    let mut finding = Finding::new(CODE, Severity::Note, "The recording is incomplete");
+    let mut finding = Finding::new(CODE, Severity::Note, "The recording does not tell everything");
     finding.details = lacks;
     finding.fixes.extend(fix);
     vec![finding]

@@ -12,7 +12,7 @@
 //!
 //! ## How the numbers come about
 //!
-//! Measured at the reserved peak: free bytes in segments of private pools. Replaying a graph leaves no events, so what
+//! Measured at the allocated peak: free bytes in segments of private pools. Replaying a graph leaves no events, so what
 //! a replay uses inside its pool is not seen, and counts as free here.
 
 use super::matters;
@@ -35,7 +35,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     vec![
         Finding::new(CODE, Severity::Warning, title)
             .because("a graph's replay uses this memory without leaving events, so it may be needed after all")
-            .saves(waste.private_pools, Basis::Measured, "reserved peak, at most")
+            .saves(waste.private_pools, Basis::Measured, "reserved, at most")
             .fix(Fix::new(Grade::Safe, "let graphs share a pool").code("torch.cuda.graph(g, pool=first.pool())"))
             .fix(Fix::new(Grade::Safe, "delete graphs and pools that are no longer needed")),
     ]

@@ -13,7 +13,7 @@
 //!
 //! ## How the numbers come about
 //!
-//! Measured at the reserved peak: free bytes in segments of other streams than the one with the most memory, and blocks
+//! Measured at the allocated peak: free bytes in segments of other streams than the one with the most memory, and blocks
 //! let go but waiting for another stream.
 
 use super::matters;
@@ -40,7 +40,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     }
     vec![
         finding
-            .saves(stuck, Basis::Measured, "reserved peak, at most")
+            .saves(stuck, Basis::Measured, "reserved, at most")
             .fix(Fix::new(Grade::Safe, "allocate on the main stream and reuse buffers; drop references before queuing other work")),
     ]
 }
