@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 /// Where did my GPU memory go, why did it run out, and what would have helped?
 ///
-/// oomph reads recordings of GPU memory: PyTorch's snapshots (pickle, JSON, memory_viz pages; plain, gzip, xz or zstd) and
-/// its own .oomph files. It never runs anything that is in them.
+/// oomph reads recordings of GPU memory: PyTorch's snapshots (pickle, JSON, memory_viz pages;
+/// plain, gzip, xz or zstd) and its own .oomph files. It never runs anything that is in them.
 ///
 /// To make a recording:
 ///
@@ -15,7 +15,13 @@ use std::path::PathBuf;
 ///   ...your program...
 ///   torch.cuda.memory._dump_snapshot("snapshot.pickle")
 #[derive(Parser)]
-#[command(name = "oomph", version, max_term_width = 100, after_help = "Exit codes: 0 fine, 1 findings or over a limit, 2 oomph itself failed.\nStart with: oomph explain snapshot.pickle")]
+#[command(
+    name = "oomph",
+    version,
+    verbatim_doc_comment,
+    max_term_width = 100,
+    after_help = "Exit codes: 0 fine, 1 findings or over a limit, 2 oomph itself failed.\nStart with: oomph explain snapshot.pickle"
+)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     pub(crate) global: Global,
@@ -72,7 +78,9 @@ pub(crate) enum Command {
 ///
 /// Exits with 1 if there are errors or warnings.
 #[derive(Args)]
-#[command(after_help = "Examples:\n  oomph explain snapshot.pickle\n  oomph explain rank*.pickle\n  oomph explain --stacks --lines 3 snapshot.pickle\n  oomph explain --format json snapshot.pickle | jq '.devices[0].peak'")]
+#[command(
+    after_help = "Examples:\n  oomph explain snapshot.pickle\n  oomph explain rank*.pickle\n  oomph explain --stacks --lines 3 snapshot.pickle\n  oomph explain --format json snapshot.pickle | jq '.devices[0].peak'"
+)]
 pub(crate) struct Explain {
     /// Recordings to explain; `-` reads one from stdin
     #[arg(required = true, value_name = "FILE")]
@@ -108,15 +116,18 @@ pub(crate) struct Diff {
 
 /// Fail if the peak is too high: the gate for CI
 ///
-/// Exits with 1 if the peak of any device is over the limit. The limit is a size, or another recording's peak and a tolerance.
+/// Exits with 1 if the peak of any device of any recording is over the limit, or if the program ran out of memory and died:
+/// then its peak is not what it needs. The limit is a size, or another recording's peak and a tolerance.
 #[derive(Args)]
-#[command(after_help = "Examples:\n  oomph check snapshot.pickle --max-peak 14GiB\n  oomph check snapshot.pickle --baseline main.pickle --tolerance 2%")]
+#[command(
+    after_help = "Examples:\n  oomph check snapshot.pickle --max-peak 14GiB\n  oomph check snapshot.pickle --baseline main.pickle --tolerance 2%"
+)]
 pub(crate) struct Check {
-    /// The recording to check
-    #[arg(value_name = "FILE")]
-    pub(crate) file: PathBuf,
-    /// The most that may be reserved: 14GiB, 14000MB, or bytes
-    #[arg(long, value_name = "SIZE", required_unless_present = "baseline", conflicts_with = "baseline")]
+    /// The recordings to check, one a rank
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// The highest peak that passes: 14GiB, 14000MB, or bytes
+    #[arg(long, value_name = "SIZE", conflicts_with = "baseline")]
     pub(crate) max_peak: Option<Size>,
     /// A recording whose peak is the limit
     #[arg(long, value_name = "FILE")]
@@ -156,7 +167,9 @@ pub(crate) struct Rule {
 ///
 /// The output is complete or not there: it is written beside its place and moved when it is done.
 #[derive(Args)]
-#[command(after_help = "Examples:\n  oomph convert snapshot.pickle -o snapshot.oomph     # 20 times smaller\n  oomph convert snapshot.oomph -o snapshot.pickle     # for memory_viz\n  oomph convert py314.pickle --to pickle -o p4.pickle # protocol 5 to 4")]
+#[command(
+    after_help = "Examples:\n  oomph convert snapshot.pickle -o snapshot.oomph     # many times smaller\n  oomph convert snapshot.oomph -o snapshot.pickle     # for memory_viz\n  oomph convert py314.pickle --to pickle -o p4.pickle # protocol 5 to 4"
+)]
 pub(crate) struct Convert {
     /// The recording to convert; `-` reads stdin
     #[arg(value_name = "FILE")]
@@ -184,7 +197,9 @@ pub(crate) enum Target {
 
 /// Print a completion script for a shell
 #[derive(Args)]
-#[command(after_help = "Example:\n  oomph completions bash > ~/.local/share/bash-completion/completions/oomph")]
+#[command(
+    after_help = "Example:\n  oomph completions bash > ~/.local/share/bash-completion/completions/oomph"
+)]
 pub(crate) struct Completions {
     /// The shell
     #[arg(value_enum)]

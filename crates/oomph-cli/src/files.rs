@@ -43,7 +43,9 @@ fn hint(error: &ReadError) -> Option<&'static str> {
         ReadError::TruncatedTooEarly { .. } => {
             Some("the process was probably killed while dumping; dump again, or dump earlier")
         }
-        ReadError::NoSnapshotInPage => Some("save the page that torch.cuda._memory_viz wrote, not the empty viewer"),
+        ReadError::NoSnapshotInPage => {
+            Some("save the page that torch.cuda._memory_viz wrote, not the empty viewer")
+        }
         _ => None,
     }
 }
@@ -100,14 +102,22 @@ pub(crate) fn write_whole(
         write(&mut out)?;
         return Ok(out.flush()?);
     }
-    if path.exists() && !force {
-        bail!("{}: exists already (--force writes over it)", path.display());
+    let name = || path.display().to_string();
+    if let Ok(metadata) = path.metadata() {
+        if !metadata.is_file() {
+            // A pipe or a device is written to, never replaced.
+            let mut out = BufWriter::new(File::options().write(true).open(path).with_context(name)?);
+            write(&mut out).with_context(name)?;
+            return out.flush().with_context(name);
+        }
+        if !force {
+            bail!("{}: exists already (--force writes over it)", path.display());
+        }
     }
     let folder = match path.parent() {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
     };
-    let name = || path.display().to_string();
     let temporary = tempfile::Builder::new().prefix(".oomph-").tempfile_in(folder).with_context(name)?;
     let mut out = BufWriter::with_capacity(1 << 16, temporary);
     write(&mut out).with_context(name)?;

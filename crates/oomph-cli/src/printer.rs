@@ -22,11 +22,7 @@ impl Printer {
             Color::Always => ColorChoice::Always,
             Color::Never => ColorChoice::Never,
         };
-        Self {
-            out: AutoStream::new(io::stdout(), choice),
-            err: AutoStream::new(io::stderr(), choice),
-            quiet,
-        }
+        Self { out: AutoStream::new(io::stdout(), choice), err: AutoStream::new(io::stderr(), choice), quiet }
     }
 
     /// Writes a result.

@@ -28,6 +28,10 @@ impl FromStr for Size {
             other => return Err(format!("{other:?} is not a unit; use KiB, MiB, GiB or KB, MB, GB")),
         };
         let bytes = number * unit as f64;
+        // `--max-peak 14` is a slip, not fourteen bytes.
+        if unit == 1 && bytes < (1 << 20) as f64 {
+            return Err(format!("{text} bytes? write {text}GiB or {text}MiB"));
+        }
         if bytes < 1.0 || bytes > (1u64 << 56) as f64 {
             return Err(format!("{text} is not a size that a GPU can have"));
         }
@@ -64,12 +68,12 @@ mod tests {
             ("14G", 14 << 30),
             ("1.5MiB", 3 << 19),
             ("14GB", 14_000_000_000),
-            ("512", 512),
+            ("146800640", 146_800_640),
         ];
         for (text, bytes) in good {
             assert_eq!(text.parse(), Ok(Size(bytes)), "{text}");
         }
-        for text in ["", "GiB", "-1GiB", "0", "14XB", "1e400", "99999999TiB", "NaN"] {
+        for text in ["", "14", "GiB", "-1GiB", "0", "14XB", "1e400", "99999999TiB", "NaN"] {
             assert!(text.parse::<Size>().is_err(), "{text}");
         }
     }

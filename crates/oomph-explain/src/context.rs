@@ -8,8 +8,8 @@ use crate::sources::Sources;
 use crate::steps::Steps;
 use crate::waste::Waste;
 use hashbrown::HashMap;
+use oomph_trace::{Action, Device, FrameId, History, Moment, Recording, StackId};
 use std::cell::OnceCell;
-use oomph_trace::{Device, FrameId, History, Moment, Recording, StackId};
 
 /// One device of a recording, seen through and through.
 pub struct Context<'a> {
@@ -31,6 +31,8 @@ pub struct Context<'a> {
     pub alive: Vec<(u32, Kind)>,
     /// Everything reserved at the allocated peak.
     pub waste: Waste,
+    /// Everything reserved at the reserved peak.
+    pub waste_at_reserved_peak: Waste,
     growth: OnceCell<Option<Growth>>,
 }
 
@@ -47,6 +49,11 @@ impl<'a> Context<'a> {
         let alive = (history.alive_at(history.peak.allocated.moment).into_iter())
             .map(|index| (index, kinds.kind(index as usize)))
             .collect();
+        // A segment is taken for a block that follows at once: with it in place the picture is right.
+        let mut reserved_peak = history.peak.reserved.moment;
+        if device.events.action.get(reserved_peak as usize) == Some(&Action::Alloc) {
+            reserved_peak += 1;
+        }
         Self {
             recording,
             device,
@@ -57,6 +64,7 @@ impl<'a> Context<'a> {
             ooms: OutOfMemory::all(device, history, &recording.settings),
             alive,
             waste: Waste::at(history, &recording.settings, history.peak.allocated.moment),
+            waste_at_reserved_peak: Waste::at(history, &recording.settings, reserved_peak),
             growth: OnceCell::new(),
         }
     }
@@ -84,7 +92,8 @@ impl<'a> Context<'a> {
             sum.0 += self.history.allocations.size(index as usize);
             sum.1 += 1;
         }
-        let mut by_kind: Vec<_> = sums.into_iter().map(|(kind, (bytes, count))| (kind, bytes, count)).collect();
+        let mut by_kind: Vec<_> =
+            sums.into_iter().map(|(kind, (bytes, count))| (kind, bytes, count)).collect();
         by_kind.sort_by_key(|&(kind, bytes, _)| (std::cmp::Reverse(bytes), kind));
         by_kind
     }

@@ -170,8 +170,10 @@ pub struct Completeness {
     pub allocations: u64,
 }
 
-/// How many lines and stacks are kept.
-const MOST: usize = 100;
+/// How many lines are kept: all that a program has, in practice.
+const MOST_LINES: usize = 2000;
+/// How many stacks are kept.
+const MOST_STACKS: usize = 100;
 
 /// Explains a recording.
 pub fn explain(recording: &Recording) -> Explanation {
@@ -254,7 +256,10 @@ struct Sum {
 
 impl Sum {
     fn kind(&self) -> Kind {
-        self.kinds.iter().max_by_key(|&(kind, bytes)| (bytes, std::cmp::Reverse(kind))).map_or(Kind::Unknown, |(k, _)| *k)
+        self.kinds
+            .iter()
+            .max_by_key(|&(kind, bytes)| (bytes, std::cmp::Reverse(kind)))
+            .map_or(Kind::Unknown, |(k, _)| *k)
     }
 }
 
@@ -277,7 +282,6 @@ fn sums<K: std::hash::Hash + Eq>(context: &Context, key: impl Fn(StackId, bool) 
     }
     let mut sums: Vec<Sum> = sums.into_values().collect();
     sums.sort_by_key(|sum| (std::cmp::Reverse(sum.bytes), sum.stack, sum.born));
-    sums.truncate(MOST);
     sums
 }
 
@@ -291,6 +295,7 @@ fn lines(context: &Context) -> Vec<LineBytes> {
         (place, through(stack), before && place.is_none())
     })
     .into_iter()
+    .take(MOST_LINES)
     .map(|sum| LineBytes {
         place: context.place(sum.stack, sum.born),
         through: through(sum.stack).map(|frame| {
@@ -309,6 +314,7 @@ fn lines(context: &Context) -> Vec<LineBytes> {
 fn stacks(context: &Context) -> Vec<StackBytes> {
     sums(context, |stack, _| stack)
         .into_iter()
+        .take(MOST_STACKS)
         .map(|sum| StackBytes {
             frames: (context.recording.stacks.get(sum.stack).iter())
                 .map(|&frame| {
@@ -338,9 +344,7 @@ fn steps(context: &Context) -> Option<StepsExplanation> {
                 context.history.most_allocated(range.start + 1..range.end + 1)
             })
             .collect(),
-        starts: (0..steps.count())
-            .map(|step| context.history.allocated_at(steps.boundaries[step]))
-            .collect(),
+        starts: (0..steps.count()).map(|step| context.history.allocated_at(steps.boundaries[step])).collect(),
     })
 }
 

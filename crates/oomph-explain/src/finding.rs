@@ -154,12 +154,20 @@ impl Place {
     }
 }
 
-/// Text from a file is a stranger's: no control characters, no endless lines.
+/// Text from a file is a stranger's: nothing that moves the cursor or turns the text around.
+pub fn harmless(text: &str) -> String {
+    let turns =
+        |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    text.chars().map(|c| if c.is_control() || turns(c) { '\u{fffd}' } else { c }).collect()
+}
+
+/// The same, and not endless: for names.
 pub fn printable(text: &str) -> String {
     const LONGEST: usize = 120;
-    let clean: String =
-        text.chars().take(LONGEST + 1).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
-    if clean.chars().count() > LONGEST { clean.chars().take(LONGEST).chain(['…']).collect() } else { clean }
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => harmless(&text[..end]) + "…",
+        None => harmless(text),
+    }
 }
 
 /// Bytes at a place.
@@ -268,7 +276,7 @@ pub fn grouped(value: u64) -> String {
     let digits = value.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
     for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i) % 3 == 0 {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
             out.push(',');
         }
         out.push(digit);
@@ -324,6 +332,7 @@ mod tests {
     #[test]
     fn a_strangers_text_cannot_control_the_terminal() {
         assert_eq!(printable("a\u{1b}[31mb\n"), "a\u{fffd}[31mb\u{fffd}");
+        assert_eq!(printable("gpj.\u{202e}exe"), "gpj.\u{fffd}exe");
         assert_eq!(printable(&"x".repeat(500)).chars().count(), 121);
     }
 }

@@ -135,7 +135,9 @@ impl<'a> Kinds<'a> {
             device,
             history,
             sources,
-            trains: !backward.is_empty() || !optimizer.is_empty() || mentions_an_optimizer(recording, device, &phases),
+            trains: !backward.is_empty()
+                || !optimizer.is_empty()
+                || mentions_an_optimizer(recording, device, &phases),
             backward,
             forward,
             optimizer,
@@ -168,11 +170,8 @@ impl<'a> Kinds<'a> {
 
     /// What the program was doing when it let go of the block.
     fn phase_of_free(&self, index: usize) -> Option<Phase> {
-        let freed = self.history.allocations.freed(index);
-        if freed == NEVER || !self.free_stacks {
-            return None;
-        }
-        Some(self.sources.phase(*self.device.events.stack.get(freed as usize - 1)?))
+        let row = self.history.allocations.freeing_event(index).filter(|_| self.free_stacks)?;
+        Some(self.sources.phase(*self.device.events.stack.get(row)?))
     }
 
     /// What an allocation is.
@@ -191,8 +190,9 @@ impl<'a> Kinds<'a> {
         match facts.phase {
             Phase::NoStack | Phase::Backward => self.in_backward(index),
             Phase::Setup => {
-                let next_use =
-                    self.first_after(&self.forward, all.born(index)).min(self.first_after(&self.optimizer, all.born(index)));
+                let next_use = self
+                    .first_after(&self.forward, all.born(index))
+                    .min(self.first_after(&self.optimizer, all.born(index)));
                 let used = next_use < all.freed(index);
                 let lasting = all.freed(index) == NEVER || used || self.forward.is_empty();
                 if lasting { Kind::Parameter } else { Kind::Temporary }
@@ -247,12 +247,11 @@ impl<'a> Kinds<'a> {
             }
             _ => {
                 // Still there when the optimizer runs, or when the next forward pass begins.
-                let next_phase = self
-                    .first_after(&self.optimizer, born)
-                    .min(self.first_after(&self.forward, born));
+                let next_phase =
+                    self.first_after(&self.optimizer, born).min(self.first_after(&self.forward, born));
                 let outlives = freed == NEVER || next_phase < freed;
-                let like_a_parameter = self.parameter_sizes.is_empty()
-                    || self.parameter_sizes.contains(&all.requested(index));
+                let like_a_parameter =
+                    self.parameter_sizes.is_empty() || self.parameter_sizes.contains(&all.requested(index));
                 if outlives && like_a_parameter { Kind::Gradient } else { Kind::Temporary }
             }
         }
@@ -303,10 +302,8 @@ impl<'a> Kinds<'a> {
     /// Allocated and freed by one call, so never seen by the program.
     fn freed_in_the_same_call(&self, index: usize) -> bool {
         let all = &self.history.allocations;
-        let freed = all.freed(index);
-        self.free_stacks
-            && freed != NEVER
-            && self.device.events.stack.get(freed as usize - 1) == Some(&all.stack(index))
+        let free = all.freeing_event(index).and_then(|row| self.device.events.stack.get(row));
+        self.free_stacks && free == Some(&all.stack(index))
     }
 
     fn in_own_code(&self, index: usize) -> Kind {
@@ -387,7 +384,14 @@ mod tests {
                 .map(|(address, kind)| (address.parse().unwrap(), kind.as_str().unwrap()))
                 .collect();
             // Without stacks, or without the beginning, nothing can be told, and nothing is claimed.
-            let blind = ["plain_context_none", "plain_context_state", "plain_state", "ring", "late", "plain_observer_oom"];
+            let blind = [
+                "plain_context_none",
+                "plain_context_state",
+                "plain_state",
+                "ring",
+                "late",
+                "plain_observer_oom",
+            ];
             if said.is_empty() || blind.contains(&case) {
                 continue;
             }

@@ -21,13 +21,14 @@ mod sources;
 mod steps;
 mod waste;
 
-pub use diff::{Change, Diff, DeviceDiff, diff};
+pub use diff::{Change, DeviceDiff, Diff, diff};
 pub use explanation::{
-    Completeness, DeviceExplanation, Explanation, KindBytes, LineBytes, OomExplanation, StackBytes, StepsExplanation,
-    explain,
+    Completeness, DeviceExplanation, Explanation, KindBytes, LineBytes, OomExplanation, StackBytes,
+    StepsExplanation, explain,
 };
 pub use finding::{
-    Basis, Finding, Fix, Grade, Place, Saving, Severity, Where, bytes, grouped, percent, plural, printable,
+    Basis, Finding, Fix, Grade, Place, Saving, Severity, Where, bytes, grouped, harmless, percent, plural,
+    printable,
 };
 pub use kinds::Kind;
 pub use oom::{Outcome, Reason};

@@ -94,8 +94,7 @@ impl OutOfMemory {
             let waste = match same_state {
                 Some(last) => last.waste.clone(),
                 None => {
-                    let asker =
-                        Asker { stream: events.stream[row], pool, small: Some(size <= SMALL_LIMIT) };
+                    let asker = Asker { stream: events.stream[row], pool, small: Some(size <= SMALL_LIMIT) };
                     Waste::seen_by(history, settings, moment, asker)
                 }
             };

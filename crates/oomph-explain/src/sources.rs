@@ -118,8 +118,15 @@ fn is_native_frame(name: &str, file: &str) -> bool {
 
 /// Whether a file belongs to a library or to Python itself, by its path.
 fn is_library_file(file: &str) -> bool {
-    const PARTS: [&str; 7] =
-        ["site-packages", "dist-packages", "/lib/python3", "/torch/", "\\torch\\", "\\Lib\\", "/torchinductor_"];
+    const PARTS: [&str; 7] = [
+        "site-packages",
+        "dist-packages",
+        "/lib/python3",
+        "/torch/",
+        "\\torch\\",
+        "\\Lib\\",
+        "/torchinductor_",
+    ];
     const PREFIXES: [&str; 3] = ["<frozen", "<string>", "torch/"];
     PARTS.iter().any(|part| file.contains(part)) || PREFIXES.iter().any(|prefix| file.starts_with(prefix))
 }
@@ -151,7 +158,8 @@ impl FrameFacts {
         if is_native_frame(name, file) {
             return Self {
                 native: true,
-                backward: name.contains("autograd::Engine") || name.contains("autograd::python::PythonEngine"),
+                backward: name.contains("autograd::Engine")
+                    || name.contains("autograd::python::PythonEngine"),
                 workspace: name.contains("Workspace") || name.contains("allocateCUBLAS"),
                 ..Self::default()
             };
@@ -163,7 +171,10 @@ impl FrameFacts {
         let optimizer = library
             && (has("/torch/optim/")
                 || has("torch/optim/")
-                || ((has("/bitsandbytes/optim") || has("/apex/optim") || has("/torchao/optim") || has("optimizer"))
+                || ((has("/bitsandbytes/optim")
+                    || has("/apex/optim")
+                    || has("/torchao/optim")
+                    || has("optimizer"))
                     && (name == "step" || name.contains("update") || name.contains("init"))));
         Self {
             native: false,
@@ -181,7 +192,8 @@ impl FrameFacts {
                         || name == "set_module_tensor_to_device"
                         || has("/safetensors/"))),
             data: has("torch/utils/data/") || has("/torchdata/") || name == "pin_memory",
-            backward: (has("torch/autograd/") && (name == "backward" || name == "grad" || name == "_make_grads"))
+            backward: (has("torch/autograd/")
+                && (name == "backward" || name == "grad" || name == "_make_grads"))
                 || (has("torch/_tensor.py") && name == "backward")
                 || (has("torch/autograd/function.py") && name == "apply"),
             checkpoint: has("torch/utils/checkpoint.py")

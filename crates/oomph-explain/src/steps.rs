@@ -161,7 +161,8 @@ fn from_loop(recording: &Recording, device: &Device, sources: &Sources) -> Optio
         first.get_or_insert(row as Moment);
         if let Some(before) = before
             && before != stack
-            && let Some(jump) = *known.entry((before, stack)).or_insert_with(|| jump_back(recording, before, stack))
+            && let Some(jump) =
+                *known.entry((before, stack)).or_insert_with(|| jump_back(recording, before, stack))
         {
             jumps.entry(jump).or_default().push(row as Moment);
         }
@@ -170,8 +171,9 @@ fn from_loop(recording: &Recording, device: &Device, sources: &Sources) -> Optio
     // The outermost loop with at least two returns. Loops of one function may lie inside each other: the outer
     // one returns from further down, and at least as far up.
     let often = |jump: &Jump| jumps[jump].len() >= 2;
-    let outermost = *(jumps.keys().filter(|jump| often(jump)))
-        .min_by_key(|jump| (jump.depth, jump.to_line, std::cmp::Reverse(jump.from_line), jump.file, jump.function))?;
+    let outermost = *(jumps.keys().filter(|jump| often(jump))).min_by_key(|jump| {
+        (jump.depth, jump.to_line, std::cmp::Reverse(jump.from_line), jump.file, jump.function)
+    })?;
     let at = &jumps[&outermost];
     let mut boundaries = vec![first?];
     boundaries.extend_from_slice(at);

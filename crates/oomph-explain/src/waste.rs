@@ -75,17 +75,13 @@ impl Waste {
         for range in reserved.iter().filter(|range| range.pool == DEFAULT_POOL) {
             *by_stream.entry(range.stream).or_default() += range.size;
         }
-        let stream = by_stream.into_iter().max_by_key(|&(stream, bytes)| (bytes, stream)).map_or(0, |(s, _)| s);
+        let stream =
+            by_stream.into_iter().max_by_key(|&(stream, bytes)| (bytes, stream)).map_or(0, |(s, _)| s);
         Self::seen_by(history, settings, moment, Asker { stream, pool: DEFAULT_POOL, small: None })
     }
 
     /// The same, as seen by who asks for memory.
-    pub fn seen_by(
-        history: &History,
-        settings: &Settings,
-        moment: Moment,
-        asker: Asker,
-    ) -> Self {
+    pub fn seen_by(history: &History, settings: &Settings, moment: Moment, asker: Asker) -> Self {
         let all = &history.allocations;
         let mut waste = Self::default();
         // (address, size, allocation) of everything that lies in a segment, by address.

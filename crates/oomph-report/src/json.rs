@@ -178,7 +178,8 @@ fn finding(finding: &Finding) -> Value {
         "device": finding.device,
         "title": finding.title,
         "details": finding.details,
-        "saving_bytes": finding.saving.as_ref().map_or(0, |saving| saving.bytes),
+        "saving_bytes": finding.saving.as_ref().filter(|saving| !saving.missing).map_or(0, |saving| saving.bytes),
+        "missing_bytes": finding.saving.as_ref().filter(|saving| saving.missing).map(|saving| saving.bytes),
         "saving_basis": finding.saving.as_ref().map(|saving| saving.basis.name()),
         "saving_of": finding.saving.as_ref().map(|saving| saving.of),
         "where": finding.places.iter().map(located).collect::<Vec<_>>(),
@@ -213,21 +214,32 @@ pub fn diff(diff: &Diff, before: &str, after: &str) -> String {
     })))
 }
 
-/// The outcome of `check`.
-pub fn check(check: &Check, file: &str) -> String {
-    let (limit, baseline) = match check.limit {
-        CheckLimit::Most(most) => (most, None),
-        CheckLimit::Baseline { peak, tolerance, most } => {
-            (most, Some(json!({ "peak": peak, "tolerance": tolerance })))
-        }
+/// The outcome of `check`, of one recording or of several.
+pub fn checks(checks: &[Check]) -> String {
+    let one = |check: &Check| {
+        let baseline = match check.limit {
+            CheckLimit::Most(_) => None,
+            CheckLimit::Baseline { peak, tolerance, .. } => {
+                Some(json!({ "peak": peak, "tolerance": tolerance }))
+            }
+        };
+        json!({
+            "file": check.file,
+            "passed": check.passed,
+            "metric": check.metric,
+            "peak": check.peak,
+            "limit": check.most(),
+            "died": check.died,
+            "baseline": baseline,
+        })
     };
-    pretty(&with_version(json!({
-        "file": file,
-        "passed": check.passed,
-        "peak_reserved": check.peak,
-        "limit": limit,
-        "baseline": baseline,
-    })))
+    pretty(&with_version(match checks {
+        [check] => one(check),
+        several => json!({
+            "passed": several.iter().all(|check| check.passed),
+            "checks": several.iter().map(one).collect::<Vec<_>>(),
+        }),
+    }))
 }
 
 /// Rules: their codes, names and documentation.

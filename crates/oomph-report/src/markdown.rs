@@ -1,7 +1,9 @@
 //! For issues and pull requests.
 
 use crate::shared::{Check, CheckLimit, Named, completeness, findings_of, saving, waste_parts, worst};
-use oomph_explain::{Change, DeviceExplanation, Diff, Explanation, Finding, bytes, grouped, percent, printable};
+use oomph_explain::{
+    Change, DeviceExplanation, Diff, Explanation, Finding, bytes, grouped, harmless, percent,
+};
 use std::fmt::Write;
 
 /// One recording, or several.
@@ -21,7 +23,9 @@ pub fn explanation(all: &[Named], lines: usize) -> String {
 }
 
 fn ranks(out: &mut String, all: &[Named]) {
-    out.push_str("| file | device | allocated | reserved | out of memory | findings |\n|---|---:|---:|---:|---|---|\n");
+    out.push_str(
+        "| file | device | allocated | reserved | out of memory | findings |\n|---|---:|---:|---:|---|---|\n",
+    );
     for named in all {
         for device in &named.explanation.devices {
             let codes: Vec<&str> = findings_of(named.explanation, device).map(|f| f.code).collect();
@@ -97,8 +101,9 @@ fn device(out: &mut String, device: &DeviceExplanation, lines: usize) {
     for line in device.lines.iter().take(lines) {
         let _ = writeln!(
             out,
-            "| `{}` | {} | {} | {} | {} |",
+            "| `{}`{} | {} | {} | {} | {} |",
             line.place.short().replace('`', "'").replace('|', "\\|"),
+            line.through.as_ref().map(|through| format!(" → {}", escape(through))).unwrap_or_default(),
             line.kind.name(),
             bytes(line.bytes),
             percent(line.bytes, peak),
@@ -120,9 +125,17 @@ pub fn diff(diff: &Diff, before: &str, after: &str, lines: usize) -> String {
         let _ = writeln!(out, "### Device {}\n", device.ordinal);
         out.push_str("| peak | before | after | change |\n|---|---:|---:|---:|\n");
         for (name, pick) in crate::text::PEAKS {
-            let (from, to) =
-                (device.before.as_ref().map_or(0, |p| pick(p).bytes), device.after.as_ref().map_or(0, |p| pick(p).bytes));
-            let _ = writeln!(out, "| {name} | {} | {} | {} |", bytes(from), bytes(to), crate::text::signed(to as i64 - from as i64));
+            let (from, to) = (
+                device.before.as_ref().map_or(0, |p| pick(p).bytes),
+                device.after.as_ref().map_or(0, |p| pick(p).bytes),
+            );
+            let _ = writeln!(
+                out,
+                "| {name} | {} | {} | {} |",
+                bytes(from),
+                bytes(to),
+                crate::text::signed(to as i64 - from as i64)
+            );
         }
         for (heading, changes) in [("kind", &device.kinds), ("line", &device.lines)] {
             if changes.is_empty() {
@@ -146,22 +159,36 @@ pub fn diff(diff: &Diff, before: &str, after: &str, lines: usize) -> String {
     out
 }
 
-/// The outcome of `check`.
-pub fn check(check: &Check, file: &str) -> String {
-    let verdict = if check.passed { "passed" } else { "**failed**" };
-    let limit = match check.limit {
-        CheckLimit::Most(most) => bytes(most),
-        CheckLimit::Baseline { peak, tolerance, most } => {
-            format!("{} ({} + {}%)", bytes(most), bytes(peak), tolerance * 100.0)
-        }
-    };
-    format!("{}: {verdict}, peak {} of {limit}\n", escape(file), bytes(check.peak))
+/// The outcome of `check`, of one recording or of several.
+pub fn checks(checks: &[Check]) -> String {
+    let mut out = String::from("| file | peak | limit | verdict |\n|---|---:|---:|---|\n");
+    for check in checks {
+        let limit = match check.limit {
+            CheckLimit::Most(most) => bytes(most),
+            CheckLimit::Baseline { peak, tolerance, most } => {
+                format!("{} ({} + {}%)", bytes(most), bytes(peak), tolerance * 100.0)
+            }
+        };
+        let verdict = match (check.passed, check.died) {
+            (true, _) => "ok",
+            (false, true) => "**ran out of memory**",
+            (false, false) => "**over**",
+        };
+        let _ = writeln!(
+            out,
+            "| {} | {} {} | {limit} | {verdict} |",
+            escape(&check.file),
+            bytes(check.peak),
+            check.metric
+        );
+    }
+    out
 }
 
 /// A stranger's text must not become markup.
 fn escape(text: &str) -> String {
     let mut out = String::new();
-    for c in printable(text).chars() {
+    for c in harmless(text).chars() {
         if "\\`*_[]<>|#".contains(c) {
             out.push('\\');
         }

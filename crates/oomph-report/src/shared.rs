@@ -27,14 +27,28 @@ impl Default for TextOptions {
     }
 }
 
-/// The outcome of `check`.
+/// The outcome of `check` for one recording.
 pub struct Check {
-    /// The recording's highest reserved peak.
+    /// The file, as the user gave it.
+    pub file: String,
+    /// Which peak: `reserved` or `allocated`.
+    pub metric: &'static str,
+    /// The highest of all devices.
     pub peak: u64,
     /// What it was held against.
     pub limit: CheckLimit,
+    /// Whether the program ran out of memory and died: then its peak is not what it needs.
+    pub died: bool,
     /// Whether it holds.
     pub passed: bool,
+}
+
+impl Check {
+    pub(crate) fn most(&self) -> u64 {
+        match self.limit {
+            CheckLimit::Most(most) | CheckLimit::Baseline { most, .. } => most,
+        }
+    }
 }
 
 /// What a peak is held against.
@@ -127,6 +141,7 @@ pub(crate) fn next_command(explanation: &Explanation, name: &str) -> String {
     let saves = |finding: &&Finding| finding.saving.as_ref().filter(|s| !s.missing).map_or(0, |s| s.bytes);
     match acted_on.rev().max_by_key(saves) {
         Some(finding) => format!("oomph rule {}", finding.code),
+        None if name == "-" => "oomph rule".to_owned(),
         None => format!("oomph explain --stacks {}", quoted(name)),
     }
 }
@@ -135,5 +150,9 @@ pub(crate) fn next_command(explanation: &Explanation, name: &str) -> String {
 fn quoted(name: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-/+=,@%:".contains(c);
     let clean = oomph_explain::printable(name);
-    if !clean.is_empty() && clean.chars().all(plain) { clean } else { format!("'{}'", clean.replace('\'', "'\\''")) }
+    if !clean.is_empty() && clean.chars().all(plain) {
+        clean
+    } else {
+        format!("'{}'", clean.replace('\'', "'\\''"))
+    }
 }

@@ -3,11 +3,13 @@
 //! Colour marks severity and headings only; every line reads the same without it.
 
 use crate::shared::{
-    Check, CheckLimit, Named, TextOptions, completeness, findings_of, next_command, saving, waste_parts, worst,
+    Check, CheckLimit, Named, TextOptions, completeness, findings_of, next_command, saving, waste_parts,
+    worst,
 };
 use anstyle::{AnsiColor, Style};
 use oomph_explain::{
-    DeviceExplanation, Diff, Explanation, Finding, Outcome, Severity, bytes, grouped, percent, plural, printable,
+    DeviceExplanation, Diff, Explanation, Finding, Outcome, Severity, bytes, grouped, percent, plural,
+    printable,
 };
 use oomph_trace::{Peak, Peaks};
 use std::fmt::Write;
@@ -75,7 +77,11 @@ fn recording(out: &mut String, named: &Named, options: TextOptions) {
         let _ = writeln!(out, "{}: {}", paint(YELLOW, "warning"), printable_line(&warning.message));
     }
     if explanation.devices.is_empty() {
-        let _ = writeln!(out, "{}: there is no event and no segment in this file: recording was off, or no GPU was used", printable(named.name));
+        let _ = writeln!(
+            out,
+            "{}: there is no event and no segment in this file: recording was off, or no GPU was used",
+            printable(named.name)
+        );
         return;
     }
     for (position, device) in explanation.devices.iter().enumerate() {
@@ -85,14 +91,16 @@ fn recording(out: &mut String, named: &Named, options: TextOptions) {
         header(out, named.name, explanation, device);
         let findings: Vec<&Finding> = findings_of(explanation, device).collect();
         if findings.iter().all(|finding| finding.severity > Severity::Warning) {
-            let _ = writeln!(out, "\n{}", paint(GREEN, "Nothing wrong was found."));
+            let scope = if device.completeness.complete { "" } else { " in what was recorded" };
+            let _ = writeln!(out, "\n{}", paint(GREEN, format!("No problem was found{scope}.")));
         }
         for finding in findings {
             self::finding(out, finding, options);
         }
         self::device(out, device, options);
     }
-    let _ = writeln!(out, "\n{} {}", paint(BOLD, "Next:"), paint(CYAN, next_command(explanation, named.name)));
+    let _ =
+        writeln!(out, "\n{} {}", paint(BOLD, "Next:"), paint(CYAN, next_command(explanation, named.name)));
 }
 
 fn header(out: &mut String, name: &str, explanation: &Explanation, device: &DeviceExplanation) {
@@ -222,15 +230,16 @@ fn lines(out: &mut String, device: &DeviceExplanation, options: TextOptions) {
     let _ = writeln!(out, "{}", paint(BOLD, "Held at the peak, by line of your own"));
     for line in device.lines.iter().take(options.lines) {
         let through = line.through.as_ref().map(|name| format!(" → {}", printable(name))).unwrap_or_default();
+        let count = format!("×{}", grouped(line.count));
+        let room = options.width.saturating_sub(COLUMNS_BEFORE_PLACE + 1 + count.chars().count());
+        let place = cut(&(printable_line(&line.place.short()) + &through), room);
         let _ = writeln!(
             out,
-            "  {:>9}  {:>5}  {:<15}  {}{} {}",
+            "  {:>9}  {:>5}  {:<15}  {place} {}",
             bytes(line.bytes),
             percent(line.bytes, peak),
             line.kind.name(),
-            printable_line(&line.place.short()),
-            paint(DIM, through),
-            paint(DIM, format!("×{}", grouped(line.count)))
+            paint(DIM, count)
         );
     }
     rest(out, device.lines.iter().skip(options.lines).map(|line| line.bytes), "line");
@@ -267,7 +276,12 @@ fn rest(out: &mut String, bytes_left: impl Iterator<Item = u64>, noun: &str) {
         sum += part;
     }
     if count > 0 {
-        let _ = writeln!(out, "  {:>9}         {}", bytes(sum), paint(DIM, format!("in {} more", plural(count, noun))));
+        let _ = writeln!(
+            out,
+            "  {:>9}         {}",
+            bytes(sum),
+            paint(DIM, format!("in {} more", plural(count, noun)))
+        );
     }
 }
 
@@ -289,6 +303,17 @@ fn reserved(out: &mut String, device: &DeviceExplanation, options: TextOptions) 
     let _ = writeln!(out, "{}  {}", paint(BOLD, "Not used at the peak"), wrap(&text, options.width, 22, 2));
 }
 
+/// What a row of the table by line has before the place.
+const COLUMNS_BEFORE_PLACE: usize = 37;
+
+/// At most `room` characters.
+fn cut(text: &str, room: usize) -> String {
+    match text.char_indices().nth(room.max(20)) {
+        Some(_) => text.chars().take(room.max(20) - 1).chain(['…']).collect(),
+        None => text.to_owned(),
+    }
+}
+
 fn bar(part: u64, whole: u64) -> String {
     const WIDTH: u64 = 24;
     "█".repeat((part * WIDTH).div_ceil(whole.max(1)).min(WIDTH) as usize)
@@ -306,7 +331,7 @@ fn seconds(value: f64) -> String {
 
 /// One line, whatever a stranger's text holds.
 fn printable_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    oomph_explain::harmless(text)
 }
 
 /// Breaks text between words. `used` columns of the first line are taken; the others are indented.
@@ -355,8 +380,10 @@ pub fn diff(diff: &Diff, before: &str, after: &str, options: TextOptions) -> Str
         }
         let _ = writeln!(out, "\n{}", paint(BOLD, "Peak            before      after     change"));
         for (name, pick) in PEAKS {
-            let (from, to) =
-                (device.before.as_ref().map_or(0, |p| pick(p).bytes), device.after.as_ref().map_or(0, |p| pick(p).bytes));
+            let (from, to) = (
+                device.before.as_ref().map_or(0, |p| pick(p).bytes),
+                device.after.as_ref().map_or(0, |p| pick(p).bytes),
+            );
             let _ = writeln!(
                 out,
                 "  {name:<10} {:>10} {:>10} {:>10}",
@@ -365,9 +392,10 @@ pub fn diff(diff: &Diff, before: &str, after: &str, options: TextOptions) -> Str
                 change(to as i64 - from as i64)
             );
         }
-        for (heading, changes, width) in
-            [("By kind", &device.kinds, usize::MAX), ("By line, at the allocated peak", &device.lines, options.lines)]
-        {
+        for (heading, changes, width) in [
+            ("By kind", &device.kinds, usize::MAX),
+            ("By line, at the allocated peak", &device.lines, options.lines),
+        ] {
             if changes.is_empty() {
                 continue;
             }
@@ -384,14 +412,23 @@ pub fn diff(diff: &Diff, before: &str, after: &str, options: TextOptions) -> Str
                 );
             }
             if changes.len() > width {
-                let _ = writeln!(out, "  {}", paint(DIM, format!("and {} more", plural((changes.len() - width) as u64, "line"))));
+                let _ = writeln!(
+                    out,
+                    "  {}",
+                    paint(DIM, format!("and {} more", plural((changes.len() - width) as u64, "line")))
+                );
             }
         }
         if device.lines.is_empty() {
             out.push_str("Every line holds the same at the peak.\n");
         }
     }
-    let _ = writeln!(out, "\n{} {}", paint(BOLD, "Next:"), paint(CYAN, format!("oomph explain {}", printable(after))));
+    let _ = writeln!(
+        out,
+        "\n{} {}",
+        paint(BOLD, "Next:"),
+        paint(CYAN, format!("oomph explain {}", printable(after)))
+    );
     out
 }
 
@@ -401,22 +438,35 @@ fn change(change: i64) -> String {
     paint(style, format!("{:>10}", signed(change)))
 }
 
-/// The outcome of `check`.
-pub fn check(check: &Check, file: &str) -> String {
-    let verdict = if check.passed { paint(GREEN, "ok") } else { paint(RED, "over") };
-    let limit = match check.limit {
-        CheckLimit::Most(most) => format!("limit {}", bytes(most)),
-        CheckLimit::Baseline { peak, tolerance, most } => {
-            format!("limit {} (baseline {} and {}%)", bytes(most), bytes(peak), tolerance * 100.0)
-        }
-    };
-    let most = match check.limit {
-        CheckLimit::Most(most) | CheckLimit::Baseline { most, .. } => most,
-    };
-    let distance = if check.passed {
-        format!("{} below", bytes(most - check.peak))
-    } else {
-        format!("{} above", bytes(check.peak - most))
-    };
-    format!("{verdict}: {} reserves {} at its peak, {distance} the {limit}\n", printable(file), bytes(check.peak))
+/// The outcome of `check`, of one recording or of several.
+pub fn checks(checks: &[Check]) -> String {
+    let mut out = String::new();
+    for check in checks {
+        let limit = match check.limit {
+            CheckLimit::Most(most) => format!("limit {}", bytes(most)),
+            CheckLimit::Baseline { peak, tolerance, most } => {
+                format!("limit {} (baseline {} and {}%)", bytes(most), bytes(peak), tolerance * 100.0)
+            }
+        };
+        let (file, peak, metric) = (printable(&check.file), bytes(check.peak), check.metric);
+        let distance = bytes(check.peak.abs_diff(check.most()));
+        let _ = match (check.passed, check.died) {
+            (true, _) => writeln!(
+                out,
+                "{}: {file}: {peak} {metric} at the peak, {distance} below the {limit}",
+                paint(GREEN, "ok")
+            ),
+            (false, true) => writeln!(
+                out,
+                "{}: {file}: the program ran out of memory, so what it needs is not known ({peak} {metric} before that, {limit})",
+                paint(RED, "died")
+            ),
+            (false, false) => writeln!(
+                out,
+                "{}: {file}: {peak} {metric} at the peak, {distance} above the {limit}",
+                paint(RED, "over")
+            ),
+        };
+    }
+    out
 }

@@ -12,7 +12,9 @@
 
 use crate::intern::{NO_STACK, StackId};
 use crate::recording::{Action, BlockState, DEFAULT_POOL, Device, Events, PoolId, Recording, Settings};
-use crate::rounding::{MIN_BLOCK, SEGMENT_QUANTUM, SMALL_LIMIT, SMALL_SEGMENT, UNSPLIT_REMAINDER, round_size};
+use crate::rounding::{
+    MIN_BLOCK, SEGMENT_QUANTUM, SMALL_LIMIT, SMALL_SEGMENT, UNSPLIT_REMAINDER, round_size,
+};
 use hashbrown::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -127,6 +129,15 @@ impl Allocations<'_> {
         self.freed[index]
     }
 
+    /// The event at which the program let go of it, if that is in the recording.
+    #[inline]
+    pub fn freeing_event(&self, index: usize) -> Option<usize> {
+        match self.freed[index] {
+            0 | NEVER => None,
+            freed => Some(freed as usize - 1),
+        }
+    }
+
     /// The first moment at which it is back in its pool.
     pub fn completed(&self, index: usize) -> Moment {
         match self.freed[index] {
@@ -220,7 +231,9 @@ impl<'a> History<'a> {
     pub fn allocated_at(&self, moment: Moment) -> u64 {
         match (moment as usize).checked_sub(1) {
             None => self.start.allocated,
-            Some(row) => self.allocated.get(row).map_or(self.end.allocated, |&blocks| u64::from(blocks) * MIN_BLOCK),
+            Some(row) => {
+                self.allocated.get(row).map_or(self.end.allocated, |&blocks| u64::from(blocks) * MIN_BLOCK)
+            }
         }
     }
 
@@ -466,7 +479,7 @@ impl<'a> PoolFinder<'a> {
 
     fn is_small(&self, address: u64, size: u64) -> bool {
         // Pages of the small pool are 2 MiB, of the large pool 20 MiB.
-        self.segment(address).map_or(size % (10 * SEGMENT_QUANTUM) != 0, |segment| segment.small)
+        self.segment(address).map_or(!size.is_multiple_of(10 * SEGMENT_QUANTUM), |segment| segment.small)
     }
 }
 

@@ -10,7 +10,8 @@ pub(crate) fn run(arguments: &Man, printer: &mut Printer) -> anyhow::Result<Outc
     match &arguments.folder {
         Some(folder) => {
             std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
-            clap_mangen::generate_to(Arguments::command(), folder).with_context(|| folder.display().to_string())?;
+            clap_mangen::generate_to(Arguments::command(), folder)
+                .with_context(|| folder.display().to_string())?;
         }
         None => {
             let mut page = Vec::new();

@@ -21,7 +21,8 @@
 //! ## How the numbers come about
 //!
 //! The request, and what the device had free, are measured. Who held what is the state just before the
-//! failure, replayed from the events. What was short is the request less the free memory that it could use.
+//! failure, replayed from the events. What it lacks is the request less the largest
+//! free piece that it could use.
 
 use crate::context::Context;
 use crate::finding::{Finding, Fix, Grade, Severity, bytes, percent};
@@ -94,7 +95,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     {
         finding = finding.because(format!("it happened in step {} of {}", step + 1, steps.count()));
     }
-    finding = finding.at(context.places(alive)).misses(oom.size.saturating_sub(oom.usable_free()).max(1), "for this request to fit");
+    finding = finding.at(context.places(alive)).misses(oom.size.saturating_sub(waste.largest_free), "in one piece, for this request to fit");
     if oom.size > waste.allocated && oom.reason == Reason::OutOfMemory {
         finding = finding
             .because("the request alone is larger than all that was in use: the tensor made there is what does not fit")

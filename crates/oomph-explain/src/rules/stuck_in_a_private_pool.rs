@@ -12,7 +12,7 @@
 //!
 //! ## How the numbers come about
 //!
-//! Measured at the allocated peak: free bytes in segments of private pools. Replaying a graph leaves no events, so what
+//! Measured at the reserved peak: free bytes in segments of private pools. Replaying a graph leaves no events, so what
 //! a replay uses inside its pool is not seen, and counts as free here.
 
 use super::matters;
@@ -22,7 +22,7 @@ use crate::finding::{Basis, Finding, Fix, Grade, Severity, bytes, percent};
 pub(super) const CODE: &str = "OM404";
 
 pub(super) fn check(context: &Context) -> Vec<Finding> {
-    let waste = &context.waste;
+    let waste = &context.waste_at_reserved_peak;
     if !matters(waste.private_pools, waste.reserved, 0.10, 32 << 20) {
         return Vec::new();
     }

@@ -13,18 +13,20 @@
 //!
 //! ## How the numbers come about
 //!
-//! Measured at the allocated peak: free bytes in segments of other streams than the one with the most memory, and blocks
+//! Measured at the reserved or the allocated peak, whichever is worse: free bytes in segments of other streams than the one with the most memory, and blocks
 //! let go but waiting for another stream.
 
 use super::matters;
 use crate::context::Context;
 use crate::finding::{Basis, Finding, Fix, Grade, Severity, bytes, percent};
+use crate::waste::Waste;
 
 pub(super) const CODE: &str = "OM403";
 
 pub(super) fn check(context: &Context) -> Vec<Finding> {
-    let waste = &context.waste;
-    let stuck = waste.other_streams + waste.pending;
+    let stuck_in = |waste: &Waste| waste.other_streams + waste.pending;
+    let waste = [&context.waste_at_reserved_peak, &context.waste].into_iter().max_by_key(|waste| stuck_in(waste));
+    let Some((waste, stuck)) = waste.map(|waste| (waste, stuck_in(waste))) else { return Vec::new() };
     if !matters(stuck, waste.reserved, 0.10, 32 << 20) {
         return Vec::new();
     }

@@ -61,8 +61,11 @@ fn segments(recording: &Recording, out: &mut impl Encoder) -> io::Result<()> {
                 blocks.iter().filter(|block| states.contains(&block.state)).map(|block| block.size).sum()
             };
             let active = [BlockState::Allocated, BlockState::PendingFree];
-            let requested: u64 =
-                blocks.iter().filter(|block| active.contains(&block.state)).map(|block| block.requested).sum();
+            let requested: u64 = blocks
+                .iter()
+                .filter(|block| active.contains(&block.state))
+                .map(|block| block.requested)
+                .sum();
             out.dict(12)?;
             for (key, value) in [
                 ("device", u64::from(device.ordinal)),

@@ -4,7 +4,8 @@ use super::bytes::In;
 use super::{FormatError, Kind, LARGEST_CHUNK, MAGIC, VERSION};
 use crate::intern::{Frame, FrameId};
 use crate::recording::{
-    Action, Annotation, Block, BlockState, Device, Format, Recording, Segment, SettingValue, Source, Stage, Warning,
+    Action, Annotation, Block, BlockState, Device, Format, Recording, Segment, SettingValue, Source, Stage,
+    Warning,
 };
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -288,9 +289,10 @@ fn sparse<T>(
 ) -> Result<(), FormatError> {
     let mut row = rows.start;
     for _ in 0..input.count()? {
-        row = row.checked_add(input.number()?).filter(|row| rows.contains(row)).ok_or(FormatError::Damaged(
-            "a value belongs to an event that is not there",
-        ))?;
+        row = row
+            .checked_add(input.number()?)
+            .filter(|row| rows.contains(row))
+            .ok_or(FormatError::Damaged("a value belongs to an event that is not there"))?;
         column.push((row, value(input)?));
     }
     Ok(())

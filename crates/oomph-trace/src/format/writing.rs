@@ -59,9 +59,7 @@ impl<W: Write> Writer<W> {
     /// Writes the rest, the settings and the final state, and says that the recording is complete.
     pub fn finish(mut self, recording: &Recording) -> Result<W, FormatError> {
         self.append(recording)?;
-        let mut settings = Out::default();
-        settings.0 = settings_json(recording);
-        self.chunk(Kind::Settings, &settings)?;
+        self.chunk(Kind::Settings, &Out(settings_json(recording)))?;
         for device in &recording.devices {
             self.describe(device)?;
             if device.has_final_state {

@@ -477,7 +477,7 @@ impl Assembler {
             return false;
         };
         let end = self.stack.len();
-        if (end - start) % 2 != 0 {
+        if !(end - start).is_multiple_of(2) {
             return false;
         }
         if end > start {
@@ -507,14 +507,11 @@ impl Assembler {
     #[inline]
     fn recognise(&mut self, start: usize, end: usize) -> Option<DictState> {
         // PyTorch writes the telling key first; other writers may not.
-        let telling = |key: Option<StringId>| {
-            matches!(key, Some(known::ACTION | known::FILENAME | known::BLOCKS | known::STATE))
-        };
         let key = self.stack[start].key();
         let key = if key == Some(known::ACTION) {
             key
         } else {
-            (start..end).step_by(2).map(|i| self.stack[i].key()).find(|&key| telling(key)).flatten()
+            (start..end).step_by(2).map(|i| self.stack[i].key()).find(|&key| is_telling(key)).flatten()
         };
         match key? {
             known::ACTION => self.take_event(start, end),
@@ -625,12 +622,9 @@ impl Assembler {
     /// Takes back what a row that is not to be had put into sparse columns.
     fn drop_sparse(&mut self, row: u32) {
         let events = &mut self.events;
-        for column in [
-            &mut events.compile_context,
-            &mut events.metadata,
-            &mut events.category,
-            &mut events.forward,
-        ] {
+        for column in
+            [&mut events.compile_context, &mut events.metadata, &mut events.category, &mut events.forward]
+        {
             column.truncate(column.partition_point(|&(r, _)| r < row));
         }
         events.pool.truncate(events.pool.partition_point(|&(r, _)| r < row));
@@ -770,7 +764,12 @@ impl Assembler {
     }
 
     /// Gives blocks their addresses (old files have none) and drops what lies outside the segment.
-    fn place_blocks(&mut self, address: u64, size: u64, rows: std::ops::Range<usize>) -> std::ops::Range<usize> {
+    fn place_blocks(
+        &mut self,
+        address: u64,
+        size: u64,
+        rows: std::ops::Range<usize>,
+    ) -> std::ops::Range<usize> {
         let mut offset = 0u64;
         for row in rows.clone() {
             let Some(end) = offset.checked_add(self.blocks[row].size).filter(|&end| end <= size) else {
@@ -864,9 +863,12 @@ impl Assembler {
                     self.fold_unfinished(mark, false);
                     self.append_items(mark);
                 }
+                Some(View::Dict(_)) if self.is_one_thing(mark) => {
+                    self.stack.truncate(mark - 1); // an event, frame, block or segment is whole or not there
+                }
                 Some(View::Dict(_)) => {
                     self.fold_unfinished(mark, true);
-                    if (self.stack.len() - mark) % 2 != 0 {
+                    if !(self.stack.len() - mark).is_multiple_of(2) {
                         self.stack.pop();
                     }
                     self.set_items(mark);
@@ -876,6 +878,12 @@ impl Assembler {
         }
         self.fold_unfinished(0, false);
         self.stack.truncate(1);
+    }
+
+    /// Whether the unfinished dictionary `start..` is an event, a frame, a block or a segment.
+    fn is_one_thing(&self, start: usize) -> bool {
+        let keys = || self.stack[start..].iter().step_by(2).map(|value| value.key());
+        keys().any(is_telling) || keys().any(|key| matches!(key, Some(known::TOTAL_SIZE | known::NAME)))
     }
 
     /// A list of one element is written as list, element, APPEND: if the file ends before the APPEND, the
@@ -942,6 +950,13 @@ impl Assembler {
         Ok(self.into_recording(top_level, format, truncated))
     }
 
+    fn is_empty_dict(&self, value: Value) -> bool {
+        match value.view() {
+            View::Dict(dict) => matches!(self.dicts.get(dict as usize), Some(DictState::Empty)),
+            _ => false,
+        }
+    }
+
     fn list_is_empty(&self, value: Value) -> bool {
         match value.view() {
             View::List(list) => matches!(self.lists.get(list as usize), Some(ListState::Empty)),
@@ -972,6 +987,7 @@ impl Assembler {
                                 self.skipped.shared += 1;
                             }
                         }
+                        _ if self.is_empty_dict(item) => {} // where a file was cut off
                         _ if kind == Rows::Events => self.skipped.events += 1,
                         _ => self.skipped.segments += 1,
                     }
@@ -1161,13 +1177,13 @@ impl Recording {
     fn warn_skipped(&mut self, skipped: &Skipped, has_host: bool) {
         let mut warn = |count: u64, code, what: &str| {
             if count > 0 {
-                self.warnings.push(Warning { code, message: format!("{count} {what}") });
+                self.warnings.push(Warning { code, message: format!("passed over {count} {what}") });
             }
         };
-        warn(skipped.events, "bad-events", "events have a size that cannot be, or none, and were passed over");
-        warn(skipped.segments, "bad-segments", "segments make no sense and were passed over");
-        warn(skipped.blocks, "bad-blocks", "blocks lie outside their segment or make no sense and were passed over");
-        warn(skipped.shared, "shared-rows", "rows stand in the file more than once and were read once");
+        warn(skipped.events, "bad-events", "of the events: their size cannot be, or is missing");
+        warn(skipped.segments, "bad-segments", "of the segments: they make no sense");
+        warn(skipped.blocks, "bad-blocks", "of the blocks: they lie outside their segment, or make no sense");
+        warn(skipped.shared, "shared-rows", "rows that stand in the file more than once");
         if has_host {
             self.warnings.push(Warning {
                 code: "host-memory",
@@ -1189,7 +1205,9 @@ impl Settings {
             ("expandable_segments", SettingValue::Bool(on)) => self.expandable_segments = *on,
             ("roundup_power2_divisions", SettingValue::Table(table)) => {
                 for (interval, divisions) in table {
-                    let Some(mib) = interval.parse::<u64>().ok().filter(|m| m.is_power_of_two()) else { continue };
+                    let Some(mib) = interval.parse::<u64>().ok().filter(|m| m.is_power_of_two()) else {
+                        continue;
+                    };
                     if let Some(slot) = self.roundup_power2_divisions.get_mut(mib.ilog2() as usize) {
                         *slot = u32::try_from(*divisions).unwrap_or(0);
                     }
@@ -1237,6 +1255,12 @@ impl Events {
             forward: sparse(&self.forward, rows),
         }
     }
+}
+
+/// Keys that tell what a dictionary is.
+#[inline]
+fn is_telling(key: Option<StringId>) -> bool {
+    matches!(key, Some(known::ACTION | known::FILENAME | known::BLOCKS | known::STATE))
 }
 
 #[inline]

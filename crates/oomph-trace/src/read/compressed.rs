@@ -61,8 +61,9 @@ pub(super) fn unpack(
     let unpacked: Box<dyn Read + Send> = match compression {
         Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(counted)),
         Compression::Xz => {
-            let stream = liblzma::stream::Stream::new_stream_decoder(XZ_MEMORY, liblzma::stream::CONCATENATED)
-                .map_err(io::Error::from)?;
+            let stream =
+                liblzma::stream::Stream::new_stream_decoder(XZ_MEMORY, liblzma::stream::CONCATENATED)
+                    .map_err(io::Error::from)?;
             Box::new(liblzma::bufread::XzDecoder::new_stream(counted, stream))
         }
         Compression::Zstd => {
@@ -99,7 +100,10 @@ impl Read for Bounded {
             Ok(n) => n,
             // Cut off, or damaged from here on: what came before is still good.
             Err(error) if error.kind() != io::ErrorKind::Interrupted && self.length > 0 => return Ok(0),
-            Err(error) => return Err(error),
+            Err(error) => {
+                let what = format!("the compressed file is damaged or cut off at its beginning ({error})");
+                return Err(io::Error::new(error.kind(), what));
+            }
         };
         self.length += n as u64;
         let packed = self.state.packed.load(Ordering::Relaxed);

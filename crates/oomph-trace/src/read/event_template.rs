@@ -203,7 +203,8 @@ impl EventTemplate {
             event.action = self.action(slot, memo)?;
             rest = rest.get(length..)?;
             event.address = take_int(&mut rest, address)? as u64;
-            event.size = u64::try_from(take_int(&mut rest, size)?).ok().filter(|&size| size <= LARGEST_SIZE)?;
+            event.size =
+                u64::try_from(take_int(&mut rest, size)?).ok().filter(|&size| size <= LARGEST_SIZE)?;
             event.stream = take_int(&mut rest, stream)?;
             event.time = take_int(&mut rest, time)?;
             next = USUAL_START.len();
@@ -336,7 +337,8 @@ fn int(bytes: &[u8]) -> Option<(i64, usize)> {
     match head[0] {
         op::LONG1 if (1..=8).contains(&head[1]) => {
             let unused = 64 - 8 * u32::from(head[1]);
-            let raw = u64::from_le_bytes([head[2], head[3], head[4], head[5], head[6], head[7], head[8], head[9]]);
+            let raw =
+                u64::from_le_bytes([head[2], head[3], head[4], head[5], head[6], head[7], head[8], head[9]]);
             Some((((raw << unused) as i64) >> unused, 2 + usize::from(head[1])))
         }
         op::BININT1 => Some((i64::from(head[1]), 2)),

@@ -22,9 +22,11 @@ pub(super) fn read(source: impl Read) -> Result<Recording, ReadError> {
         Err(error) if error.is_eof() => {
             let place = (error.line(), error.column());
             assembler.close_what_is_open();
-            let mut recording = assembler
-                .finish(Format::TorchJson, true)
-                .map_err(|_| ReadError::Json { line: place.0, column: place.1, what: error.to_string() })?;
+            let mut recording = assembler.finish(Format::TorchJson, true).map_err(|_| ReadError::Json {
+                line: place.0,
+                column: place.1,
+                what: error.to_string(),
+            })?;
             recording.warnings.insert(0, super::truncation_warning(place.1 as u64));
             Ok(recording)
         }

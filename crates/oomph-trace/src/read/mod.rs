@@ -67,7 +67,9 @@ pub enum ReadError {
         what: &'static str,
     },
     /// The file ends before anything useful.
-    #[error("the file ends at byte {offset}, before any event or segment: it was cut off while being written")]
+    #[error(
+        "the file ends at byte {offset}, before any event or segment: it was cut off while being written"
+    )]
     TruncatedTooEarly {
         /// Where.
         offset: u64,
@@ -179,8 +181,11 @@ fn skip_to_text(source: impl Read) -> impl Read {
     source
 }
 
+/// A stream whose first bytes were read and put back.
+type Peeked<R> = io::Chain<io::Cursor<Vec<u8>>, R>;
+
 /// The first bytes, and a stream that still has them.
-fn peek<R: Read>(mut source: R, length: usize) -> io::Result<(Vec<u8>, io::Chain<io::Cursor<Vec<u8>>, R>)> {
+fn peek<R: Read>(mut source: R, length: usize) -> io::Result<(Vec<u8>, Peeked<R>)> {
     let mut head = Vec::with_capacity(length);
     source.by_ref().take(length as u64).read_to_end(&mut head)?;
     Ok((head.clone(), io::Cursor::new(head).chain(source)))

@@ -191,7 +191,8 @@ impl Machine {
                 op::BINGET | op::LONG_BINGET => {
                     let (slot, length) = get_operand(bytes, p);
                     need!(length);
-                    let value = memo.get(slot).ok_or_else(|| malformed("a memo slot is read before it is set"))?;
+                    let value =
+                        memo.get(slot).ok_or_else(|| malformed("a memo slot is read before it is set"))?;
                     assembler.push(value);
                     length
                 }
@@ -363,8 +364,10 @@ impl Machine {
                     1
                 }
                 op::EMPTY_TUPLE | op::TUPLE1 | op::TUPLE2 | op::TUPLE3 => {
-                    let elements = if opcode == op::EMPTY_TUPLE { 0 } else { usize::from(opcode - op::TUPLE1) + 1 };
-                    let start = assembler.above_mark(elements).ok_or_else(|| malformed("a tuple of too little"))?;
+                    let elements =
+                        if opcode == op::EMPTY_TUPLE { 0 } else { usize::from(opcode - op::TUPLE1) + 1 };
+                    let start =
+                        assembler.above_mark(elements).ok_or_else(|| malformed("a tuple of too little"))?;
                     assembler.close_tuple(start);
                     1
                 }
@@ -759,7 +762,7 @@ mod tests {
 
     #[test]
     fn a_run_of_memo_reads_is_recognised_in_every_writers_form() {
-        for prefix in [&b"]\x94("[..], &b"](" [..], &b"]q\x05("[..], &b"]r\x05\0\0\0("[..]] {
+        for prefix in [&b"]\x94("[..], &b"]("[..], &b"]q\x05("[..], &b"]r\x05\0\0\0("[..]] {
             let bytes = [prefix, b"h\x01j\x02\0\0\0e."].concat();
             let run = StackRun::at(&bytes).unwrap();
             assert_eq!(run.gets, b"h\x01j\x02\0\0\0");

@@ -1,0 +1,59 @@
+# Two commands do all set-up on a machine with Rust, Python 3.10+, gcc and make:
+#   make demo    build, and explain a real out-of-memory recording
+#   make test    every test
+# The others are for working on oomph: make bench, fuzz, lint, docs.
+
+SHELL := /bin/sh
+PYTHON ?= python3
+VENV := .venv
+VENV_PYTHON := $(VENV)/bin/python
+OOMPH := target/release/oomph
+FUZZ_SECONDS ?= 600
+
+.PHONY: demo test lint rust-test python-test bench fuzz deny clean
+
+demo:
+	cargo build --release --locked
+	@echo
+	@# Exit code 1 means that something was found, which is what this is about.
+	@$(OOMPH) explain examples/out_of_memory.pickle.xz || [ $$? -eq 1 ]
+	@echo
+	@echo "That was: $(OOMPH) explain examples/out_of_memory.pickle.xz"
+
+test: lint rust-test python-test
+
+lint:
+	cargo fmt --all -- --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+
+rust-test:
+	cargo test --workspace --locked
+
+python-test: $(VENV)/.ready
+	cargo build --locked
+	$(VENV_PYTHON) -m pytest -q tests/python
+
+# uv makes the environment in seconds where pip takes minutes; it comes from PyPI like everything else.
+$(VENV)/.ready: tests/python/requirements.txt
+	$(PYTHON) -m venv $(VENV) || { apt-get update -q && apt-get install -y -q python3-venv && $(PYTHON) -m venv $(VENV); }
+	$(VENV_PYTHON) -m pip install -q --disable-pip-version-check uv
+	$(VENV_PYTHON) -m uv pip install -q --python $(VENV_PYTHON) -r tests/python/requirements.txt
+	touch $@
+
+bench:
+	cargo build --release --locked
+	$(PYTHON) bench/run.py --check
+
+# Needs cargo-fuzz (cargo install cargo-fuzz). RUSTC_BOOTSTRAP lets the stable compiler instrument code.
+fuzz:
+	cargo build --release --locked
+	fuzz/seed.sh
+	cd fuzz && RUSTC_BOOTSTRAP=1 cargo fuzz run --release --sanitizer none any_bytes_are_read_or_refused -- \
+		-max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 -timeout=10 -max_len=200000
+
+# Needs cargo-deny (cargo install cargo-deny).
+deny:
+	cargo deny check
+
+clean:
+	rm -rf target $(VENV) bench/data fuzz/target fuzz/corpus

@@ -1,0 +1,232 @@
+//! The command as a user meets it: exit code, stdout and stderr of every verb, as snapshots.
+//!
+//! `INSTA_UPDATE=always cargo test -p oomph-cli` writes them anew; read the difference before you commit it.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // a test fails by panicking
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+fn root() -> PathBuf {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).canonicalize().unwrap()
+}
+
+fn oomph(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_oomph"));
+    command.args(arguments).current_dir(root().join("fixtures/h200"));
+    for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "FORCE_COLOR", "COLUMNS"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// Exit code and both streams in one text.
+fn run(arguments: &[&str]) -> String {
+    shown(oomph(arguments).output().unwrap())
+}
+
+fn shown(output: std::process::Output) -> String {
+    format!(
+        "exit {}\n--- stdout\n{}--- stderr\n{}",
+        output.status.code().unwrap_or(-1),
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
+}
+
+macro_rules! snapshots {
+    ($($name:ident: $arguments:expr;)*) => {
+        $(#[test]
+        fn $name() {
+            let arguments: &[&str] = &$arguments;
+            insta::with_settings!({ description => format!("oomph {}", arguments.join(" ")), omit_expression => true }, {
+                insta::assert_snapshot!(stringify!($name), run(arguments));
+            });
+        })*
+    };
+}
+
+snapshots! {
+    explain_an_out_of_memory: ["explain", "leak_history8-cap4.0.pickle.xz"];
+    explain_fragmentation: ["explain", "seed_fragment4-cap0.55.pickle.xz"];
+    explain_nothing_wrong: ["explain", "gpt24-bf16.pickle.xz"];
+    explain_a_ring_buffer: ["explain", "ring.pickle.xz"];
+    explain_the_final_state_only: ["explain", "plain_segments_only.pickle.xz"];
+    explain_two_devices: ["explain", "../shapes/two_devices.pickle"];
+    explain_a_file_cut_off: ["explain", "../shapes/truncated_60.pickle"];
+    explain_stacks: ["explain", "--stacks", "--lines", "2", "logits.pickle.xz"];
+    explain_in_json: ["explain", "--format", "json", "big_temp.pickle.xz"];
+    explain_in_markdown: ["explain", "--format", "markdown", "eval_grad.pickle.xz"];
+    explain_in_colour: ["explain", "--color", "always", "eval_grad.pickle.xz"];
+    explain_several_ranks: ["explain", "plain.pickle.xz", "real_oom.pickle.xz", "logits.pickle.xz"];
+    explain_several_ranks_in_markdown: ["explain", "--format", "markdown", "--lines", "2", "plain.pickle.xz", "real_oom.pickle.xz"];
+    explain_one_good_file_and_two_bad: ["explain", "mlp64.pickle.xz", "no-such-file.pickle", "truth.jsonl"];
+    explain_refuses_code: ["explain", "../../attacks/code_global_reduce.pickle"];
+    explain_a_folder: ["explain", "."];
+    explain_an_empty_file: ["explain", "../../attacks/empty.pickle"];
+    diff_two_optimizers: ["diff", "foreach.pickle.xz", "fused.pickle.xz"];
+    diff_in_json: ["diff", "--format", "json", "foreach.pickle.xz", "fused.pickle.xz"];
+    diff_in_markdown: ["diff", "--format", "markdown", "foreach.pickle.xz", "fused.pickle.xz"];
+    diff_of_the_same: ["diff", "plain.pickle.xz", "plain_protocol5.pickle.xz"];
+    check_below: ["check", "mlp64.pickle.xz", "--max-peak", "150MB"];
+    check_above: ["check", "mlp64.pickle.xz", "--max-peak", "100MiB"];
+    check_exactly: ["check", "mlp64.pickle.xz", "--max-peak", "146800640"];
+    check_one_byte_above: ["check", "mlp64.pickle.xz", "--max-peak", "146800639"];
+    check_against_a_baseline: ["check", "foreach.pickle.xz", "--baseline", "fused.pickle.xz", "--tolerance", "2%"];
+    check_against_a_baseline_in_json: ["check", "fused.pickle.xz", "--baseline", "foreach.pickle.xz", "--format", "json"];
+    check_allocated: ["check", "mlp64.pickle.xz", "--max-peak", "133488128", "--peak", "allocated"];
+    check_an_incomplete_recording: ["check", "ring.pickle.xz", "--max-peak", "1GiB"];
+    check_several_ranks: ["check", "plain.pickle.xz", "mlp64.pickle.xz", "real_oom.pickle.xz", "--max-peak", "120MiB"];
+    check_several_ranks_in_markdown: ["check", "plain.pickle.xz", "mlp64.pickle.xz", "--max-peak", "120MiB", "--format", "markdown"];
+    check_a_run_that_died: ["check", "real_oom.pickle.xz", "--max-peak", "2GiB"];
+    check_without_a_limit: ["check", "mlp64.pickle.xz"];
+    check_with_a_bad_size: ["check", "mlp64.pickle.xz", "--max-peak", "lots"];
+    rule_list: ["rule"];
+    rule_one: ["rule", "om201"];
+    rule_unknown: ["rule", "OM999"];
+    convert_to_what: ["convert", "mlp64.pickle.xz", "-o", "somewhere"];
+    help: ["--help"];
+    help_explain: ["explain", "--help"];
+    help_check: ["check", "--help"];
+    help_convert: ["convert", "--help"];
+    no_verb: [];
+}
+
+#[test]
+fn explain_reads_stdin() {
+    let bytes = std::fs::read(root().join("fixtures/h200/mlp64.pickle.xz")).unwrap();
+    let mut child = oomph(&["explain", "--format", "json", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(&bytes).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(value["devices"][0]["peak"]["reserved"], 146_800_640);
+}
+
+#[test]
+fn json_has_the_keys_that_scripts_rely_on() {
+    let output = oomph(&["explain", "--format", "json", "leak_history8-cap4.0.pickle.xz"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(value["schema_version"], 1);
+    let device = &value["devices"][0];
+    assert_eq!(device["peak"]["reserved"], 4_288_675_840u64);
+    assert_eq!(device["peak"]["allocated"], 4_251_089_408u64);
+    assert!(device["peak"]["requested"].is_u64());
+    assert_eq!(device["events"], 1385);
+    let ooms = device["ooms"].as_array().unwrap();
+    assert_eq!(ooms.len(), 19);
+    assert_eq!(ooms[18]["fatal"], true);
+    assert_eq!(ooms[18]["size"], 33_554_432);
+    assert_eq!(ooms[18]["reason"], "out_of_memory");
+    for finding in value["findings"].as_array().unwrap() {
+        assert!(
+            finding["code"].is_string() && finding["saving_bytes"].is_u64() && finding["where"].is_array()
+        );
+    }
+    assert_eq!(value["findings"][1]["code"], "OM201");
+    assert_eq!(value["findings"][1]["where"][0]["line"], 195);
+}
+
+#[test]
+fn convert_makes_what_can_be_read_and_never_half_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let peak = |file: &str| {
+        let output = oomph(&["explain", "--format", "json", file]).output().unwrap();
+        let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        value["devices"][0]["peak"].clone()
+    };
+    let original = peak("logits.pickle.xz");
+    for name in ["a.oomph", "a.json", "a.pickle"] {
+        let output = oomph(&["convert", "logits.pickle.xz", "-o", &path(name)]).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", shown(output));
+        assert_eq!(peak(&path(name)), original, "{name}");
+    }
+    // What exists is kept, unless told otherwise.
+    let before = std::fs::read(path("a.oomph")).unwrap();
+    let again = oomph(&["convert", "plain.pickle.xz", "-o", &path("a.oomph")]).output().unwrap();
+    assert_eq!(again.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&again.stderr).contains("--force"));
+    assert_eq!(std::fs::read(path("a.oomph")).unwrap(), before);
+    let forced = oomph(&["convert", "plain.pickle.xz", "-o", &path("a.oomph"), "--force"]).output().unwrap();
+    assert_eq!(forced.status.code(), Some(0));
+    assert_ne!(std::fs::read(path("a.oomph")).unwrap(), before);
+    // A conversion that fails leaves nothing behind.
+    let failed = oomph(&["convert", "truth.jsonl", "-o", &path("b.oomph")]).output().unwrap();
+    assert_eq!(failed.status.code(), Some(2));
+    let mut names: Vec<_> = std::fs::read_dir(folder.path())
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["a.json", "a.oomph", "a.pickle"]);
+}
+
+/// A disk that fills while a file is written: an error, and nothing left behind.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_an_error_and_leaves_nothing() {
+    let output = oomph(&["convert", "logits.pickle.xz", "--to", "json", "-o", "/dev/full", "--force"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", shown(output));
+    use std::os::unix::fs::FileTypeExt;
+    assert!(
+        Path::new("/dev/full").metadata().unwrap().file_type().is_char_device(),
+        "a device is not replaced"
+    );
+    let piped = Command::new("sh")
+        .args(["-c", "\"$0\" explain mlp64.pickle.xz > /dev/full", env!("CARGO_BIN_EXE_oomph")])
+        .current_dir(root().join("fixtures/h200"))
+        .output()
+        .unwrap();
+    assert_eq!(piped.status.code(), Some(2), "{}", shown(piped));
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_failure() {
+    let output = Command::new("sh")
+        .args([
+            "-c",
+            "\"$0\" explain --stacks --lines 100 generate8.pickle.xz | head -n 1; exit ${PIPESTATUS:-0}",
+            env!("CARGO_BIN_EXE_oomph"),
+        ])
+        .current_dir(root().join("fixtures/h200"))
+        .output()
+        .unwrap();
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("panicked"), "{}", shown(output));
+}
+
+#[test]
+fn completions_and_manual_pages_are_made() {
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        let output = oomph(&["completions", shell]).output().unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        assert!(String::from_utf8_lossy(&output.stdout).contains("explain"), "{shell}");
+    }
+    let page = oomph(&["man"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&page.stdout).contains(".TH oomph"));
+    let folder = tempfile::tempdir().unwrap();
+    let written = oomph(&["man", "--folder", &folder.path().display().to_string()]).output().unwrap();
+    assert_eq!(written.status.code(), Some(0));
+    assert!(folder.path().join("oomph-explain.1").exists());
+}
+
+#[test]
+fn colour_is_used_only_where_it_is_wanted() {
+    let escapes = |command: &mut Command| command.output().unwrap().stdout.contains(&0x1b);
+    assert!(!escapes(&mut oomph(&["explain", "plain.pickle.xz"])), "not on a pipe");
+    assert!(escapes(&mut oomph(&["explain", "--color", "always", "plain.pickle.xz"])));
+    assert!(!escapes(oomph(&["explain", "plain.pickle.xz"]).env("NO_COLOR", "1")));
+    assert!(
+        !escapes(&mut oomph(&["explain", "--color", "always", "--format", "json", "plain.pickle.xz"])),
+        "JSON has none"
+    );
+}

@@ -1,0 +1,245 @@
+//! Lifetimes against a model that knows everything, and readers against damaged files.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // a test fails by panicking
+
+use oomph_trace::rounding::{MIB, SMALL_LIMIT, UNSPLIT_REMAINDER, round_size};
+use oomph_trace::{
+    Action, Block, BlockState, Device, Events, History, Recording, Segment, Settings, read_bytes,
+};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+/// A small allocator that places blocks first-fit in its segments with PyTorch's splitting rule, and remembers their true
+/// sizes. It is independent of the code under test: it works from what it did, not from events.
+#[derive(Default)]
+struct Model {
+    events: Events,
+    /// address → (size, segment is small)
+    segments: BTreeMap<u64, (u64, bool)>,
+    /// address → (true size, requested)
+    blocks: BTreeMap<u64, (u64, u64)>,
+    next_segment: u64,
+    allocated: u64,
+    requested: u64,
+    reserved: u64,
+    peak: (u64, u64, u64),
+    after_each: Vec<u64>,
+}
+
+impl Model {
+    fn event(&mut self, action: Action, address: u64, size: u64) {
+        self.events.action.push(action);
+        self.events.address.push(address);
+        self.events.size.push(size);
+        self.events.stream.push(0);
+        self.events.stack.push(0);
+        self.events.time.push(self.events.action.len() as i64);
+        self.peak.0 = self.peak.0.max(self.allocated);
+        self.peak.1 = self.peak.1.max(self.requested);
+        self.peak.2 = self.peak.2.max(self.reserved);
+        self.after_each.push(self.allocated);
+    }
+
+    /// The free ranges of a segment.
+    fn holes(&self, start: u64, size: u64) -> Vec<(u64, u64)> {
+        let mut holes = Vec::new();
+        let mut position = start;
+        for (&address, &(length, _)) in self.blocks.range(start..start + size) {
+            if address > position {
+                holes.push((position, address - position));
+            }
+            position = address + length;
+        }
+        if position < start + size {
+            holes.push((position, start + size - position));
+        }
+        holes
+    }
+
+    fn alloc(&mut self, requested: u64) {
+        let rounded = round_size(requested, &Settings::default());
+        let small = rounded <= SMALL_LIMIT;
+        let hole = (self.segments.iter())
+            .filter(|(_, (_, is_small))| *is_small == small)
+            .flat_map(|(&start, &(size, _))| self.holes(start, size))
+            .find(|&(_, length)| length >= rounded);
+        let (address, length) = hole.unwrap_or_else(|| {
+            let size = oomph_trace::rounding::segment_size(rounded);
+            let start = 0x7000_0000_0000 + self.next_segment;
+            self.next_segment += size + 64 * MIB;
+            self.segments.insert(start, (size, small));
+            self.reserved += size;
+            self.event(Action::SegmentAlloc, start, size);
+            (start, size)
+        });
+        let remainder = length - rounded;
+        let split = if small { remainder >= 512 } else { remainder > UNSPLIT_REMAINDER };
+        let size = if split { rounded } else { length };
+        self.blocks.insert(address, (size, requested));
+        self.allocated += size;
+        self.requested += requested;
+        self.event(Action::Alloc, address, requested);
+    }
+
+    fn free(&mut self, pick: usize) {
+        let Some((&address, &(size, requested))) = self.blocks.iter().nth(pick % self.blocks.len().max(1))
+        else {
+            return;
+        };
+        self.allocated -= size;
+        self.event(Action::FreeRequested, address, requested);
+        self.requested -= requested;
+        self.blocks.remove(&address);
+        self.event(Action::FreeCompleted, address, requested);
+    }
+
+    fn empty_cache(&mut self) {
+        let free: Vec<u64> = (self.segments.iter())
+            .filter(|&(&start, &(size, _))| self.blocks.range(start..start + size).next().is_none())
+            .map(|(&start, _)| start)
+            .collect();
+        for start in free {
+            let (size, _) = self.segments.remove(&start).unwrap();
+            self.reserved -= size;
+            self.event(Action::SegmentFree, start, size);
+        }
+    }
+
+    /// The recording, without its first `forgotten` events, as a ring buffer leaves it.
+    fn recording(&self, forgotten: usize) -> Recording {
+        let mut device = Device { streams: vec![0], has_final_state: true, ..Device::default() };
+        for (&start, &(size, small)) in &self.segments {
+            let first = device.blocks.len();
+            let mut position = start;
+            let mut push = |address: u64, size: u64, requested: u64, state: BlockState| {
+                device.blocks.push(Block { address, size, requested, state, stack: 0 });
+            };
+            for (&address, &(length, requested)) in self.blocks.range(start..start + size) {
+                if address > position {
+                    push(position, address - position, 0, BlockState::Free);
+                }
+                push(address, length, requested, BlockState::Allocated);
+                position = address + length;
+            }
+            if position < start + size {
+                push(position, start + size - position, 0, BlockState::Free);
+            }
+            let blocks = first..device.blocks.len();
+            device.segments.push(Segment { address: start, size, small, blocks, ..Segment::default() });
+        }
+        let cut = |column: &[u64]| column[forgotten..].to_vec();
+        device.events = Events {
+            action: self.events.action[forgotten..].to_vec(),
+            address: cut(&self.events.address),
+            size: cut(&self.events.size),
+            stream: self.events.stream[forgotten..].to_vec(),
+            stack: self.events.stack[forgotten..].to_vec(),
+            time: self.events.time[forgotten..].to_vec(),
+            ..Events::default()
+        };
+        Recording { devices: vec![device], ..Recording::default() }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Alloc(u64),
+    Free(usize),
+    EmptyCache,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let size = prop_oneof![1u64..2000, 1u64..2 * MIB, MIB..30 * MIB];
+    let step = prop_oneof![
+        6 => size.prop_map(Step::Alloc),
+        4 => any::<usize>().prop_map(Step::Free),
+        1 => Just(Step::EmptyCache),
+    ];
+    prop::collection::vec(step, 1..120)
+}
+
+fn run(steps: &[Step]) -> Model {
+    let mut model = Model::default();
+    for step in steps {
+        match *step {
+            Step::Alloc(size) => model.alloc(size),
+            Step::Free(pick) => model.free(pick),
+            Step::EmptyCache => model.empty_cache(),
+        }
+    }
+    model
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn a_whole_recording_gives_the_true_sizes(steps in steps()) {
+        let model = run(&steps);
+        let recording = model.recording(0);
+        let history = History::of(&recording, &recording.devices[0]);
+        prop_assert_eq!(history.contradictions, 0);
+        prop_assert_eq!(history.mismatches, 0);
+        prop_assert_eq!(
+            (history.peak.allocated.bytes, history.peak.requested.bytes, history.peak.reserved.bytes),
+            model.peak
+        );
+        for (row, &allocated) in model.after_each.iter().enumerate() {
+            prop_assert_eq!(history.allocated_at(row as u32 + 1), allocated);
+        }
+        let alive: u64 = history.alive_at(model.events.len() as u32).iter().map(|&i| history.allocations.size(i as usize)).sum();
+        prop_assert_eq!(alive, model.allocated);
+        let reserved: u64 = history.reserved_at(model.events.len() as u32).iter().map(|r| r.size).sum();
+        prop_assert_eq!(reserved, model.reserved);
+    }
+
+    #[test]
+    fn a_forgotten_beginning_is_rebuilt_from_the_end(steps in steps(), share in 0.0f64..1.0) {
+        let model = run(&steps);
+        let forgotten = (model.events.len() as f64 * share) as usize;
+        let recording = model.recording(forgotten);
+        let history = History::of(&recording, &recording.devices[0]);
+        prop_assert_eq!(history.contradictions, 0);
+        // Reserved is exact; requested too; allocated may lack only what is said.
+        let reserved: u64 = history.reserved_at(0).iter().map(|r| r.size).sum();
+        let before: u64 = (0..forgotten).map(|row| match model.events.action[row] {
+            Action::SegmentAlloc => model.events.size[row] as i64,
+            Action::SegmentFree => -(model.events.size[row] as i64),
+            _ => 0,
+        }).sum::<i64>() as u64;
+        prop_assert_eq!(reserved, before);
+        prop_assert_eq!(history.end.requested, model.requested);
+        for (row, &allocated) in model.after_each[forgotten..].iter().enumerate() {
+            let found = history.allocated_at(row as u32 + 1);
+            prop_assert!(found <= allocated && allocated <= found + history.uncertainty, "{} {} {}", found, allocated, history.uncertainty);
+        }
+    }
+
+    #[test]
+    fn the_peak_without_blocks_is_what_a_run_without_them_gives(steps in steps(), every in 2usize..5) {
+        let model = run(&steps);
+        let recording = model.recording(0);
+        let history = History::of(&recording, &recording.devices[0]);
+        let dropped: Vec<u32> = (0..history.allocations.len() as u32).filter(|i| (*i as usize).is_multiple_of(every)).collect();
+        let expected = (0..=model.events.len() as u32).map(|moment| {
+            let gone: u64 = dropped.iter().filter(|&&i| history.allocations.alive(i as usize, moment)).map(|&i| history.allocations.size(i as usize)).sum();
+            history.allocated_at(moment) - gone
+        }).max().unwrap();
+        prop_assert_eq!(history.peak_without(&dropped).bytes, expected);
+    }
+
+    #[test]
+    fn a_damaged_snapshot_is_read_or_refused(at in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8)) {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/shapes/protocol4.pickle");
+        let mut bytes = std::fs::read(path).unwrap();
+        for (index, value) in at {
+            let index = index.index(bytes.len());
+            bytes[index] = value;
+        }
+        if let Ok(recording) = read_bytes(&bytes) {
+            for device in &recording.devices {
+                History::of(&recording, device);
+            }
+        }
+    }
+}
