@@ -170,6 +170,9 @@ enum Rows {
     Segments,
 }
 
+/// No machine has more GPUs; a file that says so would cost an analysis for each.
+const MOST_DEVICES: usize = 256;
+
 /// What was passed over, by reason.
 #[derive(Default)]
 struct Skipped {
@@ -177,6 +180,7 @@ struct Skipped {
     segments: u64,
     blocks: u64,
     shared: u64,
+    devices: u64,
 }
 
 pub(super) struct Assembler {
@@ -1114,6 +1118,10 @@ impl Assembler {
         let has_final_state = top.segments.is_some();
         let mut devices: BTreeMap<u32, Device> = BTreeMap::new();
         for (ordinal, trace) in top.traces {
+            if devices.len() == MOST_DEVICES {
+                self.skipped.devices += 1;
+                continue;
+            }
             let events = match trace {
                 Trace::Range(first, end) => self.events.take_range(first as usize, end as usize),
                 Trace::Rows(rows) => self.events.pick(&rows),
@@ -1126,6 +1134,10 @@ impl Assembler {
                 self.skipped.segments += 1;
                 continue;
             };
+            if devices.len() == MOST_DEVICES && !devices.contains_key(&ordinal) {
+                self.skipped.segments += 1;
+                continue;
+            }
             let mut segment = std::mem::take(segment);
             let device = devices.entry(ordinal).or_default();
             let start = device.blocks.len();
@@ -1183,6 +1195,7 @@ impl Recording {
         warn(skipped.events, "bad-events", "of the events: their size cannot be, or is missing");
         warn(skipped.segments, "bad-segments", "of the segments: they make no sense");
         warn(skipped.blocks, "bad-blocks", "of the blocks: they lie outside their segment, or make no sense");
+        warn(skipped.devices, "too-many-devices", "of the devices: more than any machine has");
         warn(skipped.shared, "shared-rows", "rows that stand in the file more than once");
         if has_host {
             self.warnings.push(Warning {

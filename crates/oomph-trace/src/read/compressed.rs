@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 /// Real snapshots shrink 15- to 60-fold.
 const LARGEST_RATIO: u64 = 400;
 /// Below this much nothing is suspicious.
-const ALWAYS_ALLOWED: u64 = 64 << 20;
+const ALWAYS_ALLOWED: u64 = 16 << 20;
 /// xz may ask for a dictionary of gigabytes; its strongest preset takes 65 MiB.
 const XZ_MEMORY: u64 = 256 << 20;
 
