@@ -7,7 +7,7 @@ use crate::oom::{OutOfMemory, Outcome};
 use crate::sources::Sources;
 use crate::steps::Steps;
 use crate::waste::Waste;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use oomph_trace::{Action, Device, FrameId, History, Moment, Recording, StackId};
 use std::cell::OnceCell;
 
@@ -153,12 +153,11 @@ impl<'a> Context<'a> {
         let mut through: HashMap<FrameId, (u64, usize)> = HashMap::new();
         for (&stack, &bytes) in stacks {
             let frames = self.recording.stacks.get(stack);
-            let mut seen = Vec::new();
+            let mut seen = HashSet::new();
             for (depth, &frame) in frames.iter().rev().enumerate() {
-                if seen.contains(&frame) || !self.is_own(frame) {
+                if !self.is_own(frame) || !seen.insert(frame) {
                     continue;
                 }
-                seen.push(frame);
                 let entry = through.entry(frame).or_default();
                 entry.0 += bytes;
                 entry.1 = entry.1.max(depth);

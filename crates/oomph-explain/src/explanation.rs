@@ -172,8 +172,11 @@ pub struct Completeness {
 
 /// How many lines are kept: all that a program has, in practice.
 const MOST_LINES: usize = 2000;
-/// How many stacks are kept.
+/// How many stacks are kept, and how many frames of each, the innermost.
 const MOST_STACKS: usize = 100;
+const MOST_FRAMES: usize = 200;
+/// How many steps are listed one by one.
+const MOST_STEPS: usize = 10_000;
 
 /// Explains a recording.
 pub fn explain(recording: &Recording) -> Explanation {
@@ -316,7 +319,7 @@ fn stacks(context: &Context) -> Vec<StackBytes> {
         .into_iter()
         .take(MOST_STACKS)
         .map(|sum| StackBytes {
-            frames: (context.recording.stacks.get(sum.stack).iter())
+            frames: (context.recording.stacks.get(sum.stack).iter().take(MOST_FRAMES))
                 .map(|&frame| {
                     let own = crate::sources::is_own_file(
                         context.recording,
@@ -338,7 +341,7 @@ fn steps(context: &Context) -> Option<StepsExplanation> {
         count: steps.count() as u64,
         last_is_partial: steps.last_is_partial,
         witness: steps.witness,
-        peaks: (0..steps.count())
+        peaks: (0..steps.count().min(MOST_STEPS))
             .map(|step| {
                 let range = steps.range(step);
                 context.history.most_allocated(range.start + 1..range.end + 1)

@@ -37,6 +37,8 @@ pub enum Reason {
     OtherStream,
     /// A piece that fits belongs to a private pool.
     PrivatePool,
+    /// Not looked into: there were too many.
+    NotLookedInto,
 }
 
 impl Reason {
@@ -47,12 +49,17 @@ impl Reason {
             Self::Fragmentation => "fragmentation",
             Self::OtherStream => "other_stream",
             Self::PrivatePool => "private_pool",
+            Self::NotLookedInto => "not_looked_into",
         }
     }
 }
 
 /// Below this share of what is reserved, free pieces are what every program has, not the cause.
 const FRAGMENTED_SHARE: f64 = 0.10;
+
+/// Of a program that ran out of memory again and again, so many from the beginning and from the end are looked
+/// into: each means going over all that was alive.
+const LOOKED_INTO: usize = 100;
 
 /// One out-of-memory.
 #[derive(Clone, Debug)]
@@ -82,7 +89,9 @@ impl OutOfMemory {
     pub fn all(device: &Device, history: &History, settings: &Settings) -> Vec<Self> {
         let events = &device.events;
         let mut after: Vec<Self> = Vec::new();
-        for row in (0..events.len()).filter(|&row| events.action[row] == Action::OutOfMemory) {
+        let rows: Vec<usize> =
+            (0..events.len()).filter(|&row| events.action[row] == Action::OutOfMemory).collect();
+        for (position, &row) in rows.iter().enumerate() {
             let moment = row as Moment;
             let size = events.size[row];
             let pool = match events.pool.binary_search_by_key(&moment, |&(r, _)| r) {
@@ -91,8 +100,10 @@ impl OutOfMemory {
             };
             // Retries of one call see the same memory: looking again would be the same work.
             let same_state = after.last().filter(|last| last.moment + 1 == moment && last.size == size);
+            let looked_into = position < LOOKED_INTO || position + LOOKED_INTO >= rows.len();
             let waste = match same_state {
                 Some(last) => last.waste.clone(),
+                None if !looked_into => Waste::default(),
                 None => {
                     let asker = Asker { stream: events.stream[row], pool, small: Some(size <= SMALL_LIMIT) };
                     Waste::seen_by(history, settings, moment, asker)
@@ -107,7 +118,7 @@ impl OutOfMemory {
                 device_free,
                 stack: events.stack[row],
                 outcome: outcome(device, row),
-                reason: reason(size, &waste),
+                reason: if looked_into { reason(size, &waste) } else { Reason::NotLookedInto },
                 limited: device_free >= segment,
                 waste,
             });

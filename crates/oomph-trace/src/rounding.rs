@@ -22,8 +22,8 @@ pub const SEGMENT_QUANTUM: u64 = 2 * MIB;
 /// In the large pool, a remainder up to this stays with the block instead of being split off.
 pub const UNSPLIT_REMAINDER: u64 = MIB;
 
-/// No request is larger than this; a file that says so is wrong.
-pub const LARGEST_SIZE: u64 = 1 << 56;
+/// No request is larger than this (16 TiB); a file that says so is wrong.
+pub const LARGEST_SIZE: u64 = 1 << 44;
 
 /// The bytes that a request of `requested` takes once rounded.
 pub fn round_size(requested: u64, settings: &Settings) -> u64 {

@@ -36,7 +36,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     let (limited, waste) = (oom.limited, &oom.waste);
     let place = context.place(oom.stack, oom.moment + 1).short();
     let title = match oom.reason {
-        Reason::OutOfMemory => format!("Out of memory: {} more was asked for at {place}", bytes(oom.size)),
+        Reason::OutOfMemory | Reason::NotLookedInto => format!("Out of memory: {} more was asked for at {place}", bytes(oom.size)),
         Reason::Fragmentation => format!(
             "Out of memory by fragmentation: {} was asked for at {place}, {} is free but in pieces of at most {}",
             bytes(oom.size),
