@@ -6,7 +6,7 @@
 //! (another shape, a value of another kind, a stack not seen before) is left to the long way, untouched.
 
 use super::assemble::{Assembler, EventRow, Value, View, known};
-use super::pickle::{Memo, SeenStacks, StackRun, op, u64_at};
+use super::pickle::{Memo, SeenStacks, StackRun, memo_read, op, u64_at};
 use crate::intern::{NO_STACK, StackId};
 use crate::recording::{Action, DEFAULT_POOL};
 use crate::rounding::LARGEST_SIZE;
@@ -309,15 +309,6 @@ impl EventTemplate {
             });
         }
         Some(length)
-    }
-}
-
-#[inline]
-fn memo_read(bytes: &[u8]) -> Option<(usize, usize)> {
-    match bytes {
-        [op::BINGET, slot, ..] => Some((usize::from(*slot), 2)),
-        [op::LONG_BINGET, a, b, c, d, ..] => Some((u32::from_le_bytes([*a, *b, *c, *d]) as usize, 5)),
-        _ => None,
     }
 }
 

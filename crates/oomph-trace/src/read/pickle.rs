@@ -189,10 +189,10 @@ impl Machine {
             }
             let length = match opcode {
                 op::BINGET | op::LONG_BINGET => {
-                    let (slot, length) = get_operand(bytes, p);
-                    need!(length);
-                    let value =
-                        memo.get(slot).ok_or_else(|| malformed("a memo slot is read before it is set"))?;
+                    need!(if opcode == op::BINGET { 2 } else { 5 });
+                    let read = memo_read(&bytes[p..]).and_then(|(slot, length)| Some((memo.get(slot)?, length)));
+                    let (value, length) =
+                        read.ok_or_else(|| malformed("a memo slot is read before it is set"))?;
                     assembler.push(value);
                     length
                 }
@@ -201,7 +201,10 @@ impl Machine {
                     1
                 }
                 op::BINPUT | op::LONG_BINPUT => {
-                    let (slot, length) = get_operand(bytes, p);
+                    let (slot, length) = match opcode {
+                        op::BINPUT => (usize::from(bytes[operands]), 2),
+                        _ => (u32_at(bytes, operands) as usize, 5),
+                    };
                     need!(length);
                     let top = assembler.top().ok_or_else(|| malformed("nothing to memoise"))?;
                     if memo.put(slot, top) {
@@ -432,7 +435,7 @@ fn read_run(gets: &[u8], assembler: &mut Assembler, memo: &Memo) -> Option<Value
     let start = assembler.len();
     let mut rest = gets;
     while !rest.is_empty() {
-        let (slot, length) = get_operand_slice(rest);
+        let (slot, length) = memo_read(rest)?;
         assembler.push(memo.get(slot)?);
         rest = rest.get(length..)?;
     }
@@ -670,21 +673,13 @@ impl Memo {
     }
 }
 
-/// The slot of a BINGET, BINPUT or their long forms, and the opcode's length.
+/// The slot that a memo read at the start of `bytes` names, and the read's length.
 #[inline]
-fn get_operand(bytes: &[u8], p: usize) -> (usize, usize) {
-    match bytes[p] {
-        op::BINGET | op::BINPUT => (usize::from(bytes[p + 1]), 2),
-        _ => (u32_at(bytes, p + 1) as usize, 5),
-    }
-}
-
-#[inline]
-fn get_operand_slice(bytes: &[u8]) -> (usize, usize) {
+pub(super) fn memo_read(bytes: &[u8]) -> Option<(usize, usize)> {
     match bytes {
-        [op::BINGET, slot, ..] => (usize::from(*slot), 2),
-        [_, a, b, c, d, ..] => (u32::from_le_bytes([*a, *b, *c, *d]) as usize, 5),
-        _ => (usize::MAX, bytes.len().max(1)),
+        [op::BINGET, slot, ..] => Some((usize::from(*slot), 2)),
+        [op::LONG_BINGET, a, b, c, d, ..] => Some((u32::from_le_bytes([*a, *b, *c, *d]) as usize, 5)),
+        _ => None,
     }
 }
 
