@@ -1,7 +1,7 @@
 # Two commands do all set-up on a machine with Rust, Python 3.10+, gcc and make:
 #   make demo    build, and explain a real out-of-memory recording
 #   make test    every test
-# The others are for working on oomph: make bench, fuzz, lint, docs.
+# The others are for working on oomph: make bench, fuzz, lint, deny.
 
 SHELL := /bin/sh
 PYTHON ?= python3

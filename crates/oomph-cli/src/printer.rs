@@ -63,11 +63,12 @@ impl Printer {
     }
 }
 
-/// The columns to fill: the terminal's, or enough to read well.
+/// The columns to fill: as `COLUMNS` says, the terminal's, or enough to read well.
 pub(crate) fn width() -> usize {
     const READABLE: usize = 110;
-    let columns = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
-    columns.unwrap_or(READABLE).clamp(60, 160)
+    let told = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
+    let terminal = || terminal_size::terminal_size().map(|(columns, _)| usize::from(columns.0));
+    told.or_else(terminal).unwrap_or(READABLE).clamp(60, 160)
 }
 
 /// Whether the reader of our output went away.

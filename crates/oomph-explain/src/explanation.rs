@@ -141,13 +141,20 @@ pub struct OomExplanation {
     pub reason: Reason,
     /// Whether a limit on the process stopped it.
     pub limited: bool,
-    /// Allocated and reserved at that moment.
+    /// What was allocated, reserved and free at that moment, if it was looked into.
+    pub state: Option<OomState>,
+}
+
+/// Memory when it ran out.
+#[derive(Clone, Debug)]
+pub struct OomState {
+    /// In blocks that the program held.
     pub allocated: u64,
-    /// See `allocated`.
+    /// Taken from the device.
     pub reserved: u64,
-    /// Free bytes that the request could have used in one piece, and the largest piece.
+    /// Free bytes that the request could have used, had they been one piece.
     pub usable_free: u64,
-    /// See `usable_free`.
+    /// The largest piece of them.
     pub largest_free: u64,
 }
 
@@ -175,8 +182,6 @@ const MOST_LINES: usize = 2000;
 /// How many stacks are kept, and how many frames of each, the innermost.
 const MOST_STACKS: usize = 100;
 const MOST_FRAMES: usize = 200;
-/// How many steps are listed one by one.
-const MOST_STEPS: usize = 10_000;
 
 /// Explains a recording.
 pub fn explain(recording: &Recording) -> Explanation {
@@ -341,7 +346,7 @@ fn steps(context: &Context) -> Option<StepsExplanation> {
         count: steps.count() as u64,
         last_is_partial: steps.last_is_partial,
         witness: steps.witness,
-        peaks: (0..steps.count().min(MOST_STEPS))
+        peaks: (0..steps.count())
             .map(|step| {
                 let range = steps.range(step);
                 context.history.most_allocated(range.start + 1..range.end + 1)
@@ -362,10 +367,12 @@ fn ooms(context: &Context) -> Vec<OomExplanation> {
             outcome: oom.outcome,
             reason: oom.reason,
             limited: oom.limited,
-            allocated: oom.waste.allocated,
-            reserved: oom.waste.reserved,
-            usable_free: oom.waste.usable_free,
-            largest_free: oom.waste.largest_free,
+            state: (oom.reason != Reason::NotLookedInto).then_some(OomState {
+                allocated: oom.waste.allocated,
+                reserved: oom.waste.reserved,
+                usable_free: oom.waste.usable_free,
+                largest_free: oom.waste.largest_free,
+            }),
         })
         .collect()
 }

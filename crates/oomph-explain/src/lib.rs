@@ -23,7 +23,7 @@ mod waste;
 
 pub use diff::{Change, DeviceDiff, Diff, diff};
 pub use explanation::{
-    Completeness, DeviceExplanation, Explanation, KindBytes, LineBytes, OomExplanation, StackBytes,
+    Completeness, DeviceExplanation, Explanation, KindBytes, LineBytes, OomExplanation, OomState, StackBytes,
     StepsExplanation, explain,
 };
 pub use finding::{

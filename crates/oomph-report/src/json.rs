@@ -11,6 +11,9 @@ use serde_json::{Value, json};
 /// Changes when a key changes its meaning or goes away.
 pub const SCHEMA_VERSION: u32 = 1;
 
+/// How many steps are listed one by one.
+const MOST_STEPS: usize = 10_000;
+
 /// One recording, or several.
 pub fn explanation(all: &[Named]) -> String {
     let value = match all {
@@ -113,8 +116,8 @@ fn device(device: &DeviceExplanation) -> Value {
             "count": s.count,
             "last_is_partial": s.last_is_partial,
             "found_by": s.witness.key(),
-            "allocated_peaks": s.peaks,
-            "allocated_at_start": s.starts,
+            "allocated_peaks": s.peaks.iter().take(MOST_STEPS).collect::<Vec<_>>(),
+            "allocated_at_start": s.starts.iter().take(MOST_STEPS).collect::<Vec<_>>(),
         })),
         "ooms": device.ooms.iter().map(|oom| json!({
             "fatal": oom.outcome == Outcome::Fatal,
@@ -123,10 +126,10 @@ fn device(device: &DeviceExplanation) -> Value {
             "size": oom.size,
             "device_free": oom.device_free,
             "limited": oom.limited,
-            "allocated": oom.allocated,
-            "reserved": oom.reserved,
-            "usable_free": oom.usable_free,
-            "largest_free": oom.largest_free,
+            "allocated": oom.state.as_ref().map(|state| state.allocated),
+            "reserved": oom.state.as_ref().map(|state| state.reserved),
+            "usable_free": oom.state.as_ref().map(|state| state.usable_free),
+            "largest_free": oom.state.as_ref().map(|state| state.largest_free),
             "event": oom.event,
             "seconds": oom.seconds,
             "where": place(&oom.place),

@@ -68,6 +68,9 @@ pub struct Warning {
     pub message: String,
 }
 
+/// No machine has more GPUs; a file that says so would cost an analysis for each.
+pub(crate) const MOST_DEVICES: usize = 256;
+
 /// One device of one process.
 #[derive(Clone, Debug, Default)]
 pub struct Device {

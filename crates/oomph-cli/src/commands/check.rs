@@ -38,7 +38,10 @@ pub(crate) fn run(arguments: &Check, printer: &mut Printer) -> anyhow::Result<Ou
     })?;
     match checks.iter().find(|check| !check.passed) {
         Some(failed) => {
-            printer.hint(&format!("see what holds the memory with: oomph explain {}", failed.file));
+            printer.hint(&format!(
+                "see what holds the memory with: oomph explain {}",
+                oomph_explain::printable(&failed.file)
+            ));
             Ok(Outcome::Findings)
         }
         None => Ok(Outcome::Fine),

@@ -13,7 +13,8 @@
 //!
 //! ## How the numbers come about
 //!
-//! Counted: segments given back and taken again. It costs time, not memory, so there is no saving in bytes.
+//! Counted: segments given back and taken again. It costs time, not memory, so there is no saving in bytes. It is a warning if
+//! `empty_cache` was called, and a note if the allocator did it by itself.
 
 use crate::context::Context;
 use crate::finding::{Basis, Finding, Fix, Grade, Severity, Where, bytes, plural};

@@ -4,8 +4,8 @@ use super::bytes::In;
 use super::{FormatError, Kind, LARGEST_CHUNK, MAGIC, VERSION};
 use crate::intern::{Frame, FrameId};
 use crate::recording::{
-    Action, Annotation, Block, BlockState, Device, Format, Recording, Segment, SettingValue, Source, Stage,
-    Warning,
+    Action, Annotation, Block, BlockState, Device, Format, MOST_DEVICES, Recording, Segment, SettingValue,
+    Source, Stage, Warning,
 };
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -133,12 +133,15 @@ impl Reading {
         Ok(())
     }
 
-    fn device(&mut self, ordinal: u32) -> &mut Device {
-        self.devices.entry(ordinal).or_insert_with(|| Device { ordinal, ..Device::default() })
+    fn device(&mut self, ordinal: u32) -> Result<&mut Device, FormatError> {
+        if self.devices.len() == MOST_DEVICES && !self.devices.contains_key(&ordinal) {
+            return Err(FormatError::Damaged("it has more devices than any machine"));
+        }
+        Ok(self.devices.entry(ordinal).or_insert_with(|| Device { ordinal, ..Device::default() }))
     }
 
     fn describe(&mut self, mut input: In) -> Result<(), FormatError> {
-        let device = self.device(input.number()?);
+        let device = self.device(input.number()?)?;
         let flags = input.byte()?;
         let max_entries = input.varint()?;
         device.overflowed = (flags & 2 != 0).then_some(flags & 4 != 0);
@@ -149,7 +152,7 @@ impl Reading {
     }
 
     fn events(&mut self, mut input: In) -> Result<(), FormatError> {
-        let events = &mut self.device(input.number()?).events;
+        let events = &mut self.device(input.number()?)?.events;
         let base = events.len() as u32;
         let count = input.count()?;
         for &number in input.bytes(count)? {
@@ -185,7 +188,7 @@ impl Reading {
     }
 
     fn state(&mut self, mut input: In) -> Result<(), FormatError> {
-        let device = self.device(input.number()?);
+        let device = self.device(input.number()?)?;
         device.has_final_state = true;
         for _ in 0..input.count()? {
             let mut segment = Segment {

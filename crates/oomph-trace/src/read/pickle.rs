@@ -190,7 +190,8 @@ impl Machine {
             let length = match opcode {
                 op::BINGET | op::LONG_BINGET => {
                     need!(if opcode == op::BINGET { 2 } else { 5 });
-                    let read = memo_read(&bytes[p..]).and_then(|(slot, length)| Some((memo.get(slot)?, length)));
+                    let read =
+                        memo_read(&bytes[p..]).and_then(|(slot, length)| Some((memo.get(slot)?, length)));
                     let (value, length) =
                         read.ok_or_else(|| malformed("a memo slot is read before it is set"))?;
                     assembler.push(value);

@@ -10,25 +10,22 @@
 //! themselves, or hold the wrong things. Each list is therefore *taken* once (a second taker finds it
 //! empty), nothing recurses, and what makes no sense is counted and passed over.
 
-use super::ReadError;
+mod finish;
+
 use crate::intern::{Frame, FrameId, NO_STACK, StackId, Stacks, StringId, Strings};
-use crate::recording::{
-    Action, Annotation, Block, BlockState, DEFAULT_POOL, Device, Events, Format, PoolId, Recording, Segment,
-    SettingValue, Settings, Source, Stage, Warning,
-};
+use crate::recording::{Action, Block, BlockState, DEFAULT_POOL, Events, PoolId, Segment};
 use crate::rounding::LARGEST_SIZE;
 use hashbrown::HashMap;
-use std::collections::BTreeMap;
 
 macro_rules! known_strings {
     ($($name:ident = $text:literal),* $(,)?) => {
         /// Strings whose ids are fixed, so that recognising a key is comparing two integers.
-        pub(super) mod known {
+        pub(in crate::read) mod known {
             #![allow(non_camel_case_types, clippy::upper_case_acronyms)]
             #[repr(u32)]
             enum Order { EMPTY, $($name),* }
             $(pub(in crate::read) const $name: u32 = Order::$name as u32;)*
-            pub(super) const TEXTS: &[&str] = &["", $($text),*];
+            pub(in crate::read) const TEXTS: &[&str] = &["", $($text),*];
             const _: () = assert!(Order::EMPTY as u32 == 0);
         }
     };
@@ -57,14 +54,14 @@ known_strings! {
 /// A value on the machine's stack: 60 bits of content over 4 bits of kind, so that a hostile file of
 /// one-byte opcodes costs eight bytes each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Value(u64);
+pub(in crate::read) struct Value(u64);
 
 const TAG_BITS: u32 = 4;
 const INLINE_INT_MAX: i64 = (1 << 59) - 1;
 
 /// What a [`Value`] holds.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) enum View {
+pub(in crate::read) enum View {
     None,
     Bool(bool),
     Int(i64),
@@ -82,38 +79,38 @@ pub(super) enum View {
 }
 
 impl Value {
-    pub(super) const NONE: Self = Self(0);
+    pub(in crate::read) const NONE: Self = Self(0);
 
     const fn tagged(tag: u64, payload: u64) -> Self {
         Self(payload << TAG_BITS | tag)
     }
 
-    pub(super) fn bool(value: bool) -> Self {
+    pub(in crate::read) fn bool(value: bool) -> Self {
         Self::tagged(1, u64::from(value))
     }
 
-    pub(super) fn text(id: StringId) -> Self {
+    pub(in crate::read) fn text(id: StringId) -> Self {
         Self::tagged(5, u64::from(id))
     }
 
-    pub(super) fn list(id: u32) -> Self {
+    pub(in crate::read) fn list(id: u32) -> Self {
         Self::tagged(6, u64::from(id))
     }
 
-    pub(super) fn dict(id: u32) -> Self {
+    pub(in crate::read) fn dict(id: u32) -> Self {
         Self::tagged(7, u64::from(id))
     }
 
-    pub(super) fn event(row: u32) -> Self {
+    pub(in crate::read) fn event(row: u32) -> Self {
         Self::tagged(9, u64::from(row))
     }
 
-    pub(super) fn stack(id: StackId) -> Self {
+    pub(in crate::read) fn stack(id: StackId) -> Self {
         Self::tagged(10, u64::from(id))
     }
 
     #[inline]
-    pub(super) fn view(self) -> View {
+    pub(in crate::read) fn view(self) -> View {
         let payload = self.0 >> TAG_BITS;
         match self.0 & 15 {
             0 => View::None,
@@ -170,9 +167,6 @@ enum Rows {
     Segments,
 }
 
-/// No machine has more GPUs; a file that says so would cost an analysis for each.
-const MOST_DEVICES: usize = 256;
-
 /// What was passed over, by reason.
 #[derive(Default)]
 struct Skipped {
@@ -183,7 +177,7 @@ struct Skipped {
     devices: u64,
 }
 
-pub(super) struct Assembler {
+pub(in crate::read) struct Assembler {
     stack: Vec<Value>,
     marks: Vec<u32>,
     wide: Vec<i128>,
@@ -207,13 +201,13 @@ pub(super) struct Assembler {
 
 /// An event that a front end has decoded by itself. `stream` is the raw handle.
 #[derive(Clone, Copy)]
-pub(super) struct EventRow {
-    pub(super) action: Action,
-    pub(super) address: u64,
-    pub(super) size: u64,
-    pub(super) stream: i64,
-    pub(super) stack: StackId,
-    pub(super) time: i64,
+pub(in crate::read) struct EventRow {
+    pub(in crate::read) action: Action,
+    pub(in crate::read) address: u64,
+    pub(in crate::read) size: u64,
+    pub(in crate::read) stream: i64,
+    pub(in crate::read) stack: StackId,
+    pub(in crate::read) time: i64,
 }
 
 impl Default for EventRow {
@@ -228,7 +222,7 @@ struct RawSegment {
 }
 
 impl Assembler {
-    pub(super) fn new() -> Self {
+    pub(in crate::read) fn new() -> Self {
         let mut strings = Strings::default();
         for text in known::TEXTS {
             strings.intern(text);
@@ -261,12 +255,12 @@ impl Assembler {
     // --- pushing -----------------------------------------------------------------------------------
 
     #[inline]
-    pub(super) fn push(&mut self, value: Value) {
+    pub(in crate::read) fn push(&mut self, value: Value) {
         self.stack.push(value);
     }
 
     #[inline]
-    pub(super) fn push_int(&mut self, value: i64) {
+    pub(in crate::read) fn push_int(&mut self, value: i64) {
         if (-INLINE_INT_MAX..=INLINE_INT_MAX).contains(&value) {
             self.stack.push(Value((value as u64) << TAG_BITS | 2));
         } else {
@@ -274,7 +268,7 @@ impl Assembler {
         }
     }
 
-    pub(super) fn push_wide(&mut self, value: i128) {
+    pub(in crate::read) fn push_wide(&mut self, value: i128) {
         match i64::try_from(value) {
             Ok(small) if (-INLINE_INT_MAX..=INLINE_INT_MAX).contains(&small) => self.push_int(small),
             _ => {
@@ -284,22 +278,22 @@ impl Assembler {
         }
     }
 
-    pub(super) fn push_float(&mut self, value: f64) {
+    pub(in crate::read) fn push_float(&mut self, value: f64) {
         self.stack.push(Value::tagged(4, self.floats.len() as u64));
         self.floats.push(value);
     }
 
-    pub(super) fn push_text(&mut self, text: &str) {
+    pub(in crate::read) fn push_text(&mut self, text: &str) {
         let id = self.strings.intern(text);
         self.stack.push(Value::text(id));
     }
 
-    pub(super) fn intern(&mut self, text: &str) -> StringId {
+    pub(in crate::read) fn intern(&mut self, text: &str) -> StringId {
         self.strings.intern(text)
     }
 
     #[inline]
-    pub(super) fn push_new_list(&mut self) -> u32 {
+    pub(in crate::read) fn push_new_list(&mut self) -> u32 {
         let id = self.lists.len() as u32;
         self.stack.push(Value::list(id));
         self.lists.push(ListState::Empty);
@@ -307,24 +301,24 @@ impl Assembler {
     }
 
     #[inline]
-    pub(super) fn push_new_dict(&mut self) {
+    pub(in crate::read) fn push_new_dict(&mut self) {
         self.stack.push(Value::dict(self.dicts.len() as u32));
         self.dicts.push(DictState::Empty);
     }
 
     #[inline]
-    pub(super) fn mark(&mut self) {
+    pub(in crate::read) fn mark(&mut self) {
         self.marks.push(self.stack.len() as u32);
     }
 
     #[inline]
-    pub(super) fn top(&self) -> Option<Value> {
+    pub(in crate::read) fn top(&self) -> Option<Value> {
         // A value below the innermost mark is not on top of anything.
         let floor = self.marks.last().map_or(0, |&m| m as usize);
         if self.stack.len() > floor { self.stack.last().copied() } else { None }
     }
 
-    pub(super) fn pop(&mut self) -> Option<Value> {
+    pub(in crate::read) fn pop(&mut self) -> Option<Value> {
         let top = self.top();
         if top.is_some() {
             self.stack.pop();
@@ -332,31 +326,31 @@ impl Assembler {
         top
     }
 
-    pub(super) fn pop_mark(&mut self) -> Option<usize> {
+    pub(in crate::read) fn pop_mark(&mut self) -> Option<usize> {
         self.marks.pop().map(|m| m as usize)
     }
 
     /// How many values are on the stack.
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::read) fn len(&self) -> usize {
         self.stack.len()
     }
 
-    pub(super) fn truncate(&mut self, length: usize) {
+    pub(in crate::read) fn truncate(&mut self, length: usize) {
         self.stack.truncate(length);
     }
 
     /// Where the topmost `count` values start, if that many lie above the innermost mark.
     #[inline]
-    pub(super) fn above_mark(&self, count: usize) -> Option<usize> {
+    pub(in crate::read) fn above_mark(&self, count: usize) -> Option<usize> {
         let floor = self.marks.last().map_or(0, |&m| m as usize);
         self.stack.len().checked_sub(count).filter(|&start| start >= floor)
     }
 
-    pub(super) fn depth_is_one(&self) -> bool {
+    pub(in crate::read) fn depth_is_one(&self) -> bool {
         self.stack.len() == 1 && self.marks.is_empty()
     }
 
-    pub(super) fn describe(&self, value: Value) -> &str {
+    pub(in crate::read) fn describe(&self, value: Value) -> &str {
         match value.view() {
             View::Text(id) => self.strings.get(id),
             _ => "?",
@@ -366,7 +360,7 @@ impl Assembler {
     // --- closing -----------------------------------------------------------------------------------
 
     /// `start..` are the elements of a tuple.
-    pub(super) fn close_tuple(&mut self, start: usize) {
+    pub(in crate::read) fn close_tuple(&mut self, start: usize) {
         let start = start.min(self.stack.len());
         let elements: Box<[Value]> = self.stack.drain(start..).collect();
         self.stack.push(Value::tagged(8, self.tuples.len() as u64));
@@ -375,7 +369,7 @@ impl Assembler {
 
     /// `start..` are items for the list below `start`. False if there is no list there.
     #[inline]
-    pub(super) fn append_items(&mut self, start: usize) -> bool {
+    pub(in crate::read) fn append_items(&mut self, start: usize) -> bool {
         let Some(View::List(list)) = start.checked_sub(1).and_then(|i| self.stack.get(i)).map(|v| v.view())
         else {
             return false;
@@ -475,7 +469,7 @@ impl Assembler {
     /// `start..` are keys and values for the dictionary below `start`. False if there is none, or one
     /// value is without its key.
     #[inline]
-    pub(super) fn set_items(&mut self, start: usize) -> bool {
+    pub(in crate::read) fn set_items(&mut self, start: usize) -> bool {
         let Some(View::Dict(dict)) = start.checked_sub(1).and_then(|i| self.stack.get(i)).map(|v| v.view())
         else {
             return false;
@@ -598,7 +592,7 @@ impl Assembler {
 
     /// Pushes a whole event, as if its dictionary had been put together here.
     #[inline]
-    pub(super) fn push_event(&mut self, event: EventRow) -> Value {
+    pub(in crate::read) fn push_event(&mut self, event: EventRow) -> Value {
         let value = Value::event(self.add_event(event));
         self.stack.push(value);
         value
@@ -606,7 +600,7 @@ impl Assembler {
 
     /// The stack that a value stands for, if it is a list that can be one.
     #[inline]
-    pub(super) fn stack_of(&self, value: Value) -> Option<StackId> {
+    pub(in crate::read) fn stack_of(&self, value: Value) -> Option<StackId> {
         match value.view() {
             View::Stack(stack) => Some(stack),
             View::List(list) => match self.lists.get(list as usize)? {
@@ -619,7 +613,7 @@ impl Assembler {
     }
 
     /// Whether the value on top is a finished event.
-    pub(super) fn top_is_event(&self) -> bool {
+    pub(in crate::read) fn top_is_event(&self) -> bool {
         self.top().is_some_and(|value| matches!(self.row(value), Some((Rows::Events, _))))
     }
 
@@ -855,419 +849,6 @@ impl Assembler {
         self.last_stream = (raw, id);
         id
     }
-
-    // --- finishing -------------------------------------------------------------------------------------
-
-    /// Closes whatever a truncated file left open, so that what was read is not lost.
-    pub(super) fn close_what_is_open(&mut self) {
-        while let Some(mark) = self.pop_mark() {
-            let mark = mark.min(self.stack.len());
-            match mark.checked_sub(1).map(|i| self.stack[i].view()) {
-                Some(View::List(_)) => {
-                    self.fold_unfinished(mark, false);
-                    self.append_items(mark);
-                }
-                Some(View::Dict(_)) if self.is_one_thing(mark) => {
-                    self.stack.truncate(mark - 1); // an event, frame, block or segment is whole or not there
-                }
-                Some(View::Dict(_)) => {
-                    self.fold_unfinished(mark, true);
-                    if !(self.stack.len() - mark).is_multiple_of(2) {
-                        self.stack.pop();
-                    }
-                    self.set_items(mark);
-                }
-                _ => self.stack.truncate(mark),
-            }
-        }
-        self.fold_unfinished(0, false);
-        self.stack.truncate(1);
-    }
-
-    /// Whether the unfinished dictionary `start..` is an event, a frame, a block or a segment.
-    fn is_one_thing(&self, start: usize) -> bool {
-        let keys = || self.stack[start..].iter().step_by(2).map(|value| value.key());
-        keys().any(is_telling) || keys().any(|key| matches!(key, Some(known::TOTAL_SIZE | known::NAME)))
-    }
-
-    /// A list of one element is written as list, element, APPEND: if the file ends before the APPEND, the
-    /// element lies above its list. Puts such elements where they were going.
-    fn fold_unfinished(&mut self, start: usize, pairs: bool) {
-        let mut i = start;
-        while i < self.stack.len() {
-            let is_value = !pairs || (i - start) % 2 == 1;
-            let out_of_place = pairs && !is_value && self.stack[i].key().is_none();
-            let holder = i.checked_sub(1).filter(|&h| h >= start).map(|h| self.stack[h].view());
-            match holder {
-                Some(View::List(list)) if out_of_place || (!pairs && i > start) => {
-                    // Only a list that is still empty can be waiting for its one element.
-                    if matches!(self.lists.get(list as usize), Some(ListState::Empty)) {
-                        self.extend_list(list as usize, i, i + 1);
-                        self.stack.remove(i);
-                        continue;
-                    }
-                }
-                _ => {}
-            }
-            i += 1;
-        }
-    }
-
-    /// The recording, from the one value that is left on the stack.
-    pub(super) fn finish(mut self, format: Format, truncated: bool) -> Result<Recording, ReadError> {
-        let root = self.stack.first().copied().ok_or(ReadError::NotASnapshot)?;
-        let top = match root.view() {
-            View::Dict(dict) => match self.dicts.get(dict as usize) {
-                Some(DictState::Pairs(index)) => std::mem::take(&mut self.pairs[*index as usize]),
-                _ => return Err(ReadError::NotASnapshot),
-            },
-            // `torch.cuda.memory_snapshot()` gives the segments alone.
-            View::List(_) => vec![(Value::text(known::SEGMENTS), root)],
-            _ => return Err(ReadError::NotASnapshot),
-        };
-        let mut top_level = TopLevel::default();
-        let mut known_keys = 0;
-        for &(key, value) in &top {
-            let Some(key) = key.key() else { continue };
-            known_keys += 1;
-            match key {
-                known::SEGMENTS => top_level.segments = Some(self.take_rows(value, Rows::Segments)),
-                known::DEVICE_TRACES => top_level.traces = self.take_traces(value),
-                known::ALLOCATOR_SETTINGS => self.read_settings(value, &mut top_level),
-                known::EXTERNAL_ANNOTATIONS => top_level.annotations = self.read_annotations(value),
-                known::TRACE_ALLOC_OVERFLOWED => top_level.overflowed = self.plain_items(value),
-                known::TRACE_ALLOC_MAX_ENTRIES => top_level.max_entries = self.plain_items(value),
-                known::HOST_SEGMENTS | known::HOST_TRACES => top_level.has_host |= self.is_filled(value),
-                _ => known_keys -= 1,
-            }
-        }
-        let recognised = top_level.segments.is_some() || !top_level.traces.is_empty();
-        if !recognised && (known_keys == 0 || !truncated) {
-            return Err(ReadError::NotASnapshot);
-        }
-        if matches!(root.view(), View::List(_))
-            && top_level.segments.as_ref().is_none_or(|rows| rows.is_empty())
-            && !self.list_is_empty(root)
-        {
-            return Err(ReadError::NotASnapshot);
-        }
-        Ok(self.into_recording(top_level, format, truncated))
-    }
-
-    fn is_empty_dict(&self, value: Value) -> bool {
-        match value.view() {
-            View::Dict(dict) => matches!(self.dicts.get(dict as usize), Some(DictState::Empty)),
-            _ => false,
-        }
-    }
-
-    fn list_is_empty(&self, value: Value) -> bool {
-        match value.view() {
-            View::List(list) => matches!(self.lists.get(list as usize), Some(ListState::Empty)),
-            _ => false,
-        }
-    }
-
-    /// Rows that a list names, in its order, each list once and each row once.
-    fn take_rows(&mut self, value: Value, kind: Rows) -> Vec<u32> {
-        let View::List(list) = value.view() else { return Vec::new() };
-        let list = list as usize;
-        match self.lists.get(list).copied() {
-            Some(ListState::Rows(found, first, end)) if found == kind => {
-                self.lists[list] = ListState::Empty;
-                (first..end).collect()
-            }
-            Some(ListState::Items(index)) => {
-                self.lists[list] = ListState::Empty;
-                let items = std::mem::take(&mut self.items[index as usize]);
-                let mut seen = hashbrown::HashSet::new();
-                let mut rows = Vec::new();
-                for item in items {
-                    match self.row(item) {
-                        Some((found, row)) if found == kind => {
-                            if seen.insert(row) {
-                                rows.push(row);
-                            } else {
-                                self.skipped.shared += 1;
-                            }
-                        }
-                        _ if self.is_empty_dict(item) => {} // where a file was cut off
-                        _ if kind == Rows::Events => self.skipped.events += 1,
-                        _ => self.skipped.segments += 1,
-                    }
-                }
-                rows
-            }
-            _ => Vec::new(),
-        }
-    }
-
-    /// The events of each device. Almost always one range of rows; kept as ranges so that nothing is
-    /// copied then.
-    fn take_traces(&mut self, value: Value) -> Vec<(u32, Trace)> {
-        let View::List(list) = value.view() else { return Vec::new() };
-        let Some(ListState::Items(index)) = self.lists.get(list as usize).copied() else { return Vec::new() };
-        let items = std::mem::take(&mut self.items[index as usize]);
-        let mut traces = Vec::new();
-        for (ordinal, item) in items.into_iter().enumerate() {
-            let View::List(list) = item.view() else { continue };
-            let trace = match self.lists.get(list as usize).copied() {
-                Some(ListState::Rows(Rows::Events, first, end)) => {
-                    self.lists[list as usize] = ListState::Empty;
-                    Trace::Range(first, end)
-                }
-                Some(ListState::Items(_)) => Trace::Rows(self.take_rows(item, Rows::Events)),
-                _ => continue,
-            };
-            traces.push((ordinal as u32, trace));
-        }
-        traces
-    }
-
-    fn is_filled(&self, value: Value) -> bool {
-        match value.view() {
-            View::List(list) => match self.lists.get(list as usize) {
-                Some(ListState::Items(index)) => self.items[*index as usize]
-                    .iter()
-                    .any(|item| !matches!(item.view(), View::List(_)) || !self.list_is_empty(*item)),
-                Some(ListState::Empty) | None => false,
-                Some(_) => true,
-            },
-            _ => false,
-        }
-    }
-
-    fn plain_items(&self, value: Value) -> Vec<i64> {
-        match value.view() {
-            View::List(list) => match self.lists.get(list as usize) {
-                Some(ListState::Items(index)) => {
-                    self.items[*index as usize].iter().take(4096).map(|&v| self.signed(v)).collect()
-                }
-                _ => Vec::new(),
-            },
-            View::Int(_) | View::Bool(_) => vec![self.signed(value)],
-            _ => Vec::new(),
-        }
-    }
-
-    fn pairs_of(&self, value: Value) -> &[(Value, Value)] {
-        match value.view() {
-            View::Dict(dict) => match self.dicts.get(dict as usize) {
-                Some(DictState::Pairs(index)) => &self.pairs[*index as usize],
-                _ => &[],
-            },
-            _ => &[],
-        }
-    }
-
-    fn read_settings(&self, value: Value, top: &mut TopLevel) {
-        let settings = &mut top.settings;
-        let pairs = self.pairs_of(value);
-        settings.known = !pairs.is_empty();
-        for &(key, value) in pairs.iter().take(1024) {
-            let Some(key) = key.key() else { continue };
-            match key {
-                known::TRACE_ALLOC_OVERFLOWED => top.overflowed = self.plain_items(value),
-                known::TRACE_ALLOC_MAX_ENTRIES => top.max_entries = self.plain_items(value),
-                _ => {}
-            }
-            let setting = match value.view() {
-                View::Bool(value) => SettingValue::Bool(value),
-                View::Int(value) => SettingValue::Int(value),
-                View::Wide(index) => SettingValue::Int(self.wide[index as usize] as i64),
-                View::Float(index) => SettingValue::Float(self.floats[index as usize]),
-                View::Text(id) => SettingValue::Text(self.strings.get(id).to_owned()),
-                View::Dict(_) => SettingValue::Table(
-                    (self.pairs_of(value).iter().take(64))
-                        .filter_map(|&(k, v)| Some((self.strings.get(k.key()?).to_owned(), self.signed(v))))
-                        .collect(),
-                ),
-                _ => continue,
-            };
-            settings.set(self.strings.get(key), setting);
-        }
-    }
-
-    fn read_annotations(&self, value: Value) -> Vec<Annotation> {
-        let View::List(list) = value.view() else { return Vec::new() };
-        let Some(ListState::Items(index)) = self.lists.get(list as usize) else { return Vec::new() };
-        (self.items[*index as usize].iter())
-            .filter_map(|&item| {
-                let mut annotation = Annotation { device: 0, time: 0, name: 0, stage: Stage::Mark };
-                for &(key, value) in self.pairs_of(item) {
-                    match key.key() {
-                        Some(known::NAME) => annotation.name = value.key()?,
-                        Some(known::STAGE) => {
-                            annotation.stage = match value.key() {
-                                Some(known::START) => Stage::Start,
-                                Some(known::END) => Stage::End,
-                                _ => Stage::Mark,
-                            }
-                        }
-                        Some(known::DEVICE) => annotation.device = self.signed(value).try_into().ok()?,
-                        Some(known::TIME_US) => annotation.time = self.signed(value),
-                        _ => {}
-                    }
-                }
-                Some(annotation)
-            })
-            .collect()
-    }
-
-    fn into_recording(mut self, top: TopLevel, format: Format, truncated: bool) -> Recording {
-        let has_final_state = top.segments.is_some();
-        let mut devices: BTreeMap<u32, Device> = BTreeMap::new();
-        for (ordinal, trace) in top.traces {
-            if devices.len() == MOST_DEVICES {
-                self.skipped.devices += 1;
-                continue;
-            }
-            let events = match trace {
-                Trace::Range(first, end) => self.events.take_range(first as usize, end as usize),
-                Trace::Rows(rows) => self.events.pick(&rows),
-            };
-            devices.entry(ordinal).or_default().events = events;
-        }
-        for row in top.segments.unwrap_or_default() {
-            let RawSegment { device, segment } = &mut self.segments[row as usize];
-            let Ok(ordinal) = u32::try_from(*device) else {
-                self.skipped.segments += 1;
-                continue;
-            };
-            if devices.len() == MOST_DEVICES && !devices.contains_key(&ordinal) {
-                self.skipped.segments += 1;
-                continue;
-            }
-            let mut segment = std::mem::take(segment);
-            let device = devices.entry(ordinal).or_default();
-            let start = device.blocks.len();
-            device.blocks.extend_from_slice(&self.blocks[segment.blocks.clone()]);
-            segment.blocks = start..device.blocks.len();
-            device.segments.push(segment);
-        }
-        for (ordinal, device) in &mut devices {
-            device.ordinal = *ordinal;
-            device.has_final_state = has_final_state;
-            device.streams.clone_from(&self.streams);
-            // Written for every device, or once for all.
-            let pick = |list: &[i64]| list.get(*ordinal as usize).or_else(|| list.first()).copied();
-            device.max_entries = pick(&top.max_entries).and_then(|n| u64::try_from(n).ok());
-            device.overflowed = pick(&top.overflowed).map(|flag| flag != 0);
-        }
-        let mut recording = Recording {
-            source: Source { format, truncated },
-            strings: self.strings,
-            stacks: self.stacks,
-            settings: top.settings,
-            annotations: top.annotations,
-            devices: devices.into_values().collect(),
-            warnings: Vec::new(),
-        };
-        recording.warn_skipped(&self.skipped, top.has_host);
-        recording
-    }
-}
-
-/// The keys of the outermost dictionary, as found.
-#[derive(Default)]
-struct TopLevel {
-    segments: Option<Vec<u32>>,
-    traces: Vec<(u32, Trace)>,
-    settings: Settings,
-    annotations: Vec<Annotation>,
-    overflowed: Vec<i64>,
-    max_entries: Vec<i64>,
-    has_host: bool,
-}
-
-enum Trace {
-    Range(u32, u32),
-    Rows(Vec<u32>),
-}
-
-impl Recording {
-    fn warn_skipped(&mut self, skipped: &Skipped, has_host: bool) {
-        let mut warn = |count: u64, code, what: &str| {
-            if count > 0 {
-                self.warnings.push(Warning { code, message: format!("passed over {count} {what}") });
-            }
-        };
-        warn(skipped.events, "bad-events", "of the events: their size cannot be, or is missing");
-        warn(skipped.segments, "bad-segments", "of the segments: they make no sense");
-        warn(skipped.blocks, "bad-blocks", "of the blocks: they lie outside their segment, or make no sense");
-        warn(skipped.devices, "too-many-devices", "of the devices: more than any machine has");
-        warn(skipped.shared, "shared-rows", "rows that stand in the file more than once");
-        if has_host {
-            self.warnings.push(Warning {
-                code: "host-memory",
-                message: "the file also has pinned host memory, which is not read yet".to_owned(),
-            });
-        }
-    }
-}
-
-impl Settings {
-    /// Takes one setting by the name that PyTorch gives it.
-    pub(crate) fn set(&mut self, name: &str, value: SettingValue) {
-        match (name, &value) {
-            ("PYTORCH_CUDA_ALLOC_CONF", SettingValue::Text(text)) => self.conf.clone_from(text),
-            ("max_split_size", SettingValue::Int(bytes)) => self.max_split_size = u64::try_from(*bytes).ok(),
-            ("garbage_collection_threshold", SettingValue::Float(share)) => {
-                self.garbage_collection_threshold = *share;
-            }
-            ("expandable_segments", SettingValue::Bool(on)) => self.expandable_segments = *on,
-            ("roundup_power2_divisions", SettingValue::Table(table)) => {
-                for (interval, divisions) in table {
-                    let Some(mib) = interval.parse::<u64>().ok().filter(|m| m.is_power_of_two()) else {
-                        continue;
-                    };
-                    if let Some(slot) = self.roundup_power2_divisions.get_mut(mib.ilog2() as usize) {
-                        *slot = u32::try_from(*divisions).unwrap_or(0);
-                    }
-                }
-            }
-            _ => {}
-        }
-        self.all.push((name.to_owned(), value));
-    }
-}
-
-impl Events {
-    /// Takes rows out. The usual case, all of them, moves the columns.
-    fn take_range(&mut self, first: usize, end: usize) -> Self {
-        if first == 0 && end == self.len() {
-            return std::mem::take(self);
-        }
-        let rows: Vec<u32> = (first as u32..(end.min(self.len())) as u32).collect();
-        self.pick(&rows)
-    }
-
-    fn pick(&self, rows: &[u32]) -> Self {
-        fn column<T: Copy>(from: &[T], rows: &[u32]) -> Vec<T> {
-            rows.iter().filter_map(|&row| from.get(row as usize).copied()).collect()
-        }
-        fn sparse<T: Copy>(from: &[(u32, T)], rows: &[u32]) -> Vec<(u32, T)> {
-            (rows.iter().enumerate())
-                .filter_map(|(new, row)| {
-                    let at = from.binary_search_by_key(row, |&(r, _)| r).ok()?;
-                    Some((new as u32, from[at].1))
-                })
-                .collect()
-        }
-        Self {
-            action: column(&self.action, rows),
-            address: column(&self.address, rows),
-            size: column(&self.size, rows),
-            stream: column(&self.stream, rows),
-            stack: column(&self.stack, rows),
-            time: column(&self.time, rows),
-            pool: sparse(&self.pool, rows),
-            compile_context: sparse(&self.compile_context, rows),
-            metadata: sparse(&self.metadata, rows),
-            category: sparse(&self.category, rows),
-            forward: sparse(&self.forward, rows),
-        }
-    }
 }
 
 /// Keys that tell what a dictionary is.
@@ -1277,7 +858,7 @@ fn is_telling(key: Option<StringId>) -> bool {
 }
 
 #[inline]
-pub(super) fn action_of(value: Value) -> Action {
+pub(in crate::read) fn action_of(value: Value) -> Action {
     match value.key() {
         Some(known::ALLOC) => Action::Alloc,
         Some(known::FREE_REQUESTED) => Action::FreeRequested,
