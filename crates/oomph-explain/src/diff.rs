@@ -48,7 +48,8 @@ impl Change {
     }
 }
 
-/// Compares two explanations. Lines are matched by file, line and function.
+/// Compares two explanations. Lines are matched by file, line and function; what then is left over in a function, by
+/// order: code above it may have moved it.
 pub fn diff(before: &Explanation, after: &Explanation) -> Diff {
     let ordinals: std::collections::BTreeSet<u32> =
         before.devices.iter().chain(&after.devices).map(|device| device.ordinal).collect();
@@ -79,12 +80,44 @@ pub fn diff(before: &Explanation, after: &Explanation) -> Diff {
                 ordinal,
                 before: before.map(|device| device.peak),
                 after: after.map(|device| device.peak),
-                lines: changes(lines.into_iter().map(|(place, sums)| (Ok(place), sums))),
+                lines: changes(rejoin_moved(lines).into_iter().map(|(place, sums)| (Ok(place), sums))),
                 kinds: changes(kinds.into_iter().map(|(kind, sums)| (Err(kind), sums))),
             }
         })
         .collect();
     Diff { devices }
+}
+
+/// Lines of one function that are only before or only after, as many of each: the function was moved, not rewritten.
+fn rejoin_moved(lines: BTreeMap<Place, (u64, u64)>) -> BTreeMap<Place, (u64, u64)> {
+    let mut joined = BTreeMap::new();
+    let mut gone: BTreeMap<(String, String), Vec<(Place, u64)>> = BTreeMap::new();
+    let mut new = gone.clone();
+    for (place, sums) in lines {
+        let function = match &place {
+            Place::Line { file, function, .. } => Some((file.clone(), function.clone())),
+            _ => None,
+        };
+        match (function, sums) {
+            (Some(function), (bytes, 0)) => gone.entry(function).or_default().push((place, bytes)),
+            (Some(function), (0, bytes)) => new.entry(function).or_default().push((place, bytes)),
+            _ => {
+                joined.insert(place, sums);
+            }
+        }
+    }
+    for (function, before) in gone {
+        let after = new.remove(&function).unwrap_or_default();
+        if before.len() == after.len() {
+            // Both in order of their lines.
+            joined.extend(before.into_iter().zip(after).map(|((_, was), (place, is))| (place, (was, is))));
+        } else {
+            joined.extend(before.into_iter().map(|(place, was)| (place, (was, 0))));
+            joined.extend(after.into_iter().map(|(place, is)| (place, (0, is))));
+        }
+    }
+    joined.extend(new.into_values().flatten().map(|(place, is)| (place, (0, is))));
+    joined
 }
 
 fn changes(sums: impl Iterator<Item = (What, (u64, u64))>) -> Vec<Change> {

@@ -198,7 +198,9 @@ pub fn explain(recording: &Recording) -> Explanation {
             let steps = scope.spawn(|| Steps::find(recording, device, &sources));
             (History::of(recording, device), steps.join().ok().flatten())
         });
-        let kinds = Kinds::of(recording, device, &history, &sources, &optimizer_steps(recording, device));
+        let boundaries = steps.as_ref().map_or(Vec::new(), |steps| steps.boundaries.clone());
+        let annotated = optimizer_steps(recording, device);
+        let kinds = Kinds::of(recording, device, &history, &sources, &annotated, &boundaries);
         let context = Context::of(recording, device, &history, &sources, &kinds, steps);
         explanation.devices.push(describe(&context));
         for rule in rules::ALL {

@@ -6,8 +6,8 @@ use oomph_trace::Moment;
 
 /// Less than this is noise: a counter, a random state.
 const LEAST: u64 = 1 << 20;
-/// So many steps in a row make a pattern.
-const STEPS: usize = 3;
+/// So many rounds make a pattern.
+const ROUNDS: usize = 3;
 
 /// Growth from step to step.
 #[derive(Clone, Debug)]
@@ -45,16 +45,28 @@ impl Growth {
         let sums: Vec<u64> =
             kept.iter().map(|step| step.iter().map(|&i| all.size(i as usize)).sum()).collect();
         let middle = sums.get(1..last)?;
-        // A leak leaves as much every time; a cache that filled up once does not.
-        let growing = middle.iter().filter(|&&sum| sum >= LEAST).count();
-        if growing < STEPS.min(middle.len().max(2)) || growing * 10 < middle.len() * 8 {
-            return None;
-        }
-        let mut sorted = middle.to_vec();
-        sorted.sort_unstable();
-        let per_step = sorted[sorted.len() / 2];
+        // A round of the program may take several of an optimizer's steps: only one of them may leak.
+        let (growing, per_step) =
+            (1..=LONGEST_ROUND).find_map(|round| leaving_again_and_again(middle, round))?;
         // The first step leaks as much as the others do.
         let kept: Vec<u32> = kept.into_iter().take(last).flatten().collect();
-        Some(Growth { kept, per_step, steps: growing })
+        Some(Self { kept, per_step, steps: growing })
     }
+}
+
+/// The most optimizer steps that are taken as one round.
+const LONGEST_ROUND: usize = 4;
+
+/// How many rounds leave something behind, and how much in the median, if nearly all do: a leak leaves as much
+/// every time, a cache that filled up once does not.
+fn leaving_again_and_again(sums: &[u64], round: usize) -> Option<(usize, u64)> {
+    let mut rounds: Vec<u64> = sums.chunks_exact(round).map(|steps| steps.iter().sum()).collect();
+    let growing = rounds.iter().filter(|&&sum| sum >= LEAST).count();
+    // Of a short recording, two rounds in the middle are all there is.
+    let enough = if rounds.len() == 2 && round == 1 { 2 } else { ROUNDS };
+    if growing < enough || growing * 10 < rounds.len() * 8 {
+        return None;
+    }
+    rounds.sort_unstable();
+    Some((growing, rounds[rounds.len() / 2]))
 }

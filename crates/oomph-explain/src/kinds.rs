@@ -6,8 +6,8 @@
 //! reports say how much that is.
 
 use crate::sources::{Phase, Sources};
-use hashbrown::HashSet;
-use oomph_trace::{Action, Device, History, Moment, NEVER, Recording};
+use hashbrown::{HashMap, HashSet};
+use oomph_trace::{Action, Device, History, Moment, NEVER, Recording, StackId};
 
 /// What memory is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -100,17 +100,23 @@ pub struct Kinds<'a> {
     /// Whether frees carry the stack of the free rather than that of the allocation.
     free_stacks: bool,
     parameter_sizes: HashSet<u64>,
+    /// Where steps begin and end.
+    steps: &'a [Moment],
+    /// Of sizes that cuBLAS's workspaces have: the first block of each stack, and how many there are.
+    workspace_sized: HashMap<(u64, StackId), (u32, u32)>,
     trains: bool,
 }
 
 impl<'a> Kinds<'a> {
-    /// Looks over the events once. `optimizer_steps` are moments that annotations name.
+    /// Looks over the events once. `optimizer_steps` are moments that annotations name, `steps` where steps begin
+    /// and end, if any were found.
     pub fn of(
         recording: &'a Recording,
         device: &'a Device,
         history: &'a History<'a>,
         sources: &'a Sources,
         optimizer_steps: &[Moment],
+        steps: &'a [Moment],
     ) -> Self {
         let events = &device.events;
         let phases: Vec<Phase> =
@@ -137,14 +143,22 @@ impl<'a> Kinds<'a> {
             sources,
             trains: !backward.is_empty()
                 || !optimizer.is_empty()
-                || mentions_an_optimizer(recording, device, &phases),
+                || mentions_an_optimizer(recording, device, sources, &phases),
             backward,
             forward,
             optimizer,
             free_stacks: frees_have_their_own_stack(device),
             parameter_sizes: HashSet::new(),
+            steps,
+            workspace_sized: HashMap::new(),
         };
         let all = &history.allocations;
+        for index in 0..all.len() {
+            if CUBLAS_WORKSPACES.contains(&all.requested(index)) {
+                let key = (all.requested(index), all.stack(index));
+                kinds.workspace_sized.entry(key).or_insert((index as u32, 0)).1 += 1;
+            }
+        }
         let setup_end = kinds.forward.first().copied().unwrap_or(NEVER);
         kinds.parameter_sizes = (0..all.len())
             .take_while(|&i| all.born(i) <= setup_end)
@@ -230,6 +244,12 @@ impl<'a> Kinds<'a> {
         moments.get(moments.partition_point(|&m| m <= moment)).copied().unwrap_or(NEVER)
     }
 
+    /// How many ends of steps a lifetime spans.
+    fn steps_within(&self, born: Moment, freed: Moment) -> usize {
+        let from = self.steps.partition_point(|&boundary| boundary <= born);
+        self.steps[from..].partition_point(|&boundary| boundary < freed)
+    }
+
     fn in_backward(&self, index: usize) -> Kind {
         let all = &self.history.allocations;
         let (born, freed) = (all.born(index), all.freed(index));
@@ -259,18 +279,16 @@ impl<'a> Kinds<'a> {
 
     fn is_cublas_workspace(&self, index: usize) -> bool {
         let all = &self.history.allocations;
-        // Kept for good, of the right size, and of no size that the model itself has.
+        let key = (all.requested(index), all.stack(index));
+        let Some(&(first, count)) = self.workspace_sized.get(&key) else { return false };
+        // One for each handle, kept for good, of no size that the model itself has. All of the backward pass has one
+        // stack, so there it is the first of its size.
+        let alone = count == 1 || self.sources.phase(key.1) == Phase::NoStack;
         all.freed(index) == NEVER
-            && CUBLAS_WORKSPACES.contains(&all.requested(index))
-            && !self.parameter_sizes.contains(&all.requested(index))
-            && self.sources.of_stack(all.stack(index)).product
-            && self.is_first_of_its_size_and_stack(index)
-    }
-
-    fn is_first_of_its_size_and_stack(&self, index: usize) -> bool {
-        let all = &self.history.allocations;
-        let (size, stack) = (all.requested(index), all.stack(index));
-        !(0..index).any(|i| all.requested(i) == size && all.stack(i) == stack)
+            && alone
+            && first as usize == index
+            && !self.parameter_sizes.contains(&key.0)
+            && self.sources.of_stack(key.1).product
     }
 
     fn in_forward(&self, index: usize) -> Kind {
@@ -303,7 +321,7 @@ impl<'a> Kinds<'a> {
     fn freed_in_the_same_call(&self, index: usize) -> bool {
         let all = &self.history.allocations;
         let free = all.freeing_event(index).and_then(|row| self.device.events.stack.get(row));
-        self.free_stacks && free == Some(&all.stack(index))
+        self.free_stacks && free.is_some_and(|&free| self.sources.same_call(free, all.stack(index)))
     }
 
     fn in_own_code(&self, index: usize) -> Kind {
@@ -317,8 +335,17 @@ impl<'a> Kinds<'a> {
         }
         let next_backward = self.first_after(&self.backward, born);
         let next_forward = self.first_after(&self.forward, born);
+        let facts = self.sources.of_stack(all.stack(index));
+        if facts.parallel {
+            return Kind::Gradient; // the buckets in which gradients are reduced
+        }
+        let lasting = freed == NEVER || self.steps_within(born, freed) >= 2;
+        if lasting && facts.model_init && next_forward < freed {
+            return Kind::Parameter;
+        }
         if next_forward < freed && next_forward < next_backward {
-            return Kind::Input; // made before the model is called, and there while it is
+            // Made before the model is called, and there while it is; data does not outlive its step.
+            return if lasting { Kind::Unknown } else { Kind::Input };
         }
         if next_backward < freed {
             return Kind::Activation; // made between forward and backward: the loss and what leads to it
@@ -328,17 +355,24 @@ impl<'a> Kinds<'a> {
 }
 
 /// A program that died in its first forward pass has no backward pass yet, but may have spoken of one.
-fn mentions_an_optimizer(recording: &Recording, device: &Device, phases: &[Phase]) -> bool {
+fn mentions_an_optimizer(
+    recording: &Recording,
+    device: &Device,
+    sources: &Sources,
+    phases: &[Phase],
+) -> bool {
     let annotated = (recording.annotations.iter())
         .any(|annotation| recording.strings.get(annotation.name).starts_with("Optimizer."));
-    let seen = |stack: &u32| phases.get(*stack as usize) == Some(&Phase::ZeroGrad);
-    annotated || device.events.stack.iter().any(seen)
+    let trains = |stack: &u32| {
+        phases.get(*stack as usize) == Some(&Phase::ZeroGrad) || sources.of_stack(*stack).training
+    };
+    annotated || device.events.stack.iter().any(trains)
 }
 
 /// With `context="alloc"` PyTorch writes the allocation's stack on frees too, which says nothing about them.
 fn frees_have_their_own_stack(device: &Device) -> bool {
     let events = &device.events;
-    let mut open = hashbrown::HashMap::new();
+    let mut open = HashMap::new();
     let (mut pairs, mut same) = (0u32, 0u32);
     for row in 0..events.len() {
         match events.action[row] {
@@ -363,8 +397,7 @@ fn frees_have_their_own_stack(device: &Device) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::steps::optimizer_steps;
-    use std::collections::HashMap;
+    use crate::steps::{Steps, optimizer_steps};
     use std::path::Path;
 
     /// On a real GPU the program itself wrote down which storage is a parameter, a gradient, an optimizer's state. Of
@@ -399,8 +432,10 @@ mod tests {
             let device = &recording.devices[0];
             let history = History::of(&recording, device);
             let sources = Sources::of(&recording);
-            let kinds =
-                Kinds::of(&recording, device, &history, &sources, &optimizer_steps(&recording, device));
+            let steps =
+                Steps::find(&recording, device, &sources).map_or(Vec::new(), |steps| steps.boundaries);
+            let annotated = optimizer_steps(&recording, device);
+            let kinds = Kinds::of(&recording, device, &history, &sources, &annotated, &steps);
             let (mut right, mut all) = (0u64, 0u64);
             let mut confused: HashMap<(String, Kind), u64> = HashMap::new();
             for index in history.alive_at(device.events.len() as Moment) {

@@ -1,5 +1,6 @@
 //! Out of memory: what was asked, what was free, why nothing served, and whether the program died of it.
 
+use crate::sources::Sources;
 use crate::waste::{Asker, Waste};
 use oomph_trace::rounding::{SMALL_LIMIT, segment_size};
 use oomph_trace::{Action, DEFAULT_POOL, Device, History, Moment, Settings, StackId};
@@ -7,7 +8,7 @@ use oomph_trace::{Action, DEFAULT_POOL, Device, History, Moment, Settings, Stack
 /// What became of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It never allocated again.
+    /// It never allocated again, but for tidying up.
     Fatal,
     /// The same call went on with less: a library tried a workspace and did without.
     CaughtByLibrary,
@@ -31,7 +32,7 @@ impl Outcome {
 pub enum Reason {
     /// What lives needs it all.
     OutOfMemory,
-    /// Enough is free, in pieces that are too small.
+    /// Enough (or nearly so) is free, in pieces that are too small.
     Fragmentation,
     /// A piece that fits belongs to another stream.
     OtherStream,
@@ -86,7 +87,7 @@ pub struct OutOfMemory {
 
 impl OutOfMemory {
     /// All of a device's, in order.
-    pub fn all(device: &Device, history: &History, settings: &Settings) -> Vec<Self> {
+    pub fn all(device: &Device, history: &History, sources: &Sources, settings: &Settings) -> Vec<Self> {
         let events = &device.events;
         let mut after: Vec<Self> = Vec::new();
         let rows: Vec<usize> =
@@ -109,21 +110,38 @@ impl OutOfMemory {
                     Waste::seen_by(history, settings, moment, asker)
                 }
             };
+            let outcome = outcome(device, history, sources, row, position + 1 == rows.len());
+            let mut waste = waste;
+            if outcome != Outcome::Fatal {
+                waste.worst = Vec::new(); // nobody asks, and there may be thousands
+            }
             let segment = if settings.expandable_segments { size } else { segment_size(size) };
             let device_free = events.address[row];
+            let limited = device_free >= segment;
             after.push(Self {
                 moment,
                 size,
                 segment,
                 device_free,
                 stack: events.stack[row],
-                outcome: outcome(device, row),
-                reason: if looked_into { reason(size, &waste) } else { Reason::NotLookedInto },
-                limited: device_free >= segment,
+                outcome,
+                reason: if looked_into {
+                    reason(size, limited, device_free, &waste)
+                } else {
+                    Reason::NotLookedInto
+                },
+                limited,
                 waste,
             });
         }
         after
+    }
+
+    /// The least that would have had to be free in addition.
+    pub fn lacks(&self) -> u64 {
+        let in_pool = self.size.saturating_sub(self.waste.largest_free);
+        // Where no limit stopped it, more room on the device would have served as well.
+        if self.limited { in_pool } else { in_pool.min(self.segment.saturating_sub(self.device_free)) }
     }
 
     /// What was free in the pieces that the request could have used, had they been one.
@@ -132,9 +150,14 @@ impl OutOfMemory {
     }
 }
 
-fn reason(size: u64, waste: &Waste) -> Reason {
-    let fragmented = waste.usable_free as f64 >= 0.75 * size as f64
-        && waste.usable_free as f64 >= FRAGMENTED_SHARE * waste.reserved as f64;
+fn reason(size: u64, limited: bool, device_free: u64, waste: &Waste) -> Reason {
+    let share = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
+    // Where a limit stopped it, how far the limit was is not known, so nearly enough in holes is taken as enough.
+    let fragmented = if limited {
+        share(waste.usable_free, size) >= 0.75 && share(waste.usable_free, waste.reserved) >= FRAGMENTED_SHARE
+    } else {
+        waste.usable_free + device_free >= size && share(waste.usable_free, size) >= FRAGMENTED_SHARE
+    };
     if fragmented {
         Reason::Fragmentation
     } else if waste.largest_elsewhere >= size {
@@ -147,14 +170,26 @@ fn reason(size: u64, waste: &Waste) -> Reason {
 /// A library that falls back frees next to nothing before it allocates again; unwinding frees a lot.
 const FREES_OF_A_FALLBACK: usize = 4;
 
-fn outcome(device: &Device, row: usize) -> Outcome {
+/// A program that goes on comes back to at least this share of what it held; one that only tidies up does not.
+const GOES_ON: f64 = 0.3;
+
+fn outcome(device: &Device, history: &History, sources: &Sources, row: usize, last: bool) -> Outcome {
     let events = &device.events;
     let mut frees = 0;
     for next in row + 1..events.len() {
         match events.action[next] {
             Action::Alloc | Action::OutOfMemory => {
-                let same_call = events.stack[next] == events.stack[row] && frees <= FREES_OF_A_FALLBACK;
-                return if same_call { Outcome::CaughtByLibrary } else { Outcome::CaughtByProgram };
+                if sources.same_call(events.stack[next], events.stack[row]) && frees <= FREES_OF_A_FALLBACK {
+                    return Outcome::CaughtByLibrary;
+                }
+                if !last {
+                    return Outcome::CaughtByProgram; // it went on to run out of memory again
+                }
+                // Handlers allocate too: metrics, a checkpoint, the next cell of a notebook.
+                let held = history.allocated_at(row as Moment);
+                let later = history.most_allocated(next as Moment + 1..events.len() as Moment + 1);
+                let goes_on = later as f64 >= GOES_ON * held as f64;
+                return if goes_on { Outcome::CaughtByProgram } else { Outcome::Fatal };
             }
             Action::FreeRequested => frees += 1,
             _ => {}

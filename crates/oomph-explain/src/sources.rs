@@ -3,6 +3,7 @@
 //! A stack is mostly library: what a user can change is the innermost line of their own. This module folds the
 //! library away, and tells from a stack what the program was doing ([`Phase`]).
 
+use hashbrown::HashMap;
 use oomph_trace::{Action, Frame, FrameId, NO_STACK, Recording, StackId};
 
 /// What the program was doing when it allocated, as far as the stack tells.
@@ -53,6 +54,16 @@ pub struct StackFacts {
     pub convolution: bool,
     /// Innermost in what can be a matrix product, where cuBLAS may take its workspace.
     pub product: bool,
+    /// Inside a function that trains.
+    pub training: bool,
+    /// Inside the making of an object of the program's own classes.
+    pub model_init: bool,
+    /// Inside a deep copy.
+    pub copied: bool,
+    /// Inside PyTorch's data parallelism.
+    pub parallel: bool,
+    /// Names the stack's Python frames: equal for stacks that differ in C++ frames only.
+    pub python: u32,
 }
 
 /// The facts of every stack of a recording.
@@ -67,8 +78,18 @@ impl Sources {
     pub fn of(recording: &Recording) -> Self {
         let frames: Vec<FrameFacts> =
             recording.stacks.frames().iter().map(|frame| FrameFacts::of(recording, frame)).collect();
+        let mut seen: HashMap<Vec<FrameId>, u32> = HashMap::new();
         let facts = (0..recording.stacks.len() as StackId)
-            .map(|stack| StackFacts::of(recording.stacks.get(stack), &frames))
+            .map(|stack| {
+                let stack = recording.stacks.get(stack);
+                let python: Vec<FrameId> = stack
+                    .iter()
+                    .copied()
+                    .filter(|&id| !frames.get(id as usize).is_some_and(|frame| frame.native))
+                    .collect();
+                let next = seen.len() as u32;
+                StackFacts { python: *seen.entry(python).or_insert(next), ..StackFacts::of(stack, &frames) }
+            })
             .collect();
         let has_stacks = (recording.devices.iter()).any(|device| {
             let events = &device.events;
@@ -81,6 +102,11 @@ impl Sources {
     /// The facts of a stack.
     pub fn of_stack(&self, stack: StackId) -> &StackFacts {
         self.facts.get(stack as usize).unwrap_or(&self.facts[NO_STACK as usize])
+    }
+
+    /// Whether two stacks are the same call, as far as Python sees.
+    pub fn same_call(&self, a: StackId, b: StackId) -> bool {
+        self.of_stack(a).python == self.of_stack(b).python
     }
 
     /// What the program was doing.
@@ -105,6 +131,10 @@ pub fn is_own_file(recording: &Recording, frame: &Frame) -> bool {
 pub fn is_module_call(recording: &Recording, frame: &Frame) -> bool {
     MODULE_CALLS.contains(&recording.strings.get(frame.name))
 }
+
+/// Functions in which frameworks and people train.
+const TRAINING_LOOPS: [&str; 6] =
+    ["training_step", "_inner_training_loop", "train_step", "train_one_epoch", "train_epoch", "train_batch"];
 
 /// The functions through which `torch.nn.Module` calls `forward`.
 const MODULE_CALLS: [&str; 3] = ["_call_impl", "_wrapped_call_impl", "_lazy_forward"];
@@ -137,8 +167,10 @@ fn is_library_file(file: &str) -> bool {
     let unified = file.replace('\\', "/");
     let file = unified.as_str();
     let in_torch = |rest: &str| TORCH.iter().any(|folder| rest.starts_with(folder));
-    file.starts_with("<frozen")
-        || file.starts_with("<string>")
+    // Code that was made rather than written: frozen modules, generated functions, FX graphs.
+    const MADE: [&str; 6] =
+        ["<frozen", "<string>", "<eval_with_key", "<decorator-gen", "<torch_package", "<__array_function__"];
+    MADE.iter().any(|prefix| file.starts_with(prefix))
         || PARTS.iter().any(|part| file.contains(part))
         // Windows keeps the standard library in Lib.
         || file.contains("/Lib/")
@@ -157,6 +189,11 @@ struct FrameFacts {
     setup: bool,
     data: bool,
     backward: bool,
+    function_apply: bool,
+    training: bool,
+    model_init: bool,
+    copied: bool,
+    parallel: bool,
     checkpoint: bool,
     workspace: bool,
     empty_cache: bool,
@@ -209,8 +246,12 @@ impl FrameFacts {
             data: has("torch/utils/data/") || has("/torchdata/") || name == "pin_memory",
             backward: (has("torch/autograd/")
                 && (name == "backward" || name == "grad" || name == "_make_grads"))
-                || (has("torch/_tensor.py") && name == "backward")
-                || (has("torch/autograd/function.py") && name == "apply"),
+                || (has("torch/_tensor.py") && name == "backward"),
+            function_apply: has("torch/autograd/function.py") && name == "apply",
+            training: TRAINING_LOOPS.contains(&name),
+            model_init: !library && name == "__init__",
+            copied: name == "__deepcopy__" || name == "deepcopy" || name == "_deepcopy_dict",
+            parallel: has("torch/nn/parallel/"),
             checkpoint: has("torch/utils/checkpoint.py")
                 && (name.contains("unpack_hook") || name.contains("recompute") || name == "backward"),
             workspace: false,
@@ -239,29 +280,42 @@ impl StackFacts {
         let python = || stack.iter().copied().filter(|id| !fact(id).native);
         let own = python().find(|id| fact(id).own);
         let innermost = python().next();
-        let in_backward = any(|f| f.backward);
+        // A custom function's backward runs in autograd's own thread, whose outermost frame is its `apply`; its
+        // forward has the same frame, called from the program.
+        let outermost = python().next_back();
+        let in_backward = any(|f| f.backward) || outermost.is_some_and(|id| fact(&id).function_apply);
+        let telling = |f: FrameFacts| {
+            Some(if f.zero_grad {
+                Phase::ZeroGrad
+            } else if f.optimizer_state {
+                Phase::OptimizerState
+            } else if f.optimizer {
+                Phase::Optimizer
+            } else if f.backward {
+                Phase::Backward
+            } else if f.setup {
+                Phase::Setup
+            } else if f.data {
+                Phase::Data
+            } else if f.module_call {
+                Phase::Forward
+            } else {
+                return None;
+            })
+        };
         let phase = if python().next().is_none() && !in_backward {
             // C++ frames without Python around them: a thread of autograd's whose engine frame was
             // not unwound.
             Phase::NoStack
-        } else if any(|f| f.zero_grad) {
-            Phase::ZeroGrad
-        } else if any(|f| f.optimizer_state) {
-            Phase::OptimizerState
-        } else if any(|f| f.optimizer) {
-            Phase::Optimizer
         } else if any(|f| f.checkpoint) {
             Phase::Recompute
-        } else if in_backward {
-            Phase::Backward
-        } else if any(|f| f.setup) {
-            Phase::Setup
-        } else if any(|f| f.data) {
-            Phase::Data
-        } else if any(|f| f.module_call) {
-            Phase::Forward
         } else {
-            Phase::User
+            // The innermost frame that tells decides: an optimizer may call the whole step as a closure.
+            match stack.iter().find_map(|id| telling(fact(id))) {
+                Some(phase) => phase,
+                None if in_backward => Phase::Backward,
+                None => Phase::User,
+            }
         };
         Self {
             place: own.or(innermost),
@@ -274,6 +328,11 @@ impl StackFacts {
             class_loss: any(|f| f.class_loss),
             convolution: innermost.is_some_and(|id| fact(&id).convolution),
             product: innermost.is_none_or(|id| fact(&id).product),
+            training: any(|f| f.training),
+            model_init: any(|f| f.model_init),
+            copied: any(|f| f.copied),
+            parallel: any(|f| f.parallel),
+            python: 0, // numbered when all are known
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use crate::sources::{Phase, Sources};
 use hashbrown::HashMap;
-use oomph_trace::{Action, Device, Moment, Recording, StackId, Stage};
+use oomph_trace::{Action, Annotation, Device, Moment, Recording, StackId, Stage};
 
 /// How steps were found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,9 +74,12 @@ fn annotated(recording: &Recording, device: &Device, stage: Stage) -> Vec<Moment
     if !device.events.has_times() {
         return Vec::new();
     }
+    let ours =
+        |a: &&Annotation| a.stage == stage && recording.strings.get(a.name).starts_with("Optimizer.step");
+    // They carry the device that was current, which need not be the one that was used.
+    let any_here = recording.annotations.iter().any(|a| ours(&a) && a.device == device.ordinal);
     let mut moments: Vec<Moment> = (recording.annotations.iter())
-        .filter(|a| a.stage == stage && a.device == device.ordinal)
-        .filter(|a| recording.strings.get(a.name).starts_with("Optimizer.step"))
+        .filter(|a| ours(a) && (a.device == device.ordinal || !any_here))
         // Times are not strictly in order, but near enough for a bisection to find the place.
         .map(|a| device.events.time.partition_point(|&t| t <= a.time) as Moment)
         .collect();
@@ -151,6 +154,12 @@ fn from_loop(recording: &Recording, device: &Device, sources: &Sources) -> Optio
     let mut jumps: HashMap<Jump, Vec<Moment>> = HashMap::new();
     let mut before: Option<StackId> = None;
     let mut first = None;
+    // Where modules are called, loops before the first call only prepare.
+    let begin = (0..events.len())
+        .find(|&row| {
+            events.action[row] == Action::Alloc && sources.phase(events.stack[row]) == Phase::Forward
+        })
+        .unwrap_or(0);
     for row in 0..events.len() {
         let stack = events.stack[row];
         // Loops over a model's parts while it is built are not steps either.
@@ -161,6 +170,7 @@ fn from_loop(recording: &Recording, device: &Device, sources: &Sources) -> Optio
         first.get_or_insert(row as Moment);
         if let Some(before) = before
             && before != stack
+            && row >= begin
             && let Some(jump) =
                 *known.entry((before, stack)).or_insert_with(|| jump_back(recording, before, stack))
         {

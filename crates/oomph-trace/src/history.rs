@@ -293,12 +293,6 @@ impl<'a> History<'a> {
     pub fn reserved_at(&self, moment: Moment) -> Vec<Reserved> {
         self.segments.at(moment)
     }
-
-    /// How often memory was taken from the device, and how often given back.
-    pub fn segment_traffic(&self) -> (usize, usize) {
-        let taken = self.segments.changes.iter().filter(|change| change.taken).count();
-        (taken, self.segments.changes.len() - taken)
-    }
 }
 
 // --- segments -------------------------------------------------------------------------------------------
@@ -560,12 +554,15 @@ impl<'a, 's> Pass<'a, 's> {
         }
         pass.start = pass.now;
         let mut changes = segments.changes.iter().peekable();
+        // A recorder can be told to leave `free_completed` out: then a free is whole when it is requested.
+        let completes = events.action.contains(&Action::FreeCompleted);
         for row in 0..count {
             let moment = row as Moment + 1;
             let (address, size) = (events.address[row], events.size[row]);
             match events.action[row] {
                 Action::Alloc => pass.alloc(moment, address, size),
-                Action::FreeRequested => pass.let_go(moment, address, size, events.stream[row]),
+                Action::FreeRequested if completes => pass.let_go(moment, address, size, events.stream[row]),
+                Action::FreeRequested => pass.complete(moment, address, size, events.stream[row]),
                 Action::FreeCompleted => pass.complete(moment, address, size, events.stream[row]),
                 Action::SegmentAlloc | Action::SegmentMap | Action::SegmentFree | Action::SegmentUnmap => {
                     if let Some(change) = changes.next_if(|change| change.moment == moment) {

@@ -12,8 +12,10 @@ pub(crate) fn run(arguments: &Explain, printer: &mut Printer) -> anyhow::Result<
         match files::read(path, printer) {
             Ok(recording) => {
                 explanations.push((path.display().to_string(), oomph_explain::explain(&recording)));
-                // The process is about to end or to read the next: giving a hundred MB back takes time.
-                std::mem::forget(recording);
+                if arguments.files.len() == 1 {
+                    // The process is about to end: giving a hundred MB back first takes time.
+                    std::mem::forget(recording);
+                }
             }
             // One bad file does not lose the others.
             Err(error) => {

@@ -52,7 +52,11 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     if rounds < ROUNDS || taken_again < given_back / 2 {
         return Vec::new();
     }
-    let asked = by_stack.keys().any(|&stack| context.sources.of_stack(stack).empty_cache);
+    let by_request: u64 = (by_stack.iter())
+        .filter(|&(&stack, _)| context.sources.of_stack(stack).empty_cache)
+        .map(|(_, &(bytes, _))| bytes)
+        .sum();
+    let asked = by_request * 2 > bytes_back;
     let title = if asked {
         format!("empty_cache is called again and again: {} given back and taken again in {rounds} rounds", plural(given_back, "segment"))
     } else {

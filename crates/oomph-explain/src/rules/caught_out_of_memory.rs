@@ -43,8 +43,11 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     }
     let program = with(Outcome::CaughtByProgram);
     if !program.is_empty() {
-        let title = format!("The program caught {} and went on", plural(program.len() as u64, "out-of-memory"));
-        let title = title.replace("out-of-memorys", "out-of-memories");
+        let count = program.len();
+        let title = match count {
+            1 => "The program caught an out-of-memory and went on".to_owned(),
+            _ => format!("The program caught {count} out-of-memories and went on"),
+        };
         findings.push(
             Finding::new(CODE, Severity::Note, title)
                 .because("each one emptied the cache and waited for the device")

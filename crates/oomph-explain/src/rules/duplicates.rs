@@ -13,7 +13,7 @@
 //! ## How the numbers come about
 //!
 //! The blocks are counted at the peak; a recording does not show what is in them, so whether they are equal is for
-//! you to say. The saving is replayed: the peak with only one of them.
+//! you to say, and this is a note. Caches of one block a layer look the same. The saving is replayed: the peak with only one of them.
 
 use super::matters;
 use crate::context::Context;
@@ -33,7 +33,10 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     for &(index, _) in &context.alive {
         let i = index as usize;
         let stack = all.stack(i);
-        if context.sources.phase(stack) == Phase::User && all.requested(i) > 0 {
+        let facts = context.sources.of_stack(stack);
+        // Weights are often alike, copies of models meant to be, and buckets of gradients of one size.
+        let meant = facts.model_init || facts.copied || facts.parallel;
+        if facts.phase == Phase::User && !meant && all.requested(i) > 0 {
             groups.entry((stack, all.requested(i))).or_default().push(index);
         }
     }
@@ -55,10 +58,10 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
                 place.short()
             );
             Some(
-                Finding::new(CODE, Severity::Warning, title)
+                Finding::new(CODE, Severity::Note, title)
                     .at(context.places(copies))
                     .saves(saving, Basis::Replayed, "allocated peak, with one of them")
-                    .fix(Fix::new(Grade::Safe, "keep one, or views of one, if they hold the same"))
+                    .fix(Fix::new(Grade::Safe, "if they hold the same, keep one, or views of one"))
                     .fix(Fix::new(Grade::Safe, "keep history on the host").code("tensor.cpu()")),
             )
         })

@@ -22,12 +22,13 @@
 //!
 //! The request, and what the device had free, are measured. Who held what is the state just before the
 //! failure, replayed from the events. What it lacks is the request less the largest
-//! free piece that it could use.
+//! free piece that it could use, or what the device would have had to have more, whichever is less.
 
 use crate::context::Context;
 use crate::finding::{Finding, Fix, Grade, Severity, bytes, percent};
 use crate::kinds::Kind;
 use crate::oom::Reason;
+use hashbrown::HashMap;
 
 pub(super) const CODE: &str = "OM101";
 
@@ -49,7 +50,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
             bytes(waste.largest_elsewhere)
         ),
         Reason::PrivatePool => format!(
-            "Out of memory: {} was asked for at {place}; a free piece of {} belongs to a private pool",
+            "Out of memory: {} was asked for at {place}; a free piece of {} belongs to another pool",
             bytes(oom.size),
             bytes(waste.largest_elsewhere)
         ),
@@ -72,18 +73,14 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         format!("the device had {} free", bytes(oom.device_free))
     });
     let alive = context.history.alive_at(oom.moment);
-    let mut by_kind: Vec<(Kind, u64)> = Kind::ALL
-        .into_iter()
-        .map(|kind| {
-            let sum = (alive.iter())
-                .filter(|&&i| context.kinds.kind(i as usize) == kind)
-                .map(|&i| context.history.allocations.size(i as usize))
-                .sum();
-            (kind, sum)
-        })
-        .filter(|&(kind, sum)| sum > 0 && kind != Kind::Unknown)
-        .collect();
-    by_kind.sort_by_key(|&(_, sum)| std::cmp::Reverse(sum));
+    let mut sums: HashMap<Kind, u64> = HashMap::new();
+    for &index in &alive {
+        *sums.entry(context.kinds.kind(index as usize)).or_default() +=
+            context.history.allocations.size(index as usize);
+    }
+    sums.remove(&Kind::Unknown);
+    let mut by_kind: Vec<(Kind, u64)> = sums.into_iter().collect();
+    by_kind.sort_by_key(|&(kind, sum)| (std::cmp::Reverse(sum), kind));
     let held: Vec<String> = (by_kind.iter().take(3))
         .map(|(kind, sum)| format!("{} {} ({})", kind.name(), bytes(*sum), percent(*sum, waste.allocated)))
         .collect();
@@ -95,7 +92,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     {
         finding = finding.because(format!("it happened in step {} of {}", step + 1, steps.count()));
     }
-    finding = finding.at(context.places(alive)).misses(oom.size.saturating_sub(waste.largest_free), "in one piece, for this request to fit");
+    finding = finding.at(context.places(alive)).misses(oom.lacks(), "in one piece, for this request to fit");
     if oom.size > waste.allocated && oom.reason == Reason::OutOfMemory {
         finding = finding
             .because("the request alone is larger than all that was in use: the tensor made there is what does not fit")

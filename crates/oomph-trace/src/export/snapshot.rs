@@ -27,11 +27,15 @@ pub(super) trait Encoder {
 
 /// Writes the whole snapshot.
 pub(super) fn encode(recording: &Recording, out: &mut impl Encoder) -> io::Result<()> {
-    out.dict(4)?;
+    let knows_overflow = recording.devices.iter().any(|device| device.overflowed.is_some());
+    let knows_most = recording.devices.iter().any(|device| device.max_entries.is_some());
+    let keys = 4 + usize::from(knows_overflow) + usize::from(knows_most);
+    out.dict(keys)?;
     out.key("segments")?;
     segments(recording, out)?;
     out.key("device_traces")?;
-    let devices = recording.devices.last().map_or(0, |device| device.ordinal as usize + 1).min(1 << 16);
+    // A list for every ordinal up to the highest: no machine has more than this.
+    let devices = recording.devices.last().map_or(0, |device| device.ordinal as usize + 1).min(1 << 12);
     out.list(devices)?;
     for ordinal in 0..devices {
         match recording.devices.iter().find(|device| device.ordinal as usize == ordinal) {
@@ -48,7 +52,27 @@ pub(super) fn encode(recording: &Recording, out: &mut impl Encoder) -> io::Resul
     settings(recording, out)?;
     out.key("external_annotations")?;
     annotations(recording, out)?;
-    out.end_dict(4)
+    let device =
+        |ordinal: usize| recording.devices.iter().find(move |device| device.ordinal as usize == ordinal);
+    if knows_overflow {
+        out.key("trace_alloc_overflowed")?;
+        out.list(devices)?;
+        for ordinal in 0..devices {
+            out.bool(device(ordinal).is_some_and(|device| device.overflowed == Some(true)))?;
+            out.next()?;
+        }
+        out.end_list(devices)?;
+    }
+    if knows_most {
+        out.key("trace_alloc_max_entries")?;
+        out.list(devices)?;
+        for ordinal in 0..devices {
+            out.int(i128::from(device(ordinal).and_then(|device| device.max_entries).unwrap_or(0)))?;
+            out.next()?;
+        }
+        out.end_list(devices)?;
+    }
+    out.end_dict(keys)
 }
 
 fn segments(recording: &Recording, out: &mut impl Encoder) -> io::Result<()> {
@@ -134,7 +158,7 @@ fn stream(device: &Device, id: u32) -> i128 {
 fn trace(recording: &Recording, device: &Device, out: &mut impl Encoder) -> io::Result<()> {
     let events = &device.events;
     let has_times = events.has_times();
-    let mut sparse = Sparse { pool: 0, context: 0, metadata: 0, category: 0 };
+    let mut sparse = Sparse::default();
     out.list(events.len())?;
     for row in 0..events.len() {
         let action = events.action[row];
@@ -143,12 +167,14 @@ fn trace(recording: &Recording, device: &Device, out: &mut impl Encoder) -> io::
         let context = take(&events.compile_context, &mut sparse.context, at);
         let metadata = take(&events.metadata, &mut sparse.metadata, at);
         let category = take(&events.category, &mut sparse.category, at);
+        let forward = take(&events.forward, &mut sparse.forward, at);
         let has_stack = events.stack[row] != crate::intern::NO_STACK || action != Action::Snapshot;
         let length = 6
             + usize::from(has_times)
             + usize::from(has_stack)
             + usize::from(pool.is_some())
-            + usize::from(category.is_some());
+            + usize::from(category.is_some())
+            + usize::from(forward.is_some());
         out.dict(length)?;
         out.key("action")?;
         out.text(action.name())?;
@@ -183,6 +209,14 @@ fn trace(recording: &Recording, device: &Device, out: &mut impl Encoder) -> io::
             out.text(recording.strings.get(id))?;
             out.next()?;
         }
+        if let Some(id) = forward {
+            out.key("forward_frames")?;
+            out.list(1)?;
+            out.text(recording.strings.get(id))?;
+            out.next()?;
+            out.end_list(1)?;
+            out.next()?;
+        }
         if has_stack {
             out.key("frames")?;
             out.stack(recording, events.stack[row])?;
@@ -195,7 +229,9 @@ fn trace(recording: &Recording, device: &Device, out: &mut impl Encoder) -> io::
 }
 
 /// Positions in the sparse columns.
+#[derive(Default)]
 struct Sparse {
+    forward: usize,
     pool: usize,
     context: usize,
     metadata: usize,

@@ -86,6 +86,9 @@ pub enum FormatError {
     /// It was written by a newer oomph.
     #[error("this recording has format version {0}; this oomph reads up to {VERSION}: update oomph")]
     Version(u16),
+    /// A single stack or segment that is too large to be written.
+    #[error("the recording has a stack or a segment too large for a chunk ({} MiB)", LARGEST_CHUNK >> 20)]
+    TooLarge,
     /// A chunk that is whole contradicts the layout.
     #[error("the recording is damaged: {0}")]
     Damaged(&'static str),

@@ -1,7 +1,7 @@
 //! Writing: what is new since the last call becomes chunks at the end of the file.
 
 use super::bytes::Out;
-use super::{FormatError, Kind, MAGIC, VERSION};
+use super::{FormatError, Kind, LARGEST_CHUNK, MAGIC, VERSION};
 use crate::intern::StringId;
 use crate::recording::{Device, Recording, SettingValue};
 use std::io::Write;
@@ -74,6 +74,10 @@ impl<W: Write> Writer<W> {
     }
 
     fn chunk(&mut self, kind: Kind, content: &Out) -> Result<(), FormatError> {
+        if content.0.len() > LARGEST_CHUNK {
+            // One stack or one segment of tens of MiB: nothing real, and no reader would take it.
+            return Err(FormatError::TooLarge);
+        }
         self.packed.clear();
         zstd::stream::copy_encode(&content.0[..], &mut self.packed, LEVEL)?;
         self.out.write_all(&[kind as u8])?;

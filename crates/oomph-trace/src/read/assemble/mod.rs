@@ -15,7 +15,7 @@ mod finish;
 use crate::intern::{Frame, FrameId, NO_STACK, StackId, Stacks, StringId, Strings};
 use crate::recording::{Action, Block, BlockState, DEFAULT_POOL, Events, PoolId, Segment};
 use crate::rounding::LARGEST_SIZE;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 
 macro_rules! known_strings {
     ($($name:ident = $text:literal),* $(,)?) => {
@@ -749,9 +749,14 @@ impl Assembler {
                 self.lists[list] = ListState::Empty;
                 let items = std::mem::take(&mut self.items[index as usize]);
                 let start = self.blocks.len();
+                let mut seen = HashSet::new();
                 for item in items {
                     match self.row(item) {
-                        Some((Rows::Blocks, row)) => self.blocks.push(self.blocks[row as usize]),
+                        // A block is copied once, however often a file refers to it.
+                        Some((Rows::Blocks, row)) if seen.insert(row) => {
+                            self.blocks.push(self.blocks[row as usize])
+                        }
+                        Some((Rows::Blocks, _)) => self.skipped.shared += 1,
                         _ => self.skipped.blocks += 1,
                     }
                 }
