@@ -339,12 +339,13 @@ impl<'a> Kinds<'a> {
         if facts.parallel {
             return Kind::Gradient; // the buckets in which gradients are reduced
         }
-        let lasting = freed == NEVER || self.steps_within(born, freed) >= 2;
-        if lasting && facts.model_init && next_forward < freed {
+        // Data does not outlive its step.
+        let lasting = self.steps_within(born, freed) >= 2;
+        if facts.model_init && next_forward < freed && (lasting || freed == NEVER) {
             return Kind::Parameter;
         }
         if next_forward < freed && next_forward < next_backward {
-            // Made before the model is called, and there while it is; data does not outlive its step.
+            // Made before the model is called, and there while it is.
             return if lasting { Kind::Unknown } else { Kind::Input };
         }
         if next_backward < freed {
