@@ -9,7 +9,7 @@ mod files;
 mod printer;
 mod sizes;
 
-use arguments::{Arguments, Command};
+use arguments::CommandLine;
 use clap::Parser;
 use printer::Printer;
 use std::process::ExitCode;
@@ -26,17 +26,9 @@ pub(crate) enum Outcome {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    let mut printer = Printer::new(arguments.global.color, arguments.global.quiet);
-    let outcome = match arguments.command {
-        Command::Explain(explain) => commands::explain::run(&explain, &mut printer),
-        Command::Diff(diff) => commands::diff::run(&diff, &mut printer),
-        Command::Check(check) => commands::check::run(&check, &mut printer),
-        Command::Rule(rule) => commands::rule::run(&rule, &mut printer),
-        Command::Convert(convert) => commands::convert::run(&convert, &mut printer),
-        Command::Completions(completions) => commands::completions::run(&completions, &mut printer),
-        Command::Man(man) => commands::man::run(&man, &mut printer),
-    };
+    let command_line = CommandLine::parse();
+    let mut printer = Printer::new(command_line.global.color, command_line.global.quiet);
+    let outcome = command_line.command.run(&mut printer);
     match outcome {
         Ok(Outcome::Fine) => ExitCode::SUCCESS,
         Ok(Outcome::Findings) => ExitCode::from(1),

@@ -1,13 +1,52 @@
 //! `oomph check`: the gate for CI.
 
-use crate::arguments::{Check, Format, Metric};
+use crate::sizes::{Size, Tolerance};
+use clap::{Args, ValueEnum};
+use crate::arguments::Format;
 use crate::printer::Printer;
 use crate::{Outcome, files};
 use oomph_explain::Outcome as OomOutcome;
-use oomph_report::{Check as Checked, CheckLimit, json, markdown, text};
-use std::path::Path;
+use oomph_report::{Check, CheckLimit, json, markdown, text};
+use std::path::{Path, PathBuf};
 
-pub(crate) fn run(arguments: &Check, printer: &mut Printer) -> anyhow::Result<Outcome> {
+/// Fail if the peak is too high: the gate for CI
+///
+/// Exits with 1 if the peak of any device of any recording is over the limit, or if the program ran out of memory and died:
+/// then its peak is not what it needs. The limit is a size, or another recording's peak and a tolerance.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  oomph check snapshot.pickle --max-peak 14GiB\n  oomph check snapshot.pickle --baseline main.pickle --tolerance 2%"
+)]
+pub(crate) struct Arguments {
+    /// The recordings to check, one a rank
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// The highest peak that passes: 14GiB, 14000MB, or bytes
+    #[arg(long, value_name = "SIZE", conflicts_with = "baseline")]
+    pub(crate) max_peak: Option<Size>,
+    /// A recording whose peak is the limit
+    #[arg(long, value_name = "FILE")]
+    pub(crate) baseline: Option<PathBuf>,
+    /// By how much the baseline may be exceeded: 2% or 0.02
+    #[arg(long, value_name = "SHARE", default_value = "0%", requires = "baseline")]
+    pub(crate) tolerance: Tolerance,
+    /// Which peak: what is taken from the device, or what the program holds
+    #[arg(long, value_enum, default_value_t = Metric::Reserved)]
+    pub(crate) peak: Metric,
+    /// How to show it
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub(crate) format: Format,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Metric {
+    /// Taken from the device: what must fit on the card
+    Reserved,
+    /// In blocks that the program holds
+    Allocated,
+}
+
+pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let baseline = match &arguments.baseline {
         Some(path) => Some(peak_of(path, arguments.peak, printer)?.0),
         None => None,
@@ -29,7 +68,7 @@ pub(crate) fn run(arguments: &Check, printer: &mut Printer) -> anyhow::Result<Ou
             Metric::Allocated => "allocated",
         };
         let passed = peak <= most && !died;
-        checks.push(Checked { file: path.display().to_string(), metric, peak, limit, died, passed });
+        checks.push(Check { file: path.display().to_string(), metric, peak, limit, died, passed });
     }
     printer.data(&match arguments.format {
         Format::Text => text::checks(&checks),

@@ -1,13 +1,45 @@
 //! `oomph convert`: a recording in another format.
 
-use crate::arguments::{Convert, Target};
+use clap::{Args, ValueEnum};
 use crate::printer::Printer;
 use crate::{Outcome, files};
 use anyhow::bail;
 use oomph_trace::{export, format};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-pub(crate) fn run(arguments: &Convert, printer: &mut Printer) -> anyhow::Result<Outcome> {
+/// Write a recording in another format
+///
+/// The output is complete or not there: it is written beside its place and moved when it is done.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  oomph convert snapshot.pickle -o snapshot.oomph     # many times smaller\n  oomph convert snapshot.oomph -o snapshot.pickle     # for memory_viz\n  oomph convert py314.pickle --to pickle -o p4.pickle # protocol 5 to 4"
+)]
+pub(crate) struct Arguments {
+    /// The recording to convert; `-` reads stdin
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Where to write; `-` is stdout
+    #[arg(short, long, value_name = "OUT")]
+    pub(crate) output: PathBuf,
+    /// The format; by default told by the output's ending
+    #[arg(long, value_enum)]
+    pub(crate) to: Option<Target>,
+    /// Write over a file that exists
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Target {
+    /// oomph's own: small, and readable even if cut off
+    Oomph,
+    /// PyTorch's snapshot as JSON
+    Json,
+    /// PyTorch's snapshot, pickle protocol 4: every memory_viz reads it
+    Pickle,
+}
+
+pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let target = match arguments.to {
         Some(target) => target,
         None => by_ending(&arguments.output)?,

@@ -1,11 +1,39 @@
 //! `oomph explain`: where the memory went, why it ran out, what to do.
 
-use crate::arguments::{Explain, Format};
+use clap::Args;
+use std::path::PathBuf;
+use crate::arguments::Format;
 use crate::printer::{Printer, width};
 use crate::{Outcome, files};
 use oomph_report::{Named, TextOptions, json, markdown, text};
 
-pub(crate) fn run(arguments: &Explain, printer: &mut Printer) -> anyhow::Result<Outcome> {
+/// Say where the memory went, why it ran out, and what to do
+///
+/// The answer comes first: findings, worst first, each with what it would save and how to mend it. Then the evidence: what
+/// was alive at the peak, by kind and by line of your own code; what was reserved without being used; the steps.
+/// Several files (one a rank) give a table, then the worst of them.
+///
+/// Exits with 1 if there are errors or warnings.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  oomph explain snapshot.pickle\n  oomph explain rank*.pickle\n  oomph explain --stacks --lines 3 snapshot.pickle\n  oomph explain --format json snapshot.pickle | jq '.devices[0].peak'"
+)]
+pub(crate) struct Arguments {
+    /// Recordings to explain; `-` reads one from stdin
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// How to show it
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub(crate) format: Format,
+    /// How many lines (or stacks) of the peak to list
+    #[arg(long, default_value_t = 8, value_name = "N")]
+    pub(crate) lines: usize,
+    /// List whole stacks instead of your own lines
+    #[arg(long)]
+    pub(crate) stacks: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let mut explanations = Vec::new();
     let mut failed = false;
     for path in &arguments.files {

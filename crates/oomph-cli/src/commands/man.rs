@@ -1,21 +1,32 @@
 //! `oomph man`: manual pages, made from the same texts as `--help`.
 
+use clap::Args;
+use std::path::PathBuf;
 use crate::Outcome;
-use crate::arguments::{Arguments, Man};
+use crate::arguments::CommandLine;
 use crate::printer::Printer;
 use anyhow::Context;
 use clap::CommandFactory;
 
-pub(crate) fn run(arguments: &Man, printer: &mut Printer) -> anyhow::Result<Outcome> {
+/// Print the manual page, or write those of all verbs into a folder
+#[derive(Args)]
+#[command(after_help = "Example:\n  oomph man | man -l -")]
+pub(crate) struct Arguments {
+    /// A folder for the pages of oomph and of every verb
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) folder: Option<PathBuf>,
+}
+
+pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> {
     match &arguments.folder {
         Some(folder) => {
             std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
-            clap_mangen::generate_to(Arguments::command(), folder)
+            clap_mangen::generate_to(CommandLine::command(), folder)
                 .with_context(|| folder.display().to_string())?;
         }
         None => {
             let mut page = Vec::new();
-            clap_mangen::Man::new(Arguments::command()).render(&mut page)?;
+            clap_mangen::Man::new(CommandLine::command()).render(&mut page)?;
             printer.data(&String::from_utf8_lossy(&page))?;
         }
     }

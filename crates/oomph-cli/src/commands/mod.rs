@@ -1,9 +1,37 @@
 //! Verbs, one a file.
+//!
+//! A verb's file holds what it takes (`Arguments`, whose doc comments are its help) and what it does (`run`, without
+//! logic of its own). To add a verb, add a file and a line below.
 
-pub(crate) mod check;
-pub(crate) mod completions;
-pub(crate) mod convert;
-pub(crate) mod diff;
-pub(crate) mod explain;
-pub(crate) mod man;
-pub(crate) mod rule;
+use crate::Outcome;
+use crate::printer::Printer;
+use clap::Subcommand;
+
+macro_rules! verbs {
+    ($($verb:ident in $module:ident),* $(,)?) => {
+        $(mod $module;)*
+
+        #[derive(Subcommand)]
+        pub(crate) enum Command {
+            $($verb($module::Arguments)),*
+        }
+
+        impl Command {
+            pub(crate) fn run(&self, printer: &mut Printer) -> anyhow::Result<Outcome> {
+                match self {
+                    $(Self::$verb(arguments) => $module::run(arguments, printer)),*
+                }
+            }
+        }
+    };
+}
+
+verbs! {
+    Explain in explain,
+    Diff in diff,
+    Check in check,
+    Rule in rule,
+    Convert in convert,
+    Completions in completions,
+    Man in man,
+}

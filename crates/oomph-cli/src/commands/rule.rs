@@ -1,12 +1,25 @@
 //! `oomph rule`: what a rule looks for.
 
+use clap::Args;
 use crate::Outcome;
-use crate::arguments::{Format, Rule as RuleArguments};
+use crate::arguments::Format;
 use crate::printer::Printer;
 use oomph_explain::rules::{ALL, Rule};
 use std::fmt::Write;
 
-pub(crate) fn run(arguments: &RuleArguments, printer: &mut Printer) -> anyhow::Result<Outcome> {
+/// Explain a rule, or list all rules
+#[derive(Args)]
+#[command(after_help = "Examples:\n  oomph rule\n  oomph rule OM201")]
+pub(crate) struct Arguments {
+    /// A code such as OM201, or a name such as growth-every-step
+    #[arg(value_name = "CODE")]
+    pub(crate) code: Option<String>,
+    /// How to show it
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub(crate) format: Format,
+}
+
+pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let rules: Vec<&Rule> = match &arguments.code {
         None => ALL.iter().collect(),
         Some(code) => match Rule::find(code) {
