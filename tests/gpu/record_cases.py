@@ -1,7 +1,8 @@
 """Record small, real PyTorch programs on a real GPU, one process a case, with the truth beside each.
 
-    python record_cases.py OUT_DIR          run every case
-    python record_cases.py OUT_DIR CASE     run one (used by the parent)
+    python record_cases.py OUT_DIR               run every case
+    python record_cases.py OUT_DIR --only A,B    run these
+    python record_cases.py OUT_DIR CASE          run one, in this process (used by the parent)
 
 Each case writes CASE.pickle (the snapshot) and one JSON line to truth.jsonl: what the allocator really
 did, and the storage addresses of parameters, gradients and optimizer state that were alive at the end, so that
@@ -194,7 +195,7 @@ def case_cudagraph(torch, keep):
 
 
 def case_fragment_oom(torch, keep):
-    """Growing sequence lengths leave holes; then one large request fails with plenty free."""
+    """Growing requests beside small ones that stay; then one large request, which fits after the cache is emptied."""
     torch.cuda.set_per_process_memory_fraction(900 * MIB / torch.cuda.mem_get_info()[1])
     cache = keep["cache"] = []
     for step in range(12):
@@ -294,12 +295,129 @@ def case_pinned_segments(torch, keep):
         del a
 
 
+def case_compiled(torch, keep):
+    """torch.compile: stacks of generated code, activations saved by a custom autograd function."""
+    m = keep["model"] = net(torch, width=1024, depth=6); o = keep["optim"] = torch.optim.AdamW(m.parameters())
+    loop(torch, torch.compile(m), mlp_batch(torch, 8192), o, 4, torch.nn.functional.cross_entropy)
+
+
+def case_closure(torch, keep):
+    """LBFGS: the whole step runs inside optimizer.step(closure)."""
+    m = keep["model"] = net(torch, width=512, depth=4); o = keep["optim"] = torch.optim.LBFGS(m.parameters(), max_iter=3, history_size=4)
+    x, y = mlp_batch(torch, 8192)()
+
+    def closure():
+        o.zero_grad()
+        loss = torch.nn.functional.cross_entropy(m(x), y)
+        loss.backward()
+        return loss
+
+    for _ in range(3):
+        o.step(closure)
+
+
+def case_gan(torch, keep):
+    """Two optimizers; the generator's losses are kept with their graphs."""
+    g = keep["model"] = net(torch, width=1024, outputs=256); d = net(torch, width=512, outputs=1)
+    og = keep["optim"] = torch.optim.Adam(g.parameters()); od = torch.optim.Adam(d.parameters())
+    keep["d"], keep["od"], history = d, od, []
+    for _ in range(8):
+        z = torch.randn(2048, 256, device="cuda")
+        od.zero_grad(); d(g(z).detach()).mean().backward(); od.step()
+        og.zero_grad(); loss = -d(g(z)).mean(); loss.backward(); og.step()
+        history.append(-d(g(z)).mean())
+    keep["history"] = history
+
+
+def case_accumulated_gradients(torch, keep):
+    m = keep["model"] = net(torch, width=1024); o = keep["optim"] = torch.optim.AdamW(m.parameters())
+    for _ in range(4):
+        for _ in range(4):
+            x, y = mlp_batch(torch, 2048)()
+            (torch.nn.functional.cross_entropy(m(x), y) / 4).backward()
+        o.step(); o.zero_grad()
+
+
+def case_kv_cache(torch, keep):
+    """Inference with preallocated caches, one a layer, all of one size."""
+    m = keep["model"] = net(torch, width=1024, depth=8).eval()
+    keep["caches"] = [torch.zeros(16 * MIB // 4, device="cuda") for _ in range(8)]
+    with torch.inference_mode():
+        for i in range(10):
+            m(torch.randn(512, 256, device="cuda"))
+
+
+def case_expandable_unmap(torch, keep):
+    """Expandable segments that grow, are emptied, and grow again."""
+    m = keep["model"] = net(torch, width=1024)
+    for i in range(4):
+        with torch.no_grad():
+            y = m(torch.randn(4096 * (i + 1), 256, device="cuda"))
+        keep[f"small{i}"] = torch.randn(3 * MIB // 4, device="cuda")
+        del y
+        torch.cuda.empty_cache()
+
+
+def case_mem_pool(torch, keep):
+    pool = keep["pool"] = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        keep["inside"] = torch.randn(64 * MIB // 4, device="cuda")
+        dropped = torch.randn(96 * MIB // 4, device="cuda")
+    del dropped
+    m = keep["model"] = net(torch); o = keep["optim"] = torch.optim.SGD(m.parameters(), lr=0.1)
+    loop(torch, m, mlp_batch(torch), o, 3, torch.nn.functional.cross_entropy)
+
+
+def case_handler_after_oom(torch, keep):
+    """Dies of an out-of-memory; the handler lets go of everything and allocates a little."""
+    torch.cuda.set_per_process_memory_fraction(900 * MIB / torch.cuda.mem_get_info()[1])
+
+    def work():
+        m = net(torch, width=2048); o = torch.optim.AdamW(m.parameters())
+        for n in (1024, 2048, 65536):
+            loop(torch, m, mlp_batch(torch, n), o, 1, torch.nn.functional.cross_entropy)
+
+    try:
+        work()
+    except torch.OutOfMemoryError:
+        pass
+    gc.collect()
+    keep["report"] = torch.zeros(1000, device="cuda")
+
+
+def case_conv_fallback_cpp(torch, keep):
+    """As conv_fallback, recorded with C++ frames, which is PyTorch's default."""
+    case_conv_fallback(torch, keep)
+
+
+def case_deep_unet(torch, keep):
+    """Convolutions, group norm, skip connections, channels last, bf16 autocast, fused AdamW."""
+    nn = torch.nn
+
+    class Block(nn.Module):
+        def __init__(self, i, o):
+            super().__init__()
+            self.body = nn.Sequential(nn.Conv2d(i, o, 3, padding=1), nn.GroupNorm(8, o), nn.SiLU(), nn.Conv2d(o, o, 3, padding=1))
+            self.skip = nn.Conv2d(i, o, 1)
+
+        def forward(self, x):
+            return self.body(x) + self.skip(x)
+
+    m = keep["model"] = nn.Sequential(Block(4, 64), Block(64, 128), Block(128, 128), Block(128, 4)).cuda().to(memory_format=torch.channels_last)
+    o = keep["optim"] = torch.optim.AdamW(m.parameters(), fused=True)
+    for _ in range(3):
+        x = torch.randn(8, 4, 64, 64, device="cuda").to(memory_format=torch.channels_last)
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = (m(x) - x).square().mean()
+        o.zero_grad(); loss.backward(); o.step()
+
+
 RECORD = {  # arguments of _record_memory_history that differ from the usual
-    "ring": dict(max_entries=400), "late": None, "cpp_stacks": dict(stacks="all"),
+    "ring": dict(max_entries=400), "late": None, "cpp_stacks": dict(stacks="all"), "conv_fallback_cpp": dict(stacks="all"),
     "plain_context_alloc": dict(context="alloc"), "plain_context_state": dict(context="state"), "plain_context_none": dict(context=None),
     "plain_state": dict(enabled="state"), "annotated": dict(global_record_annotations=True),
 }
-CONF = {"expandable_oom": "expandable_segments:True", "pinned_segments": "max_split_size_mb:64", "plain_roundup": "roundup_power2_divisions:[1:2,64:4,>:8]"}
+CONF = {"expandable_oom": "expandable_segments:True", "expandable_unmap": "expandable_segments:True", "pinned_segments": "max_split_size_mb:64", "plain_roundup": "roundup_power2_divisions:[1:2,64:4,>:8]"}
 ALIAS = {"plain_context_alloc": "plain", "plain_context_state": "plain", "plain_context_none": "plain", "plain_state": "plain", "plain_roundup": "plain", "plain_observer_oom": "real_oom"}
 
 
@@ -365,10 +483,12 @@ def child(folder, name):
 if __name__ == "__main__":
     folder = sys.argv[1]
     os.makedirs(folder, exist_ok=True)
-    if len(sys.argv) > 2:
+    if len(sys.argv) == 3:
         child(folder, sys.argv[2])
         sys.exit()
     names = [k[5:] for k in list(globals()) if k.startswith("case_")] + list(ALIAS)
+    if sys.argv[2:3] == ["--only"]:
+        names = sys.argv[3].split(",")
     from concurrent.futures import ThreadPoolExecutor
 
     def run(name):
