@@ -403,7 +403,7 @@ def case_deep_unet(torch, keep):
         def forward(self, x):
             return self.body(x) + self.skip(x)
 
-    m = keep["model"] = nn.Sequential(Block(4, 64), Block(64, 128), Block(128, 128), Block(128, 4)).cuda().to(memory_format=torch.channels_last)
+    m = keep["model"] = nn.Sequential(Block(4, 64), Block(64, 128), Block(128, 64), nn.Conv2d(64, 4, 1)).cuda().to(memory_format=torch.channels_last)
     o = keep["optim"] = torch.optim.AdamW(m.parameters(), fused=True)
     for _ in range(3):
         x = torch.randn(8, 4, 64, 64, device="cuda").to(memory_format=torch.channels_last)

@@ -2,7 +2,8 @@
 
 use crate::context::Context;
 use crate::kinds::Kind;
-use oomph_trace::Moment;
+use hashbrown::HashSet;
+use oomph_trace::{Moment, StackId};
 
 /// Less than this is noise: a counter, a random state.
 const LEAST: u64 = 1 << 20;
@@ -48,8 +49,15 @@ impl Growth {
         // A round of the program may take several of an optimizer's steps: only one of them may leak.
         let (growing, per_step) =
             (1..=LONGEST_ROUND).find_map(|round| leaving_again_and_again(middle, round))?;
-        // The first step leaks as much as the others do.
-        let kept: Vec<u32> = kept.into_iter().take(last).flatten().collect();
+        // The first step makes things that are meant to stay; of those, what the others leave behind too is leaked.
+        let leaking: HashSet<StackId> =
+            kept[1..last].iter().flatten().map(|&index| all.stack(index as usize)).collect();
+        let kept: Vec<u32> = kept
+            .into_iter()
+            .take(last)
+            .flatten()
+            .filter(|&index| leaking.contains(&all.stack(index as usize)))
+            .collect();
         Some(Self { kept, per_step, steps: growing })
     }
 }

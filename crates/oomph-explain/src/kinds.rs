@@ -102,7 +102,8 @@ pub struct Kinds<'a> {
     parameter_sizes: HashSet<u64>,
     /// Where steps begin and end.
     steps: &'a [Moment],
-    /// Of sizes that cuBLAS's workspaces have: the first block of each stack, and how many there are.
+    /// Of the sizes that cuBLAS's workspaces have: the first block of each stack that is never freed, and how many
+    /// there are.
     workspace_sized: HashMap<(u64, StackId), (u32, u32)>,
     trains: bool,
 }
@@ -154,7 +155,7 @@ impl<'a> Kinds<'a> {
         };
         let all = &history.allocations;
         for index in 0..all.len() {
-            if CUBLAS_WORKSPACES.contains(&all.requested(index)) {
+            if all.freed(index) == NEVER && CUBLAS_WORKSPACES.contains(&all.requested(index)) {
                 let key = (all.requested(index), all.stack(index));
                 kinds.workspace_sized.entry(key).or_insert((index as u32, 0)).1 += 1;
             }
@@ -284,8 +285,7 @@ impl<'a> Kinds<'a> {
         // One for each handle, kept for good, of no size that the model itself has. All of the backward pass has one
         // stack, so there it is the first of its size.
         let alone = count == 1 || self.sources.phase(key.1) == Phase::NoStack;
-        all.freed(index) == NEVER
-            && alone
+        alone
             && first as usize == index
             && !self.parameter_sizes.contains(&key.0)
             && self.sources.of_stack(key.1).product

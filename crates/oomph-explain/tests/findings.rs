@@ -167,6 +167,29 @@ fn out_of_memories_that_the_program_catches_are_its_own() {
     assert_eq!(explanation.devices[0].ooms.len(), 2);
 }
 
+/// Recorded after the code was written: programs that it was not written against.
+#[test]
+fn programs_never_seen_before_are_understood() {
+    let gan = explained("gan");
+    assert_eq!(line(&finding(&gan, "OM201").places[0].place), ("record_cases.py", 328));
+
+    let died = explained("handler_after_oom");
+    assert_eq!(died.devices[0].ooms[0].outcome, Outcome::Fatal);
+    assert_eq!(line(&died.devices[0].ooms[0].place), ("record_cases.py", 49));
+
+    let cpp = explained("conv_fallback_cpp");
+    assert!(cpp.devices[0].ooms.iter().all(|oom| oom.outcome == Outcome::CaughtByLibrary));
+
+    let most = |case: &str| explained(case).devices[0].kinds[0].kind;
+    for case in ["compiled", "closure", "accumulated_gradients", "deep_unet", "gan"] {
+        assert_eq!(most(case), oomph_explain::Kind::Activation, "{case}");
+    }
+    assert!(codes(&explained("mem_pool")).contains(&"OM404"));
+    for case in ["closure", "accumulated_gradients", "kv_cache", "deep_unet"] {
+        assert!(!explained(case).has_problems(), "{case}: {:?}", codes(&explained(case)));
+    }
+}
+
 #[test]
 fn a_rule_that_finds_nothing_says_nothing() {
     for case in ["fused", "gpt24-bf16", "lstm", "eval_nograd", "generate8", "pinned_segments"] {
