@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-/// Real snapshots shrink 15- to 60-fold.
-const LARGEST_RATIO: u64 = 400;
+/// Real snapshots shrink 15- to 60-fold, whatever packs them.
+const LARGEST_RATIO: u64 = 100;
 /// Below this much nothing is suspicious.
 const ALWAYS_ALLOWED: u64 = 16 << 20;
 /// xz may ask for a dictionary of gigabytes; its strongest preset takes 65 MiB.

@@ -13,6 +13,9 @@ use crate::recording::Format;
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use std::hash::BuildHasher;
 
+/// The C++ writer leaves a whole trace on the stack before it closes the list; no process records more events than this.
+const MOST_VALUES: usize = 1 << 26;
+
 /// Texts longer than this are cut: nothing in a snapshot is, and a name of a gigabyte helps nobody.
 const LONGEST_TEXT: usize = 1 << 20;
 
@@ -178,6 +181,9 @@ impl Machine {
                 }
             };
             let malformed = |what| ReadError::Malformed { offset: before.wrapping_add(p as u64), what };
+            if assembler.len() > MOST_VALUES {
+                return Err(malformed("more values are open than any snapshot has"));
+            }
             macro_rules! need {
                 ($n:expr) => {{
                     let n: usize = $n;
