@@ -38,7 +38,8 @@ pub(crate) fn read(path: &Path, printer: &mut Printer) -> anyhow::Result<Recordi
 fn hint(error: &ReadError) -> Option<&'static str> {
     match error {
         ReadError::NotASnapshot | ReadError::Empty => Some(
-            "make a snapshot with torch.cuda.memory._record_memory_history() at the start and torch.cuda.memory._dump_snapshot(\"snapshot.pickle\") at the end",
+            "make a snapshot with torch.cuda.memory._record_memory_history() at the \
+             start and torch.cuda.memory._dump_snapshot(\"snapshot.pickle\") at the end",
         ),
         ReadError::TruncatedTooEarly { .. } => {
             Some("the process was probably killed while dumping; dump again, or dump earlier")

@@ -458,7 +458,8 @@ pub fn checks(checks: &[Check]) -> String {
             ),
             (false, true) => writeln!(
                 out,
-                "{}: {file}: the program ran out of memory, so what it needs is not known ({peak} {metric} before that, {limit})",
+                "{}: {file}: the program ran out of memory, so what it needs is not known \
+             ({peak} {metric} before that, {limit})",
                 paint(RED, "died")
             ),
             (false, false) => writeln!(

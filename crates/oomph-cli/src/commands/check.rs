@@ -1,10 +1,10 @@
 //! `oomph check`: the gate for CI.
 
-use crate::sizes::{Size, Tolerance};
-use clap::{Args, ValueEnum};
 use crate::arguments::Format;
 use crate::printer::Printer;
+use crate::sizes::{Size, Tolerance};
 use crate::{Outcome, files};
+use clap::{Args, ValueEnum};
 use oomph_explain::Outcome as OomOutcome;
 use oomph_report::{Check, CheckLimit, json, markdown, text};
 use std::path::{Path, PathBuf};

@@ -1,9 +1,9 @@
 //! `oomph completions`: a completion script for a shell.
 
-use clap::Args;
 use crate::Outcome;
 use crate::arguments::CommandLine;
 use crate::printer::Printer;
+use clap::Args;
 use clap::CommandFactory;
 
 /// Print a completion script for a shell

@@ -1,9 +1,9 @@
 //! `oomph convert`: a recording in another format.
 
-use clap::{Args, ValueEnum};
 use crate::printer::Printer;
 use crate::{Outcome, files};
 use anyhow::bail;
+use clap::{Args, ValueEnum};
 use oomph_trace::{export, format};
 use std::path::{Path, PathBuf};
 

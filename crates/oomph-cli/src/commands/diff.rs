@@ -1,11 +1,11 @@
 //! `oomph diff`: what changed at the peak.
 
-use clap::Args;
-use std::path::PathBuf;
 use crate::arguments::Format;
 use crate::printer::{Printer, width};
 use crate::{Outcome, files};
+use clap::Args;
 use oomph_report::{TextOptions, json, markdown, text};
+use std::path::PathBuf;
 
 /// Say what changed at the peak between two recordings, by line and by kind
 #[derive(Args)]

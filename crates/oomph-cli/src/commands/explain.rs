@@ -1,11 +1,11 @@
 //! `oomph explain`: where the memory went, why it ran out, what to do.
 
-use clap::Args;
-use std::path::PathBuf;
 use crate::arguments::Format;
 use crate::printer::{Printer, width};
 use crate::{Outcome, files};
+use clap::Args;
 use oomph_report::{Named, TextOptions, json, markdown, text};
+use std::path::PathBuf;
 
 /// Say where the memory went, why it ran out, and what to do
 ///

@@ -1,12 +1,12 @@
 //! `oomph man`: manual pages, made from the same texts as `--help`.
 
-use clap::Args;
-use std::path::PathBuf;
 use crate::Outcome;
 use crate::arguments::CommandLine;
 use crate::printer::Printer;
 use anyhow::Context;
+use clap::Args;
 use clap::CommandFactory;
+use std::path::PathBuf;
 
 /// Print the manual page, or write those of all verbs into a folder
 #[derive(Args)]

@@ -1,9 +1,9 @@
 //! `oomph rule`: what a rule looks for.
 
-use clap::Args;
 use crate::Outcome;
 use crate::arguments::Format;
 use crate::printer::Printer;
+use clap::Args;
 use oomph_explain::rules::{ALL, Rule};
 use std::fmt::Write;
 

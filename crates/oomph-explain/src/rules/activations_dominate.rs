@@ -41,8 +41,18 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         Finding::new(CODE, Severity::Note, title)
             .at(context.places(alive))
             .saves(activations / 2, Basis::Estimated, "allocated peak, at half the batch")
-            .fix(Fix::new(Grade::Safe, "half the batch, two steps of gradient accumulation (batch norm sees smaller batches)"))
-            .fix(Fix::new(Grade::Safe, "checkpointing: about a third more time").code("torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)"))
-            .fix(Fix::new(Grade::ChangesNumerics, "mixed precision").code("with torch.autocast(\"cuda\", torch.bfloat16):")),
+            .fix(Fix::new(
+                Grade::Safe,
+                "half the batch, two steps of gradient accumulation (batch norm sees smaller \
+             batches)",
+            ))
+            .fix(Fix::new(Grade::Safe, "checkpointing: about a third more time").code(
+                "torch.utils.checkpoint.checkpoint(block, x, \
+             use_reentrant=False)",
+            ))
+            .fix(
+                Fix::new(Grade::ChangesNumerics, "mixed precision")
+                    .code("with torch.autocast(\"cuda\", torch.bfloat16):"),
+            ),
     ]
 }

@@ -58,16 +58,28 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         .sum();
     let asked = by_request * 2 > bytes_back;
     let title = if asked {
-        format!("empty_cache is called again and again: {} given back and taken again in {rounds} rounds", plural(given_back, "segment"))
+        format!(
+            "empty_cache is called again and again: {} given back and taken again in \
+             {rounds} rounds",
+            plural(given_back, "segment")
+        )
     } else {
-        format!("The allocator empties its cache to go on: {} given back and taken again in {rounds} rounds", plural(given_back, "segment"))
+        format!(
+            "The allocator empties its cache to go on: {} given back and taken again in \
+             {rounds} rounds",
+            plural(given_back, "segment")
+        )
     };
     let mut places: Vec<Where> = (by_stack.into_iter())
         .map(|(stack, (bytes, count))| Where { place: context.place(stack, 1), bytes, count })
         .collect();
     places.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.place.cmp(&b.place)));
     let fix = if asked {
-        Fix::new(Grade::Safe, "take torch.cuda.empty_cache() out of the loop: PyTorch uses its cache by itself")
+        Fix::new(
+            Grade::Safe,
+            "take torch.cuda.empty_cache() out of the loop: PyTorch uses its cache by \
+             itself",
+        )
     } else {
         Fix::new(Grade::Safe, "memory is too tight for the cache to work: bring the peak down")
     };

@@ -37,9 +37,12 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     let (limited, waste) = (oom.limited, &oom.waste);
     let place = context.place(oom.stack, oom.moment + 1).short();
     let title = match oom.reason {
-        Reason::OutOfMemory | Reason::NotLookedInto => format!("Out of memory: {} more was asked for at {place}", bytes(oom.size)),
+        Reason::OutOfMemory | Reason::NotLookedInto => {
+            format!("Out of memory: {} more was asked for at {place}", bytes(oom.size))
+        }
         Reason::Fragmentation => format!(
-            "Out of memory by fragmentation: {} was asked for at {place}, {} is free but in pieces of at most {}",
+            "Out of memory by fragmentation: {} was asked for at {place}, {} is free but \
+             in pieces of at most {}",
             bytes(oom.size),
             bytes(oom.usable_free()),
             bytes(waste.largest_free)
@@ -64,7 +67,8 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     ));
     finding = finding.because(if limited {
         format!(
-            "the device still had {} free: a limit on this process, between {} and {}, was reached, not the end of the card",
+            "the device still had {} free: a limit on this process, between {} and {}, \
+             was reached, not the end of the card",
             bytes(oom.device_free),
             bytes(context.history.peak.reserved.bytes),
             bytes(waste.reserved + oom.segment)
@@ -95,13 +99,27 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     finding = finding.at(context.places(alive)).misses(oom.lacks(), "in one piece, for this request to fit");
     if oom.size > waste.allocated && oom.reason == Reason::OutOfMemory {
         finding = finding
-            .because("the request alone is larger than all that was in use: the tensor made there is what does not fit")
-            .fix(Fix::new(Grade::Safe, "make that tensor in pieces, or smaller: fewer rows, shorter sequences, a lower precision"));
+            .because(
+                "the request alone is larger than all that was in use: the tensor made there \
+             is what does not fit",
+            )
+            .fix(Fix::new(
+                Grade::Safe,
+                "make that tensor in pieces, or smaller: fewer rows, shorter sequences, a \
+             lower precision",
+            ));
     }
     if oom.reason == Reason::OutOfMemory {
         finding = finding
-            .fix(Fix::new(Grade::Safe, "a smaller batch with gradient accumulation (batch norm sees smaller batches)"))
-            .fix(Fix::new(Grade::ChangesNumerics, "mixed precision").code("with torch.autocast(\"cuda\", torch.bfloat16):"));
+            .fix(Fix::new(
+                Grade::Safe,
+                "a smaller batch with gradient accumulation (batch norm sees smaller \
+             batches)",
+            ))
+            .fix(
+                Fix::new(Grade::ChangesNumerics, "mixed precision")
+                    .code("with torch.autocast(\"cuda\", torch.bfloat16):"),
+            );
     }
     vec![finding]
 }

@@ -49,7 +49,16 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         Finding::new(CODE, Severity::Warning, title)
             .at(context.places(alive))
             .saves(saving, Basis::Replayed, "allocated peak")
-            .fix(Fix::new(Grade::ChangesNumerics, "use the fused optimizer (faster too; last bits may differ)").code("torch.optim.AdamW(params, fused=True)"))
-            .fix(Fix::new(Grade::Safe, "or one tensor at a time (slower)").code("torch.optim.AdamW(params, foreach=False)")),
+            .fix(
+                Fix::new(
+                    Grade::ChangesNumerics,
+                    "use the fused optimizer (faster too; last bits may differ)",
+                )
+                .code("torch.optim.AdamW(params, fused=True)"),
+            )
+            .fix(
+                Fix::new(Grade::Safe, "or one tensor at a time (slower)")
+                    .code("torch.optim.AdamW(params, foreach=False)"),
+            ),
     ]
 }

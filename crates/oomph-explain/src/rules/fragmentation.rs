@@ -66,11 +66,14 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     };
     let mut finding = Finding::new(CODE, severity, title);
     if fatal.is_none() {
-        let parts: Vec<String> = [(waste.holes, "holes between live blocks"), (waste.cached, "free segments of sizes that did not fit")]
-            .into_iter()
-            .filter(|&(sum, _)| sum > 0)
-            .map(|(sum, what)| format!("{} are {what}", bytes(sum)))
-            .collect();
+        let parts: Vec<String> = [
+            (waste.holes, "holes between live blocks"),
+            (waste.cached, "free segments of sizes that did not fit"),
+        ]
+        .into_iter()
+        .filter(|&(sum, _)| sum > 0)
+        .map(|(sum, what)| format!("{} are {what}", bytes(sum)))
+        .collect();
         if !parts.is_empty() {
             finding = finding.because(format!("at the allocated peak, {}", parts.join(" and ")));
         }
@@ -90,7 +93,8 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     }
     if let Some(oom) = fatal {
         finding = finding.because(format!(
-            "in one piece, the {} that were free would have gone {} of the way to the {} that were asked for",
+            "in one piece, the {} that were free would have gone {} of the way to the {} \
+             that were asked for",
             bytes(oom.usable_free()),
             percent(oom.usable_free().min(oom.size), oom.size),
             bytes(oom.size)
@@ -113,11 +117,22 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     finding = finding.at(pinned).saves(lost, Basis::Estimated, "reserved peak, at most");
     let expandable = context.recording.settings.expandable_segments;
     if expandable {
-        finding = finding.fix(Fix::new(Grade::Safe, "expandable segments are already on; allocate what lives long before what comes and goes, or pad to a few fixed sizes"));
+        finding = finding.fix(Fix::new(
+            Grade::Safe,
+            "expandable segments are already on; allocate what lives long before what \
+             comes and goes, or pad to a few fixed sizes",
+        ));
     } else {
         finding = finding
-            .fix(Fix::new(Grade::Safe, "let segments grow and shrink").code("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"))
-            .fix(Fix::new(Grade::Safe, "allocate what lives long before what comes and goes, or pad to a few fixed sizes"));
+            .fix(
+                Fix::new(Grade::Safe, "let segments grow and shrink")
+                    .code("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),
+            )
+            .fix(Fix::new(
+                Grade::Safe,
+                "allocate what lives long before what comes and goes, or pad to a few fixed \
+             sizes",
+            ));
     }
     vec![finding]
 }

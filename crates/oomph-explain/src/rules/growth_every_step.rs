@@ -49,7 +49,11 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     let total: u64 = stacks.values().sum();
     let is_graph = graph * 2 > total;
     let title = match &common {
-        Some(place) => format!("Memory grows by {} every step: what {} makes is kept", bytes(growth.per_step), place.short()),
+        Some(place) => format!(
+            "Memory grows by {} every step: what {} makes is kept",
+            bytes(growth.per_step),
+            place.short()
+        ),
         None => format!("Memory grows by {} every step", bytes(growth.per_step)),
     };
     let mut finding = Finding::new(CODE, Severity::Warning, title).because(format!(
@@ -59,13 +63,16 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     ));
     if is_graph {
         finding = finding.because(
-            "most of it are activations: a tensor that still carries its graph (a loss, an output) is being kept, for instance by append or +=",
+            "most of it are activations: a tensor that still carries its graph (a loss, \
+             an output) is being kept, for instance by append or +=",
         );
     }
     if let Some(place) = common {
         finding.places.push(crate::finding::Where { place, bytes: total, count: growth.kept.len() as u64 });
     }
-    let parts: Vec<_> = context.places(growth.kept.iter().copied()).into_iter().filter(|w| !finding.places.iter().any(|known| known.place == w.place)).collect();
+    let parts: Vec<_> = (context.places(growth.kept.iter().copied()).into_iter())
+        .filter(|part| finding.places.iter().all(|known| known.place != part.place))
+        .collect();
     finding = finding.at(parts).saves(saving, Basis::Replayed, "allocated peak");
     let fixes = if is_graph {
         [
@@ -75,7 +82,11 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         ]
     } else {
         [
-            Fix::new(Grade::Safe, "look at what stores the result of that line: a list, a dictionary, an attribute"),
+            Fix::new(
+                Grade::Safe,
+                "look at what stores the result of that line: a list, a dictionary, an \
+             attribute",
+            ),
             Fix::new(Grade::Safe, "keep what must be kept on the host").code("kept.append(tensor.cpu())"),
         ]
     };

@@ -35,9 +35,8 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         return Vec::new();
     }
     let all = &context.history.allocations;
-    let mut dropped: Vec<u32> = (0..all.len() as u32)
-        .filter(|&i| context.kinds.kind(i as usize) == Kind::Activation)
-        .collect();
+    let mut dropped: Vec<u32> =
+        (0..all.len() as u32).filter(|&i| context.kinds.kind(i as usize) == Kind::Activation).collect();
     let at_peak: Vec<u32> =
         context.alive.iter().filter(|(_, kind)| *kind == Kind::Activation).map(|&(i, _)| i).collect();
     // Few and large: the results themselves, not what led to them.
@@ -56,9 +55,15 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     );
     vec![
         Finding::new(CODE, Severity::Warning, title)
-            .because("there is no backward pass and no optimizer in the recording, yet what the layers make lives until the forward pass is over")
+            .because(
+                "there is no backward pass and no optimizer in the recording, yet what the \
+             layers make lives until the forward pass is over",
+            )
             .at(context.places(at_peak))
             .saves(context.peak().saturating_sub(without), Basis::Replayed, "allocated peak")
-            .fix(Fix::new(Grade::Safe, "tell autograd that no gradients are wanted").code("with torch.inference_mode():")),
+            .fix(
+                Fix::new(Grade::Safe, "tell autograd that no gradients are wanted")
+                    .code("with torch.inference_mode():"),
+            ),
     ]
 }

@@ -43,10 +43,12 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     let all = &context.history.allocations;
     let alike: Vec<u32> = (context.alive.iter().map(|&(index, _)| index))
         .filter(|&index| {
-            let (size, facts) = (all.requested(index as usize), context.sources.of_stack(all.stack(index as usize)));
+            let (size, facts) =
+                (all.requested(index as usize), context.sources.of_stack(all.stack(index as usize)));
             // Equal, but for the last token of each row and for the precision.
             let near = |of: u64| size.abs_diff(of) * 50 <= of;
-            let phase = matches!(facts.phase, Phase::Forward | Phase::User | Phase::NoStack | Phase::Backward);
+            let phase =
+                matches!(facts.phase, Phase::Forward | Phase::User | Phase::NoStack | Phase::Backward);
             phase && (near(logits) || near(logits / 2) || near(logits * 2))
         })
         .collect();
@@ -63,10 +65,17 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     );
     vec![
         Finding::new(CODE, Severity::Warning, title)
-            .because("each is a number for every token and every class; the loss and its gradient make copies of them")
+            .because(
+                "each is a number for every token and every class; the loss and its gradient \
+             make copies of them",
+            )
             .at(context.places(alike))
             .saves(held / CHUNKS * (CHUNKS - 1), Basis::Estimated, "allocated peak, in eight chunks")
-            .fix(Fix::new(Grade::ChangesNumerics, "compute the loss in chunks of tokens, with a chunked or fused linear cross entropy (the order of summation changes)"))
+            .fix(Fix::new(
+                Grade::ChangesNumerics,
+                "compute the loss in chunks of tokens, with a chunked or fused linear cross \
+             entropy (the order of summation changes)",
+            ))
             .fix(Fix::new(Grade::Safe, "compute logits only for tokens that have labels")),
     ]
 }

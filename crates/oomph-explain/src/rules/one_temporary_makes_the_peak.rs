@@ -55,10 +55,16 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     );
     vec![
         Finding::new(CODE, Severity::Warning, title)
-            .at(context.places(same.iter().copied().filter(|&index| {
-                all.alive(index as usize, context.history.peak.allocated.moment)
-            })))
+            .at(context.places(
+                same.iter()
+                    .copied()
+                    .filter(|&index| all.alive(index as usize, context.history.peak.allocated.moment)),
+            ))
             .saves(saving, Basis::Replayed, "allocated peak")
-            .fix(Fix::new(Grade::Safe, "compute it in pieces over the first dimension, or with an operation that does not write it out")),
+            .fix(Fix::new(
+                Grade::Safe,
+                "compute it in pieces over the first dimension, or with an operation that \
+             does not write it out",
+            )),
     ]
 }

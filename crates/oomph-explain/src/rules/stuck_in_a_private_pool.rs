@@ -34,9 +34,15 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     );
     vec![
         Finding::new(CODE, Severity::Warning, title)
-            .because("a graph's replay uses this memory without leaving events, so it may be needed after all")
+            .because(
+                "a graph's replay uses this memory without leaving events, so it may be \
+             needed after all",
+            )
             .saves(waste.private_pools, Basis::Measured, "reserved, at most")
-            .fix(Fix::new(Grade::Safe, "let graphs share a pool").code("torch.cuda.graph(g, pool=first.pool())"))
+            .fix(
+                Fix::new(Grade::Safe, "let graphs share a pool")
+                    .code("torch.cuda.graph(g, pool=first.pool())"),
+            )
             .fix(Fix::new(Grade::Safe, "delete graphs and pools that are no longer needed")),
     ]
 }

@@ -25,7 +25,8 @@ pub(super) const CODE: &str = "OM403";
 
 pub(super) fn check(context: &Context) -> Vec<Finding> {
     let stuck_in = |waste: &Waste| waste.other_streams + waste.pending;
-    let waste = [&context.waste_at_reserved_peak, &context.waste].into_iter().max_by_key(|waste| stuck_in(waste));
+    let waste =
+        [&context.waste_at_reserved_peak, &context.waste].into_iter().max_by_key(|waste| stuck_in(waste));
     let Some((waste, stuck)) = waste.map(|waste| (waste, stuck_in(waste))) else { return Vec::new() };
     if !matters(stuck, waste.reserved, 0.10, 32 << 20) {
         return Vec::new();
@@ -38,11 +39,14 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     );
     let mut finding = Finding::new(CODE, Severity::Warning, title);
     if waste.pending > 0 {
-        finding = finding.because(format!("{} of it wait for another stream to pass (record_stream)", bytes(waste.pending)));
+        finding = finding.because(format!(
+            "{} of it wait for another stream to pass (record_stream)",
+            bytes(waste.pending)
+        ));
     }
-    vec![
-        finding
-            .saves(stuck, Basis::Measured, "reserved, at most")
-            .fix(Fix::new(Grade::Safe, "allocate on the main stream and reuse buffers; drop references before queuing other work")),
-    ]
+    vec![finding.saves(stuck, Basis::Measured, "reserved, at most").fix(Fix::new(
+        Grade::Safe,
+        "allocate on the main stream and reuse buffers; drop references before \
+             queuing other work",
+    ))]
 }

@@ -32,23 +32,32 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     let all = &context.history.allocations;
     let alive: Vec<u32> =
         context.alive.iter().filter(|(_, kind)| *kind == Kind::Workspace).map(|&(index, _)| index).collect();
-    let dropped: Vec<u32> =
-        (0..all.len() as u32).filter(|&index| context.kinds.kind(index as usize) == Kind::Workspace).collect();
+    let dropped: Vec<u32> = (0..all.len() as u32)
+        .filter(|&index| context.kinds.kind(index as usize) == Kind::Workspace)
+        .collect();
     let saving = context.peak() - context.history.peak_without(&dropped).bytes;
-    let title = format!("Workspaces of libraries take {} ({} of the peak)", bytes(held), percent(held, context.peak()));
-    let from_convolutions = (alive.iter())
-        .any(|&index| context.sources.of_stack(all.stack(index as usize)).convolution);
-    let mut finding = Finding::new(CODE, Severity::Note, title)
-        .at(context.places(alive))
-        .saves(saving, Basis::Replayed, "allocated peak, without any of them");
+    let title = format!(
+        "Workspaces of libraries take {} ({} of the peak)",
+        bytes(held),
+        percent(held, context.peak())
+    );
+    let from_convolutions =
+        (alive.iter()).any(|&index| context.sources.of_stack(all.stack(index as usize)).convolution);
+    let mut finding = Finding::new(CODE, Severity::Note, title).at(context.places(alive)).saves(
+        saving,
+        Basis::Replayed,
+        "allocated peak, without any of them",
+    );
     if from_convolutions {
         finding = finding.fix(
             Fix::new(Grade::ChangesNumerics, "let cuDNN choose by rule")
                 .code("torch.backends.cudnn.benchmark = False"),
         );
     }
-    vec![finding.fix(
-        Fix::new(Grade::ChangesNumerics, "give cuBLAS less, before CUDA starts")
-            .code("CUBLAS_WORKSPACE_CONFIG=:16:8"),
-    )]
+    vec![
+        finding.fix(
+            Fix::new(Grade::ChangesNumerics, "give cuBLAS less, before CUDA starts")
+                .code("CUBLAS_WORKSPACE_CONFIG=:16:8"),
+        ),
+    ]
 }

@@ -271,7 +271,9 @@ impl Reading {
         if !complete {
             recording.warnings.push(Warning {
                 code: "truncated",
-                message: "the recording was not finished (its writer was killed, or the file cut off); what could be read is shown".to_owned(),
+                message: "the recording was not finished (its writer was killed, or the file cut \
+             off); what could be read is shown"
+                    .to_owned(),
             });
         }
         if self.unknown > 0 {

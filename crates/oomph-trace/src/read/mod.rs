@@ -32,7 +32,8 @@ pub enum ReadError {
     NotASnapshot,
     /// The file tries to make its reader run code.
     #[error(
-        "refused: the file asks its reader to {} at byte {offset}{}; no real snapshot does this, do not load it with Python",
+        "refused: the file asks its reader to {} at byte {offset}{}; no real \
+             snapshot does this, do not load it with Python",
         if *opcode == "REDUCE" { "call a function" } else { "load or build an object" },
         names.as_ref().map(|n| format!(" ({opcode} {n})")).unwrap_or_else(|| format!(" ({opcode})"))
     )]
@@ -89,7 +90,8 @@ pub enum ReadError {
     NoSnapshotInPage,
     /// Something small that unpacks to something enormous.
     #[error(
-        "the compressed file grows more than {ratio}-fold when unpacked, which no recording does; unpack it yourself if you trust it"
+        "the compressed file grows more than {ratio}-fold when unpacked, which no \
+             recording does; unpack it yourself if you trust it"
     )]
     Bomb {
         /// The limit.

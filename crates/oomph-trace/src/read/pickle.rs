@@ -600,7 +600,9 @@ impl SeenStacks {
     }
 
     fn clear(&mut self) {
-        *self = Self::default();
+        if !self.seen.is_empty() {
+            *self = Self::default();
+        }
     }
 }
 
