@@ -242,4 +242,27 @@ proptest! {
             }
         }
     }
+
+    /// Chunks that are well-formed outside and anything inside: the sums are right, so all of it is decoded.
+    #[test]
+    fn hostile_chunks_of_the_own_format_are_read_or_refused(
+        chunks in prop::collection::vec((0u8..12, prop::collection::vec(any::<u8>(), 0..200), any::<bool>()), 0..12),
+    ) {
+        let mut file = oomph_trace::format::MAGIC.to_vec();
+        file.extend_from_slice(&[1, 0, 0, 0]);
+        for (kind, content, lies) in chunks {
+            let packed = zstd::encode_all(&content[..], 1).unwrap();
+            let raw = if lies { 1 << 30 } else { content.len() as u32 };
+            file.push(kind);
+            file.extend_from_slice(&raw.to_le_bytes());
+            file.extend_from_slice(&(packed.len() as u32).to_le_bytes());
+            file.extend_from_slice(&crc32fast::hash(&packed).to_le_bytes());
+            file.extend_from_slice(&packed);
+        }
+        if let Ok(recording) = read_bytes(&file) {
+            for device in &recording.devices {
+                History::of(&recording, device);
+            }
+        }
+    }
 }
