@@ -8,7 +8,7 @@ use crate::sources::Sources;
 use crate::steps::Steps;
 use crate::waste::Waste;
 use hashbrown::{HashMap, HashSet};
-use oomph_trace::{Action, Device, FrameId, History, Moment, Recording, StackId};
+use oomph_trace::{Action, Device, FrameId, History, Moment, NO_STACK, Recording, StackId};
 use std::cell::OnceCell;
 
 /// One device of a recording, seen through and through.
@@ -33,6 +33,10 @@ pub struct Context<'a> {
     pub waste: Waste,
     /// Everything reserved at the reserved peak.
     pub waste_at_reserved_peak: Waste,
+    /// How many events there are of each action, by its number.
+    pub actions: [u64; Action::ALL.len()],
+    /// Allocations that were recorded without a stack.
+    pub without_stack: u64,
     growth: OnceCell<Option<Growth>>,
 }
 
@@ -49,6 +53,11 @@ impl<'a> Context<'a> {
         let alive = (history.alive_at(history.peak.allocated.moment).into_iter())
             .map(|index| (index, kinds.kind(index as usize)))
             .collect();
+        let (mut actions, mut without_stack) = ([0; Action::ALL.len()], 0);
+        for (&action, &stack) in device.events.action.iter().zip(&device.events.stack) {
+            actions[action as usize] += 1;
+            without_stack += u64::from(action == Action::Alloc && stack == NO_STACK);
+        }
         // A segment is taken for a block that follows at once: with it in place the picture is right.
         let mut reserved_peak = history.peak.reserved.moment;
         if device.events.action.get(reserved_peak as usize) == Some(&Action::Alloc) {
@@ -65,6 +74,8 @@ impl<'a> Context<'a> {
             alive,
             waste: Waste::at(history, &recording.settings, history.peak.allocated.moment),
             waste_at_reserved_peak: Waste::at(history, &recording.settings, reserved_peak),
+            actions,
+            without_stack,
             growth: OnceCell::new(),
         }
     }

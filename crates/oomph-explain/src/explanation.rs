@@ -9,7 +9,7 @@ use crate::sources::Sources;
 use crate::steps::{Steps, Witness, optimizer_steps};
 use crate::waste::Waste;
 use hashbrown::HashMap;
-use oomph_trace::{Action, Device, History, Peaks, Recording, StackId, Warning};
+use oomph_trace::{Action, History, Peaks, Recording, StackId, Warning};
 
 /// Everything there is to say about a recording.
 #[derive(Clone, Debug)]
@@ -226,7 +226,7 @@ fn describe(context: &Context) -> DeviceExplanation {
     DeviceExplanation {
         ordinal: device.ordinal,
         events: device.events.len() as u64,
-        actions: count_actions(device),
+        actions: Action::ALL.into_iter().zip(context.actions).filter(|&(_, count)| count > 0).collect(),
         live_blocks: (device.blocks.iter())
             .filter(|block| block.state != oomph_trace::BlockState::Free)
             .count() as u64,
@@ -245,14 +245,6 @@ fn describe(context: &Context) -> DeviceExplanation {
         completeness: completeness(context),
         conf: context.recording.settings.known.then(|| context.recording.settings.conf.clone()),
     }
-}
-
-fn count_actions(device: &Device) -> Vec<(Action, u64)> {
-    let mut counts = [0u64; Action::ALL.len()];
-    for &action in &device.events.action {
-        counts[action as usize] += 1;
-    }
-    Action::ALL.into_iter().zip(counts).filter(|&(_, count)| count > 0).collect()
 }
 
 /// Sums by some key, with the kind that most bytes are of.
@@ -382,12 +374,6 @@ fn ooms(context: &Context) -> Vec<OomExplanation> {
 fn completeness(context: &Context) -> Completeness {
     let (device, history) = (context.device, context.history);
     let events = &device.events;
-    let allocs = (0..events.len()).filter(|&row| events.action[row] == Action::Alloc);
-    let (mut allocations, mut without_stack) = (0, 0);
-    for row in allocs {
-        allocations += 1;
-        without_stack += u64::from(events.stack[row] == oomph_trace::NO_STACK);
-    }
     let born_before = history.allocations.born_before() as u64;
     let truncated = context.recording.source.truncated;
     Completeness {
@@ -401,7 +387,7 @@ fn completeness(context: &Context) -> Completeness {
         born_before,
         contradictions: history.contradictions,
         uncertainty: history.uncertainty,
-        without_stack,
-        allocations,
+        without_stack: context.without_stack,
+        allocations: context.actions[Action::Alloc as usize],
     }
 }

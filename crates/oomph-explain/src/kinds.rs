@@ -144,7 +144,7 @@ impl<'a> Kinds<'a> {
             sources,
             trains: !backward.is_empty()
                 || !optimizer.is_empty()
-                || mentions_an_optimizer(recording, device, sources, &phases),
+                || mentions_an_optimizer(recording, sources),
             backward,
             forward,
             optimizer,
@@ -356,18 +356,10 @@ impl<'a> Kinds<'a> {
 }
 
 /// A program that died in its first forward pass has no backward pass yet, but may have spoken of one.
-fn mentions_an_optimizer(
-    recording: &Recording,
-    device: &Device,
-    sources: &Sources,
-    phases: &[Phase],
-) -> bool {
+fn mentions_an_optimizer(recording: &Recording, sources: &Sources) -> bool {
     let annotated = (recording.annotations.iter())
         .any(|annotation| recording.strings.get(annotation.name).starts_with("Optimizer."));
-    let trains = |stack: &u32| {
-        phases.get(*stack as usize) == Some(&Phase::ZeroGrad) || sources.of_stack(*stack).training
-    };
-    annotated || device.events.stack.iter().any(trains)
+    annotated || sources.any(|facts| facts.phase == Phase::ZeroGrad || facts.training)
 }
 
 /// With `context="alloc"` PyTorch writes the allocation's stack on frees too, which says nothing about them.

@@ -104,6 +104,11 @@ impl Sources {
         self.facts.get(stack as usize).unwrap_or(&self.facts[NO_STACK as usize])
     }
 
+    /// Whether any stack of the recording is of this sort.
+    pub fn any(&self, test: impl Fn(&StackFacts) -> bool) -> bool {
+        self.facts.iter().any(test)
+    }
+
     /// Whether two stacks are the same call, as far as Python sees.
     pub fn same_call(&self, a: StackId, b: StackId) -> bool {
         self.of_stack(a).python == self.of_stack(b).python

@@ -28,7 +28,7 @@
 
 use crate::context::Context;
 use crate::finding::{Finding, Fix, Grade, Severity, bytes, plural};
-use oomph_trace::{Action, NO_STACK};
+use oomph_trace::Action;
 
 pub(super) const CODE: &str = "OM901";
 
@@ -69,11 +69,8 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         }
         fix = Some(Fix::new(Grade::Safe, "record from the start, with room for more events").code(record));
     }
-    let allocs = events.count(Action::Alloc);
-    let without = (0..events.len())
-        .filter(|&row| events.action[row] == Action::Alloc && events.stack[row] == NO_STACK)
-        .count();
-    if allocs > 0 && without == allocs {
+    let allocations = context.actions[Action::Alloc as usize];
+    if allocations > 0 && context.without_stack == allocations {
         lacks.push("no event has a stack: lines and kinds cannot be told".to_owned());
         fix = Some(Fix::new(Grade::Safe, "record stacks").code(record));
     }

@@ -115,7 +115,7 @@ impl Read for Bounded {
     }
 }
 
-const CHUNKS_AHEAD: usize = 8;
+const CHUNKS_AHEAD: usize = 4;
 
 /// Reads in a second thread, a few chunks ahead.
 pub(super) fn read_ahead(mut source: impl Read + Send + 'static) -> ReadAhead {

@@ -15,7 +15,7 @@ pub(super) const PADDING: usize = 16;
 const HEADROOM: usize = 4 << 10;
 
 /// Bytes of a chunk.
-const CHUNK: usize = 256 << 10;
+const CHUNK: usize = 1 << 20;
 
 /// A piece of a stream: `bytes[start..end]`, with [`PADDING`] zeros behind.
 #[derive(Default)]
