@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-/// Real snapshots shrink 15- to 60-fold, whatever packs them.
+/// Real snapshots were seen to shrink 4- to 34-fold, even two million events that repeat.
 const LARGEST_RATIO: u64 = 100;
 /// Below this much nothing is suspicious.
 const ALWAYS_ALLOWED: u64 = 16 << 20;
