@@ -242,3 +242,18 @@ def test_overflow_and_forward_tracebacks_survive_conversion(oomph, explain, tmp_
         assert any("max_entries=5000" in detail for detail in details), name
     after = pickle.loads((tmp_path / "a.pickle").read_bytes())
     assert after["device_traces"][0][-3]["forward_frames"] == ["line one\nline two\n"]
+
+
+def test_of_very_many_out_of_memories_the_first_and_last_are_looked_into(explained):
+    program = Program()
+    dies(program)
+    for _ in range(249):
+        program.out_of_memory(400, 50, LINEAR, CALL, program.line(15), program.line(30))
+    ooms = explained(program)["devices"][0]["ooms"]
+    assert [oom["outcome"] for oom in ooms] == ["caught_by_library"] * 249 + ["fatal"]
+    assert [ooms[i]["reason"] for i in (0, 99, 100, 149, 150, 249)] == [
+        "out_of_memory", "out_of_memory", "not_looked_into", "not_looked_into", "out_of_memory", "out_of_memory",
+    ]  # fmt: skip
+    assert ooms[100]["allocated"] is None
+    # Right after one that was passed over, and the same request: looked into all the same.
+    assert ooms[150]["allocated"] == ooms[249]["allocated"] == (4 * 12 + 8 * 40) * MIB

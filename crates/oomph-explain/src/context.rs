@@ -111,7 +111,8 @@ impl<'a> Context<'a> {
 
     /// Bytes of one kind at the allocated peak.
     pub fn bytes_of(&self, kind: Kind) -> u64 {
-        self.by_kind().iter().find(|(k, ..)| *k == kind).map_or(0, |&(_, bytes, _)| bytes)
+        let of_kind = self.alive.iter().filter(|&&(_, of)| of == kind);
+        of_kind.map(|&(index, _)| self.history.allocations.size(index as usize)).sum()
     }
 
     /// The place that stands for a stack.

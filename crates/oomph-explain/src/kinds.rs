@@ -216,17 +216,15 @@ impl<'a> Kinds<'a> {
             Phase::OptimizerState => Kind::OptimizerState,
             Phase::Optimizer => {
                 // Lives on into the next step: state that is made on first use.
-                let from = self.optimizer.partition_point(|&m| m <= all.freed(index));
                 let forward_again = self.first_after(&self.forward, all.born(index)) < all.freed(index);
-                if all.freed(index) == NEVER || (from > 0 && forward_again) {
+                if all.freed(index) == NEVER || forward_again {
                     Kind::OptimizerState
                 } else {
                     Kind::Temporary
                 }
             }
             Phase::ZeroGrad => Kind::Gradient,
-            Phase::Recompute => self.in_forward(index),
-            Phase::Forward => self.in_forward(index),
+            Phase::Forward | Phase::Recompute => self.in_forward(index),
             Phase::User => self.in_own_code(index),
         }
     }

@@ -89,7 +89,7 @@ impl OutOfMemory {
     /// All of a device's, in order.
     pub fn all(device: &Device, history: &History, sources: &Sources, settings: &Settings) -> Vec<Self> {
         let events = &device.events;
-        let mut after: Vec<Self> = Vec::new();
+        let mut all: Vec<Self> = Vec::new();
         let rows: Vec<usize> =
             (0..events.len()).filter(|&row| events.action[row] == Action::OutOfMemory).collect();
         for (position, &row) in rows.iter().enumerate() {
@@ -99,26 +99,20 @@ impl OutOfMemory {
                 Ok(at) => events.pool[at].1,
                 Err(_) => DEFAULT_POOL,
             };
-            // Retries of one call see the same memory: looking again would be the same work.
-            let same_state = after.last().filter(|last| last.moment + 1 == moment && last.size == size);
-            let looked_into = position < LOOKED_INTO || position + LOOKED_INTO >= rows.len();
-            let waste = match same_state {
-                Some(last) => last.waste.clone(),
-                None if !looked_into => Waste::default(),
-                None => {
-                    let asker = Asker { stream: events.stream[row], pool, small: Some(size <= SMALL_LIMIT) };
-                    Waste::seen_by(history, settings, moment, asker)
-                }
-            };
             let outcome = outcome(device, history, sources, row, position + 1 == rows.len());
-            let mut waste = waste;
+            let looked_into = position < LOOKED_INTO || position + LOOKED_INTO >= rows.len();
+            let mut waste = Waste::default();
+            if looked_into {
+                let asker = Asker { stream: events.stream[row], pool, small: Some(size <= SMALL_LIMIT) };
+                waste = Waste::seen_by(history, settings, moment, asker);
+            }
             if outcome != Outcome::Fatal {
-                waste.worst = Vec::new(); // nobody asks, and there may be thousands
+                waste.worst = Vec::new(); // nobody asks
             }
             let segment = if settings.expandable_segments { size } else { segment_size(size) };
             let device_free = events.address[row];
             let limited = device_free >= segment;
-            after.push(Self {
+            all.push(Self {
                 moment,
                 size,
                 segment,
@@ -134,7 +128,7 @@ impl OutOfMemory {
                 waste,
             });
         }
-        after
+        all
     }
 
     /// The least that would have had to be free in addition.
@@ -156,7 +150,8 @@ fn reason(size: u64, limited: bool, device_free: u64, waste: &Waste) -> Reason {
     let fragmented = if limited {
         share(waste.usable_free, size) >= 0.75 && share(waste.usable_free, waste.reserved) >= FRAGMENTED_SHARE
     } else {
-        waste.usable_free + device_free >= size && share(waste.usable_free, size) >= FRAGMENTED_SHARE
+        waste.usable_free.saturating_add(device_free) >= size
+            && share(waste.usable_free, size) >= FRAGMENTED_SHARE
     };
     if fragmented {
         Reason::Fragmentation

@@ -138,14 +138,6 @@ impl Allocations<'_> {
         }
     }
 
-    /// The first moment at which it is back in its pool.
-    pub fn completed(&self, index: usize) -> Moment {
-        match self.freed[index] {
-            NEVER => NEVER,
-            freed => self.deferred.get(&(index as u32)).copied().unwrap_or(freed),
-        }
-    }
-
     /// Whether it is alive at `moment`.
     #[inline]
     pub fn alive(&self, index: usize, moment: Moment) -> bool {

@@ -67,11 +67,6 @@ impl Strings {
     pub fn is_empty(&self) -> bool {
         self.ends.len() <= 1
     }
-
-    /// All strings in id order.
-    pub fn iter(&self) -> impl Iterator<Item = &str> {
-        (0..self.ends.len() as StringId).map(|id| self.get(id))
-    }
 }
 
 fn slice<'a>(text: &'a str, ends: &[usize], id: StringId) -> &'a str {
