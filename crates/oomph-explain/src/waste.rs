@@ -89,7 +89,7 @@ impl Waste {
         for index in history.alive_at(moment) {
             let i = index as usize;
             let (requested, size) = (all.requested(i), all.size(i));
-            let rounded = round_size(requested, settings).min(size);
+            let rounded = round_size(requested, &settings.roundup_power2_divisions).min(size);
             waste.allocated += size;
             waste.requested += requested.min(size);
             waste.rounding += rounded.saturating_sub(requested);

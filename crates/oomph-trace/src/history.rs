@@ -281,6 +281,12 @@ impl<'a> History<'a> {
         pending
     }
 
+    /// Every change to what is taken from the device, in order: the moment after it, whether memory was taken (or given
+    /// back), and which.
+    pub fn reserved_changes(&self) -> impl Iterator<Item = (Moment, bool, &Reserved)> {
+        self.segments.changes.iter().map(|change| (change.moment, change.taken, &change.range))
+    }
+
     /// What is taken from the device at `moment`, by address.
     pub fn reserved_at(&self, moment: Moment) -> Vec<Reserved> {
         self.segments.at(moment)
@@ -573,7 +579,7 @@ impl<'a, 's> Pass<'a, 's> {
 
     /// Puts a block from before the first event where it is.
     fn place(&mut self, block: &Unborn) {
-        let rounded = round_size(block.requested, self.settings);
+        let rounded = round_size(block.requested, &self.settings.roundup_power2_divisions);
         if block.size.is_none() && rounded > SMALL_LIMIT {
             self.uncertainty = self.uncertainty.saturating_add(UNSPLIT_REMAINDER);
         }
@@ -618,7 +624,7 @@ impl<'a, 's> Pass<'a, 's> {
 
     #[inline]
     fn alloc(&mut self, moment: Moment, address: u64, requested: u64) {
-        let rounded = round_size(requested, self.settings);
+        let rounded = round_size(requested, &self.settings.roundup_power2_divisions);
         let size = if rounded <= SMALL_LIMIT { rounded } else { self.large_block(address, rounded) };
         self.add(moment, address, requested, size);
     }

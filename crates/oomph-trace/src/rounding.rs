@@ -3,8 +3,6 @@
 //! Facts of the allocator that every reader of a recording needs: how a request is rounded, how large a
 //! segment is made for it. Where a block is placed is not here.
 
-use crate::recording::Settings;
-
 /// One MiB.
 pub const MIB: u64 = 1 << 20;
 /// The quantum: every block is a multiple of this.
@@ -25,13 +23,14 @@ pub const UNSPLIT_REMAINDER: u64 = MIB;
 /// No request is larger than this (16 TiB); a file that says so is wrong.
 pub const LARGEST_SIZE: u64 = 1 << 44;
 
-/// The bytes that a request of `requested` takes once rounded.
-pub fn round_size(requested: u64, settings: &Settings) -> u64 {
+/// The bytes that a request of `requested` takes once rounded. `divisions` is `roundup_power2_divisions`, for the intervals
+/// that start at 1, 2, 4 … 32768 MiB.
+pub fn round_size(requested: u64, divisions: &[u32; 16]) -> u64 {
     if requested < MIN_BLOCK {
         return MIN_BLOCK;
     }
     let log = requested.ilog2();
-    let divisions = u64::from(settings.roundup_power2_divisions[(log.saturating_sub(20)).min(15) as usize]);
+    let divisions = u64::from(divisions[(log.saturating_sub(20)).min(15) as usize]);
     if divisions > 1 && requested > MIN_BLOCK * divisions {
         return round_to_power_of_two_division(requested, divisions);
     }
@@ -68,12 +67,12 @@ mod tests {
 
     #[test]
     fn rounds_as_pytorch_does() {
-        let plain = Settings::default();
+        let plain = [0; 16];
         let sizes = [(1, 512), (512, 512), (513, 1024), (1200, 1536)];
         for (requested, rounded) in sizes {
             assert_eq!(round_size(requested, &plain), rounded);
         }
-        let quarters = Settings { roundup_power2_divisions: [4; 16], ..Settings::default() };
+        let quarters = [4; 16];
         // 1200 is below 512 × 4, so the documented 1280 is out of reach.
         let sizes = [(1, 512), (1200, 1536), (2048, 2048), (2049, 2560), (5 * MIB + 1, 6 * MIB)];
         for (requested, rounded) in sizes {

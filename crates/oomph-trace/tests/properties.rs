@@ -57,7 +57,7 @@ impl Model {
     }
 
     fn alloc(&mut self, requested: u64) {
-        let rounded = round_size(requested, &Settings::default());
+        let rounded = round_size(requested, &[0; 16]);
         let small = rounded <= SMALL_LIMIT;
         let hole = (self.segments.iter())
             .filter(|(_, (_, is_small))| *is_small == small)

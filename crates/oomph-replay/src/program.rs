@@ -1,0 +1,515 @@
+//! A recording read as a program: what it asked of the allocator, in order, without what the allocator then did.
+//!
+//! Events are read in place, one at a time; what is kept here is linear in segments and in live blocks, not in events.
+//! What a recording does not say is worked out: that `empty_cache` was called (segments go back and the same call does
+//! not take any), which private pool a request went to (the segment that its block lies in), what was there before.
+
+use crate::allocator::{Allocator, Handle, Refusal, Request};
+use crate::torch::{ImportedBlock, ImportedSegment, Torch};
+use hashbrown::HashMap;
+use crate::conf::Conf;
+use oomph_trace::rounding::{LARGEST_SIZE, SMALL_LIMIT, SMALL_SEGMENT};
+use oomph_trace::{Action, DEFAULT_POOL, Device, History, NO_STACK, PoolId};
+use std::collections::BTreeMap;
+
+/// What a device's program asked for.
+#[derive(Clone, Debug)]
+pub struct Program<'a> {
+    pub(crate) device: &'a Device,
+    /// Whether frees come in two events; a recorder can be told to leave the second out.
+    completes: bool,
+    /// The times that segments went back.
+    pub(crate) releases: Vec<Release>,
+    /// What the device is known to have had.
+    pub(crate) proven: u64,
+    /// Memory of private pools coming and going: (event, taken, address, end, pool).
+    private: Vec<PrivateChange>,
+    /// What was there before the first event.
+    pub(crate) before: Vec<ImportedSegment>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct PrivateChange {
+    row: u32,
+    taken: bool,
+    address: u64,
+    end: u64,
+    pool: PoolId,
+}
+
+/// How a program went.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Where it could not go on, although the recorded program could.
+    pub died: Option<Death>,
+    /// Recorded out-of-memories that happened again.
+    pub ooms: Vec<u32>,
+    /// Recorded out-of-memories that did not happen.
+    pub ooms_avoided: Vec<u32>,
+    /// Blocks that lie elsewhere than recorded.
+    pub address_mismatches: u64,
+    /// The first event whose block lies elsewhere.
+    pub first_mismatch: Option<u32>,
+    /// The event at which most was allocated, and reserved.
+    pub peak_allocated_at: u32,
+    /// The event at which most was reserved.
+    pub peak_reserved_at: u32,
+    /// Frees of blocks that nobody allocated.
+    pub unknown_frees: u64,
+    /// Blocks allocated where one was alive: its free is missing.
+    pub missing_frees: u64,
+    /// How it went over time.
+    pub timeline: Vec<Sample>,
+}
+
+/// The end of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Death {
+    /// The event whose request was not served.
+    pub event: u32,
+    /// The bytes that the program asked for.
+    pub size: u64,
+    /// Why.
+    pub refusal: Refusal,
+    /// Reserved then.
+    pub reserved: u64,
+    /// Allocated then.
+    pub allocated: u64,
+    /// Free in pieces that the request could have used.
+    pub usable_free: u64,
+    /// The largest of those pieces.
+    pub largest_free: u64,
+}
+
+/// The most of a stretch of events.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sample {
+    /// The first event of the stretch.
+    pub event: u32,
+    /// Most bytes allocated.
+    pub allocated: u64,
+    /// Most bytes reserved.
+    pub reserved: u64,
+}
+
+/// A change to the program: what if it had asked for less, or let go earlier?
+#[derive(Default)]
+pub struct Change<'c> {
+    /// The bytes that the request of an event asks for instead; 0 leaves it out.
+    pub resize: Option<&'c dyn Fn(usize, u64) -> u64>,
+    /// Blocks to free earlier, in order: (event before which, event that allocated it).
+    pub free_early: &'c [(u32, u32)],
+}
+
+/// How to go through a program.
+#[derive(Default)]
+pub struct Options<'c> {
+    /// Whether to compare addresses with the recorded ones.
+    pub compare: bool,
+    /// How many samples to take over time.
+    pub samples: usize,
+    /// What to do differently.
+    pub change: Change<'c>,
+}
+
+impl<'a> Program<'a> {
+    /// Reads a device's events as a program.
+    pub fn of(device: &'a Device, history: &History, conf: &Conf) -> Self {
+        let events = &device.events;
+        let reserved_before = history.reserved_at(0).iter().map(|range| range.size).sum();
+        let proven = proven_memory(device, reserved_before, conf);
+        let private: Vec<PrivateChange> = (history.reserved_at(0).iter().map(|range| (0, true, range)))
+            .chain(history.reserved_changes().map(|(moment, taken, range)| (moment - 1, taken, range)))
+            .filter(|(.., range)| range.pool != DEFAULT_POOL)
+            .map(|(row, taken, range)| PrivateChange {
+                row,
+                taken,
+                address: range.address,
+                end: range.end(),
+                pool: range.pool,
+            })
+            .collect();
+        Self {
+            device,
+            completes: events.action.contains(&Action::FreeCompleted),
+            releases: releases(device, reserved_before, proven, conf),
+            proven,
+            private,
+            before: state_before(history),
+        }
+    }
+
+    /// How many events there are.
+    pub fn len(&self) -> usize {
+        self.device.events.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.device.events.is_empty()
+    }
+
+    /// Goes through the program with an allocator that has served what came before the first event (see
+    /// [`Program::place_before`] and [`Program::import_before`]), until the end or until it cannot go on.
+    pub fn play<A: Allocator>(
+        &self,
+        allocator: &mut A,
+        mut open: OpenBlocks,
+        options: &Options,
+    ) -> Outcome {
+        let events = &self.device.events;
+        let mut outcome = Outcome::default();
+        let mut pools = LivePools { changes: &self.private, next: 0, ranges: BTreeMap::new() };
+        let mut empties = self.releases.iter().filter(|release| release.asked_for).map(|release| release.row).peekable();
+        let mut early = EarlyFrees::of(options.change.free_early);
+        let stretch = if options.samples == 0 { usize::MAX } else { self.len().div_ceil(options.samples) };
+        let (mut next_sample, mut sample) = (stretch.min(self.len()), Sample::default());
+        let (mut most_allocated, mut most_reserved) = (0, 0);
+        let mut row = 0;
+        while row < self.len() {
+            if row >= next_sample {
+                outcome.timeline.push(sample);
+                let usage = allocator.usage();
+                sample = Sample {
+                    event: row as u32,
+                    allocated: usage.allocated.now,
+                    reserved: usage.reserved.now,
+                };
+                next_sample += stretch;
+            }
+            if empties.next_if(|&at| at as usize <= row).is_some() {
+                allocator.empty_cache();
+            }
+            early.free_until(row as u32, allocator);
+            let address = events.address[row];
+            match events.action[row] {
+                Action::Alloc => {
+                    let recorded = events.size[row];
+                    let size = options.change.resize.map_or(recorded, |resize| resize(row, recorded));
+                    if size > 0 || recorded == 0 {
+                        let pool = pools.holding(row as u32, address, allocator);
+                        let request = Request { size, stream: events.stream[row], pool };
+                        match allocator.malloc(request) {
+                            Ok(block) => {
+                                if options.compare && allocator.address(block) != address {
+                                    outcome.address_mismatches += 1;
+                                    outcome.first_mismatch.get_or_insert(row as u32);
+                                }
+                                early.watch(row as u32, block);
+                                if let Some(old) = open.blocks.insert(address, block) {
+                                    outcome.missing_frees += 1;
+                                    allocator.free(old);
+                                }
+                            }
+                            Err(refusal) => {
+                                outcome.died = Some(death(row, request, refusal, allocator));
+                                break;
+                            }
+                        }
+                    }
+                    let usage = allocator.usage();
+                    if usage.allocated.now > most_allocated {
+                        most_allocated = usage.allocated.now;
+                        outcome.peak_allocated_at = row as u32;
+                    }
+                    if usage.reserved.now > most_reserved {
+                        most_reserved = usage.reserved.now;
+                        outcome.peak_reserved_at = row as u32;
+                    }
+                    sample.allocated = sample.allocated.max(usage.allocated.now);
+                    sample.reserved = sample.reserved.max(usage.reserved.now);
+                }
+                Action::FreeRequested => {
+                    // Nearly always the block is back at once: then the two events are one.
+                    let at_once = !self.completes
+                        || (events.action.get(row + 1) == Some(&Action::FreeCompleted)
+                            && events.address[row + 1] == address);
+                    if at_once {
+                        match open.blocks.remove(&address) {
+                            Some(block) => allocator.free(block),
+                            None => outcome.unknown_frees += u64::from(options.change.resize.is_none()),
+                        }
+                        row += usize::from(self.completes);
+                    } else {
+                        match open.blocks.get(&address) {
+                            Some(&block) => allocator.free_later(block),
+                            None => outcome.unknown_frees += u64::from(options.change.resize.is_none()),
+                        }
+                    }
+                }
+                Action::FreeCompleted => {
+                    if let Some(block) = open.blocks.remove(&address) {
+                        allocator.complete(block);
+                        allocator.free(block); // if it was never let go of, which only a damaged recording has
+                    }
+                }
+                Action::OutOfMemory => {
+                    let pool = pool_of_event(self.device, row as u32);
+                    let request = Request { size: events.size[row], stream: events.stream[row], pool };
+                    match allocator.malloc(request) {
+                        // What the program would have done with it is not known: it is let go of at once.
+                        Ok(block) => {
+                            sample.allocated = sample.allocated.max(allocator.usage().allocated.now);
+                            sample.reserved = sample.reserved.max(allocator.usage().reserved.now);
+                            allocator.free(block);
+                            outcome.ooms_avoided.push(row as u32);
+                        }
+                        Err(_) => outcome.ooms.push(row as u32),
+                    }
+                }
+                _ => {}
+            }
+            row += 1;
+        }
+        if options.samples > 0 && !self.is_empty() {
+            outcome.timeline.push(sample);
+        }
+        outcome
+    }
+
+    /// Puts what was there before the first event where it was.
+    pub fn import_before(&self, torch: &mut Torch) -> OpenBlocks {
+        let handles = torch.import(&self.before);
+        let addresses = self.before.iter().flat_map(|segment| segment.blocks.iter().map(|block| block.address));
+        let blocks = addresses.zip(handles).filter_map(|(address, handle)| Some((address, handle?))).collect();
+        OpenBlocks { blocks }
+    }
+
+    /// Asks for what was there before the first event, by address: how it came there is not known.
+    pub fn place_before<A: Allocator>(&self, allocator: &mut A) -> Result<OpenBlocks, Death> {
+        let mut open = OpenBlocks::default();
+        for segment in &self.before {
+            for block in &segment.blocks {
+                let request = Request { size: block.requested, stream: segment.stream, pool: segment.pool };
+                let handle =
+                    allocator.malloc(request).map_err(|refusal| death(0, request, refusal, allocator))?;
+                open.blocks.insert(block.address, handle);
+            }
+        }
+        Ok(open)
+    }
+
+    /// Bytes that were reserved before the first event.
+    pub(crate) fn reserved_before(&self) -> u64 {
+        self.before.iter().map(|segment| segment.size).sum()
+    }
+}
+
+/// Blocks that are alive, by the address that they were recorded at.
+#[derive(Clone, Debug, Default)]
+pub struct OpenBlocks {
+    blocks: HashMap<u64, Handle>,
+}
+
+fn death<A: Allocator>(row: usize, request: Request, refusal: Refusal, allocator: &A) -> Death {
+    let (usage, free) = (allocator.usage(), allocator.free_pieces(request));
+    Death {
+        event: row as u32,
+        size: request.size,
+        refusal,
+        reserved: usage.reserved.now,
+        allocated: usage.allocated.now,
+        usable_free: free.total,
+        largest_free: free.largest,
+    }
+}
+
+fn pool_of_event(device: &Device, row: u32) -> PoolId {
+    let named = &device.events.pool;
+    named.binary_search_by_key(&row, |&(at, _)| at).map_or(DEFAULT_POOL, |found| named[found].1)
+}
+
+/// What the device is known to have had: the most that was ever taken, counting a mapping as the whole segment that
+/// the allocator checks its limit with.
+fn proven_memory(device: &Device, reserved_before: u64, conf: &Conf) -> u64 {
+    let events = &device.events;
+    let (mut reserved, mut most) = (reserved_before, reserved_before);
+    for row in 0..events.len() {
+        let size = events.size[row];
+        match events.action[row] {
+            Action::SegmentAlloc | Action::SegmentMap => {
+                let checked = checked_segment(device, row, conf).unwrap_or(0);
+                most = most.max(reserved.saturating_add(checked.max(size)));
+                reserved = reserved.saturating_add(size);
+            }
+            Action::SegmentFree | Action::SegmentUnmap => reserved = reserved.saturating_sub(size),
+            _ => {}
+        }
+    }
+    most
+}
+
+/// The segment size that the request behind a mapping stands for.
+fn checked_segment(device: &Device, row: usize, conf: &Conf) -> Option<u64> {
+    let events = &device.events;
+    if events.action[row] != Action::SegmentMap {
+        return None;
+    }
+    let takes = |&at: &usize| events.action[at] != Action::SegmentMap;
+    let request = (row + 1..events.len()).find(takes).filter(|&at| events.action[at] == Action::Alloc)?;
+    Some(conf.segment_size(conf.round(events.size[request].min(LARGEST_SIZE))))
+}
+
+/// Why segments went back to the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Release {
+    /// Its first event.
+    pub(crate) row: u32,
+    /// Whether the program asked for it; otherwise the allocator was short of memory.
+    pub(crate) asked_for: bool,
+    /// What was reserved before.
+    pub(crate) reserved: u64,
+    /// The segment that was short, if one was taken right after.
+    pub(crate) segment: Option<u64>,
+}
+
+/// Every time that segments went back.
+///
+/// They go back when the program (or a library in its name) empties the cache, and when a request finds no room; then
+/// the same call takes a segment or runs out of memory next, that segment would have been more than the device is
+/// known to have had, and none of the segments that went back would have served. Where stacks were recorded they tell the
+/// two apart as well.
+fn releases(device: &Device, reserved_before: u64, proven: u64, conf: &Conf) -> Vec<Release> {
+    let events = &device.events;
+    let mut releases = Vec::new();
+    let (mut row, mut reserved) = (0, reserved_before);
+    while row < events.len() {
+        match events.action[row] {
+            Action::SegmentAlloc | Action::SegmentMap => reserved = reserved.saturating_add(events.size[row]),
+            Action::SegmentFree | Action::SegmentUnmap => {
+                let (first, before) = (row, reserved);
+                while matches!(events.action.get(row), Some(Action::SegmentFree | Action::SegmentUnmap)) {
+                    reserved = reserved.saturating_sub(events.size[row]);
+                    row += 1;
+                }
+                let same_call = row < events.len() && {
+                    let (stack, next) = (events.stack[first], events.stack[row]);
+                    stack == NO_STACK || next == NO_STACK || stack == next
+                };
+                let (mut short, segment) = match events.action.get(row) {
+                    Some(Action::SegmentAlloc) => {
+                        let size = events.size[row];
+                        (same_call && before.saturating_add(size) > proven, Some(size))
+                    }
+                    Some(Action::SegmentMap | Action::OutOfMemory) => (same_call, None),
+                    _ => (false, None),
+                };
+                if short && conf.max_split_size.is_none() {
+                    short = !(first..row).any(|freed| would_have_served(device, freed, row, conf));
+                }
+                releases.push(Release { row: first as u32, asked_for: !short, reserved: before, segment });
+                continue;
+            }
+            _ => {}
+        }
+        row += 1;
+    }
+    releases
+}
+
+/// Whether a segment that went back could have served the request for which another was then taken.
+fn would_have_served(device: &Device, freed: usize, taken: usize, conf: &Conf) -> bool {
+    let events = &device.events;
+    if events.action[freed] != Action::SegmentFree || events.stream[freed] != events.stream[taken] {
+        return false;
+    }
+    let request = match events.action[taken] {
+        Action::OutOfMemory => events.size[taken],
+        _ => match events.action.get(taken + 1) {
+            Some(Action::Alloc) => events.size[taken + 1],
+            _ => return false,
+        },
+    };
+    let rounded = conf.round(request.min(LARGEST_SIZE));
+    let small = events.size[freed] == SMALL_SEGMENT;
+    small == (rounded <= SMALL_LIMIT) && events.size[freed] >= rounded
+}
+
+/// Segments at the first event, with the blocks in them.
+fn state_before(history: &History) -> Vec<ImportedSegment> {
+    let all = &history.allocations;
+    let mut blocks: Vec<ImportedBlock> = (0..all.born_before())
+        .map(|index| ImportedBlock {
+            address: all.address(index),
+            size: all.size(index),
+            requested: all.requested(index),
+        })
+        .collect();
+    blocks.sort_unstable_by_key(|block| block.address);
+    let mut segments = Vec::new();
+    for range in history.reserved_at(0) {
+        let from = blocks.partition_point(|block| block.address < range.address);
+        let to = blocks.partition_point(|block| block.address < range.end());
+        segments.push(ImportedSegment {
+            address: range.address,
+            size: range.size,
+            stream: range.stream,
+            pool: range.pool,
+            small: range.small,
+            expandable: range.expandable,
+            blocks: blocks[from..to].to_vec(),
+        });
+    }
+    segments
+}
+
+/// Which private pool an address belongs to, as time goes by.
+struct LivePools<'p> {
+    changes: &'p [PrivateChange],
+    next: usize,
+    ranges: BTreeMap<u64, (u64, PoolId)>,
+}
+
+impl LivePools<'_> {
+    #[inline]
+    fn holding<A: Allocator>(&mut self, row: u32, address: u64, allocator: &mut A) -> PoolId {
+        if self.changes.is_empty() {
+            return DEFAULT_POOL;
+        }
+        while let Some(change) = self.changes.get(self.next).filter(|change| change.row <= row) {
+            if change.taken {
+                self.ranges.insert(change.address, (change.end, change.pool));
+            } else {
+                self.ranges.remove(&change.address);
+                allocator.retire_pool(change.pool); // nobody gives back what is in use
+            }
+            self.next += 1;
+        }
+        match self.ranges.range(..=address).next_back() {
+            Some((_, &(end, pool))) if address < end => pool,
+            _ => DEFAULT_POOL,
+        }
+    }
+}
+
+/// Blocks that are to be freed earlier than the program did.
+struct EarlyFrees<'c> {
+    order: &'c [(u32, u32)],
+    next: usize,
+    watched: HashMap<u32, Option<Handle>>,
+}
+
+impl<'c> EarlyFrees<'c> {
+    fn of(order: &'c [(u32, u32)]) -> Self {
+        Self { order, next: 0, watched: order.iter().map(|&(_, born)| (born, None)).collect() }
+    }
+
+    #[inline]
+    fn watch(&mut self, row: u32, block: Handle) {
+        if !self.order.is_empty()
+            && let Some(entry) = self.watched.get_mut(&row)
+        {
+            *entry = Some(block);
+        }
+    }
+
+    #[inline]
+    fn free_until<A: Allocator>(&mut self, row: u32, allocator: &mut A) {
+        while let Some(&(_, born)) = self.order.get(self.next).filter(|&&(at, _)| at <= row) {
+            if let Some(Some(block)) = self.watched.get(&born) {
+                allocator.free(*block); // the recorded free then finds it gone
+            }
+            self.next += 1;
+        }
+    }
+}

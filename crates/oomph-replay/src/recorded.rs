@@ -1,0 +1,147 @@
+//! The world that a recording was made in, as far as it shows: how much memory there was, and which rules of which version
+//! gave every block its address.
+
+use crate::addresses::{Addresses, Order};
+use crate::allocator::Memory;
+use crate::conf::Conf;
+use crate::program::{Options, Outcome, Program};
+use crate::torch::Torch;
+use crate::version::{TieBreak, Version};
+use oomph_trace::rounding::LARGEST_SIZE;
+use oomph_trace::Action;
+
+/// How much memory a recorded program had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordedMemory {
+    /// What the replay uses: the least that agrees with the recording.
+    pub memory: Memory,
+    /// It had at least this much.
+    pub at_least: u64,
+    /// And less than this, if it ever ran short.
+    pub below: Option<u64>,
+}
+
+impl RecordedMemory {
+    /// Works it out from what was taken, and from where the allocator ran short.
+    pub fn of(program: &Program, conf: &Conf) -> Self {
+        let events = &program.device.events;
+        let mut reserved = program.reserved_before();
+        let (mut below, mut on_device, mut limited) = (u64::MAX, None, false);
+        // Memory went back to make room for a segment: before, there was none for it.
+        if conf.garbage_collection_threshold == 0.0 {
+            for release in program.releases.iter().filter(|release| !release.asked_for) {
+                let bound = release.segment.map_or(u64::MAX, |segment| release.reserved.saturating_add(segment));
+                below = below.min(bound);
+            }
+        }
+        for row in 0..events.len() {
+            let size = events.size[row];
+            match events.action[row] {
+                Action::SegmentFree | Action::SegmentUnmap => reserved = reserved.saturating_sub(size),
+                Action::SegmentAlloc | Action::SegmentMap => reserved = reserved.saturating_add(size),
+                Action::OutOfMemory => {
+                    let segment = conf.segment_size(size.min(LARGEST_SIZE));
+                    let free = events.address[row];
+                    if free >= segment {
+                        limited = true;
+                        below = below.min(reserved.saturating_add(segment));
+                    } else {
+                        on_device = Some(reserved.saturating_add(free));
+                    }
+                }
+                _ => {}
+            }
+        }
+        let most = program.proven;
+        let below = (below != u64::MAX).then_some(below);
+        let memory = match (on_device, below) {
+            (Some(room), _) if !limited => {
+                let room = room.max(most);
+                Memory::of(below.map_or(room, |below| room.min(below.saturating_sub(1)).max(most)))
+            }
+            (_, Some(_)) => Memory { limit: Some(most), ..Memory::UNLIMITED },
+            _ => Memory::UNLIMITED,
+        };
+        Self { memory, at_least: most, below }
+    }
+
+    /// Whether the program ever ran short of memory.
+    pub fn ran_short(&self) -> bool {
+        self.memory != Memory::UNLIMITED
+    }
+}
+
+/// A recording replayed as it was: the same settings, the recorded addresses of segments.
+#[derive(Clone, Debug)]
+pub struct Reproduction {
+    /// The version whose rules were followed.
+    pub version: Version,
+    /// How it went.
+    pub outcome: Outcome,
+    /// Segments and mappings that were not taken as recorded.
+    pub segments_differ: u64,
+    /// How often the cache was given back to find room.
+    pub retries: u64,
+}
+
+impl Reproduction {
+    /// Everything that is not as recorded.
+    pub fn differences(&self) -> u64 {
+        let outcome = &self.outcome;
+        let died = u64::from(outcome.died.is_some());
+        outcome.address_mismatches + self.segments_differ + outcome.ooms_avoided.len() as u64 + died
+    }
+
+    /// Replays under the rules of one version.
+    pub fn under(program: &Program, conf: &Conf, memory: Memory, version: Version) -> Self {
+        let (segments, maps) = segment_addresses(program);
+        let mut torch = Torch::new(conf.clone(), version, memory, Addresses::recorded(segments, maps));
+        let open = program.import_before(&mut torch);
+        let outcome = program.play(&mut torch, open, &Options { compare: true, ..Options::default() });
+        let segments_differ = torch.addresses().disagreements() + torch.addresses().left_over();
+        let retries = crate::allocator::Allocator::usage(&torch).retries;
+        Self { version, outcome, segments_differ, retries }
+    }
+}
+
+fn segment_addresses(program: &Program) -> (Vec<(u64, u64)>, Vec<(u64, u64)>) {
+    let events = &program.device.events;
+    let of = |action: Action| {
+        (0..events.len())
+            .filter(|&row| events.action[row] == action)
+            .map(|row| (events.address[row], events.size[row]))
+            .collect()
+    };
+    (of(Action::SegmentAlloc), of(Action::SegmentMap))
+}
+
+/// The rules under which other settings are replayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct World {
+    /// The version.
+    pub version: Version,
+    /// The order of addresses.
+    pub order: Order,
+}
+
+/// All rules that agree with what was recorded, the likeliest first.
+pub fn plausible_worlds(reproductions: &[Reproduction]) -> Vec<World> {
+    let least = reproductions.iter().map(Reproduction::differences).min().unwrap_or(0);
+    let mut worlds = Vec::new();
+    for reproduction in reproductions.iter().filter(|one| one.differences() == least) {
+        let version = reproduction.version;
+        worlds.push(World { version, order: Order::Up });
+        if version.tie_break() == TieBreak::Address {
+            worlds.push(World { version, order: Order::Down });
+        }
+    }
+    worlds
+}
+
+/// One version for each rule that decides among equal blocks, the likeliest first.
+pub fn candidate_versions(program: &Program) -> Vec<Version> {
+    // Events name their pool from 2.12 on.
+    let newer = !program.device.events.pool.is_empty();
+    let newest = [Version::NEWEST, Version::new(2, 12)];
+    if newer { newest.to_vec() } else { [Version::new(2, 11)].into_iter().chain(newest).collect() }
+}
