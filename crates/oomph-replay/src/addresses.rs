@@ -12,17 +12,21 @@ pub struct Addresses {
     recorded: Option<Recorded>,
     order: Order,
     next: u64,
+    /// What is left of ranges: (address, size), the newest last.
+    tails: Vec<(u64, u64)>,
+    /// Addresses to hand out first, by size of segment; the next one last.
     given_back: HashMap<u64, Vec<u64>>,
 }
 
-/// In which direction made-up addresses go.
+/// How made-up addresses follow each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
-    /// A later segment lies higher.
+    /// As a driver was seen to do it: ranges of 32 MiB or more, each below the last one; what is left of a range serves
+    /// later segments that fit, the newest range first.
     #[default]
+    Driver,
+    /// Each segment above the last one.
     Up,
-    /// A later segment lies lower.
-    Down,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -36,20 +40,38 @@ struct Recorded {
 
 /// Like the addresses of a real device: far from 0, and with room on both sides.
 const START: u64 = 0x7000_0000_0000;
-/// Between ranges, so that they never touch.
+/// Between segments, so that they never touch.
 const GAP: u64 = 2 << 20;
+/// What the driver takes addresses in.
+const RANGE: u64 = 32 << 20;
 
 impl Addresses {
     /// Made-up addresses.
     pub fn made_up(order: Order) -> Self {
-        Self { recorded: None, order, next: START, given_back: HashMap::new() }
+        Self { recorded: None, order, next: START, tails: Vec::new(), given_back: HashMap::new() }
+    }
+
+    /// Made-up addresses, but where a recording under other settings has a segment of the same size, its address: the driver
+    /// puts the same segments in the same order.
+    pub fn borrowed(segments: &[(u64, u64)], order: Order) -> Self {
+        let mut addresses = Self::made_up(order);
+        for &(address, size) in segments.iter().rev() {
+            addresses.given_back.entry(size).or_default().push(address);
+        }
+        let low = segments.iter().map(|&(address, _)| address).min().unwrap_or(START);
+        let high = segments.iter().map(|&(address, size)| address.saturating_add(size)).max().unwrap_or(START);
+        addresses.next = if order == Order::Up { high } else { low } / RANGE * RANGE;
+        if order == Order::Up {
+            addresses.next = addresses.next.wrapping_add(RANGE);
+        }
+        addresses
     }
 
     /// Recorded ones: (address, size) of segments and of mappings, in order. When they run out or do not agree with
     /// what is asked for, addresses are made up.
     pub fn recorded(segments: Vec<(u64, u64)>, maps: Vec<(u64, u64)>) -> Self {
         let recorded = Recorded { segments, maps, ..Recorded::default() };
-        Self { recorded: Some(recorded), ..Self::made_up(Order::Up) }
+        Self { recorded: Some(recorded), ..Self::made_up(Order::Driver) }
     }
 
     /// Segments and mappings that were asked for where the recording has others, or none.
@@ -97,17 +119,26 @@ impl Addresses {
     }
 
     fn make_up(&mut self, size: u64) -> u64 {
-        match self.order {
-            Order::Up => {
-                let address = self.next;
-                self.next = self.next.wrapping_add(size).wrapping_add(GAP);
-                address
-            }
-            Order::Down => {
-                self.next = self.next.wrapping_sub(size).wrapping_sub(GAP);
-                self.next
-            }
+        if self.order == Order::Up {
+            let address = self.next;
+            self.next = address.wrapping_add(size).wrapping_add(GAP);
+            return address;
         }
+        if let Some(at) = self.tails.iter().rposition(|&(_, left)| left >= size) {
+            let (address, left) = self.tails[at];
+            if left == size {
+                self.tails.remove(at);
+            } else {
+                self.tails[at] = (address.wrapping_add(size), left - size);
+            }
+            return address;
+        }
+        let range = size.div_ceil(RANGE).saturating_mul(RANGE);
+        self.next = self.next.wrapping_sub(range);
+        if range > size {
+            self.tails.push((self.next.wrapping_add(size), range - size));
+        }
+        self.next
     }
 
     /// Pages were mapped.

@@ -9,7 +9,7 @@ use crate::torch::{ImportedBlock, ImportedSegment, Torch};
 use hashbrown::HashMap;
 use crate::conf::Conf;
 use oomph_trace::rounding::{LARGEST_SIZE, SMALL_LIMIT, SMALL_SEGMENT};
-use oomph_trace::{Action, DEFAULT_POOL, Device, History, NO_STACK, PoolId};
+use oomph_trace::{Action, DEFAULT_POOL, Device, History, NO_STACK, PoolId, StackId};
 use std::collections::BTreeMap;
 
 /// What a device's program asked for.
@@ -21,9 +21,11 @@ pub struct Program<'a> {
     /// The times that segments went back.
     pub(crate) releases: Vec<Release>,
     /// What the device is known to have had.
-    pub(crate) proven: u64,
+    pub(crate) proven: Proven,
     /// Memory of private pools coming and going: (event, taken, address, end, pool).
     private: Vec<PrivateChange>,
+    /// The pools of out-of-memories that were not in the default pool, by event.
+    pool_of_oom: HashMap<u32, PoolId>,
     /// What was there before the first event.
     pub(crate) before: Vec<ImportedSegment>,
 }
@@ -117,7 +119,7 @@ impl<'a> Program<'a> {
     pub fn of(device: &'a Device, history: &History, conf: &Conf) -> Self {
         let events = &device.events;
         let reserved_before = history.reserved_at(0).iter().map(|range| range.size).sum();
-        let proven = proven_memory(device, reserved_before, conf);
+        let proven = Proven::of(device, reserved_before, conf);
         let private: Vec<PrivateChange> = (history.reserved_at(0).iter().map(|range| (0, true, range)))
             .chain(history.reserved_changes().map(|(moment, taken, range)| (moment - 1, taken, range)))
             .filter(|(.., range)| range.pool != DEFAULT_POOL)
@@ -132,8 +134,9 @@ impl<'a> Program<'a> {
         Self {
             device,
             completes: events.action.contains(&Action::FreeCompleted),
-            releases: releases(device, reserved_before, proven, conf),
+            releases: releases(device, reserved_before, proven.allowed, conf),
             proven,
+            pool_of_oom: pools_of_ooms(device, &private),
             private,
             before: state_before(history),
         }
@@ -187,7 +190,7 @@ impl<'a> Program<'a> {
                     let recorded = events.size[row];
                     let size = options.change.resize.map_or(recorded, |resize| resize(row, recorded));
                     if size > 0 || recorded == 0 {
-                        let pool = pools.holding(row as u32, address, allocator);
+                        let pool = pools.holding(row as u32, address, |pool| allocator.retire_pool(pool));
                         let request = Request { size, stream: events.stream[row], pool };
                         match allocator.malloc(request) {
                             Ok(block) => {
@@ -244,7 +247,7 @@ impl<'a> Program<'a> {
                     }
                 }
                 Action::OutOfMemory => {
-                    let pool = pool_of_event(self.device, row as u32);
+                    let pool = self.pool_of_oom.get(&(row as u32)).copied().unwrap_or(DEFAULT_POOL);
                     let request = Request { size: events.size[row], stream: events.stream[row], pool };
                     match allocator.malloc(request) {
                         // What the program would have done with it is not known: it is let go of at once.
@@ -289,6 +292,11 @@ impl<'a> Program<'a> {
         Ok(open)
     }
 
+    /// Blocks that were there before the first event.
+    pub(crate) fn blocks_before(&self) -> u64 {
+        self.before.iter().map(|segment| segment.blocks.len() as u64).sum()
+    }
+
     /// Bytes that were reserved before the first event.
     pub(crate) fn reserved_before(&self) -> u64 {
         self.before.iter().map(|segment| segment.size).sum()
@@ -314,39 +322,80 @@ fn death<A: Allocator>(row: usize, request: Request, refusal: Refusal, allocator
     }
 }
 
-fn pool_of_event(device: &Device, row: u32) -> PoolId {
-    let named = &device.events.pool;
-    named.binary_search_by_key(&row, |&(at, _)| at).map_or(DEFAULT_POOL, |found| named[found].1)
-}
-
-/// What the device is known to have had: the most that was ever taken, counting a mapping as the whole segment that
-/// the allocator checks its limit with.
-fn proven_memory(device: &Device, reserved_before: u64, conf: &Conf) -> u64 {
+/// Events name their pool from 2.12 on. Before that, a request that failed left no address to tell its pool by; but its
+/// stack does, if other requests from there were served by a private pool, and only by it.
+fn pools_of_ooms(device: &Device, private: &[PrivateChange]) -> HashMap<u32, PoolId> {
     let events = &device.events;
-    let (mut reserved, mut most) = (reserved_before, reserved_before);
+    let named = &events.pool;
+    let mut found = HashMap::new();
+    if private.is_empty() && named.is_empty() {
+        return found;
+    }
+    let mut pools = LivePools { changes: private, next: 0, ranges: BTreeMap::new() };
+    let mut pool_of_stack: HashMap<StackId, Option<PoolId>> = HashMap::new();
     for row in 0..events.len() {
-        let size = events.size[row];
-        match events.action[row] {
-            Action::SegmentAlloc | Action::SegmentMap => {
-                let checked = checked_segment(device, row, conf).unwrap_or(0);
-                most = most.max(reserved.saturating_add(checked.max(size)));
-                reserved = reserved.saturating_add(size);
+        if events.action[row] == Action::Alloc && events.stack[row] != NO_STACK {
+            let pool = pools.holding(row as u32, events.address[row], |_| {});
+            let known = pool_of_stack.entry(events.stack[row]).or_insert(Some(pool));
+            if *known != Some(pool) {
+                *known = None;
             }
-            Action::SegmentFree | Action::SegmentUnmap => reserved = reserved.saturating_sub(size),
-            _ => {}
         }
     }
-    most
+    for row in (0..events.len()).filter(|&row| events.action[row] == Action::OutOfMemory) {
+        let by_name = named.binary_search_by_key(&(row as u32), |&(at, _)| at).ok().map(|at| named[at].1);
+        let by_stack = pool_of_stack.get(&events.stack[row]).copied().flatten();
+        if let Some(pool) = by_name.or(by_stack) {
+            found.insert(row as u32, pool);
+        }
+    }
+    found
 }
 
-/// The segment size that the request behind a mapping stands for.
+/// What the device is known to have had.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Proven {
+    /// The most that was ever reserved.
+    pub(crate) reserved: u64,
+    /// The most that ever passed the check of a limit. Pages are checked as the whole segment that the request stands
+    /// for, and may then go beyond.
+    pub(crate) allowed: u64,
+}
+
+impl Proven {
+    fn of(device: &Device, reserved_before: u64, conf: &Conf) -> Self {
+        let events = &device.events;
+        let mut reserved = reserved_before;
+        let mut proven = Self { reserved, allowed: 0 };
+        for row in 0..events.len() {
+            let size = events.size[row];
+            match events.action[row] {
+                Action::SegmentAlloc | Action::SegmentMap => {
+                    let checked = checked_segment(device, row, conf);
+                    proven.allowed = proven.allowed.max(checked.map_or(0, |size| reserved.saturating_add(size)));
+                    reserved = reserved.saturating_add(size);
+                    proven.reserved = proven.reserved.max(reserved);
+                }
+                Action::SegmentFree | Action::SegmentUnmap => reserved = reserved.saturating_sub(size),
+                _ => {}
+            }
+        }
+        proven
+    }
+}
+
+/// The segment size that a limit was checked with before memory was taken at this event; `None` if it was not checked
+/// again, or is not known.
 fn checked_segment(device: &Device, row: usize, conf: &Conf) -> Option<u64> {
     let events = &device.events;
-    if events.action[row] != Action::SegmentMap {
-        return None;
+    let maps = |&at: &usize| events.action[at] == Action::SegmentMap;
+    if !maps(&row) {
+        return Some(events.size[row]);
     }
-    let takes = |&at: &usize| events.action[at] != Action::SegmentMap;
-    let request = (row + 1..events.len()).find(takes).filter(|&at| events.action[at] == Action::Alloc)?;
+    if row > 0 && maps(&(row - 1)) {
+        return None; // the second mapping for one request
+    }
+    let request = (row + 1..events.len()).find(|at| !maps(at)).filter(|&at| events.action[at] == Action::Alloc)?;
     Some(conf.segment_size(conf.round(events.size[request].min(LARGEST_SIZE))))
 }
 
@@ -387,14 +436,17 @@ fn releases(device: &Device, reserved_before: u64, proven: u64, conf: &Conf) -> 
                     stack == NO_STACK || next == NO_STACK || stack == next
                 };
                 let (mut short, segment) = match events.action.get(row) {
-                    Some(Action::SegmentAlloc) => {
-                        let size = events.size[row];
-                        (same_call && before.saturating_add(size) > proven, Some(size))
+                    Some(Action::SegmentAlloc | Action::SegmentMap) => {
+                        // Garbage is collected before room is looked for, whether there is room or not.
+                        let collects = conf.garbage_collection_threshold > 0.0;
+                        let segment = checked_segment(device, row, conf);
+                        let beyond = segment.is_none_or(|size| before.saturating_add(size) > proven);
+                        (same_call && (collects || beyond), segment)
                     }
-                    Some(Action::SegmentMap | Action::OutOfMemory) => (same_call, None),
+                    Some(Action::OutOfMemory) => (same_call, None),
                     _ => (false, None),
                 };
-                if short && conf.max_split_size.is_none() {
+                if short && conf.max_split_size.is_none() && conf.garbage_collection_threshold == 0.0 {
                     short = !(first..row).any(|freed| would_have_served(device, freed, row, conf));
                 }
                 releases.push(Release { row: first as u32, asked_for: !short, reserved: before, segment });
@@ -462,16 +514,15 @@ struct LivePools<'p> {
 
 impl LivePools<'_> {
     #[inline]
-    fn holding<A: Allocator>(&mut self, row: u32, address: u64, allocator: &mut A) -> PoolId {
+    fn holding(&mut self, row: u32, address: u64, mut retire: impl FnMut(PoolId)) -> PoolId {
         if self.changes.is_empty() {
             return DEFAULT_POOL;
         }
         while let Some(change) = self.changes.get(self.next).filter(|change| change.row <= row) {
             if change.taken {
                 self.ranges.insert(change.address, (change.end, change.pool));
-            } else {
-                self.ranges.remove(&change.address);
-                allocator.retire_pool(change.pool); // nobody gives back what is in use
+            } else if self.ranges.remove(&change.address).is_some() {
+                retire(change.pool); // nobody gives back what is in use
             }
             self.next += 1;
         }

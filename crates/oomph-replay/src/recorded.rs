@@ -52,17 +52,19 @@ impl RecordedMemory {
                 _ => {}
             }
         }
-        let most = program.proven;
         let below = (below != u64::MAX).then_some(below);
-        let memory = match (on_device, below) {
-            (Some(room), _) if !limited => {
-                let room = room.max(most);
-                Memory::of(below.map_or(room, |below| room.min(below.saturating_sub(1)).max(most)))
+        match on_device {
+            Some(room) if !limited => {
+                let at_least = program.proven.reserved;
+                let room = below.map_or(room, |below| room.min(below.saturating_sub(1))).max(at_least);
+                Self { memory: Memory::of(room), at_least, below }
             }
-            (_, Some(_)) => Memory { limit: Some(most), ..Memory::UNLIMITED },
-            _ => Memory::UNLIMITED,
-        };
-        Self { memory, at_least: most, below }
+            _ => {
+                let at_least = program.proven.allowed;
+                let limit = below.map(|_| at_least);
+                Self { memory: Memory { limit, ..Memory::UNLIMITED }, at_least, below }
+            }
+        }
     }
 
     /// Whether the program ever ran short of memory.
@@ -104,7 +106,7 @@ impl Reproduction {
     }
 }
 
-fn segment_addresses(program: &Program) -> (Vec<(u64, u64)>, Vec<(u64, u64)>) {
+pub(crate) fn segment_addresses(program: &Program) -> (Vec<(u64, u64)>, Vec<(u64, u64)>) {
     let events = &program.device.events;
     let of = |action: Action| {
         (0..events.len())
@@ -130,9 +132,9 @@ pub fn plausible_worlds(reproductions: &[Reproduction]) -> Vec<World> {
     let mut worlds = Vec::new();
     for reproduction in reproductions.iter().filter(|one| one.differences() == least) {
         let version = reproduction.version;
-        worlds.push(World { version, order: Order::Up });
+        worlds.push(World { version, order: Order::Driver });
         if version.tie_break() == TieBreak::Address {
-            worlds.push(World { version, order: Order::Down });
+            worlds.push(World { version, order: Order::Up });
         }
     }
     worlds

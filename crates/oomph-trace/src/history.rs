@@ -353,10 +353,19 @@ impl SegmentLog {
                     });
                 }
             }
-            for change in log.changes.iter().rev() {
+            // Backwards, so that a range that was used again by another pool is not mistaken for its own past.
+            for change in log.changes.iter_mut().rev() {
+                let named = events.pool.binary_search_by_key(&(change.moment - 1), |&(row, _)| row).is_ok();
                 if change.taken {
+                    let holder = log.initial.holding(change.range.address).map(|holder| holder.pool);
+                    if !named {
+                        change.range.pool = holder.unwrap_or(DEFAULT_POOL);
+                    }
                     log.contradictions += u64::from(!log.initial.remove(change.range));
                 } else {
+                    if !named {
+                        change.range.pool = DEFAULT_POOL;
+                    }
                     log.initial.add(change.range);
                 }
             }

@@ -1,5 +1,9 @@
 //! `PYTORCH_CUDA_ALLOC_CONF`: the settings that decide where blocks go.
 
+mod parse;
+
+pub use parse::ConfError;
+
 use crate::version::Version;
 use oomph_trace::Settings;
 use oomph_trace::rounding::{LARGE_REQUEST, LARGE_SEGMENT, SMALL_LIMIT, round_size, segment_size};
@@ -65,14 +69,15 @@ impl Conf {
         Some(if version.at_least(13) { allowed.round() as u64 } else { allowed as u64 })
     }
 
-    /// The settings that a recording was made under.
+    /// The settings that a recording was made under. Numbers that the file has win over what its text says.
     pub fn of_recording(settings: &Settings) -> Self {
+        let text = [Version::NEWEST, Version::new(2, 9)].into_iter().find_map(|v| Self::parse(&settings.conf, v).ok());
         Self {
             max_split_size: settings.max_split_size,
             garbage_collection_threshold: settings.garbage_collection_threshold,
             expandable_segments: settings.expandable_segments,
             roundup_power2_divisions: settings.roundup_power2_divisions,
-            ..Self::default()
+            ..text.unwrap_or_default()
         }
     }
 }

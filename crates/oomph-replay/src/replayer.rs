@@ -1,0 +1,260 @@
+//! One device of a recording, ready for every what-if.
+
+use crate::addresses::{Addresses, Order};
+use crate::allocator::{Allocator, Memory, Usage};
+use crate::conf::Conf;
+use crate::program::{Change, OpenBlocks, Options, Outcome, Program};
+use crate::recorded::{RecordedMemory, Reproduction, World, candidate_versions, plausible_worlds, segment_addresses};
+use crate::torch::Torch;
+use crate::version::Version;
+use oomph_trace::{Device, History, Recording};
+
+/// A recording that was reproduced, and can be replayed under other settings.
+#[derive(Clone, Debug)]
+pub struct Replayer<'a> {
+    program: Program<'a>,
+    /// The settings of the recording.
+    pub conf: Conf,
+    /// How much memory the program had.
+    pub memory: RecordedMemory,
+    /// The replay under the recorded settings, fed the recorded addresses.
+    pub reproduction: Reproduction,
+    conf_text: String,
+    /// The out-of-memory that the program died of, by event.
+    fatal: Option<u32>,
+    worlds: Vec<World>,
+    doubts: Vec<Doubt>,
+}
+
+/// Why a replay may differ from what a GPU would do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Doubt {
+    /// The file has no settings: defaults are assumed.
+    SettingsUnknown,
+    /// The file was cut off, or a ring buffer forgot its beginning.
+    Incomplete,
+    /// Events contradict each other.
+    Contradictions(u64),
+    /// So many blocks were there before the first event; how they came there is not known.
+    BlocksBefore(u64),
+    /// So many blocks lie elsewhere than recorded, under the recorded settings.
+    NotReproduced(u64),
+    /// Frees of blocks that nobody allocated, or allocations on top of live blocks.
+    UnknownBlocks(u64),
+    /// The recording ran out of memory at this event; what the program would have done otherwise is not in it.
+    EndsWhereItRanOut(u32),
+    /// Equal free blocks lay in different segments, and the outcome hangs on which one the driver's addresses
+    /// put first: the reserved peak lies between these.
+    Ties {
+        /// The least.
+        least: u64,
+        /// The most.
+        most: u64,
+    },
+    /// The recorded program was limited to something between these.
+    MemoryUncertain {
+        /// At least.
+        at_least: u64,
+        /// Less than.
+        below: u64,
+    },
+    /// `roundup_power2_divisions` of 1 left sizes unrounded before 2.4, which is not modelled.
+    UnroundedSizes,
+}
+
+/// How a replay went.
+#[derive(Clone, Debug)]
+pub struct Replayed {
+    /// The rules that were followed, if they are PyTorch's.
+    pub version: Option<Version>,
+    /// What there was to use.
+    pub memory: Memory,
+    /// The allocator's numbers at the end.
+    pub usage: Usage,
+    /// What happened.
+    pub outcome: Outcome,
+    /// Why it may not be exact; empty if it is.
+    pub doubts: Vec<Doubt>,
+}
+
+impl Replayed {
+    /// Whether a GPU would do the same, to the byte.
+    pub fn is_exact(&self) -> bool {
+        self.doubts.is_empty()
+    }
+}
+
+impl<'a> Replayer<'a> {
+    /// Reproduces a recording. Without a version, the rules that reproduce it best are used. `fatal` is the event at
+    /// which the program died for want of memory, if it did: what completes must get past it.
+    pub fn new(
+        recording: &Recording,
+        device: &'a Device,
+        history: &History,
+        version: Option<Version>,
+        fatal: Option<u32>,
+    ) -> Self {
+        let conf = Conf::of_recording(&recording.settings);
+        let program = Program::of(device, history, &conf);
+        let memory = RecordedMemory::of(&program, &conf);
+        let versions = version.map_or_else(|| candidate_versions(&program), |version| vec![version]);
+        let mut reproductions = Vec::with_capacity(versions.len());
+        for version in versions {
+            reproductions.push(Reproduction::under(&program, &conf, memory.memory, version));
+        }
+        let worlds = plausible_worlds(&reproductions);
+        let best = reproductions.iter().min_by_key(|one| one.differences()).cloned();
+        let reproduction = best.unwrap_or_else(|| {
+            Reproduction::under(&program, &conf, memory.memory, Version::NEWEST)
+        });
+        let mut doubts = Vec::new();
+        if !recording.settings.known {
+            doubts.push(Doubt::SettingsUnknown);
+        }
+        if recording.source.truncated || device.overflowed == Some(true) {
+            doubts.push(Doubt::Incomplete);
+        }
+        if history.contradictions > 0 {
+            doubts.push(Doubt::Contradictions(history.contradictions));
+        }
+        if reproduction.differences() > 0 {
+            doubts.push(Doubt::NotReproduced(reproduction.differences()));
+        }
+        let unknown = reproduction.outcome.unknown_frees + reproduction.outcome.missing_frees;
+        if unknown > 0 {
+            doubts.push(Doubt::UnknownBlocks(unknown));
+        }
+        let conf_text = recording.settings.conf.clone();
+        Self { program, conf, memory, reproduction, conf_text, fatal, worlds, doubts }
+    }
+
+    /// The program.
+    pub fn program(&self) -> &Program<'a> {
+        &self.program
+    }
+
+    /// The settings of the recording, as they were written.
+    pub fn conf_text(&self) -> &str {
+        &self.conf_text
+    }
+
+    /// Whether a replay got as far as the recording, and past the request that the program died of.
+    pub fn completes(&self, replayed: &Replayed) -> bool {
+        let outcome = &replayed.outcome;
+        outcome.died.is_none() && self.fatal.is_none_or(|fatal| !outcome.ooms.contains(&fatal))
+    }
+
+    /// The event that a replay did not get past.
+    pub fn stopped_at(&self, replayed: &Replayed) -> Option<u32> {
+        let outcome = &replayed.outcome;
+        let again = self.fatal.filter(|fatal| outcome.ooms.contains(fatal));
+        outcome.died.map(|death| death.event).or(again)
+    }
+
+    /// The version whose rules are followed.
+    pub fn version(&self) -> Version {
+        self.reproduction.version
+    }
+
+    /// Replays under PyTorch's allocator with these settings, in every world that agrees with the recording.
+    pub fn under(&self, conf: &Conf, memory: Memory, options: &Options) -> Replayed {
+        let mut first: Option<Replayed> = None;
+        let (mut least, mut most) = (u64::MAX, 0);
+        for &world in &self.worlds {
+            let replayed = self.in_world(conf, memory, world, options);
+            let reserved = replayed.usage.reserved.peak;
+            let ties = replayed.usage.ties;
+            (least, most) = (least.min(reserved), most.max(reserved));
+            let first = first.get_or_insert(replayed);
+            if first.usage.ties == 0 && ties == 0 && self.worlds.len() <= 2 {
+                break; // no address decided about anything
+            }
+        }
+        let mut replayed =
+            first.unwrap_or_else(|| self.in_world(conf, memory, World::of(Version::NEWEST), options));
+        if least < most {
+            replayed.doubts.push(Doubt::Ties { least, most });
+        }
+        replayed
+    }
+
+    /// The same in one world only: for comparing many settings.
+    pub fn quickly_under(&self, conf: &Conf, memory: Memory) -> Replayed {
+        let world = self.worlds.first().copied().unwrap_or(World::of(Version::NEWEST));
+        self.in_world(conf, memory, world, &Options::default())
+    }
+
+    /// The same with a change to the program.
+    pub fn changed(&self, conf: &Conf, memory: Memory, change: Change) -> Replayed {
+        let world = self.worlds.first().copied().unwrap_or(World::of(Version::NEWEST));
+        self.in_world(conf, memory, world, &Options { change, ..Options::default() })
+    }
+
+    fn in_world(&self, conf: &Conf, memory: Memory, world: World, options: &Options) -> Replayed {
+        let as_recorded = *conf == self.conf;
+        let (segments, maps) = segment_addresses(&self.program);
+        let addresses = if as_recorded {
+            Addresses::recorded(segments, maps)
+        } else {
+            Addresses::borrowed(&segments, world.order)
+        };
+        let mut torch = Torch::new(conf.clone(), world.version, memory, addresses);
+        let room = memory.limit.unwrap_or(u64::MAX).min(memory.free);
+        let takes_over = as_recorded && self.program.reserved_before() <= room;
+        let open = if takes_over {
+            Ok(self.program.import_before(&mut torch))
+        } else {
+            self.program.place_before(&mut torch)
+        };
+        let outcome = match open {
+            Ok(open) => self.program.play(&mut torch, open, options),
+            Err(death) => Outcome { died: Some(death), ..Outcome::default() },
+        };
+        let mut doubts = self.doubts.clone();
+        let before = self.program.blocks_before();
+        if !takes_over && before > 0 {
+            doubts.push(Doubt::BlocksBefore(before));
+        }
+        self.doubt_outcome(&outcome, &mut doubts);
+        if memory == self.memory.memory
+            && let Some(below) = self.memory.below
+            && !as_recorded
+        {
+            doubts.push(Doubt::MemoryUncertain { at_least: self.memory.at_least, below });
+        }
+        if !world.version.at_least(4) && conf.roundup_power2_divisions.contains(&1) {
+            doubts.push(Doubt::UnroundedSizes);
+        }
+        Replayed { version: Some(world.version), memory, usage: *torch.usage(), outcome, doubts }
+    }
+
+    fn doubt_outcome(&self, outcome: &Outcome, doubts: &mut Vec<Doubt>) {
+        if let Some(&event) = outcome.ooms_avoided.first() {
+            doubts.push(Doubt::EndsWhereItRanOut(event));
+        }
+    }
+
+    /// Replays under another allocator than PyTorch's.
+    pub fn with<A: Allocator>(&self, allocator: &mut A, memory: Memory, options: &Options) -> Replayed {
+        let open: Result<OpenBlocks, _> = self.program.place_before(allocator);
+        let outcome = match open {
+            Ok(open) => self.program.play(allocator, open, options),
+            Err(death) => Outcome { died: Some(death), ..Outcome::default() },
+        };
+        let mut doubts: Vec<Doubt> = (self.doubts.iter())
+            .filter(|doubt| !matches!(doubt, Doubt::NotReproduced(_) | Doubt::SettingsUnknown))
+            .cloned()
+            .collect();
+        if self.program.blocks_before() > 0 {
+            doubts.push(Doubt::BlocksBefore(self.program.blocks_before()));
+        }
+        self.doubt_outcome(&outcome, &mut doubts);
+        Replayed { version: None, memory, usage: *allocator.usage(), outcome, doubts }
+    }
+}
+
+impl World {
+    fn of(version: Version) -> Self {
+        Self { version, order: Order::Driver }
+    }
+}

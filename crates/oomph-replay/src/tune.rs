@@ -1,0 +1,225 @@
+//! Which setting would have fitted: candidates, the least memory that each completes in, and the best of them.
+
+use crate::allocator::Memory;
+use crate::conf::{Conf, ConfError};
+use crate::replayer::{Doubt, Replayed, Replayer};
+use crate::version::Version;
+use oomph_trace::rounding::SEGMENT_QUANTUM;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// What was found for one setting.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    /// The settings as they are written; empty for PyTorch's defaults.
+    pub conf: String,
+    /// Whether the recording was made with them.
+    pub recorded: bool,
+    /// The replay with more memory than it needs.
+    pub plenty: Replayed,
+    /// The replay in the memory that was asked about.
+    pub asked: Option<Replayed>,
+    /// The least memory that it completes in.
+    pub least: Option<LeastMemory>,
+}
+
+/// The least memory that a program completes in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeastMemory {
+    /// Bytes of segments; the CUDA context comes on top.
+    pub bytes: u64,
+    /// With so much less it does not complete.
+    pub step: u64,
+    /// How often the cache is emptied to get through in that.
+    pub retries: u64,
+}
+
+/// All trials, and what follows from them.
+#[derive(Clone, Debug)]
+pub struct Tuning {
+    /// The recorded settings first, then the others as they were tried.
+    pub trials: Vec<Trial>,
+    /// The memory that was asked about, or that the recording ran short of.
+    pub memory: Option<Memory>,
+    /// No allocator does it in less: what the program asked for at its peak.
+    pub lower_bound: u64,
+    /// The trial to use, if one is better than the recorded settings.
+    pub best: Option<usize>,
+}
+
+/// An improvement below this share is not worth changing a setting for.
+const WORTHWHILE: f64 = 0.01;
+
+impl Trial {
+    /// Whether it completes in the memory that was asked about.
+    pub fn fits(&self, replayer: &Replayer) -> Option<bool> {
+        self.asked.as_ref().map(|asked| replayer.completes(asked))
+    }
+}
+
+/// The settings that are worth trying under a version, the recorded ones not among them.
+pub fn candidates(version: Version, limited: bool) -> Vec<&'static str> {
+    let mut candidates = vec![""];
+    if version >= Version::new(2, 1) {
+        candidates.push("expandable_segments:True");
+    }
+    candidates.extend([
+        "max_split_size_mb:64",
+        "max_split_size_mb:128",
+        "max_split_size_mb:256",
+        "max_split_size_mb:512",
+        "roundup_power2_divisions:4",
+        "roundup_power2_divisions:8",
+        "roundup_power2_divisions:16",
+    ]);
+    if version >= Version::new(2, 11) {
+        candidates.extend([
+            "large_segment_size_mb:64",
+            "expandable_segments:True,large_segment_size_mb:12",
+        ]);
+    }
+    // Without a limit on the process, this one does nothing in any version.
+    if limited {
+        candidates.push("garbage_collection_threshold:0.8");
+    }
+    candidates
+}
+
+/// Tries settings. `extra` ones are the user's own. `progress` hears how many of how many replays are done.
+pub fn tune(
+    replayer: &Replayer,
+    memory: Option<Memory>,
+    extra: &[String],
+    lower_bound: u64,
+    progress: &(dyn Fn(usize, usize) + Sync),
+) -> Result<Tuning, ConfError> {
+    let version = replayer.version();
+    let memory = memory.or_else(|| replayer.memory.ran_short().then_some(replayer.memory.memory));
+    let limited = memory.is_some_and(|memory| memory.limit.is_some());
+    let mut settings = vec![(replayer.conf_text().to_owned(), replayer.conf.clone())];
+    let texts = candidates(version, limited).into_iter().map(str::to_owned).chain(extra.iter().cloned());
+    for text in texts {
+        let conf = Conf::parse(&text, version)?;
+        if settings.iter().all(|(_, known)| *known != conf) {
+            settings.push((text, conf));
+        }
+    }
+    // A replay for each step of the bisection, about.
+    let expected = settings.len() * 12;
+    let done = AtomicUsize::new(0);
+    let tick = || {
+        let so_far = done.fetch_add(1, Ordering::Relaxed) + 1;
+        progress(so_far.min(expected), expected);
+    };
+    let next = AtomicUsize::new(0);
+    let trials: Mutex<Vec<(usize, Trial)>> = Mutex::new(Vec::new());
+    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(settings.len());
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some((text, conf)) = settings.get(index) else { break };
+                    let trial = try_out(replayer, text, conf, memory, lower_bound, &tick);
+                    if let Ok(mut trials) = trials.lock() {
+                        trials.push((index, trial));
+                    }
+                }
+            });
+        }
+    });
+    let mut trials = trials.into_inner().unwrap_or_default();
+    trials.sort_by_key(|&(index, _)| index);
+    let mut trials: Vec<Trial> = trials.into_iter().map(|(_, trial)| trial).collect();
+    if let Some(first) = trials.first_mut() {
+        first.recorded = true;
+    }
+    let best = best(replayer, &trials);
+    Ok(Tuning { trials, memory, lower_bound, best })
+}
+
+fn try_out(
+    replayer: &Replayer,
+    text: &str,
+    conf: &Conf,
+    memory: Option<Memory>,
+    lower_bound: u64,
+    tick: &dyn Fn(),
+) -> Trial {
+    let plenty = replayer.under(conf, Memory::UNLIMITED, &crate::program::Options::default());
+    tick();
+    let asked = memory.map(|memory| {
+        let replayed = replayer.quickly_under(conf, memory);
+        tick();
+        replayed
+    });
+    let least = least_memory(replayer, conf, lower_bound, &plenty, tick);
+    Trial { conf: text.to_owned(), recorded: false, plenty, asked, least }
+}
+
+/// Bisects down to the size that the device hands out in. Success need not be monotone in memory; what is returned
+/// completes, and a step less does not.
+pub fn least_memory(
+    replayer: &Replayer,
+    conf: &Conf,
+    lower_bound: u64,
+    plenty: &Replayed,
+    tick: &dyn Fn(),
+) -> Option<LeastMemory> {
+    if !replayer.completes(plenty) {
+        return None;
+    }
+    let units = |bytes: u64| bytes.div_ceil(SEGMENT_QUANTUM);
+    // Fails below `low`, completes at `high`.
+    let (mut low, mut high) = (units(lower_bound).saturating_sub(1), units(plenty.usage.reserved.peak));
+    let mut retries = plenty.usage.retries;
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        let replayed = replayer.quickly_under(conf, Memory::of(middle * SEGMENT_QUANTUM));
+        tick();
+        if replayer.completes(&replayed) {
+            (high, retries) = (middle, replayed.usage.retries);
+        } else {
+            low = middle;
+        }
+    }
+    Some(LeastMemory { bytes: high * SEGMENT_QUANTUM, step: SEGMENT_QUANTUM, retries })
+}
+
+/// The better of two: it fits, it stalls less often, it needs less.
+fn merit(replayer: &Replayer, trial: &Trial) -> (bool, u64, u64) {
+    let misfit = trial.fits(replayer) == Some(false);
+    let stalls = trial.asked.as_ref().map_or(0, |asked| asked.usage.retries);
+    (misfit, stalls, trial.least.map_or(u64::MAX, |least| least.bytes))
+}
+
+fn best(replayer: &Replayer, trials: &[Trial]) -> Option<usize> {
+    let recorded = merit(replayer, trials.first()?);
+    let (index, trial) =
+        trials.iter().enumerate().min_by_key(|&(index, trial)| (merit(replayer, trial), index))?;
+    let found = merit(replayer, trial);
+    if index == 0 || found.0 {
+        return None; // as good as any, or none fits
+    }
+    let fits_at_last = recorded.0 && !found.0;
+    let stalls_less = found.1 < recorded.1;
+    let needs_less = (found.2 as f64) < (1.0 - WORTHWHILE) * recorded.2 as f64;
+    (fits_at_last || stalls_less || needs_less).then_some(index)
+}
+
+impl Tuning {
+    /// The recorded settings' trial.
+    pub fn recorded(&self) -> Option<&Trial> {
+        self.trials.first()
+    }
+
+    /// The trial to use, if one is better.
+    pub fn best_trial(&self) -> Option<&Trial> {
+        self.trials.get(self.best?)
+    }
+
+    /// What makes the numbers of the best (or, without one, of the recorded) trial uncertain.
+    pub fn doubts(&self) -> &[Doubt] {
+        self.best_trial().or(self.recorded()).map_or(&[], |trial| &trial.plenty.doubts)
+    }
+}
