@@ -9,7 +9,7 @@ use crate::torch::{ImportedBlock, ImportedSegment, Torch};
 use hashbrown::HashMap;
 use crate::conf::Conf;
 use oomph_trace::rounding::{LARGEST_SIZE, SMALL_LIMIT, SMALL_SEGMENT};
-use oomph_trace::{Action, DEFAULT_POOL, Device, History, NO_STACK, PoolId, StackId};
+use oomph_trace::{Action, DEFAULT_POOL, Device, History, NO_STACK, PoolId, Reserved, StackId};
 use std::collections::BTreeMap;
 
 /// What a device's program asked for.
@@ -24,6 +24,8 @@ pub struct Program<'a> {
     pub(crate) proven: Proven,
     /// Memory of private pools coming and going: (event, taken, address, end, pool).
     private: Vec<PrivateChange>,
+    /// Whether only a pool that nobody uses any longer gives memory back.
+    retires_pools: bool,
     /// The pools of out-of-memories that were not in the default pool, by event.
     pool_of_oom: HashMap<u32, PoolId>,
     /// What was there before the first event.
@@ -120,22 +122,13 @@ impl<'a> Program<'a> {
         let events = &device.events;
         let reserved_before = history.reserved_at(0).iter().map(|range| range.size).sum();
         let proven = Proven::of(device, reserved_before, conf);
-        let private: Vec<PrivateChange> = (history.reserved_at(0).iter().map(|range| (0, true, range)))
-            .chain(history.reserved_changes().map(|(moment, taken, range)| (moment - 1, taken, range)))
-            .filter(|(.., range)| range.pool != DEFAULT_POOL)
-            .map(|(row, taken, range)| PrivateChange {
-                row,
-                taken,
-                address: range.address,
-                end: range.end(),
-                pool: range.pool,
-            })
-            .collect();
+        let private = private_changes(history, !events.pool.is_empty());
         Self {
             device,
             completes: events.action.contains(&Action::FreeCompleted),
             releases: releases(device, reserved_before, proven.allowed, conf),
             proven,
+            retires_pools: conf.max_split_size.is_none(),
             pool_of_oom: pools_of_ooms(device, &private),
             private,
             before: state_before(history),
@@ -190,7 +183,11 @@ impl<'a> Program<'a> {
                     let recorded = events.size[row];
                     let size = options.change.resize.map_or(recorded, |resize| resize(row, recorded));
                     if size > 0 || recorded == 0 {
-                        let pool = pools.holding(row as u32, address, |pool| allocator.retire_pool(pool));
+                        let pool = pools.holding(row as u32, address, |pool| {
+                            if self.retires_pools {
+                                allocator.retire_pool(pool);
+                            }
+                        });
                         let request = Request { size, stream: events.stream[row], pool };
                         match allocator.malloc(request) {
                             Ok(block) => {
@@ -322,6 +319,62 @@ fn death<A: Allocator>(row: usize, request: Request, refusal: Refusal, allocator
     }
 }
 
+/// Memory of private pools, as it comes and goes.
+///
+/// Events name their pool from 2.12 on. Before that, only the final state does; a segment that was given back is taken to
+/// be of the pool that other segments from the same place in the program are of.
+fn private_changes(history: &History, named: bool) -> Vec<PrivateChange> {
+    let start = history.reserved_at(0);
+    let mut changes: Vec<(u32, bool, Reserved)> = (start.iter().map(|&range| (0, true, range)))
+        .chain(history.reserved_changes().map(|(moment, taken, &range)| (moment - 1, taken, range)))
+        .collect();
+    if changes.iter().all(|(.., range)| range.pool == DEFAULT_POOL) {
+        return Vec::new();
+    }
+    if !named {
+        let mut last: HashMap<u64, usize> = HashMap::new();
+        for (index, (.., range)) in changes.iter().enumerate() {
+            last.insert(range.address, index);
+        }
+        let survives: Vec<bool> = (changes.iter().enumerate())
+            .map(|(index, (_, taken, range))| *taken && last.get(&range.address) == Some(&index))
+            .collect();
+        let mut pool_of_stack: HashMap<StackId, Option<PoolId>> = HashMap::new();
+        for (index, (.., range)) in changes.iter().enumerate() {
+            if range.stack != NO_STACK && survives[index] {
+                let known = pool_of_stack.entry(range.stack).or_insert(Some(range.pool));
+                if *known != Some(range.pool) {
+                    *known = None;
+                }
+            }
+        }
+        let mut guessed: HashMap<u64, PoolId> = HashMap::new();
+        for index in 0..changes.len() {
+            let (_, taken, range) = changes[index];
+            let pool = match taken {
+                true if survives[index] => continue,
+                true => pool_of_stack.get(&range.stack).copied().flatten(),
+                false => guessed.remove(&range.address),
+            };
+            let Some(pool) = pool.filter(|&pool| pool != DEFAULT_POOL) else { continue };
+            changes[index].2.pool = pool;
+            if taken {
+                guessed.insert(range.address, pool);
+            }
+        }
+    }
+    (changes.into_iter())
+        .filter(|(.., range)| range.pool != DEFAULT_POOL)
+        .map(|(row, taken, range)| PrivateChange {
+            row,
+            taken,
+            address: range.address,
+            end: range.end(),
+            pool: range.pool,
+        })
+        .collect()
+}
+
 /// Events name their pool from 2.12 on. Before that, a request that failed left no address to tell its pool by; but its
 /// stack does, if other requests from there were served by a private pool, and only by it.
 fn pools_of_ooms(device: &Device, private: &[PrivateChange]) -> HashMap<u32, PoolId> {
@@ -438,7 +491,7 @@ fn releases(device: &Device, reserved_before: u64, proven: u64, conf: &Conf) -> 
                 let (mut short, segment) = match events.action.get(row) {
                     Some(Action::SegmentAlloc | Action::SegmentMap) => {
                         // Garbage is collected before room is looked for, whether there is room or not.
-                        let collects = conf.garbage_collection_threshold > 0.0;
+                        let collects = conf.collection_threshold() > 0.0;
                         let segment = checked_segment(device, row, conf);
                         let beyond = segment.is_none_or(|size| before.saturating_add(size) > proven);
                         (same_call && (collects || beyond), segment)
@@ -446,7 +499,7 @@ fn releases(device: &Device, reserved_before: u64, proven: u64, conf: &Conf) -> 
                     Some(Action::OutOfMemory) => (same_call, None),
                     _ => (false, None),
                 };
-                if short && conf.max_split_size.is_none() && conf.garbage_collection_threshold == 0.0 {
+                if short && conf.max_split_size.is_none() && conf.collection_threshold() == 0.0 {
                     short = !(first..row).any(|freed| would_have_served(device, freed, row, conf));
                 }
                 releases.push(Release { row: first as u32, asked_for: !short, reserved: before, segment });
@@ -522,7 +575,7 @@ impl LivePools<'_> {
             if change.taken {
                 self.ranges.insert(change.address, (change.end, change.pool));
             } else if self.ranges.remove(&change.address).is_some() {
-                retire(change.pool); // nobody gives back what is in use
+                retire(change.pool);
             }
             self.next += 1;
         }

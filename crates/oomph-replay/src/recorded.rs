@@ -27,11 +27,15 @@ impl RecordedMemory {
         let events = &program.device.events;
         let mut reserved = program.reserved_before();
         let (mut below, mut on_device, mut limited) = (u64::MAX, None, false);
-        // Memory went back to make room for a segment: before, there was none for it.
-        if conf.garbage_collection_threshold == 0.0 {
-            for release in program.releases.iter().filter(|release| !release.asked_for) {
-                let bound = release.segment.map_or(u64::MAX, |segment| release.reserved.saturating_add(segment));
-                below = below.min(bound);
+        let threshold = conf.collection_threshold();
+        let mut collected_at = u64::MAX;
+        for release in program.releases.iter().filter(|release| !release.asked_for) {
+            if threshold > 0.0 {
+                // Garbage is collected beyond the threshold, which is a share of the limit.
+                collected_at = collected_at.min(release.reserved);
+            } else if let Some(segment) = release.segment {
+                // Memory went back to make room for a segment: before, there was none for it.
+                below = below.min(release.reserved.saturating_add(segment));
             }
         }
         for row in 0..events.len() {
@@ -61,7 +65,11 @@ impl RecordedMemory {
             }
             _ => {
                 let at_least = program.proven.allowed;
-                let limit = below.map(|_| at_least);
+                let mut limit = below.map(|_| at_least);
+                if collected_at != u64::MAX {
+                    let most = (collected_at.saturating_sub(1) as f64 / threshold) as u64;
+                    limit = Some(below.map_or(most, |below| most.min(below - 1)).max(at_least));
+                }
                 Self { memory: Memory { limit, ..Memory::UNLIMITED }, at_least, below }
             }
         }

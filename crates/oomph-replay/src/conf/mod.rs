@@ -60,6 +60,11 @@ impl Conf {
         }
     }
 
+    /// The threshold beyond which segments go back; expandable ones never do.
+    pub(crate) fn collection_threshold(&self) -> f64 {
+        if self.expandable_segments { 0.0 } else { self.garbage_collection_threshold }
+    }
+
     /// What the process may take of a card with `total` bytes, if the settings limit it.
     pub(crate) fn limit(&self, version: Version, total: u64) -> Option<u64> {
         if self.per_process_memory_fraction >= 1.0 || !version.at_least(10) {
