@@ -3,7 +3,7 @@
 use crate::printer::Printer;
 use anyhow::{Context, anyhow, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use oomph_trace::{ReadError, Recording};
+use oomph_trace::{Device, ReadError, Recording};
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
 use std::path::Path;
@@ -49,6 +49,45 @@ fn hint(error: &ReadError) -> Option<&'static str> {
         }
         _ => None,
     }
+}
+
+/// The device to work on: the one that was asked for, or the one with the most events.
+pub(crate) fn device<'r>(
+    recording: &'r Recording,
+    path: &Path,
+    ordinal: Option<u32>,
+    printer: &mut Printer,
+) -> anyhow::Result<&'r Device> {
+    let devices = &recording.devices;
+    let found = match ordinal {
+        Some(ordinal) => devices.iter().find(|device| device.ordinal == ordinal),
+        None => devices.iter().rev().max_by_key(|device| device.events.len()),
+    };
+    let ordinals: Vec<String> = devices.iter().map(|device| device.ordinal.to_string()).collect();
+    let Some(device) = found else {
+        bail!(
+            "{}: {}",
+            path.display(),
+            match ordinal {
+                Some(ordinal) if !devices.is_empty() =>
+                    format!("there is no device {ordinal}; it has {}", ordinals.join(", ")),
+                _ => "there is no event and no segment in this file: recording was off, or no GPU was used".to_owned(),
+            }
+        );
+    };
+    if ordinal.is_none() && devices.len() > 1 {
+        let (chosen, all) = (device.ordinal, ordinals.join(", "));
+        printer.note(&format!("device {chosen} has the most events; --device takes another of {all}"));
+    }
+    Ok(device)
+}
+
+/// An error with the file that it is about.
+pub(crate) fn of_file<T, E: std::error::Error + Send + Sync + 'static>(
+    path: &Path,
+    outcome: Result<T, E>,
+) -> anyhow::Result<T> {
+    outcome.with_context(|| path.display().to_string())
 }
 
 /// A file that shows how far it has been read, once that takes longer than a second.

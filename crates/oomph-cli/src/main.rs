@@ -6,6 +6,7 @@
 mod arguments;
 mod commands;
 mod files;
+mod memory;
 mod printer;
 mod sizes;
 

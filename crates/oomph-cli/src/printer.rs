@@ -3,7 +3,9 @@
 use crate::arguments::Color;
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, Instant};
 
 pub(crate) struct Printer {
     out: AutoStream<io::Stdout>,
@@ -57,9 +59,55 @@ impl Printer {
         }
     }
 
+    /// A bar for work whose length is known.
+    pub(crate) fn progress(&self, doing: &str) -> Progress {
+        let style = ProgressStyle::with_template(&format!("{doing} {{bar:40}} {{percent}} % {{eta}}"));
+        let bar = style.ok().filter(|_| self.shows_progress()).map(|style| {
+            ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden()).with_style(style)
+        });
+        Progress { bar, began: Instant::now() }
+    }
+
+    /// A sign of life for work whose length is not known.
+    pub(crate) fn waiting(&self, doing: &'static str) -> Progress {
+        let bar = self.shows_progress().then(|| {
+            let bar = ProgressBar::new_spinner().with_message(doing);
+            bar.enable_steady_tick(Duration::from_secs(1));
+            bar
+        });
+        Progress { bar, began: Instant::now() }
+    }
+
     /// Whether progress can be shown.
     pub(crate) fn shows_progress(&self) -> bool {
         !self.quiet && io::stderr().is_terminal() && std::env::var_os("OOMPH_NO_PROGRESS").is_none()
+    }
+}
+
+/// Shows how far long work is, once it takes longer than a second; gone when dropped.
+pub(crate) struct Progress {
+    bar: Option<ProgressBar>,
+    began: Instant,
+}
+
+impl Progress {
+    /// So much of so much is done.
+    pub(crate) fn set(&self, done: u64, of: u64) {
+        if let Some(bar) = &self.bar
+            && self.began.elapsed() > Duration::from_secs(1)
+        {
+            bar.set_draw_target(ProgressDrawTarget::stderr());
+            bar.set_length(of);
+            bar.set_position(done);
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
     }
 }
 

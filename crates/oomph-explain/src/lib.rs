@@ -31,6 +31,6 @@ pub use finding::{
     printable,
 };
 pub use kinds::Kind;
-pub use oom::{Outcome, Reason};
+pub use oom::{Outcome, Reason, fatal_out_of_memory};
 pub use steps::Witness;
 pub use waste::Waste;

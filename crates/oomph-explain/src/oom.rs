@@ -3,7 +3,7 @@
 use crate::sources::Sources;
 use crate::waste::{Asker, Waste};
 use oomph_trace::rounding::{SMALL_LIMIT, segment_size};
-use oomph_trace::{Action, DEFAULT_POOL, Device, History, Moment, Settings, StackId};
+use oomph_trace::{Action, DEFAULT_POOL, Device, History, Moment, Recording, Settings, StackId};
 
 /// What became of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,6 +142,13 @@ impl OutOfMemory {
     pub fn usable_free(&self) -> u64 {
         self.waste.usable_free
     }
+}
+
+/// The event at which a program died of an out-of-memory, if it did.
+pub fn fatal_out_of_memory(recording: &Recording, device: &Device) -> Option<u32> {
+    let last = device.events.action.iter().rposition(|&action| action == Action::OutOfMemory)?;
+    let (sources, history) = (Sources::of(recording), History::of(recording, device));
+    (outcome(device, &history, &sources, last, true) == Outcome::Fatal).then_some(last as u32)
 }
 
 fn reason(size: u64, limited: bool, device_free: u64, waste: &Waste) -> Reason {

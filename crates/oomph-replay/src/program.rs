@@ -58,6 +58,8 @@ pub struct Outcome {
     pub peak_allocated_at: u32,
     /// The event at which most was reserved.
     pub peak_reserved_at: u32,
+    /// Frees that waited for another stream.
+    pub deferred_frees: u64,
     /// Frees of blocks that nobody allocated.
     pub unknown_frees: u64,
     /// Blocks allocated where one was alive: its free is missing.
@@ -232,7 +234,10 @@ impl<'a> Program<'a> {
                         row += usize::from(self.completes);
                     } else {
                         match open.blocks.get(&address) {
-                            Some(&block) => allocator.free_later(block),
+                            Some(&block) => {
+                                outcome.deferred_frees += 1;
+                                allocator.free_later(block);
+                            }
                             None => outcome.unknown_frees += u64::from(options.change.resize.is_none()),
                         }
                     }

@@ -132,20 +132,34 @@ pub struct World {
     pub version: Version,
     /// The order of addresses.
     pub order: Order,
+    /// Whether segments lie where the recording has some of their size.
+    pub borrows: bool,
+}
+
+impl World {
+    /// The likeliest world of a version.
+    pub fn of(version: Version) -> Self {
+        Self { version, order: Order::Driver, borrows: true }
+    }
+
+    /// All worlds of a version: several only where addresses decide.
+    fn all_of(version: Version) -> Vec<Self> {
+        let likeliest = Self::of(version);
+        if version.tie_break() != TieBreak::Address {
+            return vec![likeliest];
+        }
+        let others = [(Order::Up, true), (Order::Driver, false), (Order::Up, false)];
+        std::iter::once(likeliest)
+            .chain(others.map(|(order, borrows)| Self { order, borrows, ..likeliest }))
+            .collect()
+    }
 }
 
 /// All rules that agree with what was recorded, the likeliest first.
 pub fn plausible_worlds(reproductions: &[Reproduction]) -> Vec<World> {
     let least = reproductions.iter().map(Reproduction::differences).min().unwrap_or(0);
-    let mut worlds = Vec::new();
-    for reproduction in reproductions.iter().filter(|one| one.differences() == least) {
-        let version = reproduction.version;
-        worlds.push(World { version, order: Order::Driver });
-        if version.tie_break() == TieBreak::Address {
-            worlds.push(World { version, order: Order::Up });
-        }
-    }
-    worlds
+    let agree = reproductions.iter().filter(|one| one.differences() == least);
+    agree.flat_map(|one| World::all_of(one.version)).collect()
 }
 
 /// One version for each rule that decides among equal blocks, the likeliest first.

@@ -1,6 +1,6 @@
 //! One device of a recording, ready for every what-if.
 
-use crate::addresses::{Addresses, Order};
+use crate::addresses::Addresses;
 use crate::allocator::{Allocator, Memory, Usage};
 use crate::conf::Conf;
 use crate::program::{Change, OpenBlocks, Options, Outcome, Program};
@@ -43,6 +43,8 @@ pub enum Doubt {
     UnknownBlocks(u64),
     /// The recording ran out of memory at this event; what the program would have done otherwise is not in it.
     EndsWhereItRanOut(u32),
+    /// So many frees had to wait for another stream; how long hangs on the GPU's pace.
+    DeferredFrees(u64),
     /// Equal free blocks lay in different segments, and the outcome hangs on which one the driver's addresses
     /// put first: the reserved peak lies between these.
     Ties {
@@ -94,13 +96,34 @@ impl<'a> Replayer<'a> {
         version: Option<Version>,
         fatal: Option<u32>,
     ) -> Self {
+        Self::reproduce(recording, device, history, version, fatal, true)
+    }
+
+    /// The same, but content with the first rules that reproduce the recording.
+    pub fn quick(recording: &Recording, device: &'a Device, history: &History, fatal: Option<u32>) -> Self {
+        Self::reproduce(recording, device, history, None, fatal, false)
+    }
+
+    fn reproduce(
+        recording: &Recording,
+        device: &'a Device,
+        history: &History,
+        version: Option<Version>,
+        fatal: Option<u32>,
+        thoroughly: bool,
+    ) -> Self {
         let conf = Conf::of_recording(&recording.settings);
         let program = Program::of(device, history, &conf);
         let memory = RecordedMemory::of(&program, &conf);
         let versions = version.map_or_else(|| candidate_versions(&program), |version| vec![version]);
         let mut reproductions = Vec::with_capacity(versions.len());
         for version in versions {
-            reproductions.push(Reproduction::under(&program, &conf, memory.memory, version));
+            let reproduction = Reproduction::under(&program, &conf, memory.memory, version);
+            let done = !thoroughly && reproduction.differences() == 0;
+            reproductions.push(reproduction);
+            if done {
+                break;
+            }
         }
         let worlds = plausible_worlds(&reproductions);
         let best = reproductions.iter().min_by_key(|one| one.differences()).cloned();
@@ -165,8 +188,9 @@ impl<'a> Replayer<'a> {
             let reserved = replayed.usage.reserved.peak;
             let ties = replayed.usage.ties;
             (least, most) = (least.min(reserved), most.max(reserved));
-            let first = first.get_or_insert(replayed);
-            if first.usage.ties == 0 && ties == 0 && self.worlds.len() <= 2 {
+            first.get_or_insert(replayed);
+            let one_version = self.worlds.iter().all(|other| other.version == world.version);
+            if ties == 0 && one_version {
                 break; // no address decided about anything
             }
         }
@@ -196,7 +220,7 @@ impl<'a> Replayer<'a> {
         let addresses = if as_recorded {
             Addresses::recorded(segments, maps)
         } else {
-            Addresses::borrowed(&segments, world.order)
+            Addresses::borrowed(if world.borrows { &segments } else { &[] }, world.order)
         };
         let mut torch = Torch::new(conf.clone(), world.version, memory, addresses);
         let room = memory.limit.unwrap_or(u64::MAX).min(memory.free);
@@ -215,7 +239,7 @@ impl<'a> Replayer<'a> {
         if !takes_over && before > 0 {
             doubts.push(Doubt::BlocksBefore(before));
         }
-        self.doubt_outcome(&outcome, &mut doubts);
+        self.doubt_outcome(&outcome, as_recorded, &mut doubts);
         if memory == self.memory.memory
             && let Some(below) = self.memory.below
             && !as_recorded
@@ -228,7 +252,10 @@ impl<'a> Replayer<'a> {
         Replayed { version: Some(world.version), memory, usage: *torch.usage(), outcome, doubts }
     }
 
-    fn doubt_outcome(&self, outcome: &Outcome, doubts: &mut Vec<Doubt>) {
+    fn doubt_outcome(&self, outcome: &Outcome, as_recorded: bool, doubts: &mut Vec<Doubt>) {
+        if outcome.deferred_frees > 0 && !as_recorded {
+            doubts.push(Doubt::DeferredFrees(outcome.deferred_frees));
+        }
         if let Some(&event) = outcome.ooms_avoided.first() {
             doubts.push(Doubt::EndsWhereItRanOut(event));
         }
@@ -248,13 +275,7 @@ impl<'a> Replayer<'a> {
         if self.program.blocks_before() > 0 {
             doubts.push(Doubt::BlocksBefore(self.program.blocks_before()));
         }
-        self.doubt_outcome(&outcome, &mut doubts);
+        self.doubt_outcome(&outcome, false, &mut doubts);
         Replayed { version: None, memory, usage: *allocator.usage(), outcome, doubts }
-    }
-}
-
-impl World {
-    fn of(version: Version) -> Self {
-        Self { version, order: Order::Driver }
     }
 }

@@ -50,10 +50,47 @@ pub struct Tuning {
 /// An improvement below this share is not worth changing a setting for.
 const WORTHWHILE: f64 = 0.01;
 
+/// Whether a program completes in some memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fit {
+    /// It does.
+    Yes,
+    /// How much memory there was is not known well enough to say.
+    Maybe,
+    /// It does not.
+    No,
+}
+
+impl Fit {
+    /// The name for scripts.
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Yes => "yes",
+            Self::Maybe => "maybe",
+            Self::No => "no",
+        }
+    }
+
+    /// Judges a replay in the memory that a recording shows, of which only the bounds are known.
+    pub fn of(replayer: &Replayer, replayed: &Replayed, least: Option<LeastMemory>) -> Self {
+        if replayer.completes(replayed) {
+            return Self::Yes;
+        }
+        let uncertain = replayed.doubts.iter().find_map(|doubt| match doubt {
+            Doubt::MemoryUncertain { below, .. } => Some(*below),
+            _ => None,
+        });
+        match (uncertain, least) {
+            (Some(below), Some(least)) if least.bytes < below => Self::Maybe,
+            _ => Self::No,
+        }
+    }
+}
+
 impl Trial {
     /// Whether it completes in the memory that was asked about.
-    pub fn fits(&self, replayer: &Replayer) -> Option<bool> {
-        self.asked.as_ref().map(|asked| replayer.completes(asked))
+    pub fn fit(&self, replayer: &Replayer) -> Option<Fit> {
+        self.asked.as_ref().map(|asked| Fit::of(replayer, asked, self.least))
     }
 }
 
@@ -187,22 +224,30 @@ pub fn least_memory(
 }
 
 /// The better of two: it fits, it stalls less often, it needs less.
-fn merit(replayer: &Replayer, trial: &Trial) -> (bool, u64, u64) {
-    let misfit = trial.fits(replayer) == Some(false);
-    let stalls = trial.asked.as_ref().map_or(0, |asked| asked.usage.retries);
-    (misfit, stalls, trial.least.map_or(u64::MAX, |least| least.bytes))
+fn merit(replayer: &Replayer, trial: &Trial) -> (Fit, u64, u64) {
+    let fit = trial.fit(replayer).unwrap_or(Fit::Yes);
+    // Where it may not complete, the stalls up to there say nothing.
+    let stalls = trial.asked.as_ref().filter(|_| fit == Fit::Yes).map_or(0, |asked| asked.usage.retries);
+    (fit, stalls, trial.least.map_or(u64::MAX, |least| least.bytes))
 }
 
 fn best(replayer: &Replayer, trials: &[Trial]) -> Option<usize> {
-    let recorded = merit(replayer, trials.first()?);
-    let (index, trial) =
-        trials.iter().enumerate().min_by_key(|&(index, trial)| (merit(replayer, trial), index))?;
-    let found = merit(replayer, trial);
-    if index == 0 || found.0 {
+    let first = trials.first()?;
+    let recorded = merit(replayer, first);
+    if first.asked.is_some() && recorded.0 == Fit::Yes && recorded.1 == 0 {
+        return None; // it fits as it is
+    }
+    let merits: Vec<_> = trials.iter().map(|trial| merit(replayer, trial)).collect();
+    let &(fit, stalls, least) = merits.iter().min()?;
+    // Settings are tried in the order of how well they are proven: the first that is nearly as good as the best.
+    let nearly = |bytes: u64| bytes as f64 <= (1.0 + WORTHWHILE) * least as f64;
+    let index = merits.iter().position(|m| (m.0, m.1) == (fit, stalls) && nearly(m.2))?;
+    let found = merits[index];
+    if index == 0 || found.0 == Fit::No {
         return None; // as good as any, or none fits
     }
-    let fits_at_last = recorded.0 && !found.0;
-    let stalls_less = found.1 < recorded.1;
+    let fits_at_last = found.0 < recorded.0;
+    let stalls_less = found.0 == recorded.0 && found.1 < recorded.1;
     let needs_less = (found.2 as f64) < (1.0 - WORTHWHILE) * recorded.2 as f64;
     (fits_at_last || stalls_less || needs_less).then_some(index)
 }
@@ -219,7 +264,11 @@ impl Tuning {
     }
 
     /// What makes the numbers of the best (or, without one, of the recorded) trial uncertain.
-    pub fn doubts(&self) -> &[Doubt] {
-        self.best_trial().or(self.recorded()).map_or(&[], |trial| &trial.plenty.doubts)
+    pub fn doubts(&self) -> Vec<Doubt> {
+        let Some(trial) = self.best_trial().or(self.recorded()) else { return Vec::new() };
+        let mut doubts = trial.plenty.doubts.clone();
+        let more = trial.asked.iter().flat_map(|asked| &asked.doubts);
+        doubts.extend(more.filter(|doubt| matches!(doubt, Doubt::MemoryUncertain { .. })).cloned());
+        doubts
     }
 }

@@ -29,7 +29,7 @@ pub fn explanation(all: &[Named]) -> String {
     pretty(&value)
 }
 
-fn with_version(value: Value) -> Value {
+pub(crate) fn with_version(value: Value) -> Value {
     let mut object = serde_json::Map::new();
     object.insert("schema_version".to_owned(), SCHEMA_VERSION.into());
     if let Value::Object(rest) = value {
@@ -38,7 +38,7 @@ fn with_version(value: Value) -> Value {
     Value::Object(object)
 }
 
-fn pretty(value: &Value) -> String {
+pub(crate) fn pretty(value: &Value) -> String {
     let mut text = serde_json::to_string_pretty(value).unwrap_or_default();
     text.push('\n');
     text

@@ -4,8 +4,10 @@
 //! the caller strips where they are not wanted), [`json`] for scripts, [`markdown`] for issues and pull requests.
 //! Nothing is computed here, and nothing printed.
 
+pub mod gpus;
 pub mod json;
 pub mod markdown;
+pub mod replay;
 mod shared;
 pub mod text;
 

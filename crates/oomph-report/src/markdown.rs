@@ -186,7 +186,7 @@ pub fn checks(checks: &[Check]) -> String {
 }
 
 /// A stranger's text must not become markup.
-fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     let mut out = String::new();
     for c in harmless(text).chars() {
         if "\\`*_[]<>|#".contains(c) {

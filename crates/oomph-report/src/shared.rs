@@ -147,7 +147,7 @@ pub(crate) fn next_command(explanation: &Explanation, name: &str) -> String {
 }
 
 /// A file name as a shell takes it.
-fn quoted(name: &str) -> String {
+pub(crate) fn quoted(name: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-/+=,@%:".contains(c);
     let clean = oomph_explain::printable(name);
     if !clean.is_empty() && clean.chars().all(plain) {

@@ -14,14 +14,14 @@ use oomph_explain::{
 use oomph_trace::{Peak, Peaks};
 use std::fmt::Write;
 
-const BOLD: Style = Style::new().bold();
-const DIM: Style = Style::new().dimmed();
-const RED: Style = AnsiColor::Red.on_default().bold();
-const YELLOW: Style = AnsiColor::Yellow.on_default().bold();
-const CYAN: Style = AnsiColor::Cyan.on_default();
-const GREEN: Style = AnsiColor::Green.on_default();
+pub(crate) const BOLD: Style = Style::new().bold();
+pub(crate) const DIM: Style = Style::new().dimmed();
+pub(crate) const RED: Style = AnsiColor::Red.on_default().bold();
+pub(crate) const YELLOW: Style = AnsiColor::Yellow.on_default().bold();
+pub(crate) const CYAN: Style = AnsiColor::Cyan.on_default();
+pub(crate) const GREEN: Style = AnsiColor::Green.on_default();
 
-fn paint(style: Style, text: impl std::fmt::Display) -> String {
+pub(crate) fn paint(style: Style, text: impl std::fmt::Display) -> String {
     format!("{style}{text}{style:#}")
 }
 
@@ -335,7 +335,7 @@ fn printable_line(text: &str) -> String {
 }
 
 /// Breaks text between words. `used` columns of the first line are taken; the others are indented.
-fn wrap(text: &str, width: usize, used: usize, indent: usize) -> String {
+pub(crate) fn wrap(text: &str, width: usize, used: usize, indent: usize) -> String {
     let mut out = String::new();
     let mut column = used;
     for word in printable_line(text).split(' ') {

@@ -59,7 +59,7 @@ impl Key {
         const RANK: u64 = (1 << 44) - 1;
         const ADDRESS: u64 = (1 << 48) - 1;
         let size = u128::from(size / MIN_BLOCK) << 92;
-        Self(size | u128::from(rank & RANK) << 48 | u128::from(address / MIN_BLOCK & ADDRESS))
+        Self(size | (u128::from(rank & RANK) << 48) | u128::from((address / MIN_BLOCK) & ADDRESS))
     }
 
     /// Before all blocks of this size.

@@ -1,0 +1,82 @@
+//! `oomph tune`: which setting would have fitted.
+
+use crate::arguments::Format;
+use crate::memory::MemoryArguments;
+use crate::printer::{Printer, width};
+use crate::{Outcome, files};
+use clap::Args;
+use oomph_replay::answer::replayable;
+use oomph_replay::replayer::Replayer;
+use oomph_replay::tune::{Fit, tune};
+use oomph_replay::version::Version;
+use oomph_report::replay::{self, NamedTuning};
+use oomph_trace::History;
+use std::path::PathBuf;
+
+/// Find the allocator setting under which a recording needs least memory
+///
+/// Replays the recording under every setting that makes sense, and for each again and again with less memory, until it no
+/// longer completes. Shows the peak, how often the allocator had to empty its cache to go on (each time is a stall),
+/// and the least memory that suffices; prints the best as a line to paste, or says that no setting helps, and why.
+///
+/// With --memory or --gpu, the best is the one that fits, stalls least, and needs least.
+///
+/// Exits with 1 if no setting fits.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  oomph tune snapshot.pickle\n  oomph tune snapshot.pickle --gpu t4\n  oomph tune snapshot.pickle --memory 11GiB --try max_split_size_mb:96"
+)]
+pub(crate) struct Arguments {
+    /// The recording; `-` reads it from stdin
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) memory: MemoryArguments,
+    /// Settings of your own to try as well; may be given several times
+    #[arg(long = "try", value_name = "SETTINGS")]
+    pub(crate) extra: Vec<String>,
+    /// Follow the rules of this version of PyTorch, 2.0 or later [default: the ones that reproduce the recording]
+    #[arg(long, value_name = "VERSION")]
+    pub(crate) torch: Option<Version>,
+    /// Which device [default: the one with the most events]
+    #[arg(long, value_name = "N")]
+    pub(crate) device: Option<u32>,
+    /// How to show it
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub(crate) format: Format,
+}
+
+pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> {
+    let recording = files::read(&arguments.file, printer)?;
+    let device = files::device(&recording, &arguments.file, arguments.device, printer)?;
+    files::of_file(&arguments.file, replayable(device))?;
+    let history = History::of(&recording, device);
+    let fatal = oomph_explain::fatal_out_of_memory(&recording, device);
+    let replayer = Replayer::new(&recording, device, &history, arguments.torch, fatal);
+    let bar = printer.progress("tuning");
+    let tuning = tune(
+        &replayer,
+        arguments.memory.memory(),
+        &arguments.extra,
+        history.peak.requested.bytes,
+        &|done, of| bar.set(done as u64, of as u64),
+    );
+    drop(bar);
+    let tuning = files::of_file(&arguments.file, tuning)?;
+    let name = arguments.file.display().to_string();
+    let named = NamedTuning {
+        name: &name,
+        device: device.ordinal,
+        events: device.events.len() as u64,
+        version: replayer.version().to_string(),
+        fits: tuning.trials.iter().map(|trial| trial.fit(&replayer)).collect(),
+        tuning: &tuning,
+    };
+    printer.data(&match arguments.format {
+        Format::Text => replay::tuning_text(&named, width()),
+        Format::Json => replay::tuning_json(&named),
+        Format::Markdown => replay::tuning_markdown(&named),
+    })?;
+    let nothing_fits = named.fits.iter().all(|fit| *fit == Some(Fit::No));
+    Ok(if nothing_fits { Outcome::Findings } else { Outcome::Fine })
+}

@@ -1,0 +1,58 @@
+//! How much memory a what-if has: a size, a card from the catalogue, a limit.
+
+use crate::sizes::Size;
+use clap::builder::{PossibleValue, TypedValueParser};
+use clap::error::ErrorKind;
+use clap::{Arg, Args, Command};
+use oomph_gpus::{Catalogue, Gpu};
+use oomph_replay::allocator::Memory;
+use std::ffi::OsStr;
+
+#[derive(Args)]
+pub(crate) struct MemoryArguments {
+    /// Memory for PyTorch's segments: 15GiB (what the card has, less the CUDA context and other processes)
+    #[arg(long, value_name = "SIZE", conflicts_with = "gpu")]
+    pub(crate) memory: Option<Size>,
+    /// A card from the catalogue: t4, rtx-4090, a100-80gb … (`oomph gpus` lists them)
+    #[arg(long, value_name = "NAME", value_parser = GpuParser, hide_possible_values = true)]
+    pub(crate) gpu: Option<Gpu>,
+    /// What the process may take of it, as torch.cuda.set_per_process_memory_fraction sets it
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) limit: Option<Size>,
+}
+
+impl MemoryArguments {
+    /// What was asked for, if anything was.
+    pub(crate) fn memory(&self) -> Option<Memory> {
+        let limit = self.limit.map(|size| size.0);
+        match (&self.memory, &self.gpu) {
+            (Some(size), _) => Some(Memory { limit, ..Memory::of(size.0) }),
+            (None, Some(gpu)) => Some(Memory { total: gpu.memory, free: gpu.usable(), limit }),
+            (None, None) => limit.map(|limit| Memory { limit: Some(limit), ..Memory::UNLIMITED }),
+        }
+    }
+}
+
+/// Takes any name that the catalogue finds; shells complete all that are in it.
+#[derive(Clone)]
+struct GpuParser;
+
+impl TypedValueParser for GpuParser {
+    type Value = Gpu;
+
+    fn parse_ref(&self, command: &Command, _: Option<&Arg>, value: &OsStr) -> Result<Gpu, clap::Error> {
+        let wrong = |message: String| {
+            clap::Error::raw(ErrorKind::InvalidValue, format!("{message}\n")).with_cmd(command)
+        };
+        let catalogue = Catalogue::load().map_err(|error| wrong(error.to_string()))?;
+        catalogue.find(&value.to_string_lossy()).cloned().map_err(wrong)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        // A catalogue that cannot be read is told about when a card is asked for.
+        let catalogue = Catalogue::load().unwrap_or_else(|_| Catalogue::built_in());
+        let names: Vec<PossibleValue> =
+            catalogue.gpus().iter().map(|gpu| PossibleValue::new(gpu.name.clone())).collect();
+        Some(Box::new(names.into_iter()))
+    }
+}

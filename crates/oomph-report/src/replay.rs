@@ -1,0 +1,635 @@
+//! How replays and tunings look: what happened beside what would have, and how sure that is.
+
+use crate::json::{pretty, with_version};
+use crate::markdown::escape;
+use crate::shared::quoted;
+use crate::text::{BOLD, CYAN, DIM, GREEN, RED, YELLOW, paint, signed, wrap};
+use oomph_explain::{bytes, grouped, plural, printable};
+use oomph_replay::allocator::{Memory, Refusal};
+use oomph_replay::answer::{Answer, Model};
+use oomph_replay::program::{Death, Sample};
+use oomph_replay::replayer::{Doubt, Replayed};
+use oomph_replay::tune::{Fit, Trial, Tuning};
+use serde_json::{Value, json};
+use std::fmt::Write;
+
+/// A tuning with what it is about.
+pub struct NamedTuning<'a> {
+    /// The file, as the user gave it.
+    pub name: &'a str,
+    /// The device.
+    pub device: u32,
+    /// How many events were replayed.
+    pub events: u64,
+    /// The rules that were followed.
+    pub version: String,
+    /// Whether each trial fits, in order; `None` if no memory was asked about.
+    pub fits: Vec<Option<Fit>>,
+    /// What was found.
+    pub tuning: &'a Tuning,
+}
+
+// --- words ------------------------------------------------------------------------------------------------
+
+/// Why a number may be wrong, in a sentence.
+pub fn doubt(doubt: &Doubt) -> String {
+    match doubt {
+        Doubt::SettingsUnknown => "the file has no allocator settings: PyTorch's defaults are assumed".to_owned(),
+        Doubt::Incomplete => "the recording is incomplete".to_owned(),
+        Doubt::Contradictions(count) => format!("{} of the recording contradict it", plural(*count, "event")),
+        Doubt::BlocksBefore(count) => format!(
+            "{} were there before the recording began: they are replayed as if allocated first, by address",
+            plural(*count, "block")
+        ),
+        Doubt::NotReproduced(count) => {
+            format!("under the recorded settings, the model differs from the recording in {}", plural(*count, "place"))
+        }
+        Doubt::UnknownBlocks(count) => {
+            format!("{} of blocks that the recording does not know; they are passed over", plural(*count, "free"))
+        }
+        Doubt::EndsWhereItRanOut(event) => format!(
+            "the recording ran out of memory at event {}; here it would not, and what the program would have \
+             done next is not in it",
+            grouped(u64::from(*event))
+        ),
+        Doubt::DeferredFrees(count) => {
+            format!("{} waited for another stream, for as long as recorded", plural(*count, "free"))
+        }
+        Doubt::Ties { least, most } => format!(
+            "equal free blocks in different segments: the driver's addresses decide, the reserved peak lies \
+             between {} and {}",
+            bytes(*least),
+            bytes(*most)
+        ),
+        Doubt::MemoryUncertain { at_least, below } => format!(
+            "how much memory the recorded program had is not in the file: at least {}, less than {}",
+            bytes(*at_least),
+            bytes(*below)
+        ),
+        Doubt::UnroundedSizes => "PyTorch before 2.4 left sizes unrounded with 1 division".to_owned(),
+    }
+}
+
+fn settings(conf: &str) -> String {
+    if conf.is_empty() { "PyTorch's defaults".to_owned() } else { printable(conf) }
+}
+
+fn reason(refusal: Refusal) -> &'static str {
+    match refusal {
+        Refusal::Device { .. } => "the device has no room",
+        Refusal::Limit { .. } => "the limit on the process is reached",
+        Refusal::Rejected { .. } => "throw_on_cudamalloc_oom refuses it",
+    }
+}
+
+fn room(memory: Memory) -> Option<u64> {
+    let room = memory.limit.unwrap_or(u64::MAX).min(memory.free);
+    (room < Memory::UNLIMITED.free).then_some(room)
+}
+
+fn allocator(answer: &Answer) -> String {
+    match answer.question.model {
+        Model::Torch => {
+            let conf = answer.question.conf.as_ref().unwrap_or(&answer.recorded_conf);
+            let recorded = if *conf == answer.recorded_conf { " (as recorded)" } else { "" };
+            format!("{}{recorded}, PyTorch {}", settings(conf), answer.version)
+        }
+        Model::Bfc => "TensorFlow's BFC allocator".to_owned(),
+        Model::Packed => "a packer that knows the future".to_owned(),
+    }
+}
+
+/// What would have become of the program.
+fn verdict(answer: &Answer) -> String {
+    if let (Fit::Maybe, Some(least)) = (answer.fit, answer.least) {
+        return format!(
+            "It needs {}, and how much the recorded program had is not known: say it with --limit or --memory",
+            bytes(least.bytes)
+        );
+    }
+    match (answer.replayed.outcome.died, answer.stopped_at) {
+        (Some(death), _) => format!(
+            "It would run out of memory at event {} of {}: {} asked for, {}",
+            grouped(u64::from(death.event)),
+            grouped(answer.events),
+            bytes(death.size),
+            reason(death.refusal)
+        ),
+        (None, Some(event)) => {
+            format!("It would run out of memory at event {}, as recorded", grouped(u64::from(event)))
+        }
+        (None, None) if !answer.replayed.outcome.ooms_avoided.is_empty() => {
+            let event = answer.replayed.outcome.ooms_avoided.last().copied().unwrap_or(0);
+            format!("It would get past event {}, where the recording ran out of memory", grouped(u64::from(event)))
+        }
+        (None, None) => "It would complete".to_owned(),
+    }
+}
+
+fn how_sure(answer: &Answer) -> String {
+    if !answer.replayed.doubts.is_empty() {
+        return "Not exact:".to_owned();
+    }
+    if answer.question.model != Model::Torch {
+        return "Exact as far as the model is: it was not held against a GPU here.".to_owned();
+    }
+    let proof = format!(
+        "replayed as recorded, each of the {} blocks lies where PyTorch put it",
+        grouped(answer.allocations)
+    );
+    match answer.replayed.usage.ties {
+        0 => format!("Exact: {proof}."),
+        ties => format!(
+            "Exact: {proof}; {} between equal blocks made no difference, whichever way the addresses fall.",
+            plural(ties, "choice")
+        ),
+    }
+}
+
+fn sparkline(samples: &[Sample], pick: impl Fn(&Sample) -> u64, most: u64, width: usize) -> String {
+    const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let width = width.min(samples.len()).max(1);
+    (0..width)
+        .map(|column| {
+            let stretch = &samples[column * samples.len() / width..((column + 1) * samples.len() / width)];
+            let value = stretch.iter().map(&pick).max().unwrap_or(0);
+            BARS[((value as f64 / most.max(1) as f64) * 8.0).ceil().clamp(0.0, 8.0) as usize]
+        })
+        .collect()
+}
+
+fn timeline(out: &mut String, samples: &[Sample], width: usize) {
+    if samples.len() < 2 {
+        return;
+    }
+    let most = samples.iter().map(|sample| sample.reserved).max().unwrap_or(0);
+    let columns = width.saturating_sub(24).clamp(20, 80);
+    let _ = writeln!(out, "\n{}", paint(BOLD, "Over time, replayed"));
+    let rows: [(&str, fn(&Sample) -> u64); 3] = [
+        ("reserved", |sample| sample.reserved),
+        ("allocated", |sample| sample.allocated),
+        ("unused", |sample| sample.reserved.saturating_sub(sample.allocated)),
+    ];
+    for (name, pick) in rows {
+        let peak = samples.iter().map(pick).max().unwrap_or(0);
+        let _ = writeln!(
+            out,
+            "  {name:<10}{} {}",
+            sparkline(samples, pick, most, columns),
+            paint(DIM, bytes(peak))
+        );
+    }
+}
+
+// --- text ---------------------------------------------------------------------------------------------------
+
+/// A replay, for a terminal.
+pub fn text(answer: &Answer, name: &str, width: usize) -> String {
+    let mut out = String::new();
+    let _ = writeln!(
+        out,
+        "{} {}",
+        paint(BOLD, printable(name)),
+        paint(DIM, format!("(device {}: {})", answer.device, plural(answer.events, "event")))
+    );
+    let memory = room(answer.replayed.memory).map(|room| format!(", in {}", bytes(room))).unwrap_or_default();
+    let _ = writeln!(out, "Replayed with {}{memory}\n", paint(CYAN, allocator(answer)));
+    let style = match answer.fit {
+        Fit::Yes => GREEN,
+        Fit::Maybe => YELLOW,
+        Fit::No => RED,
+    };
+    let _ = writeln!(out, "{}", paint(style, wrap(&verdict(answer), width, 0, 2)));
+    if let Some(death) = answer.replayed.outcome.died.filter(|_| answer.fit == Fit::No) {
+        let _ = writeln!(out, "  {}", wrap(&free_pieces(&death), width, 2, 2));
+    }
+    let _ = writeln!(out, "\n{}", paint(BOLD, "                 recorded    replayed"));
+    let (usage, recorded) = (&answer.replayed.usage, &answer.recorded_peak);
+    for (name, before, after) in [
+        ("peak allocated", recorded.allocated.bytes, usage.allocated.peak),
+        ("peak reserved", recorded.reserved.bytes, usage.reserved.peak),
+    ] {
+        let change = after as i64 - before as i64;
+        let change = if change == 0 { String::new() } else { format!("    {}", signed(change)) };
+        let _ = writeln!(out, "  {name:<14} {:>9}   {:>9}{change}", bytes(before), bytes(after));
+    }
+    let _ = writeln!(out, "  {:<14} {:>9}   {:>9}", "retries", answer.recorded_retries, usage.retries);
+    let ooms = answer.replayed.outcome.ooms.len() + usize::from(answer.replayed.outcome.died.is_some());
+    let _ = writeln!(out, "  {:<14} {:>9}   {:>9}", "out of memory", answer.recorded_ooms.len(), ooms);
+    if let Some(least) = answer.least {
+        let stalls = match least.retries {
+            0 => String::new(),
+            retries => format!(", with {} ({})", plural(retries, "retry").replace("retrys", "retries"), STALLS),
+        };
+        let text =
+            format!("It needs at least {} for its segments{stalls}; the CUDA context comes on top.", bytes(least.bytes));
+        let _ = writeln!(out, "\n{}", wrap(&text, width, 0, 0));
+    }
+    let bound = format!("No allocator can do it in less than {}.", bytes(answer.lower_bound));
+    let _ = writeln!(out, "{bound}");
+    timeline(&mut out, &answer.replayed.outcome.timeline, width);
+    let sure = how_sure(answer);
+    let _ = writeln!(out, "\n{}", wrap(&sure, width, 0, 2));
+    for one in &answer.replayed.doubts {
+        let _ = writeln!(out, "  - {}", wrap(&doubt(one), width, 4, 4));
+    }
+    let next = format!("oomph tune {}", quoted(name));
+    let _ = writeln!(out, "\n{} {}", paint(BOLD, "Next:"), paint(CYAN, next));
+    out
+}
+
+const STALLS: &str = "each waits for the device";
+
+fn free_pieces(death: &Death) -> String {
+    format!(
+        "{} reserved, {} allocated; {} free for such a request, the largest piece {}",
+        bytes(death.reserved),
+        bytes(death.allocated),
+        bytes(death.usable_free),
+        bytes(death.largest_free)
+    )
+}
+
+/// What `tune` says to do.
+fn advice(named: &NamedTuning) -> Vec<String> {
+    let tuning = named.tuning;
+    let recorded = tuning.recorded();
+    let mut lines = Vec::new();
+    match (tuning.best_trial(), recorded) {
+        (Some(best), Some(recorded)) => {
+            let index = tuning.best.unwrap_or(0);
+            let mut gains = Vec::new();
+            match (named.fits.first().copied().flatten(), named.fits.get(index).copied().flatten()) {
+                (Some(Fit::No), Some(Fit::Yes)) => {
+                    gains.push("it fits, where the recorded settings do not".to_owned());
+                }
+                (Some(Fit::No), Some(Fit::Maybe)) => {
+                    gains.push("it may fit, where the recorded settings do not".to_owned());
+                }
+                _ => {}
+            }
+            if let (Some(less), Some(more)) = (best.least, recorded.least)
+                && less.bytes < more.bytes
+            {
+                let saved = bytes(more.bytes - less.bytes);
+                gains.push(format!("it needs {} instead of {}: {saved} less", bytes(less.bytes), bytes(more.bytes)));
+            }
+            let both_fit = [0, index].iter().all(|&at| named.fits.get(at) == Some(&Some(Fit::Yes)));
+            if let (Some(after), Some(before)) = (&best.asked, &recorded.asked)
+                && after.usage.retries < before.usage.retries
+                && both_fit
+            {
+                gains.push(format!(
+                    "it stalls {} times instead of {}",
+                    grouped(after.usage.retries),
+                    grouped(before.usage.retries)
+                ));
+            }
+            lines.push(format!("Best: {}.", gains.join("; ")));
+        }
+        _ => {
+            let verdict = match named.fits.first() {
+                Some(Some(Fit::Yes)) => "No setting is needed",
+                _ => "No setting helps",
+            };
+            lines.push(format!("{verdict}: {}.", no_help(named)));
+        }
+    }
+    lines
+}
+
+fn no_help(named: &NamedTuning) -> String {
+    let tuning = named.tuning;
+    let room = tuning.memory.and_then(room);
+    let nothing_fits = !named.fits.is_empty() && named.fits.iter().all(|fit| *fit == Some(Fit::No));
+    match room {
+        Some(room) if nothing_fits && tuning.lower_bound > room => format!(
+            "at its peak the program holds {}, and there is {}; see `oomph explain` for what holds it",
+            bytes(tuning.lower_bound),
+            bytes(room)
+        ),
+        Some(room) if nothing_fits => {
+            let least = tuning.trials.iter().filter_map(|trial| trial.least).map(|least| least.bytes).min();
+            format!(
+                "the best of them needs {}, and there is {}",
+                least.map_or("more".to_owned(), bytes),
+                bytes(room)
+            )
+        }
+        Some(room) if named.fits.first() == Some(&Some(Fit::Yes)) => {
+            format!("the recorded settings fit into {} as they are", bytes(room))
+        }
+        _ => "the recorded settings need within 1 % of the best of them".to_owned(),
+    }
+}
+
+/// The line to paste.
+pub fn line_to_paste(tuning: &Tuning) -> Option<String> {
+    let best = tuning.best_trial()?;
+    Some(if best.conf.is_empty() {
+        "unset PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF".to_owned()
+    } else {
+        format!("export PYTORCH_CUDA_ALLOC_CONF={}", quoted(&best.conf))
+    })
+}
+
+fn outcome(fit: Option<Fit>) -> &'static str {
+    match fit {
+        None => "",
+        Some(Fit::Yes) => "fits",
+        Some(Fit::Maybe) => "may fit",
+        Some(Fit::No) => "does not fit",
+    }
+}
+
+fn rows(named: &NamedTuning) -> Vec<[String; 5]> {
+    let tuning = named.tuning;
+    (tuning.trials.iter().zip(&named.fits).enumerate())
+        .map(|(index, (trial, &fits))| {
+            let recorded = if trial.recorded { " (recorded)" } else { "" };
+            let best = if tuning.best == Some(index) { " ← best" } else { "" };
+            [
+                format!("{}{recorded}", settings(&trial.conf)),
+                reserved(trial),
+                trial.least.map_or("-".to_owned(), |least| bytes(least.bytes)),
+                grouped(stalls(trial)),
+                format!("{}{best}", outcome(fits)).trim_start().to_owned(),
+            ]
+        })
+        .collect()
+}
+
+/// The reserved peak with room to spare; in doubt, about.
+fn reserved(trial: &Trial) -> String {
+    let uncertain = trial.plenty.doubts.iter().any(|doubt| matches!(doubt, Doubt::Ties { .. }));
+    format!("{}{}", if uncertain { "~" } else { "" }, bytes(trial.plenty.usage.reserved.peak))
+}
+
+/// Retries in the memory that was asked about; without any, in the least that it completes in.
+fn stalls(trial: &Trial) -> u64 {
+    match (&trial.asked, trial.least) {
+        (Some(asked), _) => asked.usage.retries,
+        (None, Some(least)) => least.retries,
+        (None, None) => 0,
+    }
+}
+
+fn heading(tuning: &Tuning) -> [String; 5] {
+    let retries = match tuning.memory.and_then(room) {
+        Some(room) => format!("retries in {}", bytes(room)),
+        None => "retries in that".to_owned(),
+    };
+    ["setting".to_owned(), "peak reserved".to_owned(), "least memory".to_owned(), retries, String::new()]
+}
+
+/// A tuning, for a terminal.
+pub fn tuning_text(named: &NamedTuning, width: usize) -> String {
+    let tuning = named.tuning;
+    let mut out = String::new();
+    let uncertain = tuning.doubts().iter().any(|doubt| matches!(doubt, Doubt::MemoryUncertain { .. }));
+    let about = if uncertain { "at least " } else { "" };
+    let memory =
+        tuning.memory.and_then(room).map(|room| format!(", for {about}{}", bytes(room))).unwrap_or_default();
+    let _ = writeln!(
+        out,
+        "{} {}",
+        paint(BOLD, printable(named.name)),
+        paint(
+            DIM,
+            format!(
+                "(device {}: {}), tuned under the rules of PyTorch {}{memory}",
+                named.device,
+                plural(named.events, "event"),
+                named.version
+            )
+        )
+    );
+    for line in advice(named) {
+        let style = if tuning.best.is_some() { GREEN } else { YELLOW };
+        let _ = writeln!(out, "\n{}", paint(style, wrap(&line, width, 0, 2)));
+    }
+    if let Some(line) = line_to_paste(tuning) {
+        let _ = writeln!(out, "\n    {}", paint(CYAN, line));
+    }
+    let (rows, heading) = (rows(named), heading(tuning));
+    let widths: Vec<usize> = (0..5)
+        .map(|column| {
+            let cells = rows.iter().chain([&heading]).map(|row| row[column].chars().count());
+            cells.max().unwrap_or(0)
+        })
+        .collect();
+    let show = |row: &[String; 5]| {
+        let mut line = format!("  {:<width$}", row[0], width = widths[0]);
+        for column in 1..4 {
+            let _ = write!(line, "  {:>width$}", row[column], width = widths[column]);
+        }
+        format!("{line}  {}", row[4]).trim_end().to_owned()
+    };
+    let _ = writeln!(out, "\n{}", paint(BOLD, show(&heading)));
+    for row in &rows {
+        let _ = writeln!(out, "{}", show(row));
+    }
+    let bound = format!(
+        "No allocator needs less than {}, which is what the program holds at its peak. Least memory is for segments, found \
+         by replaying again and again; the CUDA context comes on top. Each retry {}.{}",
+        bytes(tuning.lower_bound),
+        STALLS.trim_start_matches("each "),
+        if rows.iter().any(|row| row[1].starts_with('~')) {
+            " A peak with ~ hangs on the driver's addresses."
+        } else {
+            ""
+        }
+    );
+    let _ = writeln!(out, "\n{}", wrap(&bound, width, 0, 0));
+    let doubts = tuning.doubts();
+    if !doubts.is_empty() {
+        let _ = writeln!(out, "\nNot exact:");
+        for one in &doubts {
+            let _ = writeln!(out, "  - {}", wrap(&doubt(one), width, 4, 4));
+        }
+    }
+    let next = match tuning.best_trial() {
+        Some(best) => format!("oomph replay {} --conf {}", quoted(named.name), quoted(&best.conf)),
+        None => format!("oomph explain {}", quoted(named.name)),
+    };
+    let _ = writeln!(out, "\n{} {}", paint(BOLD, "Next:"), paint(CYAN, next));
+    out
+}
+
+// --- JSON ---------------------------------------------------------------------------------------------------
+
+fn memory(memory: Memory) -> Value {
+    json!({
+        "free": (memory.free < Memory::UNLIMITED.free).then_some(memory.free),
+        "limit": memory.limit,
+    })
+}
+
+fn death(death: &Death) -> Value {
+    json!({
+        "event": death.event,
+        "size": death.size,
+        "reason": death.refusal.key(),
+        "segment": death.refusal.segment(),
+        "reserved": death.reserved,
+        "allocated": death.allocated,
+        "usable_free": death.usable_free,
+        "largest_free": death.largest_free,
+    })
+}
+
+fn replayed(replayed: &Replayed) -> Value {
+    let usage = &replayed.usage;
+    let range = replayed.doubts.iter().find_map(|doubt| match doubt {
+        Doubt::Ties { least, most } => Some(json!({ "least": least, "most": most })),
+        _ => None,
+    });
+    json!({
+        "peak": {
+            "requested": usage.requested.peak,
+            "allocated": usage.allocated.peak,
+            "reserved": usage.reserved.peak,
+        },
+        "retries": usage.retries,
+        "oom": replayed.outcome.died.as_ref().map(death),
+        "exact": replayed.is_exact(),
+        "why": replayed.doubts.iter().map(|one| json!({ "code": one.key(), "text": doubt(one) })).collect::<Vec<_>>(),
+        "ties": usage.ties,
+        "reserved_range": range,
+        "memory": memory(replayed.memory),
+        "device_allocs": usage.device_allocs,
+        "device_frees": usage.device_frees,
+        "ooms_as_recorded": replayed.outcome.ooms,
+        "ooms_avoided": replayed.outcome.ooms_avoided,
+    })
+}
+
+fn merged(mut value: Value, more: Value) -> Value {
+    if let (Value::Object(into), Value::Object(from)) = (&mut value, more) {
+        into.extend(from);
+    }
+    value
+}
+
+/// A replay, for scripts.
+pub fn json(answer: &Answer, name: &str) -> String {
+    let conf = answer.question.conf.as_ref().unwrap_or(&answer.recorded_conf);
+    let torch = answer.question.model == Model::Torch;
+    let recorded = &answer.recorded_peak;
+    let head = json!({
+        "file": name,
+        "device": answer.device,
+        "events": answer.events,
+        "allocator": answer.question.model.key(),
+        "conf": torch.then_some(conf),
+        "torch": torch.then(|| answer.version.to_string()),
+        "fits": answer.fit.key(),
+        "stopped_at": answer.stopped_at,
+        "address_mismatches": answer.address_mismatches,
+        "other_differences": answer.other_differences,
+        "least_memory": answer.least.map(|least| least.bytes),
+        "least_memory_retries": answer.least.map(|least| least.retries),
+        "lower_bound": answer.lower_bound,
+        "recorded": {
+            "conf": answer.recorded_conf,
+            "peak": {
+                "requested": recorded.requested.bytes,
+                "allocated": recorded.allocated.bytes,
+                "reserved": recorded.reserved.bytes,
+            },
+            "retries": answer.recorded_retries,
+            "ooms": answer.recorded_ooms,
+        },
+    });
+    let samples: Vec<Value> = (answer.replayed.outcome.timeline.iter())
+        .map(|sample| {
+            json!({ "event": sample.event, "allocated": sample.allocated, "reserved": sample.reserved })
+        })
+        .collect();
+    let value = merged(head, replayed(&answer.replayed));
+    pretty(&with_version(merged(value, json!({ "timeline": samples }))))
+}
+
+/// A tuning, for scripts.
+pub fn tuning_json(named: &NamedTuning) -> String {
+    let tuning = named.tuning;
+    let trials: Vec<Value> = (tuning.trials.iter().zip(&named.fits))
+        .map(|(trial, fits)| {
+            let head = json!({
+                "conf": trial.conf,
+                "recorded": trial.recorded,
+                "fits": fits.map(Fit::key),
+                "least_memory": trial.least.map(|least| least.bytes),
+                "least_memory_retries": trial.least.map(|least| least.retries),
+                "in_memory": trial.asked.as_ref().map(replayed),
+            });
+            merged(head, replayed(&trial.plenty))
+        })
+        .collect();
+    pretty(&with_version(json!({
+        "file": named.name,
+        "device": named.device,
+        "events": named.events,
+        "torch": named.version,
+        "memory": tuning.memory.map(memory),
+        "lower_bound": tuning.lower_bound,
+        "best": tuning.best_trial().map(|best| json!({
+            "conf": best.conf,
+            "line": line_to_paste(tuning),
+            "least_memory": best.least.map(|least| least.bytes),
+        })),
+        "advice": advice(named).join(" "),
+        "least_memory": tuning.best_trial().or(tuning.recorded()).and_then(|trial| trial.least).map(|least| least.bytes),
+        "trials": trials,
+    })))
+}
+
+// --- Markdown -----------------------------------------------------------------------------------------------
+
+/// A replay, for issues and pull requests.
+pub fn markdown(answer: &Answer, name: &str) -> String {
+    let mut out = format!("## {}\n\n", escape(name));
+    let memory = room(answer.replayed.memory).map(|room| format!(", in {}", bytes(room))).unwrap_or_default();
+    let _ = writeln!(out, "Replayed with {}{memory}. **{}.**\n", escape(&allocator(answer)), escape(&verdict(answer)));
+    let (usage, recorded) = (&answer.replayed.usage, &answer.recorded_peak);
+    let _ = writeln!(out, "| | recorded | replayed |\n|---|---:|---:|");
+    let _ = writeln!(
+        out,
+        "| peak allocated | {} | {} |\n| peak reserved | {} | {} |\n| retries | {} | {} |",
+        bytes(recorded.allocated.bytes),
+        bytes(usage.allocated.peak),
+        bytes(recorded.reserved.bytes),
+        bytes(usage.reserved.peak),
+        answer.recorded_retries,
+        usage.retries
+    );
+    if let Some(least) = answer.least {
+        let _ = writeln!(out, "| least memory | | {} |", bytes(least.bytes));
+    }
+    let _ = writeln!(out, "\n{}", escape(&how_sure(answer)));
+    for one in &answer.replayed.doubts {
+        let _ = writeln!(out, "- {}", escape(&doubt(one)));
+    }
+    out
+}
+
+/// A tuning, for issues and pull requests.
+pub fn tuning_markdown(named: &NamedTuning) -> String {
+    let mut out = format!("## {}\n\n", escape(named.name));
+    for line in advice(named) {
+        let _ = writeln!(out, "{}\n", escape(&line));
+    }
+    if let Some(line) = line_to_paste(named.tuning) {
+        let _ = writeln!(out, "```sh\n{line}\n```\n");
+    }
+    let heading = heading(named.tuning);
+    let _ = writeln!(out, "| {} |\n|---|---:|---:|---:|---|", heading.join(" | "));
+    for row in rows(named) {
+        let cells: Vec<String> = row.iter().map(|cell| escape(cell)).collect();
+        let _ = writeln!(out, "| {} |", cells.join(" | "));
+    }
+    for one in named.tuning.doubts() {
+        let _ = writeln!(out, "\n- not exact: {}", escape(&doubt(&one)));
+    }
+    out
+}
