@@ -47,7 +47,7 @@ pub struct Outcome {
     /// Where it could not go on, although the recorded program could.
     pub died: Option<Death>,
     /// Recorded out-of-memories that happened again.
-    pub ooms: Vec<u32>,
+    pub ooms: Vec<OomAgain>,
     /// Recorded out-of-memories that did not happen.
     pub ooms_avoided: Vec<u32>,
     /// Blocks that lie elsewhere than recorded.
@@ -66,6 +66,15 @@ pub struct Outcome {
     pub missing_frees: u64,
     /// How it went over time.
     pub timeline: Vec<Sample>,
+}
+
+/// A recorded out-of-memory that happened again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OomAgain {
+    /// The event.
+    pub event: u32,
+    /// Why.
+    pub refusal: Refusal,
 }
 
 /// The end of a program.
@@ -259,7 +268,7 @@ impl<'a> Program<'a> {
                             allocator.free(block);
                             outcome.ooms_avoided.push(row as u32);
                         }
-                        Err(_) => outcome.ooms.push(row as u32),
+                        Err(refusal) => outcome.ooms.push(OomAgain { event: row as u32, refusal }),
                     }
                 }
                 _ => {}
@@ -270,6 +279,20 @@ impl<'a> Program<'a> {
             outcome.timeline.push(sample);
         }
         outcome
+    }
+
+    /// The recorded segments and mappings, (address, size), in order: what [`Addresses::recorded`] takes.
+    ///
+    /// [`Addresses::recorded`]: crate::addresses::Addresses::recorded
+    pub fn segment_addresses(&self) -> (Vec<(u64, u64)>, Vec<(u64, u64)>) {
+        let events = &self.device.events;
+        let of = |action: Action| {
+            (0..events.len())
+                .filter(|&row| events.action[row] == action)
+                .map(|row| (events.address[row], events.size[row]))
+                .collect()
+        };
+        (of(Action::SegmentAlloc), of(Action::SegmentMap))
     }
 
     /// Puts what was there before the first event where it was.
@@ -502,6 +525,10 @@ fn releases(device: &Device, reserved_before: u64, proven: u64, conf: &Conf) -> 
                         (same_call && (collects || beyond), segment)
                     }
                     Some(Action::OutOfMemory) => (same_call, None),
+                    // A range that was passed over for being larger than max_split_size_mb serves after all.
+                    Some(Action::Alloc) if conf.expandable_segments && conf.max_split_size.is_some() => {
+                        (same_call && events.stack[first] != NO_STACK, None)
+                    }
                     _ => (false, None),
                 };
                 if short && conf.max_split_size.is_none() && conf.collection_threshold() == 0.0 {

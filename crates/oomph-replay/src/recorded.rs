@@ -104,7 +104,7 @@ impl Reproduction {
 
     /// Replays under the rules of one version.
     pub fn under(program: &Program, conf: &Conf, memory: Memory, version: Version) -> Self {
-        let (segments, maps) = segment_addresses(program);
+        let (segments, maps) = program.segment_addresses();
         let mut torch = Torch::new(conf.clone(), version, memory, Addresses::recorded(segments, maps));
         let open = program.import_before(&mut torch);
         let outcome = program.play(&mut torch, open, &Options { compare: true, ..Options::default() });
@@ -112,17 +112,6 @@ impl Reproduction {
         let retries = crate::allocator::Allocator::usage(&torch).retries;
         Self { version, outcome, segments_differ, retries }
     }
-}
-
-pub(crate) fn segment_addresses(program: &Program) -> (Vec<(u64, u64)>, Vec<(u64, u64)>) {
-    let events = &program.device.events;
-    let of = |action: Action| {
-        (0..events.len())
-            .filter(|&row| events.action[row] == action)
-            .map(|row| (events.address[row], events.size[row]))
-            .collect()
-    };
-    (of(Action::SegmentAlloc), of(Action::SegmentMap))
 }
 
 /// The rules under which other settings are replayed.

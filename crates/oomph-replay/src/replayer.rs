@@ -4,7 +4,7 @@ use crate::addresses::Addresses;
 use crate::allocator::{Allocator, Memory, Usage};
 use crate::conf::Conf;
 use crate::program::{Change, OpenBlocks, Options, Outcome, Program};
-use crate::recorded::{RecordedMemory, Reproduction, World, candidate_versions, plausible_worlds, segment_addresses};
+use crate::recorded::{RecordedMemory, Reproduction, World, candidate_versions, plausible_worlds};
 use crate::torch::Torch;
 use crate::version::Version;
 use oomph_trace::{Device, History, Recording};
@@ -164,13 +164,13 @@ impl<'a> Replayer<'a> {
     /// Whether a replay got as far as the recording, and past the request that the program died of.
     pub fn completes(&self, replayed: &Replayed) -> bool {
         let outcome = &replayed.outcome;
-        outcome.died.is_none() && self.fatal.is_none_or(|fatal| !outcome.ooms.contains(&fatal))
+        outcome.died.is_none() && self.fatal.is_none_or(|fatal| outcome.ooms.iter().all(|oom| oom.event != fatal))
     }
 
     /// The event that a replay did not get past.
     pub fn stopped_at(&self, replayed: &Replayed) -> Option<u32> {
         let outcome = &replayed.outcome;
-        let again = self.fatal.filter(|fatal| outcome.ooms.contains(fatal));
+        let again = self.fatal.filter(|&fatal| outcome.ooms.iter().any(|oom| oom.event == fatal));
         outcome.died.map(|death| death.event).or(again)
     }
 
@@ -216,7 +216,7 @@ impl<'a> Replayer<'a> {
 
     fn in_world(&self, conf: &Conf, memory: Memory, world: World, options: &Options) -> Replayed {
         let as_recorded = *conf == self.conf;
-        let (segments, maps) = segment_addresses(&self.program);
+        let (segments, maps) = self.program.segment_addresses();
         let addresses = if as_recorded {
             Addresses::recorded(segments, maps)
         } else {

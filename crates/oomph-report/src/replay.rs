@@ -499,7 +499,7 @@ fn replayed(replayed: &Replayed) -> Value {
         "memory": memory(replayed.memory),
         "device_allocs": usage.device_allocs,
         "device_frees": usage.device_frees,
-        "ooms_as_recorded": replayed.outcome.ooms,
+        "ooms_as_recorded": replayed.outcome.ooms.iter().map(|oom| json!({ "event": oom.event, "reason": oom.refusal.key() })).collect::<Vec<_>>(),
         "ooms_avoided": replayed.outcome.ooms_avoided,
     })
 }
