@@ -49,6 +49,7 @@ $(VENV)/.ready: tests/python/requirements.txt
 
 bench:
 	cargo build --release --locked
+	cargo build --release --locked -p oomph-replay --example throughput
 	$(PYTHON) bench/run.py --check
 
 # Needs cargo-fuzz (cargo install cargo-fuzz). RUSTC_BOOTSTRAP lets the stable compiler instrument code.

@@ -51,6 +51,15 @@ fn hint(error: &ReadError) -> Option<&'static str> {
     }
 }
 
+/// Reads a small text file.
+pub(crate) fn read_text(path: &Path) -> anyhow::Result<String> {
+    let name = || path.display().to_string();
+    if path == Path::new("-") {
+        return io::read_to_string(io::stdin()).with_context(|| "stdin".to_owned());
+    }
+    io::read_to_string(File::open(path).with_context(name)?).with_context(name)
+}
+
 /// The device to work on: the one that was asked for, or the one with the most events.
 pub(crate) fn device<'r>(
     recording: &'r Recording,

@@ -29,7 +29,7 @@ impl FromStr for Size {
         };
         let bytes = number * unit as f64;
         // `--max-peak 14` is a slip, not fourteen bytes.
-        if unit == 1 && bytes < (1 << 20) as f64 {
+        if unit == 1 && bytes > 0.0 && bytes < (1 << 20) as f64 {
             return Err(format!("{text} bytes? write {text}GiB or {text}MiB"));
         }
         if bytes < 1.0 || bytes > (1u64 << 56) as f64 {

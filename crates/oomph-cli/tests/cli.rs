@@ -18,6 +18,7 @@ fn oomph(arguments: &[&str]) -> Command {
     for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "FORCE_COLOR", "COLUMNS"] {
         command.env_remove(name);
     }
+    command.env("OOMPH_GPUS", "no-such-file.toml"); // not this machine's user's own
     command
 }
 
@@ -82,6 +83,45 @@ snapshots! {
     check_a_run_that_died: ["check", "real_oom.pickle.xz", "--max-peak", "2GiB"];
     check_without_a_limit: ["check", "mlp64.pickle.xz"];
     check_with_a_bad_size: ["check", "mlp64.pickle.xz", "--max-peak", "lots"];
+    replay_as_recorded: ["replay", "bert_var16.pickle.xz"];
+    replay_with_expandable_segments: ["replay", "bert_var16.pickle.xz", "--conf", "expandable_segments:True"];
+    replay_in_less_memory: ["replay", "gpt24-bf16.pickle.xz", "--memory", "4.6GiB"];
+    replay_on_a_card: ["replay", "leak_history8-cap4.0.pickle.xz", "--gpu", "1050 ti"];
+    replay_an_out_of_memory: ["replay", "bert_var16-cap3.0.pickle.xz"];
+    replay_past_an_out_of_memory: ["replay", "bert_var16-cap3.0.pickle.xz", "--memory", "8GiB"];
+    replay_within_a_limit: ["replay", "seed_fragment4-cap0.55.pickle.xz", "--conf", "expandable_segments:True", "--limit", "0.55GiB"];
+    replay_when_the_limit_is_not_known: ["replay", "seed_fragment4-cap0.55.pickle.xz", "--conf", "expandable_segments:True"];
+    replay_when_addresses_decide: ["replay", "resnet5016.pickle.xz", "--conf", "roundup_power2_divisions:4", "--torch", "2.11"];
+    replay_a_ring_buffer: ["replay", "ring.pickle.xz", "--conf", "max_split_size_mb:64"];
+    replay_under_another_version: ["replay", "mlp64.pickle.xz", "--torch", "2.13", "--conf", ""];
+    replay_with_bfc: ["replay", "mlp64.pickle.xz", "--allocator", "bfc"];
+    replay_in_json: ["replay", "big_temp.pickle.xz", "--conf", "expandable_segments:True", "--format", "json"];
+    replay_in_markdown: ["replay", "gpt24-bf16.pickle.xz", "--memory", "4.6GiB", "--format", "markdown"];
+    replay_with_a_bad_setting: ["replay", "mlp64.pickle.xz", "--conf", "max_split_size_mb:5"];
+    replay_with_an_unknown_setting: ["replay", "mlp64.pickle.xz", "--conf", "expandable_segment:True", "--torch", "2.4"];
+    replay_with_the_drivers_allocator: ["replay", "mlp64.pickle.xz", "--conf", "backend:cudaMallocAsync"];
+    replay_with_no_memory: ["replay", "mlp64.pickle.xz", "--memory", "0GiB"];
+    replay_in_a_memory_of_0: ["replay", "mlp64.pickle.xz", "--memory", "0"];
+    replay_on_an_unknown_card: ["replay", "mlp64.pickle.xz", "--gpu", "voodoo2"];
+    replay_on_a_card_of_two_sizes: ["replay", "mlp64.pickle.xz", "--gpu", "a100"];
+    replay_without_events: ["replay", "plain_segments_only.pickle.xz"];
+    replay_a_state_only: ["replay", "plain_state.pickle.xz"];
+    replay_a_device_that_is_not_there: ["replay", "mlp64.pickle.xz", "--device", "3"];
+    replay_two_devices: ["replay", "../shapes/two_devices.pickle"];
+    replay_settings_for_another_allocator: ["replay", "mlp64.pickle.xz", "--allocator", "bfc", "--conf", "expandable_segments:True"];
+    replay_an_old_version: ["replay", "mlp64.pickle.xz", "--torch", "1.13"];
+    tune_fragmentation: ["tune", "bert_var16.pickle.xz"];
+    tune_for_a_size: ["tune", "bert_var16.pickle.xz", "--memory", "6GiB"];
+    tune_for_a_card_that_is_large_enough: ["tune", "resnet5016.pickle.xz", "--gpu", "gtx-1050-ti"];
+    tune_for_too_little: ["tune", "gpt24-bf16.pickle.xz", "--memory", "4GiB"];
+    tune_a_run_that_died: ["tune", "seed_fragment4-cap0.55.pickle.xz"];
+    tune_with_a_setting_of_ones_own: ["tune", "mlp64.pickle.xz", "--try", "max_split_size_mb:21"];
+    tune_in_json: ["tune", "big_temp.pickle.xz", "--format", "json"];
+    tune_in_markdown: ["tune", "seed_fragment4.pickle.xz", "--format", "markdown"];
+    tune_without_events: ["tune", "plain_segments_only.pickle.xz"];
+    tune_with_a_bad_setting: ["tune", "mlp64.pickle.xz", "--try", "max_split_size_mb"];
+    gpus_one: ["gpus", "4090"];
+    gpus_in_json: ["gpus", "t4", "--format", "json"];
     rule_list: ["rule"];
     rule_one: ["rule", "om201"];
     rule_unknown: ["rule", "OM999"];
@@ -90,7 +130,61 @@ snapshots! {
     help_explain: ["explain", "--help"];
     help_check: ["check", "--help"];
     help_convert: ["convert", "--help"];
+    help_replay: ["replay", "--help"];
+    help_tune: ["tune", "--help"];
+    help_gpus: ["gpus", "--help"];
     no_verb: [];
+}
+
+#[test]
+fn lifetimes_are_packed_and_placed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (table, placed) = (folder.path().join("lives.csv"), folder.path().join("placed.csv"));
+    // Two that overlap a third, and never each other: 4 + 8, not 4 + 8 + 8.
+    std::fs::write(&table, "id,lower,upper,size\na,0,10,4\nb,0,5,8\nc,5,10,8\n").unwrap();
+    let (table, placed) = (table.to_str().unwrap(), placed.to_str().unwrap());
+    let output = oomph(&["pack", table, "--capacity", "12", "-o", placed, "--format", "json"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&value["height"], &value["lower_bound"]), (&12.into(), &12.into()));
+    assert_eq!((&value["fits"], &value["optimal"]), (&true.into(), &true.into()));
+    let text = std::fs::read_to_string(placed).unwrap();
+    assert!(text.starts_with("id,lower,upper,size,offset\na,0,10,4,"), "{text}");
+    assert_eq!(oomph(&["pack", table, "--capacity", "11", "--patience", "1"]).output().unwrap().status.code(), Some(1));
+    // What is there is not written over unasked, and a table that is none is refused.
+    assert_eq!(oomph(&["pack", table, "-o", placed]).output().unwrap().status.code(), Some(2));
+    let output = oomph(&["pack", "truth.jsonl"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("must name the columns"));
+}
+
+#[test]
+fn a_packed_replay_needs_no_more_than_the_program_holds() {
+    let output = oomph(&["replay", "bert_var16.pickle.xz", "--allocator", "packed", "--format", "json"]).output().unwrap();
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let (height, bound) = (value["packing"]["height"].as_u64().unwrap(), value["lower_bound"].as_u64().unwrap());
+    assert_eq!(value["peak"]["reserved"], height);
+    assert!(height >= bound && height < bound + bound / 1000, "{height} is within 0.1 % of {bound}");
+}
+
+#[test]
+fn cards_are_completed_and_can_be_added() {
+    let script = oomph(&["completions", "bash"]).output().unwrap();
+    let script = String::from_utf8_lossy(&script.stdout).into_owned();
+    assert!(script.contains("rtx-4090") && script.contains("a100-80gb"), "the script completes --gpu");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("gpus.toml");
+    let card = "[[gpu]]\nname = \"mine\"\ntitle = \"My Card\"\nmemory = 9000000000\ncompute_capability = \"9.0\"\nsms = 99\n";
+    std::fs::write(&path, card).unwrap();
+    let output = oomph(&["gpus", "mine", "--format", "json"]).env("OOMPH_GPUS", &path).output().unwrap();
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(value["gpus"][0]["memory"], 9_000_000_000u64);
+    let output = oomph(&["replay", "mlp64.pickle.xz", "--gpu", "mine"]).env("OOMPH_GPUS", &path).output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    std::fs::write(&path, "[[gpu]]\nname = 3\n").unwrap();
+    let output = oomph(&["replay", "mlp64.pickle.xz", "--gpu", "t4"]).env("OOMPH_GPUS", &path).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("gpus.toml"), "the file is named");
 }
 
 #[test]

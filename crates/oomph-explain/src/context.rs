@@ -7,6 +7,7 @@ use crate::oom::{OutOfMemory, Outcome};
 use crate::sources::Sources;
 use crate::steps::Steps;
 use crate::waste::Waste;
+use crate::what_if::WhatIf;
 use hashbrown::{HashMap, HashSet};
 use oomph_trace::{Action, Device, FrameId, History, Moment, NO_STACK, Recording, StackId};
 use std::cell::OnceCell;
@@ -38,6 +39,7 @@ pub struct Context<'a> {
     /// Allocations that were recorded without a stack.
     pub without_stack: u64,
     growth: OnceCell<Option<Growth>>,
+    what_if: OnceCell<WhatIf<'a>>,
 }
 
 impl<'a> Context<'a> {
@@ -77,6 +79,7 @@ impl<'a> Context<'a> {
             actions,
             without_stack,
             growth: OnceCell::new(),
+            what_if: OnceCell::new(),
         }
     }
 
@@ -88,6 +91,23 @@ impl<'a> Context<'a> {
     /// What steps leave behind, if they do it again and again.
     pub fn growth(&self) -> Option<&Growth> {
         self.growth.get_or_init(|| Growth::find(self)).as_ref()
+    }
+
+    /// The recording, ready to be replayed with changes. It takes a replay or two, so only who needs it asks.
+    pub fn what_if(&self) -> &WhatIf<'a> {
+        self.what_if.get_or_init(|| WhatIf::of(self))
+    }
+
+    /// Which events made these allocations: true at their rows.
+    pub fn rows_of(&self, indices: impl IntoIterator<Item = u32>) -> Vec<bool> {
+        let mut rows = vec![false; self.device.events.len()];
+        for index in indices {
+            let born = self.history.allocations.born(index as usize);
+            if let Some(row) = (born as usize).checked_sub(1) {
+                rows[row] = true;
+            }
+        }
+        rows
     }
 
     /// The out-of-memory that the program died of.

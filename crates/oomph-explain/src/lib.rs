@@ -4,7 +4,7 @@
 //! out-of-memories, waste, and findings. It is data; rendering is another crate's business, and so is reading.
 //!
 //! Arrows inside: `sources` (what a stack means) ← `kinds` (what memory is), `steps` ← `oom`, `waste` ← `context`
-//! (all of it, for one device) ← `rules` (one thing each) ← `explanation` (what is told).
+//! (all of it, for one device; `what_if` replays it with changes) ← `rules` (one thing each) ← `explanation` (what is told).
 //!
 //! Design constraints: no I/O, no clock, no randomness: the same recording gives the same explanation; every number
 //! says how it came about; what is not known is said to be unknown.
@@ -20,6 +20,7 @@ pub mod rules;
 mod sources;
 mod steps;
 mod waste;
+mod what_if;
 
 pub use diff::{Change, DeviceDiff, Diff, diff};
 pub use explanation::{

@@ -99,6 +99,8 @@ pub struct Answer {
     pub least: Option<LeastMemory>,
     /// What no allocator can do with less than.
     pub lower_bound: u64,
+    /// The packing, if that is what was asked about: its height, whether that is the least possible, and how it was found.
+    pub packing: Option<(u64, bool, &'static str)>,
 }
 
 /// Refuses a device that has nothing to replay.
@@ -120,16 +122,17 @@ pub fn ask(recording: &Recording, device: &Device, question: Question) -> Result
         Some(text) => Conf::parse(text, version)?,
         None => replayer.conf.clone(),
     };
-    let lower_bound = history.peak.requested.bytes;
+    let lower_bound = replayer.lower_bound();
     let memory = question.memory.unwrap_or(match question.model {
         Model::Torch => replayer.memory.memory,
         _ => Memory::UNLIMITED,
     });
     let options = Options { samples: SAMPLES, ..Options::default() };
+    let mut packing = None;
     let (replayed, least) = match question.model {
         Model::Torch => {
             let plenty = replayer.quickly_under(&conf, Memory::UNLIMITED);
-            let least = least_memory(&replayer, &conf, lower_bound, &plenty, &|| {});
+            let least = least_memory(&replayer, &conf, &plenty, &|| {});
             (replayer.under(&conf, memory, &options), least)
         }
         Model::Bfc => {
@@ -139,6 +142,7 @@ pub fn ask(recording: &Recording, device: &Device, question: Question) -> Result
         Model::Packed => {
             let placement = pack_program(replayer.program(), question.patience, &mut |_| true);
             let height = placement.height;
+            packing = Some((height, placement.optimal, placement.method));
             let replayed = replayer.with(&mut Packed::new(placement, memory), memory, &options);
             (replayed, Some(LeastMemory { bytes: height, step: 0, retries: 0 }))
         }
@@ -162,6 +166,7 @@ pub fn ask(recording: &Recording, device: &Device, question: Question) -> Result
         replayed,
         least,
         lower_bound,
+        packing,
         question,
     })
 }

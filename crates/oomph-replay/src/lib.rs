@@ -16,6 +16,7 @@ pub mod allocator;
 pub mod answer;
 pub mod bfc;
 pub mod conf;
+pub mod lifetimes;
 pub mod packed;
 pub mod packing;
 pub mod program;

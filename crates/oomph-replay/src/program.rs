@@ -114,6 +114,8 @@ pub struct Change<'c> {
     pub resize: Option<&'c dyn Fn(usize, u64) -> u64>,
     /// Blocks to free earlier, in order: (event before which, event that allocated it).
     pub free_early: &'c [(u32, u32)],
+    /// Leaves out the requests that were not served, which left no trace to be changed.
+    pub without_ooms: bool,
 }
 
 /// How to go through a program.
@@ -257,7 +259,7 @@ impl<'a> Program<'a> {
                         allocator.free(block); // if it was never let go of, which only a damaged recording has
                     }
                 }
-                Action::OutOfMemory => {
+                Action::OutOfMemory if !options.change.without_ooms => {
                     let pool = self.pool_of_oom.get(&(row as u32)).copied().unwrap_or(DEFAULT_POOL);
                     let request = Request { size: events.size[row], stream: events.stream[row], pool };
                     match allocator.malloc(request) {

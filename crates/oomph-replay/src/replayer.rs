@@ -22,6 +22,7 @@ pub struct Replayer<'a> {
     conf_text: String,
     /// The out-of-memory that the program died of, by event.
     fatal: Option<u32>,
+    lower_bound: u64,
     worlds: Vec<World>,
     doubts: Vec<Doubt>,
 }
@@ -86,6 +87,15 @@ impl Replayed {
     }
 }
 
+fn lower_bound(device: &Device, history: &History, fatal: Option<u32>) -> u64 {
+    let all = &history.allocations;
+    let last = fatal.map_or(0, |event| {
+        let held: u64 = history.alive_at(event).into_iter().map(|index| all.requested(index as usize)).sum();
+        held.saturating_add(device.events.size[event as usize])
+    });
+    history.peak.requested.bytes.max(last)
+}
+
 impl<'a> Replayer<'a> {
     /// Reproduces a recording. Without a version, the rules that reproduce it best are used. `fatal` is the event at
     /// which the program died for want of memory, if it did: what completes must get past it.
@@ -148,12 +158,18 @@ impl<'a> Replayer<'a> {
             doubts.push(Doubt::UnknownBlocks(unknown));
         }
         let conf_text = recording.settings.conf.clone();
-        Self { program, conf, memory, reproduction, conf_text, fatal, worlds, doubts }
+        let lower_bound = lower_bound(device, history, fatal);
+        Self { program, conf, memory, reproduction, conf_text, fatal, lower_bound, worlds, doubts }
     }
 
     /// The program.
     pub fn program(&self) -> &Program<'a> {
         &self.program
+    }
+
+    /// No allocator completes it in less: what the program asked for at its peak, the request that it died of included.
+    pub fn lower_bound(&self) -> u64 {
+        self.lower_bound
     }
 
     /// The settings of the recording, as they were written.

@@ -127,10 +127,9 @@ pub fn tune(
     replayer: &Replayer,
     memory: Option<Memory>,
     extra: &[String],
-    lower_bound: u64,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Tuning, ConfError> {
-    let version = replayer.version();
+    let (version, lower_bound) = (replayer.version(), replayer.lower_bound());
     let memory = memory.or_else(|| replayer.memory.ran_short().then_some(replayer.memory.memory));
     let limited = memory.is_some_and(|memory| memory.limit.is_some());
     let mut settings = vec![(replayer.conf_text().to_owned(), replayer.conf.clone())];
@@ -157,7 +156,7 @@ pub fn tune(
                 loop {
                     let index = next.fetch_add(1, Ordering::Relaxed);
                     let Some((text, conf)) = settings.get(index) else { break };
-                    let trial = try_out(replayer, text, conf, memory, lower_bound, &tick);
+                    let trial = try_out(replayer, text, conf, memory, &tick);
                     if let Ok(mut trials) = trials.lock() {
                         trials.push((index, trial));
                     }
@@ -180,7 +179,6 @@ fn try_out(
     text: &str,
     conf: &Conf,
     memory: Option<Memory>,
-    lower_bound: u64,
     tick: &dyn Fn(),
 ) -> Trial {
     let plenty = replayer.under(conf, Memory::UNLIMITED, &crate::program::Options::default());
@@ -190,7 +188,7 @@ fn try_out(
         tick();
         replayed
     });
-    let least = least_memory(replayer, conf, lower_bound, &plenty, tick);
+    let least = least_memory(replayer, conf, &plenty, tick);
     Trial { conf: text.to_owned(), recorded: false, plenty, asked, least }
 }
 
@@ -199,7 +197,6 @@ fn try_out(
 pub fn least_memory(
     replayer: &Replayer,
     conf: &Conf,
-    lower_bound: u64,
     plenty: &Replayed,
     tick: &dyn Fn(),
 ) -> Option<LeastMemory> {
@@ -208,7 +205,7 @@ pub fn least_memory(
     }
     let units = |bytes: u64| bytes.div_ceil(SEGMENT_QUANTUM);
     // Fails below `low`, completes at `high`.
-    let (mut low, mut high) = (units(lower_bound).saturating_sub(1), units(plenty.usage.reserved.peak));
+    let (mut low, mut high) = (units(replayer.lower_bound()).saturating_sub(1), units(plenty.usage.reserved.peak));
     let mut retries = plenty.usage.retries;
     while high - low > 1 {
         let middle = low + (high - low) / 2;

@@ -7,6 +7,7 @@
 pub mod gpus;
 pub mod json;
 pub mod markdown;
+pub mod packing;
 pub mod replay;
 mod shared;
 pub mod text;

@@ -216,17 +216,20 @@ pub fn text(answer: &Answer, name: &str, width: usize) -> String {
     let _ = writeln!(out, "  {:<14} {:>9}   {:>9}", "retries", answer.recorded_retries, usage.retries);
     let ooms = answer.replayed.outcome.ooms.len() + usize::from(answer.replayed.outcome.died.is_some());
     let _ = writeln!(out, "  {:<14} {:>9}   {:>9}", "out of memory", answer.recorded_ooms.len(), ooms);
-    if let Some(least) = answer.least {
+    if let Some((height, optimal, method)) = answer.packing {
+        let proof = if optimal { ": it cannot be less" } else { "" };
+        let _ = write!(out, "\nA packing of {} was found by {method}{proof}.", bytes(height));
+    } else if let Some(least) = answer.least {
         let stalls = match least.retries {
             0 => String::new(),
             retries => format!(", with {} ({})", plural(retries, "retry").replace("retrys", "retries"), STALLS),
         };
         let text =
             format!("It needs at least {} for its segments{stalls}; the CUDA context comes on top.", bytes(least.bytes));
-        let _ = writeln!(out, "\n{}", wrap(&text, width, 0, 0));
+        let _ = write!(out, "\n{}", wrap(&text, width, 0, 0));
     }
     let bound = format!("No allocator can do it in less than {}.", bytes(answer.lower_bound));
-    let _ = writeln!(out, "{bound}");
+    let _ = writeln!(out, "\n{bound}");
     timeline(&mut out, &answer.replayed.outcome.timeline, width);
     let sure = how_sure(answer);
     let _ = writeln!(out, "\n{}", wrap(&sure, width, 0, 2));
@@ -530,6 +533,9 @@ pub fn json(answer: &Answer, name: &str) -> String {
         "least_memory": answer.least.map(|least| least.bytes),
         "least_memory_retries": answer.least.map(|least| least.retries),
         "lower_bound": answer.lower_bound,
+        "packing": answer.packing.map(|(height, optimal, method)| json!({
+            "height": height, "optimal": optimal, "method": method,
+        })),
         "recorded": {
             "conf": answer.recorded_conf,
             "peak": {

@@ -136,6 +136,10 @@ pub(crate) fn findings_of<'a>(
 
 /// The next thing to type.
 pub(crate) fn next_command(explanation: &Explanation, name: &str) -> String {
+    // Where a setting would have helped, the next question is which.
+    if name != "-" && explanation.findings.iter().any(|finding| finding.code == "OM401") {
+        return format!("oomph tune {}", quoted(name));
+    }
     // The one that saves most is the one to read about; without any, the first.
     let acted_on = explanation.findings.iter().filter(|finding| finding.severity <= Severity::Warning);
     let saves = |finding: &&Finding| finding.saving.as_ref().filter(|s| !s.missing).map_or(0, |s| s.bytes);

@@ -236,32 +236,6 @@ impl<'a> History<'a> {
         rows.iter().max().map_or(self.allocated_at(moments.start), |&blocks| u64::from(blocks) * MIN_BLOCK)
     }
 
-    /// The allocated peak as it would have been without some of the allocations, everything else alike.
-    pub fn peak_without(&self, dropped: &[u32]) -> Peak {
-        let all = &self.allocations;
-        let mut changes: Vec<(Moment, i64)> = Vec::with_capacity(2 * dropped.len());
-        for &index in dropped {
-            let i = index as usize;
-            changes.push((all.born[i], -(all.size[i] as i64)));
-            if all.freed[i] != NEVER {
-                changes.push((all.freed[i], all.size[i] as i64));
-            }
-        }
-        changes.sort_unstable();
-        let mut changes = changes.into_iter().peekable();
-        let (mut less, mut peak) = (0i64, Peak::default());
-        for moment in 0..=self.allocated.len() as Moment {
-            while let Some((_, change)) = changes.next_if(|&(at, _)| at <= moment) {
-                less += change;
-            }
-            let bytes = self.allocated_at(moment).saturating_add_signed(less);
-            if bytes > peak.bytes {
-                peak = Peak { bytes, moment };
-            }
-        }
-        peak
-    }
-
     /// The allocations that are alive at `moment`.
     pub fn alive_at(&self, moment: Moment) -> Vec<u32> {
         let all = &self.allocations;

@@ -4,7 +4,7 @@
 
 use oomph_trace::rounding::{MIB, SMALL_LIMIT, UNSPLIT_REMAINDER, round_size};
 use oomph_trace::{
-    Action, Block, BlockState, Device, Events, History, Recording, Segment, Settings, read_bytes,
+    Action, Block, BlockState, Device, Events, History, Recording, Segment, read_bytes,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -213,19 +213,6 @@ proptest! {
             let found = history.allocated_at(row as u32 + 1);
             prop_assert!(found <= allocated && allocated <= found + history.uncertainty, "{} {} {}", found, allocated, history.uncertainty);
         }
-    }
-
-    #[test]
-    fn the_peak_without_blocks_is_what_a_run_without_them_gives(steps in steps(), every in 2usize..5) {
-        let model = run(&steps);
-        let recording = model.recording(0);
-        let history = History::of(&recording, &recording.devices[0]);
-        let dropped: Vec<u32> = (0..history.allocations.len() as u32).filter(|i| (*i as usize).is_multiple_of(every)).collect();
-        let expected = (0..=model.events.len() as u32).map(|moment| {
-            let gone: u64 = dropped.iter().filter(|&&i| history.allocations.alive(i as usize, moment)).map(|&i| history.allocations.size(i as usize)).sum();
-            history.allocated_at(moment) - gone
-        }).max().unwrap();
-        prop_assert_eq!(history.peak_without(&dropped).bytes, expected);
     }
 
     #[test]

@@ -32,6 +32,7 @@ verbs! {
     Check in check,
     Replay in replay,
     Tune in tune,
+    Pack in pack,
     Gpus in gpus,
     Rule in rule,
     Convert in convert,

@@ -58,7 +58,6 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         &replayer,
         arguments.memory.memory(),
         &arguments.extra,
-        history.peak.requested.bytes,
         &|done, of| bar.set(done as u64, of as u64),
     );
     drop(bar);

@@ -14,12 +14,12 @@
 //!
 //! ## How the numbers come about
 //!
-//! Activations are inferred: made in the forward pass, alive when the backward pass begins. The saving is
-//! estimated: half the batch keeps half of them.
+//! Activations are inferred: made in the forward pass, alive when the backward pass begins. The saving is replayed, with
+//! everything that grows with the batch (activations, inputs, temporaries outside of the optimizer) at half its size.
 
 use super::matters;
 use crate::context::Context;
-use crate::finding::{Basis, Finding, Fix, Grade, Severity, bytes, percent};
+use crate::finding::{Finding, Fix, Grade, Severity, bytes, percent};
 use crate::kinds::Kind;
 
 pub(super) const CODE: &str = "OM304";
@@ -38,9 +38,11 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         bytes(activations)
     );
     vec![
-        Finding::new(CODE, Severity::Note, title)
-            .at(context.places(alive))
-            .saves(activations / 2, Basis::Estimated, "allocated peak, at half the batch")
+        (context.what_if().half_batch(context))
+            .tell(
+                Finding::new(CODE, Severity::Note, title).at(context.places(alive)),
+                "allocated peak, at half the batch",
+            )
             .fix(Fix::new(
                 Grade::Safe,
                 "half the batch, two steps of gradient accumulation (batch norm sees smaller \

@@ -17,7 +17,7 @@
 
 use super::matters;
 use crate::context::Context;
-use crate::finding::{Basis, Finding, Fix, Grade, Severity, bytes};
+use crate::finding::{Finding, Fix, Grade, Severity, bytes};
 use crate::sources::Phase;
 use hashbrown::HashMap;
 use oomph_trace::StackId;
@@ -50,7 +50,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
                 return None;
             }
             let place = context.place(stack, 1);
-            let saving = context.peak() - context.history.peak_without(&copies[1..]).bytes;
+            let saved = context.what_if().without(context, &copies[1..]);
             let title = format!(
                 "{} blocks of {} each, all made at {}, are alive together",
                 copies.len(),
@@ -58,9 +58,11 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
                 place.short()
             );
             Some(
-                Finding::new(CODE, Severity::Note, title)
-                    .at(context.places(copies))
-                    .saves(saving, Basis::Replayed, "allocated peak, with one of them")
+                saved
+                    .tell(
+                        Finding::new(CODE, Severity::Note, title).at(context.places(copies)),
+                        "allocated peak, with one of them",
+                    )
                     .fix(Fix::new(Grade::Safe, "if they hold the same, keep one, or views of one"))
                     .fix(Fix::new(Grade::Safe, "keep history on the host").code("tensor.cpu()")),
             )

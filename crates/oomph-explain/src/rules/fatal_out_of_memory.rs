@@ -110,6 +110,17 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
             ));
     }
     if oom.reason == Reason::OutOfMemory {
+        if !context.kinds.forward().is_empty() {
+            let saved = context.what_if().half_batch(context);
+            if saved.reserved > 0 {
+                finding = finding.because(format!(
+                    "{} with half the batch, it would have come this far with {} reserved instead of {}",
+                    saved.basis.name(),
+                    bytes(saved.reserved_peak),
+                    bytes(saved.reserved_before)
+                ));
+            }
+        }
         finding = finding
             .fix(Fix::new(
                 Grade::Safe,

@@ -18,7 +18,7 @@
 
 use super::matters;
 use crate::context::Context;
-use crate::finding::{Basis, Finding, Fix, Grade, Severity, bytes, percent};
+use crate::finding::{Finding, Fix, Grade, Severity, bytes, percent};
 use crate::kinds::Kind;
 
 pub(super) const CODE: &str = "OM302";
@@ -36,8 +36,8 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         return Vec::new();
     }
     let dropped: Vec<u32> = (0..all.len() as u32).filter(|&index| is_temporary(index)).collect();
-    let saving = context.peak() - context.history.peak_without(&dropped).bytes;
-    if !matters(saving, context.peak(), 0.02, 8 << 20) {
+    let saved = context.what_if().without(context, &dropped);
+    if !matters(saved.allocated, context.peak(), 0.02, 8 << 20) {
         return Vec::new();
     }
     let title = format!(
@@ -46,9 +46,8 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         percent(held, context.peak())
     );
     vec![
-        Finding::new(CODE, Severity::Warning, title)
-            .at(context.places(alive))
-            .saves(saving, Basis::Replayed, "allocated peak")
+        saved
+            .tell(Finding::new(CODE, Severity::Warning, title).at(context.places(alive)), "allocated peak")
             .fix(
                 Fix::new(
                     Grade::ChangesNumerics,

@@ -22,11 +22,11 @@
 //! ## How the numbers come about
 //!
 //! Growth is measured: bytes of each step but the first and the last that are alive at the end (or when
-//! memory ran out). The saving is replayed: the peak without those blocks. The line is the innermost of your
+//! memory ran out). The saving is replayed: the peak with each of those blocks freed at the end of its step. The line is the innermost of your
 //! own that nine tenths of those bytes were allocated through.
 
 use crate::context::Context;
-use crate::finding::{Basis, Finding, Fix, Grade, Severity, bytes};
+use crate::finding::{Finding, Fix, Grade, Severity, bytes};
 use crate::kinds::Kind;
 use hashbrown::HashMap;
 use oomph_trace::StackId;
@@ -40,7 +40,13 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     for &index in &growth.kept {
         *stacks.entry(all.stack(index as usize)).or_default() += all.size(index as usize);
     }
-    let saving = context.peak() - context.history.peak_without(&growth.kept).bytes;
+    // Each block freed when its step is over.
+    let ends = growth.kept.iter().filter_map(|&index| {
+        let steps = context.steps.as_ref()?;
+        let step = steps.at(all.born(index as usize))?;
+        Some((*steps.boundaries.get(step + 1)?, index))
+    });
+    let saved = context.what_if().freed_early(context, ends);
     let common = context.common_frame(&stacks).map(|frame| context.place_of_frame(frame, true));
     let graph = (growth.kept.iter())
         .filter(|&&i| context.kinds.kind(i as usize) == Kind::Activation)
@@ -73,7 +79,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     let parts: Vec<_> = (context.places(growth.kept.iter().copied()).into_iter())
         .filter(|part| finding.places.iter().all(|known| known.place != part.place))
         .collect();
-    finding = finding.at(parts).saves(saving, Basis::Replayed, "allocated peak");
+    finding = saved.tell(finding.at(parts), "allocated peak");
     let fixes = if is_graph {
         [
             Fix::new(Grade::Safe, "keep the number instead of the tensor").code("total += loss.item()"),

@@ -17,7 +17,7 @@
 
 use super::matters;
 use crate::context::Context;
-use crate::finding::{Basis, Finding, Fix, Grade, Severity, bytes, percent};
+use crate::finding::{Finding, Fix, Grade, Severity, bytes, percent};
 use crate::kinds::Kind;
 
 pub(super) const CODE: &str = "OM202";
@@ -47,20 +47,26 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     largest.sort_by_key(|&i| std::cmp::Reverse(all.size(i as usize)));
     let needed: u64 = largest.iter().take(2).map(|&i| all.size(i as usize)).sum();
     dropped.sort_unstable();
-    let without = context.history.peak_without(&dropped).bytes + needed;
+    let mut saved = context.what_if().without(context, &dropped);
+    saved.allocated = saved.allocated.saturating_sub(needed);
+    saved.reserved_peak = (saved.reserved_peak + needed).min(saved.reserved_before);
+    saved.reserved = saved.reserved_before - saved.reserved_peak;
     let title = format!(
         "Inference keeps {} of activations ({} of the peak) for a backward pass that never comes",
         bytes(activations),
         percent(activations, context.peak())
     );
     vec![
-        Finding::new(CODE, Severity::Warning, title)
-            .because(
-                "there is no backward pass and no optimizer in the recording, yet what the \
-             layers make lives until the forward pass is over",
+        saved
+            .tell(
+                Finding::new(CODE, Severity::Warning, title)
+                    .because(
+                        "there is no backward pass and no optimizer in the recording, yet what the \
+                         layers make lives until the forward pass is over",
+                    )
+                    .at(context.places(at_peak)),
+                "allocated peak",
             )
-            .at(context.places(at_peak))
-            .saves(context.peak().saturating_sub(without), Basis::Replayed, "allocated peak")
             .fix(
                 Fix::new(Grade::Safe, "tell autograd that no gradients are wanted")
                     .code("with torch.inference_mode():"),

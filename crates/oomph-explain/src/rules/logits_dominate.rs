@@ -15,11 +15,11 @@
 //! ## How the numbers come about
 //!
 //! Blocks alive at the peak whose size is within a factor of two of what cross entropy or log-softmax allocate.
-//! The saving is estimated: in eight chunks, seven eighths of them are not there.
+//! The saving is replayed, with each such block an eighth of its size, as if the loss were computed in eight chunks.
 
 use super::matters;
 use crate::context::Context;
-use crate::finding::{Basis, Finding, Fix, Grade, Severity, bytes, percent};
+use crate::finding::{Finding, Fix, Grade, Severity, bytes, percent};
 use crate::sources::Phase;
 use oomph_trace::Action;
 
@@ -44,21 +44,22 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         return Vec::new();
     }
     let all = &context.history.allocations;
-    let alike: Vec<u32> = (context.alive.iter().map(|&(index, _)| index))
-        .filter(|&index| {
-            let (size, facts) =
-                (all.requested(index as usize), context.sources.of_stack(all.stack(index as usize)));
-            // Equal, but for the last token of each row and for the precision.
-            let near = |of: u64| size.abs_diff(of) * 50 <= of;
-            let phase =
-                matches!(facts.phase, Phase::Forward | Phase::User | Phase::NoStack | Phase::Backward);
-            phase && (near(logits) || near(logits / 2) || near(logits * 2))
-        })
-        .collect();
+    let is_alike = |index: u32| {
+        let (size, facts) =
+            (all.requested(index as usize), context.sources.of_stack(all.stack(index as usize)));
+        // Equal, but for the last token of each row and for the precision.
+        let near = |of: u64| size.abs_diff(of) * 50 <= of;
+        let phase = matches!(facts.phase, Phase::Forward | Phase::User | Phase::NoStack | Phase::Backward);
+        phase && (near(logits) || near(logits / 2) || near(logits * 2))
+    };
+    let alike: Vec<u32> =
+        context.alive.iter().map(|&(index, _)| index).filter(|&index| is_alike(index)).collect();
     let held: u64 = alike.iter().map(|&index| all.size(index as usize)).sum();
     if !matters(held, context.peak(), 0.30, 64 << 20) {
         return Vec::new();
     }
+    let rows = context.rows_of((0..all.len() as u32).filter(|&index| is_alike(index)));
+    let saved = context.what_if().resized(&|row, size| if rows[row] { size.div_ceil(CHUNKS) } else { size });
     let title = format!(
         "Logits and the loss over them take {} ({} of the peak), in {} tensors of about {}",
         bytes(held),
@@ -67,13 +68,16 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         bytes(logits)
     );
     vec![
-        Finding::new(CODE, Severity::Warning, title)
-            .because(
-                "each is a number for every token and every class; the loss and its gradient \
-             make copies of them",
+        saved
+            .tell(
+                Finding::new(CODE, Severity::Warning, title)
+                    .because(
+                        "each is a number for every token and every class; the loss and its gradient make \
+                         copies of them",
+                    )
+                    .at(context.places(alike)),
+                "allocated peak, with each an eighth of its size",
             )
-            .at(context.places(alike))
-            .saves(held / CHUNKS * (CHUNKS - 1), Basis::Estimated, "allocated peak, in eight chunks")
             .fix(Fix::new(
                 Grade::ChangesNumerics,
                 "compute the loss in chunks of tokens, with a chunked or fused linear cross \

@@ -17,7 +17,7 @@
 
 use super::matters;
 use crate::context::Context;
-use crate::finding::{Basis, Finding, Fix, Grade, Severity, bytes, percent};
+use crate::finding::{Finding, Fix, Grade, Severity, bytes, percent};
 use crate::kinds::Kind;
 
 pub(super) const CODE: &str = "OM303";
@@ -42,8 +42,8 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
                 && context.kinds.kind(index as usize) == Kind::Temporary
         })
         .collect();
-    let saving = context.peak() - context.history.peak_without(&same).bytes;
-    if saving < size / 2 {
+    let saved = context.what_if().without(context, &same);
+    if saved.allocated < size / 2 {
         return Vec::new(); // something else is as large at another time
     }
     let place = context.place(stack, all.born(largest as usize));
@@ -53,18 +53,13 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         percent(size, context.peak()),
         place.short()
     );
-    vec![
-        Finding::new(CODE, Severity::Warning, title)
-            .at(context.places(
-                same.iter()
-                    .copied()
-                    .filter(|&index| all.alive(index as usize, context.history.peak.allocated.moment)),
-            ))
-            .saves(saving, Basis::Replayed, "allocated peak")
-            .fix(Fix::new(
-                Grade::Safe,
-                "compute it in pieces over the first dimension, or with an operation that \
-             does not write it out",
-            )),
-    ]
+    let finding = Finding::new(CODE, Severity::Warning, title).at(context.places(
+        same.iter()
+            .copied()
+            .filter(|&index| all.alive(index as usize, context.history.peak.allocated.moment)),
+    ));
+    vec![saved.tell(finding, "allocated peak").fix(Fix::new(
+        Grade::Safe,
+        "compute it in pieces over the first dimension, or with an operation that does not write it out",
+    ))]
 }

@@ -19,7 +19,7 @@
 
 use super::matters;
 use crate::context::Context;
-use crate::finding::{Basis, Finding, Fix, Grade, Severity, bytes, percent};
+use crate::finding::{Finding, Fix, Grade, Severity, bytes, percent};
 use crate::kinds::Kind;
 
 pub(super) const CODE: &str = "OM305";
@@ -35,7 +35,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     let dropped: Vec<u32> = (0..all.len() as u32)
         .filter(|&index| context.kinds.kind(index as usize) == Kind::Workspace)
         .collect();
-    let saving = context.peak() - context.history.peak_without(&dropped).bytes;
+    let saved = context.what_if().without(context, &dropped);
     let title = format!(
         "Workspaces of libraries take {} ({} of the peak)",
         bytes(held),
@@ -43,11 +43,8 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     );
     let from_convolutions =
         (alive.iter()).any(|&index| context.sources.of_stack(all.stack(index as usize)).convolution);
-    let mut finding = Finding::new(CODE, Severity::Note, title).at(context.places(alive)).saves(
-        saving,
-        Basis::Replayed,
-        "allocated peak, without any of them",
-    );
+    let finding = Finding::new(CODE, Severity::Note, title).at(context.places(alive));
+    let mut finding = saved.tell(finding, "allocated peak, without any of them");
     if from_convolutions {
         finding = finding.fix(
             Fix::new(Grade::ChangesNumerics, "let cuDNN choose by rule")

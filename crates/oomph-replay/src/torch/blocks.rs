@@ -99,6 +99,10 @@ impl Blocks {
         self.vacant.push(id);
     }
 
+    pub(super) fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
     pub(super) fn get(&self, id: BlockId) -> Option<&Block> {
         self.slots.get(id as usize)
     }

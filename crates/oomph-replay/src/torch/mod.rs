@@ -58,6 +58,7 @@ pub struct Torch {
 #[derive(Clone, Debug)]
 struct Lane {
     pool: u32,
+    stream: u32,
     small: bool,
     free: BTreeMap<Key, BlockId>,
     /// Parts of expandable segments that have no memory behind them, by address.
@@ -125,6 +126,11 @@ impl Torch {
         &self.addresses
     }
 
+    /// How many blocks there ever were at once: what the model's memory is linear in.
+    pub fn block_slots(&self) -> usize {
+        self.blocks.slots()
+    }
+
     // --- sizes ---------------------------------------------------------------------------------------------
 
     fn collects_garbage(&self) -> bool {
@@ -150,7 +156,7 @@ impl Torch {
             let lanes = &mut self.lanes;
             let first = *self.lane_pairs.entry(key).or_insert_with(|| {
                 for small in [false, true] {
-                    lanes.push(Lane { pool, small, free: BTreeMap::new(), unmapped: BTreeMap::new() });
+                    lanes.push(Lane { pool, stream, small, free: BTreeMap::new(), unmapped: BTreeMap::new() });
                 }
                 lanes.len() as u32 - 2
             });

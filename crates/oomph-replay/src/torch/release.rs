@@ -36,10 +36,13 @@ impl Torch {
         }
     }
 
+    /// The lanes of all streams, by stream.
     fn lanes_of(&self, pool: u32, small: bool) -> Vec<usize> {
-        (0..self.lanes.len())
+        let mut lanes: Vec<usize> = (0..self.lanes.len())
             .filter(|&lane| self.lanes[lane].pool == pool && self.lanes[lane].small == small)
-            .collect()
+            .collect();
+        lanes.sort_unstable_by_key(|&lane| self.lanes[lane].stream);
+        lanes
     }
 
     /// Waits for all streams and gives back every segment that is free as a whole.

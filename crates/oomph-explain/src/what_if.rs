@@ -1,0 +1,128 @@
+//! What a change would have saved: the recording replayed with it, through the allocator's model.
+
+use crate::context::Context;
+use crate::finding::{Basis, Finding, bytes};
+use crate::kinds::Kind;
+use crate::sources::Phase;
+use oomph_replay::allocator::Memory;
+use oomph_replay::conf::Conf;
+use oomph_replay::program::Change;
+use oomph_replay::replayer::{Replayed, Replayer};
+use oomph_trace::Moment;
+
+/// A device's recording, ready to be replayed with changes.
+pub struct WhatIf<'a> {
+    replayer: Replayer<'a>,
+    /// As recorded, with as much memory as it takes.
+    baseline: Replayed,
+    /// The same without the requests that were not served.
+    served: Replayed,
+}
+
+/// What a change would have saved.
+#[derive(Clone, Debug)]
+pub struct Saved {
+    /// Of the allocated peak.
+    pub allocated: u64,
+    /// Of the reserved peak.
+    pub reserved: u64,
+    /// The reserved peak with the change.
+    pub reserved_peak: u64,
+    /// The reserved peak without it.
+    pub reserved_before: u64,
+    /// Replayed, if the model reproduces the recording; otherwise an estimate.
+    pub basis: Basis,
+}
+
+impl<'a> WhatIf<'a> {
+    /// Reproduces the recording of a device.
+    pub fn of(context: &Context<'a>) -> Self {
+        let fatal = context.fatal().map(|oom| oom.moment);
+        let replayer = Replayer::quick(context.recording, context.device, context.history, fatal);
+        let baseline = replayer.quickly_under(&replayer.conf, Memory::UNLIMITED);
+        let served = if context.ooms.is_empty() {
+            baseline.clone()
+        } else {
+            let change = Change { without_ooms: true, ..Change::default() };
+            replayer.changed(&replayer.conf, Memory::UNLIMITED, change)
+        };
+        Self { replayer, baseline, served }
+    }
+
+    fn saved(&self, before: &Replayed, changed: &Replayed) -> Saved {
+        let (before, after) = (&before.usage, &changed.usage);
+        let exact = self.replayer.reproduction.differences() == 0;
+        Saved {
+            allocated: before.allocated.peak.saturating_sub(after.allocated.peak),
+            reserved: before.reserved.peak.saturating_sub(after.reserved.peak),
+            reserved_peak: after.reserved.peak,
+            reserved_before: before.reserved.peak,
+            basis: if exact { Basis::Replayed } else { Basis::Estimated },
+        }
+    }
+
+    /// With other settings, if this version of PyTorch takes them.
+    pub fn setting(&self, conf: &str) -> Option<Saved> {
+        let conf = Conf::parse(conf, self.replayer.version()).ok()?;
+        let changed = || self.replayer.quickly_under(&conf, Memory::UNLIMITED);
+        (conf != self.replayer.conf).then(|| self.saved(&self.baseline, &changed()))
+    }
+
+    fn changed(&self, change: Change) -> Saved {
+        let change = Change { without_ooms: true, ..change };
+        self.saved(&self.served, &self.replayer.changed(&self.replayer.conf, Memory::UNLIMITED, change))
+    }
+
+    /// With some allocations of another size: `size` is asked about each, by its event and its size; 0 leaves it out.
+    pub fn resized(&self, size: &dyn Fn(usize, u64) -> u64) -> Saved {
+        self.changed(Change { resize: Some(size), ..Change::default() })
+    }
+
+    /// With blocks freed earlier: (moment, allocation).
+    pub fn freed_early(&self, context: &Context, frees: impl IntoIterator<Item = (Moment, u32)>) -> Saved {
+        let all = &context.history.allocations;
+        let mut order: Vec<(u32, u32)> = (frees.into_iter())
+            .filter(|&(_, index)| all.born(index as usize) > 0)
+            .map(|(moment, index)| (moment, all.born(index as usize) - 1))
+            .collect();
+        order.sort_unstable();
+        self.changed(Change { free_early: &order, ..Change::default() })
+    }
+
+    /// With everything that grows with the batch at half its size.
+    pub fn half_batch(&self, context: &Context) -> Saved {
+        let all = &context.history.allocations;
+        let grows = |index: &u32| match context.kinds.kind(*index as usize) {
+            Kind::Activation | Kind::Input => true,
+            Kind::Temporary => {
+                let facts = context.sources.of_stack(all.stack(*index as usize));
+                facts.phase != Phase::Optimizer && !facts.multi_tensor
+            }
+            _ => false,
+        };
+        let rows = context.rows_of((0..all.len() as u32).filter(grows));
+        self.resized(&|row, size| if rows[row] { size.div_ceil(2) } else { size })
+    }
+
+    /// Without some allocations.
+    pub fn without(&self, context: &Context, dropped: &[u32]) -> Saved {
+        let rows = context.rows_of(dropped.iter().copied());
+        self.resized(&|row, size| if rows[row] { 0 } else { size })
+    }
+}
+
+impl Saved {
+    /// Puts it into a finding: the allocated peak counts, the reserved one is told.
+    pub fn tell(&self, finding: Finding, of: &'static str) -> Finding {
+        let finding = if self.reserved > 0 {
+            finding.because(format!(
+                "replayed so, the allocator reserves {} at most instead of {}",
+                bytes(self.reserved_peak),
+                bytes(self.reserved_before)
+            ))
+        } else {
+            finding
+        };
+        finding.saves(self.allocated, self.basis, of)
+    }
+}
