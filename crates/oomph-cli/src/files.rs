@@ -80,7 +80,8 @@ pub(crate) fn device<'r>(
             match ordinal {
                 Some(ordinal) if !devices.is_empty() =>
                     format!("there is no device {ordinal}; it has {}", ordinals.join(", ")),
-                _ => "there is no event and no segment in this file: recording was off, or no GPU was used".to_owned(),
+                _ => "there is no event and no segment in this file: recording was off, or no GPU was used"
+                    .to_owned(),
             }
         );
     };

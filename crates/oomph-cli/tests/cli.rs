@@ -143,14 +143,18 @@ fn lifetimes_are_packed_and_placed() {
     // Two that overlap a third, and never each other: 4 + 8, not 4 + 8 + 8.
     std::fs::write(&table, "id,lower,upper,size\na,0,10,4\nb,0,5,8\nc,5,10,8\n").unwrap();
     let (table, placed) = (table.to_str().unwrap(), placed.to_str().unwrap());
-    let output = oomph(&["pack", table, "--capacity", "12", "-o", placed, "--format", "json"]).output().unwrap();
+    let output =
+        oomph(&["pack", table, "--capacity", "12", "-o", placed, "--format", "json"]).output().unwrap();
     assert_eq!(output.status.code(), Some(0));
     let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&value["height"], &value["lower_bound"]), (&12.into(), &12.into()));
     assert_eq!((&value["fits"], &value["optimal"]), (&true.into(), &true.into()));
     let text = std::fs::read_to_string(placed).unwrap();
     assert!(text.starts_with("id,lower,upper,size,offset\na,0,10,4,"), "{text}");
-    assert_eq!(oomph(&["pack", table, "--capacity", "11", "--patience", "1"]).output().unwrap().status.code(), Some(1));
+    assert_eq!(
+        oomph(&["pack", table, "--capacity", "11", "--patience", "1"]).output().unwrap().status.code(),
+        Some(1)
+    );
     // What is there is not written over unasked, and a table that is none is refused.
     assert_eq!(oomph(&["pack", table, "-o", placed]).output().unwrap().status.code(), Some(2));
     let output = oomph(&["pack", "truth.jsonl"]).output().unwrap();
@@ -160,9 +164,12 @@ fn lifetimes_are_packed_and_placed() {
 
 #[test]
 fn a_packed_replay_needs_no_more_than_the_program_holds() {
-    let output = oomph(&["replay", "bert_var16.pickle.xz", "--allocator", "packed", "--format", "json"]).output().unwrap();
+    let output = oomph(&["replay", "bert_var16.pickle.xz", "--allocator", "packed", "--format", "json"])
+        .output()
+        .unwrap();
     let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let (height, bound) = (value["packing"]["height"].as_u64().unwrap(), value["lower_bound"].as_u64().unwrap());
+    let (height, bound) =
+        (value["packing"]["height"].as_u64().unwrap(), value["lower_bound"].as_u64().unwrap());
     assert_eq!(value["peak"]["reserved"], height);
     assert!(height >= bound && height < bound + bound / 1000, "{height} is within 0.1 % of {bound}");
 }
@@ -179,10 +186,12 @@ fn cards_are_completed_and_can_be_added() {
     let output = oomph(&["gpus", "mine", "--format", "json"]).env("OOMPH_GPUS", &path).output().unwrap();
     let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(value["gpus"][0]["memory"], 9_000_000_000u64);
-    let output = oomph(&["replay", "mlp64.pickle.xz", "--gpu", "mine"]).env("OOMPH_GPUS", &path).output().unwrap();
+    let output =
+        oomph(&["replay", "mlp64.pickle.xz", "--gpu", "mine"]).env("OOMPH_GPUS", &path).output().unwrap();
     assert_eq!(output.status.code(), Some(0));
     std::fs::write(&path, "[[gpu]]\nname = 3\n").unwrap();
-    let output = oomph(&["replay", "mlp64.pickle.xz", "--gpu", "t4"]).env("OOMPH_GPUS", &path).output().unwrap();
+    let output =
+        oomph(&["replay", "mlp64.pickle.xz", "--gpu", "t4"]).env("OOMPH_GPUS", &path).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("gpus.toml"), "the file is named");
 }

@@ -63,7 +63,11 @@ fn fragmentation_is_told_with_bytes_and_place() {
     assert_eq!((oom.outcome, oom.reason, oom.size), (Outcome::Fatal, Reason::Fragmentation, 400_000_000));
     let fragmentation = finding(&explanation, "OM401");
     // The sum of inactive blocks in segments that hold others, by Python's own reading of the file: 394,763,776 bytes.
-    assert!(fragmentation.title.contains("376 MiB of 442 MiB reserved (85 %) are holes"), "{}", fragmentation.title);
+    assert!(
+        fragmentation.title.contains("376 MiB of 442 MiB reserved (85 %) are holes"),
+        "{}",
+        fragmentation.title
+    );
     // What the GPU reserved without a limit, with PyTorch's defaults and with expandable segments.
     assert_eq!(saving(fragmentation), 864_026_624 - 492_830_720);
     assert_eq!(fragmentation.saving.as_ref().unwrap().basis, Basis::Replayed);

@@ -128,10 +128,12 @@ impl Catalogue {
         if let Some(gpu) = self.gpus.iter().find(found) {
             return Ok(gpu);
         }
-        let short = |gpu: &Gpu| plain(&gpu.name).trim_start_matches("rtx").trim_start_matches("gtx").to_owned();
+        let short =
+            |gpu: &Gpu| plain(&gpu.name).trim_start_matches("rtx").trim_start_matches("gtx").to_owned();
         let beginning: Vec<&Gpu> = (self.gpus.iter())
             .filter(|gpu| {
-                !wanted.is_empty() && (plain(&gpu.name).starts_with(&wanted) || short(gpu).starts_with(&wanted))
+                !wanted.is_empty()
+                    && (plain(&gpu.name).starts_with(&wanted) || short(gpu).starts_with(&wanted))
             })
             .collect();
         let exact: Vec<&&Gpu> = beginning.iter().filter(|gpu| short(gpu) == wanted).collect();
@@ -170,7 +172,11 @@ mod tests {
         assert!(catalogue.gpus().len() > 80);
         for gpu in catalogue.gpus() {
             assert!(gpu.usable() > 3 << 30 && gpu.usable() < gpu.memory, "{}", gpu.name);
-            assert!(gpu.sms > 0 && gpu.compute_capability.contains('.') && !gpu.source.is_empty(), "{}", gpu.name);
+            assert!(
+                gpu.sms > 0 && gpu.compute_capability.contains('.') && !gpu.source.is_empty(),
+                "{}",
+                gpu.name
+            );
             assert_eq!(catalogue.find(&gpu.name).unwrap(), gpu);
         }
     }
@@ -205,7 +211,9 @@ mod tests {
         let mut catalogue = Catalogue::built_in();
         catalogue.add_file(&path).unwrap();
         assert_eq!(catalogue.find("t4").unwrap().memory, 16_000_000_000);
-        for bad in ["[[gpu]]\nname = 3", "nonsense", &card.replace("16000000000", "1"), &card.replace("sms", "smss")] {
+        for bad in
+            ["[[gpu]]\nname = 3", "nonsense", &card.replace("16000000000", "1"), &card.replace("sms", "smss")]
+        {
             std::fs::write(&path, bad).unwrap();
             assert!(Catalogue::built_in().add_file(&path).is_err(), "{bad}");
         }

@@ -58,8 +58,14 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn finish(out: &mut impl Write, torch: Option<Torch>) -> std::io::Result<()> {
     let Some(torch) = torch else { return Ok(()) };
     let usage = torch.usage();
-    let gauges =
-        [usage.allocated, usage.reserved, usage.active, usage.requested, usage.inactive_split, usage.segments];
+    let gauges = [
+        usage.allocated,
+        usage.reserved,
+        usage.active,
+        usage.requested,
+        usage.inactive_split,
+        usage.segments,
+    ];
     write!(out, "end")?;
     for gauge in gauges {
         write!(out, " {} {}", gauge.now, gauge.peak)?;

@@ -27,7 +27,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             let mut best = f64::INFINITY;
             let mut torch = None;
             for _ in 0..ROUNDS {
-                let mut model = Torch::new(conf.clone(), version, Memory::UNLIMITED, Addresses::made_up(Order::Driver));
+                let mut model =
+                    Torch::new(conf.clone(), version, Memory::UNLIMITED, Addresses::made_up(Order::Driver));
                 let began = Instant::now();
                 program.play(&mut model, OpenBlocks::default(), &Options::default());
                 best = best.min(began.elapsed().as_secs_f64());

@@ -59,7 +59,8 @@ impl Addresses {
             addresses.given_back.entry(size).or_default().push(address);
         }
         let low = segments.iter().map(|&(address, _)| address).min().unwrap_or(START);
-        let high = segments.iter().map(|&(address, size)| address.saturating_add(size)).max().unwrap_or(START);
+        let high =
+            segments.iter().map(|&(address, size)| address.saturating_add(size)).max().unwrap_or(START);
         addresses.next = if order == Order::Up { high } else { low } / RANGE * RANGE;
         if order == Order::Up {
             addresses.next = addresses.next.wrapping_add(RANGE);

@@ -304,7 +304,12 @@ mod tests {
         alloc(&mut bfc, 300 * MIB);
         assert_eq!(bfc.usage.allocated.now, 1024 * MIB);
         bfc.free(second);
-        for (request, taken) in [(200 * MIB, 300 * MIB), (150 * MIB, 150 * MIB), (172 * MIB, 172 * MIB), (172 * MIB + 1, 300 * MIB)] {
+        for (request, taken) in [
+            (200 * MIB, 300 * MIB),
+            (150 * MIB, 150 * MIB),
+            (172 * MIB, 172 * MIB),
+            (172 * MIB + 1, 300 * MIB),
+        ] {
             let before = bfc.usage.allocated.now;
             let block = alloc(&mut bfc, request);
             assert_eq!(bfc.usage.allocated.now - before, taken, "{request}");

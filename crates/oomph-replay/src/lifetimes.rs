@@ -50,11 +50,14 @@ impl Lifetimes {
             let cells: Vec<&str> = line.split(',').map(str::trim).collect();
             let number = |column: usize| -> Result<u64, LifetimesError> {
                 let cell = cells.get(column).copied().unwrap_or_default();
-                cell.parse()
-                    .map_err(|_| LifetimesError::NotANumber { line: index + 1, value: cell.chars().take(40).collect() })
+                cell.parse().map_err(|_| LifetimesError::NotANumber {
+                    line: index + 1,
+                    value: cell.chars().take(40).collect(),
+                })
             };
             let (lower, upper, size) = (number(lower)?, number(upper)?, number(size)?);
-            let name = id.and_then(|id| cells.get(id)).map_or_else(|| index.to_string(), |cell| (*cell).to_owned());
+            let name =
+                id.and_then(|id| cells.get(id)).map_or_else(|| index.to_string(), |cell| (*cell).to_owned());
             lifetimes.names.push(name);
             lifetimes.buffers.push(Buffer { lower, upper, size });
         }

@@ -3,7 +3,7 @@
 //! What it needs is what a program needs at least, as far as the packer can tell; it is the yardstick for the others.
 
 use crate::allocator::{Allocator, FreePieces, Handle, Memory, Refusal, Request, Usage};
-use crate::packing::{Buffer, Limits, Placement, pack};
+use crate::packing::{Buffer, Limits, Placement, lower_bound, pack};
 use crate::program::{Options, Program};
 use oomph_trace::rounding::MIN_BLOCK;
 use std::time::Duration;
@@ -26,7 +26,9 @@ impl Allocator for Lifetimes {
 
     fn free(&mut self, block: Handle) {
         self.clock += 1;
-        if let Some(buffer) = self.buffers.get_mut(block.slot as usize).filter(|buffer| buffer.upper == u64::MAX) {
+        if let Some(buffer) =
+            self.buffers.get_mut(block.slot as usize).filter(|buffer| buffer.upper == u64::MAX)
+        {
             buffer.upper = self.clock;
         }
     }
@@ -70,7 +72,13 @@ pub fn pack_program(
     progress: &mut dyn FnMut(u64) -> bool,
 ) -> Placement {
     let buffers = lifetimes(program);
-    pack(&buffers, Limits { time: patience, good_enough: 0, progress })
+    let good_enough = nearly(lower_bound(&buffers));
+    pack(&buffers, Limits { time: patience, good_enough, progress })
+}
+
+/// A height that is not worth improving: within a ten-thousandth of the bound.
+pub fn nearly(lower_bound: u64) -> u64 {
+    lower_bound.saturating_add(lower_bound / 10_000)
 }
 
 /// The allocator.

@@ -5,9 +5,9 @@
 //! not take any), which private pool a request went to (the segment that its block lies in), what was there before.
 
 use crate::allocator::{Allocator, Handle, Refusal, Request};
+use crate::conf::Conf;
 use crate::torch::{ImportedBlock, ImportedSegment, Torch};
 use hashbrown::HashMap;
-use crate::conf::Conf;
 use oomph_trace::rounding::{LARGEST_SIZE, SMALL_LIMIT, SMALL_SEGMENT};
 use oomph_trace::{Action, DEFAULT_POOL, Device, History, NO_STACK, PoolId, Reserved, StackId};
 use std::collections::BTreeMap;
@@ -160,16 +160,12 @@ impl<'a> Program<'a> {
 
     /// Goes through the program with an allocator that has served what came before the first event (see
     /// [`Program::place_before`] and [`Program::import_before`]), until the end or until it cannot go on.
-    pub fn play<A: Allocator>(
-        &self,
-        allocator: &mut A,
-        mut open: OpenBlocks,
-        options: &Options,
-    ) -> Outcome {
+    pub fn play<A: Allocator>(&self, allocator: &mut A, mut open: OpenBlocks, options: &Options) -> Outcome {
         let events = &self.device.events;
         let mut outcome = Outcome::default();
         let mut pools = LivePools { changes: &self.private, next: 0, ranges: BTreeMap::new() };
-        let mut empties = self.releases.iter().filter(|release| release.asked_for).map(|release| release.row).peekable();
+        let mut empties =
+            self.releases.iter().filter(|release| release.asked_for).map(|release| release.row).peekable();
         let mut early = EarlyFrees::of(options.change.free_early);
         let stretch = if options.samples == 0 { usize::MAX } else { self.len().div_ceil(options.samples) };
         let (mut next_sample, mut sample) = (stretch.min(self.len()), Sample::default());
@@ -300,8 +296,10 @@ impl<'a> Program<'a> {
     /// Puts what was there before the first event where it was.
     pub fn import_before(&self, torch: &mut Torch) -> OpenBlocks {
         let handles = torch.import(&self.before);
-        let addresses = self.before.iter().flat_map(|segment| segment.blocks.iter().map(|block| block.address));
-        let blocks = addresses.zip(handles).filter_map(|(address, handle)| Some((address, handle?))).collect();
+        let addresses =
+            self.before.iter().flat_map(|segment| segment.blocks.iter().map(|block| block.address));
+        let blocks =
+            addresses.zip(handles).filter_map(|(address, handle)| Some((address, handle?))).collect();
         OpenBlocks { blocks }
     }
 
@@ -455,7 +453,8 @@ impl Proven {
             match events.action[row] {
                 Action::SegmentAlloc | Action::SegmentMap => {
                     let checked = checked_segment(device, row, conf);
-                    proven.allowed = proven.allowed.max(checked.map_or(0, |size| reserved.saturating_add(size)));
+                    proven.allowed =
+                        proven.allowed.max(checked.map_or(0, |size| reserved.saturating_add(size)));
                     reserved = reserved.saturating_add(size);
                     proven.reserved = proven.reserved.max(reserved);
                 }
@@ -478,7 +477,8 @@ fn checked_segment(device: &Device, row: usize, conf: &Conf) -> Option<u64> {
     if row > 0 && maps(&(row - 1)) {
         return None; // the second mapping for one request
     }
-    let request = (row + 1..events.len()).find(|at| !maps(at)).filter(|&at| events.action[at] == Action::Alloc)?;
+    let request =
+        (row + 1..events.len()).find(|at| !maps(at)).filter(|&at| events.action[at] == Action::Alloc)?;
     Some(conf.segment_size(conf.round(events.size[request].min(LARGEST_SIZE))))
 }
 

@@ -7,8 +7,8 @@ use crate::conf::Conf;
 use crate::program::{Options, Outcome, Program};
 use crate::torch::Torch;
 use crate::version::{TieBreak, Version};
-use oomph_trace::rounding::LARGEST_SIZE;
 use oomph_trace::Action;
+use oomph_trace::rounding::LARGEST_SIZE;
 
 /// How much memory a recorded program had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

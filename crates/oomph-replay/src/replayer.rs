@@ -137,9 +137,8 @@ impl<'a> Replayer<'a> {
         }
         let worlds = plausible_worlds(&reproductions);
         let best = reproductions.iter().min_by_key(|one| one.differences()).cloned();
-        let reproduction = best.unwrap_or_else(|| {
-            Reproduction::under(&program, &conf, memory.memory, Version::NEWEST)
-        });
+        let reproduction =
+            best.unwrap_or_else(|| Reproduction::under(&program, &conf, memory.memory, Version::NEWEST));
         let mut doubts = Vec::new();
         if !recording.settings.known {
             doubts.push(Doubt::SettingsUnknown);
@@ -180,7 +179,8 @@ impl<'a> Replayer<'a> {
     /// Whether a replay got as far as the recording, and past the request that the program died of.
     pub fn completes(&self, replayed: &Replayed) -> bool {
         let outcome = &replayed.outcome;
-        outcome.died.is_none() && self.fatal.is_none_or(|fatal| outcome.ooms.iter().all(|oom| oom.event != fatal))
+        outcome.died.is_none()
+            && self.fatal.is_none_or(|fatal| outcome.ooms.iter().all(|oom| oom.event != fatal))
     }
 
     /// The event that a replay did not get past.

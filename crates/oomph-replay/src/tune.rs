@@ -110,10 +110,7 @@ pub fn candidates(version: Version, limited: bool) -> Vec<&'static str> {
         "roundup_power2_divisions:16",
     ]);
     if version >= Version::new(2, 11) {
-        candidates.extend([
-            "large_segment_size_mb:64",
-            "expandable_segments:True,large_segment_size_mb:12",
-        ]);
+        candidates.extend(["large_segment_size_mb:64", "expandable_segments:True,large_segment_size_mb:12"]);
     }
     // Without a limit on the process, this one does nothing in any version.
     if limited {
@@ -174,13 +171,7 @@ pub fn tune(
     Ok(Tuning { trials, memory, lower_bound, best })
 }
 
-fn try_out(
-    replayer: &Replayer,
-    text: &str,
-    conf: &Conf,
-    memory: Option<Memory>,
-    tick: &dyn Fn(),
-) -> Trial {
+fn try_out(replayer: &Replayer, text: &str, conf: &Conf, memory: Option<Memory>, tick: &dyn Fn()) -> Trial {
     let plenty = replayer.under(conf, Memory::UNLIMITED, &crate::program::Options::default());
     tick();
     let asked = memory.map(|memory| {
@@ -205,7 +196,8 @@ pub fn least_memory(
     }
     let units = |bytes: u64| bytes.div_ceil(SEGMENT_QUANTUM);
     // Fails below `low`, completes at `high`.
-    let (mut low, mut high) = (units(replayer.lower_bound()).saturating_sub(1), units(plenty.usage.reserved.peak));
+    let (mut low, mut high) =
+        (units(replayer.lower_bound()).saturating_sub(1), units(plenty.usage.reserved.peak));
     let mut retries = plenty.usage.retries;
     while high - low > 1 {
         let middle = low + (high - low) / 2;

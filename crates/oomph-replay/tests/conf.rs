@@ -58,7 +58,9 @@ fn every_text_is_read_as_the_wheels_read_it() {
     let (mut compared, mut wrong) = (0, Vec::new());
     for case in cases() {
         for minor in 0..=15 {
-            let Some((_, theirs)) = case.outcomes.iter().rev().find(|&&(from, _)| from <= minor) else { continue };
+            let Some((_, theirs)) = case.outcomes.iter().rev().find(|&&(from, _)| from <= minor) else {
+                continue;
+            };
             let version = Version::new(2, minor);
             let ours = match Conf::parse(&case.text, version) {
                 Ok(conf) => format!("accepted {}", shown(&conf, version)),

@@ -2,8 +2,8 @@
 //! allocations under random settings, and the same programs under other settings.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
-use oomph_replay::allocator::{Allocator, Memory, Refusal};
 use oomph_replay::addresses::Addresses;
+use oomph_replay::allocator::{Allocator, Memory, Refusal};
 use oomph_replay::conf::Conf;
 use oomph_replay::program::{Options, Program};
 use oomph_replay::recorded::Reproduction;
@@ -173,7 +173,8 @@ fn other_settings_peak_as_the_gpu_measured() {
         let parsed = Conf::parse(conf, TORCH).unwrap();
         let replayed = replayer.under(&parsed, Memory::UNLIMITED, &Options::default());
         let (ours, theirs) = (replayed.usage.reserved.peak, row["reserved"].as_u64().unwrap());
-        let case = format!("{} with {conf:?}: GPU {theirs}, replay {ours}, {:?}", row["case"], replayed.doubts);
+        let case =
+            format!("{} with {conf:?}: GPU {theirs}, replay {ours}, {:?}", row["case"], replayed.doubts);
         all += 1;
         exact += u32::from(ours == theirs);
         if replayed.is_exact() {

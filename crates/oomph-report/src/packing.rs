@@ -14,8 +14,8 @@ pub struct Packing<'a> {
     pub name: &'a str,
     /// How many buffers.
     pub buffers: u64,
-    /// What first fit in order of size needs.
-    pub first_fit: u64,
+    /// What first fit in order of size needs; not worked out for very many buffers.
+    pub first_fit: Option<u64>,
     /// What best fit needs.
     pub best_fit: u64,
     /// What it should fit into.
@@ -27,13 +27,11 @@ pub struct Packing<'a> {
 }
 
 impl Packing<'_> {
-    fn rows(&self) -> [(&'static str, u64); 4] {
-        [
-            ("lower bound", self.placement.lower_bound),
-            ("first fit by size", self.first_fit),
-            ("best fit", self.best_fit),
-            ("found", self.placement.height),
-        ]
+    fn rows(&self) -> Vec<(&'static str, u64)> {
+        let mut rows = vec![("lower bound", self.placement.lower_bound)];
+        rows.extend(self.first_fit.map(|height| ("first fit by size", height)));
+        rows.extend([("best fit", self.best_fit), ("found", self.placement.height)]);
+        rows
     }
 
     fn above(&self, height: u64) -> f64 {
@@ -61,7 +59,8 @@ pub fn text(packing: &Packing) -> String {
         let _ = writeln!(out, "{}", paint(if fits { GREEN } else { RED }, verdict));
     }
     for (name, height) in packing.rows() {
-        let above = if name == "lower bound" { String::new() } else { format!("  +{:.3} %", packing.above(height)) };
+        let above =
+            if name == "lower bound" { String::new() } else { format!("  +{:.3} %", packing.above(height)) };
         let _ = writeln!(out, "  {name:<18} {:>18}{above}", grouped(height));
     }
     let proof = if packing.placement.optimal { ", which is the least possible" } else { "" };

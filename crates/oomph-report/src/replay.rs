@@ -34,7 +34,9 @@ pub struct NamedTuning<'a> {
 /// Why a number may be wrong, in a sentence.
 pub fn doubt(doubt: &Doubt) -> String {
     match doubt {
-        Doubt::SettingsUnknown => "the file has no allocator settings: PyTorch's defaults are assumed".to_owned(),
+        Doubt::SettingsUnknown => {
+            "the file has no allocator settings: PyTorch's defaults are assumed".to_owned()
+        }
         Doubt::Incomplete => "the recording is incomplete".to_owned(),
         Doubt::Contradictions(count) => format!("{} of the recording contradict it", plural(*count, "event")),
         Doubt::BlocksBefore(count) => format!(
@@ -42,10 +44,16 @@ pub fn doubt(doubt: &Doubt) -> String {
             plural(*count, "block")
         ),
         Doubt::NotReproduced(count) => {
-            format!("under the recorded settings, the model differs from the recording in {}", plural(*count, "place"))
+            format!(
+                "under the recorded settings, the model differs from the recording in {}",
+                plural(*count, "place")
+            )
         }
         Doubt::UnknownBlocks(count) => {
-            format!("{} of blocks that the recording does not know; they are passed over", plural(*count, "free"))
+            format!(
+                "{} of blocks that the recording does not know; they are passed over",
+                plural(*count, "free")
+            )
         }
         Doubt::EndsWhereItRanOut(event) => format!(
             "the recording ran out of memory at event {}; here it would not, and what the program would have \
@@ -120,7 +128,10 @@ fn verdict(answer: &Answer) -> String {
         }
         (None, None) if !answer.replayed.outcome.ooms_avoided.is_empty() => {
             let event = answer.replayed.outcome.ooms_avoided.last().copied().unwrap_or(0);
-            format!("It would get past event {}, where the recording ran out of memory", grouped(u64::from(event)))
+            format!(
+                "It would get past event {}, where the recording ran out of memory",
+                grouped(u64::from(event))
+            )
         }
         (None, None) => "It would complete".to_owned(),
     }
@@ -222,10 +233,14 @@ pub fn text(answer: &Answer, name: &str, width: usize) -> String {
     } else if let Some(least) = answer.least {
         let stalls = match least.retries {
             0 => String::new(),
-            retries => format!(", with {} ({})", plural(retries, "retry").replace("retrys", "retries"), STALLS),
+            retries => {
+                format!(", with {} ({})", plural(retries, "retry").replace("retrys", "retries"), STALLS)
+            }
         };
-        let text =
-            format!("It needs at least {} for its segments{stalls}; the CUDA context comes on top.", bytes(least.bytes));
+        let text = format!(
+            "It needs at least {} for its segments{stalls}; the CUDA context comes on top.",
+            bytes(least.bytes)
+        );
         let _ = write!(out, "\n{}", wrap(&text, width, 0, 0));
     }
     let bound = format!("No allocator can do it in less than {}.", bytes(answer.lower_bound));
@@ -275,7 +290,11 @@ fn advice(named: &NamedTuning) -> Vec<String> {
                 && less.bytes < more.bytes
             {
                 let saved = bytes(more.bytes - less.bytes);
-                gains.push(format!("it needs {} instead of {}: {saved} less", bytes(less.bytes), bytes(more.bytes)));
+                gains.push(format!(
+                    "it needs {} instead of {}: {saved} less",
+                    bytes(less.bytes),
+                    bytes(more.bytes)
+                ));
             }
             let both_fit = [0, index].iter().all(|&at| named.fits.get(at) == Some(&Some(Fit::Yes)));
             if let (Some(after), Some(before)) = (&best.asked, &recorded.asked)
@@ -596,7 +615,12 @@ pub fn tuning_json(named: &NamedTuning) -> String {
 pub fn markdown(answer: &Answer, name: &str) -> String {
     let mut out = format!("## {}\n\n", escape(name));
     let memory = room(answer.replayed.memory).map(|room| format!(", in {}", bytes(room))).unwrap_or_default();
-    let _ = writeln!(out, "Replayed with {}{memory}. **{}.**\n", escape(&allocator(answer)), escape(&verdict(answer)));
+    let _ = writeln!(
+        out,
+        "Replayed with {}{memory}. **{}.**\n",
+        escape(&allocator(answer)),
+        escape(&verdict(answer))
+    );
     let (usage, recorded) = (&answer.replayed.usage, &answer.recorded_peak);
     let _ = writeln!(out, "| | recorded | replayed |\n|---|---:|---:|");
     let _ = writeln!(

@@ -3,9 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // a test fails by panicking
 
 use oomph_trace::rounding::{MIB, SMALL_LIMIT, UNSPLIT_REMAINDER, round_size};
-use oomph_trace::{
-    Action, Block, BlockState, Device, Events, History, Recording, Segment, read_bytes,
-};
+use oomph_trace::{Action, Block, BlockState, Device, Events, History, Recording, Segment, read_bytes};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 

@@ -43,7 +43,10 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         Format::Markdown => gpus::markdown(&cards),
     })?;
     if let (None, Some(path)) = (&arguments.name, user_file()) {
-        printer.note(&format!("\nCards of your own go into {} (oomph gpus --help shows the form)", path.display()));
+        printer.note(&format!(
+            "\nCards of your own go into {} (oomph gpus --help shows the form)",
+            path.display()
+        ));
     }
     Ok(Outcome::Fine)
 }

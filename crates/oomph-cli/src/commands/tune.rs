@@ -54,12 +54,9 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
     let fatal = oomph_explain::fatal_out_of_memory(&recording, device);
     let replayer = Replayer::new(&recording, device, &history, arguments.torch, fatal);
     let bar = printer.progress("tuning");
-    let tuning = tune(
-        &replayer,
-        arguments.memory.memory(),
-        &arguments.extra,
-        &|done, of| bar.set(done as u64, of as u64),
-    );
+    let tuning = tune(&replayer, arguments.memory.memory(), &arguments.extra, &|done, of| {
+        bar.set(done as u64, of as u64)
+    });
     drop(bar);
     let tuning = files::of_file(&arguments.file, tuning)?;
     let name = arguments.file.display().to_string();

@@ -76,7 +76,9 @@ impl Conf {
 
     /// The settings that a recording was made under. Numbers that the file has win over what its text says.
     pub fn of_recording(settings: &Settings) -> Self {
-        let text = [Version::NEWEST, Version::new(2, 9)].into_iter().find_map(|v| Self::parse(&settings.conf, v).ok());
+        let text = [Version::NEWEST, Version::new(2, 9)]
+            .into_iter()
+            .find_map(|v| Self::parse(&settings.conf, v).ok());
         Self {
             max_split_size: settings.max_split_size,
             garbage_collection_threshold: settings.garbage_collection_threshold,

@@ -140,7 +140,8 @@ struct Parser {
 type Read<T> = Result<T, String>;
 
 const OUT_OF_BOUNDS: &str = "INTERNAL ASSERT FAILED: Index out of bounds in ConfigTokenizer";
-const NO_BRACKET: &str = "INTERNAL ASSERT FAILED: Expected closing bracket ']' in ConfigTokenizer but reached end of config";
+const NO_BRACKET: &str =
+    "INTERNAL ASSERT FAILED: Expected closing bracket ']' in ConfigTokenizer but reached end of config";
 
 impl Parser {
     fn is_new(&self) -> bool {
@@ -300,9 +301,9 @@ impl Parser {
         match value {
             "True" => Ok(true),
             "False" => Ok(false),
-            _ if self.is_new() => Err(format!(
-                "Expected 'True' or 'False' at index {at} in ConfigTokenizer but got '{value}'"
-            )),
+            _ if self.is_new() => {
+                Err(format!("Expected 'True' or 'False' at index {at} in ConfigTokenizer but got '{value}'"))
+            }
             _ => Err(expected_bool(spelled(key.name))),
         }
     }
@@ -382,9 +383,8 @@ impl Parser {
                 // From 2.10 on, what is above starts behind the last interval; before, on it.
                 table[(last + usize::from(self.is_new())).min(16)..].fill(divisions);
             } else {
-                let start = stoull(&interval).map_err(|error| {
-                    if self.is_new() { error } else { error.replace("stoull", "stoul") }
-                })?;
+                let start = stoull(&interval)
+                    .map_err(|error| if self.is_new() { error } else { error.replace("stoull", "stoul") })?;
                 if !start.is_power_of_two() {
                     return Err("For roundups, the intervals have to be power of 2 ".to_owned());
                 }

@@ -10,6 +10,10 @@ use super::watch::Watch;
 
 /// Nodes in the shortest search.
 const NODES_UNIT: u64 = 1000;
+/// Nodes in a search with preferences as they are: those deserve a better try.
+const PLAIN_NODES: u64 = 5000;
+/// With more items than this an exhaustive search has no hope to finish.
+const PROVABLE_ITEMS: usize = 64;
 /// How much the preferences are shuffled, in turn.
 const JITTERS: [f64; 2] = [0.2, 0.5];
 /// Coarseness of crowding when preferences are shuffled, so that the other traits get a say.
@@ -53,8 +57,11 @@ impl Restarts {
             let jitter = if round == 0 { 0.0 } else { JITTERS[round as usize % JITTERS.len()] };
             let order = self.shuffled(timeline, preference, jitter);
             // The first search of a run is the one that may prove the capacity too small.
-            effort.exhaustive = searches == 0;
-            effort.nodes = NODES_UNIT * luby(searches / PREFERENCES.len() as u64 + 1);
+            effort.exhaustive = searches == 0 && order.len() <= PROVABLE_ITEMS;
+            effort.nodes = match round {
+                0 => PLAIN_NODES,
+                _ => NODES_UNIT * luby(searches / PREFERENCES.len() as u64 + 1),
+            };
             match canonical_search::search(timeline, &order, effort) {
                 Outcome::Unknown => {}
                 settled => return settled,

@@ -167,7 +167,6 @@ fn heights_above_the_load_are_proven() {
         }
     }
     assert!(above_load > 0);
-    println!("{above_load}");
 }
 
 #[test]
@@ -188,6 +187,18 @@ fn exhaustive_search_agrees_with_brute_force() {
         assert!(matches!(search(least), Outcome::Found(offsets) if timeline.height(&offsets) == least));
         assert_eq!(search(least - 1), Outcome::Impossible);
     }
+}
+
+/// The recursion goes as deep as there are items: a chain, held together by one that spans it all.
+#[test]
+fn search_has_stack_enough() {
+    let mut buffers: Vec<Buffer> = (0..1999).map(|i| buffer(i, i + 2, 1)).collect();
+    buffers.push(buffer(0, 2001, 1));
+    let timeline = Timeline::new(&buffers);
+    let order: Vec<u32> = (0..2000).rev().collect();
+    let effort = Effort { capacity: 4, nodes: 10_000, exhaustive: false, deadline: None };
+    let outcome = canonical_search::search(&timeline, &order, effort);
+    assert!(matches!(outcome, Outcome::Found(offsets) if timeline.height(&offsets) <= 4));
 }
 
 #[test]

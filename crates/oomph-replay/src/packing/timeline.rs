@@ -40,7 +40,8 @@ pub(super) struct Timeline {
     pub moments: usize,
     /// Live bytes at every moment, saturating.
     pub load: Vec<u64>,
-    /// Whether any stacking of the items fits in 64 bits, so that plain sums cannot overflow.
+    /// Whether any stacking of the items fits in 64 bits with room to spare, so that plain sums of offsets
+    /// and sizes cannot overflow.
     pub sums_fit: bool,
 }
 
@@ -96,7 +97,7 @@ impl Timeline {
                 u64::try_from(live).unwrap_or(u64::MAX)
             })
             .collect();
-        Timeline { items, moments, load, sums_fit: total <= u128::from(u64::MAX) }
+        Timeline { items, moments, load, sums_fit: total <= u128::from(u64::MAX / 4) }
     }
 
     /// The most bytes alive at once.

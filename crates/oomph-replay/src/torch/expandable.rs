@@ -45,9 +45,7 @@ impl Torch {
 
     /// The first place, by address, where `size` bytes in a row are free, with memory behind them or not.
     fn find_expandable(&mut self, lane: u32, size: u64) -> BlockId {
-        let free = |id: BlockId| {
-            id != NONE && matches!(self.blocks[id].state, State::Free | State::Unmapped)
-        };
+        let free = |id: BlockId| id != NONE && matches!(self.blocks[id].state, State::Free | State::Unmapped);
         for &unmapped in self.lanes[lane as usize].unmapped.values() {
             let before = self.blocks[unmapped].prev;
             let start = if free(before) { before } else { unmapped };

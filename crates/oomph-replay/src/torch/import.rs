@@ -81,7 +81,8 @@ impl Torch {
         let behind = tail.filter(|&id| {
             id != NONE && {
                 let block = &self.blocks[id];
-                segment.address >= block.address && segment.address - block.address + segment.size <= block.size
+                segment.address >= block.address
+                    && segment.address - block.address + segment.size <= block.size
             }
         });
         let unmapped = match behind {

@@ -19,9 +19,7 @@ use crate::conf::Conf;
 use crate::version::{TieBreak, Version};
 use blocks::{Block, BlockId, Blocks, Key, NONE, State};
 use hashbrown::HashMap;
-use oomph_trace::rounding::{
-    LARGEST_SIZE, MIN_BLOCK, SEGMENT_QUANTUM, SMALL_LIMIT, UNSPLIT_REMAINDER,
-};
+use oomph_trace::rounding::{LARGEST_SIZE, MIN_BLOCK, SEGMENT_QUANTUM, SMALL_LIMIT, UNSPLIT_REMAINDER};
 use oomph_trace::{DEFAULT_POOL, PoolId};
 use std::collections::BTreeMap;
 
@@ -156,7 +154,13 @@ impl Torch {
             let lanes = &mut self.lanes;
             let first = *self.lane_pairs.entry(key).or_insert_with(|| {
                 for small in [false, true] {
-                    lanes.push(Lane { pool, stream, small, free: BTreeMap::new(), unmapped: BTreeMap::new() });
+                    lanes.push(Lane {
+                        pool,
+                        stream,
+                        small,
+                        free: BTreeMap::new(),
+                        unmapped: BTreeMap::new(),
+                    });
                 }
                 lanes.len() as u32 - 2
             });
@@ -259,8 +263,10 @@ impl Torch {
                     (key, chosen) = (next_key, next);
                 }
             } else {
-                (key, chosen) =
-                    candidates.by_ref().map(|(&key, &id)| (key, id)).find(|&(_, id)| !self.is_expandable(id))?;
+                (key, chosen) = candidates
+                    .by_ref()
+                    .map(|(&key, &id)| (key, id))
+                    .find(|&(_, id)| !self.is_expandable(id))?;
             }
         } else if self.version.tie_break() == TieBreak::Address
             && let Some((next_key, &next)) = candidates.next()
@@ -413,7 +419,8 @@ impl Torch {
     // --- freeing ---------------------------------------------------------------------------------------------
 
     fn is_live(&self, handle: Handle, state: State) -> bool {
-        (self.blocks.get(handle.slot)).is_some_and(|block| block.serial == handle.serial && block.state == state)
+        (self.blocks.get(handle.slot))
+            .is_some_and(|block| block.serial == handle.serial && block.state == state)
     }
 
     /// The block goes back to its pool, as one with its free neighbours.
