@@ -177,6 +177,12 @@ impl Memory {
     /// More than any program takes.
     pub const UNLIMITED: Self = Self { total: 1 << 44, free: 1 << 44, limit: None };
 
+    /// The same, within what arithmetic on it can bear.
+    pub(crate) fn clamped(self) -> Self {
+        let most = Self::UNLIMITED.free;
+        Self { total: self.total.min(most), free: self.free.min(most), limit: self.limit }
+    }
+
     /// A card with this much left for segments.
     pub fn of(free: u64) -> Self {
         Self { total: free, free, limit: None }

@@ -8,7 +8,8 @@ use crate::program::Options;
 use crate::replayer::{Doubt, Replayed, Replayer};
 use crate::tune::{Fit, LeastMemory, least_memory};
 use crate::version::Version;
-use oomph_trace::{Action, Device, History, Peaks, Recording};
+use hashbrown::HashSet;
+use oomph_trace::{Action, Device, History, Peaks, PoolId, Recording};
 
 /// Which allocator to replay under.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,7 +63,13 @@ pub enum AskError {
          torch.cuda.memory._record_memory_history(max_entries=1_000_000)"
     )]
     NoEvents,
+    /// No program is like this.
+    #[error("this recording has {0} streams and private pools; no real program does, and none is replayed")]
+    TooManyStreams(usize),
 }
+
+/// More streams, or more private pools, than any program has: each costs a look whenever memory is short.
+const MOST_STREAMS: usize = 4096;
 
 /// What happened, and what would have.
 #[derive(Clone, Debug)]
@@ -105,6 +112,13 @@ pub struct Answer {
 
 /// Refuses a device that has nothing to replay.
 pub fn replayable(device: &Device) -> Result<(), AskError> {
+    let pools: HashSet<PoolId> = (device.events.pool.iter().map(|&(_, pool)| pool))
+        .chain(device.segments.iter().map(|segment| segment.pool))
+        .collect();
+    let lanes = device.streams.len().saturating_mul(pools.len().max(1));
+    if lanes > MOST_STREAMS {
+        return Err(AskError::TooManyStreams(lanes));
+    }
     let asks = |action: &Action| matches!(action, Action::Alloc | Action::OutOfMemory);
     if device.events.action.iter().any(asks) { Ok(()) } else { Err(AskError::NoEvents) }
 }

@@ -44,12 +44,14 @@ impl Bfc {
     /// TensorFlow on a GPU with `allow_growth`: regions are taken as they are needed, and free ones are given back
     /// before giving up.
     pub fn growing(memory: Memory) -> Self {
+        let memory = memory.clamped();
         let limit = memory.limit.unwrap_or(u64::MAX).min(memory.free);
         Self { next_region: rounded(limit.min(FIRST_REGION)), ..Self::with(limit, memory) }
     }
 
     /// TensorFlow's default: all memory at once.
     pub fn preallocated(memory: Memory) -> Self {
+        let memory = memory.clamped();
         let limit = memory.limit.unwrap_or(u64::MAX).min(memory.free);
         Self { next_region: rounded(limit), ..Self::with(limit, memory) }
     }

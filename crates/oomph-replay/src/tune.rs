@@ -199,6 +199,7 @@ pub fn least_memory(
     let (mut low, mut high) =
         (units(replayer.lower_bound()).saturating_sub(1), units(plenty.usage.reserved.peak));
     let mut retries = plenty.usage.retries;
+    low = low.min(high.saturating_sub(1)); // a recording that contradicts itself may hold more than it reserves
     while high - low > 1 {
         let middle = low + (high - low) / 2;
         let replayed = replayer.quickly_under(conf, Memory::of(middle * SEGMENT_QUANTUM));

@@ -42,8 +42,10 @@ pub struct Torch {
     /// The last pair that was looked up: programs stay on a stream.
     last_pair: ((u32, u32), u32),
     pools: Vec<Pool>,
-    /// Blocks that the program has let go of and that another stream still holds, oldest first.
+    /// Blocks that the program has let go of and that another stream still holds, oldest first; among them some that are
+    /// back already.
     pending: Vec<Handle>,
+    still_pending: usize,
     addresses: Addresses,
     serial: u32,
     blocks_made: u64,
@@ -84,6 +86,7 @@ struct SegmentFacts {
 impl Torch {
     /// An allocator that has done nothing yet.
     pub fn new(conf: Conf, version: Version, memory: Memory, addresses: Addresses) -> Self {
+        let memory = memory.clamped();
         let limit = memory.limit.or_else(|| conf.limit(version, memory.total));
         let large_segment = conf.large_segment_size;
         let max_non_split_rounding = conf.max_non_split_rounding.unwrap_or(large_segment);
@@ -103,6 +106,7 @@ impl Torch {
             last_pair: ((u32::MAX, u32::MAX), 0),
             pools: vec![Pool { id: DEFAULT_POOL, releasable: true, calls: [0; 2] }],
             pending: Vec::new(),
+            still_pending: 0,
             addresses,
             serial: 0,
             blocks_made: 0,
@@ -504,14 +508,20 @@ impl Allocator for Torch {
         if self.is_live(block, State::Allocated) {
             self.usage.allocated.take(self.blocks[block.slot].size);
             self.blocks[block.slot].state = State::Pending;
+            self.still_pending += 1;
             self.pending.push(block);
         }
     }
 
     fn complete(&mut self, block: Handle) {
         if self.is_live(block, State::Pending) {
-            self.pending.retain(|&other| other != block);
+            self.still_pending -= 1;
             self.free_block(block.slot);
+            if self.pending.len() > 2 * self.still_pending + 16 {
+                let mut pending = std::mem::take(&mut self.pending);
+                pending.retain(|&other| self.is_live(other, State::Pending));
+                self.pending = pending;
+            }
         }
     }
 

@@ -47,6 +47,7 @@ impl Torch {
 
     /// Waits for all streams and gives back every segment that is free as a whole.
     pub(super) fn release_cached(&mut self) {
+        self.still_pending = 0;
         for handle in std::mem::take(&mut self.pending) {
             if self.is_live(handle, State::Pending) {
                 self.free_block(handle.slot);
