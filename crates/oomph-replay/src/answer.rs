@@ -4,7 +4,7 @@ use crate::allocator::Memory;
 use crate::bfc::Bfc;
 use crate::conf::{Conf, ConfError};
 use crate::packed::{Packed, pack_program};
-use crate::program::Options;
+use crate::program::{Death, Options};
 use crate::replayer::{Doubt, Replayed, Replayer};
 use crate::tune::{Fit, LeastMemory, least_memory};
 use crate::version::Version;
@@ -100,8 +100,8 @@ pub struct Answer {
     pub replayed: Replayed,
     /// Whether it gets to the end.
     pub fit: Fit,
-    /// The event that it did not get past.
-    pub stopped_at: Option<u32>,
+    /// The request that it did not get past.
+    pub stopped_by: Option<Death>,
     /// The least memory that it completes in, under these settings.
     pub least: Option<LeastMemory>,
     /// What no allocator can do with less than.
@@ -176,7 +176,7 @@ pub fn ask(recording: &Recording, device: &Device, question: Question) -> Result
         other_differences: reproduction.differences() - reproduction.outcome.address_mismatches,
         version,
         fit: Fit::of(&replayer, &replayed, least),
-        stopped_at: replayer.stopped_at(&replayed),
+        stopped_by: replayer.stopped_by(&replayed),
         replayed,
         least,
         lower_bound,

@@ -47,7 +47,7 @@ pub struct Outcome {
     /// Where it could not go on, although the recorded program could.
     pub died: Option<Death>,
     /// Recorded out-of-memories that happened again.
-    pub ooms: Vec<OomAgain>,
+    pub ooms: Vec<Death>,
     /// Recorded out-of-memories that did not happen.
     pub ooms_avoided: Vec<u32>,
     /// Blocks that lie elsewhere than recorded.
@@ -68,16 +68,7 @@ pub struct Outcome {
     pub timeline: Vec<Sample>,
 }
 
-/// A recorded out-of-memory that happened again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OomAgain {
-    /// The event.
-    pub event: u32,
-    /// Why.
-    pub refusal: Refusal,
-}
-
-/// The end of a program.
+/// A request that was not served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Death {
     /// The event whose request was not served.
@@ -266,7 +257,7 @@ impl<'a> Program<'a> {
                             allocator.free(block);
                             outcome.ooms_avoided.push(row as u32);
                         }
-                        Err(refusal) => outcome.ooms.push(OomAgain { event: row as u32, refusal }),
+                        Err(refusal) => outcome.ooms.push(death(row, request, refusal, allocator)),
                     }
                 }
                 _ => {}

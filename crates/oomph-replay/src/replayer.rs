@@ -3,7 +3,7 @@
 use crate::addresses::Addresses;
 use crate::allocator::{Allocator, Memory, Usage};
 use crate::conf::Conf;
-use crate::program::{Change, OpenBlocks, Options, Outcome, Program};
+use crate::program::{Change, Death, OpenBlocks, Options, Outcome, Program};
 use crate::recorded::{RecordedMemory, Reproduction, World, candidate_versions, plausible_worlds};
 use crate::torch::Torch;
 use crate::version::Version;
@@ -183,11 +183,11 @@ impl<'a> Replayer<'a> {
             && self.fatal.is_none_or(|fatal| outcome.ooms.iter().all(|oom| oom.event != fatal))
     }
 
-    /// The event that a replay did not get past.
-    pub fn stopped_at(&self, replayed: &Replayed) -> Option<u32> {
+    /// The request that a replay did not get past: one that the recorded program was served, or the one that it died of.
+    pub fn stopped_by(&self, replayed: &Replayed) -> Option<Death> {
         let outcome = &replayed.outcome;
-        let again = self.fatal.filter(|&fatal| outcome.ooms.iter().any(|oom| oom.event == fatal));
-        outcome.died.map(|death| death.event).or(again)
+        let again = outcome.ooms.iter().find(|oom| Some(oom.event) == self.fatal).copied();
+        outcome.died.or(again)
     }
 
     /// The version whose rules are followed.

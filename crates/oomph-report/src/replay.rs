@@ -115,7 +115,7 @@ fn verdict(answer: &Answer) -> String {
             bytes(least.bytes)
         );
     }
-    match (answer.replayed.outcome.died, answer.stopped_at) {
+    match (answer.replayed.outcome.died, answer.stopped_by) {
         (Some(death), _) => format!(
             "It would run out of memory at event {} of {}: {} asked for, {}",
             grouped(u64::from(death.event)),
@@ -123,9 +123,12 @@ fn verdict(answer: &Answer) -> String {
             bytes(death.size),
             reason(death.refusal)
         ),
-        (None, Some(event)) => {
-            format!("It would run out of memory at event {}, as recorded", grouped(u64::from(event)))
-        }
+        (None, Some(again)) => format!(
+            "It would run out of memory at event {}, as recorded: {} asked for, {}",
+            grouped(u64::from(again.event)),
+            bytes(again.size),
+            reason(again.refusal)
+        ),
         (None, None) if !answer.replayed.outcome.ooms_avoided.is_empty() => {
             let event = answer.replayed.outcome.ooms_avoided.last().copied().unwrap_or(0);
             format!(
@@ -211,7 +214,7 @@ pub fn text(answer: &Answer, name: &str, width: usize) -> String {
         Fit::No => RED,
     };
     let _ = writeln!(out, "{}", paint(style, wrap(&verdict(answer), width, 0, 2)));
-    if let Some(death) = answer.replayed.outcome.died.filter(|_| answer.fit == Fit::No) {
+    if let Some(death) = answer.stopped_by.filter(|_| answer.fit == Fit::No) {
         let _ = writeln!(out, "  {}", wrap(&free_pieces(&death), width, 2, 2));
     }
     let _ = writeln!(out, "\n{}", paint(BOLD, "                 recorded    replayed"));
@@ -546,7 +549,6 @@ pub fn json(answer: &Answer, name: &str) -> String {
         "conf": torch.then_some(conf),
         "torch": torch.then(|| answer.version.to_string()),
         "fits": answer.fit.key(),
-        "stopped_at": answer.stopped_at,
         "address_mismatches": answer.address_mismatches,
         "other_differences": answer.other_differences,
         "least_memory": answer.least.map(|least| least.bytes),
@@ -571,7 +573,8 @@ pub fn json(answer: &Answer, name: &str) -> String {
             json!({ "event": sample.event, "allocated": sample.allocated, "reserved": sample.reserved })
         })
         .collect();
-    let value = merged(head, replayed(&answer.replayed));
+    let mut value = merged(head, replayed(&answer.replayed));
+    value["oom"] = json!(answer.stopped_by.as_ref().map(death));
     pretty(&with_version(merged(value, json!({ "timeline": samples }))))
 }
 
