@@ -4,6 +4,7 @@ use crate::arguments::Color;
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use oomph_replay::version::Version;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
@@ -56,6 +57,16 @@ impl Printer {
     pub(crate) fn note(&mut self, message: &str) {
         if !self.quiet {
             let _ = writeln!(self.err, "{message}");
+        }
+    }
+
+    /// Says that a version is newer than what is known.
+    pub(crate) fn warn_of_version(&mut self, version: Option<Version>) {
+        if let Some(version) = version.filter(|&version| version > Version::NEWEST) {
+            let newest = Version::NEWEST;
+            self.warning(&format!(
+                "the rules of PyTorch {version} are not known; those of {newest} are followed"
+            ));
         }
     }
 

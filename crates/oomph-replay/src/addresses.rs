@@ -44,6 +44,8 @@ const START: u64 = 0x7000_0000_0000;
 const GAP: u64 = 2 << 20;
 /// What the driver takes addresses in.
 const RANGE: u64 = 32 << 20;
+/// So many ranges are looked through for room, the newest.
+const TAILS: usize = 256;
 
 impl Addresses {
     /// Made-up addresses.
@@ -125,7 +127,9 @@ impl Addresses {
             self.next = address.wrapping_add(size).wrapping_add(GAP);
             return address;
         }
-        if let Some(at) = self.tails.iter().rposition(|&(_, left)| left >= size) {
+        let newest = self.tails.len().saturating_sub(TAILS);
+        let found = self.tails[newest..].iter().rposition(|&(_, left)| left >= size);
+        if let Some(at) = found.map(|at| at + newest) {
             let (address, left) = self.tails[at];
             if left == size {
                 self.tails.remove(at);

@@ -6,7 +6,7 @@ use crate::conf::{Conf, ConfError};
 use crate::packed::{Packed, pack_program};
 use crate::program::{Death, Options};
 use crate::replayer::{Doubt, Replayed, Replayer};
-use crate::tune::{Fit, LeastMemory, least_memory};
+use crate::tune::{Fit, LeastMemory, Squeeze, least_memory};
 use crate::version::Version;
 use hashbrown::HashSet;
 use oomph_trace::{Action, Device, History, Peaks, PoolId, Recording};
@@ -69,7 +69,7 @@ pub enum AskError {
 }
 
 /// More streams, or more private pools, than any program has: each costs a look whenever memory is short.
-const MOST_STREAMS: usize = 4096;
+const MOST_STREAMS: usize = 1024;
 
 /// What happened, and what would have.
 #[derive(Clone, Debug)]
@@ -96,6 +96,8 @@ pub struct Answer {
     pub other_differences: u64,
     /// The rules that were followed.
     pub version: Version,
+    /// The rules that reproduce the recording.
+    pub recorded_version: Version,
     /// How the replay went.
     pub replayed: Replayed,
     /// Whether it gets to the end.
@@ -115,7 +117,7 @@ pub fn replayable(device: &Device) -> Result<(), AskError> {
     let pools: HashSet<PoolId> = (device.events.pool.iter().map(|&(_, pool)| pool))
         .chain(device.segments.iter().map(|segment| segment.pool))
         .collect();
-    let lanes = device.streams.len().saturating_mul(pools.len().max(1));
+    let lanes = device.streams.len() + pools.len();
     if lanes > MOST_STREAMS {
         return Err(AskError::TooManyStreams(lanes));
     }
@@ -145,9 +147,17 @@ pub fn ask(recording: &Recording, device: &Device, question: Question) -> Result
     let mut packing = None;
     let (replayed, least) = match question.model {
         Model::Torch => {
+            let squeeze = Squeeze::of(memory);
             let plenty = replayer.quickly_under(&conf, Memory::UNLIMITED);
-            let least = least_memory(&replayer, &conf, &plenty, &|| {});
-            (replayer.under(&conf, memory, &options), least)
+            let least = least_memory(&replayer, &conf, &plenty, squeeze, &|| {});
+            let mut replayed = replayer.under(&conf, memory, &options);
+            if let Some(least) = least
+                && plenty.usage.ties > 0
+                && !replayer.surely_completes(&conf, squeeze.memory(least.bytes))
+            {
+                replayed.doubts.push(Doubt::LeastMemoryHangsOnAddresses);
+            }
+            (replayed, least)
         }
         Model::Bfc => {
             let replayed = replayer.with(&mut Bfc::growing(memory), memory, &options);
@@ -175,6 +185,7 @@ pub fn ask(recording: &Recording, device: &Device, question: Question) -> Result
         address_mismatches: reproduction.outcome.address_mismatches,
         other_differences: reproduction.differences() - reproduction.outcome.address_mismatches,
         version,
+        recorded_version: reproduction.version,
         fit: Fit::of(&replayer, &replayed, least),
         stopped_by: replayer.stopped_by(&replayed),
         replayed,
@@ -198,6 +209,8 @@ impl Doubt {
             Self::EndsWhereItRanOut(_) => "ends_where_it_ran_out",
             Self::DeferredFrees(_) => "deferred_frees",
             Self::Ties { .. } => "ties",
+            Self::LeastMemoryHangsOnAddresses => "least_memory_hangs_on_addresses",
+            Self::PoolsInferred => "pools_inferred",
             Self::MemoryUncertain { .. } => "memory_uncertain",
             Self::UnroundedSizes => "unrounded_sizes",
         }

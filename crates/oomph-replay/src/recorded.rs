@@ -132,7 +132,7 @@ impl World {
     }
 
     /// All worlds of a version: several only where addresses decide.
-    fn all_of(version: Version) -> Vec<Self> {
+    pub(crate) fn all_of(version: Version) -> Vec<Self> {
         let likeliest = Self::of(version);
         if version.tie_break() != TieBreak::Address {
             return vec![likeliest];

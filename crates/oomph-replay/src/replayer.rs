@@ -7,7 +7,7 @@ use crate::program::{Change, Death, OpenBlocks, Options, Outcome, Program};
 use crate::recorded::{RecordedMemory, Reproduction, World, candidate_versions, plausible_worlds};
 use crate::torch::Torch;
 use crate::version::Version;
-use oomph_trace::{Device, History, Recording};
+use oomph_trace::{Device, History, NEVER, Recording};
 
 /// A recording that was reproduced, and can be replayed under other settings.
 #[derive(Clone, Debug)]
@@ -23,6 +23,8 @@ pub struct Replayer<'a> {
     /// The out-of-memory that the program died of, by event.
     fatal: Option<u32>,
     lower_bound: u64,
+    /// The version whose rules are followed; the recording's own unless another was asked for.
+    version: Version,
     worlds: Vec<World>,
     doubts: Vec<Doubt>,
 }
@@ -47,13 +49,19 @@ pub enum Doubt {
     /// So many frees had to wait for another stream; how long hangs on the GPU's pace.
     DeferredFrees(u64),
     /// Equal free blocks lay in different segments, and the outcome hangs on which one the driver's addresses
-    /// put first: the reserved peak lies between these.
+    /// put first. In the orders that were tried, the reserved peak was between these.
     Ties {
         /// The least.
         least: u64,
         /// The most.
         most: u64,
+        /// Whether it ended alike in all of them: at the same event, after as many retries.
+        ends_alike: bool,
     },
+    /// In another order of addresses it does not complete in its least memory.
+    LeastMemoryHangsOnAddresses,
+    /// Before 2.12 a recording does not say which private pool a request went to; it was told by other signs.
+    PoolsInferred,
     /// The recorded program was limited to something between these.
     MemoryUncertain {
         /// At least.
@@ -87,18 +95,39 @@ impl Replayed {
     }
 }
 
-fn lower_bound(device: &Device, history: &History, fatal: Option<u32>) -> u64 {
+fn lower_bound(device: &Device, history: &History, fatal: Option<u32>, deferred: bool) -> u64 {
     let all = &history.allocations;
     let last = fatal.map_or(0, |event| {
         let held: u64 = history.alive_at(event).into_iter().map(|index| all.requested(index as usize)).sum();
         held.saturating_add(device.events.size[event as usize])
     });
-    history.peak.requested.bytes.max(last)
+    // What waits for another stream is asked for no longer: an allocator in need would have waited, and had it.
+    let peak = if deferred { most_held(history) } else { history.peak.requested.bytes };
+    peak.max(last)
+}
+
+/// The most that the program asked for and had not let go of.
+fn most_held(history: &History) -> u64 {
+    let all = &history.allocations;
+    let mut changes: Vec<(u32, bool, u64)> = Vec::with_capacity(2 * all.len());
+    for index in 0..all.len() {
+        changes.push((all.born(index), true, all.requested(index)));
+        if all.freed(index) != NEVER {
+            changes.push((all.freed(index), false, all.requested(index)));
+        }
+    }
+    changes.sort_unstable(); // what is let go of at a moment goes first
+    let (mut now, mut most) = (0u64, 0u64);
+    for (_, taken, bytes) in changes {
+        now = if taken { now.saturating_add(bytes) } else { now.saturating_sub(bytes) };
+        most = most.max(now);
+    }
+    most
 }
 
 impl<'a> Replayer<'a> {
-    /// Reproduces a recording. Without a version, the rules that reproduce it best are used. `fatal` is the event at
-    /// which the program died for want of memory, if it did: what completes must get past it.
+    /// Reproduces a recording, by the rules that do it best. What is then asked is answered by the same rules, or by those of
+    /// another version. `fatal` is the event at which the program died for want of memory, if it did: what completes must get past it.
     pub fn new(
         recording: &Recording,
         device: &'a Device,
@@ -125,7 +154,7 @@ impl<'a> Replayer<'a> {
         let conf = Conf::of_recording(&recording.settings);
         let program = Program::of(device, history, &conf);
         let memory = RecordedMemory::of(&program, &conf);
-        let versions = version.map_or_else(|| candidate_versions(&program), |version| vec![version]);
+        let versions = candidate_versions(&program);
         let mut reproductions = Vec::with_capacity(versions.len());
         for version in versions {
             let reproduction = Reproduction::under(&program, &conf, memory.memory, version);
@@ -135,7 +164,7 @@ impl<'a> Replayer<'a> {
                 break;
             }
         }
-        let worlds = plausible_worlds(&reproductions);
+        let worlds = version.map_or_else(|| plausible_worlds(&reproductions), World::all_of);
         let best = reproductions.iter().min_by_key(|one| one.differences()).cloned();
         let reproduction =
             best.unwrap_or_else(|| Reproduction::under(&program, &conf, memory.memory, Version::NEWEST));
@@ -157,8 +186,9 @@ impl<'a> Replayer<'a> {
             doubts.push(Doubt::UnknownBlocks(unknown));
         }
         let conf_text = recording.settings.conf.clone();
-        let lower_bound = lower_bound(device, history, fatal);
-        Self { program, conf, memory, reproduction, conf_text, fatal, lower_bound, worlds, doubts }
+        let lower_bound = lower_bound(device, history, fatal, reproduction.outcome.deferred_frees > 0);
+        let version = version.unwrap_or(reproduction.version);
+        Self { program, conf, memory, reproduction, conf_text, fatal, lower_bound, version, worlds, doubts }
     }
 
     /// The program.
@@ -192,46 +222,69 @@ impl<'a> Replayer<'a> {
 
     /// The version whose rules are followed.
     pub fn version(&self) -> Version {
-        self.reproduction.version
+        self.version
     }
 
     /// Replays under PyTorch's allocator with these settings, in every world that agrees with the recording.
     pub fn under(&self, conf: &Conf, memory: Memory, options: &Options) -> Replayed {
-        let mut first: Option<Replayed> = None;
-        let (mut least, mut most) = (u64::MAX, 0);
-        for &world in &self.worlds {
-            let replayed = self.in_world(conf, memory, world, options);
-            let reserved = replayed.usage.reserved.peak;
-            let ties = replayed.usage.ties;
-            (least, most) = (least.min(reserved), most.max(reserved));
-            first.get_or_insert(replayed);
-            let one_version = self.worlds.iter().all(|other| other.version == world.version);
-            if ties == 0 && one_version {
-                break; // no address decided about anything
-            }
+        let mut replayed = self.in_world(conf, memory, self.likeliest(), options);
+        if self.is_recorded(conf, memory, options) {
+            return replayed;
         }
-        let mut replayed =
-            first.unwrap_or_else(|| self.in_world(conf, memory, World::of(Version::NEWEST), options));
-        if least < most {
-            replayed.doubts.push(Doubt::Ties { least, most });
+        let one_version = self.worlds.iter().all(|world| world.version == self.version);
+        if one_version && replayed.usage.ties == 0 {
+            return replayed; // no address decided about anything
+        }
+        let end = |one: &Replayed| (self.stopped_by(one).map(|death| death.event), one.usage.retries);
+        let reserved = replayed.usage.reserved.peak;
+        let (mut least, mut most, mut ends_alike) = (reserved, reserved, true);
+        for &world in self.worlds.iter().skip(1) {
+            let other = self.in_world(conf, memory, world, options);
+            least = least.min(other.usage.reserved.peak);
+            most = most.max(other.usage.reserved.peak);
+            ends_alike &= end(&other) == end(&replayed);
+        }
+        if least < most || !ends_alike {
+            replayed.doubts.push(Doubt::Ties { least, most, ends_alike });
         }
         replayed
     }
 
-    /// The same in one world only: for comparing many settings.
+    /// The same in the likeliest world only: for comparing many settings.
     pub fn quickly_under(&self, conf: &Conf, memory: Memory) -> Replayed {
-        let world = self.worlds.first().copied().unwrap_or(World::of(Version::NEWEST));
-        self.in_world(conf, memory, world, &Options::default())
+        self.in_world(conf, memory, self.likeliest(), &Options::default())
     }
 
     /// The same with a change to the program.
     pub fn changed(&self, conf: &Conf, memory: Memory, change: Change) -> Replayed {
-        let world = self.worlds.first().copied().unwrap_or(World::of(Version::NEWEST));
-        self.in_world(conf, memory, world, &Options { change, ..Options::default() })
+        self.in_world(conf, memory, self.likeliest(), &Options { change, ..Options::default() })
+    }
+
+    /// Whether it completes with these settings in this memory in every world.
+    pub fn surely_completes(&self, conf: &Conf, memory: Memory) -> bool {
+        let replay = |world: &World| self.in_world(conf, memory, *world, &Options::default());
+        self.worlds.iter().all(|world| self.completes(&replay(world)))
+    }
+
+    fn likeliest(&self) -> World {
+        self.worlds.first().copied().unwrap_or(World::of(self.version))
+    }
+
+    /// Whether this is what was recorded, in memory that makes no difference: then every address is known.
+    fn is_recorded(&self, conf: &Conf, memory: Memory, options: &Options) -> bool {
+        let as_much = || {
+            let limit = memory.limit.unwrap_or(u64::MAX);
+            let proven = self.program.proven;
+            !self.memory.ran_short() && memory.free >= proven.reserved && limit >= proven.allowed
+        };
+        *conf == self.conf
+            && self.version.tie_break() == self.reproduction.version.tie_break()
+            && options.change.is_none()
+            && (memory == self.memory.memory || as_much())
     }
 
     fn in_world(&self, conf: &Conf, memory: Memory, world: World, options: &Options) -> Replayed {
-        let as_recorded = *conf == self.conf;
+        let as_recorded = self.is_recorded(conf, memory, options);
         let (segments, maps) = self.program.segment_addresses();
         let addresses = if as_recorded {
             Addresses::recorded(segments, maps)
@@ -240,8 +293,7 @@ impl<'a> Replayer<'a> {
         };
         let mut torch = Torch::new(conf.clone(), world.version, memory, addresses);
         let room = memory.limit.unwrap_or(u64::MAX).min(memory.free);
-        let takes_over = as_recorded && self.program.reserved_before() <= room;
-        let open = if takes_over {
+        let open = if *conf == self.conf && self.program.reserved_before() <= room {
             Ok(self.program.import_before(&mut torch))
         } else {
             self.program.place_before(&mut torch)
@@ -252,8 +304,11 @@ impl<'a> Replayer<'a> {
         };
         let mut doubts = self.doubts.clone();
         let before = self.program.blocks_before();
-        if !takes_over && before > 0 {
+        if !as_recorded && before > 0 {
             doubts.push(Doubt::BlocksBefore(before));
+        }
+        if !as_recorded && self.program.infers_pools() {
+            doubts.push(Doubt::PoolsInferred);
         }
         self.doubt_outcome(&outcome, as_recorded, &mut doubts);
         if memory == self.memory.memory

@@ -119,6 +119,41 @@ pub fn candidates(version: Version, limited: bool) -> Vec<&'static str> {
     candidates
 }
 
+/// Keys that decide where blocks go; others of the recorded settings are kept whatever is tried.
+const TRIED: [&str; 6] = [
+    "expandable_segments",
+    "max_split_size_mb",
+    "max_non_split_rounding_mb",
+    "roundup_power2_divisions",
+    "large_segment_size_mb",
+    "garbage_collection_threshold",
+];
+
+/// A candidate laid over the recorded settings.
+fn overlay(recorded: &str, candidate: &str) -> String {
+    let (mut items, mut depth) = (vec![String::new()], 0);
+    for c in recorded.chars().filter(|c| !c.is_whitespace()) {
+        match c {
+            '[' => depth += 1,
+            ']' => depth -= 1,
+            ',' if depth == 0 => {
+                items.push(String::new());
+                continue;
+            }
+            _ => {}
+        }
+        if let Some(item) = items.last_mut() {
+            item.push(c);
+        }
+    }
+    let kept = items.into_iter().filter(|item| {
+        let key = item.split(':').next().unwrap_or_default();
+        !item.is_empty() && !TRIED.contains(&key)
+    });
+    let tried = (!candidate.is_empty()).then(|| candidate.to_owned());
+    kept.chain(tried).collect::<Vec<_>>().join(",")
+}
+
 /// Tries settings. `extra` ones are the user's own. `progress` hears how many of how many replays are done.
 pub fn tune(
     replayer: &Replayer,
@@ -129,8 +164,11 @@ pub fn tune(
     let (version, lower_bound) = (replayer.version(), replayer.lower_bound());
     let memory = memory.or_else(|| replayer.memory.ran_short().then_some(replayer.memory.memory));
     let limited = memory.is_some_and(|memory| memory.limit.is_some());
-    let mut settings = vec![(replayer.conf_text().to_owned(), replayer.conf.clone())];
-    let texts = candidates(version, limited).into_iter().map(str::to_owned).chain(extra.iter().cloned());
+    let squeeze = memory.map_or(Squeeze::Device, Squeeze::of);
+    let recorded = replayer.conf_text();
+    let mut settings = vec![(recorded.to_owned(), replayer.conf.clone())];
+    let candidates = candidates(version, limited).into_iter().map(|text| overlay(recorded, text));
+    let texts = candidates.chain(extra.iter().cloned());
     for text in texts {
         let conf = Conf::parse(&text, version)?;
         if settings.iter().all(|(_, known)| *known != conf) {
@@ -153,7 +191,7 @@ pub fn tune(
                 loop {
                     let index = next.fetch_add(1, Ordering::Relaxed);
                     let Some((text, conf)) = settings.get(index) else { break };
-                    let trial = try_out(replayer, text, conf, memory, &tick);
+                    let trial = try_out(replayer, text, conf, memory, squeeze, &tick);
                     if let Ok(mut trials) = trials.lock() {
                         trials.push((index, trial));
                     }
@@ -168,10 +206,25 @@ pub fn tune(
         first.recorded = true;
     }
     let best = best(replayer, &trials);
+    for index in [0, best.unwrap_or(0)] {
+        let (Some(trial), Some((_, conf))) = (trials.get_mut(index), settings.get(index)) else { continue };
+        let hangs = trial.plenty.usage.ties > 0
+            && trial.least.is_some_and(|least| !replayer.surely_completes(conf, squeeze.memory(least.bytes)));
+        if hangs && !trial.plenty.doubts.contains(&Doubt::LeastMemoryHangsOnAddresses) {
+            trial.plenty.doubts.push(Doubt::LeastMemoryHangsOnAddresses);
+        }
+    }
     Ok(Tuning { trials, memory, lower_bound, best })
 }
 
-fn try_out(replayer: &Replayer, text: &str, conf: &Conf, memory: Option<Memory>, tick: &dyn Fn()) -> Trial {
+fn try_out(
+    replayer: &Replayer,
+    text: &str,
+    conf: &Conf,
+    memory: Option<Memory>,
+    squeeze: Squeeze,
+    tick: &dyn Fn(),
+) -> Trial {
     let plenty = replayer.under(conf, Memory::UNLIMITED, &crate::program::Options::default());
     tick();
     let asked = memory.map(|memory| {
@@ -179,9 +232,37 @@ fn try_out(replayer: &Replayer, text: &str, conf: &Conf, memory: Option<Memory>,
         tick();
         replayed
     });
-    let least = least_memory(replayer, conf, &plenty, tick);
+    let least = least_memory(replayer, conf, &plenty, squeeze, tick);
     Trial { conf: text.to_owned(), recorded: false, plenty, asked, least }
 }
+
+/// What is made less and less: the card's memory, or a limit on the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Squeeze {
+    /// The card's memory.
+    Device,
+    /// A limit on the process.
+    Limit,
+}
+
+impl Squeeze {
+    /// What memory is short of: a limit, if that is all there is.
+    pub fn of(memory: Memory) -> Self {
+        let only_a_limit = memory.limit.is_some() && memory.free >= Memory::UNLIMITED.free;
+        if only_a_limit { Self::Limit } else { Self::Device }
+    }
+
+    /// So much of it.
+    pub fn memory(self, bytes: u64) -> Memory {
+        match self {
+            Self::Device => Memory::of(bytes),
+            Self::Limit => Memory { limit: Some(bytes), ..Memory::UNLIMITED },
+        }
+    }
+}
+
+/// How often what should suffice is doubled before it is given up: a setting may leave a part of the memory unused.
+const DOUBLINGS: u32 = 6;
 
 /// Bisects down to the size that the device hands out in. Success need not be monotone in memory; what is returned
 /// completes, and a step less does not.
@@ -189,28 +270,33 @@ pub fn least_memory(
     replayer: &Replayer,
     conf: &Conf,
     plenty: &Replayed,
+    squeeze: Squeeze,
     tick: &dyn Fn(),
 ) -> Option<LeastMemory> {
     if !replayer.completes(plenty) {
         return None;
     }
     let units = |bytes: u64| bytes.div_ceil(SEGMENT_QUANTUM);
+    // The retries in so much memory, if it completes.
+    let in_units = |units: u64| {
+        let replayed = replayer.quickly_under(conf, squeeze.memory(units.saturating_mul(SEGMENT_QUANTUM)));
+        tick();
+        replayer.completes(&replayed).then_some(replayed.usage.retries)
+    };
+    let enough = units(plenty.usage.reserved.peak.max(replayer.lower_bound()));
+    let (mut high, mut retries) =
+        (0..=DOUBLINGS).find_map(|times| Some((enough << times, in_units(enough << times)?)))?;
     // Fails below `low`, completes at `high`.
-    let (mut low, mut high) =
-        (units(replayer.lower_bound()).saturating_sub(1), units(plenty.usage.reserved.peak));
-    let mut retries = plenty.usage.retries;
-    low = low.min(high.saturating_sub(1)); // a recording that contradicts itself may hold more than it reserves
+    let mut low = if high > enough { high / 2 } else { units(replayer.lower_bound()).saturating_sub(1) };
+    low = low.min(high.saturating_sub(1));
     while high - low > 1 {
         let middle = low + (high - low) / 2;
-        let replayed = replayer.quickly_under(conf, Memory::of(middle * SEGMENT_QUANTUM));
-        tick();
-        if replayer.completes(&replayed) {
-            (high, retries) = (middle, replayed.usage.retries);
-        } else {
-            low = middle;
+        match in_units(middle) {
+            Some(found) => (high, retries) = (middle, found),
+            None => low = middle,
         }
     }
-    Some(LeastMemory { bytes: high * SEGMENT_QUANTUM, step: SEGMENT_QUANTUM, retries })
+    Some(LeastMemory { bytes: high.saturating_mul(SEGMENT_QUANTUM), step: SEGMENT_QUANTUM, retries })
 }
 
 /// The better of two: it fits, it stalls less often, it needs less.
@@ -229,14 +315,15 @@ fn best(replayer: &Replayer, trials: &[Trial]) -> Option<usize> {
     }
     let merits: Vec<_> = trials.iter().map(|trial| merit(replayer, trial)).collect();
     let &(fit, stalls, least) = merits.iter().min()?;
-    // Settings are tried in the order of how well they are proven: the first that is nearly as good as the best.
+    // Settings are tried in the order of how well they are proven: the first that does, or nearly as good as the best.
+    let does = first.asked.is_some() && fit == Fit::Yes;
     let nearly = |bytes: u64| bytes as f64 <= (1.0 + WORTHWHILE) * least as f64;
-    let index = merits.iter().position(|m| (m.0, m.1) == (fit, stalls) && nearly(m.2))?;
+    let index = merits.iter().position(|m| (m.0, m.1) == (fit, stalls) && (does || nearly(m.2)))?;
     let found = merits[index];
     if index == 0 || found.0 == Fit::No {
         return None; // as good as any, or none fits
     }
-    let fits_at_last = found.0 < recorded.0;
+    let fits_at_last = found.0 == Fit::Yes && recorded.0 != Fit::Yes;
     let stalls_less = found.0 == recorded.0 && found.1 < recorded.1;
     let needs_less = (found.2 as f64) < (1.0 - WORTHWHILE) * recorded.2 as f64;
     (fits_at_last || stalls_less || needs_less).then_some(index)
@@ -260,5 +347,21 @@ impl Tuning {
         let more = trial.asked.iter().flat_map(|asked| &asked.doubts);
         doubts.extend(more.filter(|doubt| matches!(doubt, Doubt::MemoryUncertain { .. })).cloned());
         doubts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn candidates_keep_what_they_do_not_try() {
+        let recorded = "per_process_memory_fraction:0.5, roundup_power2_divisions:[256:1,>:4],pinned_use_background_threads:True";
+        assert_eq!(
+            overlay(recorded, "expandable_segments:True"),
+            "per_process_memory_fraction:0.5,pinned_use_background_threads:True,expandable_segments:True"
+        );
+        assert_eq!(overlay("max_split_size_mb:64", ""), "");
+        assert_eq!(overlay("", "max_split_size_mb:64"), "max_split_size_mb:64");
     }
 }

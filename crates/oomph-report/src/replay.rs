@@ -38,7 +38,9 @@ pub fn doubt(doubt: &Doubt) -> String {
             "the file has no allocator settings: PyTorch's defaults are assumed".to_owned()
         }
         Doubt::Incomplete => "the recording is incomplete".to_owned(),
-        Doubt::Contradictions(count) => format!("{} of the recording contradict it", plural(*count, "event")),
+        Doubt::Contradictions(count) => {
+            format!("the recording contradicts itself in {}", plural(*count, "event"))
+        }
         Doubt::BlocksBefore(count) => format!(
             "{} were there before the recording began: they are replayed as if allocated first, by address",
             plural(*count, "block")
@@ -63,12 +65,21 @@ pub fn doubt(doubt: &Doubt) -> String {
         Doubt::DeferredFrees(count) => {
             format!("{} waited for another stream, for as long as recorded", plural(*count, "free"))
         }
-        Doubt::Ties { least, most } => format!(
-            "equal free blocks in different segments: the driver's addresses decide, the reserved peak lies \
-             between {} and {}",
+        Doubt::Ties { least, most, ends_alike } => format!(
+            "equal free blocks in different segments: the driver's addresses decide; in the orders that were tried, \
+             the reserved peak was between {} and {}{}",
             bytes(*least),
-            bytes(*most)
+            bytes(*most),
+            if *ends_alike { "" } else { ", and it did not end alike" }
         ),
+        Doubt::LeastMemoryHangsOnAddresses => {
+            "in another order of the driver's addresses it does not complete in its least memory".to_owned()
+        }
+        Doubt::PoolsInferred => {
+            "which private pool a request went to is not in the recording; it was told by the \
+                                 segments at the end and by the lines that allocate"
+                .to_owned()
+        }
         Doubt::MemoryUncertain { at_least, below } => format!(
             "how much memory the recorded program had is not in the file: at least {}, less than {}",
             bytes(*at_least),
@@ -109,6 +120,10 @@ fn allocator(answer: &Answer) -> String {
 
 /// What would have become of the program.
 fn verdict(answer: &Answer) -> String {
+    if let (Some((height, ..)), Fit::No) = (answer.packing, answer.fit) {
+        let room = room(answer.replayed.memory).unwrap_or(0);
+        return format!("The packing that was found needs {}, and there is {}", bytes(height), bytes(room));
+    }
     if let (Fit::Maybe, Some(least)) = (answer.fit, answer.least) {
         return format!(
             "It needs {}, and how much the recorded program had is not known: say it with --limit or --memory",
@@ -154,7 +169,7 @@ fn how_sure(answer: &Answer) -> String {
     match answer.replayed.usage.ties {
         0 => format!("Exact: {proof}."),
         ties => format!(
-            "Exact: {proof}; {} between equal blocks made no difference, whichever way the addresses fall.",
+            "Exact: {proof}; {} between equal blocks made no difference in the orders of addresses that were tried.",
             plural(ties, "choice")
         ),
     }
@@ -214,7 +229,7 @@ pub fn text(answer: &Answer, name: &str, width: usize) -> String {
         Fit::No => RED,
     };
     let _ = writeln!(out, "{}", paint(style, wrap(&verdict(answer), width, 0, 2)));
-    if let Some(death) = answer.stopped_by.filter(|_| answer.fit == Fit::No) {
+    if let Some(death) = answer.stopped_by.filter(|_| answer.fit == Fit::No && answer.packing.is_none()) {
         let _ = writeln!(out, "  {}", wrap(&free_pieces(&death), width, 2, 2));
     }
     let _ = writeln!(out, "\n{}", paint(BOLD, "                 recorded    replayed"));
@@ -223,7 +238,7 @@ pub fn text(answer: &Answer, name: &str, width: usize) -> String {
         ("peak allocated", recorded.allocated.bytes, usage.allocated.peak),
         ("peak reserved", recorded.reserved.bytes, usage.reserved.peak),
     ] {
-        let change = after as i64 - before as i64;
+        let change = i64::try_from(i128::from(after) - i128::from(before)).unwrap_or(i64::MAX);
         let change = if change == 0 { String::new() } else { format!("    {}", signed(change)) };
         let _ = writeln!(out, "  {name:<14} {:>9}   {:>9}{change}", bytes(before), bytes(after));
     }
@@ -254,9 +269,22 @@ pub fn text(answer: &Answer, name: &str, width: usize) -> String {
     for one in &answer.replayed.doubts {
         let _ = writeln!(out, "  - {}", wrap(&doubt(one), width, 4, 4));
     }
-    let next = format!("oomph tune {}", quoted(name));
-    let _ = writeln!(out, "\n{} {}", paint(BOLD, "Next:"), paint(CYAN, next));
+    if name != "-" {
+        let next = match answer.question.model {
+            Model::Torch => format!("oomph tune {}{}", quoted(name), asked_memory(answer.question.memory)),
+            Model::Bfc | Model::Packed => format!("oomph replay {}", quoted(name)),
+        };
+        let _ = writeln!(out, "\n{} {}", paint(BOLD, "Next:"), paint(CYAN, next));
+    }
     out
+}
+
+/// The arguments that ask about as much memory again.
+fn asked_memory(memory: Option<Memory>) -> String {
+    let Some(memory) = memory else { return String::new() };
+    let free = (memory.free < Memory::UNLIMITED.free).then(|| format!(" --memory {}", memory.free));
+    let limit = memory.limit.map(|limit| format!(" --limit {limit}"));
+    free.unwrap_or_default() + &limit.unwrap_or_default()
 }
 
 const STALLS: &str = "each waits for the device";
@@ -285,7 +313,10 @@ fn advice(named: &NamedTuning) -> Vec<String> {
                     gains.push("it fits, where the recorded settings do not".to_owned());
                 }
                 (Some(Fit::No), Some(Fit::Maybe)) => {
-                    gains.push("it may fit, where the recorded settings do not".to_owned());
+                    gains.push(
+                        "it may fit: how much memory there was is not known (--limit or --memory say it)"
+                            .to_owned(),
+                    );
                 }
                 _ => {}
             }
@@ -473,11 +504,13 @@ pub fn tuning_text(named: &NamedTuning, width: usize) -> String {
             let _ = writeln!(out, "  - {}", wrap(&doubt(one), width, 4, 4));
         }
     }
-    let next = match tuning.best_trial() {
-        Some(best) => format!("oomph replay {} --conf {}", quoted(named.name), quoted(&best.conf)),
-        None => format!("oomph explain {}", quoted(named.name)),
-    };
-    let _ = writeln!(out, "\n{} {}", paint(BOLD, "Next:"), paint(CYAN, next));
+    if named.name != "-" {
+        let next = match tuning.best_trial() {
+            Some(best) => format!("oomph replay {} --conf {}", quoted(named.name), quoted(&best.conf)),
+            None => format!("oomph explain {}", quoted(named.name)),
+        };
+        let _ = writeln!(out, "\n{} {}", paint(BOLD, "Next:"), paint(CYAN, next));
+    }
     out
 }
 
@@ -506,7 +539,7 @@ fn death(death: &Death) -> Value {
 fn replayed(replayed: &Replayed) -> Value {
     let usage = &replayed.usage;
     let range = replayed.doubts.iter().find_map(|doubt| match doubt {
-        Doubt::Ties { least, most } => Some(json!({ "least": least, "most": most })),
+        Doubt::Ties { least, most, .. } => Some(json!({ "least": least, "most": most })),
         _ => None,
     });
     json!({
@@ -559,6 +592,7 @@ pub fn json(answer: &Answer, name: &str) -> String {
         })),
         "recorded": {
             "conf": answer.recorded_conf,
+            "torch": answer.recorded_version.to_string(),
             "peak": {
                 "requested": recorded.requested.bytes,
                 "allocated": recorded.allocated.bytes,
@@ -628,13 +662,14 @@ pub fn markdown(answer: &Answer, name: &str) -> String {
     let _ = writeln!(out, "| | recorded | replayed |\n|---|---:|---:|");
     let _ = writeln!(
         out,
-        "| peak allocated | {} | {} |\n| peak reserved | {} | {} |\n| retries | {} | {} |",
+        "| peak allocated | {} | {} |\n| peak reserved | {} | {} |\n| retries | {} | {} |\n| no allocator needs less than | | {} |",
         bytes(recorded.allocated.bytes),
         bytes(usage.allocated.peak),
         bytes(recorded.reserved.bytes),
         bytes(usage.reserved.peak),
         answer.recorded_retries,
-        usage.retries
+        usage.retries,
+        bytes(answer.lower_bound)
     );
     if let Some(least) = answer.least {
         let _ = writeln!(out, "| least memory | | {} |", bytes(least.bytes));

@@ -20,7 +20,7 @@ use std::time::Duration;
 ///
 /// Without --conf, --memory or --gpu it replays what was recorded, which proves the model on your recording.
 ///
-/// Exits with 1 if the program would run out of memory.
+/// Exits with 1 if the program would run out of memory, or if that is not known.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  oomph replay snapshot.pickle\n  oomph replay snapshot.pickle --conf expandable_segments:True\n  oomph replay snapshot.pickle --gpu t4\n  oomph replay snapshot.pickle --conf max_split_size_mb:128 --memory 15GiB --torch 2.13\n  oomph replay snapshot.pickle --allocator packed"
@@ -70,6 +70,7 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
     if model != Model::Torch && (arguments.conf.is_some() || arguments.torch.is_some()) {
         anyhow::bail!("--conf and --torch are for PyTorch's allocator; leave --allocator out");
     }
+    printer.warn_of_version(arguments.torch);
     let recording = files::read(&arguments.file, printer)?;
     let device = files::device(&recording, &arguments.file, arguments.device, printer)?;
     let question = Question {

@@ -21,7 +21,7 @@ use std::path::PathBuf;
 ///
 /// With --memory or --gpu, the best is the one that fits, stalls least, and needs least.
 ///
-/// Exits with 1 if no setting fits.
+/// Exits with 1 if no setting fits, or if that is not known.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  oomph tune snapshot.pickle\n  oomph tune snapshot.pickle --gpu t4\n  oomph tune snapshot.pickle --memory 11GiB --try max_split_size_mb:96"
@@ -47,6 +47,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> {
+    printer.warn_of_version(arguments.torch);
     let recording = files::read(&arguments.file, printer)?;
     let device = files::device(&recording, &arguments.file, arguments.device, printer)?;
     files::of_file(&arguments.file, replayable(device))?;
@@ -73,6 +74,6 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         Format::Json => replay::tuning_json(&named),
         Format::Markdown => replay::tuning_markdown(&named),
     })?;
-    let nothing_fits = named.fits.iter().all(|fit| *fit == Some(Fit::No));
-    Ok(if nothing_fits { Outcome::Findings } else { Outcome::Fine })
+    let chosen = named.fits.get(tuning.best.unwrap_or(0)).copied().flatten();
+    Ok(if chosen.is_none_or(|fit| fit == Fit::Yes) { Outcome::Fine } else { Outcome::Findings })
 }

@@ -16,7 +16,7 @@
 //!
 //! When memory ran out: free bytes in segments that also hold live blocks, measured at that moment. Otherwise: what was
 //! reserved at most, less what was allocated at most (and less what other streams and private pools hold). The saving is
-//! replayed: what the best of a few settings reserves at most, through a model of the allocator that is exact to the byte. On
+//! replayed: what the best of a few settings reserves at most with room to spare (`oomph tune` says what each needs at least), through a model of the allocator that is exact to the byte. On
 //! an H200, expandable segments gave back what this says for a BERT with sequences of many lengths, to the byte.
 
 use super::matters;
@@ -137,7 +137,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
                     bytes(saved.reserved_peak),
                     bytes(saved.reserved_before)
                 ))
-                .saves(saved.reserved, saved.basis, "reserved peak")
+                .saves(saved.reserved, saved.basis, "reserved peak, with room to spare")
                 .fix(
                     Fix::new(Grade::Safe, "change the allocator's setting, before Python starts")
                         .code(format!("export PYTORCH_CUDA_ALLOC_CONF={conf}")),

@@ -6,7 +6,7 @@ use crate::allocator::Refusal;
 use oomph_trace::rounding::SMALL_SEGMENT;
 
 impl Torch {
-    fn page(&self, lane: u32) -> u64 {
+    pub(super) fn page(&self, lane: u32) -> u64 {
         if self.lanes[lane as usize].small { SMALL_SEGMENT } else { self.conf.large_segment_size }
     }
 
@@ -16,8 +16,8 @@ impl Torch {
     }
 
     /// Makes a free block of at least `size` by mapping pages, or fails; what was mapped stays.
-    pub(super) fn expand(&mut self, lane: u32, size: u64) -> Option<BlockId> {
-        let refused = Refusal::Device { segment: size };
+    pub(super) fn expand(&mut self, lane: u32, size: u64, segment: u64) -> Option<BlockId> {
+        let refused = Refusal::Device { segment };
         if size > self.range_of_segment(self.page(lane)) {
             self.last_refusal = refused;
             return None;

@@ -74,8 +74,7 @@ impl Torch {
         segment: &ImportedSegment,
         last_range: &mut Option<(u32, BlockId)>,
     ) -> Option<BlockId> {
-        let page =
-            if segment.small { oomph_trace::rounding::SMALL_SEGMENT } else { self.conf.large_segment_size };
+        let page = self.page(lane);
         // The range that goes on behind the last piece, if this piece lies in it.
         let tail = last_range.filter(|&(of, _)| of == lane).map(|(_, last)| self.blocks[last].next);
         let behind = tail.filter(|&id| {

@@ -39,6 +39,8 @@ pub struct Torch {
     vacant_segments: Vec<u32>,
     lanes: Vec<Lane>,
     lane_pairs: HashMap<(u32, u32), u32>,
+    /// Free blocks of all lanes that could be given back.
+    releasable: usize,
     /// The last pair that was looked up: programs stay on a stream.
     last_pair: ((u32, u32), u32),
     pools: Vec<Pool>,
@@ -61,6 +63,8 @@ struct Lane {
     stream: u32,
     small: bool,
     free: BTreeMap<Key, BlockId>,
+    /// How many of them could be given back, in whole or in part: segments of their own, and pieces of expandable ones.
+    releasable: usize,
     /// Parts of expandable segments that have no memory behind them, by address.
     unmapped: BTreeMap<u64, BlockId>,
 }
@@ -87,6 +91,7 @@ impl Torch {
     /// An allocator that has done nothing yet.
     pub fn new(conf: Conf, version: Version, memory: Memory, addresses: Addresses) -> Self {
         let memory = memory.clamped();
+        let conf = Conf { large_segment_size: conf.large_segment_size.min(LARGEST_SIZE), ..conf };
         let limit = memory.limit.or_else(|| conf.limit(version, memory.total));
         let large_segment = conf.large_segment_size;
         let max_non_split_rounding = conf.max_non_split_rounding.unwrap_or(large_segment);
@@ -103,6 +108,7 @@ impl Torch {
             vacant_segments: Vec::new(),
             lanes: Vec::new(),
             lane_pairs: HashMap::new(),
+            releasable: 0,
             last_pair: ((u32::MAX, u32::MAX), 0),
             pools: vec![Pool { id: DEFAULT_POOL, releasable: true, calls: [0; 2] }],
             pending: Vec::new(),
@@ -133,8 +139,6 @@ impl Torch {
         self.blocks.slots()
     }
 
-    // --- sizes ---------------------------------------------------------------------------------------------
-
     fn collects_garbage(&self) -> bool {
         self.limit.is_some() && self.conf.garbage_collection_threshold > 0.0
     }
@@ -163,6 +167,7 @@ impl Torch {
                         stream,
                         small,
                         free: BTreeMap::new(),
+                        releasable: 0,
                         unmapped: BTreeMap::new(),
                     });
                 }
@@ -242,12 +247,33 @@ impl Torch {
         block.age_base = calls;
         block.state = State::Free;
         let key = block.key();
-        self.lanes[lane as usize].free.insert(key, id);
+        let releasable = self.is_releasable(id);
+        let lane = &mut self.lanes[lane as usize];
+        lane.free.insert(key, id);
+        lane.releasable += usize::from(releasable);
+        self.releasable += usize::from(releasable);
     }
 
     fn remove_free(&mut self, id: BlockId) {
+        let (lane, key) = (self.blocks[id].lane, self.blocks[id].key());
+        self.remove_key(lane, key, id);
+    }
+
+    #[inline]
+    fn remove_key(&mut self, lane: u32, key: Key, id: BlockId) {
+        let releasable = self.is_releasable(id);
+        let lane = &mut self.lanes[lane as usize];
+        if lane.free.remove(&key).is_some() {
+            lane.releasable -= usize::from(releasable);
+            self.releasable -= usize::from(releasable);
+        }
+    }
+
+    /// Whether a free block could go back to the device. It stays so while it is free: its neighbours, if any, are in use.
+    #[inline]
+    fn is_releasable(&self, id: BlockId) -> bool {
         let block = &self.blocks[id];
-        self.lanes[block.lane as usize].free.remove(&block.key());
+        !block.is_split() || self.segments[block.segment as usize].page != 0
     }
 
     fn take_free(&mut self, lane: u32, size: u64, expandable: bool) -> Option<BlockId> {
@@ -272,11 +298,8 @@ impl Torch {
                     .map(|(&key, &id)| (key, id))
                     .find(|&(_, id)| !self.is_expandable(id))?;
             }
-        } else if self.version.tie_break() == TieBreak::Address
-            && let Some((next_key, &next)) = candidates.next()
-            && next_key.size() == key.size()
-            && self.decides(chosen, next)
-        {
+        }
+        if self.version.tie_break() == TieBreak::Address && self.is_tied(lane, key, chosen) {
             self.usage.ties += 1;
         }
         let found = key.size();
@@ -286,14 +309,30 @@ impl Torch {
         if size >= self.max_split && found >= size.saturating_add(self.max_non_split_rounding) {
             return None;
         }
-        self.lanes[lane as usize].free.remove(&key);
+        self.remove_key(lane, key, chosen);
         Some(chosen)
     }
 
-    /// Whether it makes a difference which of two equal blocks is taken, and addresses decide about it.
-    fn decides(&self, one: BlockId, other: BlockId) -> bool {
-        let (one, other) = (&self.blocks[one], &self.blocks[other]);
-        one.segment != other.segment && (one.is_split() || other.is_split()) && !self.addresses.are_real()
+    /// Whether made-up addresses decided which of several equal blocks is taken, and it may make a difference: between
+    /// segments that are free as a whole it does not, unless garbage is collected by age.
+    fn is_tied(&self, lane: u32, key: Key, chosen: BlockId) -> bool {
+        /// Where more are equal, it is taken to make a difference.
+        const LOOKED_AT: usize = 8;
+        if self.addresses.are_real() {
+            return false;
+        }
+        let by_age = self.collects_garbage();
+        let chosen = &self.blocks[chosen];
+        let mut equals = (self.lanes[lane as usize].free.range(key..).skip(1))
+            .take_while(|(other, _)| other.size() == key.size())
+            .map(|(_, &id)| &self.blocks[id]);
+        for _ in 0..LOOKED_AT {
+            let Some(other) = equals.next() else { return false };
+            if other.segment != chosen.segment && (by_age || chosen.is_split() || other.is_split()) {
+                return true;
+            }
+        }
+        equals.next().is_some()
     }
 
     /// What a free block could grow to.
@@ -318,9 +357,9 @@ impl Torch {
             }
         }
         if expandable {
-            return self.expand(lane, rounded);
+            return self.expand(lane, rounded, segment);
         }
-        let physical = segment.div_ceil(SEGMENT_QUANTUM) * SEGMENT_QUANTUM;
+        let physical = segment.div_ceil(SEGMENT_QUANTUM).saturating_mul(SEGMENT_QUANTUM);
         if physical > self.free_physical {
             self.last_refusal = Refusal::Device { segment };
             return None;
@@ -546,8 +585,9 @@ impl Allocator for Torch {
 
     fn free_pieces(&self, request: Request) -> FreePieces {
         let rounded = self.conf.round(request.size);
-        let pool = self.pools.iter().position(|pool| pool.id == request.pool).unwrap_or(0) as u32;
-        let Some(&first) = self.lane_pairs.get(&(pool, request.stream)) else { return FreePieces::default() };
+        let pool = self.pools.iter().position(|pool| pool.id == request.pool);
+        let pair = pool.and_then(|pool| self.lane_pairs.get(&(pool as u32, request.stream)));
+        let Some(&first) = pair else { return FreePieces::default() };
         let lane = &self.lanes[(first + u32::from(rounded <= SMALL_LIMIT)) as usize];
         let total = lane.free.values().map(|&id| self.blocks[id].size).sum();
         FreePieces { total, largest: lane.free.keys().next_back().map_or(0, |key| key.size()) }

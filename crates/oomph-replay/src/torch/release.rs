@@ -9,7 +9,7 @@ impl Torch {
     fn release_block(&mut self, id: BlockId) {
         self.remove_free(id);
         let block = self.blocks[id];
-        self.free_physical += block.size.div_ceil(SEGMENT_QUANTUM) * SEGMENT_QUANTUM;
+        self.free_physical += block.size.div_ceil(SEGMENT_QUANTUM).saturating_mul(SEGMENT_QUANTUM);
         self.usage.reserved.take(block.size);
         self.usage.segments.take(1);
         self.usage.device_frees += 1;
@@ -22,6 +22,9 @@ impl Torch {
         let lanes = self.lanes_of(pool, small);
         let mut shrink = Vec::new();
         for lane in lanes {
+            if self.lanes[lane].releasable == 0 {
+                continue;
+            }
             for id in self.lanes[lane].free_blocks() {
                 if self.is_expandable(id) {
                     shrink.push(id);
@@ -36,11 +39,10 @@ impl Torch {
         }
     }
 
-    /// The lanes of all streams, by stream.
+    /// The lanes of all streams that have free blocks, by stream.
     fn lanes_of(&self, pool: u32, small: bool) -> Vec<usize> {
-        let mut lanes: Vec<usize> = (0..self.lanes.len())
-            .filter(|&lane| self.lanes[lane].pool == pool && self.lanes[lane].small == small)
-            .collect();
+        let wanted = |lane: &super::Lane| lane.pool == pool && lane.small == small && !lane.free.is_empty();
+        let mut lanes: Vec<usize> = (0..self.lanes.len()).filter(|&lane| wanted(&self.lanes[lane])).collect();
         lanes.sort_unstable_by_key(|&lane| self.lanes[lane].stream);
         lanes
     }
@@ -52,6 +54,9 @@ impl Torch {
             if self.is_live(handle, State::Pending) {
                 self.free_block(handle.slot);
             }
+        }
+        if self.releasable == 0 {
+            return;
         }
         self.release_lanes(0, false);
         self.release_lanes(0, true);
