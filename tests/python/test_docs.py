@@ -31,6 +31,12 @@ def test_what_is_shown_is_printed(command, shown, oomph):
     assert not missing, f"not printed: {missing}"
 
 
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_nothing_is_left_to_fill_in(document):
+    text = re.sub(r"```.*?```", "", (ROOT / document).read_text(), flags=re.DOTALL)
+    assert not re.findall(r"^[A-Z_]{4,}$|TODO|FIXME", text, flags=re.MULTILINE)
+
+
 def test_there_are_commands_to_check():
     assert len(list(commands())) >= 10
 
