@@ -75,6 +75,16 @@ impl RecordedMemory {
         }
     }
 
+    /// Limits that agree with the recording too, where garbage was collected beyond a share of one: how much then
+    /// went back tells them apart.
+    pub(crate) fn other_limits(&self) -> impl Iterator<Item = u64> + use<> {
+        const TRIED: u64 = 48;
+        let most = self.memory.limit.unwrap_or(self.at_least).max(self.at_least);
+        let step = (most - self.at_least) / TRIED;
+        let (at_least, steps) = (self.at_least, if step == 0 { 0 } else { TRIED });
+        (0..steps).map(move |times| at_least + times * step)
+    }
+
     /// Whether the program ever ran short of memory.
     pub fn ran_short(&self) -> bool {
         self.memory != Memory::UNLIMITED

@@ -153,7 +153,7 @@ impl<'a> Replayer<'a> {
     ) -> Self {
         let conf = Conf::of_recording(&recording.settings);
         let program = Program::of(device, history, &conf);
-        let memory = RecordedMemory::of(&program, &conf);
+        let mut memory = RecordedMemory::of(&program, &conf);
         let versions = candidate_versions(&program);
         let mut reproductions = Vec::with_capacity(versions.len());
         for version in versions {
@@ -162,6 +162,19 @@ impl<'a> Replayer<'a> {
             reproductions.push(reproduction);
             if done {
                 break;
+            }
+        }
+        if conf.collection_threshold() > 0.0 && reproductions.iter().all(|one| one.differences() > 0) {
+            for limit in memory.other_limits() {
+                let tried =
+                    RecordedMemory { memory: Memory { limit: Some(limit), ..memory.memory }, ..memory };
+                let again =
+                    |one: &Reproduction| Reproduction::under(&program, &conf, tried.memory, one.version);
+                let found: Vec<Reproduction> = reproductions.iter().map(again).collect();
+                if found.iter().any(|one| one.differences() == 0) {
+                    (memory, reproductions) = (tried, found);
+                    break;
+                }
             }
         }
         let worlds = version.map_or_else(|| plausible_worlds(&reproductions), World::all_of);
