@@ -10,6 +10,8 @@ mod blocks;
 mod expandable;
 mod import;
 mod release;
+#[cfg(test)]
+mod tests;
 
 pub use import::{ImportedBlock, ImportedSegment};
 
