@@ -25,7 +25,7 @@ fuzz_target!(|bytes: &[u8]| {
         ] {
             let question = Question { conf: conf.map(str::to_owned), model, ..Question::default() };
             if let Ok(answer) = ask(&recording, device, question) {
-                let _ = replay::text(&answer, "fuzz", 100);
+                let _ = replay::text(&answer, "fuzz", &replay::Typed::default(), 100);
                 let _ = replay::json(&answer, "fuzz");
             }
         }

@@ -14,6 +14,11 @@ use clap::{Args, Parser, ValueEnum};
 ///   torch.cuda.memory._record_memory_history(max_entries=1_000_000, stacks="python")
 ///   ...your program...
 ///   torch.cuda.memory._dump_snapshot("snapshot.pickle")
+///
+/// A program that dies of an out-of-memory never reaches the last line; this dumps when it happens:
+///
+///   torch._C._cuda_attach_out_of_memory_observer(
+///       lambda *_: torch.cuda.memory._dump_snapshot("oom.pickle"))
 #[derive(Parser)]
 #[command(
     name = "oomph",

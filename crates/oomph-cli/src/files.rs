@@ -1,8 +1,10 @@
 //! Opening recordings, with progress on long ones, and writing files that are whole or not there.
 
+use crate::Outcome;
 use crate::printer::Printer;
 use anyhow::{Context, anyhow, bail};
 use indicatif::{ProgressBar, ProgressStyle};
+use oomph_replay::conf::ConfError;
 use oomph_trace::{Device, ReadError, Recording};
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
@@ -57,7 +59,13 @@ pub(crate) fn read_text(path: &Path) -> anyhow::Result<String> {
     if path == Path::new("-") {
         return io::read_to_string(io::stdin()).with_context(|| "stdin".to_owned());
     }
-    io::read_to_string(File::open(path).with_context(name)?).with_context(name)
+    let text = io::read_to_string(File::open(path).with_context(name)?);
+    text.map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidData => {
+            anyhow!("{}: this is not a table; for a recording, use oomph replay --allocator packed", name())
+        }
+        _ => anyhow!(error).context(name()),
+    })
 }
 
 /// The device to work on: the one that was asked for, or the one with the most events.
@@ -90,6 +98,20 @@ pub(crate) fn device<'r>(
         printer.note(&format!("device {chosen} has the most events; --device takes another of {all}"));
     }
     Ok(device)
+}
+
+/// Says that settings were refused, in PyTorch's words, and what was perhaps meant.
+pub(crate) fn refused(
+    argument: &str,
+    text: Option<&str>,
+    error: &ConfError,
+    printer: &mut Printer,
+) -> anyhow::Result<Outcome> {
+    printer.error(&format!("{argument}: {error}"));
+    if let Some(hint) = text.and_then(|text| error.hint(text)) {
+        printer.hint(&hint);
+    }
+    Ok(Outcome::Failed)
 }
 
 /// An error with the file that it is about.

@@ -6,11 +6,13 @@ use clap::error::ErrorKind;
 use clap::{Arg, Args, Command};
 use oomph_gpus::{Catalogue, Gpu};
 use oomph_replay::allocator::Memory;
+use oomph_replay::version::Version;
+use oomph_report::replay::Typed;
 use std::ffi::OsStr;
 
 #[derive(Args)]
 pub(crate) struct MemoryArguments {
-    /// Memory for PyTorch's segments: 15GiB (what the card has, less the CUDA context and other processes)
+    /// Memory for PyTorch's segments: 15GiB, or 16GB of 10⁹ bytes (what the card has, less the CUDA context and other processes)
     #[arg(long, value_name = "SIZE", conflicts_with = "gpu")]
     pub(crate) memory: Option<Size>,
     /// A card from the catalogue: t4, rtx-4090, a100-80gb … (`oomph gpus` lists them)
@@ -30,6 +32,26 @@ impl MemoryArguments {
             (None, Some(gpu)) => Some(Memory { total: gpu.memory, free: gpu.usable(), limit }),
             (None, None) => limit.map(|limit| Memory { limit: Some(limit), ..Memory::UNLIMITED }),
         }
+    }
+}
+
+impl MemoryArguments {
+    /// The same arguments again, and those of the version, for saying what to type next.
+    pub(crate) fn typed(&self, torch: Option<Version>) -> Typed {
+        let mut arguments = String::new();
+        if let Some(size) = self.memory {
+            arguments += &format!(" --memory {}", size.0);
+        }
+        if let Some(gpu) = &self.gpu {
+            arguments += &format!(" --gpu {}", gpu.name);
+        }
+        if let Some(size) = self.limit {
+            arguments += &format!(" --limit {}", size.0);
+        }
+        if let Some(version) = torch {
+            arguments += &format!(" --torch {version}");
+        }
+        Typed { card: self.gpu.as_ref().map(|gpu| gpu.name.clone()), arguments }
     }
 }
 

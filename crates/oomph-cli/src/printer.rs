@@ -60,14 +60,15 @@ impl Printer {
         }
     }
 
-    /// Says that a version is newer than what is known.
-    pub(crate) fn warn_of_version(&mut self, version: Option<Version>) {
-        if let Some(version) = version.filter(|&version| version > Version::NEWEST) {
-            let newest = Version::NEWEST;
+    /// The version whose rules are followed; says so if the one that was asked about is newer than what is known.
+    pub(crate) fn known_version(&mut self, version: Option<Version>) -> Option<Version> {
+        let (asked, newest) = (version?, Version::NEWEST);
+        if asked > newest {
             self.warning(&format!(
-                "the rules of PyTorch {version} are not known; those of {newest} are followed"
+                "the rules of PyTorch {asked} are not known; those of {newest} are followed"
             ));
         }
+        Some(asked.min(newest))
     }
 
     /// A bar for work whose length is known.

@@ -116,7 +116,7 @@ impl Saved {
     pub fn tell(&self, finding: Finding, of: &'static str) -> Finding {
         let finding = if self.reserved > 0 {
             finding.because(format!(
-                "replayed so, the allocator reserves {} at most instead of {}",
+                "replayed that way, the allocator reserves {} at most instead of {}",
                 bytes(self.reserved_peak),
                 bytes(self.reserved_before)
             ))

@@ -141,7 +141,7 @@ impl Catalogue {
             ([one], _) => Ok(one),
             (_, [one]) => Ok(one),
             (_, []) => Err(format!(
-                "there is no card {typed:?} in the catalogue; `oomph gpus` lists it, and says how to add one"
+                "there is no card {typed:?} in the catalogue; `oomph gpus` lists the cards, and says how to add one"
             )),
             (_, several) => {
                 let names: Vec<&str> = several.iter().map(|gpu| gpu.name.as_str()).collect();

@@ -80,6 +80,8 @@ pub struct Answer {
     pub events: u64,
     /// Allocations among the events.
     pub allocations: u64,
+    /// What the recording lacks: (cut off or overwritten, blocks that were there before it began).
+    pub lacks: (bool, u64),
     /// What was asked.
     pub question: Question,
     /// Peaks as they were recorded.
@@ -160,7 +162,8 @@ pub fn ask(recording: &Recording, device: &Device, question: Question) -> Result
             (replayed, least)
         }
         Model::Bfc => {
-            let replayed = replayer.with(&mut Bfc::growing(memory), memory, &options);
+            let mut replayed = replayer.with(&mut Bfc::growing(memory), memory, &options);
+            replayed.doubts.push(Doubt::ModelNotProven);
             (replayed, None)
         }
         Model::Packed => {
@@ -176,6 +179,7 @@ pub fn ask(recording: &Recording, device: &Device, question: Question) -> Result
         device: device.ordinal,
         events: device.events.len() as u64,
         allocations: device.events.count(Action::Alloc) as u64,
+        lacks: replayer.lacks(),
         recorded_peak: history.peak,
         recorded_conf: replayer.conf_text().to_owned(),
         recorded_ooms: (0..device.events.len() as u32)
@@ -212,6 +216,7 @@ impl Doubt {
             Self::LeastMemoryHangsOnAddresses => "least_memory_hangs_on_addresses",
             Self::PoolsInferred => "pools_inferred",
             Self::MemoryUncertain { .. } => "memory_uncertain",
+            Self::ModelNotProven => "model_not_proven",
             Self::UnroundedSizes => "unrounded_sizes",
         }
     }

@@ -69,6 +69,8 @@ pub enum Doubt {
         /// Less than.
         below: u64,
     },
+    /// The model was not held against a real allocator.
+    ModelNotProven,
     /// `roundup_power2_divisions` of 1 left sizes unrounded before 2.4, which is not modelled.
     UnroundedSizes,
 }
@@ -214,6 +216,11 @@ impl<'a> Replayer<'a> {
         self.lower_bound
     }
 
+    /// What the recording lacks: (cut off or overwritten, blocks that were there before it began).
+    pub fn lacks(&self) -> (bool, u64) {
+        (self.doubts.contains(&Doubt::Incomplete), self.program.blocks_before())
+    }
+
     /// The settings of the recording, as they were written.
     pub fn conf_text(&self) -> &str {
         &self.conf_text
@@ -340,7 +347,7 @@ impl<'a> Replayer<'a> {
         if outcome.deferred_frees > 0 && !as_recorded {
             doubts.push(Doubt::DeferredFrees(outcome.deferred_frees));
         }
-        if let Some(&event) = outcome.ooms_avoided.first() {
+        if let Some(&event) = outcome.ooms_avoided.last() {
             doubts.push(Doubt::EndsWhereItRanOut(event));
         }
     }

@@ -228,7 +228,7 @@ fn try_out(
     let plenty = replayer.under(conf, Memory::UNLIMITED, &crate::program::Options::default());
     tick();
     let asked = memory.map(|memory| {
-        let replayed = replayer.quickly_under(conf, memory);
+        let replayed = replayer.under(conf, memory, &crate::program::Options::default());
         tick();
         replayed
     });
@@ -335,6 +335,13 @@ impl Tuning {
         self.trials.first()
     }
 
+    /// The bounds of the memory that the recorded program had, if that is what was asked about.
+    pub fn uncertain_memory(&self) -> Option<&Doubt> {
+        let mut asked =
+            self.trials.iter().filter_map(|trial| trial.asked.as_ref()).flat_map(|asked| &asked.doubts);
+        asked.find(|doubt| matches!(doubt, Doubt::MemoryUncertain { .. }))
+    }
+
     /// The trial to use, if one is better.
     pub fn best_trial(&self) -> Option<&Trial> {
         self.trials.get(self.best?)
@@ -344,8 +351,7 @@ impl Tuning {
     pub fn doubts(&self) -> Vec<Doubt> {
         let Some(trial) = self.best_trial().or(self.recorded()) else { return Vec::new() };
         let mut doubts = trial.plenty.doubts.clone();
-        let more = trial.asked.iter().flat_map(|asked| &asked.doubts);
-        doubts.extend(more.filter(|doubt| matches!(doubt, Doubt::MemoryUncertain { .. })).cloned());
+        doubts.extend(self.uncertain_memory().cloned());
         doubts
     }
 }

@@ -79,6 +79,24 @@ fn every_text_is_read_as_the_wheels_read_it() {
 }
 
 #[test]
+fn slips_are_answered_with_what_was_meant() {
+    let hint = |text: &str, minor: u32| Conf::parse(text, Version::new(2, minor)).unwrap_err().hint(text);
+    for minor in [8, 15] {
+        assert_eq!(hint("expandable_segment:True", minor).unwrap(), "did you mean expandable_segments?");
+        assert_eq!(
+            hint("max_split_size_mb=64", minor).unwrap(),
+            "settings are written key:value, not key=value"
+        );
+        assert!(hint("max_split_size_mb:abc", minor).unwrap().contains("reading a number"));
+        assert_eq!(hint("something_else:1", minor), None);
+    }
+    assert_eq!(
+        hint("large_segment_size_mb:64", 8).unwrap(),
+        "PyTorch has large_segment_size_mb from 2.11 on"
+    );
+}
+
+#[test]
 fn the_drivers_allocator_is_not_modelled() {
     let error = Conf::parse("backend:cudaMallocAsync", Version::NEWEST).unwrap_err().to_string();
     assert!(error.contains("only PyTorch's native one can be replayed"), "{error}");

@@ -42,7 +42,7 @@ impl Packing<'_> {
         let capacity = self.capacity?;
         let fits = self.placement.height <= capacity;
         let verb = if fits { "fits" } else { "does not fit" };
-        Some((fits, format!("It {verb} into {} bytes.", grouped(capacity))))
+        Some((fits, format!("It {verb} into {}.", grouped(capacity))))
     }
 }
 

@@ -13,10 +13,23 @@ use oomph_replay::tune::{Fit, Trial, Tuning};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
+/// What the user typed, for saying it again.
+#[derive(Clone, Debug, Default)]
+pub struct Typed {
+    /// The card, if one was named.
+    pub card: Option<String>,
+    /// The arguments that ask about as much memory, by the same version's rules, with a space before each.
+    pub arguments: String,
+}
+
 /// A tuning with what it is about.
 pub struct NamedTuning<'a> {
     /// The file, as the user gave it.
     pub name: &'a str,
+    /// What else was typed.
+    pub typed: &'a Typed,
+    /// What the recording lacks: (cut off or overwritten, blocks that were there before it began).
+    pub lacks: (bool, u64),
     /// The device.
     pub device: u32,
     /// How many events were replayed.
@@ -85,6 +98,7 @@ pub fn doubt(doubt: &Doubt) -> String {
             bytes(*at_least),
             bytes(*below)
         ),
+        Doubt::ModelNotProven => "this model was not held against a real allocator".to_owned(),
         Doubt::UnroundedSizes => "PyTorch before 2.4 left sizes unrounded with 1 division".to_owned(),
     }
 }
@@ -159,8 +173,8 @@ fn how_sure(answer: &Answer) -> String {
     if !answer.replayed.doubts.is_empty() {
         return "Not exact:".to_owned();
     }
-    if answer.question.model != Model::Torch {
-        return "Exact as far as the model is: it was not held against a GPU here.".to_owned();
+    if answer.question.model == Model::Packed {
+        return "A plan, not an allocator that exists: how little memory could do.".to_owned();
     }
     let proof = format!(
         "replayed as recorded, each of the {} blocks lies where PyTorch put it",
@@ -212,16 +226,39 @@ fn timeline(out: &mut String, samples: &[Sample], width: usize) {
 
 // --- text ---------------------------------------------------------------------------------------------------
 
+/// The device, and how complete its recording is.
+fn about_device(device: u32, events: u64, (cut, before): (bool, u64)) -> String {
+    let mut lacks = Vec::new();
+    if cut {
+        lacks.push("cut off or overwritten".to_owned());
+    }
+    if before > 0 {
+        lacks.push(format!("{} from before", plural(before, "block")));
+    }
+    let complete =
+        if lacks.is_empty() { "complete".to_owned() } else { format!("incomplete: {}", lacks.join(", ")) };
+    format!("(device {device}: {}, {complete})", plural(events, "event"))
+}
+
+/// How much memory there is, and on which card.
+fn words_for_memory(memory: Option<Memory>, typed: &Typed, preposition: &str) -> String {
+    match (memory.and_then(room), &typed.card) {
+        (Some(room), Some(card)) => format!(", on {} ({} usable)", printable(card), bytes(room)),
+        (Some(room), None) => format!(", {preposition} {}", bytes(room)),
+        (None, _) => String::new(),
+    }
+}
+
 /// A replay, for a terminal.
-pub fn text(answer: &Answer, name: &str, width: usize) -> String {
+pub fn text(answer: &Answer, name: &str, typed: &Typed, width: usize) -> String {
     let mut out = String::new();
     let _ = writeln!(
         out,
         "{} {}",
         paint(BOLD, printable(name)),
-        paint(DIM, format!("(device {}: {})", answer.device, plural(answer.events, "event")))
+        paint(DIM, about_device(answer.device, answer.events, answer.lacks))
     );
-    let memory = room(answer.replayed.memory).map(|room| format!(", in {}", bytes(room))).unwrap_or_default();
+    let memory = words_for_memory(Some(answer.replayed.memory), typed, "in");
     let _ = writeln!(out, "Replayed with {}{memory}\n", paint(CYAN, allocator(answer)));
     let style = match answer.fit {
         Fit::Yes => GREEN,
@@ -271,20 +308,12 @@ pub fn text(answer: &Answer, name: &str, width: usize) -> String {
     }
     if name != "-" {
         let next = match answer.question.model {
-            Model::Torch => format!("oomph tune {}{}", quoted(name), asked_memory(answer.question.memory)),
+            Model::Torch => format!("oomph tune {}{}", quoted(name), typed.arguments),
             Model::Bfc | Model::Packed => format!("oomph replay {}", quoted(name)),
         };
         let _ = writeln!(out, "\n{} {}", paint(BOLD, "Next:"), paint(CYAN, next));
     }
     out
-}
-
-/// The arguments that ask about as much memory again.
-fn asked_memory(memory: Option<Memory>) -> String {
-    let Some(memory) = memory else { return String::new() };
-    let free = (memory.free < Memory::UNLIMITED.free).then(|| format!(" --memory {}", memory.free));
-    let limit = memory.limit.map(|limit| format!(" --limit {limit}"));
-    free.unwrap_or_default() + &limit.unwrap_or_default()
 }
 
 const STALLS: &str = "each waits for the device";
@@ -346,6 +375,7 @@ fn advice(named: &NamedTuning) -> Vec<String> {
         _ => {
             let verdict = match named.fits.first() {
                 Some(Some(Fit::Yes)) => "No setting is needed",
+                _ if may_fit(named).is_some() => "A setting may help",
                 _ => "No setting helps",
             };
             lines.push(format!("{verdict}: {}.", no_help(named)));
@@ -354,8 +384,25 @@ fn advice(named: &NamedTuning) -> Vec<String> {
     lines
 }
 
+/// The setting that needs least of those of which it is not known whether they fit.
+fn may_fit<'a>(named: &'a NamedTuning) -> Option<&'a Trial> {
+    let open = named.tuning.trials.iter().zip(&named.fits).filter(|(_, fit)| **fit == Some(Fit::Maybe));
+    open.map(|(trial, _)| trial).min_by_key(|trial| trial.least.map(|least| least.bytes))
+}
+
 fn no_help(named: &NamedTuning) -> String {
     let tuning = named.tuning;
+    if let (Some(trial), Some(Doubt::MemoryUncertain { at_least, below })) =
+        (may_fit(named), tuning.uncertain_memory())
+    {
+        return format!(
+            "{} needs {}, and the recorded program had at least {}, less than {}; say how much with --limit or --memory",
+            settings(&trial.conf),
+            trial.least.map_or("more".to_owned(), |least| bytes(least.bytes)),
+            bytes(*at_least),
+            bytes(*below)
+        );
+    }
     let room = tuning.memory.and_then(room);
     let nothing_fits = !named.fits.is_empty() && named.fits.iter().all(|fit| *fit == Some(Fit::No));
     match room {
@@ -442,24 +489,15 @@ fn heading(tuning: &Tuning) -> [String; 5] {
 pub fn tuning_text(named: &NamedTuning, width: usize) -> String {
     let tuning = named.tuning;
     let mut out = String::new();
-    let uncertain = tuning.doubts().iter().any(|doubt| matches!(doubt, Doubt::MemoryUncertain { .. }));
-    let about = if uncertain { "at least " } else { "" };
-    let memory =
-        tuning.memory.and_then(room).map(|room| format!(", for {about}{}", bytes(room))).unwrap_or_default();
+    let about = if tuning.uncertain_memory().is_some() { "for at least" } else { "for" };
+    let memory = words_for_memory(tuning.memory, named.typed, about);
     let _ = writeln!(
         out,
         "{} {}",
         paint(BOLD, printable(named.name)),
-        paint(
-            DIM,
-            format!(
-                "(device {}: {}), tuned under the rules of PyTorch {}{memory}",
-                named.device,
-                plural(named.events, "event"),
-                named.version
-            )
-        )
+        paint(DIM, about_device(named.device, named.events, named.lacks))
     );
+    let _ = writeln!(out, "Tuned by the rules of PyTorch {}{memory}", named.version);
     for line in advice(named) {
         let style = if tuning.best.is_some() { GREEN } else { YELLOW };
         let _ = writeln!(out, "\n{}", paint(style, wrap(&line, width, 0, 2)));
@@ -491,7 +529,7 @@ pub fn tuning_text(named: &NamedTuning, width: usize) -> String {
         bytes(tuning.lower_bound),
         STALLS.trim_start_matches("each "),
         if rows.iter().any(|row| row[1].starts_with('~')) {
-            " A peak with ~ hangs on the driver's addresses."
+            " A peak marked ~ can differ a little, depending on the addresses that the driver hands out."
         } else {
             ""
         }
@@ -506,7 +544,10 @@ pub fn tuning_text(named: &NamedTuning, width: usize) -> String {
     }
     if named.name != "-" {
         let next = match tuning.best_trial() {
-            Some(best) => format!("oomph replay {} --conf {}", quoted(named.name), quoted(&best.conf)),
+            Some(best) => {
+                let arguments = &named.typed.arguments;
+                format!("oomph replay {} --conf {}{arguments}", quoted(named.name), quoted(&best.conf))
+            }
             None => format!("oomph explain {}", quoted(named.name)),
         };
         let _ = writeln!(out, "\n{} {}", paint(BOLD, "Next:"), paint(CYAN, next));

@@ -5,7 +5,7 @@ use crate::memory::MemoryArguments;
 use crate::printer::{Printer, width};
 use crate::{Outcome, files};
 use clap::{Args, ValueEnum};
-use oomph_replay::answer::{Model, Question, ask};
+use oomph_replay::answer::{AskError, Model, Question, ask};
 use oomph_replay::tune::Fit;
 use oomph_replay::version::Version;
 use oomph_report::replay;
@@ -70,13 +70,13 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
     if model != Model::Torch && (arguments.conf.is_some() || arguments.torch.is_some()) {
         anyhow::bail!("--conf and --torch are for PyTorch's allocator; leave --allocator out");
     }
-    printer.warn_of_version(arguments.torch);
+    let version = printer.known_version(arguments.torch);
     let recording = files::read(&arguments.file, printer)?;
     let device = files::device(&recording, &arguments.file, arguments.device, printer)?;
     let question = Question {
         conf: arguments.conf.clone(),
         memory: arguments.memory.memory(),
-        version: arguments.torch,
+        version,
         model,
         fatal: oomph_explain::fatal_out_of_memory(&recording, device),
         patience: Duration::from_secs(arguments.patience),
@@ -84,10 +84,16 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
     let waiting = printer.waiting("replaying");
     let answer = ask(&recording, device, question);
     drop(waiting);
-    let answer = files::of_file(&arguments.file, answer)?;
+    let answer = match answer {
+        Err(AskError::Conf(error)) => {
+            return files::refused("--conf", arguments.conf.as_deref(), &error, printer);
+        }
+        answer => files::of_file(&arguments.file, answer)?,
+    };
+    let typed = arguments.memory.typed(version);
     let name = arguments.file.display().to_string();
     printer.data(&match arguments.format {
-        Format::Text => replay::text(&answer, &name, width()),
+        Format::Text => replay::text(&answer, &name, &typed, width()),
         Format::Json => replay::json(&answer, &name),
         Format::Markdown => replay::markdown(&answer, &name),
     })?;

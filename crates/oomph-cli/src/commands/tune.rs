@@ -19,7 +19,8 @@ use std::path::PathBuf;
 /// longer completes. Shows the peak, how often the allocator had to empty its cache to go on (each time is a stall),
 /// and the least memory that suffices; prints the best as a line to paste, or says that no setting helps, and why.
 ///
-/// With --memory or --gpu, the best is the one that fits, stalls least, and needs least.
+/// With --memory, --gpu or --limit, the best is the first in the table that fits and stalls least; without them, the one
+/// that needs least, or the first within 1 % of it.
 ///
 /// Exits with 1 if no setting fits, or if that is not known.
 #[derive(Args)]
@@ -47,22 +48,30 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    printer.warn_of_version(arguments.torch);
+    let version = printer.known_version(arguments.torch);
     let recording = files::read(&arguments.file, printer)?;
     let device = files::device(&recording, &arguments.file, arguments.device, printer)?;
     files::of_file(&arguments.file, replayable(device))?;
     let history = History::of(&recording, device);
     let fatal = oomph_explain::fatal_out_of_memory(&recording, device);
-    let replayer = Replayer::new(&recording, device, &history, arguments.torch, fatal);
+    let replayer = Replayer::new(&recording, device, &history, version, fatal);
     let bar = printer.progress("tuning");
     let tuning = tune(&replayer, arguments.memory.memory(), &arguments.extra, &|done, of| {
         bar.set(done as u64, of as u64)
     });
     drop(bar);
-    let tuning = files::of_file(&arguments.file, tuning)?;
+    let tuning = match tuning {
+        Err(error) => {
+            return files::refused("--try", arguments.extra.first().map(String::as_str), &error, printer);
+        }
+        Ok(tuning) => tuning,
+    };
+    let typed = arguments.memory.typed(version);
     let name = arguments.file.display().to_string();
     let named = NamedTuning {
         name: &name,
+        typed: &typed,
+        lacks: replayer.lacks(),
         device: device.ordinal,
         events: device.events.len() as u64,
         version: replayer.version().to_string(),

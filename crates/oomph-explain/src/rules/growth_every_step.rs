@@ -69,7 +69,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     ));
     if is_graph {
         finding = finding.because(
-            "most of it are activations: a tensor that still carries its graph (a loss, \
+            "most of it is activations: a tensor that still carries its graph (a loss, \
              an output) is being kept, for instance by append or +=",
         );
     }

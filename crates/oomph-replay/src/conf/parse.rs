@@ -27,6 +27,45 @@ pub enum ConfError {
     NotNative,
 }
 
+impl ConfError {
+    /// What to write instead, if that can be guessed from settings that were refused.
+    pub fn hint(&self, text: &str) -> Option<String> {
+        let Self::Refused { version, message } = self else { return None };
+        if text.contains('=') {
+            return Some("settings are written key:value, not key=value".to_owned());
+        }
+        if matches!(message.as_str(), "stoi" | "stoull" | "stod" | "stoul") {
+            return Some(format!("{message} is C++ for reading a number: one of the values is none"));
+        }
+        let unknown = message
+            .split('\'')
+            .nth(1)
+            .or_else(|| message.strip_prefix("Unrecognized CachingAllocator option: "))?;
+        let known = KEYS.iter().filter(|key| version.at_least(key.since));
+        let near = known.min_by_key(|key| distance(unknown, key.name))?;
+        if distance(unknown, near.name) <= 3 {
+            return Some(format!("did you mean {}?", near.name));
+        }
+        let later = KEYS.iter().find(|key| key.name == unknown)?;
+        Some(format!("PyTorch has {} from 2.{} on", later.name, later.since))
+    }
+}
+
+/// How many letters must change to make one word of the other.
+fn distance(one: &str, other: &str) -> usize {
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (i, a) in one.bytes().enumerate() {
+        let mut before = row[0];
+        row[0] = i + 1;
+        for (j, b) in other.bytes().enumerate() {
+            let change = before + usize::from(a != b);
+            before = row[j + 1];
+            row[j + 1] = change.min(row[j] + 1).min(before + 1);
+        }
+    }
+    row[other.len()]
+}
+
 impl Conf {
     /// Reads settings as a version of PyTorch does.
     pub fn parse(text: &str, version: Version) -> Result<Self, ConfError> {
