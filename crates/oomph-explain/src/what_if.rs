@@ -112,11 +112,12 @@ impl<'a> WhatIf<'a> {
 }
 
 impl Saved {
-    /// Puts it into a finding: the allocated peak counts, the reserved one is told.
-    pub fn tell(&self, finding: Finding, of: &'static str) -> Finding {
+    /// Puts it into a finding: the allocated peak counts, the reserved one is told. `with` says what was changed.
+    pub fn tell(&self, finding: Finding, with: &str, of: &'static str) -> Finding {
         let finding = if self.reserved > 0 {
             finding.because(format!(
-                "replayed that way, the allocator reserves {} at most instead of {}",
+                "{} {with}, the allocator reserves {} at most instead of {}",
+                self.basis.name(),
                 bytes(self.reserved_peak),
                 bytes(self.reserved_before)
             ))

@@ -41,6 +41,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         (context.what_if().half_batch(context))
             .tell(
                 Finding::new(CODE, Severity::Note, title).at(context.places(alive)),
+                "with half the batch",
                 "allocated peak, at half the batch",
             )
             .fix(Fix::new(

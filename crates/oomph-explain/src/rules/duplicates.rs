@@ -61,6 +61,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
                 saved
                     .tell(
                         Finding::new(CODE, Severity::Note, title).at(context.places(copies)),
+                        "with one of them",
                         "allocated peak, with one of them",
                     )
                     .fix(Fix::new(Grade::Safe, "if they hold the same, keep one, or views of one"))

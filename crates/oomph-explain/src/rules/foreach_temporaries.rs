@@ -47,7 +47,11 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     );
     vec![
         saved
-            .tell(Finding::new(CODE, Severity::Warning, title).at(context.places(alive)), "allocated peak")
+            .tell(
+                Finding::new(CODE, Severity::Warning, title).at(context.places(alive)),
+                "without them",
+                "allocated peak",
+            )
             .fix(
                 Fix::new(
                     Grade::ChangesNumerics,

@@ -79,7 +79,8 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     let parts: Vec<_> = (context.places(growth.kept.iter().copied()).into_iter())
         .filter(|part| finding.places.iter().all(|known| known.place != part.place))
         .collect();
-    finding = saved.tell(finding.at(parts), "allocated peak");
+    finding =
+        saved.tell(finding.at(parts), "with each of them freed at the end of its step", "allocated peak");
     let fixes = if is_graph {
         [
             Fix::new(Grade::Safe, "keep the number instead of the tensor").code("total += loss.item()"),

@@ -65,6 +65,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
                          layers make lives until the forward pass is over",
                     )
                     .at(context.places(at_peak)),
+                "without them",
                 "allocated peak",
             )
             .fix(

@@ -76,6 +76,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
                          copies of them",
                     )
                     .at(context.places(alike)),
+                "with each of them an eighth of its size",
                 "allocated peak, with each an eighth of its size",
             )
             .fix(Fix::new(

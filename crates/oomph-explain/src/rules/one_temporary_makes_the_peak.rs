@@ -58,7 +58,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
             .copied()
             .filter(|&index| all.alive(index as usize, context.history.peak.allocated.moment)),
     ));
-    vec![saved.tell(finding, "allocated peak").fix(Fix::new(
+    vec![saved.tell(finding, "without it", "allocated peak").fix(Fix::new(
         Grade::Safe,
         "compute it in pieces over the first dimension, or with an operation that does not write it out",
     ))]
