@@ -11,5 +11,6 @@ pub mod packing;
 pub mod replay;
 mod shared;
 pub mod text;
+pub mod tune;
 
 pub use shared::{Check, CheckLimit, Named, TextOptions, worst};

@@ -7,9 +7,9 @@ use crate::{Outcome, files};
 use clap::Args;
 use oomph_replay::answer::replayable;
 use oomph_replay::replayer::Replayer;
-use oomph_replay::tune::{Fit, tune};
+use oomph_replay::tune::Fit;
 use oomph_replay::version::Version;
-use oomph_report::replay::{self, NamedTuning};
+use oomph_report::tune::{self, NamedTuning};
 use oomph_trace::History;
 use std::path::PathBuf;
 
@@ -56,9 +56,10 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
     let fatal = oomph_explain::fatal_out_of_memory(&recording, device);
     let replayer = Replayer::new(&recording, device, &history, version, fatal);
     let bar = printer.progress("tuning");
-    let tuning = tune(&replayer, arguments.memory.memory(), &arguments.extra, &|done, of| {
-        bar.set(done as u64, of as u64)
-    });
+    let tuning =
+        oomph_replay::tune::tune(&replayer, arguments.memory.memory(), &arguments.extra, &|done, of| {
+            bar.set(done as u64, of as u64)
+        });
     drop(bar);
     let tuning = match tuning {
         Err(error) => {
@@ -79,9 +80,9 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         tuning: &tuning,
     };
     printer.data(&match arguments.format {
-        Format::Text => replay::tuning_text(&named, width()),
-        Format::Json => replay::tuning_json(&named),
-        Format::Markdown => replay::tuning_markdown(&named),
+        Format::Text => tune::text(&named, width()),
+        Format::Json => tune::json(&named),
+        Format::Markdown => tune::markdown(&named),
     })?;
     let chosen = named.fits.get(tuning.best.unwrap_or(0)).copied().flatten();
     Ok(if chosen.is_none_or(|fit| fit == Fit::Yes) { Outcome::Fine } else { Outcome::Findings })

@@ -1,0 +1,316 @@
+//! How a tuning looks: the advice first, then what was tried.
+
+use crate::json::{pretty, with_version};
+use crate::markdown::escape;
+use crate::replay::{
+    STALLS, Typed, about_device, doubt, memory, merged, replayed, room, settings, words_for_memory,
+};
+use crate::shared::quoted;
+use crate::text::{BOLD, CYAN, DIM, GREEN, YELLOW, paint, wrap};
+use oomph_explain::{bytes, grouped, printable};
+use oomph_replay::replayer::Doubt;
+use oomph_replay::tune::{Fit, Trial, Tuning};
+use serde_json::{Value, json};
+use std::fmt::Write;
+
+/// A tuning with what it is about.
+pub struct NamedTuning<'a> {
+    /// The file, as the user gave it.
+    pub name: &'a str,
+    /// What else was typed.
+    pub typed: &'a Typed,
+    /// What the recording lacks: (cut off or overwritten, blocks that were there before it began).
+    pub lacks: (bool, u64),
+    /// The device.
+    pub device: u32,
+    /// How many events were replayed.
+    pub events: u64,
+    /// The rules that were followed.
+    pub version: String,
+    /// Whether each trial fits, in order; `None` if no memory was asked about.
+    pub fits: Vec<Option<Fit>>,
+    /// What was found.
+    pub tuning: &'a Tuning,
+}
+
+/// What `tune` says to do.
+fn advice(named: &NamedTuning) -> Vec<String> {
+    let tuning = named.tuning;
+    let recorded = tuning.recorded();
+    let mut lines = Vec::new();
+    match (tuning.best_trial(), recorded) {
+        (Some(best), Some(recorded)) => {
+            let index = tuning.best.unwrap_or(0);
+            let mut gains = Vec::new();
+            match (named.fits.first().copied().flatten(), named.fits.get(index).copied().flatten()) {
+                (Some(Fit::No), Some(Fit::Yes)) => {
+                    gains.push("it fits, where the recorded settings do not".to_owned());
+                }
+                (Some(Fit::No), Some(Fit::Maybe)) => {
+                    gains.push(
+                        "it may fit: how much memory there was is not known (--limit or --memory say it)"
+                            .to_owned(),
+                    );
+                }
+                _ => {}
+            }
+            if let (Some(less), Some(more)) = (best.least, recorded.least)
+                && less.bytes < more.bytes
+            {
+                let saved = bytes(more.bytes - less.bytes);
+                gains.push(format!(
+                    "it needs {} instead of {}: {saved} less",
+                    bytes(less.bytes),
+                    bytes(more.bytes)
+                ));
+            }
+            let both_fit = [0, index].iter().all(|&at| named.fits.get(at) == Some(&Some(Fit::Yes)));
+            if let (Some(after), Some(before)) = (&best.asked, &recorded.asked)
+                && after.usage.retries < before.usage.retries
+                && both_fit
+            {
+                gains.push(format!(
+                    "it stalls {} times instead of {}",
+                    grouped(after.usage.retries),
+                    grouped(before.usage.retries)
+                ));
+            }
+            lines.push(format!("Best: {}.", gains.join("; ")));
+        }
+        _ => {
+            let verdict = match named.fits.first() {
+                Some(Some(Fit::Yes)) => "No setting is needed",
+                _ if may_fit(named).is_some() => "A setting may help",
+                _ => "No setting helps",
+            };
+            lines.push(format!("{verdict}: {}.", no_help(named)));
+        }
+    }
+    lines
+}
+
+/// The setting that needs least of those of which it is not known whether they fit.
+fn may_fit<'a>(named: &'a NamedTuning) -> Option<&'a Trial> {
+    let open = named.tuning.trials.iter().zip(&named.fits).filter(|(_, fit)| **fit == Some(Fit::Maybe));
+    open.map(|(trial, _)| trial).min_by_key(|trial| trial.least.map(|least| least.bytes))
+}
+
+fn no_help(named: &NamedTuning) -> String {
+    let tuning = named.tuning;
+    if let (Some(trial), Some(Doubt::MemoryUncertain { at_least, below })) =
+        (may_fit(named), tuning.uncertain_memory())
+    {
+        return format!(
+            "{} needs {}, and the recorded program had at least {}, less than {}; say how much with --limit or --memory",
+            settings(&trial.conf),
+            trial.least.map_or("more".to_owned(), |least| bytes(least.bytes)),
+            bytes(*at_least),
+            bytes(*below)
+        );
+    }
+    let room = tuning.memory.and_then(room);
+    let nothing_fits = !named.fits.is_empty() && named.fits.iter().all(|fit| *fit == Some(Fit::No));
+    match room {
+        Some(room) if nothing_fits && tuning.lower_bound > room => format!(
+            "at its peak the program holds {}, and there is {}; see `oomph explain` for what holds it",
+            bytes(tuning.lower_bound),
+            bytes(room)
+        ),
+        Some(room) if nothing_fits => {
+            let least = tuning.trials.iter().filter_map(|trial| trial.least).map(|least| least.bytes).min();
+            format!(
+                "the best of them needs {}, and there is {}",
+                least.map_or("more".to_owned(), bytes),
+                bytes(room)
+            )
+        }
+        Some(room) if named.fits.first() == Some(&Some(Fit::Yes)) => {
+            format!("the recorded settings fit into {} as they are", bytes(room))
+        }
+        _ => "the recorded settings need within 1 % of the best of them".to_owned(),
+    }
+}
+
+/// The line to paste.
+pub fn line_to_paste(tuning: &Tuning) -> Option<String> {
+    let best = tuning.best_trial()?;
+    Some(if best.conf.is_empty() {
+        "unset PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF".to_owned()
+    } else {
+        format!("export PYTORCH_CUDA_ALLOC_CONF={}", quoted(&best.conf))
+    })
+}
+
+fn outcome(fit: Option<Fit>) -> &'static str {
+    match fit {
+        None => "",
+        Some(Fit::Yes) => "fits",
+        Some(Fit::Maybe) => "may fit",
+        Some(Fit::No) => "does not fit",
+    }
+}
+
+fn rows(named: &NamedTuning) -> Vec<[String; 5]> {
+    let tuning = named.tuning;
+    (tuning.trials.iter().zip(&named.fits).enumerate())
+        .map(|(index, (trial, &fits))| {
+            let recorded = if trial.recorded { " (recorded)" } else { "" };
+            let best = if tuning.best == Some(index) { " ← best" } else { "" };
+            [
+                format!("{}{recorded}", settings(&trial.conf)),
+                reserved(trial),
+                trial.least.map_or("-".to_owned(), |least| bytes(least.bytes)),
+                grouped(stalls(trial)),
+                format!("{}{best}", outcome(fits)).trim_start().to_owned(),
+            ]
+        })
+        .collect()
+}
+
+/// The reserved peak with room to spare; in doubt, about.
+fn reserved(trial: &Trial) -> String {
+    let uncertain = trial.plenty.doubts.iter().any(|doubt| matches!(doubt, Doubt::Ties { .. }));
+    format!("{}{}", if uncertain { "~" } else { "" }, bytes(trial.plenty.usage.reserved.peak))
+}
+
+/// Retries in the memory that was asked about; without any, in the least that it completes in.
+fn stalls(trial: &Trial) -> u64 {
+    match (&trial.asked, trial.least) {
+        (Some(asked), _) => asked.usage.retries,
+        (None, Some(least)) => least.retries,
+        (None, None) => 0,
+    }
+}
+
+fn heading(tuning: &Tuning) -> [String; 5] {
+    let retries = match tuning.memory.and_then(room) {
+        Some(room) => format!("retries in {}", bytes(room)),
+        None => "retries in that".to_owned(),
+    };
+    ["setting".to_owned(), "peak reserved".to_owned(), "least memory".to_owned(), retries, String::new()]
+}
+
+/// A tuning, for a terminal.
+pub fn text(named: &NamedTuning, width: usize) -> String {
+    let tuning = named.tuning;
+    let mut out = String::new();
+    let about = if tuning.uncertain_memory().is_some() { "for at least" } else { "for" };
+    let memory = words_for_memory(tuning.memory, named.typed, about);
+    let _ = writeln!(
+        out,
+        "{} {}",
+        paint(BOLD, printable(named.name)),
+        paint(DIM, about_device(named.device, named.events, named.lacks))
+    );
+    let _ = writeln!(out, "Tuned by the rules of PyTorch {}{memory}", named.version);
+    for line in advice(named) {
+        let style = if tuning.best.is_some() { GREEN } else { YELLOW };
+        let _ = writeln!(out, "\n{}", paint(style, wrap(&line, width, 0, 2)));
+    }
+    if let Some(line) = line_to_paste(tuning) {
+        let _ = writeln!(out, "\n    {}", paint(CYAN, line));
+    }
+    let (rows, heading) = (rows(named), heading(tuning));
+    let widths: Vec<usize> = (0..5)
+        .map(|column| {
+            let cells = rows.iter().chain([&heading]).map(|row| row[column].chars().count());
+            cells.max().unwrap_or(0)
+        })
+        .collect();
+    let show = |row: &[String; 5]| {
+        let mut line = format!("  {:<width$}", row[0], width = widths[0]);
+        for column in 1..4 {
+            let _ = write!(line, "  {:>width$}", row[column], width = widths[column]);
+        }
+        format!("{line}  {}", row[4]).trim_end().to_owned()
+    };
+    let _ = writeln!(out, "\n{}", paint(BOLD, show(&heading)));
+    for row in &rows {
+        let _ = writeln!(out, "{}", show(row));
+    }
+    let bound = format!(
+        "No allocator needs less than {}, which is what the program holds at its peak. Least memory is for segments, found \
+         by replaying again and again; the CUDA context comes on top. Each retry {}.{}",
+        bytes(tuning.lower_bound),
+        STALLS.trim_start_matches("each "),
+        if rows.iter().any(|row| row[1].starts_with('~')) {
+            " A peak marked ~ can differ a little, depending on the addresses that the driver hands out."
+        } else {
+            ""
+        }
+    );
+    let _ = writeln!(out, "\n{}", wrap(&bound, width, 0, 0));
+    let doubts = tuning.doubts();
+    if !doubts.is_empty() {
+        let _ = writeln!(out, "\nNot exact:");
+        for one in &doubts {
+            let _ = writeln!(out, "  - {}", wrap(&doubt(one), width, 4, 4));
+        }
+    }
+    if named.name != "-" {
+        let next = match tuning.best_trial() {
+            Some(best) => {
+                let arguments = &named.typed.arguments;
+                format!("oomph replay {} --conf {}{arguments}", quoted(named.name), quoted(&best.conf))
+            }
+            None => format!("oomph explain {}", quoted(named.name)),
+        };
+        let _ = writeln!(out, "\n{} {}", paint(BOLD, "Next:"), paint(CYAN, next));
+    }
+    out
+}
+
+/// A tuning, for scripts.
+pub fn json(named: &NamedTuning) -> String {
+    let tuning = named.tuning;
+    let trials: Vec<Value> = (tuning.trials.iter().zip(&named.fits))
+        .map(|(trial, fits)| {
+            let head = json!({
+                "conf": trial.conf,
+                "recorded": trial.recorded,
+                "fits": fits.map(Fit::key),
+                "least_memory": trial.least.map(|least| least.bytes),
+                "least_memory_retries": trial.least.map(|least| least.retries),
+                "in_memory": trial.asked.as_ref().map(replayed),
+            });
+            merged(head, replayed(&trial.plenty))
+        })
+        .collect();
+    pretty(&with_version(json!({
+        "file": named.name,
+        "device": named.device,
+        "events": named.events,
+        "torch": named.version,
+        "memory": tuning.memory.map(memory),
+        "lower_bound": tuning.lower_bound,
+        "best": tuning.best_trial().map(|best| json!({
+            "conf": best.conf,
+            "line": line_to_paste(tuning),
+            "least_memory": best.least.map(|least| least.bytes),
+        })),
+        "advice": advice(named).join(" "),
+        "least_memory": tuning.best_trial().or(tuning.recorded()).and_then(|trial| trial.least).map(|least| least.bytes),
+        "trials": trials,
+    })))
+}
+
+/// A tuning, for issues and pull requests.
+pub fn markdown(named: &NamedTuning) -> String {
+    let mut out = format!("## {}\n\n", escape(named.name));
+    for line in advice(named) {
+        let _ = writeln!(out, "{}\n", escape(&line));
+    }
+    if let Some(line) = line_to_paste(named.tuning) {
+        let _ = writeln!(out, "```sh\n{line}\n```\n");
+    }
+    let heading = heading(named.tuning);
+    let _ = writeln!(out, "| {} |\n|---|---:|---:|---:|---|", heading.join(" | "));
+    for row in rows(named) {
+        let cells: Vec<String> = row.iter().map(|cell| escape(cell)).collect();
+        let _ = writeln!(out, "| {} |", cells.join(" | "));
+    }
+    for one in named.tuning.doubts() {
+        let _ = writeln!(out, "\n- not exact: {}", escape(&doubt(&one)));
+    }
+    out
+}
