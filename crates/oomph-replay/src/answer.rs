@@ -171,7 +171,7 @@ pub fn ask(recording: &Recording, device: &Device, question: Question) -> Result
             let height = placement.height;
             packing = Some((height, placement.optimal, placement.method));
             let replayed = replayer.with(&mut Packed::new(placement, memory), memory, &options);
-            (replayed, Some(LeastMemory { bytes: height, step: 0, retries: 0 }))
+            (replayed, Some(LeastMemory { bytes: height, retries: 0 }))
         }
     };
     let reproduction = &replayer.reproduction;

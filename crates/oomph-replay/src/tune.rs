@@ -28,8 +28,6 @@ pub struct Trial {
 pub struct LeastMemory {
     /// Bytes of segments; the CUDA context comes on top.
     pub bytes: u64,
-    /// With so much less it does not complete.
-    pub step: u64,
     /// How often the cache is emptied to get through in that.
     pub retries: u64,
 }
@@ -296,7 +294,7 @@ pub fn least_memory(
             None => low = middle,
         }
     }
-    Some(LeastMemory { bytes: high.saturating_mul(SEGMENT_QUANTUM), step: SEGMENT_QUANTUM, retries })
+    Some(LeastMemory { bytes: high.saturating_mul(SEGMENT_QUANTUM), retries })
 }
 
 /// The better of two: it fits, it stalls less often, it needs less.

@@ -1,7 +1,8 @@
 //! How it looks: one model, several renderers.
 //!
-//! Every renderer takes what `oomph-explain` says and gives a string: [`text`] for a terminal (with ANSI styles, which
-//! the caller strips where they are not wanted), [`json`] for scripts, [`markdown`] for issues and pull requests.
+//! Every renderer takes what another crate says and gives a string: for a terminal (with ANSI styles, which the caller
+//! strips where they are not wanted), for scripts, and for issues and pull requests. [`text`], [`json`] and [`markdown`]
+//! render what `oomph-explain` says; [`replay`], [`tune`], [`packing`] and [`gpus`] have all three in one file each.
 //! Nothing is computed here, and nothing printed.
 
 pub mod gpus;
