@@ -8,8 +8,9 @@ explain   `oomph explain` beside CPython's `pickle.load` of the same bytes. Each
           outside, start-up and all. Bars: at least 20 times as fast (median of rounds), at most half of the memory.
 replay    the native allocator's model on one core: the bench recording and four real ones. Bar: 5 million events a second.
 tune      `oomph tune` on a recording of two million events, from outside. Bar: 20 seconds.
-packing   the packer on public problems, if they are there (FOLDER has minimalloc/ and idealloc/, tables `id,lower,upper,size`): height
-          beside first fit and best fit. Bars: minimalloc's within their capacity of 1048576 in a minute each; idealloc's within
+packing   the packer on public problems, if FOLDER (or the variable PACKING) names them: minimalloc/ has the tables of
+          google/minimalloc's benchmarks/challenging, idealloc/ those of cappadokes/idealloc's benchmarks, all with the columns
+          `id,lower,upper,size`. Height beside first fit and best fit. Bars: minimalloc's within their capacity of 1048576 in a minute each; idealloc's within
           0.5 % of the bound.
 
 With --check the bars must hold.
@@ -100,10 +101,12 @@ def tune(args, data):
 
 
 def packing(args, _):
+    if not args.packing:
+        print("no folder of problems was named (--packing FOLDER): left out")
+        return []
     tables = sorted(glob.glob(os.path.join(args.packing, "minimalloc", "?.*.csv"))) + sorted(glob.glob(os.path.join(args.packing, "idealloc", "*.csv")))
     if not tables:
-        print(f"there are no problems in {args.packing}: left out")
-        return []
+        sys.exit(f"there are no problems in {args.packing}")
     bars = []
     print(f"{'':22}{'buffers':>8}{'bound':>18}{'first fit':>11}{'best fit':>10}{'found':>9}{'seconds':>9}  by")
     for table in tables:
@@ -125,7 +128,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--oomph", default=os.path.join(ROOT, "target/release/oomph"))
     parser.add_argument("--throughput", default=os.path.join(ROOT, "target/release/examples/throughput"))
-    parser.add_argument("--packing", default=os.path.join(ROOT, "../shared/packing"))
+    parser.add_argument("--packing", metavar="FOLDER", default=os.environ.get("PACKING"))
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--events", type=int, default=2_000_000)
     parser.add_argument("--only", default=",".join(PARTS))

@@ -2,7 +2,8 @@
 //!
 //! Up to PyTorch 2.11 the address decides which of two equal free blocks is taken, so the addresses that the driver
 //! returned matter. They are only known for the settings that were recorded. For others they are made up, in one of two
-//! orders; where the outcome differs between them, it hangs on the driver, and is said to be uncertain.
+//! orders, with or without those of recorded segments; where the outcome differs between them, it hangs on the driver, and is
+//! said to be uncertain.
 
 use hashbrown::HashMap;
 

@@ -75,6 +75,28 @@ pub enum Doubt {
     UnroundedSizes,
 }
 
+impl Doubt {
+    /// The name for scripts.
+    pub fn key(&self) -> &'static str {
+        match self {
+            Self::SettingsUnknown => "settings_unknown",
+            Self::Incomplete => "incomplete",
+            Self::Contradictions(_) => "contradictions",
+            Self::BlocksBefore(_) => "blocks_before",
+            Self::NotReproduced(_) => "not_reproduced",
+            Self::UnknownBlocks(_) => "unknown_blocks",
+            Self::EndsWhereItRanOut(_) => "ends_where_it_ran_out",
+            Self::DeferredFrees(_) => "deferred_frees",
+            Self::Ties { .. } => "ties",
+            Self::LeastMemoryHangsOnAddresses => "least_memory_hangs_on_addresses",
+            Self::PoolsInferred => "pools_inferred",
+            Self::MemoryUncertain { .. } => "memory_uncertain",
+            Self::ModelNotProven => "model_not_proven",
+            Self::UnroundedSizes => "unrounded_sizes",
+        }
+    }
+}
+
 /// How a replay went.
 #[derive(Clone, Debug)]
 pub struct Replayed {

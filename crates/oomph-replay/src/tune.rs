@@ -165,13 +165,21 @@ pub fn tune(
     let squeeze = memory.map_or(Squeeze::Device, Squeeze::of);
     let recorded = replayer.conf_text();
     let mut settings = vec![(recorded.to_owned(), replayer.conf.clone())];
-    let candidates = candidates(version, limited).into_iter().map(|text| overlay(recorded, text));
-    let texts = candidates.chain(extra.iter().cloned());
-    for text in texts {
-        let conf = Conf::parse(&text, version)?;
+    let mut add = |text: String, conf: Conf| {
         if settings.iter().all(|(_, known)| *known != conf) {
             settings.push((text, conf));
         }
+    };
+    for candidate in candidates(version, limited) {
+        // What was recorded may hold a key that this version does not know: then the candidate stands alone.
+        let over_recorded = overlay(recorded, candidate);
+        match Conf::parse(&over_recorded, version) {
+            Ok(conf) => add(over_recorded, conf),
+            Err(_) => add(candidate.to_owned(), Conf::parse(candidate, version)?),
+        }
+    }
+    for text in extra {
+        add(text.clone(), Conf::parse(text, version)?);
     }
     // A replay for each step of the bisection, about.
     let expected = settings.len() * 12;

@@ -3,10 +3,10 @@
 
 use oomph_replay::allocator::Memory;
 use oomph_replay::answer::{Answer, Question, ask};
-use oomph_replay::replayer::Doubt;
-use oomph_replay::tune::Fit;
+use oomph_replay::replayer::{Doubt, Replayer};
+use oomph_replay::tune::{Fit, tune};
 use oomph_replay::version::Version;
-use oomph_trace::{Action, Device, Recording, read_path};
+use oomph_trace::{Action, Device, History, Recording, read_path};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -133,6 +133,24 @@ fn least_memory_counts_what_a_fraction_leaves_unused() {
     };
     let (whole, half) = (least(""), least("per_process_memory_fraction:0.5"));
     assert!((2 * whole..2 * whole + 4 * MIB).contains(&half), "{whole} {half}");
+}
+
+#[test]
+fn recorded_settings_that_a_version_does_not_know_do_not_keep_it_from_tuning() {
+    let mut recording = holes_in(0x7f00_0000_0000, 0x7f00_4000_0000);
+    let tuned = |recording: &Recording, extra: &[String]| {
+        let device = &recording.devices[0];
+        let history = History::of(recording, device);
+        let replayer = Replayer::new(recording, device, &history, Some(Version::new(2, 5)), None);
+        tune(&replayer, None, extra, &|_, _| {})
+    };
+    for conf in ["per_process_memory_fraction:0.5", "]],nonsense:[", "backend:cudaMallocAsync"] {
+        recording.settings.conf = conf.to_owned();
+        let trials = tuned(&recording, &[]).unwrap().trials;
+        assert!(trials.iter().any(|trial| trial.conf == "expandable_segments:True"), "{conf}");
+    }
+    // What the user asks for is not passed over.
+    assert!(tuned(&recording, &["nonsense:1".to_owned()]).is_err());
 }
 
 #[test]
