@@ -57,7 +57,7 @@ impl MemoryArguments {
 
 /// Takes any name that the catalogue finds; shells complete all that are in it.
 #[derive(Clone)]
-struct GpuParser;
+pub(crate) struct GpuParser;
 
 impl TypedValueParser for GpuParser {
     type Value = Gpu;

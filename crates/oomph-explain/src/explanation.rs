@@ -50,6 +50,8 @@ pub struct DeviceExplanation {
     pub peak_seconds: Option<f64>,
     /// The step of the allocated peak, from 1.
     pub peak_step: Option<u64>,
+    /// Who made the allocation that reached it.
+    pub peak_place: Place,
     /// What was alive at the allocated peak, by kind.
     pub kinds: Vec<KindBytes>,
     /// The same by line, largest first.
@@ -234,6 +236,10 @@ fn describe(context: &Context) -> DeviceExplanation {
         peak: history.peak,
         peak_seconds: context.seconds(peak_moment),
         peak_step: context.steps.as_ref().and_then(|steps| steps.at(peak_moment)).map(|step| step as u64 + 1),
+        peak_place: match (peak_moment as usize).checked_sub(1).and_then(|row| device.events.stack.get(row)) {
+            Some(&stack) => context.place(stack, peak_moment),
+            None => Place::Before,
+        },
         kinds: (context.by_kind().into_iter())
             .map(|(kind, bytes, count)| KindBytes { kind, bytes, count })
             .collect(),

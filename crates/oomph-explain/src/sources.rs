@@ -183,6 +183,10 @@ fn is_library_file(file: &str) -> bool {
         || file.match_indices("/torch/").any(|(at, part)| in_torch(&file[at + part.len()..]))
 }
 
+/// The file of a frame that oomph's own recorder puts innermost: the rest of the stack is of the forward pass, whose
+/// backward pass this is.
+const FORWARD_FOLLOWS: &str = "<autograd>";
+
 #[derive(Clone, Copy, Default)]
 struct FrameFacts {
     native: bool,
@@ -212,6 +216,9 @@ impl FrameFacts {
     fn of(recording: &Recording, frame: &Frame) -> Self {
         let name = recording.strings.get(frame.name);
         let file = recording.strings.get(frame.file);
+        if file == FORWARD_FOLLOWS {
+            return Self { native: true, backward: true, ..Self::default() };
+        }
         if is_native_frame(name, file) {
             return Self {
                 native: true,

@@ -146,7 +146,7 @@ fn device(device: &DeviceExplanation) -> Value {
     })
 }
 
-fn place(place: &Place) -> Value {
+pub(crate) fn place(place: &Place) -> Value {
     match place {
         Place::Line { file, line, function, own } => {
             json!({ "place": "line", "file": file, "line": line, "function": function, "own": own })
@@ -173,7 +173,7 @@ fn stack(stack: &StackBytes) -> Value {
     })
 }
 
-fn finding(finding: &Finding) -> Value {
+pub(crate) fn finding(finding: &Finding) -> Value {
     json!({
         "code": finding.code,
         "name": finding.name,

@@ -60,7 +60,7 @@ fn recording(out: &mut String, name: &str, explanation: &Explanation, lines: usi
     }
 }
 
-fn finding(out: &mut String, finding: &Finding) {
+pub(crate) fn finding(out: &mut String, finding: &Finding) {
     let _ = write!(out, "- **{} {}**: {}", finding.severity.name(), finding.code, escape(&finding.title));
     if let Some(saving) = saving(finding) {
         let _ = write!(out, " — {saving}");
@@ -75,7 +75,7 @@ fn finding(out: &mut String, finding: &Finding) {
     }
 }
 
-fn device(out: &mut String, device: &DeviceExplanation, lines: usize) {
+pub(crate) fn device(out: &mut String, device: &DeviceExplanation, lines: usize) {
     let _ = writeln!(
         out,
         "\nPeak {} allocated, {} reserved, {} requested; {} events, {}.\n",

@@ -122,7 +122,7 @@ fn header(out: &mut String, name: &str, explanation: &Explanation, device: &Devi
     );
 }
 
-fn finding(out: &mut String, finding: &Finding, options: TextOptions) {
+pub(crate) fn finding(out: &mut String, finding: &Finding, options: TextOptions) {
     let style = match finding.severity {
         Severity::Error => RED,
         Severity::Warning => YELLOW,
@@ -161,7 +161,7 @@ fn finding(out: &mut String, finding: &Finding, options: TextOptions) {
     }
 }
 
-fn device(out: &mut String, device: &DeviceExplanation, options: TextOptions) {
+pub(crate) fn device(out: &mut String, device: &DeviceExplanation, options: TextOptions) {
     let peak = device.peak.allocated.bytes;
     let mut when = Vec::new();
     if let Some(at) = device.peak_seconds {

@@ -27,6 +27,7 @@ macro_rules! verbs {
 }
 
 verbs! {
+    Predict in predict,
     Explain in explain,
     Diff in diff,
     Check in check,

@@ -1,0 +1,272 @@
+//! `oomph predict`: will it fit, before there is a GPU.
+
+use crate::arguments::Format;
+use crate::memory::GpuParser;
+use crate::printer::{Printer, width};
+use crate::sizes::Size;
+use crate::{Outcome, files};
+use clap::Args;
+use oomph_gpus::{Catalogue, Gpu};
+use oomph_predict::installed::Installed;
+use oomph_predict::prediction::{PredictError, Prediction, Verdict};
+use oomph_predict::run::{Kind, Program, RunError, Runner, Voice, World};
+use oomph_predict::search::{self, Sweep};
+use oomph_report::TextOptions;
+use oomph_report::predict::{self, NamedPrediction};
+use oomph_trace::format;
+use std::path::{Path, PathBuf};
+
+/// Say whether a PyTorch script fits a card, without the card
+///
+/// Runs the script as it is, with your own Python and PyTorch, on a virtual GPU: every allocation is PyTorch's own, kernels
+/// do nothing. After a few steps it stops and says what the script takes, on which line, and whether that fits; if it does
+/// not, with PyTorch's real error. No GPU and no driver are needed, but PyTorch must be a CUDA build.
+///
+/// The script's own output goes to stderr, the result to stdout. The recording that is written can be explained, replayed
+/// and tuned like any other.
+///
+/// Exits with 0 if it fits, 1 if it does not, 2 if that could not be found out.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  oomph predict --gpu t4 train.py --batch-size 8\n  oomph predict --gpu rtx-4090 -m mypackage.train --lr 1e-4\n  oomph predict --gpu t4 notebook.ipynb\n  oomph predict --gpu t4 --max --batch-size train.py          # the largest batch that fits\n  oomph predict --gpu t4 --sweep '--batch-size=1..64' train.py\n  oomph predict --gpus t4,l4,a100-40gb train.py               # one table over many cards\n  oomph predict --gpu a100-80gb --ranks 8 train_fsdp.py       # each of eight ranks\n  oomph predict --gpu t4 --format json train.py | jq .fits\n\nEverything after the script's name is the script's."
+)]
+pub(crate) struct Arguments {
+    /// The card: t4, rtx-4090, a100-80gb … (`oomph gpus` lists them)
+    #[arg(long, value_name = "NAME", value_parser = GpuParser, hide_possible_values = true)]
+    pub(crate) gpu: Option<Gpu>,
+    /// Memory of the card, instead of what the catalogue says: 12GiB
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) memory: Option<Size>,
+    /// Several cards, as one table: t4,l4,a100-40gb
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', conflicts_with_all = ["gpu", "memory"])]
+    pub(crate) gpus: Vec<String>,
+    /// Stop after this many optimizer steps, or forwards where there is no optimizer; 0 runs to the end
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub(crate) steps: u32,
+    /// Allocator settings, as PYTORCH_CUDA_ALLOC_CONF takes them
+    #[arg(long, value_name = "SETTINGS")]
+    pub(crate) conf: Option<String>,
+    /// Find the largest value of this argument of the script that fits: --max --batch-size
+    #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true, conflicts_with_all = ["sweep", "gpus"])]
+    pub(crate) max: Option<String>,
+    /// The same within a range, or for a list: --sweep '--batch-size=1..512', --sweep '--batch-size=8,16,32'
+    #[arg(long, value_name = "ARGUMENT=VALUES", allow_hyphen_values = true, conflicts_with = "gpus")]
+    pub(crate) sweep: Option<String>,
+    /// Run as each of this many ranks, as torchrun would start them on one machine
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), conflicts_with_all = ["max", "sweep", "gpus"])]
+    pub(crate) ranks: Option<u32>,
+    /// The interpreter that has PyTorch [default: python3, or that of the active environment]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) python: Option<PathBuf>,
+    /// Where to write the recording [default: SCRIPT-GPU.oomph]
+    #[arg(short, long, value_name = "OUT")]
+    pub(crate) output: Option<PathBuf>,
+    /// Write no recording
+    #[arg(long, conflicts_with = "output")]
+    pub(crate) no_recording: bool,
+    /// How to show it
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub(crate) format: Format,
+    /// How many lines of the peak to list
+    #[arg(long, default_value_t = 8, value_name = "N")]
+    pub(crate) lines: usize,
+    /// Run a module, as python -m does
+    #[arg(short, long, value_name = "MODULE", conflicts_with = "script", allow_hyphen_values = true, num_args = 1.., trailing_var_arg = true)]
+    pub(crate) module: Vec<String>,
+    /// The script or notebook, and its arguments
+    #[arg(value_name = "SCRIPT", trailing_var_arg = true, allow_hyphen_values = true, required_unless_present = "module")]
+    pub(crate) script: Vec<String>,
+}
+
+pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> {
+    let program = program(arguments)?;
+    let installed = match Installed::find(arguments.python.as_deref()) {
+        Ok(installed) => installed,
+        Err(error) => {
+            printer.error(&error.to_string());
+            printer.hint(error.hint());
+            return Ok(Outcome::Failed);
+        }
+    };
+    let runner = Runner::new(&installed, arguments.steps, arguments.conf.clone())?;
+    let outcome = if !arguments.gpus.is_empty() {
+        over_cards(arguments, &runner, &program, printer)
+    } else if let Some(sweep) = arguments.max.as_ref().or(arguments.sweep.as_ref()) {
+        over_values(arguments, &runner, &program, sweep, printer)
+    } else if let Some(ranks) = arguments.ranks {
+        over_ranks(arguments, &runner, &program, ranks, printer)
+    } else {
+        one(arguments, &runner, &program, printer)
+    };
+    outcome.or_else(|error| match error.downcast::<PredictError>() {
+        Ok(PredictError::NoGpu) => {
+            printer.error(&format!("{}: {}", program.typed(), PredictError::NoGpu));
+            printer.hint("does it choose its device by an argument, or stop before it uses one? give it the arguments that make it train on cuda");
+            Ok(Outcome::Failed)
+        }
+        Ok(PredictError::Run(error @ RunError::Died { .. })) => {
+            printer.error(&format!("{}: {error}", program.typed()));
+            printer.hint("if the program runs on a real GPU, this is a defect of the virtual one: please report it with the lines above");
+            Ok(Outcome::Failed)
+        }
+        Ok(error) => Err(anyhow::Error::new(error).context(program.typed())),
+        Err(error) => Err(error),
+    })
+}
+
+fn program(arguments: &Arguments) -> anyhow::Result<Program> {
+    if let Some((module, rest)) = arguments.module.split_first() {
+        return Ok(Program { kind: Kind::Module, target: module.clone(), arguments: rest.to_vec() });
+    }
+    let Some((target, rest)) = arguments.script.split_first() else { anyhow::bail!("which script?") };
+    if !Path::new(target).is_file() {
+        anyhow::bail!("{target}: there is no such file");
+    }
+    let kind = if target.ends_with(".ipynb") { Kind::Notebook } else { Kind::Script };
+    Ok(Program { kind, target: target.clone(), arguments: rest.to_vec() })
+}
+
+/// The card that was named, with the memory that was named. Without a name, one of a common architecture.
+fn card(arguments: &Arguments) -> anyhow::Result<Gpu> {
+    let mut gpu = match (&arguments.gpu, arguments.memory) {
+        (Some(gpu), _) => gpu.clone(),
+        (None, Some(_)) => {
+            let mut gpu = Catalogue::load()?.find("a100-80gb").map_err(anyhow::Error::msg)?.clone();
+            gpu.title = "card of compute capability 8.0".into();
+            gpu
+        }
+        (None, None) => anyhow::bail!("which card? for example --gpu t4 (oomph gpus lists them), or --memory 12GiB"),
+    };
+    if let Some(memory) = arguments.memory {
+        gpu.memory = memory.0;
+    }
+    Ok(gpu)
+}
+
+fn options(arguments: &Arguments) -> TextOptions {
+    TextOptions { lines: arguments.lines, stacks: false, width: width() }
+}
+
+fn outcome(predictions: &[&Prediction]) -> Outcome {
+    if predictions.iter().any(|one| one.verdict == Verdict::Unknown) {
+        Outcome::Failed
+    } else if predictions.iter().any(|one| one.verdict == Verdict::DoesNotFit) {
+        Outcome::Findings
+    } else {
+        Outcome::Fine
+    }
+}
+
+fn one(arguments: &Arguments, runner: &Runner, program: &Program, printer: &mut Printer) -> anyhow::Result<Outcome> {
+    let gpu = card(arguments)?;
+    let mut prediction = Prediction::make(runner, program, &gpu, None, Voice::Heard)?;
+    if prediction.verdict == Verdict::DoesNotFit {
+        let waiting = printer.waiting("finding out what it would need");
+        prediction.ask_needs(runner, program)?;
+        drop(waiting);
+    }
+    let written = write_recording(arguments, program, &prediction)?;
+    let smaller = smaller_argument(program);
+    let named =
+        NamedPrediction { prediction: &prediction, recording: written.as_deref(), smaller: smaller.as_deref() };
+    printer.data(&match arguments.format {
+        Format::Text => predict::text(&named, options(arguments)),
+        Format::Json => predict::json(&named),
+        Format::Markdown => predict::markdown(&named, arguments.lines),
+    })?;
+    Ok(outcome(&[&prediction]))
+}
+
+fn over_values(
+    arguments: &Arguments,
+    runner: &Runner,
+    program: &Program,
+    text: &str,
+    printer: &mut Printer,
+) -> anyhow::Result<Outcome> {
+    let sweep = Sweep::parse(text).map_err(anyhow::Error::msg)?;
+    let gpu = card(arguments)?;
+    let tried = search::search(runner, program, &gpu, &sweep, |value| {
+        printer.note(&format!("trying {} {value}", sweep.argument));
+    })?;
+    printer.data(&match arguments.format {
+        Format::Text => predict::sweep_text(&sweep, &tried, &program.typed()),
+        Format::Json => predict::sweep_json(&sweep, &tried),
+        Format::Markdown => predict::sweep_markdown(&sweep, &tried),
+    })?;
+    Ok(if search::largest(&tried).is_some() { Outcome::Fine } else { Outcome::Findings })
+}
+
+fn over_cards(
+    arguments: &Arguments,
+    runner: &Runner,
+    program: &Program,
+    printer: &mut Printer,
+) -> anyhow::Result<Outcome> {
+    let catalogue = Catalogue::load()?;
+    let gpus = arguments
+        .gpus
+        .iter()
+        .map(|name| catalogue.find(name).cloned().map_err(anyhow::Error::msg))
+        .collect::<Result<Vec<Gpu>, _>>()?;
+    let predictions = search::over_cards(runner, program, &gpus, |gpu, first| {
+        let why = if first { "" } else { ", where memory is short" };
+        printer.note(&format!("running on a virtual {}{why}", gpu.title));
+    })?;
+    table(arguments, &predictions, printer)
+}
+
+fn over_ranks(
+    arguments: &Arguments,
+    runner: &Runner,
+    program: &Program,
+    ranks: u32,
+    printer: &mut Printer,
+) -> anyhow::Result<Outcome> {
+    let gpu = card(arguments)?;
+    let mut predictions = Vec::new();
+    for rank in 0..ranks {
+        printer.note(&format!("running rank {rank} of {ranks}"));
+        let world = World { size: ranks, rank };
+        // The first is heard: what goes wrong goes wrong in all of them.
+        let voice = if rank == 0 { Voice::Heard } else { Voice::Kept };
+        predictions.push(Prediction::make(runner, program, &gpu, Some(world), voice)?);
+    }
+    table(arguments, &predictions, printer)
+}
+
+fn table(arguments: &Arguments, predictions: &[Prediction], printer: &mut Printer) -> anyhow::Result<Outcome> {
+    printer.data(&match arguments.format {
+        Format::Text => predict::table_text(predictions),
+        Format::Json => predict::table_json(predictions),
+        Format::Markdown => predict::table_markdown(predictions),
+    })?;
+    Ok(outcome(&predictions.iter().collect::<Vec<_>>()))
+}
+
+/// Writes the recording; the name says the script and the card, and one of before is written over.
+fn write_recording(
+    arguments: &Arguments,
+    program: &Program,
+    prediction: &Prediction,
+) -> anyhow::Result<Option<String>> {
+    if arguments.no_recording {
+        return Ok(None);
+    }
+    let path = arguments.output.clone().unwrap_or_else(|| {
+        let stem = Path::new(&program.target).file_stem().and_then(|stem| stem.to_str()).unwrap_or("program");
+        PathBuf::from(format!("{stem}-{}.oomph", prediction.gpu.name))
+    });
+    files::write_whole(&path, true, |out| {
+        format::Writer::new(out)?.finish(&prediction.recording)?;
+        Ok(())
+    })?;
+    Ok(Some(path.display().to_string()))
+}
+
+/// The script's argument for the batch, if its text names one.
+fn smaller_argument(program: &Program) -> Option<String> {
+    let text = std::fs::read_to_string(&program.target).ok()?;
+    let names = ["--batch-size", "--batch_size", "--per_device_train_batch_size", "--train-batch-size", "--bs"];
+    names.iter().find(|name| text.contains(*name)).map(|name| (*name).to_owned())
+}

@@ -1,0 +1,59 @@
+//! What was called that nobody modelled: counted by name, so that a result can say it.
+//!
+//! Two sources: functions of this library that answer without knowing the truth ([`note`]), and the stubs that stand in
+//! for the rest of NVIDIA's functions. The stubs' library counts in a table of its own, which [`text`] reads: symbols
+//! `oomph_stub_count` (u64), `oomph_stub_counters` (u64 each) and `oomph_stub_names` (C strings, one after another).
+
+use crate::{lock, sys};
+use std::collections::BTreeMap;
+use std::ffi::{CStr, c_char};
+use std::fmt::Write;
+use std::sync::Mutex;
+
+static NOTED: Mutex<BTreeMap<&'static str, u64>> = Mutex::new(BTreeMap::new());
+
+/// Counts a call whose true answer is not known.
+pub fn note(name: &'static str) {
+    *lock(&NOTED).entry(name).or_default() += 1;
+}
+
+/// `name count` a line, most called first.
+pub fn text() -> String {
+    let mut calls: Vec<(String, u64)> =
+        lock(&NOTED).iter().map(|(name, count)| ((*name).to_string(), *count)).collect();
+    calls.extend(stubs());
+    calls.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    calls.iter().fold(String::new(), |mut text, (name, count)| {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{name} {count}");
+        text
+    })
+}
+
+fn stubs() -> Vec<(String, u64)> {
+    // SAFETY: the names are C strings; dlsym gives null for what is not there.
+    let (count, counters, names) = unsafe {
+        (
+            sys::dlsym(sys::RTLD_DEFAULT, c"oomph_stub_count".as_ptr()) as *const u64,
+            sys::dlsym(sys::RTLD_DEFAULT, c"oomph_stub_counters".as_ptr()) as *const u64,
+            sys::dlsym(sys::RTLD_DEFAULT, c"oomph_stub_names".as_ptr()) as *const c_char,
+        )
+    };
+    let mut called = Vec::new();
+    if count.is_null() || counters.is_null() || names.is_null() {
+        return called;
+    }
+    let mut name = names;
+    // SAFETY: the stubs' library has as many counters and names as it says; counters are written by atomic additions.
+    unsafe {
+        for index in 0..usize::try_from(*count).unwrap_or(0) {
+            let text = CStr::from_ptr(name);
+            let times = counters.add(index).read_volatile();
+            if times > 0 {
+                called.push((text.to_string_lossy().into_owned(), times));
+            }
+            name = name.add(text.to_bytes().len() + 1);
+        }
+    }
+    called
+}

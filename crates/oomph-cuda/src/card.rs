@@ -1,0 +1,129 @@
+//! What the virtual GPU is: the card's memory, context and architecture, from `OOMPH_VIRTUAL_GPU`.
+//!
+//! The variable holds `key=value` pairs, apart by `;`: `memory` and `context` in bytes, `cc` as `major.minor`, `sms`,
+//! `devices`, `name`, `cudnn` and `cublaslt` (the paths of the installed libraries). What is missing is a card like an A100.
+
+use std::sync::OnceLock;
+
+/// The card, and what follows from its architecture.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Card {
+    /// As the driver calls it.
+    pub name: String,
+    /// Bytes, as `cudaMemGetInfo` says them.
+    pub memory: u64,
+    /// Bytes that a context takes.
+    pub context: u64,
+    /// Compute capability.
+    pub major: i32,
+    /// Its second half.
+    pub minor: i32,
+    /// Streaming multiprocessors.
+    pub sms: i32,
+    /// How many of these cards there are.
+    pub devices: i32,
+    /// The installed cuDNN.
+    pub cudnn: String,
+    /// The installed cuBLASLt.
+    pub cublas_lt: String,
+}
+
+/// What all cards of an architecture share, from the tables of the CUDA programming guide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Architecture {
+    /// Shared memory that a block may ask for.
+    pub shared_per_block_optin: i32,
+    /// Shared memory of a multiprocessor.
+    pub shared_per_sm: i32,
+    /// Threads of a multiprocessor.
+    pub threads_per_sm: i32,
+    /// Blocks of a multiprocessor.
+    pub blocks_per_sm: i32,
+    /// Second-level cache of the usual card.
+    pub l2: i32,
+}
+
+impl Default for Card {
+    fn default() -> Self {
+        Card {
+            name: "NVIDIA A100-SXM4-80GB".into(),
+            memory: 80 << 30,
+            context: 400 << 20,
+            major: 8,
+            minor: 0,
+            sms: 108,
+            devices: 1,
+            cudnn: String::new(),
+            cublas_lt: String::new(),
+        }
+    }
+}
+
+impl Card {
+    /// The card of this process.
+    pub fn get() -> &'static Card {
+        static CARD: OnceLock<Card> = OnceLock::new();
+        CARD.get_or_init(|| Card::parse(&std::env::var("OOMPH_VIRTUAL_GPU").unwrap_or_default()))
+    }
+
+    /// Reads a description.
+    pub fn parse(text: &str) -> Card {
+        let mut card = Card::default();
+        for pair in text.split(';') {
+            let Some((key, value)) = pair.split_once('=') else { continue };
+            match key {
+                "name" => card.name = value.to_string(),
+                "memory" => card.memory = value.parse().unwrap_or(card.memory),
+                "context" => card.context = value.parse().unwrap_or(card.context),
+                "sms" => card.sms = value.parse().unwrap_or(card.sms),
+                "devices" => card.devices = value.parse::<i32>().unwrap_or(1).clamp(1, 64),
+                "cublaslt" => card.cublas_lt = value.to_string(),
+                "cudnn" => card.cudnn = value.to_string(),
+                "cc" => {
+                    if let Some((major, minor)) = value.split_once('.')
+                        && let (Ok(major), Ok(minor)) = (major.parse(), minor.parse())
+                    {
+                        (card.major, card.minor) = (major, minor);
+                    }
+                }
+                _ => {}
+            }
+        }
+        card
+    }
+
+    /// Compute capability as one number: 90.
+    pub fn capability(&self) -> i32 {
+        self.major * 10 + self.minor
+    }
+
+    /// What follows from it.
+    pub fn architecture(&self) -> Architecture {
+        let (shared_per_block_optin, shared_per_sm, threads_per_sm, blocks_per_sm, l2) = match self.capability() {
+            ..=69 => (49152, 98304, 2048, 32, 4 << 20),
+            70..=74 => (98304, 98304, 2048, 32, 6 << 20),
+            75..=79 => (65536, 65536, 1024, 16, 4 << 20),
+            80 => (166_912, 167_936, 2048, 32, 40 << 20),
+            81..=86 => (101_376, 102_400, 1536, 16, 6 << 20),
+            87..=88 => (166_912, 167_936, 1536, 16, 4 << 20),
+            89 => (101_376, 102_400, 1536, 24, 48 << 20),
+            90..=99 => (232_448, 233_472, 2048, 32, 60 << 20),
+            100..=119 => (232_448, 233_472, 2048, 32, 126 << 20),
+            _ => (101_376, 102_400, 1536, 24, 96 << 20),
+        };
+        Architecture { shared_per_block_optin, shared_per_sm, threads_per_sm, blocks_per_sm, l2 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_description_is_read_and_what_is_missing_stays() {
+        let card = Card::parse("name=Tesla T4;memory=15637086208;cc=7.5;sms=40;nonsense;devices=2");
+        assert_eq!((card.name.as_str(), card.memory, card.capability()), ("Tesla T4", 15_637_086_208, 75));
+        assert_eq!((card.sms, card.devices, card.context), (40, 2, Card::default().context));
+        assert_eq!(card.architecture().threads_per_sm, 1024);
+    }
+}

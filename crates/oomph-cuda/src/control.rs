@@ -1,0 +1,57 @@
+//! What the Python side of `oomph predict` asks of the library: which reads are true, what was called, what was used.
+
+use crate::{calls, memory};
+use std::ffi::{c_char, c_int};
+
+/// From now on the host reads zeros from device memory, except where it says that the bytes are true.
+#[unsafe(no_mangle)]
+pub extern "C" fn oomph_guard(on: c_int) {
+    memory::guard(on != 0);
+}
+
+/// Whether this thread's reads are of bytes that are known to be true.
+#[unsafe(no_mangle)]
+pub extern "C" fn oomph_allow_reads(allowed: c_int) {
+    let _ = memory::READS.try_with(|reads| reads.borrow_mut().allowed = allowed != 0);
+}
+
+/// What this thread's next read of at most eight bytes gives: how many elements are nonzero, say, which PyTorch's own
+/// kernel would have counted.
+#[unsafe(no_mangle)]
+pub extern "C" fn oomph_script_read(value: i64) {
+    let _ = memory::READS.try_with(|reads| reads.borrow_mut().scripted.insert(0, value));
+}
+
+/// Forgets scripted values that nobody read; says how many there were.
+#[unsafe(no_mangle)]
+pub extern "C" fn oomph_end_script() -> c_int {
+    memory::READS
+        .try_with(|reads| {
+            let mut reads = reads.borrow_mut();
+            let left = reads.scripted.len();
+            reads.scripted.clear();
+            left as c_int
+        })
+        .unwrap_or(0)
+}
+
+/// The most bytes of a device that were taken at once, without the context.
+#[unsafe(no_mangle)]
+pub extern "C" fn oomph_peak(device: c_int) -> u64 {
+    memory::peak(usize::try_from(device).unwrap_or(usize::MAX))
+}
+
+/// The calls that nobody modelled, `name count` a line, cut to `length`; gives the length of all of it.
+///
+/// # Safety
+/// `place` has `length` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn oomph_unmodelled(place: *mut c_char, length: usize) -> usize {
+    let text = calls::text();
+    let count = text.len().min(length);
+    if !place.is_null() {
+        // SAFETY: the caller's buffer.
+        unsafe { std::ptr::copy_nonoverlapping(text.as_ptr().cast(), place, count) };
+    }
+    text.len()
+}

@@ -1,0 +1,420 @@
+//! Device memory: addresses, accounting, and the true bytes of small copies.
+//!
+//! Device addresses are a range of this process's own address space that nothing else uses, so that a device pointer
+//! is never a host pointer. It is mapped without being backed: pages exist only where something was written, and only
+//! copies of at most [`TRUE_BYTES`] are. What kernels would have written is zero, or what was there before.
+//!
+//! Physical memory is a counter for each device, in units of 2 MiB, as the driver hands it out.
+
+use crate::card::Card;
+use crate::{lock, sys};
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
+
+/// The driver's granularity.
+pub const UNIT: u64 = 2 << 20;
+/// Copies up to this size are true; it holds token ids, masks and lengths of any batch, and no image.
+pub const TRUE_BYTES: usize = 4 << 20;
+/// Where device addresses start if nothing else lies there: far from programs, heaps and libraries.
+const BASE: u64 = 0x1000_0000_0000;
+/// Address space that is taken at once; expandable segments reserve more than the card has, once for each stream.
+const SPACE: u64 = 1 << 44;
+
+/// An allocation: what it is charged to, and how much.
+#[derive(Clone, Copy, Debug)]
+struct Allocation {
+    size: u64,
+    device: usize,
+    charged: u64,
+}
+
+/// The address space and who has what of it.
+#[derive(Debug, Default)]
+pub struct Space {
+    base: u64,
+    end: u64,
+    /// First fit over `used` needs the holes: start to length.
+    holes: BTreeMap<u64, u64>,
+    used: BTreeMap<u64, Allocation>,
+}
+
+static SPACE_OF: OnceLock<Mutex<Space>> = OnceLock::new();
+/// Page-locked host memory: address to length, and whether it is ours to free.
+static PINNED: Mutex<BTreeMap<usize, (usize, bool)>> = Mutex::new(BTreeMap::new());
+/// Bytes taken of each device. Atomics in one lock-free table: NVML and `cudaMemGetInfo` read them at any time.
+static TAKEN: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+static PEAK: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+/// Once somebody who knows which bytes are true is watching ([`crate::control`]), other bytes read as zero.
+static GUARDED: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    /// What the next reads of this thread give: see [`crate::control`].
+    pub static READS: std::cell::RefCell<Reads> = const { std::cell::RefCell::new(Reads { allowed: false, scripted: Vec::new() }) };
+}
+
+/// How reads of device memory by the host are answered.
+#[derive(Debug)]
+pub struct Reads {
+    /// The source is known to be true.
+    pub allowed: bool,
+    /// Values for the next small reads, last first.
+    pub scripted: Vec<i64>,
+}
+
+impl Space {
+    fn new() -> Space {
+        let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
+        // SAFETY: a new mapping that replaces nothing.
+        let at = unsafe {
+            let wanted = sys::mmap(
+                BASE as *mut c_void,
+                SPACE as usize,
+                sys::PROT_NONE,
+                flags | sys::MAP_FIXED_NOREPLACE,
+                -1,
+                0,
+            );
+            if wanted == sys::MAP_FAILED {
+                sys::mmap(std::ptr::null_mut(), SPACE as usize, sys::PROT_NONE, flags, -1, 0)
+            } else {
+                wanted
+            }
+        };
+        // Without address space of our own (a tight ulimit), addresses that no user program can have.
+        let start = if at == sys::MAP_FAILED { 0x7800_0000_0000_0000 } else { at as u64 };
+        let base = start.next_multiple_of(UNIT);
+        let end = start + SPACE;
+        Space { base, end, holes: BTreeMap::from([(base, end - base)]), used: BTreeMap::new() }
+    }
+
+    fn take(&mut self, length: u64) -> Option<u64> {
+        let (&start, &hole) = self.holes.iter().find(|(_, hole)| **hole >= length)?;
+        self.holes.remove(&start);
+        if hole > length {
+            self.holes.insert(start + length, hole - length);
+        }
+        Some(start)
+    }
+
+    fn give(&mut self, mut start: u64, mut length: u64) {
+        if let Some((&before, &hole)) = self.holes.range(..start).next_back()
+            && before + hole == start
+        {
+            self.holes.remove(&before);
+            (start, length) = (before, hole + length);
+        }
+        if let Some(&after) = self.holes.get(&(start + length)) {
+            self.holes.remove(&(start + length));
+            length += after;
+        }
+        self.holes.insert(start, length);
+    }
+}
+
+fn space() -> &'static Mutex<Space> {
+    SPACE_OF.get_or_init(|| Mutex::new(Space::new()))
+}
+
+fn round(size: u64) -> u64 {
+    size.max(1).checked_next_multiple_of(UNIT).unwrap_or(u64::MAX)
+}
+
+/// Takes physical memory of a device; false if it has not enough.
+pub fn charge(device: usize, size: u64) -> bool {
+    let card = Card::get();
+    let Some(taken) = TAKEN.get(device) else { return false };
+    let limit = card.memory.saturating_sub(card.context);
+    let result = taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| {
+        now.checked_add(size).filter(|after| *after <= limit)
+    });
+    if let (Ok(before), Some(peak)) = (result, PEAK.get(device)) {
+        peak.fetch_max(before + size, Ordering::Relaxed);
+    }
+    result.is_ok()
+}
+
+/// Gives physical memory back.
+pub fn discharge(device: usize, size: u64) {
+    if let Some(taken) = TAKEN.get(device) {
+        let _ =
+            taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| Some(now.saturating_sub(size)));
+    }
+}
+
+/// Free and total bytes of a device, as `cudaMemGetInfo` gives them.
+pub fn info(device: usize) -> (u64, u64) {
+    let card = Card::get();
+    let taken = TAKEN.get(device).map_or(0, |taken| taken.load(Ordering::Relaxed));
+    (card.memory.saturating_sub(card.context).saturating_sub(taken), card.memory)
+}
+
+/// The most bytes that were taken of a device at once, without the context.
+pub fn peak(device: usize) -> u64 {
+    PEAK.get(device).map_or(0, |peak| peak.load(Ordering::Relaxed))
+}
+
+/// Device memory, or nothing if the card has no more.
+pub fn allocate(device: usize, size: u64) -> Option<u64> {
+    let length = round(size);
+    if !charge(device, length) {
+        return None;
+    }
+    let address = reserve_charged(device, length, length);
+    if address.is_none() {
+        discharge(device, length);
+    }
+    address
+}
+
+/// Addresses without memory behind them (`cuMemAddressReserve`).
+pub fn reserve(size: u64) -> Option<u64> {
+    reserve_charged(0, round(size), 0)
+}
+
+fn reserve_charged(device: usize, length: u64, charged: u64) -> Option<u64> {
+    let mut space = lock(space());
+    let address = space.take(length)?;
+    space.used.insert(address, Allocation { size: length, device, charged });
+    map(address, length);
+    Some(address)
+}
+
+/// Lets small copies land in a range. Where that is refused (strict overcommit), all of it reads as zero.
+fn map(address: u64, length: u64) {
+    let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE | sys::MAP_FIXED;
+    // SAFETY: the range is part of the address space that `Space::new` took and that `take` gave to nobody else.
+    unsafe {
+        sys::mmap(address as *mut c_void, length as usize, sys::PROT_READ | sys::PROT_WRITE, flags, -1, 0);
+    }
+}
+
+/// Frees an allocation or a reservation. False if there is none at the address.
+pub fn release(address: u64) -> bool {
+    let mut space = lock(space());
+    let Some(allocation) = space.used.remove(&address) else { return false };
+    let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE | sys::MAP_FIXED;
+    // SAFETY: the range was mapped by `map`; it becomes reserved address space again, its pages are given back.
+    unsafe {
+        sys::mmap(address as *mut c_void, allocation.size as usize, sys::PROT_NONE, flags, -1, 0);
+    }
+    space.give(address, allocation.size);
+    drop(space);
+    discharge(allocation.device, allocation.charged);
+    true
+}
+
+/// Whether an address is the device's.
+pub fn is_device(address: u64) -> bool {
+    // Reading the ends needs the lock only until the space exists, which then never moves.
+    static ENDS: OnceLock<(u64, u64)> = OnceLock::new();
+    let (base, end) = *ENDS.get_or_init(|| {
+        let space = lock(space());
+        (space.base, space.end)
+    });
+    (base..end).contains(&address)
+}
+
+/// The device that an address belongs to.
+pub fn device_of(address: u64) -> Option<usize> {
+    let space = lock(space());
+    let (start, allocation) = space.used.range(..=address).next_back()?;
+    (address < start + allocation.size).then_some(allocation.device)
+}
+
+/// Whether a range lies within one allocation, so that its bytes may be touched.
+fn lies_within(address: u64, length: usize) -> bool {
+    let space = lock(space());
+    space
+        .used
+        .range(..=address)
+        .next_back()
+        .is_some_and(|(start, allocation)| address + length as u64 <= start + allocation.size)
+}
+
+/// Copies as `cudaMemcpy` would, where the bytes can be true.
+///
+/// # Safety
+/// Host ends are valid for `length` bytes, as C's callers promise.
+pub unsafe fn copy(to: *mut c_void, from: *const c_void, length: usize) {
+    if length == 0 || to.is_null() || from.is_null() {
+        return;
+    }
+    let (to_device, from_device) = (is_device(to as u64), is_device(from as u64));
+    let small = length <= TRUE_BYTES;
+    // SAFETY: host ends by the caller's promise; device ends only when they lie within a mapped allocation.
+    unsafe {
+        match (to_device, from_device) {
+            (false, false) => std::ptr::copy(from.cast::<u8>(), to.cast::<u8>(), length),
+            (true, false) => {
+                if small && lies_within(to as u64, length) {
+                    std::ptr::copy(from.cast::<u8>(), to.cast::<u8>(), length);
+                }
+            }
+            (false, true) => read(to, from, length, small),
+            (true, true) => {
+                if small && lies_within(to as u64, length) && lies_within(from as u64, length) {
+                    std::ptr::copy(from.cast::<u8>(), to.cast::<u8>(), length);
+                }
+            }
+        }
+    }
+}
+
+/// A read by the host: true bytes, a scripted value, or zeros.
+unsafe fn read(to: *mut c_void, from: *const c_void, length: usize, small: bool) {
+    let guarded = GUARDED.load(Ordering::Relaxed);
+    let (allowed, scripted) = READS
+        .try_with(|reads| {
+            let mut reads = reads.borrow_mut();
+            let scripted = if length <= 8 { reads.scripted.pop() } else { None };
+            (reads.allowed || !guarded, scripted)
+        })
+        .unwrap_or((!guarded, None));
+    // SAFETY: as in `copy`.
+    unsafe {
+        if let Some(value) = scripted {
+            std::ptr::copy(value.to_le_bytes().as_ptr(), to.cast::<u8>(), length);
+        } else if allowed && small && lies_within(from as u64, length) {
+            std::ptr::copy(from.cast::<u8>(), to.cast::<u8>(), length);
+        } else {
+            to.cast::<u8>().write_bytes(0, length);
+        }
+    }
+}
+
+/// Fills as `cudaMemset` would, where the bytes can be true.
+///
+/// # Safety
+/// A host address is valid for `length` bytes.
+pub unsafe fn fill(at: *mut c_void, value: u8, length: usize) {
+    if at.is_null() || length == 0 {
+        return;
+    }
+    if is_device(at as u64) {
+        if !lies_within(at as u64, length) {
+            return;
+        }
+        if length > TRUE_BYTES {
+            if value == 0 {
+                // SAFETY: whole pages inside a mapped allocation; they read as zero afterwards.
+                unsafe { forget(at as u64, length) }
+            }
+            return;
+        }
+    }
+    // SAFETY: a mapped allocation, or host memory by the caller's promise.
+    unsafe { at.cast::<u8>().write_bytes(value, length) }
+}
+
+unsafe fn forget(address: u64, length: usize) {
+    let start = address.next_multiple_of(4096);
+    let end = (address + length as u64) & !4095;
+    if end > start {
+        // SAFETY: the caller gives a range inside a mapping of ours.
+        unsafe {
+            sys::madvise(start as *mut c_void, (end - start) as usize, sys::MADV_DONTNEED);
+        }
+    }
+}
+
+/// From now on bytes read as zero unless a reader says that they are true.
+pub fn guard(on: bool) {
+    GUARDED.store(on, Ordering::Relaxed);
+}
+
+/// Page-locked host memory, zeroed; null if there is none.
+pub fn pin(size: usize) -> *mut c_void {
+    // SAFETY: plain allocation; large ones come from the system already zero and untouched.
+    let memory = unsafe { sys::calloc(1, size.max(1)) };
+    if !memory.is_null() {
+        lock(&PINNED).insert(memory as usize, (size.max(1), true));
+    }
+    memory
+}
+
+/// Frees what [`pin`] gave; false for any other address.
+pub fn unpin(memory: *mut c_void) -> bool {
+    let mut pinned = lock(&PINNED);
+    if !matches!(pinned.get(&(memory as usize)), Some((_, true))) {
+        return false;
+    }
+    pinned.remove(&(memory as usize));
+    drop(pinned);
+    // SAFETY: it came from `pin`, and its entry is gone: nobody frees it twice.
+    unsafe { sys::free(memory) }
+    true
+}
+
+/// Says of the program's own memory that it is page-locked.
+pub fn register(memory: *mut c_void, size: usize) {
+    lock(&PINNED).insert(memory as usize, (size.max(1), false));
+}
+
+/// Takes that back.
+pub fn unregister(memory: *mut c_void) {
+    let mut pinned = lock(&PINNED);
+    if matches!(pinned.get(&(memory as usize)), Some((_, false))) {
+        pinned.remove(&(memory as usize));
+    }
+}
+
+/// Whether host memory is page-locked.
+pub fn is_pinned(memory: *const c_void) -> bool {
+    let address = memory as usize;
+    lock(&PINNED).range(..=address).next_back().is_some_and(|(start, (size, _))| address < start + size)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holes_are_reused_lowest_first_and_join() {
+        let mut space = Space {
+            base: 0,
+            end: 100 * UNIT,
+            holes: BTreeMap::from([(0, 100 * UNIT)]),
+            used: BTreeMap::new(),
+        };
+        let a = space.take(10 * UNIT);
+        let b = space.take(10 * UNIT);
+        let c = space.take(10 * UNIT);
+        assert_eq!((a, b, c), (Some(0), Some(10 * UNIT), Some(20 * UNIT)));
+        space.give(0, 10 * UNIT);
+        space.give(10 * UNIT, 10 * UNIT);
+        assert_eq!(space.take(20 * UNIT), Some(0));
+        space.give(20 * UNIT, 10 * UNIT);
+        assert_eq!(space.holes, BTreeMap::from([(20 * UNIT, 80 * UNIT)]));
+        assert_eq!(space.take(81 * UNIT), None);
+    }
+
+    #[test]
+    fn small_copies_are_true_and_the_card_is_finite() {
+        let card = Card::get();
+        let one = allocate(0, 1000).unwrap_or(0);
+        assert!(is_device(one) && device_of(one) == Some(0));
+        assert_eq!(info(0), (card.memory - card.context - UNIT, card.memory));
+        let data: Vec<u8> = (0..255).collect();
+        let mut back = vec![9u8; 255];
+        // SAFETY: vectors of that length, and an allocation of ours.
+        unsafe {
+            copy((one + 7) as *mut c_void, data.as_ptr().cast(), data.len());
+            copy(back.as_mut_ptr().cast(), (one + 7) as *const c_void, back.len());
+        }
+        assert_eq!(back, data);
+        assert_eq!(allocate(0, card.memory), None);
+        assert_eq!(allocate(0, u64::MAX - 5), None);
+        // SAFETY: as above.
+        unsafe {
+            READS.with(|reads| reads.borrow_mut().scripted.push(77));
+            let mut count = 0u32;
+            copy((&raw mut count).cast(), one as *const c_void, 4);
+            assert_eq!(count, 77);
+        }
+        assert!(release(one) && !release(one));
+        assert_eq!(info(0).0, card.memory - card.context);
+        assert_eq!(peak(0), UNIT);
+    }
+}

@@ -1,0 +1,169 @@
+//! cuSOLVER, cuSPARSE, cuSPARSELt, cuFFT: handles, and buffer sizes that nobody knows without a device.
+//!
+//! Sizes are answered with 0 and noted: a result then names the function whose workspace is missing from it.
+
+use crate::{calls, handle, put};
+use std::ffi::{c_int, c_void};
+
+const SUCCESS: c_int = 0;
+
+/// Functions that make something: the handle's place is the first argument.
+macro_rules! makes_a_handle {
+    ($($name:ident)*) => {$(
+        /// Gives a handle.
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $name(place: *mut *mut c_void) -> c_int {
+            // SAFETY: an out parameter of C.
+            unsafe { put(place, handle() as *mut c_void) };
+            SUCCESS
+        }
+    )*};
+}
+
+makes_a_handle! {
+    cusolverDnCreate cusolverDnCreateParams cusolverDnCreateGesvdjInfo cusolverDnCreateSyevjInfo cusolverSpCreate
+    cusparseCreate cusparseCreateMatDescr cusparseCreateBsrsv2Info cusparseCreateBsrsm2Info
+    cusparseCreateCoo cusparseCreateCsr cusparseCreateCsc cusparseCreateBsr cusparseCreateConstCsr
+    cusparseCreateDnMat cusparseCreateDnVec cusparseCreateConstDnMat cusparseCreateConstDnVec cusparseCreateSpVec
+    cusparseSpGEMM_createDescr cusparseSpSV_createDescr cusparseSpSM_createDescr
+}
+
+/// Functions that say a size: the place's type, and as many arguments before it as there are underscores. Integers and
+/// pointers all take one slot, so none of them needs its own type.
+macro_rules! says_a_size {
+    ($($name:ident $($before:ident)* => $size:ty $(, $also:ty)?;)*) => {$(
+        /// Says 0, and that it does not know.
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $name($($before: usize,)* size: *mut $size $(, also: *mut $also)?) -> c_int {
+            calls::note(stringify!($name));
+            $(let _ = $before;)*
+            // SAFETY: an out parameter of C.
+            unsafe {
+                put(size, 0);
+                $(put::<$also>(also, 0);)?
+            }
+            SUCCESS
+        }
+    )*};
+}
+
+says_a_size! {
+    cusolverDnSgetrf_bufferSize a b c d e => c_int;
+    cusolverDnDgetrf_bufferSize a b c d e => c_int;
+    cusolverDnCgetrf_bufferSize a b c d e => c_int;
+    cusolverDnZgetrf_bufferSize a b c d e => c_int;
+    cusolverDnSgeqrf_bufferSize a b c d e => c_int;
+    cusolverDnDgeqrf_bufferSize a b c d e => c_int;
+    cusolverDnCgeqrf_bufferSize a b c d e => c_int;
+    cusolverDnZgeqrf_bufferSize a b c d e => c_int;
+    cusolverDnSpotrf_bufferSize a b c d e => c_int;
+    cusolverDnDpotrf_bufferSize a b c d e => c_int;
+    cusolverDnCpotrf_bufferSize a b c d e => c_int;
+    cusolverDnZpotrf_bufferSize a b c d e => c_int;
+    cusolverDnSsytrf_bufferSize a b c d => c_int;
+    cusolverDnDsytrf_bufferSize a b c d => c_int;
+    cusolverDnCsytrf_bufferSize a b c d => c_int;
+    cusolverDnZsytrf_bufferSize a b c d => c_int;
+    cusolverDnSgesvd_bufferSize a b c => c_int;
+    cusolverDnDgesvd_bufferSize a b c => c_int;
+    cusolverDnCgesvd_bufferSize a b c => c_int;
+    cusolverDnZgesvd_bufferSize a b c => c_int;
+    cusolverDnSgesvdj_bufferSize a b c d e f g h i j k l => c_int;
+    cusolverDnDgesvdj_bufferSize a b c d e f g h i j k l => c_int;
+    cusolverDnCgesvdj_bufferSize a b c d e f g h i j k l => c_int;
+    cusolverDnZgesvdj_bufferSize a b c d e f g h i j k l => c_int;
+    cusolverDnSgesvdjBatched_bufferSize a b c d e f g h i j k => c_int;
+    cusolverDnDgesvdjBatched_bufferSize a b c d e f g h i j k => c_int;
+    cusolverDnCgesvdjBatched_bufferSize a b c d e f g h i j k => c_int;
+    cusolverDnZgesvdjBatched_bufferSize a b c d e f g h i j k => c_int;
+    cusolverDnSgesvdaStridedBatched_bufferSize a b c d e f g h i j k l m n o p => c_int;
+    cusolverDnDgesvdaStridedBatched_bufferSize a b c d e f g h i j k l m n o p => c_int;
+    cusolverDnCgesvdaStridedBatched_bufferSize a b c d e f g h i j k l m n o p => c_int;
+    cusolverDnZgesvdaStridedBatched_bufferSize a b c d e f g h i j k l m n o p => c_int;
+    cusolverDnSsyevd_bufferSize a b c d e f g => c_int;
+    cusolverDnDsyevd_bufferSize a b c d e f g => c_int;
+    cusolverDnCheevd_bufferSize a b c d e f g => c_int;
+    cusolverDnZheevd_bufferSize a b c d e f g => c_int;
+    cusolverDnSsyevj_bufferSize a b c d e f g => c_int;
+    cusolverDnDsyevj_bufferSize a b c d e f g => c_int;
+    cusolverDnCheevj_bufferSize a b c d e f g => c_int;
+    cusolverDnZheevj_bufferSize a b c d e f g => c_int;
+    cusolverDnSsyevjBatched_bufferSize a b c d e f g => c_int;
+    cusolverDnDsyevjBatched_bufferSize a b c d e f g => c_int;
+    cusolverDnCheevjBatched_bufferSize a b c d e f g => c_int;
+    cusolverDnZheevjBatched_bufferSize a b c d e f g => c_int;
+    cusolverDnSorgqr_bufferSize a b c d e f g => c_int;
+    cusolverDnDorgqr_bufferSize a b c d e f g => c_int;
+    cusolverDnCungqr_bufferSize a b c d e f g => c_int;
+    cusolverDnZungqr_bufferSize a b c d e f g => c_int;
+    cusolverDnSormqr_bufferSize a b c d e f g h i j k => c_int;
+    cusolverDnDormqr_bufferSize a b c d e f g h i j k => c_int;
+    cusolverDnCunmqr_bufferSize a b c d e f g h i j k => c_int;
+    cusolverDnZunmqr_bufferSize a b c d e f g h i j k => c_int;
+    cusolverDnXgetrf_bufferSize a b c d e f g h => usize, usize;
+    cusolverDnXpotrf_bufferSize a b c d e f g h => usize, usize;
+    cusolverDnXgeqrf_bufferSize a b c d e f g h i j => usize, usize;
+    cusolverDnXsyevd_bufferSize a b c d e f g h i j k => usize, usize;
+    cusolverDnXsyevBatched_bufferSize a b c d e f g h i j k => usize, usize;
+    cusolverDnXsytrs_bufferSize a b c d e f g h i j k => usize, usize;
+    cusolverDnXgeev_bufferSize a b c d e f g h i j k l m n o p q => usize, usize;
+    cusparseSpMM_bufferSize a b c d e f g h i j => usize;
+    cusparseSDDMM_bufferSize a b c d e f g h i j => usize;
+    cusparseSpMV_bufferSize a b c d e f g h i => usize;
+    cusparseSpSV_bufferSize a b c d e f g h i => usize;
+    cusparseSpSM_bufferSize a b c d e f g h i j => usize;
+    cusparseSpGEMM_workEstimation a b c d e f g h i j k => usize;
+    cusparseSpGEMM_compute a b c d e f g h i j k => usize;
+    cusparseXcoosort_bufferSizeExt a b c d e f => usize;
+    cusparseXcsrsort_bufferSizeExt a b c d e f => usize;
+    cusparseScsrgeam2_bufferSizeExt a b c d e f g h i j k l m n o p q r s => usize;
+    cusparseDcsrgeam2_bufferSizeExt a b c d e f g h i j k l m n o p q r s => usize;
+    cusparseCcsrgeam2_bufferSizeExt a b c d e f g h i j k l m n o p q r s => usize;
+    cusparseZcsrgeam2_bufferSizeExt a b c d e f g h i j k l m n o p q r s => usize;
+    cusparseSbsrsv2_bufferSize a b c d e f g h i j k => c_int;
+    cusparseDbsrsv2_bufferSize a b c d e f g h i j k => c_int;
+    cusparseCbsrsv2_bufferSize a b c d e f g h i j k => c_int;
+    cusparseZbsrsv2_bufferSize a b c d e f g h i j k => c_int;
+    cusparseSbsrsm2_bufferSize a b c d e f g h i j k l m => c_int;
+    cusparseDbsrsm2_bufferSize a b c d e f g h i j k l m => c_int;
+    cusparseCbsrsm2_bufferSize a b c d e f g h i j k l m => c_int;
+    cusparseZbsrsm2_bufferSize a b c d e f g h i j k l m => c_int;
+    cusparseLtMatmulGetWorkspace a b => usize;
+    cufftXtMakePlanMany a b c d e f g h i j k l => usize;
+    cufftMakePlanMany a b c d e f g h i j => usize;
+    cufftMakePlanMany64 a b c d e f g h i j => usize;
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cusparseSpMatGetSize(_matrix: *mut c_void, rows: *mut i64, columns: *mut i64, nonzero: *mut i64) -> c_int {
+    calls::note("cusparseSpMatGetSize");
+    // SAFETY: out parameters of C.
+    unsafe {
+        put(rows, 0);
+        put(columns, 0);
+        put(nonzero, 0);
+    }
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cufftCreate(place: *mut c_int) -> c_int {
+    // SAFETY: an out parameter of C.
+    unsafe { put(place, 1) };
+    SUCCESS
+}
+
+macro_rules! computes_nothing {
+    ($($name:ident)*) => {$(
+        /// Succeeds; kernels do nothing here.
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $name() -> c_int {
+            SUCCESS
+        }
+    )*};
+}
+
+computes_nothing! {
+    cufftDestroy cufftSetAutoAllocation cufftSetStream cufftSetWorkArea cufftXtExec
+    cusolverDnSetStream cusolverDnDestroy cusparseSetStream cusparseDestroy cusparseSetPointerMode
+}

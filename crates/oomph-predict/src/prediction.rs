@@ -1,0 +1,244 @@
+//! What is said of a program: whether it fits a card, with what margin, and how sure that is.
+
+use crate::run::{CallFact, DeviceFacts, Kind, Program, Ran, ReadFact, RunError, Runner, Status, Voice, World};
+use oomph_explain::{Explanation, explain};
+use oomph_gpus::Gpu;
+use oomph_trace::Recording;
+use std::fs::File;
+use std::sync::Arc;
+
+/// Whether it fits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It does.
+    Fits,
+    /// It runs out of memory.
+    DoesNotFit,
+    /// It failed of something else.
+    Unknown,
+}
+
+/// Something that may make the numbers wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Uncertain {
+    /// For scripts: `branch`, `size`, `read`, `note`.
+    pub what: String,
+    /// In words.
+    pub why: String,
+    /// File, line and function, if it is a line's doing.
+    pub place: Option<(String, u32, String)>,
+    /// How often.
+    pub count: u64,
+}
+
+/// What it would need on a card without end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Needs {
+    /// The most bytes in tensors.
+    pub allocated: u64,
+    /// The most bytes that PyTorch takes.
+    pub reserved: u64,
+    /// With everything else, as nvidia-smi shows it.
+    pub total: u64,
+}
+
+/// What is said of a program on a card.
+#[derive(Debug)]
+pub struct Prediction {
+    /// As it would be typed.
+    pub program: String,
+    /// The card.
+    pub gpu: Gpu,
+    /// The rank, of several.
+    pub world: Option<World>,
+    /// Whether it fits.
+    pub verdict: Verdict,
+    /// How the program ended.
+    pub status: Status,
+    /// What it died of.
+    pub error: Option<String>,
+    /// Steps that were run.
+    pub steps: u64,
+    /// Forwards, where there was no optimizer.
+    pub forwards: u64,
+    /// What it did to the device.
+    pub device: DeviceFacts,
+    /// Out of the card's memory and all that the process took of it.
+    pub total: u64,
+    /// What it would need, where it does not fit and that was asked.
+    pub needs: Option<Needs>,
+    /// What may be wrong.
+    pub uncertain: Vec<Uncertain>,
+    /// Calls that nobody modelled.
+    pub unmodelled: Vec<CallFact>,
+    /// PyTorch's allocator settings.
+    pub conf: String,
+    /// What there is to say about the recording.
+    pub explanation: Explanation,
+    /// The recording.
+    pub recording: Arc<Recording>,
+}
+
+/// Why there is no prediction.
+#[derive(Debug, thiserror::Error)]
+pub enum PredictError {
+    /// The program did not run.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// It used no GPU.
+    #[error("the program used no GPU: it never called torch.cuda")]
+    NoGpu,
+    /// It failed before it had done anything.
+    #[error("the program failed: {0}")]
+    Failed(String),
+    /// Its recording cannot be read.
+    #[error("the recording that the program left cannot be read: {0}")]
+    Recording(String),
+}
+
+/// More memory than any card has: to see what a program would take if it could.
+const BOUNDLESS: u64 = 1 << 42;
+
+impl Prediction {
+    /// Runs a program on a card, and says what happened.
+    pub fn make(
+        runner: &Runner,
+        program: &Program,
+        gpu: &Gpu,
+        world: Option<World>,
+        voice: Voice,
+    ) -> Result<Prediction, PredictError> {
+        let ran = runner.run(program, gpu, world, voice)?;
+        Self::of(program, gpu, world, &ran)
+    }
+
+    fn of(program: &Program, gpu: &Gpu, world: Option<World>, ran: &Ran) -> Result<Prediction, PredictError> {
+        let facts = &ran.facts;
+        if !facts.cuda {
+            return Err(match &facts.error {
+                Some(error) => PredictError::Failed(error.clone()),
+                None => PredictError::NoGpu,
+            });
+        }
+        let path = ran.recording();
+        let unreadable = |error: String| PredictError::Recording(error);
+        let file = File::open(&path).map_err(|error| unreadable(error.to_string()))?;
+        let recording = oomph_trace::read(file).map_err(|error| unreadable(error.to_string()))?;
+        let explanation = explain(&recording);
+        let index = world.map_or(0, |world| world.rank as usize);
+        // The device that did the most: a program may choose another than the first.
+        let device = match facts.devices.get(index).filter(|device| device.peak_driver > 0) {
+            Some(device) => *device,
+            None => facts.devices.iter().copied().max_by_key(|device| device.peak_driver).unwrap_or_default(),
+        };
+        let verdict = match facts.status {
+            Status::Finished | Status::Stopped => Verdict::Fits,
+            Status::OutOfMemory => Verdict::DoesNotFit,
+            Status::Failed => Verdict::Unknown,
+        };
+        Ok(Prediction {
+            program: program.typed(),
+            gpu: gpu.clone(),
+            world,
+            verdict,
+            status: facts.status,
+            error: facts.error.clone(),
+            steps: facts.steps,
+            forwards: facts.forwards,
+            device,
+            total: gpu.context + device.peak_driver,
+            needs: None,
+            uncertain: uncertain(facts, program.kind),
+            unmodelled: facts.unmodelled.clone(),
+            conf: facts.memory_config.clone(),
+            explanation,
+            recording: Arc::new(recording),
+        })
+    }
+
+    /// Finds out what a program would need that does not fit: once more, on a card like this one but without end.
+    pub fn ask_needs(&mut self, runner: &Runner, program: &Program) -> Result<(), PredictError> {
+        let boundless = without_end(&self.gpu);
+        let ran = runner.run(program, &boundless, self.world, Voice::Kept)?;
+        let index = self.world.map_or(0, |world| world.rank as usize);
+        if matches!(ran.facts.status, Status::Finished | Status::Stopped)
+            && let Some(device) = ran.facts.devices.get(index)
+        {
+            self.needs = Some(Needs {
+                allocated: device.peak_allocated,
+                reserved: device.peak_reserved,
+                total: self.gpu.context + device.peak_driver,
+            });
+        }
+        Ok(())
+    }
+
+    /// The same on another card that would not have been short of memory either.
+    pub(crate) fn on(&self, gpu: &Gpu) -> Prediction {
+        Prediction {
+            program: self.program.clone(),
+            gpu: gpu.clone(),
+            world: self.world,
+            verdict: self.verdict,
+            status: self.status,
+            error: self.error.clone(),
+            steps: self.steps,
+            forwards: self.forwards,
+            device: self.device,
+            total: gpu.context + self.device.peak_driver,
+            needs: self.needs,
+            uncertain: self.uncertain.clone(),
+            unmodelled: self.unmodelled.clone(),
+            conf: self.conf.clone(),
+            explanation: self.explanation.clone(),
+            recording: Arc::clone(&self.recording),
+        }
+    }
+
+    /// What is left of the card, or what is missing.
+    pub fn margin(&self) -> Option<i64> {
+        let total = match self.verdict {
+            Verdict::Fits => self.total,
+            Verdict::DoesNotFit => self.needs?.total,
+            Verdict::Unknown => return None,
+        };
+        Some(self.gpu.memory as i64 - total as i64)
+    }
+
+    /// Whether the margin is within what predictions were seen to be wrong by.
+    pub fn is_close(&self) -> bool {
+        const SEEN: f64 = 0.02;
+        self.verdict == Verdict::Fits
+            && (self.gpu.memory.saturating_sub(self.total)) as f64 <= SEEN * self.total as f64
+    }
+}
+
+/// A card like this one, but without end.
+pub fn without_end(gpu: &Gpu) -> Gpu {
+    Gpu { memory: BOUNDLESS, ..gpu.clone() }
+}
+
+fn uncertain(facts: &crate::run::Facts, kind: Kind) -> Vec<Uncertain> {
+    let mut list: Vec<Uncertain> = facts
+        .reads
+        .iter()
+        // Values that are only read, to be printed or logged, change nothing.
+        .filter(|read| read.what != "read")
+        .map(|read: &ReadFact| Uncertain {
+            what: read.what.clone(),
+            why: read.detail.clone(),
+            place: Some((read.file.clone(), read.line, read.function.clone())),
+            count: read.count,
+        })
+        .collect();
+    let note = |why: String| Uncertain { what: "note".into(), why, place: None, count: 1 };
+    list.extend(facts.notes.iter().cloned().map(note));
+    if facts.devices.iter().any(|device| device.ooms > 0) && facts.status != Status::OutOfMemory {
+        let ooms: u64 = facts.devices.iter().map(|device| device.ooms).sum();
+        list.push(note(format!("the program ran out of memory {ooms} times and went on: it adapts to the card")));
+    }
+    if kind == Kind::Notebook {
+        list.push(note("the notebook ran without its shell commands and magics".into()));
+    }
+    list
+}

@@ -1,0 +1,310 @@
+//! Starts programs on the virtual GPU and collects what they left.
+
+use crate::installed::Installed;
+use crate::stage::{Stage, StageError};
+use oomph_gpus::Gpu;
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// The Python that runs inside the program, by file; one place of truth with the package's.
+const PYTHON: [(&str, &str); 6] = [
+    ("__init__.py", include_str!("../../../python/oomph/virtual/__init__.py")),
+    ("backward.py", include_str!("../../../python/oomph/virtual/backward.py")),
+    ("child.py", include_str!("../../../python/oomph/virtual/child.py")),
+    ("ranks.py", include_str!("../../../python/oomph/virtual/ranks.py")),
+    ("reads.py", include_str!("../../../python/oomph/virtual/reads.py")),
+    ("values.py", include_str!("../../../python/oomph/virtual/values.py")),
+];
+const PACKAGE: &str = "_oomph_virtual";
+
+/// What a program is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A file.
+    Script,
+    /// A module, as `python -m` takes it.
+    Module,
+    /// A Jupyter notebook.
+    Notebook,
+}
+
+/// A program to be run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// What it is.
+    pub kind: Kind,
+    /// The file or the module.
+    pub target: String,
+    /// Its arguments.
+    pub arguments: Vec<String>,
+}
+
+impl Program {
+    /// As it would be typed.
+    pub fn typed(&self) -> String {
+        let mut words = vec![self.target.clone()];
+        if self.kind == Kind::Module {
+            words.insert(0, "-m".into());
+        }
+        words.extend(self.arguments.iter().cloned());
+        words.join(" ")
+    }
+}
+
+/// One of several ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct World {
+    /// How many there are.
+    pub size: u32,
+    /// Which it is.
+    pub rank: u32,
+}
+
+/// How a program ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// By itself.
+    Finished,
+    /// After as many steps as were asked for.
+    Stopped,
+    /// It ran out of memory.
+    OutOfMemory,
+    /// Of another error.
+    Failed,
+}
+
+/// What a program did to a device, by PyTorch's own counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct DeviceFacts {
+    /// The most bytes in tensors.
+    pub peak_allocated: u64,
+    /// The most bytes that PyTorch took of the device.
+    pub peak_reserved: u64,
+    /// How often cached memory was given back to serve a request.
+    pub retries: u64,
+    /// Out-of-memories, caught ones included.
+    pub ooms: u64,
+    /// The most bytes that the process took of the device, by any means.
+    pub peak_driver: u64,
+}
+
+/// A line that read a value which only a GPU would have computed.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct ReadFact {
+    /// The file.
+    pub file: String,
+    /// The line.
+    pub line: u32,
+    /// The function.
+    pub function: String,
+    /// `read`, `branch` or `size`.
+    pub what: String,
+    /// In words.
+    pub detail: String,
+    /// How often.
+    pub count: u64,
+}
+
+/// A call that nobody modelled.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct CallFact {
+    /// The function.
+    pub name: String,
+    /// How often.
+    pub count: u64,
+}
+
+/// What the program left behind, beside its recording.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct Facts {
+    /// How it ended.
+    pub status: Status,
+    /// Optimizer steps.
+    pub steps: u64,
+    /// Forwards, where there was no optimizer.
+    pub forwards: u64,
+    /// What it died of.
+    pub error: Option<String>,
+    /// Whether it used the GPU at all.
+    pub cuda: bool,
+    /// One for each device.
+    #[serde(default)]
+    pub devices: Vec<DeviceFacts>,
+    /// Lines that read what is not known.
+    #[serde(default)]
+    pub reads: Vec<ReadFact>,
+    /// Calls that nobody modelled.
+    #[serde(default)]
+    pub unmodelled: Vec<CallFact>,
+    /// What else must be said.
+    #[serde(default)]
+    pub notes: Vec<String>,
+    /// Allocator settings.
+    #[serde(default)]
+    pub memory_config: String,
+}
+
+/// A program that has run.
+#[derive(Debug)]
+pub struct Ran {
+    /// What it left.
+    pub facts: Facts,
+    /// How long it took.
+    pub time: Duration,
+    folder: tempfile::TempDir,
+}
+
+impl Ran {
+    /// The recording: a snapshot of PyTorch's, if the GPU was used.
+    pub fn recording(&self) -> PathBuf {
+        self.folder.path().join("recording.pickle")
+    }
+}
+
+/// Why there is no result.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The libraries could not be made.
+    #[error(transparent)]
+    Stage(#[from] StageError),
+    /// A file could not be written or read.
+    #[error("{}: {error}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// The interpreter did not start.
+    #[error("{}: {error}", python.display())]
+    Start {
+        /// The interpreter.
+        python: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// It ended without a word.
+    #[error("the program ended ({status}) without leaving a recording{}", words(last_words))]
+    Died {
+        /// How.
+        status: ExitStatus,
+        /// The end of what it printed, where that was kept.
+        last_words: String,
+    },
+    /// What it left cannot be read.
+    #[error("what the program left cannot be read: {0}")]
+    Facts(#[from] serde_json::Error),
+}
+
+fn words(last: &str) -> String {
+    if last.is_empty() { String::new() } else { format!(":\n{last}") }
+}
+
+/// Who hears what the program prints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Voice {
+    /// Our stderr.
+    Heard,
+    /// Nobody, unless it dies.
+    Kept,
+}
+
+/// Everything that is the same in all runs of a program.
+#[derive(Debug)]
+pub struct Runner<'a> {
+    installed: &'a Installed,
+    stage: Stage,
+    steps: u32,
+    conf: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Wish<'a> {
+    kind: Kind,
+    target: &'a str,
+    args: &'a [String],
+    steps: u32,
+    folder: &'a Path,
+    world: Option<World>,
+}
+
+impl<'a> Runner<'a> {
+    /// Sets the stage. `steps`: how many optimizer steps to run, 0 for all.
+    pub fn new(installed: &'a Installed, steps: u32, conf: Option<String>) -> Result<Runner<'a>, RunError> {
+        let stage = Stage::set(installed)?;
+        let package = stage.folder().join("python").join(PACKAGE);
+        let file = |path: &Path, error| RunError::File { path: path.to_path_buf(), error };
+        std::fs::create_dir_all(&package).map_err(|error| file(&package, error))?;
+        for (name, text) in PYTHON {
+            let path = package.join(name);
+            std::fs::write(&path, text).map_err(|error| file(&path, error))?;
+        }
+        Ok(Runner { installed, stage, steps, conf })
+    }
+
+    /// Runs a program on a card.
+    pub fn run(&self, program: &Program, gpu: &Gpu, world: Option<World>, voice: Voice) -> Result<Ran, RunError> {
+        let began = Instant::now();
+        let temporary = |error| RunError::File { path: std::env::temp_dir(), error };
+        let folder = tempfile::Builder::new().prefix("oomph-run-").tempdir().map_err(temporary)?;
+        let wish = Wish {
+            kind: program.kind,
+            target: &program.target,
+            args: &program.arguments,
+            steps: self.steps,
+            folder: folder.path(),
+            world,
+        };
+        let start = format!(
+            "import sys; sys.path.insert(0, {:?}); from {PACKAGE}.child import main; sys.path.pop(0); main()",
+            self.stage.folder().join("python").display().to_string(),
+        );
+        let mut command = Command::new(&self.installed.python);
+        command
+            .args(["-X", "faulthandler", "-c", &start])
+            .envs(self.stage.environment(gpu, world.map_or(1, |world| world.size)))
+            .env("OOMPH_PREDICT", serde_json::to_string(&wish)?)
+            // Real devices, if there are any, are not what is asked about.
+            .env_remove("CUDA_VISIBLE_DEVICES");
+        if let Some(conf) = &self.conf {
+            command.env("PYTORCH_CUDA_ALLOC_CONF", conf).env_remove("PYTORCH_ALLOC_CONF");
+        }
+        let mut kept = match voice {
+            Voice::Heard => {
+                command.stdout(Stdio::from(io::stderr()));
+                None
+            }
+            Voice::Kept => {
+                let file = tempfile::tempfile().map_err(temporary)?;
+                let copy = |file: &File| file.try_clone().map_err(temporary);
+                command.stdin(Stdio::null()).stdout(copy(&file)?).stderr(copy(&file)?);
+                Some(file)
+            }
+        };
+        let status = command
+            .status()
+            .map_err(|error| RunError::Start { python: self.installed.python.clone(), error })?;
+        let facts = match std::fs::read(folder.path().join("facts.json")) {
+            Ok(bytes) => serde_json::from_slice(&bytes)?,
+            Err(_) => {
+                return Err(RunError::Died { status, last_words: kept.as_mut().map(last_words).unwrap_or_default() });
+            }
+        };
+        Ok(Ran { facts, time: began.elapsed(), folder })
+    }
+}
+
+fn last_words(file: &mut File) -> String {
+    const ENOUGH: u64 = 4000;
+    let length = file.metadata().map_or(0, |metadata| metadata.len());
+    let mut bytes = Vec::new();
+    let _ = file.seek(SeekFrom::Start(length.saturating_sub(ENOUGH)));
+    let _ = file.read_to_end(&mut bytes);
+    String::from_utf8_lossy(&bytes).trim_end().to_owned()
+}

@@ -1,0 +1,399 @@
+//! How predictions look: whether it fits, by how much, where the peak is, and how sure that is.
+
+use crate::json::{self, pretty, with_version};
+use crate::markdown::escape;
+use crate::shared::{TextOptions, findings_of, quoted};
+use crate::text::{self, BOLD, CYAN, DIM, GREEN, RED, YELLOW, paint, wrap};
+use oomph_explain::{DeviceExplanation, bytes, harmless, plural, printable};
+use oomph_predict::prediction::{Prediction, Uncertain, Verdict};
+use oomph_predict::run::Status;
+use oomph_predict::search::{Sweep, Tried, largest};
+use serde_json::{Value, json};
+use std::fmt::Write;
+
+/// A prediction and what the reader may type next.
+#[derive(Clone, Copy, Debug)]
+pub struct NamedPrediction<'a> {
+    /// The prediction.
+    pub prediction: &'a Prediction,
+    /// The file that the recording was written to.
+    pub recording: Option<&'a str>,
+    /// An argument of the program that makes it smaller: `--batch-size`.
+    pub smaller: Option<&'a str>,
+}
+
+// --- words ------------------------------------------------------------------------------------------------
+
+fn device(prediction: &Prediction) -> Option<&DeviceExplanation> {
+    // Of several cards, the one that the rank uses; the recording lists those that have events.
+    let wanted = prediction.world.map(|world| world.rank);
+    let devices = &prediction.explanation.devices;
+    devices
+        .iter()
+        .find(|device| Some(device.ordinal) == wanted)
+        .or_else(|| devices.iter().max_by_key(|device| device.peak.reserved.bytes))
+}
+
+fn verdict(prediction: &Prediction) -> String {
+    let margin = prediction.margin();
+    match (prediction.verdict, margin) {
+        (Verdict::Fits, Some(margin)) => {
+            let close = if prediction.is_close() { ", which is too close to be sure" } else { "" };
+            format!("fits: {} of {} stay free{close}", bytes(margin.max(0) as u64), bytes(prediction.gpu.memory))
+        }
+        (Verdict::DoesNotFit, Some(margin)) if margin < 0 => format!(
+            "does not fit: it needs {}, {} more than there is",
+            bytes(prediction.needs.map_or(0, |needs| needs.total)),
+            bytes(margin.unsigned_abs())
+        ),
+        (Verdict::DoesNotFit, Some(_)) => {
+            "does not fit: memory is enough in sum, but not in one piece when it is asked for".to_owned()
+        }
+        (Verdict::DoesNotFit, None) => "does not fit".to_owned(),
+        _ => "not known: the program failed".to_owned(),
+    }
+}
+
+fn ran(prediction: &Prediction) -> String {
+    let counted = match (prediction.steps, prediction.forwards) {
+        (0, 0) => String::new(),
+        (0, forwards) => format!(" after {}", plural(forwards, "forward")),
+        (steps, _) => format!(" after {}", plural(steps, "step")),
+    };
+    match prediction.status {
+        Status::Finished => format!("ran to its end{}", counted.replace(" after", ",")),
+        Status::Stopped => format!("stopped{counted}"),
+        Status::OutOfMemory => format!("ran out of memory{counted}"),
+        Status::Failed => format!("failed{counted}"),
+    }
+}
+
+fn uncertain(one: &Uncertain) -> String {
+    match &one.place {
+        Some((file, line, function)) => {
+            let name = file.rsplit('/').next().unwrap_or(file);
+            let times = if one.count > 1 { format!(" (×{})", one.count) } else { String::new() };
+            format!("{}:{line} {}: {}{times}", printable(name), printable(function), printable(&one.why))
+        }
+        None => printable(&one.why),
+    }
+}
+
+/// The size to speak of: what it takes, or what it would take.
+fn sizes(prediction: &Prediction) -> (u64, u64, u64) {
+    match prediction.needs {
+        Some(needs) => (needs.allocated, needs.reserved, needs.total),
+        None => (prediction.device.peak_allocated, prediction.device.peak_reserved, prediction.total),
+    }
+}
+
+// --- text -------------------------------------------------------------------------------------------------
+
+/// For a terminal.
+pub fn text(named: &NamedPrediction, options: TextOptions) -> String {
+    let prediction = named.prediction;
+    let mut out = String::new();
+    let gpu = &prediction.gpu;
+    let rank = prediction.world.map(|world| format!(", rank {} of {}", world.rank, world.size)).unwrap_or_default();
+    let _ = writeln!(
+        out,
+        "{} {}",
+        paint(BOLD, printable(&prediction.program)),
+        paint(DIM, format!("(on a virtual {}, {}{rank}: {})", printable(&gpu.title), bytes(gpu.memory), ran(prediction)))
+    );
+    let style = match prediction.verdict {
+        Verdict::Fits if !prediction.is_close() => GREEN,
+        Verdict::DoesNotFit => RED,
+        _ => YELLOW,
+    };
+    let _ = writeln!(out, "\n{}", paint(style.bold(), verdict(prediction)));
+    if prediction.verdict != Verdict::Fits
+        && let Some(error) = &prediction.error
+    {
+        let first = error.split(" If reserved but unallocated").next().unwrap_or(error);
+        let _ = writeln!(out, "  {}", wrap(&harmless(first), options.width, 2, 2));
+    }
+    let (allocated, reserved, total) = sizes(prediction);
+    let other = total.saturating_sub(reserved + gpu.context);
+    let _ = writeln!(out);
+    let mut row = |name: &str, size: u64| {
+        let _ = writeln!(out, "  {name:<34} {:>10}", bytes(size));
+    };
+    row("in tensors (allocated)", allocated);
+    row("taken by PyTorch (reserved)", reserved);
+    if other > 0 {
+        row("taken by other libraries", other);
+    }
+    row("CUDA context", gpu.context);
+    row("in all, as nvidia-smi would show", total);
+    let found = device(prediction);
+    if let Some(found) = found {
+        let step = found.peak_step.map(|step| format!("step {step}, ")).unwrap_or_default();
+        let _ = writeln!(out, "  {:<34} {step}{}", "highest in", printable(&found.peak_place.short()));
+        for finding in findings_of(&prediction.explanation, found) {
+            text::finding(&mut out, finding, options);
+        }
+        text::device(&mut out, found, options);
+    }
+    if !prediction.uncertain.is_empty() {
+        let _ = writeln!(out, "\n{}", paint(YELLOW, "What may make this wrong"));
+        for one in &prediction.uncertain {
+            let _ = writeln!(out, "  {}", wrap(&uncertain(one), options.width, 2, 4));
+        }
+    }
+    if !prediction.unmodelled.is_empty() {
+        let calls: Vec<String> =
+            prediction.unmodelled.iter().take(8).map(|call| format!("{} ×{}", call.name, call.count)).collect();
+        let more = prediction.unmodelled.len().saturating_sub(8);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let words = format!("Not modelled, so what these take is missing: {}{more}", calls.join(", "));
+        let _ = writeln!(out, "\n{}", paint(YELLOW, wrap(&harmless(&words), options.width, 0, 2)));
+    }
+    if let Some(recording) = named.recording {
+        let _ = writeln!(out, "\n{} {}", paint(BOLD, "Recording:"), printable(recording));
+    }
+    let _ = writeln!(out, "{} {}", paint(BOLD, "Next:"), paint(CYAN, next(named)));
+    out
+}
+
+fn next(named: &NamedPrediction) -> String {
+    let prediction = named.prediction;
+    match (prediction.verdict, named.smaller, named.recording) {
+        (Verdict::DoesNotFit, Some(argument), _) => {
+            format!("oomph predict --gpu {} --max {argument} {}", prediction.gpu.name, prediction.program)
+        }
+        (Verdict::DoesNotFit, None, Some(recording)) => {
+            format!("oomph tune {} --gpu {}", quoted(recording), prediction.gpu.name)
+        }
+        (_, _, Some(recording)) => format!("oomph explain {}", quoted(recording)),
+        _ => "oomph predict --help".to_owned(),
+    }
+}
+
+/// Values that were tried, for a terminal.
+pub fn sweep_text(sweep: &Sweep, tried: &[Tried], named: &str) -> String {
+    let mut out = String::new();
+    let Some(one) = tried.first() else { return out };
+    let gpu = &one.prediction.gpu;
+    let heading = format!("{:>12}  {:>10}  {:>10}  {:>10}  {:>10}", sweep.argument.trim_start_matches('-'), "allocated", "reserved", "total", "free");
+    let _ = writeln!(out, "{}", paint(BOLD, heading));
+    for one in tried {
+        let prediction = &one.prediction;
+        let fits = prediction.verdict == Verdict::Fits;
+        let margin = if fits { bytes(prediction.margin().unwrap_or(0).max(0) as u64) } else { "does not fit".into() };
+        let least = if fits { "" } else { "≥ " };
+        let _ = writeln!(
+            out,
+            "{:>12}  {:>10}  {:>10}  {:>10}  {:>10}",
+            one.value,
+            format!("{least}{}", bytes(prediction.device.peak_allocated)),
+            format!("{least}{}", bytes(prediction.device.peak_reserved)),
+            format!("{least}{}", bytes(prediction.total)),
+            margin
+        );
+    }
+    let _ = match largest(tried) {
+        Some(best) => writeln!(
+            out,
+            "\n{}",
+            paint(GREEN.bold(), format!("{} {} is the largest of these that fits on a {}", sweep.argument, best.value, printable(&gpu.title)))
+        ),
+        None => writeln!(out, "\n{}", paint(RED.bold(), format!("none of these fits on a {}", printable(&gpu.title)))),
+    };
+    if let Some(best) = largest(tried) {
+        let _ = writeln!(out, "{} {}", paint(BOLD, "Next:"), paint(CYAN, format!("oomph predict --gpu {} {}", gpu.name, best.prediction.program)));
+    } else {
+        let _ = writeln!(out, "{} {}", paint(BOLD, "Next:"), paint(CYAN, format!("oomph predict --gpu {} {named}", gpu.name)));
+    }
+    out
+}
+
+/// Several cards or ranks, for a terminal.
+pub fn table_text(predictions: &[Prediction]) -> String {
+    let mut out = String::new();
+    let name = |prediction: &Prediction| match prediction.world {
+        Some(world) => format!("rank {}", world.rank),
+        None => prediction.gpu.name.clone(),
+    };
+    let width = predictions.iter().map(|one| name(one).chars().count()).max().unwrap_or(4).max(4);
+    let first = if predictions.iter().any(|one| one.world.is_some()) { "rank" } else { "card" };
+    let heading = format!("{first:width$}  {:>10}  {:>10}  {:>10}  {:>10}  fits", "memory", "allocated", "reserved", "total");
+    let _ = writeln!(out, "{}", paint(BOLD, heading));
+    for prediction in predictions {
+        let (allocated, reserved, total) = sizes(prediction);
+        let (style, words) = match prediction.verdict {
+            Verdict::Fits if prediction.is_close() => (YELLOW, "barely".to_owned()),
+            Verdict::Fits => (GREEN, format!("yes, {} stay free", bytes(prediction.margin().unwrap_or(0).max(0) as u64))),
+            Verdict::DoesNotFit => (RED, "no".to_owned()),
+            Verdict::Unknown => (YELLOW, "not known: it failed".to_owned()),
+        };
+        let _ = writeln!(
+            out,
+            "{:width$}  {:>10}  {:>10}  {:>10}  {:>10}  {}",
+            name(prediction),
+            bytes(prediction.gpu.memory),
+            bytes(allocated),
+            bytes(reserved),
+            bytes(total),
+            paint(style, words)
+        );
+    }
+    let mut seen = Vec::new();
+    for one in predictions.iter().flat_map(|prediction| &prediction.uncertain) {
+        let words = uncertain(one);
+        if !seen.contains(&words) {
+            seen.push(words);
+        }
+    }
+    if !seen.is_empty() {
+        let _ = writeln!(out, "\n{}", paint(YELLOW, "What may make this wrong"));
+        for words in seen {
+            let _ = writeln!(out, "  {words}");
+        }
+    }
+    out
+}
+
+// --- JSON -------------------------------------------------------------------------------------------------
+
+fn value(prediction: &Prediction, recording: Option<&str>) -> Value {
+    let found = device(prediction);
+    json!({
+        "program": prediction.program,
+        "gpu": {
+            "name": prediction.gpu.name,
+            "title": prediction.gpu.title,
+            "memory": prediction.gpu.memory,
+            "compute_capability": prediction.gpu.compute_capability,
+        },
+        "rank": prediction.world.map(|world| world.rank),
+        "fits": match prediction.verdict {
+            Verdict::Fits => Some(true),
+            Verdict::DoesNotFit => Some(false),
+            Verdict::Unknown => None,
+        },
+        "close": prediction.is_close(),
+        "margin": prediction.margin(),
+        "peak": { "allocated": prediction.device.peak_allocated, "reserved": prediction.device.peak_reserved },
+        "context": prediction.gpu.context,
+        "total": prediction.total,
+        "needs": prediction.needs.map(|needs| json!({
+            "allocated": needs.allocated, "reserved": needs.reserved, "total": needs.total,
+        })),
+        "ended": match prediction.status {
+            Status::Finished => "finished",
+            Status::Stopped => "stopped",
+            Status::OutOfMemory => "out_of_memory",
+            Status::Failed => "failed",
+        },
+        "error": prediction.error,
+        "steps": prediction.steps,
+        "forwards": prediction.forwards,
+        "ooms": prediction.device.ooms,
+        "retries": prediction.device.retries,
+        "step": found.and_then(|device| device.peak_step),
+        "where": found.map(|device| json::place(&device.peak_place)),
+        "kinds": found.map(|device| device.kinds.iter().map(|kind| json!({
+            "kind": kind.kind.key(), "bytes": kind.bytes, "count": kind.count,
+        })).collect::<Vec<_>>()),
+        "findings": prediction.explanation.findings.iter().map(json::finding).collect::<Vec<_>>(),
+        "uncertain": prediction.uncertain.iter().map(|one| json!({
+            "what": one.what,
+            "why": one.why,
+            "file": one.place.as_ref().map(|place| &place.0),
+            "line": one.place.as_ref().map(|place| place.1),
+            "function": one.place.as_ref().map(|place| &place.2),
+            "count": one.count,
+        })).collect::<Vec<_>>(),
+        "unmodelled_calls": prediction.unmodelled.iter().map(|call| json!({
+            "name": call.name, "count": call.count,
+        })).collect::<Vec<_>>(),
+        "alloc_conf": prediction.conf,
+        "recording": recording,
+    })
+}
+
+/// For scripts.
+pub fn json(named: &NamedPrediction) -> String {
+    pretty(&with_version(value(named.prediction, named.recording)))
+}
+
+/// Several cards or ranks, for scripts.
+pub fn table_json(predictions: &[Prediction]) -> String {
+    pretty(&with_version(json!({
+        "predictions": predictions.iter().map(|one| value(one, None)).collect::<Vec<_>>(),
+    })))
+}
+
+/// Values that were tried, for scripts.
+pub fn sweep_json(sweep: &Sweep, tried: &[Tried]) -> String {
+    pretty(&with_version(json!({
+        "argument": sweep.argument,
+        "largest": largest(tried).map(|one| one.value),
+        "tried": tried.iter().map(|one| {
+            let mut row = value(&one.prediction, None);
+            row["value"] = json!(one.value);
+            row
+        }).collect::<Vec<_>>(),
+    })))
+}
+
+// --- Markdown ---------------------------------------------------------------------------------------------
+
+const HEADING: &str = "| memory | allocated | reserved | total | fits |\n|---|---:|---:|---:|---:|---|\n";
+
+fn row(prediction: &Prediction) -> String {
+    let (allocated, reserved, total) = sizes(prediction);
+    format!(
+        "| {} | {} | {} | {} | {} |\n",
+        bytes(prediction.gpu.memory),
+        bytes(allocated),
+        bytes(reserved),
+        bytes(total),
+        match prediction.verdict {
+            Verdict::Fits => "yes",
+            Verdict::DoesNotFit => "no",
+            Verdict::Unknown => "not known",
+        }
+    )
+}
+
+/// For issues and pull requests.
+pub fn markdown(named: &NamedPrediction, lines: usize) -> String {
+    let prediction = named.prediction;
+    let mut out = format!("## {}\n\n**{}**\n\n", escape(&prediction.program), escape(&verdict(prediction)));
+    let _ = write!(out, "| card {HEADING}| {} {}", escape(&prediction.gpu.name), row(prediction));
+    out.push('\n');
+    for one in &prediction.uncertain {
+        let _ = writeln!(out, "> uncertain: {}\n", escape(&uncertain(one)));
+    }
+    if let Some(found) = device(prediction) {
+        for finding in findings_of(&prediction.explanation, found) {
+            crate::markdown::finding(&mut out, finding);
+        }
+        crate::markdown::device(&mut out, found, lines);
+    }
+    out
+}
+
+/// Several cards or ranks, for issues and pull requests.
+pub fn table_markdown(predictions: &[Prediction]) -> String {
+    let mut out = format!("| card {HEADING}");
+    for prediction in predictions {
+        let name = match prediction.world {
+            Some(world) => format!("rank {}", world.rank),
+            None => prediction.gpu.name.clone(),
+        };
+        let _ = write!(out, "| {} {}", escape(&name), row(prediction));
+    }
+    out
+}
+
+/// Values that were tried, for issues and pull requests.
+pub fn sweep_markdown(sweep: &Sweep, tried: &[Tried]) -> String {
+    let mut out = format!("| {} {HEADING}", escape(&sweep.argument));
+    for one in tried {
+        let _ = write!(out, "| {} {}", one.value, row(&one.prediction));
+    }
+    out
+}

@@ -1,0 +1,8 @@
+"""What runs inside a program on the virtual GPU. ``oomph predict`` carries these files and starts them; no API.
+
+- ``child``: starts the program, records it, stops it, writes down what happened.
+- ``values``: keeps true what the program computes to steer itself.
+- ``reads``: notices where it steers by a value that is not known.
+- ``backward``: gives allocations of the backward pass the forward line that caused them.
+- ``ranks``: one rank of many, without the others.
+"""

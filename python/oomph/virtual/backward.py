@@ -1,0 +1,101 @@
+"""Gives allocations of the backward pass the forward line that caused them.
+
+Autograd's threads have no Python stack, so PyTorch's recording has no line for what they allocate: often a third of all
+allocations. Every node of the graph has a number, though, which is known both when the forward pass makes it and when
+the backward pass runs it. Forward: number to stack. Backward: time to number. The recording's events have times.
+"""
+
+import bisect
+import os
+import time
+
+import torch
+
+# The innermost frame of a stack that stands for the backward pass of what follows; explain knows it.
+MARK = "<autograd>"
+
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+# What PyTorch puts between an operation and a mode.
+_AROUND_MODES = ("/torch/_dynamo/eval_frame.py", "/torch/_compile.py", "/torch/utils/_python_dispatch.py")
+
+
+def is_ours(file):
+    return file.startswith(_HERE) or file == "<string>"
+
+
+def without_ours(frames):
+    """A stack, innermost first, as it would be if oomph were not there."""
+    if not any(is_ours(frame["filename"]) for frame in frames):
+        return frames
+    # Outermost is what started the program; innermost are the operation called again, the mode, and its wrapping.
+    end = len(frames)
+    while end and is_ours(frames[end - 1]["filename"]):
+        end -= 1
+    start = 0
+    for index in range(end):
+        if is_ours(frames[index]["filename"]):
+            start = index + 1
+    while start < end and start and frames[start]["filename"].endswith(_AROUND_MODES):
+        start += 1
+    return frames[start:end]
+
+
+class Backward:
+    def __init__(self):
+        self.stacks = {}
+        self.times = []
+        self.numbers = []
+        self.names = []
+        self._node = torch._C._current_autograd_node
+        self._number = torch.autograd._get_sequence_nr if hasattr(torch.autograd, "_get_sequence_nr") else torch._C._autograd._get_sequence_nr
+        self._gather = torch._C._profiler.gather_traceback
+
+    def operation(self, args):
+        """Called before every operation."""
+        node = self._node()
+        if node is not None:
+            self.times.append(time.time_ns() // 1000)
+            self.numbers.append(node._sequence_nr())
+            self.names.append(node.name())
+        elif torch.is_grad_enabled():
+            # The node of this operation has just been made, with the number before the next.
+            self.stacks[self._number() - 1] = self._gather(python=True, script=False, cpp=False)
+
+    def attribute(self, snapshot):
+        """Rewrites the snapshot's stacks: without oomph's own frames, and with forward lines."""
+        self._symbolize()
+        cleaned = {}
+        for events in snapshot.get("device_traces", []):
+            for event in events:
+                frames = event.get("frames")
+                if frames is None:
+                    continue
+                clean = cleaned.get(id(frames))
+                if clean is None:
+                    own = without_ours(frames)
+                    clean = cleaned[id(frames)] = (frames, own)
+                event["frames"] = clean[1]
+                if not clean[1] and event["action"] in ("alloc", "oom"):
+                    event["frames"] = self.forward_of(event.get("time_us", 0))
+        for segment in snapshot.get("segments", []):
+            for part in (segment, *segment.get("blocks", [])):
+                if part.get("frames"):
+                    part["frames"] = without_ours(part["frames"])
+
+    def _symbolize(self):
+        from torch._C._profiler import symbolize_tracebacks
+
+        wanted = sorted({number for number in self.numbers if number in self.stacks})
+        stacks = symbolize_tracebacks([self.stacks[number] for number in wanted]) if wanted else []
+        self.lines = dict(zip(wanted, stacks))
+
+    def forward_of(self, moment):
+        """The stack for an allocation at this time: of the operation that had begun last."""
+        place = bisect.bisect_right(self.times, moment) - 1
+        if place < 0:
+            return []
+        stack = self.lines.get(self.numbers[place])
+        if not stack:
+            return []
+        return [{"name": self.names[place], "filename": MARK, "line": 0}, *without_ours(stack)]

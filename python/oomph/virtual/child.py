@@ -1,0 +1,346 @@
+"""Starts a program on the virtual GPU, records it, stops it after some steps, and writes down what happened.
+
+Run by ``oomph predict`` as ``python -c ...`` with a description in ``OOMPH_PREDICT`` (JSON): ``kind`` (script, module or
+notebook), ``target``, ``args``, ``steps``, ``folder`` for what is left behind: ``recording.pickle`` and ``facts.json``.
+"""
+
+import ctypes
+import functools
+import importlib.abc
+import importlib.util
+import json
+import os
+import pickle
+import sys
+import time
+import types
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class Stop(BaseException):
+    """Enough steps were seen. Not an Exception: programs catch those."""
+
+
+class Run:
+    """One program."""
+
+    def __init__(self, wish):
+        self.wish = wish
+        self.facts = {"status": "finished", "steps": 0, "forwards": 0, "notes": []}
+        self.optimizers = {}
+        self.stopped = 0
+        self.written = False
+        self.values = self.reads = self.backward = None
+        self.torch = None
+
+    # -- PyTorch
+
+    def torch_is_here(self, torch):
+        """Called once PyTorch has been imported, before the program goes on."""
+        self.torch = torch
+        self.facts["torch"] = torch.__version__
+        torch.cuda._lazy_call(self.start_recording)
+        from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+        register_optimizer_step_pre_hook(self.before_step)
+        register_optimizer_step_post_hook(self.after_step)
+        self.watch_forwards(torch)
+        from . import backward, reads, values
+
+        library = ctypes.CDLL("liboomph_cuda.so")
+        library.oomph_script_read.argtypes = [ctypes.c_int64]
+        library.oomph_peak.restype = ctypes.c_uint64
+        library.oomph_unmodelled.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+        library.oomph_unmodelled.restype = ctypes.c_size_t
+        self.library = library
+        self.reads = reads.Reads()
+        self.backward = backward.Backward()
+        self.values = values.Values(library, self.reads, self.backward)
+        reads.watch(torch, self.values, self.reads)
+        library.oomph_guard(1)
+        self.values.__enter__()
+        if self.wish.get("world"):
+            from . import ranks
+
+            ranks.prepare(torch, self.wish["world"], self.facts)
+
+    def start_recording(self):
+        record = self.torch.cuda.memory._record_memory_history
+        try:
+            record(enabled="all", context="all", stacks="python", max_entries=10_000_000)
+        except TypeError:
+            record(True)
+        capability = self.torch.cuda.get_device_capability()
+        known = self.torch.cuda.get_arch_list()
+        names = [name.split("_")[1] for name in known if name.startswith(("sm_", "compute_"))]
+        numbers = [int("".join(filter(str.isdigit, name))) for name in names]
+        have = capability[0] * 10 + capability[1]
+        if numbers and not any(number <= have and number // 10 == have // 10 for number in numbers) and not any(
+            name.startswith("compute_") for name in known
+        ):
+            self.facts["notes"].append(
+                f"this PyTorch has no kernels for compute capability {capability[0]}.{capability[1]} (it has {', '.join(known)}): on the card it would fail"
+            )
+
+    # -- steps
+
+    def before_step(self, optimizer, args, kwargs):
+        if self.stopped:
+            self.stop()
+
+    def after_step(self, optimizer, args, kwargs):
+        counts = self.optimizers
+        counts[id(optimizer)] = counts.get(id(optimizer), 0) + 1
+        self.facts["steps"] = max(counts.values())
+        wanted = self.wish.get("steps", 0)
+        # With several optimizers, those that were seen before get as many steps.
+        if wanted and min(counts.values()) >= wanted:
+            self.stop()
+
+    def watch_forwards(self, torch):
+        """Counts forwards until there is an optimizer, whose steps count instead, or a compiled model, which hooks disturb."""
+        watching = torch.nn.modules.module.register_module_forward_hook(self.after_forward)
+
+        def ends_watching(function):
+            @functools.wraps(function)
+            def wrapper(*args, **kwargs):
+                watching.remove()
+                return function(*args, **kwargs)
+
+            return wrapper
+
+        torch.optim.Optimizer.__init__ = ends_watching(torch.optim.Optimizer.__init__)
+        torch.compile = ends_watching(torch.compile)
+
+    def after_forward(self, module, args, output):
+        if not self.wish.get("steps"):
+            return
+        frame = sys._getframe(1)
+        while frame is not None and ("/torch/" in frame.f_code.co_filename or frame.f_code.co_filename.startswith(_HERE)):
+            frame = frame.f_back
+        if frame is None or "site-packages" in frame.f_code.co_filename or self.torch.is_grad_enabled():
+            return
+        # Inside another module's forward, or a library's loop (generation), it is a part of something larger.
+        if any(name == "forward" for name in self._callers(frame)):
+            return
+        self.facts["forwards"] += 1
+        if self.facts["forwards"] >= self.wish["steps"] * self.distinct(frame):
+            self.stop()
+
+    @staticmethod
+    def _callers(frame):
+        while frame is not None:
+            yield frame.f_code.co_name
+            frame = frame.f_back
+
+    def distinct(self, frame):
+        """How many lines of the program have called models so far: each gets its number of forwards."""
+        lines = self.__dict__.setdefault("_lines", set())
+        lines.add((frame.f_code, frame.f_lineno))
+        return len(lines)
+
+    def stop(self):
+        self.facts["status"] = "stopped"
+        self.write()
+        self.stopped += 1
+        if self.stopped > 3:
+            # Somebody catches even this.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)
+        raise Stop()
+
+    # -- what is left behind
+
+    def write(self):
+        """Once: what comes after a stop is the program's way out."""
+        if self.written:
+            return
+        self.written = True
+        facts, torch = self.facts, self.torch
+        if torch is None:
+            facts["cuda"] = False
+        else:
+            if self.values is not None:
+                while self.values in torch.utils._python_dispatch._get_current_dispatch_mode_stack():
+                    torch.utils._python_dispatch._pop_mode()
+            facts["cuda"] = torch.cuda.is_initialized()
+        if facts["cuda"]:
+            self.write_recording()
+            facts["devices"] = [self.device(index) for index in range(torch.cuda.device_count())]
+            facts["reads"] = self.reads.report()
+            size = self.library.oomph_unmodelled(None, 0)
+            text = ctypes.create_string_buffer(size + 1)
+            self.library.oomph_unmodelled(text, size)
+            calls = (line.rsplit(" ", 1) for line in text.value.decode(errors="replace").splitlines())
+            facts["unmodelled"] = [{"name": name, "count": int(count)} for name, count in calls]
+            facts["memory_config"] = os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or ""
+        path = os.path.join(self.wish["folder"], "facts.json")
+        with open(path + ".part", "w") as file:
+            json.dump(facts, file)
+        os.replace(path + ".part", path)
+
+    def device(self, index):
+        stats = self.torch.cuda.memory_stats(index)
+        get = lambda name: int(stats.get(name, 0))
+        return {
+            "peak_allocated": get("allocated_bytes.all.peak"),
+            "peak_reserved": get("reserved_bytes.all.peak"),
+            "allocated": get("allocated_bytes.all.current"),
+            "reserved": get("reserved_bytes.all.current"),
+            "retries": get("num_alloc_retries"),
+            "ooms": get("num_ooms"),
+            "peak_driver": int(self.library.oomph_peak(index)),
+        }
+
+    def write_recording(self):
+        snapshot = self.torch.cuda.memory._snapshot()
+        self.torch.cuda.memory._record_memory_history(enabled=None)
+        self.backward.attribute(snapshot)
+        with open(os.path.join(self.wish["folder"], "recording.pickle"), "wb") as file:
+            pickle.dump(snapshot, file, protocol=4)
+
+
+class AfterImport(importlib.abc.MetaPathFinder):
+    """Calls back once a module has been imported: the program may set variables before it imports PyTorch."""
+
+    def __init__(self, name, callback):
+        self.name, self.callback = name, callback
+
+    def find_spec(self, name, path, target=None):
+        if name != self.name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def exec_module(module):
+            execute(module)
+            self.callback(module)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+def run_file(path, name="__main__"):
+    import io
+
+    main = types.ModuleType("__main__")
+    main.__file__ = path
+    main.__builtins__ = __builtins__
+    sys.modules["__main__"] = main
+    with io.open_code(path) as file:
+        code = compile(file.read(), path, "exec")
+    exec(code, main.__dict__)
+
+
+def run_module(name):
+    import runpy
+
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
+def run_notebook(path):
+    """The code cells one after another, in one namespace. Shell commands are left out, magics are taken off."""
+    with open(path, encoding="utf-8") as file:
+        notebook = json.load(file)
+    main = types.ModuleType("__main__")
+    main.__file__ = path
+    main.__dict__["display"] = print
+    sys.modules["__main__"] = main
+    import linecache
+
+    number = 0
+    for cell in notebook.get("cells", []):
+        if cell.get("cell_type") != "code":
+            continue
+        number += 1
+        source = cell.get("source", "")
+        text = notebook_cell("".join(source) if isinstance(source, list) else source)
+        name = f"{path}[{number}]"
+        linecache.cache[name] = (len(text), None, text.splitlines(True), name)
+        exec(compile(text, name, "exec"), main.__dict__)
+
+
+def notebook_cell(text):
+    lines = text.splitlines()
+    first = next((line.strip() for line in lines if line.strip()), "")
+    if first.startswith("%%") and first.split()[0] not in ("%%time", "%%timeit", "%%capture", "%%prun"):
+        return "\n".join("pass" if not line.strip() else f"# {line}" for line in lines)
+    out = []
+    for line in lines:
+        bare = line.lstrip()
+        indent = line[: len(line) - len(bare)]
+        if bare.startswith("%%") or bare.startswith("!"):
+            line = f"{indent}pass  # {bare}"
+        elif bare.startswith("%"):
+            word, _, rest = bare[1:].partition(" ")
+            line = f"{indent}{rest}" if word in ("time", "timeit", "prun") and rest else f"{indent}pass  # {bare}"
+        out.append(line)
+    return "\n".join(out) + "\n"
+
+
+def main():
+    wish = json.loads(os.environ.pop("OOMPH_PREDICT"))
+    run = Run(wish)
+    if wish.get("world"):
+        from . import ranks
+
+        ranks.announce(wish["world"])
+    sys.meta_path.insert(0, AfterImport("torch", run.torch_is_here))
+    target = wish["target"]
+    sys.argv = [target, *wish["args"]]
+    code = 0
+    started = time.time()
+    try:
+        if wish["kind"] == "module":
+            sys.path.insert(0, os.getcwd())
+            run_module(target)
+        elif wish["kind"] == "notebook":
+            sys.path.insert(0, os.path.dirname(os.path.abspath(target)))
+            run_notebook(os.path.abspath(target))
+        else:
+            sys.path.insert(0, os.path.dirname(os.path.abspath(target)))
+            run_file(os.path.abspath(target))
+    except Stop:
+        pass
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else (0 if error.code is None else 1)
+        if code:
+            run.facts["status"] = run.facts["status"] if run.written else "failed"
+            run.facts["error"] = f"the program ended with exit code {code}"
+            if not isinstance(error.code, int):
+                print(error.code, file=sys.stderr)
+    except BaseException as error:
+        # After a stop, what falls over on the way out does not matter.
+        if not run.stopped:
+            failed(run, error)
+            code = 1
+    try:
+        run.facts["seconds"] = round(time.time() - started, 3)
+        run.write()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # No tearing down of CUDA, threads and workers: everything was written.
+        os._exit(code if isinstance(code, int) else 1)
+
+
+def failed(run, error):
+    import traceback
+
+    torch = run.torch
+    out_of_memory = torch is not None and isinstance(error, torch.cuda.OutOfMemoryError)
+    run.facts["status"] = "out_of_memory" if out_of_memory else "failed"
+    run.facts["error"] = f"{type(error).__name__}: {error}"
+    from .backward import without_ours
+
+    frames = list(reversed(traceback.extract_tb(error.__traceback__)))
+    named = [{"filename": frame.filename, "frame": frame} for frame in frames]
+    kept = [one["frame"] for one in reversed(without_ours(named))]
+    print("Traceback (most recent call last):", file=sys.stderr)
+    print("".join(traceback.format_list(kept)), end="", file=sys.stderr)
+    print("".join(traceback.format_exception_only(type(error), error)), end="", file=sys.stderr)

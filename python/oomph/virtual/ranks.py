@@ -1,0 +1,97 @@
+"""One rank of many, without the others.
+
+``init_process_group`` gets a store in which every other rank has already done its part. NCCL is PyTorch's own process
+group over the virtual GPU's NCCL, which moves nothing, so that what a rank allocates (its shards, its buckets, what it
+gathers, what it keeps until a collective is done) is what it would allocate among others. Other backends are PyTorch's
+fake one.
+"""
+
+import os
+
+
+def announce(world):
+    """The variables that torchrun would have set."""
+    rank, size = str(world["rank"]), str(world["size"])
+    os.environ.update(
+        RANK=rank,
+        LOCAL_RANK=rank,
+        WORLD_SIZE=size,
+        LOCAL_WORLD_SIZE=size,
+        GROUP_RANK="0",
+        GROUP_WORLD_SIZE="1",
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT="29500",
+        TORCHELASTIC_RUN_ID="oomph",
+    )
+
+
+def prepare(torch, world, facts):
+    """Makes torch.distributed believe in the other ranks. ``world``: how many there are, and which this is."""
+    import torch.distributed as distributed
+
+    if not distributed.is_available():
+        return
+    size, rank = world["size"], world["rank"]
+
+    class Everyone(distributed.Store):
+        """A store in which all others have answered."""
+
+        def __init__(self):
+            super().__init__()
+            self.values = {}
+
+        def set(self, key, value):
+            self.values[key] = value.encode() if isinstance(value, str) else bytes(value)
+
+        def get(self, key):
+            # The id of a communicator is all that a rank waits for.
+            return self.values.get(key, b"o" * 128)
+
+        def add(self, key, amount):
+            return size
+
+        def compare_set(self, key, expected, desired):
+            self.set(key, desired)
+            return self.values[key]
+
+        def check(self, keys):
+            return all(key in self.values for key in keys)
+
+        def wait(self, keys, timeout=None):
+            return None
+
+        def delete_key(self, key):
+            return self.values.pop(key, None) is not None
+
+        def num_keys(self):
+            return len(self.values)
+
+        def set_timeout(self, timeout):
+            return None
+
+        def clone(self):
+            return self
+
+    # Held here: C++ keeps its own half alive, but not the methods above.
+    everyone = Everyone()
+    original = distributed.init_process_group
+
+    def init_process_group(backend=None, *args, **kwargs):
+        if distributed.is_initialized():
+            return None
+        from torch.testing._internal.distributed import fake_pg  # noqa: F401  registers the fake backend
+
+        asked = "cuda:nccl,cpu:gloo" if backend is None else str(backend)
+        if ":" in asked:
+            pairs = (pair.split(":") for pair in asked.split(","))
+            asked = ",".join(f"{device}:{'nccl' if name == 'nccl' else 'fake'}" for device, name in pairs)
+        elif asked != "nccl":
+            asked = "fake"
+        keep = {name: kwargs[name] for name in ("timeout", "pg_options", "device_id") if kwargs.get(name) is not None}
+        return original(backend=asked, store=everyone, rank=rank, world_size=size, **keep)
+
+    distributed.init_process_group = init_process_group
+    distributed.distributed_c10d.init_process_group = init_process_group
+    facts["notes"].append(
+        f"rank {rank} of {size} ran without the others: collectives moved nothing, and what NCCL itself takes of the card is not counted"
+    )

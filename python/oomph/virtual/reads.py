@@ -1,0 +1,136 @@
+"""Where the program reads, or steers by, a value that a real GPU would have computed.
+
+Kernels do nothing on the virtual GPU: a loss is not known, and printing it changes nothing. Comparing it may. So what
+``item()`` gives is a number that remembers where it came from, and notes the line when it is compared, tested or used
+as a count.
+"""
+
+import os
+import sys
+
+READ, BRANCH, SIZE = "read", "branch", "size"
+_ORDER = {READ: 0, BRANCH: 1, SIZE: 2}
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class Reads:
+    """The lines, each with the worst that happened there."""
+
+    def __init__(self):
+        self.lines = {}
+
+    def note(self, what, detail, place=None):
+        place = place or calling_line()
+        if place is None:
+            return
+        entry = self.lines.setdefault(place, {"what": what, "detail": detail, "count": 0})
+        entry["count"] += 1
+        if _ORDER[what] > _ORDER[entry["what"]]:
+            entry["what"], entry["detail"] = what, detail
+
+    def report(self):
+        return [
+            {"file": file, "line": line, "function": function, **entry}
+            for (file, line, function), entry in self.lines.items()
+        ]
+
+
+def _is_torch(file):
+    return "/torch/" in file and "site-packages" in file or file.startswith(("<frozen", _HERE))
+
+
+def calling_line():
+    """The innermost frame that is not PyTorch's own."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if not _is_torch(code.co_filename) and not code.co_filename.endswith("/contextlib.py"):
+            return code.co_filename, frame.f_lineno, code.co_name
+        frame = frame.f_back
+    return None
+
+
+def _steers(name, kind):
+    def method(self, *arguments):
+        self.reads.note(BRANCH, f"a value from line {self.place[1]} of {os.path.basename(self.place[0])} decides" if self.place else "a value decides")
+        return getattr(kind, name)(self, *arguments)
+
+    method.__name__ = name
+    return method
+
+
+def _carries(name, kind, of):
+    def method(self, *arguments):
+        value = getattr(kind, name)(self, *arguments)
+        return of(value, self.reads, self.place) if type(value) is kind else value
+
+    method.__name__ = name
+    return method
+
+
+def _scalar(kind, extra=()):
+    """A subclass of a number that notes when it decides something."""
+
+    def new(cls, value, reads, place):
+        self = kind.__new__(cls, value)
+        self.reads, self.place = reads, place
+        return self
+
+    body = {
+        "__new__": new,
+        "__reduce__": lambda self: (kind, (kind(self),)),
+        "__hash__": kind.__hash__,
+        "__slots__": ("reads", "place") if kind is float else (),
+    }
+    for name in ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__", "__bool__", *extra):
+        body[name] = _steers(name, kind)
+    cls = type(f"Unknown{kind.__name__.title()}", (kind,), body)
+    for name in ("__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__neg__", "__abs__"):
+        setattr(cls, name, _carries(name, kind, cls))
+    if kind is float:
+        for name in ("__truediv__", "__rtruediv__", "__pow__"):
+            setattr(cls, name, _carries(name, kind, cls))
+    return cls
+
+
+UnknownFloat = _scalar(float)
+UnknownInt = _scalar(int, extra=("__index__",))
+
+
+def watch(torch, values, reads):
+    """Lets tensors give numbers that remember."""
+    tensor, base = torch.Tensor, torch._C.TensorBase
+
+    def item(self):
+        values.unknown_read = None
+        value = base.item(self)
+        if values.unknown_read is None:
+            return value
+        place, values.unknown_read = values.unknown_read, None
+        if type(value) is float:
+            return UnknownFloat(value, reads, place)
+        if type(value) is int:
+            return UnknownInt(value, reads, place)
+        if type(value) is bool:
+            reads.note(BRANCH, "a truth value that is not known", place)
+        return value
+
+    def noted(name, what, detail):
+        original = getattr(base, name)
+
+        def method(self):
+            values.unknown_read = None
+            value = original(self)
+            if values.unknown_read is not None:
+                reads.note(what, detail, values.unknown_read)
+                values.unknown_read = None
+            return value
+
+        method.__name__ = name
+        return method
+
+    item.__doc__ = base.item.__doc__
+    tensor.item = item
+    tensor.__bool__ = noted("__bool__", BRANCH, "a tensor that is not known is tested")
+    tensor.__int__ = noted("__int__", SIZE, "a tensor that is not known becomes an integer")
+    tensor.__index__ = noted("__index__", SIZE, "a tensor that is not known becomes an index")

@@ -1,0 +1,503 @@
+"""Keeps true what a program computes to steer itself.
+
+Small tensors of integers and truth values (lengths, masks, positions, token ids) and tiny tensors of floats (a loss
+scale) have their true bytes on the virtual GPU. Each operation on them is done once more on the CPU, over the very
+bytes that stand for device memory, so that what the program reads back is right. PyTorch's own operation runs all the
+same, because its allocations are what is measured.
+
+What follows from large tensors is not known. Where the program only selects by it (argmax, topk, multinomial), a
+choice is drawn at random within its range; where a size depends on it (nonzero), the largest is taken; each is noted.
+"""
+
+import ctypes
+import os
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from . import reads as _reads
+
+Tensor = torch.Tensor
+
+INTEGERS = 1 << 20
+FLOATS = 4096
+BIG_FILL = 1 << 16
+
+VIEW, WRITES, MAKES = range(3)
+
+
+def _operations(*names, namespace="aten"):
+    """The operations that this PyTorch has, of all these names and all their forms."""
+    found = set()
+    for name in names:
+        packet = getattr(getattr(torch.ops, namespace), name, None)
+        if packet is not None:
+            found.update(getattr(packet, overload) for overload in packet.overloads())
+    return found
+
+
+class Values(TorchDispatchMode):
+    """The mode that sees every operation."""
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def ignore_compile_internals(cls):
+        return True
+
+    def __init__(self, library, reads, backward):
+        super().__init__()
+        self.library, self.reads, self.backward = library, reads, backward
+        self.known = {}
+        self.unknown_read = None
+        self.generator = torch.Generator()
+        self.generator.manual_seed(0x6F6F6D)
+        self.schemas = {}
+        self.copies = _operations("_to_copy", "copy_")
+        self.handlers = {}
+        handle = lambda names, handler: self.handlers.update(dict.fromkeys(_operations(*names), handler))
+        handle(["_local_scalar_dense"], self.read_scalar)
+        handle(["nonzero"], self.count_nonzero)
+        handle(["masked_select"], self.select_masked)
+        handle(["index", "_unsafe_index", "index_put_", "index_put", "_index_put_impl_"], self.index_by_mask)
+        handle(["repeat_interleave"], self.repeat)
+        handle(["_unique2", "unique_consecutive", "unique_dim", "_unique"], self.unique)
+        handle(["bincount"], self.count_bins)
+        handle(["argmax", "argmin", "topk", "sort", "argsort", "max", "min", "multinomial", "kthvalue"], self.choose)
+        handle(["isnan", "isinf", "isfinite"], self.healthy)
+        handle(["_amp_foreach_non_finite_check_and_unscale_"], self.unscale)
+        handle(["_amp_update_scale_"], self.update_scale)
+        handle(["normal_", "uniform_", "erfinv_"], self.fill_at_random)
+        handle(["equal"], self.compare_all)
+        handle(["lift_fresh", "lift"], self.from_python)
+        collectives = {
+            "allgather_": self.gather,
+            "_allgather_base_": self.gather_base,
+            "allreduce_": self.keep,
+            "broadcast_": self.keep,
+            "barrier": self.keep,
+        }
+        for name, handler in collectives.items():
+            self.handlers.update(dict.fromkeys(_operations(name, namespace="c10d"), handler))
+
+    # -- what every operation goes through
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        # Subclasses (DTensor, fake tensors) have their own ways; what they do inside comes without this mode.
+        for kind in types:
+            if kind is not Tensor and kind is not torch.nn.Parameter:
+                return func(*args, **kwargs)
+        if not isinstance(func, torch._ops.OpOverload):
+            return func(*args, **kwargs)
+        self.backward.operation(args)
+        handler = self.handlers.get(func)
+        if handler is not None:
+            return handler(func, args, kwargs)
+        return self.plain(func, args, kwargs)
+
+    def plain(self, func, args, kwargs):
+        out = func(*args, **kwargs)
+        schema = self.schema(func)
+        if schema is VIEW:
+            return out
+        if self.computable(args, kwargs, out):
+            return self.compute(func, args, kwargs, out, schema)
+        return self.forget(func, args, kwargs, out, schema)
+
+    def schema(self, func):
+        kind = self.schemas.get(func)
+        if kind is None:
+            schema = func._schema
+            writes = [
+                (index, argument.name)
+                for index, argument in enumerate(schema.arguments)
+                if argument.alias_info is not None and argument.alias_info.is_write
+            ]
+            aliased = any(value.alias_info is not None for value in schema.returns)
+            kind = writes or (VIEW if aliased else MAKES)
+            self.schemas[func] = kind
+        return kind
+
+    # -- which bytes are true
+
+    def is_known(self, tensor):
+        if tensor.layout is not torch.strided:
+            return False
+        storage = tensor.untyped_storage()
+        return self.known.get(storage.data_ptr()) == storage.nbytes()
+
+    def learn(self, tensor):
+        storage = tensor.untyped_storage()
+        self.known[storage.data_ptr()] = storage.nbytes()
+
+    def unlearn(self, tensor):
+        if tensor.is_cuda and tensor.layout is torch.strided:
+            self.known.pop(tensor.untyped_storage().data_ptr(), None)
+
+    @staticmethod
+    def small(tensor):
+        return tensor.layout is torch.strided and tensor.numel() <= (FLOATS if tensor.is_floating_point() or tensor.is_complex() else INTEGERS)
+
+    def computable(self, args, kwargs, out):
+        """Whether all that goes in is known, and what comes out is small."""
+        device = False
+        for value in (*args, *kwargs.values()):
+            for tensor in value if isinstance(value, (list, tuple)) else (value,):
+                if isinstance(tensor, Tensor):
+                    if tensor.is_cuda:
+                        device = True
+                        if not self.small(tensor) or not self.is_known(tensor):
+                            return False
+                    elif not self.small(tensor):
+                        return False
+        results = out if isinstance(out, (list, tuple)) else (out,)
+        for tensor in results:
+            if isinstance(tensor, Tensor):
+                if tensor.is_cuda:
+                    device = True
+                if not self.small(tensor):
+                    return False
+        return device
+
+    def alias(self, tensor):
+        """The same bytes as a tensor of the CPU."""
+        if not isinstance(tensor, Tensor) or not tensor.is_cuda:
+            return tensor
+        storage = tensor.untyped_storage()
+        size = storage.nbytes()
+        if size == 0:
+            return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+        data = (ctypes.c_char * size).from_address(storage.data_ptr())
+        flat = torch.frombuffer(data, dtype=torch.uint8)
+        return torch.empty(0, dtype=tensor.dtype).set_(
+            flat.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride()
+        )
+
+    def on_cpu(self, value):
+        if isinstance(value, Tensor):
+            return self.alias(value)
+        if isinstance(value, (list, tuple)):
+            return type(value)(self.on_cpu(part) for part in value) if type(value) in (list, tuple) else value
+        if isinstance(value, torch.device):
+            return torch.device("cpu")
+        if isinstance(value, torch.Generator):
+            return self.generator
+        return value
+
+    def compute(self, func, args, kwargs, out, schema):
+        try:
+            with torch.no_grad():
+                arguments = {name: self.on_cpu(value) for name, value in kwargs.items() if name != "pin_memory"}
+                result = func(*self.on_cpu(args), **arguments)
+        except Exception:  # no such operation on the CPU
+            return self.forget(func, args, kwargs, out, schema)
+        if schema is not MAKES:
+            # Written through the alias; what was written over is known if all of it was small.
+            return self.written(args, kwargs, out, schema)
+        if not isinstance(out, (list, tuple)):
+            out, result, single = (out,), (result,), True
+        else:
+            single = False
+        kept = []
+        for made, true in zip(out, result):
+            if isinstance(made, Tensor):
+                if made.shape != true.shape:
+                    self.unlearn(made)
+                elif made.is_cuda:
+                    self.alias(made).copy_(true)
+                    self.learn(made)
+                else:
+                    made.copy_(true)
+                kept.append(made)
+            else:
+                kept.append(true)
+        return kept[0] if single else type(out)(kept) if type(out) in (list, tuple) else out
+
+    def written(self, args, kwargs, out, writes):
+        for index, name in writes:
+            target = args[index] if index < len(args) else kwargs.get(name)
+            for tensor in target if isinstance(target, (list, tuple)) else (target,):
+                # A part of a larger tensor that is not known leaves it so.
+                if isinstance(tensor, Tensor) and tensor.is_cuda:
+                    storage = tensor.untyped_storage()
+                    if tensor.numel() * tensor.element_size() == storage.nbytes():
+                        self.learn(tensor)
+        return out
+
+    def forget(self, func, args, kwargs, out, schema):
+        if schema is MAKES:
+            for tensor in out if isinstance(out, (list, tuple)) else (out,):
+                if isinstance(tensor, Tensor):
+                    if tensor.is_cuda:
+                        if tensor.layout is torch.strided:
+                            self.known.pop(tensor.data_ptr(), None)
+                    elif func in self.copies and tensor.numel() and self.from_device(args):
+                        self.reads.note(_reads.READ, "values that only a GPU would have computed are copied to the CPU")
+            return out
+        if func in self.copies and not args[0].is_cuda and args[1].is_cuda:
+            self.reads.note(_reads.READ, "values that only a GPU would have computed are copied to the CPU")
+        for index, name in schema:
+            target = args[index] if index < len(args) else kwargs.get(name)
+            for tensor in target if isinstance(target, (list, tuple)) else (target,):
+                if isinstance(tensor, Tensor):
+                    self.unlearn(tensor)
+        return out
+
+    @staticmethod
+    def from_device(args):
+        return any(isinstance(value, Tensor) and value.is_cuda for value in args)
+
+    # -- reads
+
+    def read_scalar(self, func, args, kwargs):
+        tensor = args[0]
+        if not tensor.is_cuda:
+            return func(*args, **kwargs)
+        value = func(*args, **kwargs)
+        if self.is_known(tensor):
+            return func(self.alias(tensor))
+        self.unknown_read = _reads.calling_line()
+        self.reads.note(_reads.READ, "a value that only a GPU would have computed", self.unknown_read)
+        # Numbers that programs live with: a loss of 1 has a logarithm, a length of 1 is a length.
+        return type(value)(1) if not isinstance(value, bool) else value
+
+    def from_python(self, func, args, kwargs):
+        """torch.tensor(..., device="cuda") copies where no mode sees it, and then shows the result."""
+        out = func(*args, **kwargs)
+        if out.is_cuda and self.small(out):
+            self.learn(out)
+        return out
+
+    def compare_all(self, func, args, kwargs):
+        value = func(*args, **kwargs)
+        if not self.from_device(args):
+            return value
+        if all(self.is_known(tensor) for tensor in args[:2] if tensor.is_cuda):
+            return func(self.alias(args[0]), self.alias(args[1]))
+        self.reads.note(_reads.BRANCH, "tensors that are not known are compared")
+        return value
+
+    # -- sizes that depend on values
+
+    def scripted(self, counts, func, args, kwargs):
+        """Runs an operation whose own kernel would have counted."""
+        for count in counts:
+            self.library.oomph_script_read(count)
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self.library.oomph_end_script()
+
+    def true_or_largest(self, tensor, what):
+        """How many elements are not zero: counted, or all of them."""
+        if self.small(tensor) and self.is_known(tensor):
+            return int(torch.count_nonzero(self.alias(tensor)))
+        self.reads.note(_reads.SIZE, f"{what}: how many is not known, all are taken")
+        return tensor.numel()
+
+    def count_nonzero(self, func, args, kwargs):
+        tensor = args[0]
+        if not tensor.is_cuda:
+            return func(*args, **kwargs)
+        out = self.scripted([self.true_or_largest(tensor, "nonzero")], func, args, kwargs)
+        return self.finish(func, args, kwargs, out)
+
+    def select_masked(self, func, args, kwargs):
+        if not args[0].is_cuda:
+            return func(*args, **kwargs)
+        shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
+        count = self.true_or_largest(args[1], "masked_select")
+        count *= max(1, shape.numel() // max(1, args[1].numel()))
+        out = self.scripted([count], func, args, kwargs)
+        return self.finish(func, args, kwargs, out)
+
+    def index_by_mask(self, func, args, kwargs):
+        masks = [
+            index
+            for index in args[1]
+            if isinstance(index, Tensor) and index.is_cuda and index.dtype in (torch.bool, torch.uint8)
+        ]
+        if not masks or not args[0].is_cuda:
+            return self.plain(func, args, kwargs)
+        counts = [self.true_or_largest(mask, "boolean index") for mask in masks]
+        if "put" in func._schema.name and isinstance(args[2], Tensor) and args[2].dim() > 0:
+            # The values say how many there are, whatever was assumed of the mask.
+            counts = [args[2].shape[0] if args[2].shape[0] > 1 else counts[0]] * len(counts)
+        out = self.scripted(counts, func, args, kwargs)
+        return self.finish(func, args, kwargs, out)
+
+    def repeat(self, func, args, kwargs):
+        repeats = args[0]
+        if not isinstance(repeats, Tensor) or not repeats.is_cuda or kwargs.get("output_size") is not None:
+            return self.plain(func, args, kwargs)
+        if self.small(repeats) and self.is_known(repeats):
+            total = int(self.alias(repeats).sum())
+        else:
+            self.reads.note(_reads.SIZE, "repeat_interleave: how often is not known, once is taken")
+            total = repeats.numel()
+        return self.finish(func, args, kwargs, self.scripted([total], func, args, kwargs))
+
+    def unique(self, func, args, kwargs):
+        tensor = args[0]
+        if not tensor.is_cuda:
+            return func(*args, **kwargs)
+        if self.small(tensor) and self.is_known(tensor):
+            count = func(*self.on_cpu(args), **kwargs)[0].shape[0]
+        else:
+            self.reads.note(_reads.SIZE, "unique: how many is not known, all are taken")
+            count = tensor.numel() if tensor.dim() < 2 or "dim" not in func._schema.name else tensor.shape[args[1]]
+        return self.finish(func, args, kwargs, self.scripted([count], func, args, kwargs))
+
+    def count_bins(self, func, args, kwargs):
+        tensor = args[0]
+        if not tensor.is_cuda:
+            return func(*args, **kwargs)
+        if self.small(tensor) and self.is_known(tensor) and tensor.numel():
+            top = int(self.alias(tensor).max())
+        else:
+            self.reads.note(_reads.SIZE, "bincount: the largest value is not known")
+            top = 0
+        # The kernel reads the least and the greatest.
+        return self.finish(func, args, kwargs, self.scripted([0, top], func, args, kwargs))
+
+    def finish(self, func, args, kwargs, out):
+        """As `plain` after its operation."""
+        schema = self.schema(func)
+        if self.computable(args, kwargs, out):
+            return self.compute(func, args, kwargs, out, schema)
+        return self.forget(func, args, kwargs, out, schema)
+
+    # -- what is drawn or assumed
+
+    def choose(self, func, args, kwargs):
+        out = func(*args, **kwargs)
+        tensor = args[0]
+        if not isinstance(tensor, Tensor) or not tensor.is_cuda or self.schema(func) is not MAKES:
+            return self.finish(func, args, kwargs, out)
+        if self.computable(args, kwargs, out):
+            return self.compute(func, args, kwargs, out, MAKES)
+        self.forget(func, args, kwargs, out, MAKES)
+        for made in out if isinstance(out, (list, tuple)) else (out,):
+            if isinstance(made, Tensor) and made.dtype == torch.int64 and tensor.dtype != torch.int64 and made.numel() <= INTEGERS:
+                self.draw(func, args, kwargs, tensor, made)
+        return out
+
+    def draw(self, func, args, kwargs, tensor, made):
+        """Indices along the dimension that was looked along, all different where the operation gives several."""
+        name = func._schema.name.split("::")[1]
+        dim = -1
+        if name == "topk":
+            dim = args[2] if len(args) > 2 else kwargs.get("dim", -1)
+        elif name in ("argmax", "argmin", "max", "min", "sort", "argsort", "kthvalue"):
+            place = 2 if name == "kthvalue" else 1
+            given = args[place] if len(args) > place else kwargs.get("dim")
+            dim = given if isinstance(given, int) and not isinstance(given, bool) else -1
+            if name in ("argmax", "argmin") and given is None:
+                self.alias(made).fill_(int(torch.randint(max(1, tensor.numel()), (), generator=self.generator)))
+                self.learn(made)
+                return
+        size = tensor.shape[dim] if tensor.dim() else 1
+        several = name in ("topk", "sort", "argsort", "multinomial") and made.dim() and made.shape[dim] > 1
+        if several:
+            target = self.alias(made).movedim(dim, -1)
+            rows = target.numel() // target.shape[-1]
+            if rows * size <= INTEGERS:
+                order = torch.rand(rows, size, generator=self.generator).argsort(-1)[:, : target.shape[-1]]
+                target.copy_(order.reshape(target.shape))
+            else:
+                start = torch.randint(size, (rows, 1), generator=self.generator)
+                target.copy_(((start + torch.arange(target.shape[-1])) % size).reshape(target.shape))
+        else:
+            self.alias(made).copy_(torch.randint(max(1, size), made.shape, generator=self.generator))
+        self.learn(made)
+
+    def healthy(self, func, args, kwargs):
+        out = self.plain(func, args, kwargs)
+        if out.is_cuda and out.numel() <= INTEGERS and not self.is_known(out):
+            self.alias(out).fill_("isfinite" in func._schema.name)
+            self.learn(out)
+        elif out.is_cuda and not self.is_known(out):
+            self.forget(func, args, kwargs, out, MAKES)
+        return out
+
+    def unscale(self, func, args, kwargs):
+        """No gradient overflows: what is predicted is the steady state."""
+        found = args[1]
+        out = func(*args, **kwargs)
+        for gradient in args[0]:
+            self.unlearn(gradient)
+        self.alias(found).zero_()
+        self.learn(found)
+        return out
+
+    def update_scale(self, func, args, kwargs):
+        out = func(*args, **kwargs)
+        scale, tracker, found, growth, backoff, interval = args
+        if all(self.is_known(tensor) for tensor in (scale, tracker, found)):
+            scale, tracker = self.alias(scale), self.alias(tracker)
+            if float(self.alias(found)):
+                scale.mul_(backoff)
+                tracker.zero_()
+            elif int(tracker) + 1 >= interval:
+                scale.mul_(growth)
+                tracker.zero_()
+            else:
+                tracker.add_(1)
+        return out
+
+    # -- collectives: every other rank has what this one has
+
+    def keep(self, func, args, kwargs):
+        return func(*args, **kwargs)
+
+    def gather(self, func, args, kwargs):
+        out = func(*args, **kwargs)
+        for gathered, own in zip(args[0], args[1]):
+            for one in gathered:
+                self.same(one, own)
+        return out
+
+    def gather_base(self, func, args, kwargs):
+        out = func(*args, **kwargs)
+        gathered, own = args[0], args[1]
+        if own.numel() and gathered.is_contiguous():
+            self.same(gathered, own, gathered.numel() // own.numel())
+        return out
+
+    def same(self, one, own, times=1):
+        if own.is_cuda and self.small(one) and self.small(own) and self.is_known(own):
+            flat = self.alias(own).reshape(-1)
+            self.alias(one).copy_((flat.repeat(times) if times > 1 else flat).reshape(one.shape))
+            self.learn(one)
+        else:
+            self.unlearn(one)
+
+    def fill_at_random(self, func, args, kwargs):
+        tensor = args[0]
+        if tensor.is_cuda or tensor.numel() < BIG_FILL or not self.initialises():
+            return self.plain(func, args, kwargs)
+        # Weights that are only on their way to the device: their values do not matter, drawing them takes seconds.
+        return tensor
+
+    @staticmethod
+    def initialises():
+        """Whether the call comes from a library that initialises weights, not from the program's own code."""
+        place = _initialising_frame()
+        return place.endswith("/torch/nn/init.py") or "site-packages" in place or "dist-packages" in place
+
+
+_DISPATCH = ("/torch/_ops.py", "/torch/utils/_python_dispatch.py", "/torch/utils/_contextlib.py", "/torch/overrides.py")
+
+
+def _initialising_frame():
+    import sys
+
+    frame = sys._getframe(2)
+    here = os.path.dirname(os.path.abspath(__file__))
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(here) and not file.endswith(_DISPATCH):
+            return file
+        frame = frame.f_back
+    return ""
