@@ -70,11 +70,11 @@ pub(crate) struct Arguments {
     /// How many lines of the peak to list
     #[arg(long, default_value_t = 8, value_name = "N")]
     pub(crate) lines: usize,
-    /// Run a module, as python -m does
-    #[arg(short, long, value_name = "MODULE", conflicts_with = "script", allow_hyphen_values = true, num_args = 1.., trailing_var_arg = true)]
-    pub(crate) module: Vec<String>,
-    /// The script or notebook, and its arguments
-    #[arg(value_name = "SCRIPT", trailing_var_arg = true, allow_hyphen_values = true, required_unless_present = "module")]
+    /// SCRIPT is a module, as python -m takes it
+    #[arg(short, long)]
+    pub(crate) module: bool,
+    /// The script, notebook or module, and its arguments
+    #[arg(value_name = "SCRIPT", trailing_var_arg = true, allow_hyphen_values = true, required = true)]
     pub(crate) script: Vec<String>,
 }
 
@@ -115,10 +115,10 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
 }
 
 fn program(arguments: &Arguments) -> anyhow::Result<Program> {
-    if let Some((module, rest)) = arguments.module.split_first() {
-        return Ok(Program { kind: Kind::Module, target: module.clone(), arguments: rest.to_vec() });
-    }
     let Some((target, rest)) = arguments.script.split_first() else { anyhow::bail!("which script?") };
+    if arguments.module {
+        return Ok(Program { kind: Kind::Module, target: target.clone(), arguments: rest.to_vec() });
+    }
     if !Path::new(target).is_file() {
         anyhow::bail!("{target}: there is no such file");
     }
