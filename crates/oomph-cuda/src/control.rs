@@ -1,6 +1,6 @@
 //! What the Python side of `oomph predict` asks of the library: which reads are true, what was called, what was used.
 
-use crate::{calls, memory};
+use crate::{calls, memory, twister};
 use std::ffi::{c_char, c_int};
 
 /// From now on the host reads zeros from device memory, except where it says that the bytes are true.
@@ -22,6 +22,12 @@ pub extern "C" fn oomph_script_read(value: i64) {
     let _ = memory::READS.try_with(|reads| reads.borrow_mut().scripted.insert(0, value));
 }
 
+/// How many small reads were answered with zeros since this was asked last.
+#[unsafe(no_mangle)]
+pub extern "C" fn oomph_guessed() -> u64 {
+    memory::guessed()
+}
+
 /// Forgets scripted values that nobody read; says how many there were.
 #[unsafe(no_mangle)]
 pub extern "C" fn oomph_end_script() -> c_int {
@@ -33,6 +39,19 @@ pub extern "C" fn oomph_end_script() -> c_int {
             left as c_int
         })
         .unwrap_or(0)
+}
+
+/// Moves a saved state of PyTorch's CPU generator on, as if so many numbers had been drawn; 0 if it is not one.
+///
+/// # Safety
+/// `state` has [`twister::LENGTH`] bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn oomph_advance_random(state: *mut [u8; twister::LENGTH], draws: u64) -> c_int {
+    // SAFETY: the caller's bytes; null is answered.
+    match unsafe { state.as_mut() } {
+        Some(state) => c_int::from(twister::advance(state, draws)),
+        None => 0,
+    }
 }
 
 /// The most bytes of a device that were taken at once, without the context.

@@ -1,7 +1,7 @@
 //! The CUDA driver: contexts, virtual memory for expandable segments, modules that Triton and bitsandbytes load.
 
 use crate::card::Card;
-use crate::{handle, lock, memory, put, runtime, sys};
+use crate::{handle, lock, memory, put, queue, runtime, sys};
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::Mutex;
@@ -472,6 +472,19 @@ pub extern "C" fn cuEventCreate(place: *mut Handle, _flags: c_uint) -> c_int {
     new_handle(place)
 }
 
+macro_rules! launches {
+    ($($name:ident)*) => {$(
+        /// A kernel that does nothing.
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $name() -> c_int {
+            queue::launch();
+            SUCCESS
+        }
+    )*};
+}
+
+launches! { cuLaunchKernel cuLaunchKernelEx cuLaunchCooperativeKernel }
+
 macro_rules! does_nothing {
     ($($name:ident)*) => {$(
         /// Succeeds; there is nothing to do.
@@ -486,7 +499,7 @@ does_nothing! {
     cuInit cuCtxSetCurrent cuCtxPushCurrent_v2 cuCtxSynchronize cuCtxDestroy_v2 cuDevicePrimaryCtxRelease_v2
     cuMemMap cuMemUnmap cuMemSetAccess cuMemsetD32Async cuMemsetD8Async
     cuModuleUnload cuLibraryUnload cuFuncSetAttribute cuFuncSetCacheConfig
-    cuLaunchKernel cuLaunchKernelEx cuLaunchCooperativeKernel cuTensorMapEncodeTiled
+    cuTensorMapEncodeTiled
     cuStreamSynchronize cuStreamDestroy_v2 cuStreamWaitEvent cuEventRecord cuEventDestroy_v2 cuEventSynchronize
 }
 

@@ -6,7 +6,7 @@
 //! written: those bytes are true (see [`memory`]).
 //!
 //! One module a library that is stood in for, each a list of C functions; what they share is in [`card`] (what the GPU
-//! is), [`memory`] (addresses, accounting, copies) and [`calls`] (what was called that nobody modelled). Functions of
+//! is), [`memory`] (addresses, accounting, copies), [`queue`] (what the GPU has done) and [`calls`] (what was called that nobody modelled). Functions of
 //! NVIDIA's libraries that are not here are answered by stubs that `oomph-predict` makes from what is installed.
 //!
 //! It lives in somebody else's process: no dependency, no panic, no thread, no output.
@@ -22,9 +22,11 @@ pub mod driver;
 pub mod memory;
 pub mod nccl;
 pub mod nvml;
+pub mod queue;
 pub mod runtime;
 pub mod solver;
 mod sys;
+pub mod twister;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,11 +1,9 @@
 //! The CUDA runtime: `cudaMalloc` and its neighbours.
 //!
-//! Streams and events are handles behind which nothing lies: all work is done when it is asked for. What the runtime
-//! says without a device (versions, error names) is left to the installed library.
+//! Streams and events are handles; when their work counts as done is for [`queue`]. What the runtime says without a device (versions, error names) is left to the installed library.
 
 use crate::card::Card;
-use crate::memory;
-use crate::{driver, handle, lock, put, sys};
+use crate::{driver, handle, lock, memory, put, queue, sys};
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -16,6 +14,7 @@ pub const SUCCESS: c_int = 0;
 pub const INVALID_VALUE: c_int = 1;
 pub const OUT_OF_MEMORY: c_int = 2;
 pub const INVALID_DEVICE: c_int = 101;
+pub const NOT_READY: c_int = 600;
 pub const NOT_SUPPORTED: c_int = 801;
 pub const SYMBOL_NOT_FOUND: c_int = 500;
 
@@ -375,8 +374,11 @@ pub extern "C" fn cudaMalloc(place: *mut *mut c_void, size: usize) -> c_int {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cudaFree(address: *mut c_void) -> c_int {
-    // cudaFree(0) is how programs make a context.
+    // cudaFree(0) is how programs make a context; with an address it waits for the device.
     make_context();
+    if !address.is_null() {
+        queue::finish_all();
+    }
     take_memory(address)
 }
 
@@ -502,6 +504,7 @@ pub extern "C" fn cudaPointerGetAttributes(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cudaMemcpy(to: *mut c_void, from: *const c_void, size: usize, _kind: c_int) -> c_int {
+    queue::finish_stream(0);
     // SAFETY: C's promise about host memory.
     unsafe { memory::copy(to, from, size) };
     SUCCESS
@@ -755,6 +758,52 @@ pub extern "C" fn cudaEventElapsedTime_v2(milliseconds: *mut f32, start: Handle,
 }
 
 #[unsafe(no_mangle)]
+pub extern "C" fn cudaEventRecord(event: Handle, stream: Handle) -> c_int {
+    queue::record(event as usize, stream as usize);
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cudaEventRecordWithFlags(event: Handle, stream: Handle, _flags: c_uint) -> c_int {
+    cudaEventRecord(event, stream)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cudaEventQuery(event: Handle) -> c_int {
+    if queue::is_done(event as usize) { SUCCESS } else { fail(NOT_READY) }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cudaEventSynchronize(event: Handle) -> c_int {
+    queue::finish_event(event as usize);
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cudaEventDestroy(event: Handle) -> c_int {
+    queue::forget(event as usize);
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cudaStreamWaitEvent(stream: Handle, event: Handle, _flags: c_uint) -> c_int {
+    queue::wait(stream as usize, event as usize);
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cudaStreamSynchronize(stream: Handle) -> c_int {
+    queue::finish_stream(stream as usize);
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cudaDeviceSynchronize() -> c_int {
+    queue::finish_all();
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
 pub extern "C" fn cudaStreamBeginCapture(stream: Handle, _mode: c_int) -> c_int {
     lock(&CAPTURES).insert(stream as usize, handle() as u64);
     SUCCESS
@@ -981,6 +1030,23 @@ pub extern "C" fn __cudaGetKernel(place: *mut Handle, function: *const c_void) -
     SUCCESS
 }
 
+macro_rules! launches {
+    ($($name:ident)*) => {$(
+        /// A kernel that does nothing.
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $name() -> c_int {
+            queue::launch();
+            SUCCESS
+        }
+    )*};
+}
+
+// Arguments that are not read need not be declared: C's callers clean up after themselves.
+launches! {
+    __cudaLaunchKernel __cudaLaunchKernel_ptsz cudaLaunchKernel cudaLaunchKernelExC cudaLaunchCooperativeKernel
+    cudaGraphLaunch
+}
+
 macro_rules! does_nothing {
     ($($name:ident)*) => {$(
         /// Succeeds; there is nothing to do.
@@ -991,19 +1057,17 @@ macro_rules! does_nothing {
     )*};
 }
 
-// Arguments that are not read need not be declared: C's callers clean up after themselves.
 does_nothing! {
     __cudaRegisterFatBinaryEnd __cudaUnregisterFatBinary __cudaRegisterFunction __cudaRegisterVar
     __cudaRegisterManagedVar __cudaInitModule __cudaRegisterHostVar
-    __cudaLaunchKernel __cudaLaunchKernel_ptsz
-    cudaLaunchKernel cudaLaunchKernelExC cudaLaunchCooperativeKernel
+    
     cudaFuncSetAttribute cudaFuncSetCacheConfig cudaFuncSetSharedMemConfig
-    cudaDeviceSynchronize cudaDeviceReset cudaDeviceEnablePeerAccess cudaDeviceDisablePeerAccess
+    cudaDeviceReset cudaDeviceEnablePeerAccess cudaDeviceDisablePeerAccess
     cudaDeviceSetLimit cudaDeviceSetCacheConfig cudaSetDeviceFlags cudaDeviceSetMemPool
-    cudaStreamDestroy cudaStreamSynchronize cudaStreamWaitEvent cudaStreamQuery cudaStreamSetAttribute
+    cudaStreamDestroy cudaStreamQuery cudaStreamSetAttribute
     cudaStreamAttachMemAsync cudaStreamCopyAttributes cudaThreadExchangeStreamCaptureMode
-    cudaEventDestroy cudaEventRecord cudaEventRecordWithFlags cudaEventQuery cudaEventSynchronize
-    cudaGraphDestroy cudaGraphExecDestroy cudaGraphLaunch cudaGraphUpload cudaGraphDebugDotPrint
+    
+    cudaGraphDestroy cudaGraphExecDestroy cudaGraphUpload cudaGraphDebugDotPrint
     cudaGraphNodeGetDependencies cudaGraphNodeGetDependencies_v2 cudaGraphRetainUserObject
     cudaMemPoolSetAttribute cudaMemPoolSetAccess cudaMemPoolTrimTo cudaMemPoolDestroy
     cudaMemAdvise cudaMemAdvise_v2 cudaMemPrefetchAsync cudaMemPrefetchAsync_v2

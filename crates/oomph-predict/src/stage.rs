@@ -152,8 +152,12 @@ fn driver_functions(installed: &Installed) -> BTreeSet<String> {
 }
 
 /// Whether a function of NVIDIA's libraries needs a device. Those that do not are left to the library: what it says
-/// about itself, and the descriptions of tensors that cuDNN keeps.
+/// about itself, and the descriptions of tensors that cuDNN keeps. So are C++ names: cuSPARSELt exports the templates of
+/// the standard library that it happens to use, which are everybody's.
 fn needs_a_device(name: &str) -> bool {
+    if name.starts_with("_Z") {
+        return false;
+    }
     let says = ["Version", "ErrorString", "ErrorName", "StatusString", "StatusName", "Property", "LastErrorString"];
     if says.iter().any(|end| name.ends_with(end)) {
         return false;
@@ -173,6 +177,7 @@ mod tests {
         for name in ["cudnnGetVersion", "cudnnCreateTensorDescriptor", "cudaGetErrorString", "ncclGetVersion"] {
             assert!(!needs_a_device(name), "{name}");
         }
+        assert!(!needs_a_device("_ZNSt6vectorIhSaIhEE9push_backERKh"));
         for name in ["cudnnConvolutionForward", "cublasSgemm_v2", "cudaMalloc", "cudnnSetStream"] {
             assert!(needs_a_device(name), "{name}");
         }

@@ -7,13 +7,16 @@ the backward pass runs it. Forward: number to stack. Backward: time to number. T
 
 import bisect
 import os
+import sys
 import time
-
-import torch
 
 # The innermost frame of a stack that stands for the backward pass of what follows; explain knows it.
 MARK = "<autograd>"
 
+# Before Python 3.13, some versions of PyTorch (2.11) look into the running node for a stack whenever memory is freed, and
+# if they find none they forget the error that is on its way: checkpointing stops its recomputation by one. An entry, even
+# an empty one, avoids that.
+_LOSES_ERRORS = sys.version_info < (3, 13)
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 # What PyTorch puts between an operation and a mode.
@@ -42,7 +45,7 @@ def without_ours(frames):
 
 
 class Backward:
-    def __init__(self):
+    def __init__(self, torch):
         self.stacks = {}
         self.times = []
         self.numbers = []
@@ -50,6 +53,9 @@ class Backward:
         self._node = torch._C._current_autograd_node
         self._number = torch.autograd._get_sequence_nr if hasattr(torch.autograd, "_get_sequence_nr") else torch._C._autograd._get_sequence_nr
         self._gather = torch._C._profiler.gather_traceback
+        self._symbolize = torch._C._profiler.symbolize_tracebacks
+        self._builds_graph = torch.is_grad_enabled
+        self._anomaly = torch.is_anomaly_enabled
 
     def operation(self, args):
         """Called before every operation."""
@@ -58,13 +64,15 @@ class Backward:
             self.times.append(time.time_ns() // 1000)
             self.numbers.append(node._sequence_nr())
             self.names.append(node.name())
-        elif torch.is_grad_enabled():
+            if _LOSES_ERRORS and not self._anomaly():
+                node.metadata.setdefault("traceback_", None)
+        elif self._builds_graph():
             # The node of this operation has just been made, with the number before the next.
             self.stacks[self._number() - 1] = self._gather(python=True, script=False, cpp=False)
 
     def attribute(self, snapshot):
         """Rewrites the snapshot's stacks: without oomph's own frames, and with forward lines."""
-        self._symbolize()
+        self.name_lines()
         cleaned = {}
         for events in snapshot.get("device_traces", []):
             for event in events:
@@ -83,11 +91,9 @@ class Backward:
                 if part.get("frames"):
                     part["frames"] = without_ours(part["frames"])
 
-    def _symbolize(self):
-        from torch._C._profiler import symbolize_tracebacks
-
+    def name_lines(self):
         wanted = sorted({number for number in self.numbers if number in self.stacks})
-        stacks = symbolize_tracebacks([self.stacks[number] for number in wanted]) if wanted else []
+        stacks = self._symbolize([self.stacks[number] for number in wanted]) if wanted else []
         self.lines = dict(zip(wanted, stacks))
 
     def forward_of(self, moment):

@@ -50,24 +50,29 @@ class Run:
 
         library = ctypes.CDLL("liboomph_cuda.so")
         library.oomph_script_read.argtypes = [ctypes.c_int64]
+        library.oomph_advance_random.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
         library.oomph_peak.restype = ctypes.c_uint64
+        library.oomph_guessed.restype = ctypes.c_uint64
         library.oomph_unmodelled.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
         library.oomph_unmodelled.restype = ctypes.c_size_t
         self.library = library
         self.reads = reads.Reads()
-        self.backward = backward.Backward()
+        self.backward = backward.Backward(torch)
         self.values = values.Values(library, self.reads, self.backward)
         reads.watch(torch, self.values, self.reads)
         library.oomph_guard(1)
         self.values.__enter__()
-        if self.wish.get("world"):
-            from . import ranks
+        from . import ranks
 
-            ranks.prepare(torch, self.wish["world"], self.facts)
+        world = self.wish.get("world")
+        ranks.stay_in_this_process(torch, world, self.facts)
+        if world:
+            ranks.prepare(torch, world, self.facts)
 
     def start_recording(self):
         record = self.torch.cuda.memory._record_memory_history
         try:
+            # Stacks of frees too: explain tells activations from temporaries by them. See `backward` for what they cost.
             record(enabled="all", context="all", stacks="python", max_entries=10_000_000)
         except TypeError:
             record(True)
@@ -139,6 +144,23 @@ class Run:
         lines = self.__dict__.setdefault("_lines", set())
         lines.add((frame.f_code, frame.f_lineno))
         return len(lines)
+
+    def watch_exit(self):
+        """os._exit is a way out that nobody would notice. Forked processes have theirs."""
+        leave, process = os._exit, os.getpid()
+
+        @functools.wraps(leave)
+        def _exit(status):
+            if os.getpid() == process and not self.written:
+                if status:
+                    self.facts.update(status="failed", error=f"the program ended with exit code {status}")
+                try:
+                    self.write()
+                finally:
+                    leave(status)
+            leave(status)
+
+        os._exit = _exit
 
     def stop(self):
         self.facts["status"] = "stopped"
@@ -291,6 +313,7 @@ def main():
 
         ranks.announce(wish["world"])
     sys.meta_path.insert(0, AfterImport("torch", run.torch_is_here))
+    run.watch_exit()
     target = wish["target"]
     sys.argv = [target, *wish["args"]]
     code = 0
@@ -323,10 +346,24 @@ def main():
         run.facts["seconds"] = round(time.time() - started, 3)
         run.write()
     finally:
+        give_semaphores_back()
         sys.stdout.flush()
         sys.stderr.flush()
         # No tearing down of CUDA, threads and workers: everything was written.
         os._exit(code if isinstance(code, int) else 1)
+
+
+def give_semaphores_back():
+    """Python warns of semaphores that are left to it, as those of spawned workers would be. No worker is waited for."""
+    tracker = sys.modules.get("multiprocessing.resource_tracker")
+    if tracker is None or tracker._resource_tracker._pid is None:
+        return
+    import threading
+    from multiprocessing import util
+
+    cleaning = threading.Thread(target=util._run_finalizers, args=(0,), daemon=True)
+    cleaning.start()
+    cleaning.join(2)
 
 
 def failed(run, error):
@@ -338,9 +375,9 @@ def failed(run, error):
     run.facts["error"] = f"{type(error).__name__}: {error}"
     from .backward import without_ours
 
-    frames = list(reversed(traceback.extract_tb(error.__traceback__)))
-    named = [{"filename": frame.filename, "frame": frame} for frame in frames]
-    kept = [one["frame"] for one in reversed(without_ours(named))]
-    print("Traceback (most recent call last):", file=sys.stderr)
-    print("".join(traceback.format_list(kept)), end="", file=sys.stderr)
-    print("".join(traceback.format_exception_only(type(error), error)), end="", file=sys.stderr)
+    told = one = traceback.TracebackException.from_exception(error)
+    while one is not None:
+        named = [{"filename": frame.filename, "frame": frame} for frame in reversed(one.stack)]
+        one.stack = traceback.StackSummary.from_list(part["frame"] for part in reversed(without_ours(named)))
+        one = one.__cause__ or one.__context__
+    print("".join(told.format()), end="", file=sys.stderr)

@@ -3,7 +3,7 @@
 ``init_process_group`` gets a store in which every other rank has already done its part. NCCL is PyTorch's own process
 group over the virtual GPU's NCCL, which moves nothing, so that what a rank allocates (its shards, its buckets, what it
 gathers, what it keeps until a collective is done) is what it would allocate among others. Other backends are PyTorch's
-fake one.
+fake one. What a program would start as processes, one a GPU, is called here as that rank.
 """
 
 import os
@@ -95,3 +95,27 @@ def prepare(torch, world, facts):
     facts["notes"].append(
         f"rank {rank} of {size} ran without the others: collectives moved nothing, and what NCCL itself takes of the card is not counted"
     )
+
+
+class _Ended:
+    """What ``torch.multiprocessing.spawn`` gives to those who do not wait: all processes are done."""
+
+    processes = ()
+
+    def pids(self):
+        return []
+
+    def join(self, timeout=None, grace_period=None):
+        return True
+
+
+def stay_in_this_process(torch, world, facts):
+    """Lets ``torch.multiprocessing.spawn`` call its function instead of starting processes, which nobody would watch."""
+
+    def spawn(fn, args=(), nprocs=1, join=True, daemon=False, start_method="spawn"):
+        if world is None and nprocs > 1:
+            prepare(torch, {"size": nprocs, "rank": 0}, facts)
+        fn(min(world["rank"], nprocs - 1) if world else 0, *args)
+        return None if join else _Ended()
+
+    torch.multiprocessing.spawn = spawn

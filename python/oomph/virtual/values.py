@@ -22,6 +22,7 @@ Tensor = torch.Tensor
 INTEGERS = 1 << 20
 FLOATS = 4096
 BIG_FILL = 1 << 16
+GENERATOR_STATE = 5056
 
 VIEW, WRITES, MAKES = range(3)
 
@@ -50,10 +51,13 @@ class Values(TorchDispatchMode):
         self.library, self.reads, self.backward = library, reads, backward
         self.known = {}
         self.unknown_read = None
+        self.counts_alike = None
         self.generator = torch.Generator()
         self.generator.manual_seed(0x6F6F6D)
         self.schemas = {}
         self.copies = _operations("_to_copy", "copy_")
+        # What these read says whether something went wrong: zero, nothing did.
+        self.check_only = _operations("_linalg_check_errors", "_assert_async", "linalg_cholesky_ex", "linalg_inv_ex")
         self.handlers = {}
         handle = lambda names, handler: self.handlers.update(dict.fromkeys(_operations(*names), handler))
         handle(["_local_scalar_dense"], self.read_scalar)
@@ -63,6 +67,7 @@ class Values(TorchDispatchMode):
         handle(["repeat_interleave"], self.repeat)
         handle(["_unique2", "unique_consecutive", "unique_dim", "_unique"], self.unique)
         handle(["bincount"], self.count_bins)
+        handle(["_coalesce"], self.coalesce)
         handle(["argmax", "argmin", "topk", "sort", "argsort", "max", "min", "multinomial", "kthvalue"], self.choose)
         handle(["isnan", "isinf", "isfinite"], self.healthy)
         handle(["_amp_foreach_non_finite_check_and_unscale_"], self.unscale)
@@ -93,11 +98,15 @@ class Values(TorchDispatchMode):
         self.backward.operation(args)
         handler = self.handlers.get(func)
         if handler is not None:
-            return handler(func, args, kwargs)
+            out = handler(func, args, kwargs)
+            self.library.oomph_guessed()  # what handlers read, they know about
+            return out
         return self.plain(func, args, kwargs)
 
     def plain(self, func, args, kwargs):
         out = func(*args, **kwargs)
+        if self.library.oomph_guessed() and func not in self.copies and func not in self.check_only:
+            self.reads.note(_reads.SIZE, f"{func._schema.name} reads a number that its own kernels would have computed")
         schema = self.schema(func)
         if schema is VIEW:
             return out
@@ -232,6 +241,8 @@ class Values(TorchDispatchMode):
                     if tensor.is_cuda:
                         if tensor.layout is torch.strided:
                             self.known.pop(tensor.data_ptr(), None)
+                        elif tensor.layout is torch.sparse_coo:
+                            self.carry_indices(args, tensor)
                     elif func in self.copies and tensor.numel() and self.from_device(args):
                         self.reads.note(_reads.READ, "values that only a GPU would have computed are copied to the CPU")
             return out
@@ -243,6 +254,20 @@ class Values(TorchDispatchMode):
                 if isinstance(tensor, Tensor):
                     self.unlearn(tensor)
         return out
+
+    def carry_indices(self, args, made):
+        """What is made of a sparse tensor without another pattern (a clone, a scaling) has its indices."""
+        new = made._indices()
+        for tensor in args:
+            if isinstance(tensor, Tensor) and tensor.layout is torch.sparse_coo and tensor.is_cuda:
+                old = tensor._indices()
+                if old.shape == new.shape and self.small(old) and self.is_known(old):
+                    if old.data_ptr() != new.data_ptr():
+                        self.alias(new).copy_(self.alias(old))
+                    self.learn(new)
+                    return
+        if not self.is_known(new):
+            self.unlearn(new)
 
     @staticmethod
     def from_device(args):
@@ -348,6 +373,19 @@ class Values(TorchDispatchMode):
             self.reads.note(_reads.SIZE, "unique: how many is not known, all are taken")
             count = tensor.numel() if tensor.dim() < 2 or "dim" not in func._schema.name else tensor.shape[args[1]]
         return self.finish(func, args, kwargs, self.scripted([count], func, args, kwargs))
+
+    def coalesce(self, func, args, kwargs):
+        """Sparse gradients: as many rows stay as there are different indices."""
+        tensor = args[0]
+        if not tensor.is_cuda:
+            return func(*args, **kwargs)
+        indices = tensor._indices()
+        if self.small(indices) and self.is_known(indices):
+            count = torch.unique(self.alias(indices), dim=1).shape[1]
+        else:
+            self.reads.note(_reads.SIZE, "coalesce: how many indices differ is not known, all are taken")
+            count = indices.shape[1]
+        return self.scripted([count], func, args, kwargs)
 
     def count_bins(self, func, args, kwargs):
         tensor = args[0]
@@ -475,10 +513,46 @@ class Values(TorchDispatchMode):
 
     def fill_at_random(self, func, args, kwargs):
         tensor = args[0]
-        if tensor.is_cuda or tensor.numel() < BIG_FILL or not self.initialises():
+        if tensor.is_cuda or tensor.numel() < BIG_FILL or not tensor.is_contiguous() or not self.initialises():
             return self.plain(func, args, kwargs)
-        # Weights that are only on their way to the device: their values do not matter, drawing them takes seconds.
+        # Weights that are only on their way to the device: their values do not matter, and drawing them takes seconds.
+        draws = self.draws_of(func, tensor)
+        if draws and not self.pass_over(kwargs.get("generator") or torch.default_generator, draws):
+            return self.plain(func, args, kwargs)
         return tensor
+
+    def draws_of(self, func, tensor):
+        """How many numbers of 32 bits a fill draws: one an element, two for doubles; the normal fill ends on sixteen."""
+        name = func._schema.name
+        if name.endswith("erfinv_"):
+            return 0
+        size = tensor.numel()
+        if name.endswith("normal_") and size % 16:
+            size += 16
+        return size * (2 if tensor.dtype == torch.float64 else 1)
+
+    def pass_over(self, generator, draws):
+        """Moves the generator on as if it had drawn. Not done unless this PyTorch was seen to count alike."""
+        if self.counts_alike is None:
+            self.counts_alike = True
+            self.counts_alike = all(
+                self.counts(getattr(torch.ops.aten, name).default, dtype)
+                for name in ("normal_", "uniform_")
+                for dtype in (torch.float32, torch.float64, torch.bfloat16)
+            )
+        if not self.counts_alike:
+            return False
+        state = generator.get_state()
+        if state.numel() != GENERATOR_STATE or not self.library.oomph_advance_random(state.data_ptr(), draws):
+            return False
+        generator.set_state(state)
+        return True
+
+    def counts(self, func, dtype):
+        real, leapt = torch.Generator().manual_seed(1), torch.Generator().manual_seed(1)
+        tensor = torch.empty(1000, dtype=dtype)
+        func(tensor, generator=real)
+        return self.pass_over(leapt, self.draws_of(func, tensor)) and torch.equal(real.get_state(), leapt.get_state())
 
     @staticmethod
     def initialises():

@@ -8,7 +8,7 @@
 //! of its convolution, is followed here from operation to graph to configuration, since cuDNN does not tell it again.
 //! Before 9.8 there is one engine that needs no workspace, and the call is noted.
 
-use super::clusters::{self, Convolution, Pass};
+use super::clusters::{self, Convolution, Pass, Workspace};
 use super::{BAD_PARAM, SUCCESS, installed, version};
 use crate::card::Card;
 use crate::{calls, handle, lock, put};
@@ -32,6 +32,7 @@ const CONVOLUTION_IMAGE: c_int = 12;
 const OPERATION_GRAPH: c_int = 15;
 const DEVICE_PROPERTIES: c_int = 38;
 const TYPE_HANDLE: c_int = 0;
+const TYPE_DATA_TYPE: c_int = 1;
 pub const TYPE_INT64: c_int = 3;
 const TYPE_DOUBLE: c_int = 5;
 pub const TYPE_BACKEND_DESCRIPTOR: c_int = 15;
@@ -48,6 +49,7 @@ const PLAN_INTERMEDIATES_OF_RUN: c_int = 404;
 const PLAN_PROPERTIES: c_int = 407;
 const GRAPH_OPERATIONS: c_int = 801;
 const GRAPH_ENGINE_COUNT: c_int = 802;
+const TENSOR_DATA_TYPE: c_int = 901;
 const TENSOR_DIMENSIONS: c_int = 902;
 const ENGINE_GRAPH: c_int = 1300;
 const ENGINE_PROPERTIES: c_int = 1307;
@@ -79,8 +81,12 @@ fn library() -> Option<&'static Library> {
             // SAFETY: the functions of these names have these types in every version since 9.8.
             unsafe {
                 Some(Library {
-                    create: std::mem::transmute::<*mut c_void, Create>(find(c"cudnnBackendCreateDescriptor")?),
-                    destroy: std::mem::transmute::<*mut c_void, Destroy>(find(c"cudnnBackendDestroyDescriptor")?),
+                    create: std::mem::transmute::<*mut c_void, Create>(find(
+                        c"cudnnBackendCreateDescriptor",
+                    )?),
+                    destroy: std::mem::transmute::<*mut c_void, Destroy>(find(
+                        c"cudnnBackendDestroyDescriptor",
+                    )?),
                     finalize: std::mem::transmute::<*mut c_void, Finalize>(find(c"cudnnBackendFinalize")?),
                     set: std::mem::transmute::<*mut c_void, SetAttribute>(find(c"cudnnBackendSetAttribute")?),
                     get: std::mem::transmute::<*mut c_void, GetAttribute>(find(c"cudnnBackendGetAttribute")?),
@@ -113,7 +119,7 @@ fn inherit(heir: Descriptor, from: Descriptor) {
 }
 
 /// The workspace that a configuration needs on the card.
-fn workspace(library: &Library, configuration: Descriptor) -> Option<i64> {
+fn workspace(library: &Library, configuration: Descriptor) -> Option<Workspace> {
     let own = clusters::number(library, configuration, CONFIGURATION_WORKSPACE)?;
     let convolution = lock(&NOTES).get(&(configuration as usize)).and_then(|note| note.convolution.clone());
     Some(clusters::workspace(library, configuration, convolution.as_ref(), own))
@@ -127,7 +133,13 @@ fn follow(library: &Library, descriptor: Descriptor, name: c_int, count: i64, ot
         HEURISTICS_GRAPH | ENGINE_GRAPH | CONFIGURATION_ENGINE => inherit(descriptor, other),
         PLAN_CONFIGURATION => {
             // Asked now, for afterwards the configuration may be destroyed.
-            let workspace = workspace(library, other);
+            let workspace = workspace(library, other).map(|workspace| match workspace {
+                Workspace::Known(bytes) => bytes,
+                Workspace::Guessed(bytes) => {
+                    calls::note("cudnnBackendGetAttribute(workspace of a convolution over clusters)");
+                    bytes
+                }
+            });
             if let Some(note) = lock(&NOTES).get_mut(&(descriptor as usize)) {
                 note.workspace = workspace;
             }
@@ -135,12 +147,13 @@ fn follow(library: &Library, descriptor: Descriptor, name: c_int, count: i64, ot
         // Tensors of the three convolutions: filter, image, output, one after another.
         703..=705 | 709..=711 | 715..=717 => {
             let dimensions = clusters::numbers(library, other, TENSOR_DIMENSIONS).unwrap_or_default();
+            let kind = clusters::choice(library, other, TENSOR_DATA_TYPE, TYPE_DATA_TYPE).unwrap_or(-1);
             if let Some(convolution) =
                 lock(&NOTES).get_mut(&(descriptor as usize)).and_then(|note| note.convolution.as_mut())
             {
                 match name % 6 {
                     1 => convolution.filter = dimensions,
-                    2 => convolution.image = dimensions,
+                    2 => (convolution.image, convolution.kind) = (dimensions, kind),
                     _ => convolution.output = dimensions,
                 }
             }
@@ -183,7 +196,13 @@ fn properties(library: &Library) -> Descriptor {
         // SAFETY: the library's functions, called as its header says.
         let made = unsafe {
             (library.create)(DEVICE_PROPERTIES, &raw mut descriptor) == SUCCESS
-                && (library.set)(descriptor, PROPERTIES_JSON, TYPE_CHAR, json.len() as i64, json.as_ptr().cast()) == SUCCESS
+                && (library.set)(
+                    descriptor,
+                    PROPERTIES_JSON,
+                    TYPE_CHAR,
+                    json.len() as i64,
+                    json.as_ptr().cast(),
+                ) == SUCCESS
                 && (library.finalize)(descriptor) == SUCCESS
         };
         if made {
@@ -214,7 +233,7 @@ pub unsafe extern "C" fn cudnnBackendCreateDescriptor(kind: c_int, place: *mut D
         ENGINE | ENGINE_CONFIGURATION | ENGINE_HEURISTICS | EXECUTION_PLAN | OPERATION_GRAPH => None,
         _ => return status,
     };
-    let convolution = pass.map(|pass| Convolution { pass, image: vec![], filter: vec![], output: vec![] });
+    let convolution = pass.map(Convolution::new);
     // SAFETY: the library has just written it.
     let descriptor = unsafe { *place } as usize;
     lock(&NOTES).insert(descriptor, Note { kind, convolution, workspace: None });
@@ -264,7 +283,13 @@ pub unsafe extern "C" fn cudnnBackendFinalize(descriptor: Descriptor) -> c_int {
         if let Some(attribute) = attribute {
             let properties = properties(library);
             if !properties.is_null() {
-                (library.set)(descriptor, attribute, TYPE_BACKEND_DESCRIPTOR, 1, (&raw const properties).cast());
+                (library.set)(
+                    descriptor,
+                    attribute,
+                    TYPE_BACKEND_DESCRIPTOR,
+                    1,
+                    (&raw const properties).cast(),
+                );
             }
         }
         (library.finalize)(descriptor)
@@ -298,7 +323,7 @@ pub unsafe extern "C" fn cudnnBackendGetAttribute(
         return status;
     }
     if name == CONFIGURATION_WORKSPACE
-        && let Some(bytes) = workspace(library, descriptor)
+        && let Some(Workspace::Known(bytes)) = workspace(library, descriptor)
     {
         // SAFETY: the library has just written a number there.
         unsafe { put(values.cast::<i64>(), bytes) };
