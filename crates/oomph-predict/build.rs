@@ -5,6 +5,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+#[allow(clippy::print_stdout)] // how a build script speaks to Cargo
 fn main() {
     let here = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default());
     let source = here.join("../oomph-cuda/src");
@@ -20,7 +21,16 @@ fn main() {
     }
     let mut rustc = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
     rustc
-        .args(["--edition", "2024", "--crate-type", "cdylib", "--crate-name", "oomph_cuda", "--cap-lints", "allow"])
+        .args([
+            "--edition",
+            "2024",
+            "--crate-type",
+            "cdylib",
+            "--crate-name",
+            "oomph_cuda",
+            "--cap-lints",
+            "allow",
+        ])
         .args(["-C", "opt-level=2", "-C", "panic=abort", "-C", "strip=symbols", "-C", "codegen-units=1"])
         .args(["-C", "link-arg=-Wl,-soname,liboomph_cuda.so"])
         .arg("--target")
@@ -34,9 +44,10 @@ fn main() {
         argument.push(linker);
         rustc.arg("-C").arg(argument);
     }
+    // Cargo shows what is said with cargo::error and fails the build.
     match rustc.status() {
         Ok(status) if status.success() => {}
-        Ok(status) => panic!("building oomph-cuda: {status}"),
-        Err(error) => panic!("building oomph-cuda: {error}"),
+        Ok(status) => println!("cargo::error=building oomph-cuda: {status}"),
+        Err(error) => println!("cargo::error=building oomph-cuda: {error}"),
     }
 }

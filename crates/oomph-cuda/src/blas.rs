@@ -59,7 +59,13 @@ pub extern "C" fn cublasLtMatmulPreferenceCreate(place: *mut Handle) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cublasLtMatrixLayoutCreate(place: *mut Handle, _kind: c_int, _rows: u64, _columns: u64, _lead: i64) -> c_int {
+pub extern "C" fn cublasLtMatrixLayoutCreate(
+    place: *mut Handle,
+    _kind: c_int,
+    _rows: u64,
+    _columns: u64,
+    _lead: i64,
+) -> c_int {
     new_handle(place)
 }
 
@@ -95,7 +101,10 @@ pub extern "C" fn cublasLtMatmulAlgoGetHeuristic(
     // SAFETY: the caller's array has `wanted` elements.
     unsafe {
         if found == 1 {
-            put(results, Heuristic { algorithm: [0; 8], workspace: 0, state: 0, waves: 1.0, reserved: [0; 4] });
+            put(
+                results,
+                Heuristic { algorithm: [0; 8], workspace: 0, state: 0, waves: 1.0, reserved: [0; 4] },
+            );
         }
         put(returned, found);
     }
@@ -114,7 +123,8 @@ pub extern "C" fn cublasLtGetVersion() -> usize {
         // SAFETY: C strings; the function of that name has this type and needs no device.
         unsafe {
             let library = sys::dlopen(path.as_ptr(), sys::RTLD_LAZY);
-            let address = if library.is_null() { library } else { sys::dlsym(library, c"cublasLtGetVersion".as_ptr()) };
+            let address =
+                if library.is_null() { library } else { sys::dlsym(library, c"cublasLtGetVersion".as_ptr()) };
             if address.is_null() {
                 return 0;
             }

@@ -199,7 +199,12 @@ pub extern "C" fn cuGetExportTable(table: *mut *const c_void, _id: *const c_void
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuGetProcAddress(name: *const c_char, place: *mut *mut c_void, version: c_int, flags: u64) -> c_int {
+pub extern "C" fn cuGetProcAddress(
+    name: *const c_char,
+    place: *mut *mut c_void,
+    version: c_int,
+    flags: u64,
+) -> c_int {
     cuGetProcAddress_v2(name, place, version, flags, std::ptr::null_mut())
 }
 
@@ -267,14 +272,24 @@ pub unsafe extern "C" fn cuMemcpyDtoH_v2(to: *mut c_void, from: *const c_void, s
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(to: *mut c_void, from: *const c_void, size: usize, _stream: Handle) -> c_int {
+pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
+    to: *mut c_void,
+    from: *const c_void,
+    size: usize,
+    _stream: Handle,
+) -> c_int {
     // SAFETY: C's promise about host memory.
     unsafe { memory::copy(to, from, size) };
     SUCCESS
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: *const c_void, size: usize, _stream: Handle) -> c_int {
+pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
+    to: *mut c_void,
+    from: *const c_void,
+    size: usize,
+    _stream: Handle,
+) -> c_int {
     // SAFETY: C's promise about host memory.
     unsafe { memory::copy(to, from, size) };
     SUCCESS
@@ -451,7 +466,11 @@ pub extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuOccupancyMaxActiveClusters(clusters: *mut c_int, _function: Handle, _config: *const c_void) -> c_int {
+pub extern "C" fn cuOccupancyMaxActiveClusters(
+    clusters: *mut c_int,
+    _function: Handle,
+    _config: *const c_void,
+) -> c_int {
     // SAFETY: an out parameter of C.
     unsafe { put(clusters, Card::get().sms) };
     SUCCESS

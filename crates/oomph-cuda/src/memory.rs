@@ -419,7 +419,11 @@ mod tests {
         assert_eq!(below(&mut space, 100 * MIB), Some(574), "128 MiB");
         space.give(top - 446 * MIB, 20 * MIB);
         space.give(top - 426 * MIB, 12 * MIB);
-        assert_eq!(below(&mut space, 60 * MIB), Some(474), "the hole above joins with the two that were freed");
+        assert_eq!(
+            below(&mut space, 60 * MIB),
+            Some(474),
+            "the hole above joins with the two that were freed"
+        );
         assert_eq!(space.take(2 * top), None);
     }
 

@@ -50,12 +50,22 @@ pub extern "C" fn ncclCommInitAll(places: *mut Communicator, count: c_int) -> c_
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn ncclCommSplit(_from: Communicator, _color: c_int, _key: c_int, place: *mut Communicator) -> c_int {
+pub extern "C" fn ncclCommSplit(
+    _from: Communicator,
+    _color: c_int,
+    _key: c_int,
+    place: *mut Communicator,
+) -> c_int {
     new_communicator(place)
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn ncclCommShrink(_from: Communicator, _ranks: *mut c_int, _count: c_int, place: *mut Communicator) -> c_int {
+pub extern "C" fn ncclCommShrink(
+    _from: Communicator,
+    _ranks: *mut c_int,
+    _count: c_int,
+    place: *mut Communicator,
+) -> c_int {
     new_communicator(place)
 }
 

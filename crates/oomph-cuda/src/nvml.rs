@@ -110,7 +110,11 @@ pub extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: Device, place: *mut u64) ->
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn nvmlDeviceGetCudaComputeCapability(_device: Device, major: *mut c_int, minor: *mut c_int) -> c_int {
+pub extern "C" fn nvmlDeviceGetCudaComputeCapability(
+    _device: Device,
+    major: *mut c_int,
+    minor: *mut c_int,
+) -> c_int {
     driver::cuDeviceComputeCapability(major, minor, 0)
 }
 
@@ -123,14 +127,22 @@ pub extern "C" fn nvmlDeviceGetUtilizationRates(_device: Device, place: *mut [c_
 
 /// No process is listed: PyTorch then names none in its error.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvmlDeviceGetComputeRunningProcesses(_device: Device, count: *mut c_uint, _infos: *mut c_void) -> c_int {
+pub extern "C" fn nvmlDeviceGetComputeRunningProcesses(
+    _device: Device,
+    count: *mut c_uint,
+    _infos: *mut c_void,
+) -> c_int {
     // SAFETY: an out parameter of C.
     unsafe { put(count, 0) };
     SUCCESS
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(device: Device, count: *mut c_uint, infos: *mut c_void) -> c_int {
+pub extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
+    device: Device,
+    count: *mut c_uint,
+    infos: *mut c_void,
+) -> c_int {
     nvmlDeviceGetComputeRunningProcesses(device, count, infos)
 }
 

@@ -68,8 +68,11 @@ impl Queue {
             return;
         }
         *done = tick;
-        let waited: Vec<(usize, u64)> =
-            self.waits.get(&stream).map(|waits| waits.iter().map(|(to, tick)| (*to, *tick)).collect()).unwrap_or_default();
+        let waited: Vec<(usize, u64)> = self
+            .waits
+            .get(&stream)
+            .map(|waits| waits.iter().map(|(to, tick)| (*to, *tick)).collect())
+            .unwrap_or_default();
         for (other, tick) in waited {
             if other != stream {
                 self.finish(other, tick);

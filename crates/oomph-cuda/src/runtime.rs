@@ -181,10 +181,12 @@ unsafe fn properties(place: *mut u8, index: c_int, layout: &Layout) {
         int(308, 32);
         size(312, 0x7fff_ffff);
         int(320, 1024);
-        (int(324, 1024), int(328, 1024), int(332, 64));
-        (int(336, 0x7fff_ffff), int(340, 65535), int(344, 65535));
+        for (offset, value) in [(324, 1024), (328, 1024), (332, 64), (336, 0x7fff_ffff), (340, 65535), (344, 65535)] {
+            int(offset, value);
+        }
         size(352, 65536);
-        (int(360, card.major), int(364, card.minor));
+        int(360, card.major);
+        int(364, card.minor);
         int(layout.sms, card.sms);
         int(layout.can_map, 1);
         int(layout.concurrent, 1);
@@ -226,7 +228,7 @@ pub fn attribute(number: c_int) -> c_int {
     let card = Card::get();
     let architecture = card.architecture();
     match number {
-        1 | 2 | 3 => 1024,
+        1..=3 => 1024,
         4 => 64,
         5 => 0x7fff_ffff,
         6 | 7 => 65535,
@@ -483,10 +485,7 @@ pub struct PointerAttributes {
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cudaPointerGetAttributes(
-    place: *mut PointerAttributes,
-    address: *const c_void,
-) -> c_int {
+pub extern "C" fn cudaPointerGetAttributes(place: *mut PointerAttributes, address: *const c_void) -> c_int {
     let null = std::ptr::null();
     let attributes = if memory::is_device(address as u64) {
         let device = memory::device_of(address as u64).unwrap_or(0) as c_int;
@@ -503,7 +502,12 @@ pub extern "C" fn cudaPointerGetAttributes(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cudaMemcpy(to: *mut c_void, from: *const c_void, size: usize, _kind: c_int) -> c_int {
+pub unsafe extern "C" fn cudaMemcpy(
+    to: *mut c_void,
+    from: *const c_void,
+    size: usize,
+    _kind: c_int,
+) -> c_int {
     queue::finish_stream(0);
     // SAFETY: C's promise about host memory.
     unsafe { memory::copy(to, from, size) };
@@ -548,7 +552,11 @@ unsafe fn copy_rows(
     for row in 0..height {
         // SAFETY: C's promise: `height` rows of `width` bytes, `pitch` apart.
         unsafe {
-            memory::copy(to.cast::<u8>().add(row * to_pitch).cast(), from.cast::<u8>().add(row * from_pitch).cast(), width);
+            memory::copy(
+                to.cast::<u8>().add(row * to_pitch).cast(),
+                from.cast::<u8>().add(row * from_pitch).cast(),
+                width,
+            );
         }
     }
 }
@@ -592,7 +600,12 @@ pub unsafe extern "C" fn cudaMemset(at: *mut c_void, value: c_int, size: usize) 
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cudaMemsetAsync(at: *mut c_void, value: c_int, size: usize, _stream: Handle) -> c_int {
+pub unsafe extern "C" fn cudaMemsetAsync(
+    at: *mut c_void,
+    value: c_int,
+    size: usize,
+    _stream: Handle,
+) -> c_int {
     // SAFETY: C's promise.
     unsafe { memory::fill(at, value as u8, size) };
     SUCCESS
@@ -677,7 +690,11 @@ pub extern "C" fn cudaStreamCreateWithFlags(place: *mut Handle, _flags: c_uint) 
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cudaStreamCreateWithPriority(place: *mut Handle, _flags: c_uint, _priority: c_int) -> c_int {
+pub extern "C" fn cudaStreamCreateWithPriority(
+    place: *mut Handle,
+    _flags: c_uint,
+    _priority: c_int,
+) -> c_int {
     new_handle(place)
 }
 
@@ -713,7 +730,11 @@ type HostFunction = Option<unsafe extern "C" fn(*mut c_void)>;
 type StreamCallback = Option<unsafe extern "C" fn(Handle, c_int, *mut c_void)>;
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cudaLaunchHostFunc(_stream: Handle, function: HostFunction, data: *mut c_void) -> c_int {
+pub unsafe extern "C" fn cudaLaunchHostFunc(
+    _stream: Handle,
+    function: HostFunction,
+    data: *mut c_void,
+) -> c_int {
     if let Some(function) = function {
         // SAFETY: the caller gave the function for this.
         unsafe { function(data) }
@@ -826,7 +847,13 @@ pub extern "C" fn cudaStreamIsCapturing(stream: Handle, status: *mut c_int) -> c
     SUCCESS
 }
 
-fn capture_info(stream: Handle, status: *mut c_int, id: *mut u64, graph: *mut Handle, dependencies: *mut usize) -> c_int {
+fn capture_info(
+    stream: Handle,
+    status: *mut c_int,
+    id: *mut u64,
+    graph: *mut Handle,
+    dependencies: *mut usize,
+) -> c_int {
     let number = capture(stream);
     // SAFETY: out parameters of C.
     unsafe {
@@ -998,7 +1025,12 @@ thread_local! {
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn __cudaPushCallConfiguration(grid: Dimensions, block: Dimensions, shared: usize, stream: Handle) -> c_uint {
+pub extern "C" fn __cudaPushCallConfiguration(
+    grid: Dimensions,
+    block: Dimensions,
+    shared: usize,
+    stream: Handle,
+) -> c_uint {
     let _ = CONFIGURATION.try_with(|place| place.set((grid, block, shared, stream as usize)));
     0
 }
@@ -1010,9 +1042,12 @@ pub extern "C" fn __cudaPopCallConfiguration(
     shared: *mut usize,
     stream: *mut Handle,
 ) -> c_int {
-    let (one, other, size, of) = CONFIGURATION
-        .try_with(Cell::get)
-        .unwrap_or((Dimensions { x: 1, y: 1, z: 1 }, Dimensions { x: 1, y: 1, z: 1 }, 0, 0));
+    let (one, other, size, of) = CONFIGURATION.try_with(Cell::get).unwrap_or((
+        Dimensions { x: 1, y: 1, z: 1 },
+        Dimensions { x: 1, y: 1, z: 1 },
+        0,
+        0,
+    ));
     // SAFETY: out parameters of C.
     unsafe {
         put(grid, one);
@@ -1060,13 +1095,13 @@ macro_rules! does_nothing {
 does_nothing! {
     __cudaRegisterFatBinaryEnd __cudaUnregisterFatBinary __cudaRegisterFunction __cudaRegisterVar
     __cudaRegisterManagedVar __cudaInitModule __cudaRegisterHostVar
-    
+
     cudaFuncSetAttribute cudaFuncSetCacheConfig cudaFuncSetSharedMemConfig
     cudaDeviceReset cudaDeviceEnablePeerAccess cudaDeviceDisablePeerAccess
     cudaDeviceSetLimit cudaDeviceSetCacheConfig cudaSetDeviceFlags cudaDeviceSetMemPool
     cudaStreamDestroy cudaStreamQuery cudaStreamSetAttribute
     cudaStreamAttachMemAsync cudaStreamCopyAttributes cudaThreadExchangeStreamCaptureMode
-    
+
     cudaGraphDestroy cudaGraphExecDestroy cudaGraphUpload cudaGraphDebugDotPrint
     cudaGraphNodeGetDependencies cudaGraphNodeGetDependencies_v2 cudaGraphRetainUserObject
     cudaMemPoolSetAttribute cudaMemPoolSetAccess cudaMemPoolTrimTo cudaMemPoolDestroy

@@ -135,7 +135,12 @@ says_a_size! {
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cusparseSpMatGetSize(_matrix: *mut c_void, rows: *mut i64, columns: *mut i64, nonzero: *mut i64) -> c_int {
+pub extern "C" fn cusparseSpMatGetSize(
+    _matrix: *mut c_void,
+    rows: *mut i64,
+    columns: *mut i64,
+    nonzero: *mut i64,
+) -> c_int {
     calls::note("cusparseSpMatGetSize");
     // SAFETY: out parameters of C.
     unsafe {

@@ -12,9 +12,7 @@ pub const MAP_FIXED: c_int = 0x10;
 pub const MAP_FIXED_NOREPLACE: c_int = 0x10_0000;
 pub const MAP_FAILED: *mut c_void = usize::MAX as *mut c_void;
 pub const MADV_DONTNEED: c_int = 4;
-pub const MADV_DONTFORK: c_int = 10;
 pub const RTLD_LAZY: c_int = 1;
-pub const RTLD_NEXT: *mut c_void = usize::MAX as *mut c_void;
 pub const RTLD_DEFAULT: *mut c_void = std::ptr::null_mut();
 
 unsafe extern "C" {
@@ -26,7 +24,6 @@ unsafe extern "C" {
         file: c_int,
         offset: i64,
     ) -> *mut c_void;
-    pub fn munmap(address: *mut c_void, length: usize) -> c_int;
     pub fn madvise(address: *mut c_void, length: usize, advice: c_int) -> c_int;
     pub fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void;
     pub fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;

@@ -66,6 +66,7 @@ pub fn advance(saved: &mut [u8; LENGTH], mut draws: u64) -> bool {
 }
 
 #[cfg(test)]
+#[allow(clippy::indexing_slicing)]
 mod tests {
     use super::*;
 
@@ -86,7 +87,8 @@ mod tests {
     fn draw(saved: &mut [u8; LENGTH]) -> u32 {
         assert!(advance(saved, 1));
         let next = u64::from_le_bytes(saved[NEXT..NEXT + 8].try_into().unwrap_or_default()) as usize - 1;
-        let mut word = u32::from_le_bytes(saved[STATE + 8 * next..STATE + 8 * next + 4].try_into().unwrap_or_default());
+        let mut word =
+            u32::from_le_bytes(saved[STATE + 8 * next..STATE + 8 * next + 4].try_into().unwrap_or_default());
         word ^= word >> 11;
         word ^= (word << 7) & 0x9d2c_5680;
         word ^= (word << 15) & 0xefc6_0000;

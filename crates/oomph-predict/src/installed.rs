@@ -62,14 +62,18 @@ impl InstalledError {
     /// What to do about it.
     pub fn hint(&self) -> &'static str {
         match self {
-            InstalledError::NoPython(_) => "name the interpreter of your environment: --python .venv/bin/python",
+            InstalledError::NoPython(_) => {
+                "name the interpreter of your environment: --python .venv/bin/python"
+            }
             InstalledError::NoTorch { .. } => {
                 "install it (pip install torch), or name the interpreter that has it: --python .venv/bin/python"
             }
             InstalledError::NoCuda { .. } => {
                 "install the CUDA build beside it: pip install torch --index-url https://download.pytorch.org/whl/cu128 (no GPU or driver is needed)"
             }
-            InstalledError::NoLibrary { .. } => "install PyTorch with its NVIDIA packages: pip install --force-reinstall torch",
+            InstalledError::NoLibrary { .. } => {
+                "install PyTorch with its NVIDIA packages: pip install --force-reinstall torch"
+            }
             InstalledError::TooOld(_) => "upgrade PyTorch in this environment: pip install --upgrade torch",
         }
     }
@@ -121,11 +125,16 @@ impl Installed {
         let (python, answer) = match python {
             Some(python) => (python.to_path_buf(), ask(python)),
             None => {
-                let names: &[&str] = if std::env::var_os("VIRTUAL_ENV").is_some() { &["python", "python3"] } else { &["python3", "python"] };
+                let names: &[&str] = if std::env::var_os("VIRTUAL_ENV").is_some() {
+                    &["python", "python3"]
+                } else {
+                    &["python3", "python"]
+                };
                 let mut answers = names.iter().map(|name| (PathBuf::from(name), ask(Path::new(name))));
                 // The first that has PyTorch; without one, the first that answers.
                 let all: Vec<_> = answers.by_ref().collect();
-                let best = all.iter().position(|(_, answer)| matches!(answer, Ok(answer) if answer.torch.is_some()));
+                let best =
+                    all.iter().position(|(_, answer)| matches!(answer, Ok(answer) if answer.torch.is_some()));
                 let best = best.or_else(|| all.iter().position(|(_, answer)| answer.is_ok())).unwrap_or(0);
                 match all.into_iter().nth(best) {
                     Some(found) => found,
@@ -143,7 +152,8 @@ impl Installed {
         }
         let mut numbers = version.split(['.', '+', 'a', 'r']).map(|part| part.parse::<u32>().unwrap_or(0));
         let (major, minor) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-        let cuda_major: u32 = answer.cuda.as_deref().and_then(|cuda| cuda.split('.').next()?.parse().ok()).unwrap_or(0);
+        let cuda_major: u32 =
+            answer.cuda.as_deref().and_then(|cuda| cuda.split('.').next()?.parse().ok()).unwrap_or(0);
         if (major, minor) < (2, 4) || cuda_major < 12 {
             return Err(InstalledError::TooOld(version));
         }
@@ -172,15 +182,24 @@ impl Installed {
             let path = torch.join("lib").join(file);
             let Ok(needs) = Needs::read(&path) else { continue };
             for name in needs.names {
-                if !STOOD_IN_FOR.iter().any(|start| name.starts_with(start)) || self.libraries.contains_key(&name) {
+                if !STOOD_IN_FOR.iter().any(|start| name.starts_with(start))
+                    || self.libraries.contains_key(&name)
+                {
                     continue;
                 }
                 let mut folders = needs.folders.clone();
-                folders.extend([prefix.join("lib"), "/usr/local/cuda/lib64".into(), "/usr/lib/x86_64-linux-gnu".into()]);
+                folders.extend([
+                    prefix.join("lib"),
+                    "/usr/local/cuda/lib64".into(),
+                    "/usr/lib/x86_64-linux-gnu".into(),
+                ]);
                 match folders.iter().map(|folder| folder.join(&name)).find(|path| path.is_file()) {
                     Some(found) => drop(self.libraries.insert(name, found)),
                     None => {
-                        return Err(InstalledError::NoLibrary { torch: path.display().to_string(), library: name });
+                        return Err(InstalledError::NoLibrary {
+                            torch: path.display().to_string(),
+                            library: name,
+                        });
                     }
                 }
             }
@@ -245,7 +264,7 @@ impl Needs {
         let origin = path.parent().unwrap_or(Path::new("."));
         let mut needs = Needs { names: Vec::new(), folders: Vec::new() };
         for entry in &entries {
-            match entry.tag(endian).into() {
+            match entry.tag(endian) {
                 elf::DT_NEEDED => needs.names.extend(text(entry)),
                 elf::DT_RPATH | elf::DT_RUNPATH => {
                     for folder in text(entry).unwrap_or_default().split(':') {

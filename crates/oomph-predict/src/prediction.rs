@@ -1,6 +1,8 @@
 //! What is said of a program: whether it fits a card, with what margin, and how sure that is.
 
-use crate::run::{CallFact, DeviceFacts, Kind, Program, Ran, ReadFact, RunError, Runner, Status, Voice, World};
+use crate::run::{
+    CallFact, DeviceFacts, Kind, Program, Ran, ReadFact, RunError, Runner, Status, Voice, World,
+};
 use oomph_explain::{Explanation, explain};
 use oomph_gpus::Gpu;
 use oomph_trace::Recording;
@@ -235,7 +237,9 @@ fn uncertain(facts: &crate::run::Facts, kind: Kind) -> Vec<Uncertain> {
     list.extend(facts.notes.iter().cloned().map(note));
     if facts.devices.iter().any(|device| device.ooms > 0) && facts.status != Status::OutOfMemory {
         let ooms: u64 = facts.devices.iter().map(|device| device.ooms).sum();
-        list.push(note(format!("the program ran out of memory {ooms} times and went on: it adapts to the card")));
+        list.push(note(format!(
+            "the program ran out of memory {ooms} times and went on: it adapts to the card"
+        )));
     }
     if kind == Kind::Notebook {
         list.push(note("the notebook ran without its shell commands and magics".into()));

@@ -249,7 +249,13 @@ impl<'a> Runner<'a> {
     }
 
     /// Runs a program on a card.
-    pub fn run(&self, program: &Program, gpu: &Gpu, world: Option<World>, voice: Voice) -> Result<Ran, RunError> {
+    pub fn run(
+        &self,
+        program: &Program,
+        gpu: &Gpu,
+        world: Option<World>,
+        voice: Voice,
+    ) -> Result<Ran, RunError> {
         let began = Instant::now();
         let temporary = |error| RunError::File { path: std::env::temp_dir(), error };
         let folder = tempfile::Builder::new().prefix("oomph-run-").tempdir().map_err(temporary)?;
@@ -293,7 +299,10 @@ impl<'a> Runner<'a> {
         let facts = match std::fs::read(folder.path().join("facts.json")) {
             Ok(bytes) => serde_json::from_slice(&bytes)?,
             Err(_) => {
-                return Err(RunError::Died { status, last_words: kept.as_mut().map(last_words).unwrap_or_default() });
+                return Err(RunError::Died {
+                    status,
+                    last_words: kept.as_mut().map(last_words).unwrap_or_default(),
+                });
             }
         };
         Ok(Ran { facts, time: began.elapsed(), folder })

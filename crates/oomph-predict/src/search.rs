@@ -232,7 +232,9 @@ mod tests {
 
     #[test]
     fn a_value_takes_the_place_of_the_one_that_is_there() {
-        let sweep = |text: &str| Sweep::parse(text).unwrap_or(Sweep { argument: String::new(), range: Range::From(1) });
+        let sweep = |text: &str| {
+            Sweep::parse(text).unwrap_or(Sweep { argument: String::new(), range: Range::From(1) })
+        };
         let typed = |text: &str, arguments: &[&str]| sweep(text).with(&program(arguments), 7).typed();
         assert_eq!(typed("--batch-size", &["--batch-size", "4", "x"]), "train.py --batch-size 7 x");
         assert_eq!(typed("--batch-size", &["--batch-size=4"]), "train.py --batch-size=7");

@@ -46,10 +46,10 @@ impl Stage {
         if LIBRARY.is_empty() {
             return Err(StageError::Platform);
         }
-        let folder = tempfile::Builder::new().prefix("oomph-").tempdir().map_err(|error| StageError::Write {
-            path: std::env::temp_dir(),
-            error,
-        })?;
+        let folder = tempfile::Builder::new()
+            .prefix("oomph-")
+            .tempdir()
+            .map_err(|error| StageError::Write { path: std::env::temp_dir(), error })?;
         let library = write(folder.path(), LIBRARY_NAME, LIBRARY)?;
         let ours = stubs::exports(&library)?;
 
@@ -59,16 +59,23 @@ impl Stage {
         for (name, path) in &installed.libraries {
             let exported = stubs::exports(path)?;
             if name.starts_with("libcublasLt.") {
-                let functions: BTreeSet<String> = exported.functions.difference(&ours.functions).cloned().collect();
+                let functions: BTreeSet<String> =
+                    exported.functions.difference(&ours.functions).cloned().collect();
                 let needs = [LIBRARY_NAME];
-                let stub = StubLibrary { soname: name, needs: &needs, version: Some(name), functions: &functions };
+                let stub =
+                    StubLibrary { soname: name, needs: &needs, version: Some(name), functions: &functions };
                 preload.push(write(folder.path(), name, &stub.build())?);
             } else {
                 functions.extend(exported.functions.into_iter().filter(|function| needs_a_device(function)));
             }
         }
         let functions: BTreeSet<String> = functions.difference(&ours.functions).cloned().collect();
-        let stub = StubLibrary { soname: "libcuda.so.1", needs: &[LIBRARY_NAME], version: None, functions: &functions };
+        let stub = StubLibrary {
+            soname: "libcuda.so.1",
+            needs: &[LIBRARY_NAME],
+            version: None,
+            functions: &functions,
+        };
         preload.push(write(folder.path(), "libcuda.so.1", &stub.build())?);
         for other in ["libcuda.so", "libnvidia-ml.so.1"] {
             let path = folder.path().join(other);
@@ -85,7 +92,9 @@ impl Stage {
 
     /// The variables that put the libraries under a program, for `devices` cards like this one.
     pub fn environment(&self, gpu: &Gpu, devices: u32) -> Vec<(&'static str, OsString)> {
-        let shown = |path: &Option<PathBuf>| path.as_deref().map(|path| path.display().to_string()).unwrap_or_default();
+        let shown = |path: &Option<PathBuf>| {
+            path.as_deref().map(|path| path.display().to_string()).unwrap_or_default()
+        };
         let card = format!(
             "name={};memory={};context={};cc={};sms={};devices={devices};cudnn={};cublaslt={}",
             gpu.title.replace(';', " "),
@@ -158,13 +167,16 @@ fn needs_a_device(name: &str) -> bool {
     if name.starts_with("_Z") {
         return false;
     }
-    let says = ["Version", "ErrorString", "ErrorName", "StatusString", "StatusName", "Property", "LastErrorString"];
+    let says =
+        ["Version", "ErrorString", "ErrorName", "StatusString", "StatusName", "Property", "LastErrorString"];
     if says.iter().any(|end| name.ends_with(end)) {
         return false;
     }
     let describes = name.starts_with("cudnn")
         && name.contains("Descriptor")
-        && ["cudnnCreate", "cudnnDestroy", "cudnnSet", "cudnnGet"].iter().any(|start| name.starts_with(start));
+        && ["cudnnCreate", "cudnnDestroy", "cudnnSet", "cudnnGet"]
+            .iter()
+            .any(|start| name.starts_with(start));
     !describes
 }
 
@@ -174,7 +186,8 @@ mod tests {
 
     #[test]
     fn what_a_library_says_of_itself_is_left_to_it() {
-        for name in ["cudnnGetVersion", "cudnnCreateTensorDescriptor", "cudaGetErrorString", "ncclGetVersion"] {
+        for name in ["cudnnGetVersion", "cudnnCreateTensorDescriptor", "cudaGetErrorString", "ncclGetVersion"]
+        {
             assert!(!needs_a_device(name), "{name}");
         }
         assert!(!needs_a_device("_ZNSt6vectorIhSaIhEE9push_backERKh"));

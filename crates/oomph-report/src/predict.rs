@@ -39,7 +39,11 @@ fn verdict(prediction: &Prediction) -> String {
     match (prediction.verdict, margin) {
         (Verdict::Fits, Some(margin)) => {
             let close = if prediction.is_close() { ", which is too close to be sure" } else { "" };
-            format!("fits: {} of {} stay free{close}", bytes(margin.max(0) as u64), bytes(prediction.gpu.memory))
+            format!(
+                "fits: {} of {} stay free{close}",
+                bytes(margin.max(0) as u64),
+                bytes(prediction.gpu.memory)
+            )
         }
         (Verdict::DoesNotFit, Some(margin)) if margin < 0 => format!(
             "does not fit: it needs {}, {} more than there is",
@@ -94,12 +98,21 @@ pub fn text(named: &NamedPrediction, options: TextOptions) -> String {
     let prediction = named.prediction;
     let mut out = String::new();
     let gpu = &prediction.gpu;
-    let rank = prediction.world.map(|world| format!(", rank {} of {}", world.rank, world.size)).unwrap_or_default();
+    let rank =
+        prediction.world.map(|world| format!(", rank {} of {}", world.rank, world.size)).unwrap_or_default();
     let _ = writeln!(
         out,
         "{} {}",
         paint(BOLD, printable(&prediction.program)),
-        paint(DIM, format!("(on a virtual {}, {}{rank}: {})", printable(&gpu.title), bytes(gpu.memory), ran(prediction)))
+        paint(
+            DIM,
+            format!(
+                "(on a virtual {}, {}{rank}: {})",
+                printable(&gpu.title),
+                bytes(gpu.memory),
+                ran(prediction)
+            )
+        )
     );
     let style = match prediction.verdict {
         Verdict::Fits if !prediction.is_close() => GREEN,
@@ -142,8 +155,12 @@ pub fn text(named: &NamedPrediction, options: TextOptions) -> String {
         }
     }
     if !prediction.unmodelled.is_empty() {
-        let calls: Vec<String> =
-            prediction.unmodelled.iter().take(8).map(|call| format!("{} ×{}", call.name, call.count)).collect();
+        let calls: Vec<String> = prediction
+            .unmodelled
+            .iter()
+            .take(8)
+            .map(|call| format!("{} ×{}", call.name, call.count))
+            .collect();
         let more = prediction.unmodelled.len().saturating_sub(8);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         let words = format!("Not modelled, so what these take is missing: {}{more}", calls.join(", "));
@@ -175,12 +192,20 @@ pub fn sweep_text(sweep: &Sweep, tried: &[Tried], named: &str) -> String {
     let mut out = String::new();
     let Some(one) = tried.first() else { return out };
     let gpu = &one.prediction.gpu;
-    let heading = format!("{:>12}  {:>10}  {:>10}  {:>10}  {:>10}", sweep.argument.trim_start_matches('-'), "allocated", "reserved", "total", "free");
+    let heading = format!(
+        "{:>12}  {:>10}  {:>10}  {:>10}  {:>10}",
+        sweep.argument.trim_start_matches('-'),
+        "allocated",
+        "reserved",
+        "total",
+        "free"
+    );
     let _ = writeln!(out, "{}", paint(BOLD, heading));
     for one in tried {
         let prediction = &one.prediction;
         let fits = prediction.verdict == Verdict::Fits;
-        let margin = if fits { bytes(prediction.margin().unwrap_or(0).max(0) as u64) } else { "does not fit".into() };
+        let margin =
+            if fits { bytes(prediction.margin().unwrap_or(0).max(0) as u64) } else { "does not fit".into() };
         let least = if fits { "" } else { "≥ " };
         let _ = writeln!(
             out,
@@ -196,14 +221,36 @@ pub fn sweep_text(sweep: &Sweep, tried: &[Tried], named: &str) -> String {
         Some(best) => writeln!(
             out,
             "\n{}",
-            paint(GREEN.bold(), format!("{} {} is the largest of these that fits on a {}", sweep.argument, best.value, printable(&gpu.title)))
+            paint(
+                GREEN.bold(),
+                format!(
+                    "{} {} is the largest of these that fits on a {}",
+                    sweep.argument,
+                    best.value,
+                    printable(&gpu.title)
+                )
+            )
         ),
-        None => writeln!(out, "\n{}", paint(RED.bold(), format!("none of these fits on a {}", printable(&gpu.title)))),
+        None => writeln!(
+            out,
+            "\n{}",
+            paint(RED.bold(), format!("none of these fits on a {}", printable(&gpu.title)))
+        ),
     };
     if let Some(best) = largest(tried) {
-        let _ = writeln!(out, "{} {}", paint(BOLD, "Next:"), paint(CYAN, format!("oomph predict --gpu {} {}", gpu.name, best.prediction.program)));
+        let _ = writeln!(
+            out,
+            "{} {}",
+            paint(BOLD, "Next:"),
+            paint(CYAN, format!("oomph predict --gpu {} {}", gpu.name, best.prediction.program))
+        );
     } else {
-        let _ = writeln!(out, "{} {}", paint(BOLD, "Next:"), paint(CYAN, format!("oomph predict --gpu {} {named}", gpu.name)));
+        let _ = writeln!(
+            out,
+            "{} {}",
+            paint(BOLD, "Next:"),
+            paint(CYAN, format!("oomph predict --gpu {} {named}", gpu.name))
+        );
     }
     out
 }
@@ -217,13 +264,18 @@ pub fn table_text(predictions: &[Prediction]) -> String {
     };
     let width = predictions.iter().map(|one| name(one).chars().count()).max().unwrap_or(4).max(4);
     let first = if predictions.iter().any(|one| one.world.is_some()) { "rank" } else { "card" };
-    let heading = format!("{first:width$}  {:>10}  {:>10}  {:>10}  {:>10}  fits", "memory", "allocated", "reserved", "total");
+    let heading = format!(
+        "{first:width$}  {:>10}  {:>10}  {:>10}  {:>10}  fits",
+        "memory", "allocated", "reserved", "total"
+    );
     let _ = writeln!(out, "{}", paint(BOLD, heading));
     for prediction in predictions {
         let (allocated, reserved, total) = sizes(prediction);
         let (style, words) = match prediction.verdict {
             Verdict::Fits if prediction.is_close() => (YELLOW, "barely".to_owned()),
-            Verdict::Fits => (GREEN, format!("yes, {} stay free", bytes(prediction.margin().unwrap_or(0).max(0) as u64))),
+            Verdict::Fits => {
+                (GREEN, format!("yes, {} stay free", bytes(prediction.margin().unwrap_or(0).max(0) as u64)))
+            }
             Verdict::DoesNotFit => (RED, "no".to_owned()),
             Verdict::Unknown => (YELLOW, "not known: it failed".to_owned()),
         };

@@ -135,7 +135,9 @@ fn card(arguments: &Arguments) -> anyhow::Result<Gpu> {
             gpu.title = "card of compute capability 8.0".into();
             gpu
         }
-        (None, None) => anyhow::bail!("which card? for example --gpu t4 (oomph gpus lists them), or --memory 12GiB"),
+        (None, None) => {
+            anyhow::bail!("which card? for example --gpu t4 (oomph gpus lists them), or --memory 12GiB")
+        }
     };
     if let Some(memory) = arguments.memory {
         gpu.memory = memory.0;
@@ -157,7 +159,12 @@ fn outcome(predictions: &[&Prediction]) -> Outcome {
     }
 }
 
-fn one(arguments: &Arguments, runner: &Runner, program: &Program, printer: &mut Printer) -> anyhow::Result<Outcome> {
+fn one(
+    arguments: &Arguments,
+    runner: &Runner,
+    program: &Program,
+    printer: &mut Printer,
+) -> anyhow::Result<Outcome> {
     let gpu = card(arguments)?;
     let mut prediction = Prediction::make(runner, program, &gpu, None, Voice::Heard)?;
     if prediction.verdict == Verdict::DoesNotFit {
@@ -167,8 +174,11 @@ fn one(arguments: &Arguments, runner: &Runner, program: &Program, printer: &mut 
     }
     let written = write_recording(arguments, program, &prediction)?;
     let smaller = smaller_argument(program);
-    let named =
-        NamedPrediction { prediction: &prediction, recording: written.as_deref(), smaller: smaller.as_deref() };
+    let named = NamedPrediction {
+        prediction: &prediction,
+        recording: written.as_deref(),
+        smaller: smaller.as_deref(),
+    };
     printer.data(&match arguments.format {
         Format::Text => predict::text(&named, options(arguments)),
         Format::Json => predict::json(&named),
@@ -235,7 +245,11 @@ fn over_ranks(
     table(arguments, &predictions, printer)
 }
 
-fn table(arguments: &Arguments, predictions: &[Prediction], printer: &mut Printer) -> anyhow::Result<Outcome> {
+fn table(
+    arguments: &Arguments,
+    predictions: &[Prediction],
+    printer: &mut Printer,
+) -> anyhow::Result<Outcome> {
     printer.data(&match arguments.format {
         Format::Text => predict::table_text(predictions),
         Format::Json => predict::table_json(predictions),
@@ -267,6 +281,7 @@ fn write_recording(
 /// The script's argument for the batch, if its text names one.
 fn smaller_argument(program: &Program) -> Option<String> {
     let text = std::fs::read_to_string(&program.target).ok()?;
-    let names = ["--batch-size", "--batch_size", "--per_device_train_batch_size", "--train-batch-size", "--bs"];
+    let names =
+        ["--batch-size", "--batch_size", "--per_device_train_batch_size", "--train-batch-size", "--bs"];
     names.iter().find(|name| text.contains(*name)).map(|name| (*name).to_owned())
 }

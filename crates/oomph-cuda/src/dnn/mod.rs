@@ -32,8 +32,11 @@ pub fn installed(name: &CStr) -> *mut c_void {
     static LIBRARY: OnceLock<Installed> = OnceLock::new();
     let library = LIBRARY.get_or_init(|| {
         let path = CString::new(Card::get().cudnn.as_str()).unwrap_or_default();
-        // SAFETY: a C string; an empty path would be the program itself, which has no such functions.
-        Installed(if path.is_empty() { std::ptr::null_mut() } else { unsafe { sys::dlopen(path.as_ptr(), sys::RTLD_LAZY) } })
+        if path.is_empty() {
+            return Installed(std::ptr::null_mut());
+        }
+        // SAFETY: a C string, and not an empty one, which would be the program itself.
+        Installed(unsafe { sys::dlopen(path.as_ptr(), sys::RTLD_LAZY) })
     });
     if library.0.is_null() {
         return std::ptr::null_mut();
