@@ -7,6 +7,8 @@ SHELL := /bin/sh
 PYTHON ?= python3
 VENV := .venv
 VENV_PYTHON := $(VENV)/bin/python
+# The PyTorch that the H200's counters were taken with; predictions are held against them.
+VENV_2_11 := .venv-torch2.11
 OOMPH := target/release/oomph
 FUZZ_SECONDS ?= 600
 # cargo fmt does not find modules that a macro lists.
@@ -36,15 +38,21 @@ lint:
 rust-test:
 	cargo test --workspace --locked
 
-python-test: $(VENV)/.ready
+# Two at a time. Tests of one group (the same program, run once) stay in one process.
+python-test: $(VENV)/.ready $(VENV_2_11)/.ready
 	cargo build --locked
-	$(VENV_PYTHON) -m pytest -q tests/python
+	$(VENV_PYTHON) -m pytest -q -n 2 --dist loadgroup tests/python
 
 # uv makes the environment in seconds where pip takes minutes; it comes from PyPI like everything else.
 $(VENV)/.ready: tests/python/requirements.txt
 	$(PYTHON) -m venv $(VENV) || { apt-get update -q && apt-get install -y -q python3-venv && $(PYTHON) -m venv $(VENV); }
 	$(VENV_PYTHON) -m pip install -q --disable-pip-version-check uv
 	$(VENV_PYTHON) -m uv pip install -q --python $(VENV_PYTHON) -r tests/python/requirements.txt
+	touch $@
+
+$(VENV_2_11)/.ready: tests/python/requirements-torch2.11.txt $(VENV)/.ready
+	$(VENV_PYTHON) -m uv venv -q --allow-existing --python $(VENV_PYTHON) $(VENV_2_11)
+	$(VENV_PYTHON) -m uv pip install -q --python $(VENV_2_11)/bin/python -r $<
 	touch $@
 
 bench:
@@ -64,4 +72,4 @@ deny:
 	cargo deny check
 
 clean:
-	rm -rf target $(VENV) bench/data fuzz/target fuzz/corpus
+	rm -rf target $(VENV) $(VENV_2_11) bench/data fuzz/target fuzz/corpus

@@ -29,7 +29,7 @@ autocast_bf16.py --batch-size 4 | adam_8bit.py | lora.py | lora.py --rank 64 | d
 generate.py --batch-size 3 --max-new-tokens 64 | lstm.py | lstm.py --batch-size 7 | convnet_benchmark.py
 attention_half.py | attention_half.py --batch-size 5 | moe.py | moe.py --batch-size 3 | masks.py | llama_causal.py
 llama_causal.py --no-padding | llama_causal.py --attention eager | steering.py | inference.py | inference.py --no-grad
-package_demo/__main__.py | vae_or_gan.py | vae_or_gan.py --batch-size 33 | diffusion_unet.py
+vae_or_gan.py | vae_or_gan.py --batch-size 33 | diffusion_unet.py
 diffusion_unet.py --batch-size 3 | vit.py | vit.py --freeze | embedding_bag.py | fft_and_linalg.py | graph_capture.py
 several_streams.py | caught_oom.py --memory-fraction 0.08 | ddp.py | fsdp2.py
 """.replace("\n", "|")

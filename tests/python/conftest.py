@@ -1,14 +1,19 @@
-"""What the tests share: the command as built, and the fixtures."""
+"""What the tests share: the command as built, the fixtures, and predictions on the virtual GPU."""
 
 import json
 import os
 import pathlib
 import subprocess
+import sys
+from dataclasses import dataclass
 
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FIXTURES = ROOT / "fixtures"
+PROGRAMS = ROOT / "tests" / "programs"
+# The PyTorch that the H200's counters in the fixtures were taken with.
+PYTHON_2_11 = ROOT / ".venv-torch2.11" / "bin" / "python"
 
 
 @pytest.fixture(scope="session")
@@ -17,7 +22,8 @@ def oomph():
     binary = os.environ.get("OOMPH", str(ROOT / "target" / "debug" / "oomph"))
 
     def run(*arguments, **options):
-        done = subprocess.run([binary, *map(str, arguments)], capture_output=True, text=True, timeout=120, **options)
+        options = {"capture_output": True, "text": True, "timeout": 120, **options}
+        done = subprocess.run([binary, *map(str, arguments)], **options)
         return done.returncode, done.stdout, done.stderr
 
     run.binary = binary
@@ -32,5 +38,36 @@ def explain(oomph):
         code, out, err = oomph("explain", "--format", "json", path)
         assert code in (0, 1), err
         return json.loads(out)
+
+    return run
+
+
+@dataclass
+class Predicted:
+    """A prediction: the exit code, both outputs, and what --format json says (None if it says nothing)."""
+
+    code: int
+    out: str
+    err: str
+    told: dict | None
+
+    @property
+    def peak(self):
+        return self.told["peak"]["allocated"], self.told["peak"]["reserved"]
+
+
+@pytest.fixture(scope="session")
+def predict(oomph):
+    """Runs a program on a virtual GPU. What stands before the program's name are options of `oomph predict`."""
+
+    def run(*words, gpu="h200", python=sys.executable, cwd=PROGRAMS, format="json", recording=None, env=None, timeout=900):
+        kept = ["--output", recording] if recording else ["--no-recording"]
+        card = ["--gpu", gpu] if gpu else []
+        options = [*card, "--python", python, "--format", format, *kept]
+        # Programs take minutes where the machine is shared; downloads are nobody's business here.
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1", **(env or {})}
+        code, out, err = oomph("predict", *options, *words, cwd=cwd, env=environment, timeout=timeout)
+        told = json.loads(out) if format == "json" and out else None
+        return Predicted(code, out, err, told)
 
     return run

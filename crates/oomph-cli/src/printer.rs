@@ -90,6 +90,11 @@ impl Printer {
         Progress { bar, began: Instant::now() }
     }
 
+    /// Whether nothing but errors is to be said.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.quiet
+    }
+
     /// Whether progress can be shown.
     pub(crate) fn shows_progress(&self) -> bool {
         !self.quiet && io::stderr().is_terminal() && std::env::var_os("OOMPH_NO_PROGRESS").is_none()

@@ -97,6 +97,17 @@ impl Card {
         self.major * 10 + self.minor
     }
 
+    /// The kernels that PyTorch has for this card: binaries are built for some capabilities, and serve the later ones of
+    /// the same generation. Libraries of kernels look for one that was built for just this number.
+    pub fn built_for(&self) -> i32 {
+        match self.capability() {
+            87..=89 => 86,
+            101..=109 => 100,
+            121..=129 => 120,
+            other => other,
+        }
+    }
+
     /// What follows from it.
     pub fn architecture(&self) -> Architecture {
         let (shared_per_block_optin, shared_per_sm, threads_per_sm, blocks_per_sm, l2) =
@@ -126,5 +137,7 @@ mod tests {
         assert_eq!((card.name.as_str(), card.memory, card.capability()), ("Tesla T4", 15_637_086_208, 75));
         assert_eq!((card.sms, card.devices, card.context), (40, 2, Card::default().context));
         assert_eq!(card.architecture().threads_per_sm, 1024);
+        assert_eq!(card.built_for(), 75);
+        assert_eq!(Card::parse("cc=8.9").built_for(), 86);
     }
 }

@@ -4,7 +4,8 @@
 //! is never a host pointer. It is mapped without being backed: pages exist only where something was written, and only
 //! copies of at most [`TRUE_BYTES`] are. What kernels would have written is zero, or what was there before.
 //!
-//! Physical memory is a counter for each device, in units of 2 MiB, as the driver hands it out.
+//! Physical memory is a counter for each device, in units of 2 MiB, as the driver hands it out. What `cudaMallocAsync`
+//! gives comes out of a pool of the driver's, which takes large pieces, hands out small ones and keeps what it has.
 //!
 //! Where a new allocation lies matters too: PyTorch takes the lowest of equal free blocks. Recordings from an H200 (driver
 //! 580) show a rule, and it is followed here: the lowest hole that is large enough, in the range that making the context
@@ -37,7 +38,25 @@ struct Allocation {
     size: u64,
     device: usize,
     charged: u64,
+    /// What it has of the device's pool instead.
+    pooled: u64,
 }
+
+/// The driver's pool of a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pool {
+    /// Bytes taken of the device.
+    pub reserved: u64,
+    /// The most there were.
+    pub reserved_peak: u64,
+    /// Bytes handed out.
+    pub used: u64,
+    /// The most there were.
+    pub used_peak: u64,
+}
+
+/// In what sizes a pool hands out memory.
+const POOLED: u64 = 512;
 
 /// The address space and who has what of it.
 #[derive(Debug, Default)]
@@ -51,6 +70,7 @@ pub struct Space {
     used: BTreeMap<u64, Allocation>,
 }
 
+static POOLS: Mutex<BTreeMap<usize, Pool>> = Mutex::new(BTreeMap::new());
 static SPACE_OF: OnceLock<Mutex<Space>> = OnceLock::new();
 /// Page-locked host memory: address to length, and whether it is ours to free.
 static PINNED: Mutex<BTreeMap<usize, (usize, bool)>> = Mutex::new(BTreeMap::new());
@@ -189,22 +209,64 @@ pub fn allocate(device: usize, size: u64) -> Option<u64> {
     if !charge(device, length) {
         return None;
     }
-    let address = reserve_charged(device, length, length);
+    let address = reserve_charged(device, length, length, 0);
     if address.is_none() {
         discharge(device, length);
     }
     address
 }
 
-/// Addresses without memory behind them (`cuMemAddressReserve`).
-pub fn reserve(size: u64) -> Option<u64> {
-    reserve_charged(0, round(size), 0)
+/// Device memory out of the device's pool, which grows by as much as is missing. How a pool is fragmented is not known:
+/// it is taken to be whole.
+pub fn allocate_pooled(device: usize, size: u64) -> Option<u64> {
+    let length = size.max(1).checked_next_multiple_of(POOLED)?;
+    let mut pools = lock(&POOLS);
+    let pool = pools.entry(device).or_default();
+    let used = pool.used.checked_add(length)?;
+    let missing = used.saturating_sub(pool.reserved);
+    let grows = [PIECE, UNIT]
+        .into_iter()
+        .filter_map(|unit| missing.checked_next_multiple_of(unit))
+        .find(|grows| *grows == 0 || charge(device, *grows))?;
+    pool.reserved += grows;
+    pool.reserved_peak = pool.reserved_peak.max(pool.reserved);
+    let address = reserve_charged(device, round(size), 0, length)?;
+    pool.used = used;
+    pool.used_peak = pool.used_peak.max(used);
+    Some(address)
 }
 
-fn reserve_charged(device: usize, length: u64, charged: u64) -> Option<u64> {
+/// What a device's pool has.
+pub fn pool(device: usize) -> Pool {
+    lock(&POOLS).get(&device).copied().unwrap_or_default()
+}
+
+/// Gives back what a device's pool does not use, down to so many bytes.
+pub fn trim_pool(device: usize, keep: u64) {
+    if let Some(pool) = lock(&POOLS).get_mut(&device) {
+        let stays =
+            keep.max(pool.used).checked_next_multiple_of(PIECE).unwrap_or(u64::MAX).min(pool.reserved);
+        discharge(device, pool.reserved - stays);
+        pool.reserved = stays;
+    }
+}
+
+/// Forgets the peaks of a device's pool.
+pub fn reset_pool_peaks(device: usize) {
+    if let Some(pool) = lock(&POOLS).get_mut(&device) {
+        (pool.reserved_peak, pool.used_peak) = (pool.reserved, pool.used);
+    }
+}
+
+/// Addresses without memory behind them (`cuMemAddressReserve`).
+pub fn reserve(size: u64) -> Option<u64> {
+    reserve_charged(0, round(size), 0, 0)
+}
+
+fn reserve_charged(device: usize, length: u64, charged: u64, pooled: u64) -> Option<u64> {
     let mut space = lock(space());
     let address = space.take(length)?;
-    space.used.insert(address, Allocation { size: length, device, charged });
+    space.used.insert(address, Allocation { size: length, device, charged, pooled });
     map(address, length);
     Some(address)
 }
@@ -230,6 +292,11 @@ pub fn release(address: u64) -> bool {
     space.give(address, allocation.size);
     drop(space);
     discharge(allocation.device, allocation.charged);
+    if allocation.pooled > 0
+        && let Some(pool) = lock(&POOLS).get_mut(&allocation.device)
+    {
+        pool.used = pool.used.saturating_sub(allocation.pooled);
+    }
     true
 }
 
@@ -453,5 +520,26 @@ mod tests {
         assert!(release(one) && !release(one));
         assert_eq!(info(0).0, card.memory - card.context);
         assert_eq!(peak(0), UNIT);
+    }
+
+    #[test]
+    fn a_pool_takes_large_pieces_hands_out_small_ones_and_keeps_them() {
+        // Of a device of its own: tests run at once.
+        let device = 3;
+        let one = allocate_pooled(device, 1).unwrap_or(0);
+        let other = allocate_pooled(device, 40 << 20).unwrap_or(0);
+        let now = pool(device);
+        assert_eq!((now.used, now.reserved), ((40 << 20) + POOLED, 64 << 20));
+        assert!(release(other));
+        assert_eq!((pool(device).used, pool(device).reserved), (POOLED, 64 << 20));
+        trim_pool(device, 0);
+        reset_pool_peaks(device);
+        assert_eq!(
+            pool(device),
+            Pool { reserved: 32 << 20, reserved_peak: 32 << 20, used: POOLED, used_peak: POOLED }
+        );
+        assert_eq!(allocate_pooled(device, Card::get().memory), None);
+        assert!(release(one));
+        assert_eq!(peak(device), 64 << 20);
     }
 }

@@ -181,7 +181,9 @@ unsafe fn properties(place: *mut u8, index: c_int, layout: &Layout) {
         int(308, 32);
         size(312, 0x7fff_ffff);
         int(320, 1024);
-        for (offset, value) in [(324, 1024), (328, 1024), (332, 64), (336, 0x7fff_ffff), (340, 65535), (344, 65535)] {
+        for (offset, value) in
+            [(324, 1024), (328, 1024), (332, 64), (336, 0x7fff_ffff), (340, 65535), (344, 65535)]
+        {
             int(offset, value);
         }
         size(352, 65536);
@@ -347,7 +349,16 @@ pub extern "C" fn cudaPeekAtLastError() -> c_int {
 
 fn give_memory(place: *mut *mut c_void, size: usize) -> c_int {
     make_context();
-    match memory::allocate(device(), size as u64) {
+    give(place, memory::allocate(device(), size as u64))
+}
+
+fn give_pooled_memory(place: *mut *mut c_void, size: usize, device: usize) -> c_int {
+    make_context();
+    give(place, memory::allocate_pooled(device, size as u64))
+}
+
+fn give(place: *mut *mut c_void, address: Option<u64>) -> c_int {
+    match address {
         Some(address) => {
             // SAFETY: an out parameter of C.
             unsafe { put(place, address as *mut c_void) };
@@ -386,17 +397,17 @@ pub extern "C" fn cudaFree(address: *mut c_void) -> c_int {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cudaMallocAsync(place: *mut *mut c_void, size: usize, _stream: Handle) -> c_int {
-    give_memory(place, size)
+    give_pooled_memory(place, size, device())
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cudaMallocFromPoolAsync(
     place: *mut *mut c_void,
     size: usize,
-    _pool: Handle,
+    pool: Handle,
     _stream: Handle,
 ) -> c_int {
-    give_memory(place, size)
+    give_pooled_memory(place, size, device_of_pool(pool))
 }
 
 #[unsafe(no_mangle)]
@@ -632,10 +643,19 @@ pub extern "C" fn cudaGetSymbolSize(size: *mut usize, _symbol: *const c_void) ->
     SUCCESS
 }
 
+/// The default pools' handles; a device follows from its own.
+const POOLS: usize = 0x6f00;
+
+/// The device of a pool. Pools that a program makes share their device's.
+fn device_of_pool(pool: Handle) -> usize {
+    let index = (pool as usize).wrapping_sub(POOLS);
+    if index < Card::get().devices as usize { index } else { device() }
+}
+
 #[unsafe(no_mangle)]
 pub extern "C" fn cudaDeviceGetDefaultMemPool(place: *mut Handle, device: c_int) -> c_int {
     // SAFETY: an out parameter of C.
-    unsafe { put(place, (0x6f00 + device as usize) as Handle) };
+    unsafe { put(place, (POOLS + device as usize) as Handle) };
     SUCCESS
 }
 
@@ -650,18 +670,34 @@ pub extern "C" fn cudaMemPoolCreate(place: *mut Handle, _properties: *const c_vo
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cudaMemPoolGetAttribute(_pool: Handle, attribute: c_int, value: *mut c_void) -> c_int {
-    let (free, total) = memory::info(device());
-    let taken = total - free - Card::get().context.min(total - free);
+pub extern "C" fn cudaMemPoolGetAttribute(pool: Handle, attribute: c_int, value: *mut c_void) -> c_int {
+    let has = memory::pool(device_of_pool(pool));
     // SAFETY: the first three attributes are ints, the rest 64 bits.
     unsafe {
         match attribute {
             1..=3 => put(value.cast::<c_int>(), 1),
-            5 | 7 => put(value.cast::<u64>(), taken),
-            6 | 8 => put(value.cast::<u64>(), memory::peak(device())),
+            5 => put(value.cast::<u64>(), has.reserved),
+            6 => put(value.cast::<u64>(), has.reserved_peak),
+            7 => put(value.cast::<u64>(), has.used),
+            8 => put(value.cast::<u64>(), has.used_peak),
             _ => put(value.cast::<u64>(), 0),
         }
     }
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cudaMemPoolSetAttribute(pool: Handle, attribute: c_int, _value: *mut c_void) -> c_int {
+    // The peaks can only be set to zero, which means what there is now.
+    if matches!(attribute, 6 | 8) {
+        memory::reset_pool_peaks(device_of_pool(pool));
+    }
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cudaMemPoolTrimTo(pool: Handle, keep: usize) -> c_int {
+    memory::trim_pool(device_of_pool(pool), keep as u64);
     SUCCESS
 }
 
@@ -950,8 +986,8 @@ pub extern "C" fn cudaFuncGetAttributes(place: *mut FunctionAttributes, _functio
         local: 0,
         max_threads: 1024,
         registers: 32,
-        ptx: card.capability(),
-        binary: card.capability(),
+        ptx: card.built_for(),
+        binary: card.built_for(),
         cache_mode: 0,
         max_dynamic_shared: 49152,
         carveout: -1,
@@ -1104,7 +1140,7 @@ does_nothing! {
 
     cudaGraphDestroy cudaGraphExecDestroy cudaGraphUpload cudaGraphDebugDotPrint
     cudaGraphNodeGetDependencies cudaGraphNodeGetDependencies_v2 cudaGraphRetainUserObject
-    cudaMemPoolSetAttribute cudaMemPoolSetAccess cudaMemPoolTrimTo cudaMemPoolDestroy
+    cudaMemPoolSetAccess cudaMemPoolDestroy
     cudaMemAdvise cudaMemAdvise_v2 cudaMemPrefetchAsync cudaMemPrefetchAsync_v2
     cudaMemcpyToSymbol cudaMemcpyToSymbolAsync cudaMemcpyFromSymbol cudaMemcpyFromSymbolAsync
     cudaProfilerStart cudaProfilerStop cudaCtxResetPersistingL2Cache

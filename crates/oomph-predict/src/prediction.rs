@@ -23,7 +23,7 @@ pub enum Verdict {
 /// Something that may make the numbers wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uncertain {
-    /// For scripts: `branch`, `size`, `read`, `note`.
+    /// For scripts: `branch`, `size`, `note`.
     pub what: String,
     /// In words.
     pub why: String,
@@ -162,6 +162,12 @@ impl Prediction {
     pub fn ask_needs(&mut self, runner: &Runner, program: &Program) -> Result<(), PredictError> {
         let boundless = without_end(&self.gpu);
         let ran = runner.run(program, &boundless, self.world, Voice::Kept)?;
+        if let Some(error) = &ran.facts.error {
+            let why = format!(
+                "what it would need could not be found out: on a card without end it failed: {error}"
+            );
+            self.uncertain.push(Uncertain { what: "note".into(), why, place: None, count: 1 });
+        }
         let index = self.world.map_or(0, |world| world.rank as usize);
         if matches!(ran.facts.status, Status::Finished | Status::Stopped)
             && let Some(device) = ran.facts.devices.get(index)
@@ -209,7 +215,7 @@ impl Prediction {
 
     /// Whether the margin is within what predictions were seen to be wrong by.
     pub fn is_close(&self) -> bool {
-        const SEEN: f64 = 0.02;
+        const SEEN: f64 = 0.03;
         self.verdict == Verdict::Fits
             && (self.gpu.memory.saturating_sub(self.total)) as f64 <= SEEN * self.total as f64
     }

@@ -203,7 +203,8 @@ pub fn over_cards(
             before(gpu, false);
             Prediction::make(runner, program, gpu, None, Voice::Kept)?
         };
-        prediction.needs = Some(needs);
+        // Of a run that was cut short nothing follows.
+        prediction.needs = (without_end.verdict == Verdict::Fits).then_some(needs);
         predictions.push(prediction);
     }
     Ok(predictions)

@@ -233,3 +233,72 @@ impl StubLibrary<'_> {
         out
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    fn written(bytes: &[u8]) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), bytes).unwrap();
+        file
+    }
+
+    #[test]
+    fn a_stub_library_exports_its_functions() {
+        for functions in [names(&["cuInit", "cudaMalloc", "nvmlInit_v2"]), names(&[]), {
+            (0..5000).map(|index| format!("cublasFunction{index}")).collect()
+        }] {
+            for version in [None, Some("libcublasLt.so.13")] {
+                let stub = StubLibrary {
+                    soname: "libcublasLt.so.13",
+                    needs: &["liboomph_cuda.so"],
+                    version,
+                    functions: &functions,
+                };
+                let file = written(&stub.build());
+                assert_eq!(read_by_segments(file.path()), functions, "{version:?}");
+            }
+        }
+    }
+
+    /// The file has no sections, which only linkers need, so it is read as the loader reads it.
+    fn read_by_segments(path: &Path) -> BTreeSet<String> {
+        let bytes = std::fs::read(path).unwrap();
+        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize;
+        // The third program header is the dynamic section; its entries are tag and value.
+        let dynamic = word(64 + 2 * 56 + 8);
+        let value = |tag: u64| {
+            let entry =
+                (0..).map(|index| dynamic + 16 * index).find(|at| [tag as usize, 0].contains(&word(*at)));
+            entry.filter(|at| word(*at) == tag as usize).map(|at| word(at + 8))
+        };
+        let [symbols, strings, hash] =
+            [elf::DT_SYMTAB, elf::DT_STRTAB, elf::DT_HASH].map(|tag| value(tag as u64).unwrap());
+        let count = u32::from_le_bytes(bytes[hash + 4..hash + 8].try_into().unwrap()) as usize;
+        let mut functions = BTreeSet::new();
+        for index in 1..count {
+            let at = symbols + 24 * index;
+            let name = strings + u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
+            let end = name + bytes[name..].iter().position(|byte| *byte == 0).unwrap();
+            if bytes[at + 4] & 0xf == elf::STT_FUNC {
+                functions.insert(String::from_utf8(bytes[name..end].to_vec()).unwrap());
+            }
+        }
+        functions
+    }
+
+    #[test]
+    fn what_is_no_library_is_refused_with_its_name() {
+        for bytes in [&b""[..], b"\x7fELF", b"not a library at all", &[0x7f; 5000]] {
+            let file = written(bytes);
+            let error = exports(file.path()).unwrap_err().to_string();
+            assert!(error.contains(&file.path().display().to_string()), "{error}");
+        }
+        assert!(exports(Path::new("/no/such/library.so")).is_err());
+    }
+}

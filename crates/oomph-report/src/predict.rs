@@ -204,8 +204,13 @@ pub fn sweep_text(sweep: &Sweep, tried: &[Tried], named: &str) -> String {
     for one in tried {
         let prediction = &one.prediction;
         let fits = prediction.verdict == Verdict::Fits;
-        let margin =
-            if fits { bytes(prediction.margin().unwrap_or(0).max(0) as u64) } else { "does not fit".into() };
+        let margin = match (fits, prediction.is_close()) {
+            (true, false) => bytes(prediction.margin().unwrap_or(0).max(0) as u64),
+            (true, true) => {
+                format!("{}, too close to be sure", bytes(prediction.margin().unwrap_or(0).max(0) as u64))
+            }
+            (false, _) => "does not fit".into(),
+        };
         let least = if fits { "" } else { "≥ " };
         let _ = writeln!(
             out,
@@ -237,6 +242,7 @@ pub fn sweep_text(sweep: &Sweep, tried: &[Tried], named: &str) -> String {
             paint(RED.bold(), format!("none of these fits on a {}", printable(&gpu.title)))
         ),
     };
+    doubts(&mut out, tried.iter().map(|one| &one.prediction));
     if let Some(best) = largest(tried) {
         let _ = writeln!(
             out,
@@ -277,7 +283,11 @@ pub fn table_text(predictions: &[Prediction]) -> String {
                 (GREEN, format!("yes, {} stay free", bytes(prediction.margin().unwrap_or(0).max(0) as u64)))
             }
             Verdict::DoesNotFit => (RED, "no".to_owned()),
-            Verdict::Unknown => (YELLOW, "not known: it failed".to_owned()),
+            Verdict::Unknown => {
+                let error =
+                    prediction.error.as_deref().and_then(|error| error.lines().next()).unwrap_or_default();
+                (YELLOW, format!("not known, it failed: {}", printable(error)))
+            }
         };
         let _ = writeln!(
             out,
@@ -290,11 +300,24 @@ pub fn table_text(predictions: &[Prediction]) -> String {
             paint(style, words)
         );
     }
-    let mut seen = Vec::new();
-    for one in predictions.iter().flat_map(|prediction| &prediction.uncertain) {
-        let words = uncertain(one);
-        if !seen.contains(&words) {
-            seen.push(words);
+    doubts(&mut out, predictions.iter());
+    out
+}
+
+/// What is doubtful in any of several predictions, each once.
+fn doubts<'a>(out: &mut String, predictions: impl Iterator<Item = &'a Prediction>) {
+    let (mut seen, mut calls) = (Vec::new(), Vec::new());
+    for prediction in predictions {
+        for one in &prediction.uncertain {
+            let words = uncertain(one);
+            if !seen.contains(&words) {
+                seen.push(words);
+            }
+        }
+        for call in &prediction.unmodelled {
+            if !calls.contains(&call.name) {
+                calls.push(call.name.clone());
+            }
         }
     }
     if !seen.is_empty() {
@@ -303,7 +326,10 @@ pub fn table_text(predictions: &[Prediction]) -> String {
             let _ = writeln!(out, "  {words}");
         }
     }
-    out
+    if !calls.is_empty() {
+        let words = format!("Not modelled, so what these take is missing: {}", calls.join(", "));
+        let _ = writeln!(out, "\n{}", paint(YELLOW, harmless(&words)));
+    }
 }
 
 // --- JSON -------------------------------------------------------------------------------------------------

@@ -3,9 +3,13 @@
 Autograd's threads have no Python stack, so PyTorch's recording has no line for what they allocate: often a third of all
 allocations. Every node of the graph has a number, though, which is known both when the forward pass makes it and when
 the backward pass runs it. Forward: number to stack. Backward: time to number. The recording's events have times.
+
+Backward passes run without the mode that watches values: where a mode is active, PyTorch adds gradients up and scatters
+them out of place, with copies that it would not make otherwise. A hook on each node tells when it runs instead.
 """
 
 import bisect
+import functools
 import os
 import sys
 import time
@@ -47,6 +51,7 @@ def without_ours(frames):
 class Backward:
     def __init__(self, torch):
         self.stacks = {}
+        self.counts = {}
         self.times = []
         self.numbers = []
         self.names = []
@@ -57,18 +62,83 @@ class Backward:
         self._builds_graph = torch.is_grad_enabled
         self._anomaly = torch.is_anomaly_enabled
 
-    def operation(self, args):
-        """Called before every operation."""
+    def operation(self):
+        """Called before every operation that the mode sees."""
         node = self._node()
         if node is not None:
-            self.times.append(time.time_ns() // 1000)
-            self.numbers.append(node._sequence_nr())
-            self.names.append(node.name())
-            if _LOSES_ERRORS and not self._anomaly():
-                node.metadata.setdefault("traceback_", None)
+            # A forward pass that is run again, or a version whose insides `follow` does not know.
+            self.reached(node._sequence_nr(), node.name())
         elif self._builds_graph():
             # The node of this operation has just been made, with the number before the next.
             self.stacks[self._number() - 1] = self._gather(python=True, script=False, cpp=False)
+
+    def remember_counts(self, counts):
+        """How many elements the masks of this operation select: its backward pass will count them again."""
+        if self._node() is None and self._builds_graph():
+            self.counts[self._number() - 1] = counts
+
+    def reached(self, number, name):
+        self.times.append(time.time_ns() // 1000)
+        self.numbers.append(number)
+        self.names.append(name)
+
+    # -- backward passes
+
+    def follow(self, torch, values, library):
+        """Takes the mode off while gradients are computed, and puts it back where a forward pass is run again."""
+        run = torch.autograd._engine_run_backward
+
+        @functools.wraps(run)
+        def engine_run_backward(roots, *args, **kwargs):
+            self.watch(roots, library)
+            with values.off():
+                return run(roots, *args, **kwargs)
+
+        torch.autograd._engine_run_backward = engine_run_backward
+        from torch.utils import checkpoint
+
+        class Recomputes(checkpoint._recomputation_hook):
+            def __enter__(self):
+                self.again = values.on()
+                self.again.__enter__()
+                return super().__enter__()
+
+            def __exit__(self, *error):
+                try:
+                    return super().__exit__(*error)
+                finally:
+                    self.again.__exit__(None, None, None)
+
+        checkpoint._recomputation_hook = Recomputes
+
+    def watch(self, roots, library):
+        """Puts a hook on every node of the graph."""
+        left = [root.grad_fn if hasattr(root, "grad_fn") else getattr(root, "node", None) for root in roots]
+        seen = set()
+        loses_errors = _LOSES_ERRORS and not self._anomaly()
+        while left:
+            node = left.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            left.extend(follower for follower, _ in node.next_functions)
+            metadata = node.metadata
+            if loses_errors:
+                metadata.setdefault("traceback_", None)
+            if "oomph" not in metadata:
+                metadata["oomph"] = True
+                node.register_prehook(self.hook(node._sequence_nr(), node.name(), library))
+
+    def hook(self, number, name, library):
+        counts = self.counts.get(number)
+
+        def before(gradients):
+            self.reached(number, name)
+            library.oomph_end_script()
+            for count in counts or ():
+                library.oomph_script_read(count)
+
+        return before
 
     def attribute(self, snapshot):
         """Rewrites the snapshot's stacks: without oomph's own frames, and with forward lines."""

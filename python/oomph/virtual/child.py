@@ -4,6 +4,7 @@ Run by ``oomph predict`` as ``python -c ...`` with a description in ``OOMPH_PRED
 notebook), ``target``, ``args``, ``steps``, ``folder`` for what is left behind: ``recording.pickle`` and ``facts.json``.
 """
 
+import contextlib
 import ctypes
 import functools
 import importlib.abc
@@ -31,6 +32,7 @@ class Run:
         self.optimizers = {}
         self.stopped = 0
         self.written = False
+        self.recorded = True
         self.values = self.reads = self.backward = None
         self.torch = None
 
@@ -61,6 +63,9 @@ class Run:
         self.values = values.Values(library, self.reads, self.backward)
         reads.watch(torch, self.values, self.reads)
         library.oomph_guard(1)
+        # These insides may change; without them the mode stays on in backward passes.
+        with contextlib.suppress(AttributeError):
+            self.backward.follow(torch, self.values, library)
         self.values.__enter__()
         from . import ranks
 
@@ -76,14 +81,22 @@ class Run:
             record(enabled="all", context="all", stacks="python", max_entries=10_000_000)
         except TypeError:
             record(True)
-        capability = self.torch.cuda.get_device_capability()
-        known = self.torch.cuda.get_arch_list()
-        names = [name.split("_")[1] for name in known if name.startswith(("sm_", "compute_"))]
-        numbers = [int("".join(filter(str.isdigit, name))) for name in names]
+        except RuntimeError:
+            self.recorded = False
+            backend = self.torch.cuda.memory.get_allocator_backend()
+            self.facts["notes"].append(f"PyTorch records nothing with {backend}: only totals are known, no lines")
+        self.check_kernels(self.torch.cuda.get_device_capability(), self.torch.cuda.get_arch_list())
+
+    def check_kernels(self, capability, known):
+        """Notes a card that this PyTorch has no kernels for. Binaries serve their major version, sources all later ones."""
         have = capability[0] * 10 + capability[1]
-        if numbers and not any(number <= have and number // 10 == have // 10 for number in numbers) and not any(
-            name.startswith("compute_") for name in known
-        ):
+
+        def serves(name):
+            kind, _, number = name.partition("_")
+            number = int("".join(filter(str.isdigit, number)) or 0)
+            return number <= have and (kind == "compute" or number // 10 == have // 10)
+
+        if known and not any(map(serves, known)):
             self.facts["notes"].append(
                 f"this PyTorch has no kernels for compute capability {capability[0]}.{capability[1]} (it has {', '.join(known)}): on the card it would fail"
             )
@@ -217,9 +230,11 @@ class Run:
         }
 
     def write_recording(self):
-        snapshot = self.torch.cuda.memory._snapshot()
-        self.torch.cuda.memory._record_memory_history(enabled=None)
-        self.backward.attribute(snapshot)
+        snapshot = {"segments": [], "device_traces": []}
+        if self.recorded:
+            snapshot = self.torch.cuda.memory._snapshot()
+            self.torch.cuda.memory._record_memory_history(enabled=None)
+            self.backward.attribute(snapshot)
         with open(os.path.join(self.wish["folder"], "recording.pickle"), "wb") as file:
             pickle.dump(snapshot, file, protocol=4)
 

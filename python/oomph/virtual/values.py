@@ -9,6 +9,7 @@ What follows from large tensors is not known. Where the program only selects by 
 choice is drawn at random within its range; where a size depends on it (nonzero), the largest is taken; each is noted.
 """
 
+import contextlib
 import ctypes
 import os
 
@@ -85,6 +86,29 @@ class Values(TorchDispatchMode):
         for name, handler in collectives.items():
             self.handlers.update(dict.fromkeys(_operations(name, namespace="c10d"), handler))
 
+    @contextlib.contextmanager
+    def off(self):
+        """Without this mode, where it is the innermost."""
+        modes = torch.utils._python_dispatch
+        stack = modes._get_current_dispatch_mode_stack()
+        if not stack or stack[-1] is not self:
+            yield
+            return
+        modes._pop_mode()
+        try:
+            yield
+        finally:
+            modes._push_mode(self)
+
+    @contextlib.contextmanager
+    def on(self):
+        """With this mode, if it is not there."""
+        if self in torch.utils._python_dispatch._get_current_dispatch_mode_stack():
+            yield
+            return
+        with self:
+            yield
+
     # -- what every operation goes through
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -95,7 +119,7 @@ class Values(TorchDispatchMode):
                 return func(*args, **kwargs)
         if not isinstance(func, torch._ops.OpOverload):
             return func(*args, **kwargs)
-        self.backward.operation(args)
+        self.backward.operation()
         handler = self.handlers.get(func)
         if handler is not None:
             out = handler(func, args, kwargs)
@@ -196,7 +220,7 @@ class Values(TorchDispatchMode):
 
     def compute(self, func, args, kwargs, out, schema):
         try:
-            with torch.no_grad():
+            with torch.no_grad(), self.own_random_numbers(func):
                 arguments = {name: self.on_cpu(value) for name, value in kwargs.items() if name != "pin_memory"}
                 result = func(*self.on_cpu(args), **arguments)
         except Exception:  # no such operation on the CPU
@@ -222,6 +246,20 @@ class Values(TorchDispatchMode):
             else:
                 kept.append(true)
         return kept[0] if single else type(out)(kept) if type(out) in (list, tuple) else out
+
+    @contextlib.contextmanager
+    def own_random_numbers(self, func):
+        """What the GPU would have drawn must not be drawn from the program's own generator on the CPU."""
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            yield
+            return
+        state = torch.default_generator.get_state()
+        torch.default_generator.set_state(self.generator.get_state())
+        try:
+            yield
+        finally:
+            self.generator.set_state(torch.default_generator.get_state())
+            torch.default_generator.set_state(state)
 
     def written(self, args, kwargs, out, writes):
         for index, name in writes:
@@ -346,6 +384,7 @@ class Values(TorchDispatchMode):
         if not masks or not args[0].is_cuda:
             return self.plain(func, args, kwargs)
         counts = [self.true_or_largest(mask, "boolean index") for mask in masks]
+        self.backward.remember_counts(counts)
         if "put" in func._schema.name and isinstance(args[2], Tensor) and args[2].dim() > 0:
             # The values say how many there are, whatever was assumed of the mask.
             counts = [args[2].shape[0] if args[2].shape[0] > 1 else counts[0]] * len(counts)

@@ -22,10 +22,11 @@ use std::path::{Path, PathBuf};
 /// do nothing. After a few steps it stops and says what the script takes, on which line, and whether that fits; if it does
 /// not, with PyTorch's real error. No GPU and no driver are needed, but PyTorch must be a CUDA build.
 ///
-/// The script's own output goes to stderr, the result to stdout. The recording that is written can be explained, replayed
+/// The script does what it always does: it writes its files and uses the network. --max, --sweep, --gpus and --ranks start
+/// it several times. Its own output goes to stderr, the result to stdout. The recording that is written can be explained, replayed
 /// and tuned like any other.
 ///
-/// Exits with 0 if it fits, 1 if it does not, 2 if that could not be found out.
+/// Exits with 0 if it fits (of several cards or values: if any does), 1 if it does not, 2 if that could not be found out.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  oomph predict --gpu t4 train.py --batch-size 8\n  oomph predict --gpu rtx-4090 -m mypackage.train --lr 1e-4\n  oomph predict --gpu t4 notebook.ipynb\n  oomph predict --gpu t4 --max --batch-size train.py          # the largest batch that fits\n  oomph predict --gpu t4 --sweep '--batch-size=1..64' train.py\n  oomph predict --gpus t4,l4,a100-40gb train.py               # one table over many cards\n  oomph predict --gpu a100-80gb --ranks 8 train_fsdp.py       # each of eight ranks\n  oomph predict --gpu t4 --format json train.py | jq .fits\n\nEverything after the script's name is the script's."
@@ -38,7 +39,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SIZE")]
     pub(crate) memory: Option<Size>,
     /// Several cards, as one table: t4,l4,a100-40gb
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', conflicts_with_all = ["gpu", "memory"])]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', conflicts_with_all = ["gpu", "memory", "output"])]
     pub(crate) gpus: Vec<String>,
     /// Stop after this many optimizer steps, or forwards where there is no optimizer; 0 runs to the end
     #[arg(long, value_name = "N", default_value_t = 3)]
@@ -47,13 +48,13 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SETTINGS")]
     pub(crate) conf: Option<String>,
     /// Find the largest value of this argument of the script that fits: --max --batch-size
-    #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true, conflicts_with_all = ["sweep", "gpus"])]
+    #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true, conflicts_with_all = ["sweep", "gpus", "output"])]
     pub(crate) max: Option<String>,
     /// The same within a range, or for a list: --sweep '--batch-size=1..512', --sweep '--batch-size=8,16,32'
-    #[arg(long, value_name = "ARGUMENT=VALUES", allow_hyphen_values = true, conflicts_with = "gpus")]
+    #[arg(long, value_name = "ARGUMENT=VALUES", allow_hyphen_values = true, conflicts_with_all = ["gpus", "output"])]
     pub(crate) sweep: Option<String>,
     /// Run as each of this many ranks, as torchrun would start them on one machine
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), conflicts_with_all = ["max", "sweep", "gpus"])]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), conflicts_with_all = ["max", "sweep", "gpus", "output"])]
     pub(crate) ranks: Option<u32>,
     /// The interpreter that has PyTorch [default: python3, or that of the active environment]
     #[arg(long, value_name = "PATH")]
@@ -106,7 +107,7 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         }
         Ok(PredictError::Run(error @ RunError::Died { .. })) => {
             printer.error(&format!("{}: {error}", program.typed()));
-            printer.hint("if the program runs on a real GPU, this is a defect of the virtual one: please report it with the lines above");
+            printer.hint("if the program runs on a real GPU, this is a defect of the virtual one: report it with the lines above");
             Ok(Outcome::Failed)
         }
         Ok(error) => Err(anyhow::Error::new(error).context(program.typed())),
@@ -133,6 +134,7 @@ fn card(arguments: &Arguments) -> anyhow::Result<Gpu> {
         (None, Some(_)) => {
             let mut gpu = Catalogue::load()?.find("a100-80gb").map_err(anyhow::Error::msg)?.clone();
             gpu.title = "card of compute capability 8.0".into();
+            gpu.name = "card".into();
             gpu
         }
         (None, None) => {
@@ -147,6 +149,11 @@ fn card(arguments: &Arguments) -> anyhow::Result<Gpu> {
 
 fn options(arguments: &Arguments) -> TextOptions {
     TextOptions { lines: arguments.lines, stacks: false, width: width() }
+}
+
+/// What the script prints is heard, unless nothing is to be.
+fn voice(printer: &Printer) -> Voice {
+    if printer.is_quiet() { Voice::Kept } else { Voice::Heard }
 }
 
 fn outcome(predictions: &[&Prediction]) -> Outcome {
@@ -166,7 +173,7 @@ fn one(
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
     let gpu = card(arguments)?;
-    let mut prediction = Prediction::make(runner, program, &gpu, None, Voice::Heard)?;
+    let mut prediction = Prediction::make(runner, program, &gpu, None, voice(printer))?;
     if prediction.verdict == Verdict::DoesNotFit {
         let waiting = printer.waiting("finding out what it would need");
         prediction.ask_needs(runner, program)?;
@@ -223,7 +230,10 @@ fn over_cards(
         let why = if first { "" } else { ", where memory is short" };
         printer.note(&format!("running on a virtual {}{why}", gpu.title));
     })?;
-    table(arguments, &predictions, printer)
+    show(arguments, &predictions, printer)?;
+    // Of several cards, one that serves is enough.
+    let fits = predictions.iter().any(|one| one.verdict == Verdict::Fits);
+    Ok(if fits { Outcome::Fine } else { outcome(&predictions.iter().collect::<Vec<_>>()) })
 }
 
 fn over_ranks(
@@ -239,23 +249,24 @@ fn over_ranks(
         printer.note(&format!("running rank {rank} of {ranks}"));
         let world = World { size: ranks, rank };
         // The first is heard: what goes wrong goes wrong in all of them.
-        let voice = if rank == 0 { Voice::Heard } else { Voice::Kept };
-        predictions.push(Prediction::make(runner, program, &gpu, Some(world), voice)?);
+        let voice = if rank == 0 { voice(printer) } else { Voice::Kept };
+        let mut prediction = Prediction::make(runner, program, &gpu, Some(world), voice)?;
+        if prediction.verdict == Verdict::DoesNotFit {
+            prediction.ask_needs(runner, program)?;
+        }
+        predictions.push(prediction);
     }
-    table(arguments, &predictions, printer)
+    show(arguments, &predictions, printer)?;
+    Ok(outcome(&predictions.iter().collect::<Vec<_>>()))
 }
 
-fn table(
-    arguments: &Arguments,
-    predictions: &[Prediction],
-    printer: &mut Printer,
-) -> anyhow::Result<Outcome> {
+fn show(arguments: &Arguments, predictions: &[Prediction], printer: &mut Printer) -> anyhow::Result<()> {
     printer.data(&match arguments.format {
         Format::Text => predict::table_text(predictions),
         Format::Json => predict::table_json(predictions),
         Format::Markdown => predict::table_markdown(predictions),
     })?;
-    Ok(outcome(&predictions.iter().collect::<Vec<_>>()))
+    Ok(())
 }
 
 /// Writes the recording; the name says the script and the card, and one of before is written over.
