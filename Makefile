@@ -1,5 +1,5 @@
 # Two commands do all set-up on a machine with Rust, Python 3.10+, gcc and make:
-#   make demo    build, and explain a real out-of-memory recording
+#   make demo    build, predict a training script for a T4, explain a real out-of-memory recording
 #   make test    every test
 # The others are for working on oomph: make format, bench, fuzz, lint, deny.
 
@@ -16,13 +16,18 @@ LISTED_BY_MACROS := crates/oomph-explain/src/rules/*.rs crates/oomph-cli/src/com
 
 .PHONY: demo test format lint rust-test python-test bench fuzz deny clean
 
-demo:
+demo: $(VENV)/.ready
 	cargo build --release --locked
 	@echo
-	@# Exit code 1 means that something was found, which is what this is about.
-	@$(OOMPH) explain examples/out_of_memory.pickle.xz || [ $$? -eq 1 ]
+	@echo "Will GPT-2 with 124M parameters train on a T4? There need be no GPU here."
+	@# Exit code 1 means that it does not fit, which is what this is about.
+	$(OOMPH) predict --gpu t4 --python $(VENV_PYTHON) examples/train_gpt2.py || [ $$? -eq 1 ]
 	@echo
-	@echo "That was: $(OOMPH) explain examples/out_of_memory.pickle.xz"
+	@echo "It does not. Which batch does?"
+	$(OOMPH) predict --gpu t4 --python $(VENV_PYTHON) --sweep '--batch-size=8..16' examples/train_gpt2.py
+	@echo
+	@echo "And why did this one, recorded on a real GPU, run out of memory?"
+	$(OOMPH) explain examples/out_of_memory.pickle.xz || [ $$? -eq 1 ]
 
 test: lint rust-test python-test
 
@@ -55,7 +60,7 @@ $(VENV_2_11)/.ready: tests/python/requirements-torch2.11.txt $(VENV)/.ready
 	$(VENV_PYTHON) -m uv pip install -q --python $(VENV_2_11)/bin/python -r $<
 	touch $@
 
-bench:
+bench: $(VENV)/.ready
 	cargo build --release --locked
 	cargo build --release --locked -p oomph-replay --example throughput
 	$(PYTHON) bench/run.py --check

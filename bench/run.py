@@ -1,6 +1,6 @@
 """Measure oomph, each part beside what it is compared to, in the same run.
 
-    python bench/run.py [--check] [--only explain,replay,tune,packing] [--packing FOLDER]
+    python bench/run.py [--check] [--only explain,replay,tune,predict,packing] [--packing FOLDER]
 
 explain   `oomph explain` beside CPython's `pickle.load` of the same bytes. Each round times one process of each, one after
           the other, so that a busy machine slows both; the best and the median of the rounds are shown. Memory is each process's
@@ -8,6 +8,8 @@ explain   `oomph explain` beside CPython's `pickle.load` of the same bytes. Each
           outside, start-up and all. Bars: at least 20 times as fast (median of rounds), at most half of the memory.
 replay    the native allocator's model on one core: the bench recording and four real ones. Bar: 5 million events a second.
 tune      `oomph tune` on a recording of two million events, from outside. Bar: 20 seconds.
+predict   `oomph predict` of three steps of GPT-2 (124M parameters, examples/train_gpt2.py) beside a Python that only imports what
+          every training script does (torch, and torch._dynamo, which optimizers import). Bar: two seconds more, by the median.
 packing   the packer on public problems, if FOLDER (or the variable PACKING) names them: minimalloc/ has the tables of
           google/minimalloc's benchmarks/challenging, idealloc/ those of cappadokes/idealloc's benchmarks, all with the columns
           `id,lower,upper,size`. Height beside first fit and best fit. Bars: minimalloc's within their capacity of 1048576 in a minute each; idealloc's within
@@ -27,7 +29,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
-PARTS = ("explain", "replay", "tune", "packing")
+PARTS = ("explain", "replay", "tune", "predict", "packing")
 LOAD = """
 import pickle, sys, time
 with open(sys.argv[1], "rb") as file:
@@ -100,6 +102,17 @@ def tune(args, data):
     return [("tune takes less than 20 seconds", seconds < 20)]
 
 
+def predict(args, _):
+    script = os.path.join(ROOT, "examples/train_gpt2.py")
+    command = [args.oomph, "predict", "-q", "--no-recording", "--gpu", "t4", "--python", args.python, script, "--batch-size", "4"]
+    imports = [args.python, "-c", "import torch, torch._dynamo"]
+    pairs = [(measure(command)[0], measure(imports)[0]) for _ in range(max(3, args.rounds // 2))]
+    more = statistics.median(predicted - imported for predicted, imported in pairs)
+    predicted, imported = (statistics.median(column) for column in zip(*pairs))
+    print(f"oomph predict, GPT-2, three steps: {predicted:.1f} s; importing alone {imported:.1f} s; {more:.1f} s more")
+    return [("predicting takes two seconds more than importing", more < 2)]
+
+
 def packing(args, _):
     if not args.packing:
         print("no folder of problems was named (--packing FOLDER): left out")
@@ -128,6 +141,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--oomph", default=os.path.join(ROOT, "target/release/oomph"))
     parser.add_argument("--throughput", default=os.path.join(ROOT, "target/release/examples/throughput"))
+    parser.add_argument("--python", default=os.path.join(ROOT, ".venv/bin/python"))
     parser.add_argument("--packing", metavar="FOLDER", default=os.environ.get("PACKING"))
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--events", type=int, default=2_000_000)

@@ -122,6 +122,9 @@ class Backward:
                 continue
             seen.add(node)
             left.extend(follower for follower, _ in node.next_functions)
+            if not node.next_functions:
+                # Gradients arrive there; what hooks it has is DistributedDataParallel's business.
+                continue
             metadata = node.metadata
             if loses_errors:
                 metadata.setdefault("traceback_", None)
