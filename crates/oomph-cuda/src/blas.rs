@@ -3,7 +3,7 @@
 //! Workspaces need no answer from here: PyTorch allocates them by its own rule, before it asks.
 
 use crate::card::Card;
-use crate::{handle, put, sys};
+use crate::{handle, memory, put, sys};
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::sync::OnceLock;
 
@@ -84,6 +84,9 @@ pub struct Heuristic {
     reserved: [c_int; 4],
 }
 
+/// An algorithm that needs nothing.
+const FITS: Heuristic = Heuristic { algorithm: [0; 8], workspace: 0, state: 0, waves: 1.0, reserved: [0; 4] };
+
 #[unsafe(no_mangle)]
 pub extern "C" fn cublasLtMatmulAlgoGetHeuristic(
     _handle: Handle,
@@ -101,13 +104,60 @@ pub extern "C" fn cublasLtMatmulAlgoGetHeuristic(
     // SAFETY: the caller's array has `wanted` elements.
     unsafe {
         if found == 1 {
-            put(
-                results,
-                Heuristic { algorithm: [0; 8], workspace: 0, state: 0, waves: 1.0, reserved: [0; 4] },
-            );
+            put(results, FITS);
         }
         put(returned, found);
     }
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cublasLtMatmulAlgoCheck(
+    _handle: Handle,
+    _operation: Handle,
+    _a: Handle,
+    _b: Handle,
+    _c: Handle,
+    _d: Handle,
+    _algorithm: *const [u64; 8],
+    result: *mut Heuristic,
+) -> c_int {
+    // SAFETY: an out parameter of C.
+    unsafe { put(result, FITS) };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cublasLtMatmulAlgoInit(
+    _handle: Handle,
+    _compute: c_int,
+    _scale: c_int,
+    _a: c_int,
+    _b: c_int,
+    _c: c_int,
+    _d: c_int,
+    _id: c_int,
+    algorithm: *mut [u64; 8],
+) -> c_int {
+    // SAFETY: an out parameter of C.
+    unsafe { put(algorithm, [0; 8]) };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cublasLtMatmulAlgoConfigGetAttribute(
+    _algorithm: *const [u64; 8],
+    _attribute: c_int,
+    buffer: *mut u8,
+    size: usize,
+    written: *mut usize,
+) -> c_int {
+    if !buffer.is_null() {
+        // SAFETY: the caller's buffer has `size` bytes.
+        unsafe { buffer.write_bytes(0, size) };
+    }
+    // SAFETY: an out parameter of C.
+    unsafe { put(written, size) };
     SUCCESS
 }
 
@@ -143,6 +193,61 @@ pub extern "C" fn cublasLtGetStatusName(status: c_int) -> *const c_char {
     cublasLtGetStatusString(status)
 }
 
+/// Functions whose result may lie in host memory, where it is read at once: its type, a value to live with, and as many
+/// arguments before it as there are letters. Integers and pointers all take one slot, so none needs its own type.
+macro_rules! gives_a_number {
+    ($($name:ident $($before:ident)* => $type:ty, $value:expr;)*) => {$(
+        /// Gives a number that nobody computed.
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $name($($before: usize,)* result: *mut $type) -> c_int {
+            $(let _ = $before;)*
+            if !memory::is_device(result as u64) {
+                // SAFETY: an out parameter of C, in host memory.
+                unsafe { put(result, $value) };
+            }
+            SUCCESS
+        }
+    )*};
+}
+
+gives_a_number! {
+    cublasSdot_v2 a b c d e f => f32, 0.0;
+    cublasDdot_v2 a b c d e f => f64, 0.0;
+    cublasCdotu_v2 a b c d e f => [f32; 2], [0.0; 2];
+    cublasCdotc_v2 a b c d e f => [f32; 2], [0.0; 2];
+    cublasZdotu_v2 a b c d e f => [f64; 2], [0.0; 2];
+    cublasZdotc_v2 a b c d e f => [f64; 2], [0.0; 2];
+    cublasSnrm2_v2 a b c d => f32, 0.0;
+    cublasDnrm2_v2 a b c d => f64, 0.0;
+    cublasScnrm2_v2 a b c d => f32, 0.0;
+    cublasDznrm2_v2 a b c d => f64, 0.0;
+    cublasSasum_v2 a b c d => f32, 0.0;
+    cublasDasum_v2 a b c d => f64, 0.0;
+    cublasScasum_v2 a b c d => f32, 0.0;
+    cublasDzasum_v2 a b c d => f64, 0.0;
+    cublasIsamax_v2 a b c d => c_int, 1;
+    cublasIdamax_v2 a b c d => c_int, 1;
+    cublasIcamax_v2 a b c d => c_int, 1;
+    cublasIzamax_v2 a b c d => c_int, 1;
+    cublasIsamin_v2 a b c d => c_int, 1;
+    cublasIdamin_v2 a b c d => c_int, 1;
+    cublasIcamin_v2 a b c d => c_int, 1;
+    cublasIzamin_v2 a b c d => c_int, 1;
+    // Whether the arguments were right: 0.
+    cublasSgetrsBatched a b c d e f g h i => c_int, 0;
+    cublasDgetrsBatched a b c d e f g h i => c_int, 0;
+    cublasCgetrsBatched a b c d e f g h i => c_int, 0;
+    cublasZgetrsBatched a b c d e f g h i => c_int, 0;
+    cublasSgeqrfBatched a b c d e f => c_int, 0;
+    cublasDgeqrfBatched a b c d e f => c_int, 0;
+    cublasCgeqrfBatched a b c d e f => c_int, 0;
+    cublasZgeqrfBatched a b c d e f => c_int, 0;
+    cublasSgelsBatched a b c d e f g h i => c_int, 0;
+    cublasDgelsBatched a b c d e f g h i => c_int, 0;
+    cublasCgelsBatched a b c d e f g h i => c_int, 0;
+    cublasZgelsBatched a b c d e f g h i => c_int, 0;
+}
+
 macro_rules! computes_nothing {
     ($($name:ident)*) => {$(
         /// Succeeds; kernels do nothing here.
@@ -162,15 +267,10 @@ computes_nothing! {
     cublasSgemmStridedBatched cublasDgemmStridedBatched cublasCgemmStridedBatched cublasZgemmStridedBatched
     cublasHgemmStridedBatched cublasSgemmBatched cublasDgemmBatched cublasCgemmBatched cublasZgemmBatched
     cublasSgemv_v2 cublasDgemv_v2 cublasCgemv_v2 cublasZgemv_v2 cublasSger_v2 cublasDger_v2
-    cublasSdot_v2 cublasDdot_v2 cublasDotEx cublasCdotu_v2 cublasCdotc_v2 cublasZdotu_v2 cublasZdotc_v2
-    cublasSaxpy_v2 cublasDaxpy_v2 cublasSscal_v2 cublasDscal_v2 cublasScopy_v2 cublasDcopy_v2
+    cublasDotEx cublasSaxpy_v2 cublasDaxpy_v2 cublasSscal_v2 cublasDscal_v2 cublasScopy_v2 cublasDcopy_v2
     cublasStrsm_v2 cublasDtrsm_v2 cublasCtrsm_v2 cublasZtrsm_v2
     cublasStrsmBatched cublasDtrsmBatched cublasCtrsmBatched cublasZtrsmBatched
     cublasSgetrfBatched cublasDgetrfBatched cublasCgetrfBatched cublasZgetrfBatched
-    cublasSgetrsBatched cublasDgetrsBatched cublasCgetrsBatched cublasZgetrsBatched
-    cublasSgeqrfBatched cublasDgeqrfBatched cublasCgeqrfBatched cublasZgeqrfBatched
-    cublasSgelsBatched cublasDgelsBatched cublasCgelsBatched cublasZgelsBatched
-    cublasSnrm2_v2 cublasDnrm2_v2
     cublasLtDestroy cublasLtMatmul cublasLtMatmulDescDestroy cublasLtMatmulDescSetAttribute
     cublasLtMatmulPreferenceDestroy cublasLtMatmulPreferenceSetAttribute
     cublasLtMatrixLayoutDestroy cublasLtMatrixLayoutSetAttribute

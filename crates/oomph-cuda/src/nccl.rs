@@ -2,10 +2,11 @@
 //!
 //! What NCCL itself takes of the device (buffers for each channel) is not modelled; a result says so.
 
-use crate::{calls, handle, put};
+use crate::{calls, handle, put, runtime};
 use std::ffi::{c_char, c_int, c_void};
 
 const SUCCESS: c_int = 0;
+const CUDA_ERROR: c_int = 1;
 
 type Communicator = *mut c_void;
 
@@ -91,6 +92,52 @@ pub extern "C" fn ncclCommUserRank(_communicator: Communicator, place: *mut c_in
 }
 
 #[unsafe(no_mangle)]
+pub extern "C" fn ncclCommGetUniqueId(_communicator: Communicator, id: *mut [u8; 128]) -> c_int {
+    ncclGetUniqueId(id)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ncclCommGrow(
+    _from: Communicator,
+    _ranks: c_int,
+    _id: *const [u8; 128],
+    _rank: c_int,
+    place: *mut Communicator,
+) -> c_int {
+    new_communicator(place)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ncclCommMemStats(_communicator: Communicator, _what: c_int, place: *mut u64) -> c_int {
+    // SAFETY: an out parameter of C.
+    unsafe { put(place, 0) };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ncclCommWindowRegister(
+    _communicator: Communicator,
+    _buffer: *mut c_void,
+    _size: usize,
+    place: *mut *mut c_void,
+) -> c_int {
+    // SAFETY: an out parameter of C.
+    unsafe { put(place, handle() as *mut c_void) };
+    SUCCESS
+}
+
+/// Memory of the device, as `cudaMalloc` gives it.
+#[unsafe(no_mangle)]
+pub extern "C" fn ncclMemAlloc(place: *mut *mut c_void, size: usize) -> c_int {
+    if runtime::cudaMalloc(place, size) == runtime::SUCCESS { SUCCESS } else { CUDA_ERROR }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ncclMemFree(address: *mut c_void) -> c_int {
+    if runtime::cudaFree(address) == runtime::SUCCESS { SUCCESS } else { CUDA_ERROR }
+}
+
+#[unsafe(no_mangle)]
 pub extern "C" fn ncclGetLastError(_communicator: Communicator) -> *const c_char {
     c"".as_ptr()
 }
@@ -108,5 +155,5 @@ macro_rules! moves_nothing {
 moves_nothing! {
     ncclGroupStart ncclGroupEnd ncclGroupSimulateEnd ncclCommAbort ncclCommDestroy ncclCommFinalize
     ncclAllReduce ncclAllGather ncclReduceScatter ncclBroadcast ncclBcast ncclReduce ncclSend ncclRecv ncclAlltoAll
-    ncclCommRegister ncclCommDeregister ncclRedOpCreatePreMulSum ncclRedOpDestroy
+    ncclCommRegister ncclCommDeregister ncclCommWindowDeregister ncclRedOpCreatePreMulSum ncclRedOpDestroy
 }

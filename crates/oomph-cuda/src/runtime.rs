@@ -713,6 +713,30 @@ pub extern "C" fn cudaIpcOpenMemHandle() -> c_int {
     fail(NOT_SUPPORTED)
 }
 
+/// As above.
+#[unsafe(no_mangle)]
+pub extern "C" fn cudaIpcGetEventHandle() -> c_int {
+    fail(NOT_SUPPORTED)
+}
+
+/// As above.
+#[unsafe(no_mangle)]
+pub extern "C" fn cudaIpcOpenEventHandle() -> c_int {
+    fail(NOT_SUPPORTED)
+}
+
+/// Graphs take no memory of their own: PyTorch captures with its own allocator.
+#[unsafe(no_mangle)]
+pub extern "C" fn cudaDeviceGetGraphMemAttribute(
+    _device: c_int,
+    _attribute: c_int,
+    value: *mut u64,
+) -> c_int {
+    // SAFETY: an out parameter of C.
+    unsafe { put(value, 0) };
+    SUCCESS
+}
+
 // ------------------------------------------------------------------------------------ streams, events, graphs
 
 #[unsafe(no_mangle)]
@@ -867,6 +891,11 @@ pub extern "C" fn cudaStreamBeginCapture(stream: Handle, _mode: c_int) -> c_int 
 }
 
 #[unsafe(no_mangle)]
+pub extern "C" fn cudaStreamBeginCaptureToGraph(stream: Handle) -> c_int {
+    cudaStreamBeginCapture(stream, 0)
+}
+
+#[unsafe(no_mangle)]
 pub extern "C" fn cudaStreamEndCapture(stream: Handle, graph: *mut Handle) -> c_int {
     lock(&CAPTURES).remove(&(stream as usize));
     new_handle(graph)
@@ -959,6 +988,78 @@ pub extern "C" fn cudaGraphGetNodes(_graph: Handle, _nodes: *mut Handle, count: 
     // SAFETY: an out parameter of C. One: PyTorch warns of empty graphs.
     unsafe { put(count, 1) };
     SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cudaGraphAddEmptyNode(place: *mut Handle) -> c_int {
+    new_handle(place)
+}
+
+/// `cudaGraphNodeParams`, as far as nodes that hold graphs use it.
+#[repr(C)]
+pub struct NodeParameters {
+    kind: c_int,
+    reserved: [c_int; 3],
+    condition: u64,
+    condition_kind: c_int,
+    count: c_uint,
+    graphs: *const Handle,
+}
+
+/// `cudaGraphNodeTypeConditional`.
+const CONDITIONAL: c_int = 13;
+
+/// CUDA 13's form; PyTorch uses it for conditional nodes only, whose graphs the runtime makes and keeps.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cudaGraphAddNode(
+    place: *mut Handle,
+    _graph: Handle,
+    _dependencies: *const Handle,
+    _edges: *const c_void,
+    _count: usize,
+    parameters: *mut NodeParameters,
+) -> c_int {
+    // SAFETY: null, or the caller's struct.
+    if let Some(parameters) = unsafe { parameters.as_mut() }
+        && parameters.kind == CONDITIONAL
+    {
+        let graphs: Vec<Handle> = (0..parameters.count).map(|_| handle() as Handle).collect();
+        parameters.graphs = graphs.leak().as_ptr();
+    }
+    new_handle(place)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cudaGraphConditionalHandleCreate(place: *mut u64) -> c_int {
+    // SAFETY: an out parameter of C.
+    unsafe { put(place, handle() as u64) };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cudaGraphNodeGetType(_node: Handle, kind: *mut c_int) -> c_int {
+    // SAFETY: an out parameter of C. A kernel.
+    unsafe { put(kind, 0) };
+    SUCCESS
+}
+
+/// Nodes depend on nothing. CUDA 13 has one argument more before the count.
+#[unsafe(no_mangle)]
+pub extern "C" fn cudaGraphNodeGetDependencies(
+    _node: Handle,
+    _dependencies: *mut Handle,
+    third: *mut usize,
+    fourth: *mut usize,
+) -> c_int {
+    let count = if driver::version() >= 13_000 { fourth } else { third };
+    // SAFETY: an out parameter of C.
+    unsafe { put(count, 0) };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cudaUserObjectCreate(place: *mut Handle) -> c_int {
+    new_handle(place)
 }
 
 // ----------------------------------------------------------------------------------------------- kernels
@@ -1101,6 +1202,48 @@ pub extern "C" fn __cudaGetKernel(place: *mut Handle, function: *const c_void) -
     SUCCESS
 }
 
+#[unsafe(no_mangle)]
+pub extern "C" fn cudaLibraryLoadData(place: *mut Handle) -> c_int {
+    new_handle(place)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cudaLibraryLoadFromFile(place: *mut Handle) -> c_int {
+    new_handle(place)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cudaLibraryGetKernel(place: *mut Handle, _library: Handle, _name: *const c_char) -> c_int {
+    new_handle(place)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cudaLibraryGetUnifiedFunction(
+    place: *mut Handle,
+    _library: Handle,
+    _name: *const c_char,
+) -> c_int {
+    new_handle(place)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cudaLibraryGetKernelCount(count: *mut c_uint, _library: Handle) -> c_int {
+    // SAFETY: an out parameter of C.
+    unsafe { put(count, 0) };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cudaLibraryGetGlobal(place: *mut *mut c_void, size: *mut usize, _library: Handle) -> c_int {
+    cudaGetSymbolSize(size, std::ptr::null());
+    cudaGetSymbolAddress(place, std::ptr::null())
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cudaLibraryGetManaged(place: *mut *mut c_void, size: *mut usize, library: Handle) -> c_int {
+    cudaLibraryGetGlobal(place, size, library)
+}
+
 macro_rules! launches {
     ($($name:ident)*) => {$(
         /// A kernel that does nothing.
@@ -1139,7 +1282,8 @@ does_nothing! {
     cudaStreamAttachMemAsync cudaStreamCopyAttributes cudaThreadExchangeStreamCaptureMode
 
     cudaGraphDestroy cudaGraphExecDestroy cudaGraphUpload cudaGraphDebugDotPrint
-    cudaGraphNodeGetDependencies cudaGraphNodeGetDependencies_v2 cudaGraphRetainUserObject
+    cudaGraphRetainUserObject cudaUserObjectRelease cudaLibraryUnload cudaStreamUpdateCaptureDependencies
+    cudaDeviceSetGraphMemAttribute cudaIpcCloseMemHandle
     cudaMemPoolSetAccess cudaMemPoolDestroy
     cudaMemAdvise cudaMemAdvise_v2 cudaMemPrefetchAsync cudaMemPrefetchAsync_v2
     cudaMemcpyToSymbol cudaMemcpyToSymbolAsync cudaMemcpyFromSymbol cudaMemcpyFromSymbolAsync

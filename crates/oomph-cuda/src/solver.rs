@@ -2,8 +2,10 @@
 //!
 //! Sizes are answered with 0 and noted: a result then names the function whose workspace is missing from it.
 
-use crate::{calls, handle, put};
-use std::ffi::{c_int, c_void};
+use crate::{calls, handle, lock, put};
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::Mutex;
 
 const SUCCESS: c_int = 0;
 
@@ -151,6 +153,115 @@ pub extern "C" fn cusparseSpMatGetSize(
     SUCCESS
 }
 
+/// No pivot is zero.
+#[unsafe(no_mangle)]
+pub extern "C" fn cusparseXbsrsv2_zeroPivot(
+    _handle: *mut c_void,
+    _info: *mut c_void,
+    position: *mut c_int,
+) -> c_int {
+    // SAFETY: an out parameter of C.
+    unsafe { put(position, -1) };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cusparseXbsrsm2_zeroPivot(
+    handle: *mut c_void,
+    info: *mut c_void,
+    position: *mut c_int,
+) -> c_int {
+    cusparseXbsrsv2_zeroPivot(handle, info, position)
+}
+
+/// A sum of two sparse matrices has at most as many elements as both.
+#[unsafe(no_mangle)]
+pub extern "C" fn cusparseXcsrgeam2Nnz(
+    _handle: *mut c_void,
+    _rows: c_int,
+    _columns: c_int,
+    _a: *mut c_void,
+    elements_a: c_int,
+    _rows_a: *const c_int,
+    _columns_a: *const c_int,
+    _b: *mut c_void,
+    elements_b: c_int,
+    _rows_b: *const c_int,
+    _columns_b: *const c_int,
+    _c: *mut c_void,
+    _rows_c: *mut c_int,
+    total: *mut c_int,
+) -> c_int {
+    calls::note("cusparseXcsrgeam2Nnz");
+    // SAFETY: an out parameter of C.
+    unsafe { put(total, elements_a.saturating_add(elements_b)) };
+    SUCCESS
+}
+
+/// Structured matrices of cuSPARSELt, by descriptor: bytes of the dense matrix, and of one element.
+static STRUCTURED: Mutex<BTreeMap<usize, (u64, u64)>> = Mutex::new(BTreeMap::new());
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cusparseLtStructuredDescriptorInit(
+    _handle: *const c_void,
+    descriptor: *mut c_void,
+    rows: i64,
+    columns: i64,
+    _lead: i64,
+    _alignment: c_uint,
+    kind: c_int,
+) -> c_int {
+    // cudaDataType: 32-bit floats are 0, halves 2, bfloat16 14; what else is structured has a byte (int8, float8).
+    let element = match kind {
+        0 => 4,
+        2 | 14 => 2,
+        _ => 1,
+    };
+    let elements = u64::try_from(rows.saturating_mul(columns)).unwrap_or(0);
+    lock(&STRUCTURED).insert(descriptor as usize, (elements * element, element));
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cusparseLtMatDescriptorDestroy(descriptor: *const c_void) -> c_int {
+    lock(&STRUCTURED).remove(&(descriptor as usize));
+    SUCCESS
+}
+
+/// Half of the elements, and two bits for each that say where it was.
+#[unsafe(no_mangle)]
+pub extern "C" fn cusparseLtSpMMACompressedSize2(
+    _handle: *const c_void,
+    descriptor: *const c_void,
+    size: *mut usize,
+    buffer: *mut usize,
+) -> c_int {
+    let (bytes, element) = lock(&STRUCTURED).get(&(descriptor as usize)).copied().unwrap_or((0, 1));
+    let sixteenths = if element == 1 { 10 } else { 9 };
+    calls::note("cusparseLtSpMMACompressedSize2");
+    // SAFETY: out parameters of C.
+    unsafe {
+        put(size, (bytes / 16 * sixteenths) as usize);
+        put(buffer, 0);
+    }
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cusparseLtMatmulAlgGetAttribute(
+    _handle: *const c_void,
+    _selection: *const c_void,
+    _attribute: c_int,
+    data: *mut u8,
+    size: usize,
+) -> c_int {
+    if !data.is_null() {
+        // SAFETY: the caller's buffer has `size` bytes.
+        unsafe { data.write_bytes(0, size) };
+    }
+    SUCCESS
+}
+
 #[unsafe(no_mangle)]
 pub extern "C" fn cufftCreate(place: *mut c_int) -> c_int {
     // SAFETY: an out parameter of C.
@@ -171,4 +282,7 @@ macro_rules! computes_nothing {
 computes_nothing! {
     cufftDestroy cufftSetAutoAllocation cufftSetStream cufftSetWorkArea cufftXtExec
     cusolverDnSetStream cusolverDnDestroy cusparseSetStream cusparseDestroy cusparseSetPointerMode
+    cusparseLtInit cusparseLtDestroy cusparseLtDenseDescriptorInit cusparseLtMatmulDescriptorInit
+    cusparseLtMatmulDescSetAttribute cusparseLtMatmulAlgSelectionInit cusparseLtMatmulAlgSetAttribute
+    cusparseLtMatmulPlanInit cusparseLtMatmulPlanDestroy cusparseLtMatmulSearch cusparseLtSpMMACompress2 cusparseLtMatmul
 }

@@ -107,17 +107,23 @@ struct Answer {
 
 /// NVIDIA's libraries that are stood in for. The others (compilers, profilers) work without a device.
 const STOOD_IN_FOR: [&str; 10] = [
-    "libcudart.",
-    "libcublas.",
-    "libcublasLt.",
-    "libcudnn.",
-    "libcufft.",
-    "libcurand.",
-    "libcusparse.",
-    "libcusparseLt.",
-    "libcusolver.",
-    "libnccl.",
+    "libcudart",
+    "libcublas",
+    "libcublasLt",
+    "libcudnn",
+    "libcufft",
+    "libcurand",
+    "libcusparse",
+    "libcusparseLt",
+    "libcusolver",
+    "libnccl",
 ];
+
+/// Whether a library is one of them. Those that came inside a wheel have a hash: `libcusparseLt-f80c68d1.so.0`.
+fn is_stood_in_for(name: &str) -> bool {
+    let own = name.split(['.', '-']).next().unwrap_or_default();
+    STOOD_IN_FOR.contains(&own)
+}
 
 impl Installed {
     /// Finds out, with the interpreter that is named or the one that `python3` or `python` starts.
@@ -182,9 +188,7 @@ impl Installed {
             let path = torch.join("lib").join(file);
             let Ok(needs) = Needs::read(&path) else { continue };
             for name in needs.names {
-                if !STOOD_IN_FOR.iter().any(|start| name.starts_with(start))
-                    || self.libraries.contains_key(&name)
-                {
+                if !is_stood_in_for(&name) || self.libraries.contains_key(&name) {
                     continue;
                 }
                 let mut folders = needs.folders.clone();
@@ -279,5 +283,20 @@ impl Needs {
             }
         }
         Ok(needs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_stood_in_for;
+
+    #[test]
+    fn libraries_are_known_by_their_own_name() {
+        for name in ["libcudart.so.13", "libcusparseLt.so.0", "libcusparseLt-f80c68d1.so.0", "libnccl.so.2"] {
+            assert!(is_stood_in_for(name), "{name}");
+        }
+        for name in ["libcupti.so.13", "libcudnn_graph.so.9", "libnvrtc.so.12", "libcuda.so.1", "libc.so.6"] {
+            assert!(!is_stood_in_for(name), "{name}");
+        }
     }
 }

@@ -51,6 +51,7 @@ class Values(TorchDispatchMode):
         super().__init__()
         self.library, self.reads, self.backward = library, reads, backward
         self.known = {}
+        self.all_true = {}
         self.unknown_read = None
         self.counts_alike = None
         self.generator = torch.Generator()
@@ -71,6 +72,9 @@ class Values(TorchDispatchMode):
         handle(["_coalesce"], self.coalesce)
         handle(["argmax", "argmin", "topk", "sort", "argsort", "max", "min", "multinomial", "kthvalue"], self.choose)
         handle(["isnan", "isinf", "isfinite"], self.healthy)
+        handle(["eq", "ne"], self.compare)
+        handle(["mul", "logical_and", "bitwise_and"], self.both)
+        handle(["all"], self.all_of)
         handle(["_amp_foreach_non_finite_check_and_unscale_"], self.unscale)
         handle(["_amp_update_scale_"], self.update_scale)
         handle(["normal_", "uniform_", "erfinv_"], self.fill_at_random)
@@ -155,7 +159,7 @@ class Values(TorchDispatchMode):
     # -- which bytes are true
 
     def is_known(self, tensor):
-        if tensor.layout is not torch.strided:
+        if tensor.layout is not torch.strided or tensor.is_nested:
             return False
         storage = tensor.untyped_storage()
         return self.known.get(storage.data_ptr()) == storage.nbytes()
@@ -165,12 +169,13 @@ class Values(TorchDispatchMode):
         self.known[storage.data_ptr()] = storage.nbytes()
 
     def unlearn(self, tensor):
-        if tensor.is_cuda and tensor.layout is torch.strided:
+        if tensor.is_cuda and tensor.layout is torch.strided and not tensor.is_nested:
             self.known.pop(tensor.untyped_storage().data_ptr(), None)
+            self.all_true.pop(tensor.untyped_storage().data_ptr(), None)
 
     @staticmethod
     def small(tensor):
-        return tensor.layout is torch.strided and tensor.numel() <= (FLOATS if tensor.is_floating_point() or tensor.is_complex() else INTEGERS)
+        return tensor.layout is torch.strided and not tensor.is_nested and tensor.numel() <= (FLOATS if tensor.is_floating_point() or tensor.is_complex() else INTEGERS)
 
     def computable(self, args, kwargs, out):
         """Whether all that goes in is known, and what comes out is small."""
@@ -278,7 +283,7 @@ class Values(TorchDispatchMode):
                 if isinstance(tensor, Tensor):
                     if tensor.is_cuda:
                         if tensor.layout is torch.strided:
-                            self.known.pop(tensor.data_ptr(), None)
+                            self.unlearn(tensor)
                         elif tensor.layout is torch.sparse_coo:
                             self.carry_indices(args, tensor)
                     elif func in self.copies and tensor.numel() and self.from_device(args):
@@ -496,6 +501,43 @@ class Values(TorchDispatchMode):
             self.learn(out)
         elif out.is_cuda and not self.is_known(out):
             self.forget(func, args, kwargs, out, MAKES)
+        return out
+
+    def compare(self, func, args, kwargs):
+        """isfinite is `x == x` and `|x| != inf`, isnan may be `x != x`: numbers are taken to be sound."""
+        out = self.plain(func, args, kwargs)
+        if len(args) < 2 or not isinstance(out, Tensor) or not out.is_cuda or self.schema(func) is not MAKES:
+            return out
+        same = args[0] is args[1]
+        if not same and (isinstance(args[1], Tensor) or args[1] != float("inf")) or self.is_known(out):
+            return out
+        sound = ("::eq" in func._schema.name) is same
+        if self.small(out):
+            self.alias(out).fill_(sound)
+            self.learn(out)
+        elif sound:
+            self.all_true[out.untyped_storage().data_ptr()] = out.untyped_storage().nbytes()
+        return out
+
+    def is_all_true(self, tensor):
+        if not isinstance(tensor, Tensor) or tensor.dtype is not torch.bool or not tensor.is_cuda or tensor.is_nested:
+            return False
+        storage = tensor.untyped_storage()
+        return self.all_true.get(storage.data_ptr()) == storage.nbytes()
+
+    def both(self, func, args, kwargs):
+        true = len(args) > 1 and self.is_all_true(args[0]) and self.is_all_true(args[1])
+        out = self.plain(func, args, kwargs)
+        if true and isinstance(out, Tensor):
+            self.all_true[out.untyped_storage().data_ptr()] = out.untyped_storage().nbytes()
+        return out
+
+    def all_of(self, func, args, kwargs):
+        true = self.is_all_true(args[0])
+        out = self.plain(func, args, kwargs)
+        if true and self.small(out):
+            self.alias(out).fill_(True)
+            self.learn(out)
         return out
 
     def unscale(self, func, args, kwargs):
