@@ -25,20 +25,6 @@ bert 64 --dtype fp32 --optim adamw --ckpt
 """.strip().split("\n")
 
 
-# What the virtual GPU does not get right yet, as the peak reserved shows.
-WRONG = {
-    "resnet50 8 --dtype fp32 --optim adamw": "reserves 5.3 % more: workspaces of cuDNN's convolutions",
-    "vit 8 --dtype fp32 --optim adamw": "reserves 2.1 % more",
-    "bert 64 --dtype fp32 --optim adamw --ckpt": "reserves 1.6 % less",
-}
-
-
-def rows():
-    for words in ROWS:
-        marks = [pytest.mark.xfail(strict=True, reason=WRONG[words])] if words in WRONG else []
-        yield pytest.param(words, marks=marks)
-
-
 def measured():
     """What the GPU said, by the words that grid.py takes."""
     rows = {}
@@ -56,7 +42,7 @@ def test_every_family_is_held_against_the_gpu():
     assert all(row["torch"] == "2.11.0+cu130" for row in chosen)
 
 
-@pytest.mark.parametrize("words", rows())
+@pytest.mark.parametrize("words", ROWS)
 def test_peaks_equal_what_the_gpu_reported(predict, words):
     row = measured()[words]
     predicted = predict("grid.py", *words.split(), python=PYTHON_2_11)

@@ -611,7 +611,6 @@ answers = {
     }
 
 
-@pytest.mark.xfail(strict=True, reason="isfinite is made of other operations before oomph sees it: programs that check their loss stop")
 def test_what_is_not_known_is_finite(answers):
     """Programs look for infinities and stop: `if not torch.isfinite(loss): raise`."""
     answer, _ = answers("""

@@ -31,12 +31,21 @@ pub fn text() -> String {
 }
 
 fn stubs() -> Vec<(String, u64)> {
-    // SAFETY: the names are C strings; dlsym gives null for what is not there.
+    [c"libcuda.so.1", c"libcublasLt.so.13", c"libcublasLt.so.12"].into_iter().flat_map(stubs_of).collect()
+}
+
+/// The calls of one stub library, by the name it was given.
+fn stubs_of(library: &CStr) -> Vec<(String, u64)> {
+    // SAFETY: the names are C strings; dlopen and dlsym give null for what is not there. Nothing is loaded by this.
     let (count, counters, names) = unsafe {
+        let library = sys::dlopen(library.as_ptr(), sys::RTLD_LAZY | sys::RTLD_NOLOAD);
+        if library.is_null() {
+            return Vec::new();
+        }
         (
-            sys::dlsym(sys::RTLD_DEFAULT, c"oomph_stub_count".as_ptr()) as *const u64,
-            sys::dlsym(sys::RTLD_DEFAULT, c"oomph_stub_counters".as_ptr()) as *const u64,
-            sys::dlsym(sys::RTLD_DEFAULT, c"oomph_stub_names".as_ptr()) as *const c_char,
+            sys::dlsym(library, c"oomph_stub_count".as_ptr()) as *const u64,
+            sys::dlsym(library, c"oomph_stub_counters".as_ptr()) as *const u64,
+            sys::dlsym(library, c"oomph_stub_names".as_ptr()) as *const c_char,
         )
     };
     let mut called = Vec::new();

@@ -92,6 +92,23 @@ impl Card {
         card
     }
 
+    /// How many devices the program may see: `CUDA_VISIBLE_DEVICES`, which it may set itself, names them. There are as
+    /// many as it names.
+    pub fn visible(&self) -> i32 {
+        match std::env::var("CUDA_VISIBLE_DEVICES") {
+            Ok(names) if names.trim().is_empty() || names.trim() == "-1" => 0,
+            Ok(names) => i32::try_from(names.split(',').count()).unwrap_or(1).min(64),
+            Err(_) => self.devices,
+        }
+    }
+
+    /// How many there are for NVML, which does not look at what is visible.
+    pub fn installed(&self) -> i32 {
+        let named = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default();
+        let highest = named.split(',').filter_map(|name| name.trim().parse::<i32>().ok()).max();
+        highest.map_or(self.devices, |highest| self.devices.max(highest.saturating_add(1))).min(64)
+    }
+
     /// Compute capability as one number: 90.
     pub fn capability(&self) -> i32 {
         self.major * 10 + self.minor

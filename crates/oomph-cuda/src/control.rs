@@ -22,6 +22,12 @@ pub extern "C" fn oomph_script_read(value: i64) {
     let _ = memory::READS.try_with(|reads| reads.borrow_mut().scripted.insert(0, value));
 }
 
+/// Whether bytes of device memory can be true here.
+#[unsafe(no_mangle)]
+pub extern "C" fn oomph_has_bytes() -> c_int {
+    c_int::from(memory::has_bytes())
+}
+
 /// How many small reads were answered with zeros since this was asked last.
 #[unsafe(no_mangle)]
 pub extern "C" fn oomph_guessed() -> u64 {

@@ -58,7 +58,7 @@ pub extern "C" fn cuDeviceGetCount(count: *mut c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDeviceGet(place: *mut c_int, ordinal: c_int) -> c_int {
-    if !(0..Card::get().devices).contains(&ordinal) {
+    if !(0..Card::get().visible()).contains(&ordinal) {
         return 101;
     }
     // SAFETY: an out parameter of C.

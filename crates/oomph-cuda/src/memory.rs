@@ -80,6 +80,7 @@ static PEAK: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 /// Once somebody who knows which bytes are true is watching ([`crate::control`]), other bytes read as zero.
 static GUARDED: AtomicBool = AtomicBool::new(false);
 
+static HAS_BYTES: AtomicBool = AtomicBool::new(true);
 /// Small reads that were answered with zeros because nobody knew better.
 static GUESSED: AtomicU64 = AtomicU64::new(0);
 
@@ -116,7 +117,10 @@ impl Space {
                 wanted
             }
         };
-        // Without address space of our own (a tight ulimit), addresses that no user program can have.
+        // Without address space of our own (a tight ulimit), addresses that no user program can have, and no bytes.
+        if at == sys::MAP_FAILED {
+            HAS_BYTES.store(false, Ordering::Relaxed);
+        }
         let start = if at == sys::MAP_FAILED { 0x7800_0000_0000_0000 } else { at as u64 };
         Space::between(start.next_multiple_of(UNIT), start + SPACE, GROWS_FROM)
     }
@@ -275,9 +279,18 @@ fn reserve_charged(device: usize, length: u64, charged: u64, pooled: u64) -> Opt
 fn map(address: u64, length: u64) {
     let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE | sys::MAP_FIXED;
     // SAFETY: the range is part of the address space that `Space::new` took and that `take` gave to nobody else.
-    unsafe {
-        sys::mmap(address as *mut c_void, length as usize, sys::PROT_READ | sys::PROT_WRITE, flags, -1, 0);
+    let at = unsafe {
+        sys::mmap(address as *mut c_void, length as usize, sys::PROT_READ | sys::PROT_WRITE, flags, -1, 0)
+    };
+    if at == sys::MAP_FAILED {
+        HAS_BYTES.store(false, Ordering::Relaxed);
     }
+}
+
+/// Whether bytes can be true at all: without address space, or under strict overcommit, nothing can be written.
+pub fn has_bytes() -> bool {
+    drop(lock(space()));
+    HAS_BYTES.load(Ordering::Relaxed)
 }
 
 /// Frees an allocation or a reservation. False if there is none at the address.
@@ -321,11 +334,12 @@ pub fn device_of(address: u64) -> Option<usize> {
 /// Whether a range lies within one allocation, so that its bytes may be touched.
 fn lies_within(address: u64, length: usize) -> bool {
     let space = lock(space());
-    space
-        .used
-        .range(..=address)
-        .next_back()
-        .is_some_and(|(start, allocation)| address + length as u64 <= start + allocation.size)
+    HAS_BYTES.load(Ordering::Relaxed)
+        && space
+            .used
+            .range(..=address)
+            .next_back()
+            .is_some_and(|(start, allocation)| address + length as u64 <= start + allocation.size)
 }
 
 /// Copies as `cudaMemcpy` would, where the bytes can be true.

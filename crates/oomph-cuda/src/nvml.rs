@@ -17,7 +17,7 @@ fn index(device: Device) -> usize {
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetCount_v2(count: *mut c_uint) -> c_int {
     // SAFETY: an out parameter of C.
-    unsafe { put(count, Card::get().devices as c_uint) };
+    unsafe { put(count, Card::get().installed() as c_uint) };
     SUCCESS
 }
 

@@ -62,7 +62,7 @@ fn new_handle(place: *mut Handle) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn cudaGetDeviceCount(count: *mut c_int) -> c_int {
     // SAFETY: an out parameter of C.
-    unsafe { put(count, Card::get().devices) };
+    unsafe { put(count, Card::get().visible()) };
     SUCCESS
 }
 
@@ -75,7 +75,7 @@ pub extern "C" fn cudaGetDevice(place: *mut c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cudaSetDevice(device: c_int) -> c_int {
-    if !(0..Card::get().devices).contains(&device) {
+    if !(0..Card::get().visible()).contains(&device) {
         return fail(INVALID_DEVICE);
     }
     let _ = DEVICE.try_with(|current| current.set(device));
@@ -85,7 +85,7 @@ pub extern "C" fn cudaSetDevice(device: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cudaInitDevice(device: c_int, _flags: c_uint, _more: c_uint) -> c_int {
-    if (0..Card::get().devices).contains(&device) { SUCCESS } else { fail(INVALID_DEVICE) }
+    if (0..Card::get().visible()).contains(&device) { SUCCESS } else { fail(INVALID_DEVICE) }
 }
 
 /// Offsets of `cudaDeviceProp` that differ between CUDA 12 and 13; those before `multiProcessorCount` are the same.
@@ -649,7 +649,7 @@ const POOLS: usize = 0x6f00;
 /// The device of a pool. Pools that a program makes share their device's.
 fn device_of_pool(pool: Handle) -> usize {
     let index = (pool as usize).wrapping_sub(POOLS);
-    if index < Card::get().devices as usize { index } else { device() }
+    if index < Card::get().visible() as usize { index } else { device() }
 }
 
 #[unsafe(no_mangle)]

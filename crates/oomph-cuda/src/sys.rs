@@ -13,6 +13,7 @@ pub const MAP_FIXED_NOREPLACE: c_int = 0x10_0000;
 pub const MAP_FAILED: *mut c_void = usize::MAX as *mut c_void;
 pub const MADV_DONTNEED: c_int = 4;
 pub const RTLD_LAZY: c_int = 1;
+pub const RTLD_NOLOAD: c_int = 4;
 pub const RTLD_DEFAULT: *mut c_void = std::ptr::null_mut();
 
 unsafe extern "C" {

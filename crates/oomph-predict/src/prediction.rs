@@ -99,7 +99,7 @@ pub enum PredictError {
 }
 
 /// More memory than any card has: to see what a program would take if it could.
-const BOUNDLESS: u64 = 1 << 42;
+const BOUNDLESS: u64 = 1 << 40;
 
 impl Prediction {
     /// Runs a program on a card, and says what happened.
@@ -134,6 +134,11 @@ impl Prediction {
             None => facts.devices.iter().copied().max_by_key(|device| device.peak_driver).unwrap_or_default(),
         };
         let verdict = match facts.status {
+            // A program that catches an out-of-memory and then gives up has not fitted.
+            Status::Finished if device.ooms > 0 && facts.steps == 0 && facts.forwards == 0 => {
+                Verdict::DoesNotFit
+            }
+            Status::Failed if device.ooms > 0 && facts.steps == 0 => Verdict::DoesNotFit,
             Status::Finished | Status::Stopped => Verdict::Fits,
             Status::OutOfMemory => Verdict::DoesNotFit,
             Status::Failed => Verdict::Unknown,
@@ -244,7 +249,7 @@ fn uncertain(facts: &crate::run::Facts, kind: Kind) -> Vec<Uncertain> {
     if facts.devices.iter().any(|device| device.ooms > 0) && facts.status != Status::OutOfMemory {
         let ooms: u64 = facts.devices.iter().map(|device| device.ooms).sum();
         list.push(note(format!(
-            "the program ran out of memory {ooms} times and went on: it adapts to the card"
+            "the program ran out of memory ({ooms}×) and went on: it adapts to the card"
         )));
     }
     if kind == Kind::Notebook {

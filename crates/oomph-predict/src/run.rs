@@ -268,7 +268,7 @@ impl<'a> Runner<'a> {
             world,
         };
         let start = format!(
-            "import sys; sys.path.insert(0, {:?}); from {PACKAGE}.child import main; sys.path.pop(0); main()",
+            "import sys; sys.path.insert(0, {:?}); from {PACKAGE}.child import main; sys.path[:] = [place for place in sys.path[1:] if place]; main()",
             self.stage.folder().join("python").display().to_string(),
         );
         let mut command = Command::new(&self.installed.python);

@@ -134,7 +134,7 @@ pub fn text(named: &NamedPrediction, options: TextOptions) -> String {
     };
     row("in tensors (allocated)", allocated);
     row("taken by PyTorch (reserved)", reserved);
-    if other > 0 {
+    if other > 0 && prediction.verdict == Verdict::Fits {
         row("taken by other libraries", other);
     }
     row("CUDA context", gpu.context);

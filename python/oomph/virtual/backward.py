@@ -22,6 +22,8 @@ MARK = "<autograd>"
 # an empty one, avoids that.
 _LOSES_ERRORS = sys.version_info < (3, 13)
 
+MOST_STACKS = 200_000
+
 _HERE = os.path.dirname(os.path.abspath(__file__))
 # What PyTorch puts between an operation and a mode.
 _AROUND_MODES = ("/torch/_dynamo/eval_frame.py", "/torch/_compile.py", "/torch/utils/_python_dispatch.py")
@@ -70,7 +72,10 @@ class Backward:
             self.reached(node._sequence_nr(), node.name())
         elif self._builds_graph():
             # The node of this operation has just been made, with the number before the next.
-            self.stacks[self._number() - 1] = self._gather(python=True, script=False, cpp=False)
+            # Operations without a node come to the same number; the first has it.
+            number = self._number() - 1
+            if number not in self.stacks:
+                self.stacks[number] = self._gather(python=True, script=False, cpp=False)
 
     def remember_counts(self, counts):
         """How many elements the masks of this operation select: its backward pass will count them again."""
@@ -90,9 +95,17 @@ class Backward:
 
         @functools.wraps(run)
         def engine_run_backward(roots, *args, **kwargs):
-            self.watch(roots, library)
-            with values.off():
-                return run(roots, *args, **kwargs)
+            leaves = self.watch(roots, library)
+            try:
+                with values.off():
+                    return run(roots, *args, **kwargs)
+            finally:
+                for leaf in leaves:
+                    gradient = leaf.variable.grad
+                    if gradient is not None:
+                        values.unlearn(gradient)
+                library.oomph_guessed()
+                self.trim()
 
         torch.autograd._engine_run_backward = engine_run_backward
         from torch.utils import checkpoint
@@ -113,6 +126,7 @@ class Backward:
 
     def watch(self, roots, library):
         """Puts a hook on every node of the graph."""
+        leaves = []
         left = [root.grad_fn if hasattr(root, "grad_fn") else getattr(root, "node", None) for root in roots]
         seen = set()
         loses_errors = _LOSES_ERRORS and not self._anomaly()
@@ -124,6 +138,8 @@ class Backward:
             left.extend(follower for follower, _ in node.next_functions)
             if not node.next_functions:
                 # Gradients arrive there; what hooks it has is DistributedDataParallel's business.
+                if hasattr(node, "variable"):
+                    leaves.append(node)
                 continue
             metadata = node.metadata
             if loses_errors:
@@ -131,6 +147,14 @@ class Backward:
             if "oomph" not in metadata:
                 metadata["oomph"] = True
                 node.register_prehook(self.hook(node._sequence_nr(), node.name(), library))
+        return leaves
+
+    def trim(self):
+        """Graphs that are this old are gone: a long run must not keep a stack of every operation."""
+        if len(self.stacks) > MOST_STACKS:
+            reached = set(self.numbers)
+            newest = sorted(self.stacks)[-MOST_STACKS // 2 :]
+            self.stacks = {number: self.stacks[number] for number in {*newest, *(reached & self.stacks.keys())}}
 
     def hook(self, number, name, library):
         counts = self.counts.get(number)

@@ -4,15 +4,19 @@ Run by ``oomph predict`` as ``python -c ...`` with a description in ``OOMPH_PRED
 notebook), ``target``, ``args``, ``steps``, ``folder`` for what is left behind: ``recording.pickle`` and ``facts.json``.
 """
 
+import atexit
 import contextlib
 import ctypes
 import functools
+import gc
 import importlib.abc
 import importlib.util
+import io
 import json
 import os
 import pickle
 import sys
+import threading
 import time
 import types
 
@@ -62,11 +66,15 @@ class Run:
         self.backward = backward.Backward(torch)
         self.values = values.Values(library, self.reads, self.backward)
         reads.watch(torch, self.values, self.reads)
+        values.avoid_detours()
         library.oomph_guard(1)
         # These insides may change; without them the mode stays on in backward passes.
         with contextlib.suppress(AttributeError):
             self.backward.follow(torch, self.values, library)
-        self.values.__enter__()
+        if library.oomph_has_bytes():
+            self.values.__enter__()
+        else:
+            self.facts["notes"].append("address space is limited here (ulimit -v): no value is known, all are zero")
         from . import ranks
 
         world = self.wish.get("world")
@@ -113,7 +121,8 @@ class Run:
         self.facts["steps"] = max(counts.values())
         wanted = self.wish.get("steps", 0)
         # With several optimizers, those that were seen before get as many steps.
-        if wanted and min(counts.values()) >= wanted:
+        # One that stepped long ago, and not since, does not hold the others up.
+        if wanted and (min(counts.values()) >= wanted or max(counts.values()) >= 4 * wanted):
             self.stop()
 
     def watch_forwards(self, torch):
@@ -139,8 +148,8 @@ class Run:
             frame = frame.f_back
         if frame is None or "site-packages" in frame.f_code.co_filename or self.torch.is_grad_enabled():
             return
-        # Inside another module's forward, or a library's loop (generation), it is a part of something larger.
-        if any(name == "forward" for name in self._callers(frame)):
+        # Inside another module's forward (PyTorch's own containers too), it is a part of something larger.
+        if any(name == "forward" for name in self._callers(sys._getframe(1))):
             return
         self.facts["forwards"] += 1
         if self.facts["forwards"] >= self.wish["steps"] * self.distinct(frame):
@@ -181,9 +190,7 @@ class Run:
         self.stopped += 1
         if self.stopped > 3:
             # Somebody catches even this.
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(0)
+            leave(0)
         raise Stop()
 
     # -- what is left behind
@@ -263,8 +270,6 @@ class AfterImport(importlib.abc.MetaPathFinder):
 
 
 def run_file(path, name="__main__"):
-    import io
-
     main = types.ModuleType("__main__")
     main.__file__ = path
     main.__builtins__ = __builtins__
@@ -361,24 +366,32 @@ def main():
         run.facts["seconds"] = round(time.time() - started, 3)
         run.write()
     finally:
-        give_semaphores_back()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        # No tearing down of CUDA, threads and workers: everything was written.
-        os._exit(code if isinstance(code, int) else 1)
+        leave(code if isinstance(code, int) else 1)
 
 
-def give_semaphores_back():
-    """Python warns of semaphores that are left to it, as those of spawned workers would be. No worker is waited for."""
-    tracker = sys.modules.get("multiprocessing.resource_tracker")
-    if tracker is None or tracker._resource_tracker._pid is None:
-        return
-    import threading
-    from multiprocessing import util
+# A program whose threads never end would not have ended either; what it waits for is not what is asked.
+PATIENCE = 10
 
-    cleaning = threading.Thread(target=util._run_finalizers, args=(0,), daemon=True)
-    cleaning.start()
-    cleaning.join(2)
+
+def leave(code):
+    """Ends the process as Python would, but without taking CUDA down: threads end, files are written, workers go."""
+
+    def finish():
+        with contextlib.suppress(Exception):
+            threading._shutdown()
+        with contextlib.suppress(Exception):
+            atexit._run_exitfuncs()
+
+    last = threading.Thread(target=finish, daemon=True)
+    last.start()
+    last.join(PATIENCE)
+    for thing in gc.get_objects():
+        with contextlib.suppress(Exception):
+            if issubclass(type(thing), io.IOBase) and not thing.closed and thing.writable():
+                thing.flush()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def failed(run, error):

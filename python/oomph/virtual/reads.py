@@ -80,7 +80,6 @@ def _scalar(kind, extra=()):
         "__new__": new,
         "__reduce__": lambda self: (kind, (kind(self),)),
         "__hash__": kind.__hash__,
-        "__slots__": ("reads", "place") if kind is float else (),
     }
     for name in ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__", "__bool__", *extra):
         body[name] = _steers(name, kind)

@@ -11,6 +11,7 @@ choice is drawn at random within its range; where a size depends on it (nonzero)
 
 import contextlib
 import ctypes
+import functools
 import os
 
 import torch
@@ -75,6 +76,9 @@ class Values(TorchDispatchMode):
         handle(["eq", "ne"], self.compare)
         handle(["mul", "logical_and", "bitwise_and"], self.both)
         handle(["all"], self.all_of)
+        handle(["_nested_tensor_from_mask"], self.nest)
+        handle(["_nested_tensor_from_mask_left_aligned"], self.is_left_aligned)
+        handle(["linalg_eig", "linalg_eigvals", "_linalg_eigvals"], self.check_sound)
         handle(["_amp_foreach_non_finite_check_and_unscale_"], self.unscale)
         handle(["_amp_update_scale_"], self.update_scale)
         handle(["normal_", "uniform_", "erfinv_"], self.fill_at_random)
@@ -287,16 +291,22 @@ class Values(TorchDispatchMode):
                         elif tensor.layout is torch.sparse_coo:
                             self.carry_indices(args, tensor)
                     elif func in self.copies and tensor.numel() and self.from_device(args):
-                        self.reads.note(_reads.READ, "values that only a GPU would have computed are copied to the CPU")
+                        self.copied(tensor)
             return out
         if func in self.copies and not args[0].is_cuda and args[1].is_cuda:
-            self.reads.note(_reads.READ, "values that only a GPU would have computed are copied to the CPU")
+            self.copied(args[0])
         for index, name in schema:
             target = args[index] if index < len(args) else kwargs.get(name)
             for tensor in target if isinstance(target, (list, tuple)) else (target,):
                 if isinstance(tensor, Tensor):
                     self.unlearn(tensor)
         return out
+
+    def copied(self, tensor):
+        """Floats on the CPU are mostly logged; a few integers are mostly lengths or choices."""
+        counts = not tensor.is_floating_point() and not tensor.is_complex() and tensor.numel() <= FLOATS
+        what = _reads.SIZE if counts else _reads.READ
+        self.reads.note(what, "values that only a GPU would have computed are copied to the CPU")
 
     def carry_indices(self, args, made):
         """What is made of a sparse tensor without another pattern (a clone, a scaling) has its indices."""
@@ -443,6 +453,29 @@ class Values(TorchDispatchMode):
         # The kernel reads the least and the greatest.
         return self.finish(func, args, kwargs, self.scripted([0, top], func, args, kwargs))
 
+    def lengths(self, mask):
+        """How many elements of each row are selected."""
+        if self.small(mask) and self.is_known(mask):
+            return self.alias(mask).sum(1)
+        self.reads.note(_reads.SIZE, "lengths of a batch: they are not known, all are taken to be full")
+        return torch.full((mask.shape[0],), mask.shape[1])
+
+    def nest(self, func, args, kwargs):
+        """TransformerEncoder's way to skip padding. Its kernel would have read the lengths; it then does this."""
+        padded, mask = args[0], args[1]
+        if not padded.is_cuda:
+            return func(*args, **kwargs)
+        lengths = self.lengths(mask)
+        return torch.ops.aten._nested_from_padded(padded, torch.stack([lengths, torch.full_like(lengths, padded.shape[2])], 1))
+
+    def is_left_aligned(self, func, args, kwargs):
+        padded, mask = args[0], args[1]
+        if not padded.is_cuda:
+            return func(*args, **kwargs)
+        return bool(self.lengths(mask).eq(mask.shape[1]).all()) or (
+            self.is_known(mask) and bool((self.alias(mask).diff(dim=1, prepend=self.alias(mask).new_ones(len(mask), 1)).sum(1) <= 1).all())
+        )
+
     def finish(self, func, args, kwargs, out):
         """As `plain` after its operation."""
         schema = self.schema(func)
@@ -539,6 +572,12 @@ class Values(TorchDispatchMode):
             self.alias(out).fill_(True)
             self.learn(out)
         return out
+
+    def check_sound(self, func, args, kwargs):
+        """First it reads whether all of its input is finite."""
+        if not args[0].is_cuda:
+            return self.plain(func, args, kwargs)
+        return self.finish(func, args, kwargs, self.scripted([1], func, args, kwargs))
 
     def unscale(self, func, args, kwargs):
         """No gradient overflows: what is predicted is the steady state."""
@@ -656,3 +695,15 @@ def _initialising_frame():
             return file
         frame = frame.f_back
     return ""
+
+
+def avoid_detours():
+    """Where a mode is active, some functions take a way that is meant for subclasses. This one then fails on the GPU."""
+    ctc_loss = torch.ctc_loss
+
+    @functools.wraps(ctc_loss)
+    def with_numbers(log_probs, targets, input_lengths, target_lengths, *args, **kwargs):
+        numbers = lambda lengths: lengths.tolist() if isinstance(lengths, Tensor) and lengths.dim() == 1 else lengths
+        return ctc_loss(log_probs, targets, numbers(input_lengths), numbers(target_lengths), *args, **kwargs)
+
+    torch.ctc_loss = with_numbers
