@@ -365,6 +365,12 @@ def main():
     try:
         run.facts["seconds"] = round(time.time() - started, 3)
         run.write()
+    except BaseException:
+        # Leaving would swallow it.
+        import traceback
+
+        traceback.print_exc()
+        code = code or 1
     finally:
         leave(code if isinstance(code, int) else 1)
 
