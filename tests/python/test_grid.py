@@ -49,7 +49,5 @@ def test_peaks_equal_what_the_gpu_reported(predict, words):
     assert predicted.code == 0, predicted.err
     assert predicted.told["steps"] == 3
     allocated, reserved = predicted.peak
-    # cuDNN chooses among algorithms by what it measures: convolutions' workspaces in ResNet-50 differ until that is mended.
-    close = 0.05 if row["model"] == "resnet50" else 0.01
-    assert allocated == pytest.approx(row["peak_allocated"], rel=close if row["model"] == "resnet50" else 0.003)
-    assert reserved == pytest.approx(row["peak_reserved"], rel=close)
+    assert allocated == pytest.approx(row["peak_allocated"], rel=0.003)
+    assert reserved == pytest.approx(row["peak_reserved"], rel=0.01)

@@ -515,7 +515,7 @@ macro_rules! does_nothing {
 }
 
 does_nothing! {
-    cuInit cuCtxSetCurrent cuCtxPushCurrent_v2 cuCtxSynchronize cuCtxDestroy_v2 cuDevicePrimaryCtxRelease_v2
+    cuInit cuLogsRegisterCallback cuLogsUnregisterCallback cuCtxSetCurrent cuCtxPushCurrent_v2 cuCtxSynchronize cuCtxDestroy_v2 cuDevicePrimaryCtxRelease_v2
     cuMemMap cuMemUnmap cuMemSetAccess cuMemsetD32Async cuMemsetD8Async
     cuModuleUnload cuLibraryUnload cuFuncSetAttribute cuFuncSetCacheConfig
     cuTensorMapEncodeTiled

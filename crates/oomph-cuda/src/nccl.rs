@@ -2,8 +2,10 @@
 //!
 //! What NCCL itself takes of the device (buffers for each channel) is not modelled; a result says so.
 
-use crate::{calls, handle, put, runtime};
+use crate::{calls, handle, lock, put, runtime};
+use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_void};
+use std::sync::Mutex;
 
 const SUCCESS: c_int = 0;
 const CUDA_ERROR: c_int = 1;
@@ -18,56 +20,67 @@ pub extern "C" fn ncclGetUniqueId(id: *mut [u8; 128]) -> c_int {
     SUCCESS
 }
 
-fn new_communicator(place: *mut Communicator) -> c_int {
+/// How many ranks a communicator has, and which it is.
+static RANKS: Mutex<BTreeMap<usize, (c_int, c_int)>> = Mutex::new(BTreeMap::new());
+
+fn ranks(communicator: Communicator) -> (c_int, c_int) {
+    lock(&RANKS).get(&(communicator as usize)).copied().unwrap_or((1, 0))
+}
+
+fn new_communicator(place: *mut Communicator, count: c_int, rank: c_int) -> c_int {
     calls::note("ncclCommInitRank");
+    let communicator = handle();
+    lock(&RANKS).insert(communicator, (count, rank));
     // SAFETY: an out parameter of C.
-    unsafe { put(place, handle() as Communicator) };
+    unsafe { put(place, communicator as Communicator) };
     SUCCESS
 }
 
 // The id is a struct by value, on the stack: arguments in registers are not moved by it.
 #[unsafe(no_mangle)]
-pub extern "C" fn ncclCommInitRank(place: *mut Communicator) -> c_int {
-    new_communicator(place)
+pub extern "C" fn ncclCommInitRank(place: *mut Communicator, count: c_int, rank: c_int) -> c_int {
+    new_communicator(place, count, rank)
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn ncclCommInitRankConfig(place: *mut Communicator) -> c_int {
-    new_communicator(place)
+pub extern "C" fn ncclCommInitRankConfig(place: *mut Communicator, count: c_int, rank: c_int) -> c_int {
+    new_communicator(place, count, rank)
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn ncclCommInitRankScalable(place: *mut Communicator) -> c_int {
-    new_communicator(place)
+pub extern "C" fn ncclCommInitRankScalable(place: *mut Communicator, count: c_int, rank: c_int) -> c_int {
+    new_communicator(place, count, rank)
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclCommInitAll(places: *mut Communicator, count: c_int) -> c_int {
     for index in 0..usize::try_from(count).unwrap_or(0) {
         // SAFETY: the caller's array has `count` places.
-        new_communicator(unsafe { places.add(index) });
+        new_communicator(unsafe { places.add(index) }, count, index as c_int);
     }
     SUCCESS
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclCommSplit(
-    _from: Communicator,
+    from: Communicator,
     _color: c_int,
     _key: c_int,
     place: *mut Communicator,
 ) -> c_int {
-    new_communicator(place)
+    let (count, rank) = ranks(from);
+    new_communicator(place, count, rank)
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclCommShrink(
-    _from: Communicator,
+    from: Communicator,
     _ranks: *mut c_int,
     _count: c_int,
     place: *mut Communicator,
 ) -> c_int {
-    new_communicator(place)
+    let (count, rank) = ranks(from);
+    new_communicator(place, count, rank)
 }
 
 #[unsafe(no_mangle)]
@@ -78,16 +91,16 @@ pub extern "C" fn ncclCommGetAsyncError(_communicator: Communicator, place: *mut
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn ncclCommCount(_communicator: Communicator, place: *mut c_int) -> c_int {
+pub extern "C" fn ncclCommCount(communicator: Communicator, place: *mut c_int) -> c_int {
     // SAFETY: an out parameter of C.
-    unsafe { put(place, 1) };
+    unsafe { put(place, ranks(communicator).0) };
     SUCCESS
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn ncclCommUserRank(_communicator: Communicator, place: *mut c_int) -> c_int {
+pub extern "C" fn ncclCommUserRank(communicator: Communicator, place: *mut c_int) -> c_int {
     // SAFETY: an out parameter of C.
-    unsafe { put(place, 0) };
+    unsafe { put(place, ranks(communicator).1) };
     SUCCESS
 }
 
@@ -98,13 +111,14 @@ pub extern "C" fn ncclCommGetUniqueId(_communicator: Communicator, id: *mut [u8;
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclCommGrow(
-    _from: Communicator,
+    from: Communicator,
     _ranks: c_int,
     _id: *const [u8; 128],
     _rank: c_int,
     place: *mut Communicator,
 ) -> c_int {
-    new_communicator(place)
+    let (count, rank) = ranks(from);
+    new_communicator(place, count, rank)
 }
 
 #[unsafe(no_mangle)]

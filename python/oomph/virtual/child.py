@@ -66,7 +66,7 @@ class Run:
         self.backward = backward.Backward(torch)
         self.values = values.Values(library, self.reads, self.backward)
         reads.watch(torch, self.values, self.reads)
-        values.avoid_detours()
+        values.avoid_detours(self.values)
         library.oomph_guard(1)
         # These insides may change; without them the mode stays on in backward passes.
         with contextlib.suppress(AttributeError):
@@ -239,11 +239,28 @@ class Run:
     def write_recording(self):
         snapshot = {"segments": [], "device_traces": []}
         if self.recorded:
+            forgive_unknown_lines()
             snapshot = self.torch.cuda.memory._snapshot()
             self.torch.cuda.memory._record_memory_history(enabled=None)
             self.backward.attribute(snapshot)
         with open(os.path.join(self.wish["folder"], "recording.pickle"), "wb") as file:
             pickle.dump(snapshot, file, protocol=4)
+
+
+def forgive_unknown_lines():
+    """A snapshot asks Inductor for the lines of its code; of some of it PyTorch 2.4 knows none, and says so by an error."""
+    codecache = sys.modules.get("torch._inductor.codecache")
+    asked = getattr(getattr(codecache, "PyCodeCache", None), "stack_frames_for_code", None)
+    if asked is None:
+        return
+
+    def stack_frames_for_code(path, line):
+        try:
+            return asked(path, line)
+        except ValueError:
+            return None
+
+    codecache.PyCodeCache.stack_frames_for_code = staticmethod(stack_frames_for_code)
 
 
 class AfterImport(importlib.abc.MetaPathFinder):

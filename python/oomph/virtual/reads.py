@@ -50,6 +50,21 @@ def calling_line():
     return None
 
 
+# What PyTorch puts between an operation and a mode.
+_DISPATCH = ("/torch/_ops.py", "/torch/_compile.py", "/torch/_dynamo/eval_frame.py", "/torch/utils/_python_dispatch.py")
+
+
+def asked_by(folder):
+    """Whether the innermost frame that is not oomph's own, nor of PyTorch's dispatch, lies in this folder."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(_HERE) and not file.endswith(_DISPATCH):
+            return folder in file
+        frame = frame.f_back
+    return False
+
+
 def _steers(name, kind):
     def method(self, *arguments):
         self.reads.note(BRANCH, f"a value from line {self.place[1]} of {os.path.basename(self.place[0])} decides" if self.place else "a value decides")

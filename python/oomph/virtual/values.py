@@ -78,7 +78,7 @@ class Values(TorchDispatchMode):
         handle(["all"], self.all_of)
         handle(["_nested_tensor_from_mask"], self.nest)
         handle(["_nested_tensor_from_mask_left_aligned"], self.is_left_aligned)
-        handle(["linalg_eig", "linalg_eigvals", "_linalg_eigvals"], self.check_sound)
+        handle(["linalg_eig", "linalg_eigvals", "_linalg_eigvals", "normal"], self.check_sound)
         handle(["_amp_foreach_non_finite_check_and_unscale_"], self.unscale)
         handle(["_amp_update_scale_"], self.update_scale)
         handle(["normal_", "uniform_", "erfinv_"], self.fill_at_random)
@@ -337,8 +337,11 @@ class Values(TorchDispatchMode):
             return func(self.alias(tensor))
         self.unknown_read = _reads.calling_line()
         self.reads.note(_reads.READ, "a value that only a GPU would have computed", self.unknown_read)
+        if isinstance(value, bool):
+            # Distributions ask whether their arguments are valid.
+            return _reads.asked_by("/torch/distributions/")
         # Numbers that programs live with: a loss of 1 has a logarithm, a length of 1 is a length.
-        return type(value)(1) if not isinstance(value, bool) else value
+        return type(value)(1)
 
     def from_python(self, func, args, kwargs):
         """torch.tensor(..., device="cuda") copies where no mode sees it, and then shows the result."""
@@ -415,7 +418,8 @@ class Values(TorchDispatchMode):
         else:
             self.reads.note(_reads.SIZE, "repeat_interleave: how often is not known, once is taken")
             total = repeats.numel()
-        return self.finish(func, args, kwargs, self.scripted([total], func, args, kwargs))
+        # After the total it reads whether none is negative.
+        return self.finish(func, args, kwargs, self.scripted([total, 1], func, args, kwargs))
 
     def unique(self, func, args, kwargs):
         tensor = args[0]
@@ -486,7 +490,9 @@ class Values(TorchDispatchMode):
     # -- what is drawn or assumed
 
     def choose(self, func, args, kwargs):
-        out = func(*args, **kwargs)
+        # multinomial reads whether the probabilities are sound, then whether a row has none (up to PyTorch 2.4).
+        checks = [1, 0] if "multinomial" in func._schema.name else []
+        out = self.scripted(checks, func, args, kwargs)
         tensor = args[0]
         if not isinstance(tensor, Tensor) or not tensor.is_cuda or self.schema(func) is not MAKES:
             return self.finish(func, args, kwargs, out)
@@ -574,10 +580,10 @@ class Values(TorchDispatchMode):
         return out
 
     def check_sound(self, func, args, kwargs):
-        """First it reads whether all of its input is finite."""
-        if not args[0].is_cuda:
+        """First it reads whether all of its input is finite, or not negative (twice)."""
+        if not self.from_device(args):
             return self.plain(func, args, kwargs)
-        return self.finish(func, args, kwargs, self.scripted([1], func, args, kwargs))
+        return self.finish(func, args, kwargs, self.scripted([1, 1] if "normal" in func._schema.name else [1], func, args, kwargs))
 
     def unscale(self, func, args, kwargs):
         """No gradient overflows: what is predicted is the steady state."""
@@ -697,8 +703,8 @@ def _initialising_frame():
     return ""
 
 
-def avoid_detours():
-    """Where a mode is active, some functions take a way that is meant for subclasses. This one then fails on the GPU."""
+def avoid_detours(values):
+    """Where a mode is active, some functions take a way that is meant for subclasses, or none at all."""
     ctc_loss = torch.ctc_loss
 
     @functools.wraps(ctc_loss)
@@ -707,3 +713,13 @@ def avoid_detours():
         return ctc_loss(log_probs, targets, numbers(input_lengths), numbers(target_lengths), *args, **kwargs)
 
     torch.ctc_loss = with_numbers
+    if not hasattr(TorchDispatchMode, "supports_higher_order_operators"):
+        # Older PyTorch wants to be told what each of them does in each mode.
+        call = torch._ops.HigherOrderOperator.__call__
+
+        @functools.wraps(call)
+        def without_the_mode(self, *args, **kwargs):
+            with values.off():
+                return call(self, *args, **kwargs)
+
+        torch._ops.HigherOrderOperator.__call__ = without_the_mode
