@@ -400,8 +400,9 @@ def leave(code):
     """Ends the process as Python would, but without taking CUDA down: threads end, files are written, workers go."""
 
     def finish():
-        with contextlib.suppress(Exception):
-            threading._shutdown()
+        for thread in threading.enumerate():
+            if not thread.daemon and thread is not threading.main_thread():
+                thread.join()
         with contextlib.suppress(Exception):
             atexit._run_exitfuncs()
 
