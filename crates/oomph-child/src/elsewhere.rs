@@ -1,0 +1,27 @@
+//! Where there are no signals: programs are run, and that is all.
+
+use crate::Ended;
+use std::io;
+use std::process::Command;
+use std::time::Duration;
+
+/// Hears of nothing.
+#[derive(Debug)]
+pub struct Listener;
+
+impl Listener {
+    /// For the sake of the other systems.
+    pub fn start() -> io::Result<Listener> {
+        Ok(Listener)
+    }
+
+    /// Nothing.
+    pub fn heard(&mut self) -> Option<i32> {
+        None
+    }
+
+    /// Runs a program to its end.
+    pub fn run(&mut self, command: &mut Command, _patience: Option<Duration>) -> io::Result<Ended> {
+        Ok(Ended { status: command.status()?, signal: None })
+    }
+}
