@@ -7,6 +7,12 @@ fake one. What a program would start as processes, one a GPU, is called here as 
 """
 
 import os
+import time
+
+# PyTorch's watchdog looks this often for collectives that are done; the next collective then lets go of what they held.
+WATCHDOG_SECONDS = 0.1
+# DistributedDataParallel makes its buckets anew after the first step, and holds the same ones from then on.
+STEPS_WITH_NEW_BUCKETS = 3
 
 
 def announce(world):
@@ -75,6 +81,7 @@ def prepare(torch, world, facts):
     # Held here: C++ keeps its own half alive, but not the methods above.
     everyone = Everyone()
     original = distributed.init_process_group
+    uses_nccl, steps_left = False, STEPS_WITH_NEW_BUCKETS
 
     def init_process_group(backend=None, *args, **kwargs):
         if distributed.is_initialized():
@@ -87,9 +94,23 @@ def prepare(torch, world, facts):
             asked = ",".join(f"{device}:{'nccl' if name == 'nccl' else 'fake'}" for device, name in pairs)
         elif asked != "nccl":
             asked = "fake"
+        nonlocal uses_nccl
+        uses_nccl = "nccl" in asked
         keep = {name: kwargs[name] for name in ("timeout", "pg_options", "device_id") if kwargs.get(name) is not None}
         return original(backend=asked, store=everyone, rank=rank, world_size=size, **keep)
 
+    def let_watchdog_see(optimizer, args, kwargs):
+        # A step of a GPU lasts longer than the watchdog's turns, one of the virtual GPU does not. Whether the buckets of the
+        # first step are still held in the second would be chance.
+        nonlocal steps_left
+        if steps_left and uses_nccl:
+            steps_left -= 1
+            torch.cuda.synchronize()
+            time.sleep(2.5 * WATCHDOG_SECONDS)
+
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    register_optimizer_step_post_hook(let_watchdog_see)
     distributed.init_process_group = init_process_group
     distributed.distributed_c10d.init_process_group = init_process_group
     facts["notes"].append(
