@@ -1,10 +1,48 @@
 """oomph: where did my GPU memory go, why did it run out, and will it fit before I pay for the GPU?
 
 The package carries the command ``oomph``; ``python -m oomph`` runs it where the scripts folder is not on the path.
-``oomph.predict`` says what a function takes on a card, without the card.
+``oomph.predict`` says what a function takes on a card, without the card; ``oomph.who`` what holds GPU memory now, ``oomph.free`` lets go of
+what has no name; ``%load_ext oomph`` is for notebooks. Importing changes nothing.
 """
 
-__all__ = ["Prediction", "PredictionError", "find_oomph", "predict"]
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from oomph._find import find_oomph
 from oomph._predict import Prediction, PredictionError, predict
+
+if TYPE_CHECKING:
+    from oomph._free import Freed, free
+    from oomph._who import Holder, Holders, who
+
+__all__ = ["Freed", "Holder", "Holders", "Prediction", "PredictionError", "find_oomph", "free", "predict", "who"]
+
+# Imported when they are first asked for: name -> module.
+_LATER = {"Freed": "oomph._free", "free": "oomph._free", "Holder": "oomph._who", "Holders": "oomph._who", "who": "oomph._who"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        value = globals()[name] = getattr(importlib.import_module(_LATER[name]), name)
+        return value
+    raise AttributeError(f"module 'oomph' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """What ``%load_ext oomph`` calls."""
+    from oomph.notebook import load
+
+    load(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """What ``%unload_ext oomph`` calls."""
+    from oomph.notebook import unload
+
+    unload(shell)

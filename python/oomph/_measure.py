@@ -1,0 +1,105 @@
+"""How much memory this process has now, and how sizes are written.
+
+Only looks: PyTorch is asked if the program has imported it and uses CUDA already, and never made to start it.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+MIB = 1 << 20
+
+
+def text(size: int) -> str:
+    """Bytes with three digits, as all of oomph writes them: 3.96 GiB, 98.4 MiB, 696 MiB."""
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size >= unit:
+            number = size / unit
+            return f"{number:.{0 if number >= 100 else 1 if number >= 10 else 2}f} {name}"
+    return f"{size} B"
+
+
+def signed(size: int) -> str:
+    """A change: +1.02 GiB, -310 MiB, 0 B."""
+    return "0 B" if size == 0 else f"{'+' if size > 0 else '-'}{text(abs(size))}"
+
+
+def percent(part: int, whole: int) -> str:
+    """A share; never 0 % for something, never 100 % for less than all."""
+    if part <= 0 or whole <= 0:
+        return "0 %"
+    share = 100 * part / whole
+    if share < 1:
+        return "<1 %"
+    return ">99 %" if part < whole and share > 99 else f"{share:.0f} %"
+
+
+def torch_on_gpu() -> Any | None:
+    """The module torch, if the program has imported it and CUDA is in use."""
+    torch = sys.modules.get("torch")
+    try:
+        return torch if torch is not None and torch.cuda.is_initialized() else None
+    except Exception:
+        return None  # Half imported, or without CUDA.
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One device: what tensors hold, what PyTorch took for them, what anybody took, and what there is."""
+
+    allocated: int
+    reserved: int
+    used: int
+    total: int
+
+
+def gpus() -> list[Gpu]:
+    """Every device that PyTorch has memory of; empty without CUDA."""
+    torch = torch_on_gpu()
+    if torch is None:
+        return []
+    found = []
+    for device in range(torch.cuda.device_count()):
+        reserved = torch.cuda.memory_reserved(device)
+        # Asking a device that the program does not use would make a context there, which takes memory.
+        if reserved == 0 and device != torch.cuda.current_device():
+            found.append(Gpu(0, 0, 0, torch.cuda.get_device_properties(device).total_memory))
+            continue
+        free, total = torch.cuda.mem_get_info(device)
+        found.append(Gpu(torch.cuda.memory_allocated(device), reserved, total - free, total))
+    return found
+
+
+@dataclass(frozen=True)
+class Ram:
+    """What this process has in RAM of its own, and the most that it had. Pages of files do not count: the machine can drop them."""
+
+    used: int
+    highest: int
+
+
+def ram() -> Ram:
+    """Zeros where the machine has no /proc."""
+    sizes = {}
+    try:
+        with open("/proc/self/status") as file:
+            for line in file:
+                name, _, rest = line.partition(":")
+                if name in ("RssAnon", "RssShmem", "VmHWM", "VmRSS"):
+                    sizes[name] = int(rest.split()[0]) << 10
+    except OSError:
+        return Ram(0, 0)
+    files = sizes.get("VmRSS", 0) - sizes.get("RssAnon", 0) - sizes.get("RssShmem", 0)
+    return Ram(sizes.get("RssAnon", 0) + sizes.get("RssShmem", 0), sizes.get("VmHWM", 0) - max(files, 0))
+
+
+def ram_limit() -> int | None:
+    """What this process may have: the smallest limit of its cgroups, or the machine's RAM; None if nobody says."""
+    try:
+        from oomph import _ram
+
+        return _ram.limit().bytes
+    except Exception:
+        return None

@@ -1,0 +1,93 @@
+"""The CUDA tensors that Python can see, and the memory behind them.
+
+No tensor is made, none of a tensor subclass's own code is run, and nothing is asked of the GPU.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+# PyTorch's allocator hands out blocks in multiples of this.
+_BLOCK = 512
+
+
+class Tensors:
+    """Asks about tensors as PyTorch's own base class answers, whatever subclass they are of."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._base = torch._C.TensorBase if hasattr(torch._C, "TensorBase") else torch._C._TensorBase
+        self.memory: dict[int, int] = {}  # What tensors were found to hold: address -> bytes
+
+    def is_tensor(self, thing: Any) -> bool:
+        return issubclass(type(thing), self._torch.Tensor)
+
+    def is_module(self, thing: Any) -> bool:
+        return issubclass(type(thing), self._torch.nn.Module)
+
+    def is_optimizer(self, thing: Any) -> bool:
+        return issubclass(type(thing), self._torch.optim.Optimizer)
+
+    def address(self, thing: Any) -> int | None:
+        """Where a tensor's memory on the GPU is; None if it is no tensor or has none. Views of one memory have one address."""
+        if not self.is_tensor(thing):
+            return None
+        try:
+            with self._torch._C.DisableTorchFunction():
+                if not self._base.is_cuda.__get__(thing):
+                    return None
+                storage = self._base.untyped_storage(thing)
+                address, size = storage.data_ptr(), storage.nbytes()
+        except Exception:
+            return None  # No memory of its own: fake, functional, freed.
+        if not address or not size:
+            return None
+        self.memory[address] = size
+        return address
+
+    def gradient(self, thing: Any) -> Any | None:
+        """A leaf's gradient, which Python may never have seen before."""
+        try:
+            with self._torch._C.DisableTorchFunction():
+                return self._base.grad.__get__(thing) if self._base.is_leaf.__get__(thing) else None
+        except Exception:
+            return None
+
+    def has_graph(self, thing: Any) -> bool:
+        """Whether a tensor holds the graph that a backward pass would walk, and with it what the forward pass saved."""
+        try:
+            with self._torch._C.DisableTorchFunction():
+                return self._base.grad_fn.__get__(thing) is not None
+        except Exception:
+            return False
+
+    def describe(self, thing: Any) -> str:
+        try:
+            with self._torch._C.DisableTorchFunction():
+                shape, dtype = tuple(self._base.shape.__get__(thing)), self._base.dtype.__get__(thing)
+        except Exception:
+            return type(thing).__name__
+        return f"{'×'.join(map(str, shape)) or 'scalar'} {str(dtype).removeprefix('torch.')}"
+
+    def elements(self, thing: Any) -> int:
+        try:
+            with self._torch._C.DisableTorchFunction():
+                return int(self._base.numel(thing))
+        except Exception:
+            return 0
+
+    def all(self) -> Iterator[Any]:
+        """Every CUDA tensor that Python's collector knows, and their gradients."""
+        for thing in gc.get_objects():
+            if self.address(thing) is not None:
+                yield thing
+                gradient = self.gradient(thing)
+                if gradient is not None and self.address(gradient) is not None:
+                    yield gradient
+
+
+def rounded(size: int) -> int:
+    """The least that a block for ``size`` bytes takes."""
+    return -(-size // _BLOCK) * _BLOCK

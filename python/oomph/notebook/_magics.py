@@ -1,0 +1,82 @@
+"""The magics ``%oomph`` and ``%%oomph``: what can be typed, and which function answers."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from oomph._measure import gpus, ram, ram_limit, text
+from oomph.notebook._recorded import recorded
+from oomph.notebook._show import Explained
+
+_HELP = """What holds memory, and where it went.
+
+    %oomph who       what holds GPU memory now, by variable name
+    %oomph free      let go of what you did not name; say what came back
+    %oomph status    memory now, and what oomph does after a cell
+    %oomph on        after a cell that changed memory, say so (this is the default)
+    %oomph quiet     say nothing after cells, but explain when memory runs out
+    %oomph off       do nothing after cells
+
+    %%oomph          at the top of a cell: record the cell, and explain where its memory went
+
+After a cell that failed, oomph lets go of the variables of the functions that failed, so that they hold no memory; %tb still prints the traceback.
+With %pdb on it leaves them alone.
+"""
+
+
+def register(notebook: Any) -> None:
+    shell = notebook.shell
+
+    def oomph(line: str = "", cell: str | None = None) -> Any:
+        return _run_cell(notebook, cell) if cell is not None else _answer(notebook, line.strip())
+
+    oomph.__doc__ = _HELP
+    shell.register_magic_function(oomph, magic_kind="line_cell", magic_name="oomph")
+
+
+def unregister(shell: Any) -> None:
+    for kind in ("line", "cell"):
+        shell.magics_manager.magics[kind].pop("oomph", None)
+
+
+def _answer(notebook: Any, word: str) -> Any:
+    import oomph
+
+    if word == "who":
+        return oomph.who()
+    if word == "free":
+        return oomph.free()
+    if word in ("on", "quiet", "off"):
+        notebook.mode = word
+    elif word not in ("", "status"):
+        print(f"%oomph {word}: who, free, status, on, quiet or off")
+        return None
+    for device, now in enumerate(gpus()):
+        print(f"GPU {device}: {text(now.allocated)} allocated, {text(now.reserved)} reserved by this program; {text(now.used)} of {text(now.total)} in use")
+    limit = ram_limit()
+    print(f"RAM: {text(ram().used)}{f' of {text(limit)}' if limit else ''}")
+    print(f"oomph is {notebook.mode}")
+    return None
+
+
+def _run_cell(notebook: Any, cell: str) -> Any:
+    """Runs a cell as IPython would, with a recording, and shows its explanation; gives the value of its last line."""
+    shell = notebook.shell
+    source = shell.transform_cell(cell)
+    # Under the name that IPython gives to cells, so that tracebacks and recorded stacks show its lines.
+    name = shell.compile.cache(source, shell.execution_count)
+    body = shell.transform_ast(shell.compile.ast_parse(source, name)).body
+    last = ast.Expression(body.pop().value) if body and isinstance(body[-1], ast.Expr) else None
+    steps = [(exec, shell.compile(ast.Module(body, []), name, "exec"))]
+    if last is not None:
+        steps.append((eval, shell.compile(last, name, "eval")))
+    value = None
+    with recorded(shell.execution_count) as path:
+        explained = Explained(path)
+        notebook.after_the_traceback = explained
+        for run, code in steps:
+            value = run(code, shell.user_ns)
+    notebook.after_the_traceback = None
+    explained.show()
+    return value
