@@ -1,0 +1,193 @@
+//! Tables of imported functions of the libraries that are loaded: where a library's calls to a function go.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+unsafe extern "C" {
+    fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void;
+    fn dl_iterate_phdr(
+        callback: unsafe extern "C" fn(*const Loaded, usize, *mut c_void) -> c_int,
+        data: *mut c_void,
+    ) -> c_int;
+    fn mprotect(address: *mut c_void, length: usize, protection: c_int) -> c_int;
+}
+
+#[repr(C)]
+struct Loaded {
+    base: usize,
+    name: *const c_char,
+    headers: *const Header,
+    count: u16,
+}
+
+#[repr(C)]
+struct Header {
+    kind: u32,
+    flags: u32,
+    offset: u64,
+    address: u64,
+    physical: u64,
+    in_file: u64,
+    in_memory: u64,
+    align: u64,
+}
+
+#[repr(C)]
+struct Dynamic {
+    tag: i64,
+    value: u64,
+}
+
+#[repr(C)]
+struct Relocation {
+    offset: u64,
+    info: u64,
+    addend: i64,
+}
+
+#[repr(C)]
+struct Symbol {
+    name: u32,
+    info: u8,
+    other: u8,
+    section: u16,
+    value: u64,
+    size: u64,
+}
+
+const DYNAMIC: u32 = 2;
+const RELRO: u32 = 0x6474_e552;
+const PAGE: usize = 4096;
+
+/// How the two kinds of entries that hold a function's address are numbered.
+#[cfg(target_arch = "x86_64")]
+const HOLDS_AN_ADDRESS: [u64; 2] = [6, 7];
+#[cfg(target_arch = "aarch64")]
+const HOLDS_AN_ADDRESS: [u64; 2] = [1025, 1026];
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+const HOLDS_AN_ADDRESS: [u64; 2] = [0, 0];
+
+/// The address of a function or a thing by its name, as any library would find it.
+pub fn find(name: &CStr) -> Option<usize> {
+    // SAFETY: a null handle is RTLD_DEFAULT; the name is a string.
+    let found = unsafe { dlsym(std::ptr::null_mut(), name.as_ptr()) };
+    (!found.is_null()).then_some(found as usize)
+}
+
+/// A function that a library calls, and what it is to call instead.
+pub struct Redirect {
+    /// Its name.
+    pub name: &'static CStr,
+    /// What is called from now on.
+    pub to: usize,
+    /// Whether an entry was found.
+    pub done: bool,
+}
+
+struct Wish<'a> {
+    library: &'a [u8],
+    redirects: &'a mut [Redirect],
+    path: Option<std::ffi::CString>,
+}
+
+/// The path of the loaded library whose file name begins so.
+pub fn path_of(library: &str) -> Option<std::ffi::CString> {
+    let mut wish = Wish { library: library.as_bytes(), redirects: &mut [], path: None };
+    // SAFETY: as in `redirect`.
+    unsafe { dl_iterate_phdr(look, (&raw mut wish).cast()) };
+    wish.path
+}
+
+/// Redirects calls of the library whose file name begins so. Whether the library is loaded.
+pub fn redirect(library: &str, redirects: &mut [Redirect]) -> bool {
+    let mut wish = Wish { library: library.as_bytes(), redirects, path: None };
+    // SAFETY: the callback gets the wish back, which lives until this returns.
+    unsafe { dl_iterate_phdr(look, (&raw mut wish).cast()) };
+    wish.path.is_some()
+}
+
+unsafe extern "C" fn look(loaded: *const Loaded, _size: usize, data: *mut c_void) -> c_int {
+    // SAFETY: as `redirect` passed it; the loader's description of a loaded object.
+    let (wish, loaded) = unsafe { (&mut *data.cast::<Wish>(), &*loaded) };
+    if loaded.name.is_null() {
+        return 0;
+    }
+    // SAFETY: a string of the loader's.
+    let path = unsafe { CStr::from_ptr(loaded.name) };
+    let file = path.to_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    if !file.starts_with(wish.library) {
+        return 0;
+    }
+    wish.path = Some(path.to_owned());
+    // SAFETY: the loader says how many there are.
+    let headers = unsafe { std::slice::from_raw_parts(loaded.headers, usize::from(loaded.count)) };
+    let Some(dynamic) = headers.iter().find(|header| header.kind == DYNAMIC) else { return 1 };
+    let sealed = headers.iter().find(|header| header.kind == RELRO).map_or(0..0, |header| {
+        let start = loaded.base + header.address as usize;
+        start..start + header.in_memory as usize
+    });
+    // SAFETY: a loaded object's tables, as the ELF format lays them out; the loader has relocated their addresses.
+    unsafe { patch(loaded.base, (loaded.base + dynamic.address as usize) as *const Dynamic, &sealed, wish) };
+    1
+}
+
+unsafe fn patch(
+    base: usize,
+    mut entry: *const Dynamic,
+    sealed: &std::ops::Range<usize>,
+    wish: &mut Wish<'_>,
+) {
+    let (mut strings, mut symbols) = (0usize, 0usize);
+    let mut tables = [(0usize, 0usize); 2];
+    // SAFETY: the table ends with a tag of 0.
+    unsafe {
+        while (*entry).tag != 0 {
+            let value = (*entry).value as usize;
+            match (*entry).tag {
+                5 => strings = value,
+                6 => symbols = value,
+                23 => tables[0].0 = value,
+                2 => tables[0].1 = value,
+                7 => tables[1].0 = value,
+                8 => tables[1].1 = value,
+                _ => {}
+            }
+            entry = entry.add(1);
+        }
+    }
+    if strings == 0 || symbols == 0 {
+        return;
+    }
+    for (table, bytes) in tables {
+        for index in 0..bytes / size_of::<Relocation>() {
+            // SAFETY: within the table; the symbol it names is in the symbol table, its name among the strings.
+            let (relocation, name) = unsafe {
+                let relocation = &*(table as *const Relocation).add(index);
+                let symbol = &*(symbols as *const Symbol).add((relocation.info >> 32) as usize);
+                (relocation, CStr::from_ptr((strings as *const c_char).add(symbol.name as usize)))
+            };
+            if !HOLDS_AN_ADDRESS.contains(&(relocation.info & 0xffff_ffff)) {
+                continue;
+            }
+            for wanted in wish.redirects.iter_mut().filter(|wanted| wanted.name == name) {
+                let place = base + relocation.offset as usize;
+                // SAFETY: an entry of the table of functions, which this makes writable for a moment if it is sealed.
+                wanted.done |= unsafe { write(place, wanted.to, sealed.contains(&place)) };
+            }
+        }
+    }
+}
+
+unsafe fn write(place: usize, value: usize, sealed: bool) -> bool {
+    let page = place & !(PAGE - 1);
+    // SAFETY: whole pages of a loaded library; readable and writable is what they were when it was loaded.
+    unsafe {
+        if sealed && mprotect(page as *mut c_void, PAGE, 3) != 0 {
+            return false;
+        }
+        (*(place as *const std::sync::atomic::AtomicUsize)).store(value, std::sync::atomic::Ordering::SeqCst);
+        if sealed {
+            mprotect(page as *mut c_void, PAGE, 1);
+        }
+    }
+    true
+}

@@ -1,0 +1,73 @@
+"""Lets go of the frames of an out-of-memory as soon as somebody catches it.
+
+An exception holds the frames that it came through, and they hold their tensors: a handler that wants to try again with
+a smaller batch finds the memory still taken. Once the exception has reached its handler those frames are finished,
+and nobody but a debugger looks into them.
+
+From Python 3.12 on the interpreter says when an exception is handled. Before, a call is left pending in the main thread:
+the interpreter makes it between two instructions, the first time in the handler.
+"""
+
+import ctypes
+import sys
+
+from .frames import release
+
+# Calls that are made before the exception has arrived (exit methods on its way) are left pending again.
+_MOST_TRIES = 100_000
+
+
+class Handlers:
+    """Watches for the handlers of one kind of exception."""
+
+    def __init__(self, kind):
+        self.kind = kind
+        self.tries = 0
+        self.tool = None
+        if sys.version_info >= (3, 12):
+            self.tool = self._take_tool()
+        else:
+            self._pending = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._call)
+
+    def expect(self):
+        """An exception is about to be raised in this thread."""
+        if self.tool is not None:
+            sys.monitoring.set_events(self.tool, sys.monitoring.events.EXCEPTION_HANDLED)
+        elif sys.version_info < (3, 12):
+            self.tries = _MOST_TRIES
+            ctypes.pythonapi.Py_AddPendingCall(self._pending, None)
+
+    def _take_tool(self):
+        monitoring = sys.monitoring
+        for number in (4, 3, 5):
+            if monitoring.get_tool(number) is None:
+                monitoring.use_tool_id(number, "oomph")
+                monitoring.register_callback(number, monitoring.events.EXCEPTION_HANDLED, self._handled)
+                return number
+        return None
+
+    def _handled(self, code, offset, error):
+        if isinstance(error, self.kind):
+            release(error)
+        elif not self._holds(error):
+            # Something else: the exception that was expected has been dealt with.
+            sys.monitoring.set_events(self.tool, 0)
+
+    def _holds(self, error):
+        seen = set()
+        while error is not None and id(error) not in seen:
+            if isinstance(error, self.kind):
+                release(error)
+                return True
+            seen.add(id(error))
+            error = error.__cause__ or error.__context__
+        return False
+
+    def _call(self, _):
+        error = sys.exc_info()[1]
+        if error is not None and self._holds(error):
+            self.tries = 0
+        elif self.tries > 0:
+            self.tries -= 1
+            ctypes.pythonapi.Py_AddPendingCall(self._pending, None)
+        return 0

@@ -1,0 +1,101 @@
+"""The recorder's library, as Python calls it. See the crate ``oomph-record`` for what each function does."""
+
+import array
+import ctypes
+
+PARAMETER, GRADIENT, OPTIMIZER_STATE = 1, 2, 3
+
+_loaded = None
+
+
+def loaded():
+    """The recorder if it has been put under PyTorch in this process, else None."""
+    return _loaded
+
+
+class Native:
+    """The library. Made once a process: it stays where it is."""
+
+    def __init__(self, path):
+        # With the interpreter's lock: the library looks at the frames that are there.
+        library = ctypes.PyDLL(path)
+        library.oomph_record_start.argtypes = [ctypes.c_char_p, ctypes.c_uint64]
+        library.oomph_record_state.argtypes = [ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        library.oomph_record_kinds.argtypes = [ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        library.oomph_record_settings.argtypes = [ctypes.c_char_p]
+        library.oomph_record_step.argtypes = [ctypes.c_char_p, ctypes.c_int]
+        library.oomph_record_oom.argtypes = [ctypes.c_uint32, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint32]
+        library.oomph_record_counts.argtypes = [ctypes.c_void_p]
+        library.oomph_record_peak.argtypes = [ctypes.c_uint32]
+        library.oomph_record_peak.restype = ctypes.c_uint64
+        self.library = library
+        self.knows_lines = False
+
+    def attach(self):
+        """Puts the recorder under PyTorch's allocator. False if there is none that it knows."""
+        global _loaded
+        outcome = self.library.oomph_record_attach()
+        self.knows_lines = outcome == 0
+        if outcome != 1:
+            _loaded = self
+        return outcome != 1
+
+    def start(self, path, most_bytes):
+        error = self.library.oomph_record_start(path.encode(), most_bytes)
+        if error:
+            import os
+
+            raise OSError(error, os.strerror(error), path)
+
+    def state(self, device, segments, at_the_end):
+        """Tells what PyTorch's snapshot says of a device's segments."""
+        numbers = array.array("Q")
+        for segment in segments:
+            flags = (segment.get("segment_type") == "small") + 2 * bool(segment.get("is_expandable"))
+            pool = segment.get("segment_pool_id") or (0, 0)
+            blocks = segment["blocks"]
+            numbers.extend(
+                (segment["address"], segment["total_size"], flags, *pool, segment.get("stream", 0) & (1 << 64) - 1, len(blocks))
+            )
+            for block in blocks:
+                state = {"active_allocated": 1, "inactive": 0}.get(block["state"], 2)
+                numbers.extend((block["size"], block.get("requested_size", block["size"]), state))
+        address, count = numbers.buffer_info()
+        self.library.oomph_record_state(device, address, count, at_the_end)
+
+    def kinds(self, addresses, kind):
+        """``addresses``: by device, where blocks begin."""
+        for device, places in addresses.items():
+            numbers = array.array("Q", places)
+            address, count = numbers.buffer_info()
+            self.library.oomph_record_kinds(device, address, count, kind)
+
+    def settings(self, text):
+        self.library.oomph_record_settings(text.encode())
+
+    def step(self, name, ended):
+        """True if a step has ended that was not the same as one before."""
+        return bool(self.library.oomph_record_step(name, ended))
+
+    def out_of_memory(self, device, asked, free, skip):
+        self.library.oomph_record_oom(device, asked, free, skip)
+
+    def flush(self):
+        self.library.oomph_record_flush()
+
+    def stop(self):
+        """Whether the file is whole."""
+        return self.library.oomph_record_stop() == 0
+
+    def counts(self):
+        """Events, events in repeated steps, repeated steps, whether the file could not be written to its end."""
+        numbers = array.array("Q", [0] * 4)
+        self.library.oomph_record_counts(numbers.buffer_info()[0])
+        return tuple(numbers)
+
+    def mark_peak(self):
+        self.library.oomph_record_mark_peak()
+
+    def peak(self, device):
+        """The most bytes allocated on a device since the mark."""
+        return int(self.library.oomph_record_peak(device))

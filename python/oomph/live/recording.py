@@ -1,0 +1,198 @@
+"""One recording of this process: begins when CUDA does, hears of steps and of out-of-memories, ends with the program.
+
+Steps are told by the optimizers themselves, and so is what a block is: parameters, gradients and optimizer state are the
+tensors that an optimizer has, not a guess.
+"""
+
+import atexit
+import contextlib
+import json
+import os
+import sys
+
+from . import native
+from .handlers import Handlers
+
+# A recording does not fill the disk.
+MOST_BYTES = 2 << 30
+# What blocks are is told for the first steps, then for steps that are new, at most one in so many.
+STEPS_TOLD = 4
+ONE_IN = 16
+
+_attached = None
+
+
+class Recording:
+    """A recording under way, or ended."""
+
+    def __init__(self, path, most_bytes=MOST_BYTES, phase=None, guard=None):
+        self.path = os.path.abspath(os.fspath(path))
+        self.most_bytes = most_bytes
+        self.active = False
+        self.whole = None
+        self.steps = 0
+        self.out_of_memories = 0
+        self.counts = (0, 0, 0, 0)
+        self.tell = True
+        self.since_told = 0
+        self.process = os.getpid()
+        self.recorder = None
+        self.guard = guard
+
+    def begin(self, recorder):
+        """CUDA is there: records from here on, and tells first what is there already."""
+        import torch
+
+        self.recorder = recorder
+        recorder.start(self.path, self.most_bytes)
+        self.active = True
+        snapshot = torch.cuda.memory._snapshot()
+        for device, segments in by_device(snapshot).items():
+            recorder.state(device, segments, at_the_end=False)
+        recorder.settings(json.dumps({"known": True, "settings": snapshot.get("allocator_settings", {})}))
+        recorder.mark_peak()
+        atexit.register(self.stop)
+
+    # -- what happens
+
+    def before_step(self, optimizer, args, kwargs):
+        if not self.active:
+            return
+        if self.tell:
+            self.tell_gradients(optimizer)
+        if self.guard is not None:
+            self.guard.oomph_guard_phase(0)
+        self.recorder.step(self.name_of(optimizer), False)
+
+    def after_step(self, optimizer, args, kwargs):
+        if not self.active:
+            return
+        if self.tell:
+            self.tell_state(optimizer)
+        if self.guard is not None:
+            self.guard.oomph_guard_phase(1)
+        self.steps += 1
+        is_new = self.recorder.step(self.name_of(optimizer), True)
+        self.since_told = 0 if self.tell else self.since_told + 1
+        self.tell = self.steps < STEPS_TOLD or (is_new and self.since_told >= ONE_IN)
+
+    @staticmethod
+    def name_of(optimizer):
+        return f"Optimizer.step#{type(optimizer).__name__}.step".encode()
+
+    def tell_gradients(self, optimizer):
+        parameters, gradients = {}, {}
+        with contextlib.suppress(Exception):
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    note(parameters, parameter)
+                    note(gradients, parameter.grad)
+        self.tell_kinds(parameters, native.PARAMETER)
+        self.tell_kinds(gradients, native.GRADIENT)
+
+    def tell_state(self, optimizer):
+        state = {}
+        with contextlib.suppress(Exception):
+            for of_parameter in optimizer.state.values():
+                for value in of_parameter.values() if isinstance(of_parameter, dict) else ():
+                    note(state, value)
+        self.tell_kinds(state, native.OPTIMIZER_STATE)
+
+    def tell_kinds(self, found, kind):
+        self.recorder.kinds({device: list(places) for device, places in found.items()}, kind)
+        if self.guard is not None:
+            for places in found.values():
+                for address, size in places.items():
+                    self.guard.oomph_guard_kind(address, size, kind)
+
+    def out_of_memory(self, device, asked, total, free):
+        """PyTorch's observer: called before it raises, in the thread that asked."""
+        if self.active and os.getpid() == self.process:
+            self.out_of_memories += 1
+            # Three frames are ours: this one, the one that calls it, and the one that it calls.
+            self.recorder.out_of_memory(device, asked, free, 3)
+
+    def stop(self):
+        """Ends the recording with the final state. Once."""
+        if not self.active or os.getpid() != self.process:
+            return
+        self.active = False
+        atexit.unregister(self.stop)
+        with contextlib.suppress(Exception):
+            import torch
+
+            for device, segments in by_device(torch.cuda.memory._snapshot()).items():
+                self.recorder.state(device, segments, at_the_end=True)
+        self.counts = self.recorder.counts()
+        self.whole = self.recorder.stop()
+
+
+def by_device(snapshot):
+    devices = {}
+    for segment in snapshot["segments"]:
+        devices.setdefault(segment["device"], []).append(segment)
+    return devices
+
+
+def note(found, tensor):
+    """Where a tensor's memory begins, and how long it is, by device."""
+    tensor = getattr(tensor, "_local_tensor", tensor)
+    if tensor is None or not getattr(tensor, "is_cuda", False):
+        return
+    storage = tensor.untyped_storage()
+    found.setdefault(tensor.get_device(), {})[storage.data_ptr()] = storage.nbytes()
+
+
+class Attachment:
+    """What is put into PyTorch once a process, and serves one recording after another."""
+
+    def __init__(self, torch, library, guard=None):
+        self.recorder = native.Native(library)
+        self.current = None
+        self.guard = guard
+        self.handlers = None
+        from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+        register_optimizer_step_pre_hook(self.before_step)
+        register_optimizer_step_post_hook(self.after_step)
+
+    def begin(self, recording):
+        """With CUDA initialised."""
+        import torch
+
+        if not self.recorder.attach():
+            raise RuntimeError(f"this PyTorch ({torch.__version__}) has no CUDA allocator that oomph can record")
+        if self.handlers is None:
+            self.handlers = Handlers(torch.cuda.OutOfMemoryError)
+            # Observers can be added, but not taken off again.
+            torch._C._cuda_attach_out_of_memory_observer(self.out_of_memory)
+        if self.current is not None:
+            self.current.stop()
+        self.current = recording
+        recording.guard = self.guard
+        recording.begin(self.recorder)
+
+    def before_step(self, optimizer, args, kwargs):
+        if self.current is not None:
+            self.current.before_step(optimizer, args, kwargs)
+
+    def after_step(self, optimizer, args, kwargs):
+        if self.current is not None:
+            self.current.after_step(optimizer, args, kwargs)
+
+    def out_of_memory(self, device, asked, total, free):
+        try:
+            if self.current is not None:
+                self.current.out_of_memory(device, asked, total, free)
+            self.handlers.expect()
+        except Exception as error:
+            # Nothing of ours takes the place of PyTorch's error.
+            print(f"oomph: {error}", file=sys.stderr)
+
+
+def attachment(torch, library, guard=None):
+    """The one of this process."""
+    global _attached
+    if _attached is None:
+        _attached = Attachment(torch, library, guard)
+    return _attached
