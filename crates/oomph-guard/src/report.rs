@@ -1,0 +1,74 @@
+//! What happened, as JSON: on demand, and when the process ends.
+
+use crate::GRANULE;
+use crate::guard;
+use crate::overflow::Totals;
+use crate::settings::Settings;
+use std::fmt::Write;
+
+/// The report. Bytes are whole numbers; each device that was used has an entry.
+pub fn json() -> String {
+    let settings = Settings::get();
+    let mut out = String::from("{\"schema_version\":1");
+    let _ = write!(out, ",\"process\":{}", std::process::id());
+    let budget = settings.budget.map_or("null".to_owned(), |budget| budget.to_string());
+    let _ = write!(out, ",\"budget\":{budget},\"overflow\":{},\"devices\":[", settings.overflow);
+    guard::look(|state| {
+        for (device, account) in state.ledger.accounts().iter().enumerate() {
+            let comma = if device > 0 { "," } else { "" };
+            let _ = write!(
+                out,
+                "{comma}{{\"device\":{device},\"used\":{},\"peak\":{},\"context\":{},\"context_from\":\"{}\",\
+                     \"refused\":{},\"refused_largest\":{}",
+                account.used(),
+                account.peak,
+                account.context,
+                account.context_from,
+                account.refused,
+                account.refused_largest,
+            );
+            let overflow = state.overflows.get(&device);
+            let totals = overflow.map(|overflow| overflow.totals()).unwrap_or_default();
+            let now = overflow.map_or(0, |overflow| overflow.on_host()) as u64 * GRANULE;
+            let whole = state.pinned_peak;
+            write_overflow(&mut out, &totals, now, whole, state.lent_peak);
+            out.push('}');
+        }
+    });
+    out.push_str("]}");
+    out
+}
+
+fn write_overflow(out: &mut String, totals: &Totals, now: u64, whole: u64, lent: u64) {
+    let _ = write!(
+        out,
+        ",\"host\":{{\"now\":{now},\"peak\":{},\"seconds\":{:.3},\"moved_out\":{},\"moved_in\":{},\"moves\":{},\
+         \"moving_seconds\":{:.3},\"failures\":{},\"served\":[",
+        totals.host_peak as u64 * GRANULE + whole + lent,
+        totals.on_host.as_secs_f64(),
+        totals.moved_out * GRANULE,
+        totals.moved_in * GRANULE,
+        totals.moves,
+        totals.moving.as_secs_f64(),
+        totals.failures,
+    );
+    for (index, served) in totals.served.iter().enumerate() {
+        let comma = if index > 0 { "," } else { "" };
+        let _ = write!(
+            out,
+            "{comma}{{\"address\":{},\"size\":{},\"seconds\":{:.6},\"moved\":{}}}",
+            served.address, served.size, served.seconds, served.moved
+        );
+    }
+    out.push_str("]}");
+}
+
+/// Writes the report where the settings say, if memory was used at all: programs start others that use none.
+pub fn write() {
+    if let Some(path) = &Settings::get().report
+        && guard::look(|_| ()).is_some()
+    {
+        let path = path.replace("%p", &std::process::id().to_string());
+        let _ = std::fs::write(path, json());
+    }
+}
