@@ -141,8 +141,6 @@ class Run:
         torch.compile = ends_watching(torch.compile)
 
     def after_forward(self, module, args, output):
-        if not self.wish.get("steps"):
-            return
         frame = sys._getframe(1)
         while frame is not None and ("/torch/" in frame.f_code.co_filename or frame.f_code.co_filename.startswith(_HERE)):
             frame = frame.f_back
@@ -152,7 +150,8 @@ class Run:
         if any(name == "forward" for name in self._callers(sys._getframe(1))):
             return
         self.facts["forwards"] += 1
-        if self.facts["forwards"] >= self.wish["steps"] * self.distinct(frame):
+        wanted = self.wish.get("steps", 0)
+        if wanted and self.facts["forwards"] >= wanted * self.distinct(frame):
             self.stop()
 
     @staticmethod
@@ -406,6 +405,7 @@ def leave(code):
         with contextlib.suppress(Exception):
             atexit._run_exitfuncs()
 
+    end_workers()
     last = threading.Thread(target=finish, daemon=True)
     last.start()
     last.join(PATIENCE)
@@ -416,6 +416,24 @@ def leave(code):
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def end_workers():
+    """Python ends daemonic processes too, but waits for each worker of a DataLoader first. Those that a fork server has
+    started would never notice that this process is gone."""
+    process = sys.modules.get("multiprocessing.process")
+    if process is None:
+        return
+    import signal
+
+    # PyTorch would raise an error for each worker that ends like this. Not to be had in other threads than the first.
+    with contextlib.suppress(ValueError):
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    with contextlib.suppress(Exception):
+        for child in process.active_children():
+            # A process that was forked by hand knows of its parent's workers.
+            if child.daemon and child._parent_pid == os.getpid():
+                child.terminate()
 
 
 def failed(run, error):

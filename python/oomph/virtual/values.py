@@ -59,12 +59,15 @@ class Values(TorchDispatchMode):
         self.generator.manual_seed(0x6F6F6D)
         self.schemas = {}
         self.copies = _operations("_to_copy", "copy_")
-        # What these read says whether something went wrong: zero, nothing did.
-        self.check_only = _operations("_linalg_check_errors", "_assert_async", "linalg_cholesky_ex", "linalg_inv_ex")
+        # What these read says whether something went wrong (zero, nothing did), or decides over values only.
+        self.check_only = _operations(
+            "_linalg_check_errors", "_assert_async", "linalg_cholesky_ex", "linalg_inv_ex",
+            "_linalg_svd", "_linalg_eigh", "linalg_lstsq", "histc",
+        )  # fmt: skip
         self.handlers = {}
         handle = lambda names, handler: self.handlers.update(dict.fromkeys(_operations(*names), handler))
         handle(["_local_scalar_dense"], self.read_scalar)
-        handle(["nonzero"], self.count_nonzero)
+        handle(["nonzero", "_to_sparse", "_to_sparse_csr", "_to_sparse_csc"], self.count_nonzero)
         handle(["masked_select"], self.select_masked)
         handle(["index", "_unsafe_index", "index_put_", "index_put", "_index_put_impl_"], self.index_by_mask)
         handle(["repeat_interleave"], self.repeat)
@@ -107,6 +110,7 @@ class Values(TorchDispatchMode):
             yield
         finally:
             modes._push_mode(self)
+            self.library.oomph_guessed()  # not what the next operation reads
 
     @contextlib.contextmanager
     def on(self):
