@@ -1,7 +1,8 @@
 //! The command `oomph`.
 //!
 //! Parses the command line, calls a verb, turns its outcome into an exit code: 0 fine, 1 findings or over a limit,
-//! 2 oomph itself failed. Verbs live in `commands`, one a file; what they show is made by `oomph-report`.
+//! 2 oomph itself failed, 128 and its number for a signal. Verbs live in `commands`, one a file; what they show is made
+//! by `oomph-report`.
 
 mod arguments;
 mod commands;
@@ -24,6 +25,8 @@ pub(crate) enum Outcome {
     Findings,
     /// Something could not be done; it was said on stderr.
     Failed,
+    /// A signal came that asks to end.
+    Interrupted(i32),
 }
 
 fn main() -> ExitCode {
@@ -34,6 +37,7 @@ fn main() -> ExitCode {
         Ok(Outcome::Fine) => ExitCode::SUCCESS,
         Ok(Outcome::Findings) => ExitCode::from(1),
         Ok(Outcome::Failed) => ExitCode::from(2),
+        Ok(Outcome::Interrupted(signal)) => ExitCode::from(oomph_child::code_of(signal)),
         // Whoever reads our output has seen enough: `oomph explain FILE | head` is no failure.
         Err(error) if printer::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {

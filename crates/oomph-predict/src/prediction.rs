@@ -111,7 +111,9 @@ impl Prediction {
         voice: Voice,
     ) -> Result<Prediction, PredictError> {
         let ran = runner.run(program, gpu, world, voice)?;
-        Self::of(program, gpu, world, &ran)
+        let prediction = Self::of(program, gpu, world, &ran)?;
+        runner.go_on()?;
+        Ok(prediction)
     }
 
     fn of(program: &Program, gpu: &Gpu, world: Option<World>, ran: &Ran) -> Result<Prediction, PredictError> {

@@ -2,8 +2,10 @@
 
 use crate::installed::Installed;
 use crate::stage::{Stage, StageError};
+use oomph_child::Listener;
 use oomph_gpus::Gpu;
 use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -20,6 +22,9 @@ const PYTHON: [(&str, &str); 6] = [
     ("values.py", include_str!("../../../python/oomph/virtual/values.py")),
 ];
 const PACKAGE: &str = "_oomph_virtual";
+
+/// How long a program that was asked to end may take for it.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What a program is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -189,6 +194,15 @@ pub enum RunError {
         /// Why.
         error: io::Error,
     },
+    /// oomph was asked to end.
+    #[error("interrupted by signal {signal}")]
+    Interrupted {
+        /// By which signal.
+        signal: i32,
+    },
+    /// Signals cannot be listened to.
+    #[error("signals cannot be heard: {0}")]
+    Signals(io::Error),
     /// It ended without a word.
     #[error("the program ended ({status}) without leaving a recording{}", words(last_words))]
     Died {
@@ -219,6 +233,7 @@ pub enum Voice {
 #[derive(Debug)]
 pub struct Runner<'a> {
     installed: &'a Installed,
+    listener: RefCell<Listener>,
     stage: Stage,
     steps: u32,
     conf: Option<String>,
@@ -235,8 +250,10 @@ struct Wish<'a> {
 }
 
 impl<'a> Runner<'a> {
-    /// Sets the stage. `steps`: how many optimizer steps to run, 0 for all.
+    /// Sets the stage, whose folder goes when this does: from here on signals end programs, and not this process.
+    /// `steps`: how many optimizer steps to run, 0 for all.
     pub fn new(installed: &'a Installed, steps: u32, conf: Option<String>) -> Result<Runner<'a>, RunError> {
+        let listener = RefCell::new(Listener::start().map_err(RunError::Signals)?);
         let stage = Stage::set(installed)?;
         let package = stage.folder().join("python").join(PACKAGE);
         let file = |path: &Path, error| RunError::File { path: path.to_path_buf(), error };
@@ -245,7 +262,7 @@ impl<'a> Runner<'a> {
             let path = package.join(name);
             std::fs::write(&path, text).map_err(|error| file(&path, error))?;
         }
-        Ok(Runner { installed, stage, steps, conf })
+        Ok(Runner { installed, listener, stage, steps, conf })
     }
 
     /// Runs a program on a card.
@@ -257,8 +274,9 @@ impl<'a> Runner<'a> {
         voice: Voice,
     ) -> Result<Ran, RunError> {
         let began = Instant::now();
-        let temporary = |error| RunError::File { path: std::env::temp_dir(), error };
-        let folder = tempfile::Builder::new().prefix("oomph-run-").tempdir().map_err(temporary)?;
+        let inside = self.stage.folder();
+        let temporary = |error| RunError::File { path: inside.to_path_buf(), error };
+        let folder = tempfile::Builder::new().prefix("run-").tempdir_in(inside).map_err(temporary)?;
         let wish = Wish {
             kind: program.kind,
             target: &program.target,
@@ -269,7 +287,7 @@ impl<'a> Runner<'a> {
         };
         let start = format!(
             "import sys; sys.path.insert(0, {:?}); from {PACKAGE}.child import main; sys.path[:] = [place for place in sys.path[1:] if place]; main()",
-            self.stage.folder().join("python").display().to_string(),
+            inside.join("python").display().to_string(),
         );
         let mut command = Command::new(&self.installed.python);
         command
@@ -287,15 +305,16 @@ impl<'a> Runner<'a> {
                 None
             }
             Voice::Kept => {
-                let file = tempfile::tempfile().map_err(temporary)?;
+                let file = tempfile::tempfile_in(inside).map_err(temporary)?;
                 let copy = |file: &File| file.try_clone().map_err(temporary);
                 command.stdin(Stdio::null()).stdout(copy(&file)?).stderr(copy(&file)?);
                 Some(file)
             }
         };
-        let status = command
-            .status()
-            .map_err(|error| RunError::Start { python: self.installed.python.clone(), error })?;
+        let ended = self.listener.borrow_mut().run(&mut command, Some(PATIENCE));
+        self.go_on()?;
+        let status =
+            ended.map_err(|error| RunError::Start { python: self.installed.python.clone(), error })?.status;
         let facts = match std::fs::read(folder.path().join("facts.json")) {
             Ok(bytes) => serde_json::from_slice(&bytes)?,
             Err(_) => {
@@ -306,6 +325,11 @@ impl<'a> Runner<'a> {
             }
         };
         Ok(Ran { facts, time: began.elapsed(), folder })
+    }
+
+    /// Fails if a signal came that asks to end.
+    pub fn go_on(&self) -> Result<(), RunError> {
+        self.listener.borrow_mut().heard().map_or(Ok(()), |signal| Err(RunError::Interrupted { signal }))
     }
 }
 

@@ -46,10 +46,7 @@ impl Stage {
         if LIBRARY.is_empty() {
             return Err(StageError::Platform);
         }
-        let folder = tempfile::Builder::new()
-            .prefix("oomph-")
-            .tempdir()
-            .map_err(|error| StageError::Write { path: std::env::temp_dir(), error })?;
+        let folder = folder()?;
         let library = write(folder.path(), LIBRARY_NAME, LIBRARY)?;
         let ours = stubs::exports(&library)?;
 
@@ -125,6 +122,30 @@ impl Stage {
     }
 }
 
+/// A folder of our own, where libraries are found: some paths cannot be said in LD_PRELOAD.
+pub fn folder() -> Result<tempfile::TempDir, StageError> {
+    let usual = std::env::temp_dir();
+    let places = [usual.clone(), "/tmp".into(), "/var/tmp".into(), "/dev/shm".into()];
+    let can_be_said = places
+        .into_iter()
+        .filter_map(|place| std::path::absolute(place).ok())
+        .filter(|place| can_be_preloaded(place));
+    let mut first = None;
+    for place in can_be_said {
+        match tempfile::Builder::new().prefix("oomph-").tempdir_in(&place) {
+            Ok(folder) => return Ok(folder),
+            Err(error) => first = first.or(Some(StageError::Write { path: place, error })),
+        }
+    }
+    Err(first.unwrap_or_else(|| StageError::Write { path: usual, error: io::ErrorKind::NotFound.into() }))
+}
+
+/// The dynamic loader takes apart what it is told at spaces and colons, and replaces what begins with a dollar.
+fn can_be_preloaded(path: &Path) -> bool {
+    let splits = |character: char| character.is_ascii_whitespace() || [':', ';', '$'].contains(&character);
+    path.to_str().is_some_and(|path| !path.contains(splits))
+}
+
 #[cfg(unix)]
 fn link(to: &str, path: &Path) -> io::Result<()> {
     std::os::unix::fs::symlink(to, path)
@@ -182,7 +203,16 @@ fn needs_a_device(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::needs_a_device;
+    use super::{can_be_preloaded, needs_a_device};
+    use std::path::Path;
+
+    #[test]
+    fn paths_that_the_loader_takes_apart_are_not_used() {
+        for path in ["/tmp/my files", "/tmp/a:b", "/tmp/$ORIGIN", "/tmp/a;b"] {
+            assert!(!can_be_preloaded(Path::new(path)), "{path}");
+        }
+        assert!(can_be_preloaded(Path::new("/tmp/größe_1.0-x")));
+    }
 
     #[test]
     fn what_a_library_says_of_itself_is_left_to_it() {

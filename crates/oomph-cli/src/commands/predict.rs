@@ -105,6 +105,8 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
             printer.hint("does it choose its device by an argument, or stop before it uses one? give it the arguments that make it train on cuda");
             Ok(Outcome::Failed)
         }
+        // Whoever sent it knows why there is no result.
+        Ok(PredictError::Run(RunError::Interrupted { signal })) => Ok(Outcome::Interrupted(signal)),
         Ok(PredictError::Run(error @ RunError::Died { .. })) => {
             printer.error(&format!("{}: {error}", program.typed()));
             printer.hint("if the program runs on a real GPU, this is a defect of the virtual one: report it with the lines above");
