@@ -25,6 +25,8 @@ pub(crate) enum Outcome {
     Findings,
     /// Something could not be done; it was said on stderr.
     Failed,
+    /// As another program ended that was run.
+    Passed(u8),
     /// A signal came that asks to end.
     Interrupted(i32),
 }
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
         Ok(Outcome::Fine) => ExitCode::SUCCESS,
         Ok(Outcome::Findings) => ExitCode::from(1),
         Ok(Outcome::Failed) => ExitCode::from(2),
+        Ok(Outcome::Passed(code)) => ExitCode::from(code),
         Ok(Outcome::Interrupted(signal)) => ExitCode::from(oomph_child::code_of(signal)),
         // Whoever reads our output has seen enough: `oomph explain FILE | head` is no failure.
         Err(error) if printer::is_broken_pipe(&error) => ExitCode::SUCCESS,

@@ -34,6 +34,13 @@ impl Printer {
         self.out.flush()
     }
 
+    /// Says what a program's end means, beside what it printed itself.
+    pub(crate) fn say(&mut self, text: &str) {
+        if !self.quiet {
+            let _ = self.err.write_all(text.as_bytes());
+        }
+    }
+
     /// Says what went wrong.
     pub(crate) fn error(&mut self, message: &str) {
         let _ = writeln!(self.err, "{RED}error{RED:#}: {message}");

@@ -7,6 +7,7 @@ use crate::oom::{Outcome, Reason};
 use crate::rules;
 use crate::sources::Sources;
 use crate::steps::{Steps, Witness, optimizer_steps};
+use crate::timeline::Timeline;
 use crate::waste::Waste;
 use hashbrown::HashMap;
 use oomph_trace::{Action, History, Peaks, Recording, StackId, Warning};
@@ -68,6 +69,8 @@ pub struct DeviceExplanation {
     pub completeness: Completeness,
     /// `PYTORCH_CUDA_ALLOC_CONF`, if the file has settings.
     pub conf: Option<String>,
+    /// Memory over time, if it was asked for and there are events.
+    pub timeline: Option<Timeline>,
 }
 
 /// Bytes of a kind.
@@ -116,6 +119,8 @@ pub struct StepsExplanation {
     pub count: u64,
     /// Whether the last one was cut short.
     pub last_is_partial: bool,
+    /// How many more were the same as one of these, and counted instead of recorded.
+    pub repeated: u64,
     /// How they were found.
     pub witness: Witness,
     /// The allocated peak within each.
@@ -187,6 +192,12 @@ const MOST_FRAMES: usize = 200;
 
 /// Explains a recording.
 pub fn explain(recording: &Recording) -> Explanation {
+    explain_over_time(recording, 0)
+}
+
+/// The same with every device's memory over time, in so many columns. It takes longer: the kind of every block is worked
+/// out, not only of those at the peak.
+pub fn explain_over_time(recording: &Recording, columns: usize) -> Explanation {
     let sources = Sources::of(recording);
     let mut explanation = Explanation {
         format: recording.source.format.name(),
@@ -204,7 +215,7 @@ pub fn explain(recording: &Recording) -> Explanation {
         let annotated = optimizer_steps(recording, device);
         let kinds = Kinds::of(recording, device, &history, &sources, &annotated, &boundaries);
         let context = Context::of(recording, device, &history, &sources, &kinds, steps);
-        explanation.devices.push(describe(&context));
+        explanation.devices.push(describe(&context, columns));
         for rule in rules::ALL {
             for mut finding in (rule.check)(&context) {
                 finding.device = device.ordinal;
@@ -222,7 +233,7 @@ pub fn explain(recording: &Recording) -> Explanation {
     explanation
 }
 
-fn describe(context: &Context) -> DeviceExplanation {
+fn describe(context: &Context, columns: usize) -> DeviceExplanation {
     let (device, history) = (context.device, context.history);
     let peak_moment = history.peak.allocated.moment;
     DeviceExplanation {
@@ -250,6 +261,7 @@ fn describe(context: &Context) -> DeviceExplanation {
         ooms: ooms(context),
         completeness: completeness(context),
         conf: context.recording.settings.known.then(|| context.recording.settings.conf.clone()),
+        timeline: Timeline::of(context, columns),
     }
 }
 
@@ -345,6 +357,7 @@ fn steps(context: &Context) -> Option<StepsExplanation> {
     Some(StepsExplanation {
         count: steps.count() as u64,
         last_is_partial: steps.last_is_partial,
+        repeated: context.recording.repeated.steps,
         witness: steps.witness,
         peaks: (0..steps.count())
             .map(|step| {

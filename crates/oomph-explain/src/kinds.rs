@@ -105,6 +105,8 @@ pub struct Kinds<'a> {
     /// Of the sizes that cuBLAS's workspaces have: the first block of each stack that is never freed, and how many
     /// there are.
     workspace_sized: HashMap<(u64, StackId), (u32, u32)>,
+    /// What a recorder said of blocks, by allocation.
+    told: HashMap<u32, Kind>,
     trains: bool,
 }
 
@@ -152,6 +154,7 @@ impl<'a> Kinds<'a> {
             parameter_sizes: HashSet::new(),
             steps,
             workspace_sized: HashMap::new(),
+            told: told(recording, device, history),
         };
         let all = &history.allocations;
         for index in 0..all.len() {
@@ -233,6 +236,9 @@ impl<'a> Kinds<'a> {
         let column = &self.device.events.category;
         if column.is_empty() {
             return None;
+        }
+        if let Some(kind) = self.told.get(&(index as u32)) {
+            return Some(*kind);
         }
         let row = self.history.allocations.born(index).checked_sub(1)?;
         let at = column.binary_search_by_key(&row, |&(r, _)| r).ok()?;
@@ -361,6 +367,38 @@ fn mentions_an_optimizer(recording: &Recording, sources: &Sources) -> bool {
 }
 
 /// With `context="alloc"` PyTorch writes the allocation's stack on frees too, which says nothing about them.
+/// Kinds that were told of live blocks: by optimizers, which know what is theirs. A later word replaces an earlier one.
+fn told(recording: &Recording, device: &Device, history: &History) -> HashMap<u32, Kind> {
+    let events = &device.events;
+    let says =
+        events.category.iter().filter(|(row, _)| events.action.get(*row as usize) == Some(&Action::Annotate));
+    let says: Vec<(u32, Kind)> =
+        says.filter_map(|(row, id)| Some((*row, Kind::from_category(recording.strings.get(*id))?))).collect();
+    if says.is_empty() {
+        return HashMap::new();
+    }
+    let all = &history.allocations;
+    let wanted: HashSet<u64> = says.iter().map(|(row, _)| events.address[*row as usize]).collect();
+    let mut at: HashMap<u64, Vec<u32>> = HashMap::new();
+    for index in 0..all.len() {
+        if wanted.contains(&all.address(index)) {
+            at.entry(all.address(index)).or_default().push(index as u32);
+        }
+    }
+    let mut kinds = HashMap::new();
+    for (row, kind) in says {
+        let Some(candidates) = at.get(&events.address[row as usize]) else { continue };
+        // In order of birth: the last that was born before.
+        let born = candidates.partition_point(|&index| all.born(index as usize) <= row);
+        if let Some(&index) = born.checked_sub(1).and_then(|last| candidates.get(last))
+            && all.freed(index as usize) > row
+        {
+            kinds.insert(index, kind);
+        }
+    }
+    kinds
+}
+
 fn frees_have_their_own_stack(device: &Device) -> bool {
     let events = &device.events;
     let mut open = HashMap::new();

@@ -17,15 +17,17 @@ mod growth;
 mod kinds;
 mod oom;
 pub mod rules;
+mod segments;
 mod sources;
 mod steps;
+mod timeline;
 mod waste;
 mod what_if;
 
 pub use diff::{Change, DeviceDiff, Diff, diff};
 pub use explanation::{
     Completeness, DeviceExplanation, Explanation, KindBytes, LineBytes, OomExplanation, OomState, StackBytes,
-    StepsExplanation, explain,
+    StepsExplanation, explain, explain_over_time,
 };
 pub use finding::{
     Basis, Finding, Fix, Grade, Place, Saving, Severity, Where, bytes, grouped, harmless, percent, plural,
@@ -33,5 +35,7 @@ pub use finding::{
 };
 pub use kinds::Kind;
 pub use oom::{Outcome, Reason, fatal_out_of_memory};
+pub use segments::SegmentLines;
 pub use steps::Witness;
+pub use timeline::{Column, Timeline};
 pub use waste::Waste;

@@ -313,7 +313,10 @@ unsafe fn find_innermost(thread: usize, frame: usize, minor: u32) -> Option<(usi
             let offset = if minor == 11 { 8 } else { 0 };
             return (holder != 0 && word(holder + offset) == frame).then_some((56, Some(offset)));
         }
-        (0..20).map(|index| index * 8).find(|offset| word(thread + offset) == frame).map(|place| (place, None))
+        (0..20)
+            .map(|index| index * 8)
+            .find(|offset| word(thread + offset) == frame)
+            .map(|place| (place, None))
     }
 }
 

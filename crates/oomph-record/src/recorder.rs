@@ -606,7 +606,11 @@ impl Recorder {
         body.varint(u64::from(device));
         body.varint(segments.len() as u64);
         for segment in segments {
-            let held = here.segments.range(..=segment.address).next_back().map(|(_, held)| (held.stream, held.stack));
+            let held = here
+                .segments
+                .range(..=segment.address)
+                .next_back()
+                .map(|(_, held)| (held.stream, held.stack));
             let (stream, stack) = held.unwrap_or_default();
             for number in [segment.address, segment.size, u64::from(stream)] {
                 body.varint(number);

@@ -115,6 +115,7 @@ fn device(device: &DeviceExplanation) -> Value {
         "steps": device.steps.as_ref().map(|s| json!({
             "count": s.count,
             "last_is_partial": s.last_is_partial,
+            "repeated": s.repeated,
             "found_by": s.witness.key(),
             "allocated_peaks": s.peaks.iter().take(MOST_STEPS).collect::<Vec<_>>(),
             "allocated_at_start": s.starts.iter().take(MOST_STEPS).collect::<Vec<_>>(),

@@ -1,16 +1,19 @@
 //! How it looks: one model, several renderers.
 //!
 //! Every renderer takes what another crate says and gives a string: for a terminal (with ANSI styles, which the caller
-//! strips where they are not wanted), for scripts, and for issues and pull requests. [`text`], [`json`] and [`markdown`]
-//! render what `oomph-explain` says; [`predict`], [`replay`], [`tune`], [`packing`] and [`gpus`] have all three in one file each.
-//! Nothing is computed here, and nothing printed.
+//! strips where they are not wanted), for scripts, for issues and pull requests, and for notebooks. [`text`], [`json`], [`markdown`]
+//! and [`html`] (with a [`picture`]) render what `oomph-explain` says; [`predict`], [`replay`], [`tune`], [`packing`] and [`gpus`] have all three in one file each.
+//! [`run`] is what follows a run. Nothing is computed here, and nothing printed.
 
 pub mod gpus;
+pub mod html;
 pub mod json;
 pub mod markdown;
 pub mod packing;
+pub mod picture;
 pub mod predict;
 pub mod replay;
+pub mod run;
 mod shared;
 pub mod text;
 pub mod tune;

@@ -3,6 +3,7 @@
 use oomph_explain::{DeviceExplanation, Explanation, Finding, Severity, bytes};
 
 /// An explanation with the name of its file.
+#[derive(Clone, Copy)]
 pub struct Named<'a> {
     /// As the user gave it.
     pub name: &'a str,

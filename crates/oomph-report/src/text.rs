@@ -201,9 +201,13 @@ pub(crate) fn device(out: &mut String, device: &DeviceExplanation, options: Text
     {
         let _ = writeln!(
             out,
-            "{}  {}{}: allocated peak {} in the first, {} in the last, {} at most",
+            "{}  {}{}{}: allocated peak {} in the first, {} in the last, {} at most",
             paint(BOLD, "Steps"),
             steps.count,
+            match steps.repeated {
+                0 => String::new(),
+                more => format!(" and {} more that were the same", grouped(more)),
+            },
             if steps.last_is_partial { ", the last cut short" } else { "" },
             bytes(*first),
             bytes(*last),

@@ -66,6 +66,6 @@ pub use history::{Allocations, History, Moment, NEVER, Peak, Peaks, Reserved, To
 pub use intern::{Frame, FrameId, NO_STACK, StackId, Stacks, StringId, Strings};
 pub use read::{ReadError, read, read_bytes, read_path};
 pub use recording::{
-    Action, Annotation, Block, BlockState, DEFAULT_POOL, Device, Events, Format, PoolId, Recording, Segment,
-    SettingValue, Settings, Source, Stage, Warning,
+    Action, Annotation, Block, BlockState, DEFAULT_POOL, Device, Events, Format, PoolId, Recording, Repeated,
+    Segment, SettingValue, Settings, Source, Stage, Warning,
 };

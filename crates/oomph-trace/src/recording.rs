@@ -20,8 +20,20 @@ pub struct Recording {
     pub annotations: Vec<Annotation>,
     /// Devices that have events or segments, by ordinal.
     pub devices: Vec<Device>,
+    /// What a recorder saw but counted instead of writing.
+    pub repeated: Repeated,
     /// What could not be read, and what was passed over.
     pub warnings: Vec<Warning>,
+}
+
+/// Steps that were the same as one that is in the recording, event by event and address by address: they left memory as they
+/// found it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Repeated {
+    /// How many.
+    pub steps: u64,
+    /// Their events.
+    pub events: u64,
 }
 
 /// Where a recording came from.

@@ -1,10 +1,9 @@
 //! `oomph explain`: where the memory went, why it ran out, what to do.
 
-use crate::arguments::Format;
 use crate::printer::{Printer, width};
 use crate::{Outcome, files};
-use clap::Args;
-use oomph_report::{Named, TextOptions, json, markdown, text};
+use clap::{Args, ValueEnum};
+use oomph_report::{Named, TextOptions, html, json, markdown, picture, text};
 use std::path::PathBuf;
 
 /// Say where the memory went, why it ran out, and what to do
@@ -33,13 +32,28 @@ pub(crate) struct Arguments {
     pub(crate) stacks: bool,
 }
 
+/// As other verbs have it, and with a picture.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people
+    Text,
+    /// For scripts; keys are documented and stable
+    Json,
+    /// For issues and pull requests
+    Markdown,
+    /// For notebooks and web pages: a fragment with a picture of memory over time, without scripts
+    Html,
+}
+
 pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> {
+    let columns = if arguments.format == Format::Html { picture::COLUMNS } else { 0 };
     let mut explanations = Vec::new();
     let mut failed = false;
     for path in &arguments.files {
         match files::read(path, printer) {
             Ok(recording) => {
-                explanations.push((path.display().to_string(), oomph_explain::explain(&recording)));
+                let explanation = oomph_explain::explain_over_time(&recording, columns);
+                explanations.push((path.display().to_string(), explanation));
                 if arguments.files.len() == 1 {
                     // The process is about to end: giving a hundred MB back first takes time.
                     std::mem::forget(recording);
@@ -62,6 +76,7 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         Format::Text => text::explanation(&named, options),
         Format::Json => json::explanation(&named),
         Format::Markdown => markdown::explanation(&named, arguments.lines),
+        Format::Html => html::explanation(&named, arguments.lines),
     })?;
     Ok(if failed {
         Outcome::Failed

@@ -27,6 +27,7 @@ macro_rules! verbs {
 }
 
 verbs! {
+    Run in run,
     Predict in predict,
     Explain in explain,
     Diff in diff,

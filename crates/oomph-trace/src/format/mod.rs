@@ -21,6 +21,7 @@
 //! | 7 settings | JSON |
 //! | 8 annotations | count, then device, time (zigzag difference), name, stage each |
 //! | 9 end | nothing: the recording is complete |
+//! | 10 repeats | steps, events: so many steps so far were the same as one that is written, and were not written; a later one replaces it |
 //!
 //! Rows of an events chunk are numbered from 0 within the chunk. Chunks of a kind that a reader does not
 //! know are skipped; a higher version is refused. Tables (1–3) come before the chunks that use them.
@@ -53,10 +54,11 @@ enum Kind {
     Settings = 7,
     Annotations = 8,
     End = 9,
+    Repeats = 10,
 }
 
 impl Kind {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Strings,
         Self::Frames,
         Self::Stacks,
@@ -66,6 +68,7 @@ impl Kind {
         Self::Settings,
         Self::Annotations,
         Self::End,
+        Self::Repeats,
     ];
 
     fn from_number(number: u8) -> Option<Self> {

@@ -4,8 +4,8 @@ use super::bytes::In;
 use super::{FormatError, Kind, LARGEST_CHUNK, MAGIC, VERSION};
 use crate::intern::{Frame, FrameId};
 use crate::recording::{
-    Action, Annotation, Block, BlockState, Device, Format, MOST_DEVICES, Recording, Segment, SettingValue,
-    Source, Stage, Warning,
+    Action, Annotation, Block, BlockState, Device, Format, MOST_DEVICES, Recording, Repeated, Segment,
+    SettingValue, Source, Stage, Warning,
 };
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -94,6 +94,7 @@ impl Reading {
             Kind::State => self.state(input),
             Kind::Settings => self.settings(input.0),
             Kind::Annotations => self.annotations(input),
+            Kind::Repeats => self.repeats(input),
             Kind::End => Ok(()),
         }
     }
@@ -261,6 +262,11 @@ impl Reading {
             };
             self.recording.annotations.push(Annotation { device, time, name, stage });
         }
+        Ok(())
+    }
+
+    fn repeats(&mut self, mut input: In) -> Result<(), FormatError> {
+        self.recording.repeated = Repeated { steps: input.varint()?, events: input.varint()? };
         Ok(())
     }
 

@@ -60,6 +60,12 @@ impl<W: Write> Writer<W> {
     pub fn finish(mut self, recording: &Recording) -> Result<W, FormatError> {
         self.append(recording)?;
         self.chunk(Kind::Settings, &Out(settings_json(recording)))?;
+        if recording.repeated.steps > 0 {
+            let mut out = Out::default();
+            out.varint(recording.repeated.steps);
+            out.varint(recording.repeated.events);
+            self.chunk(Kind::Repeats, &out)?;
+        }
         for device in &recording.devices {
             self.describe(device)?;
             if device.has_final_state {

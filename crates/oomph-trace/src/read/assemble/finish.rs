@@ -3,8 +3,8 @@
 use super::{Assembler, DictState, ListState, RawSegment, Rows, Skipped, Value, View, is_telling, known};
 use crate::read::ReadError;
 use crate::recording::{
-    Annotation, Device, Events, Format, MOST_DEVICES, Recording, SettingValue, Settings, Source, Stage,
-    Warning,
+    Annotation, Device, Events, Format, MOST_DEVICES, Recording, Repeated, SettingValue, Settings, Source,
+    Stage, Warning,
 };
 use std::collections::BTreeMap;
 
@@ -307,6 +307,7 @@ impl Assembler {
             settings: top.settings,
             annotations: top.annotations,
             devices: devices.into_values().collect(),
+            repeated: Repeated::default(),
             warnings: Vec::new(),
         };
         recording.warn_skipped(&self.skipped, top.has_host);

@@ -1,0 +1,237 @@
+//! Starts a program and waits for it.
+
+use crate::guard::{Guard, Limits, Report};
+use crate::stage::{Left, Stage, Wish};
+use oomph_child::{Ended, Listener};
+use oomph_gpus::Gpu;
+use oomph_predict::installed::{Installed, InstalledError};
+use oomph_predict::stage::StageError;
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A program to be run.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// The interpreter, for scripts and modules.
+    pub python: Option<PathBuf>,
+    /// What to run, and its arguments.
+    pub words: Vec<String>,
+    /// Whether the first word is a module, as `python -m` takes it.
+    pub module: bool,
+    /// Where the recording goes; none is made without.
+    pub output: Option<PathBuf>,
+    /// How large a recording may become.
+    pub most_bytes: u64,
+    /// What the program may have.
+    pub limits: Limits,
+    /// A virtual card instead of the machine's.
+    pub gpu: Option<Gpu>,
+}
+
+/// How it went.
+#[derive(Debug)]
+pub struct Ran {
+    /// The program's own end.
+    pub ended: Ended,
+    /// What its processes left.
+    pub left: Vec<Left>,
+    /// What the guard of each process said.
+    pub reports: Vec<Report>,
+}
+
+/// Why nothing was started.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// Not Linux on x86-64.
+    #[error("oomph run needs Linux on x86-64")]
+    Platform,
+    /// No such file, and no such command.
+    #[error("{0}: there is no such file, and no such command")]
+    NoProgram(String),
+    /// A notebook is run by its own kernel.
+    #[error("{0} is a notebook, which its own kernel runs")]
+    Notebook(String),
+    /// No Python was found.
+    #[error("no Python found: neither python3 nor python is on the path")]
+    NoPython,
+    /// A budget without a driver.
+    #[error("there is no NVIDIA driver here (libcuda.so.1): nothing that a budget could be held under")]
+    NoDriver,
+    /// The folder cannot be written.
+    #[error("{}: {error}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// It cannot be started.
+    #[error("{program}: {error}")]
+    Start {
+        /// What was to be started.
+        program: String,
+        /// Why.
+        error: io::Error,
+    },
+    /// No virtual card can be made here.
+    #[error(transparent)]
+    Installed(#[from] InstalledError),
+    /// The virtual card cannot be made.
+    #[error(transparent)]
+    Virtual(#[from] StageError),
+    /// What the program is told cannot be written down.
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+}
+
+impl LaunchError {
+    /// What to do about it.
+    pub fn hint(&self) -> Option<&str> {
+        match self {
+            Self::NoProgram(_) => Some(
+                "oomph run train.py --lr 1e-3, oomph run -m package.train, or oomph run torchrun train.py",
+            ),
+            Self::Notebook(_) => {
+                Some("put %load_ext oomph into its first cell; %%oomph at the top of a cell records it")
+            }
+            Self::NoDriver => Some(
+                "without a GPU: oomph run --gpu t4 runs on a virtual card, and oomph predict says whether it fits",
+            ),
+            Self::NoPython => Some("name it with --python"),
+            Self::Installed(error) => Some(error.hint()),
+            _ => None,
+        }
+    }
+}
+
+impl Launch {
+    /// Runs it to its end.
+    pub fn run(&self) -> Result<Ran, LaunchError> {
+        let mut command = self.command()?;
+        let stage = Stage::set()?;
+        let wish = Wish {
+            library: &stage.library,
+            folder: stage.folder(),
+            output: self.output.as_deref(),
+            most_bytes: self.most_bytes,
+        };
+        command.env("OOMPH_RUN", serde_json::to_string(&wish)?);
+        command.env("PYTHONPATH", before("PYTHONPATH", &stage.python()));
+        let mut preload: Vec<PathBuf> = Vec::new();
+        let virtual_card = match &self.gpu {
+            None => None,
+            Some(gpu) => {
+                let installed = Installed::find(self.python.as_deref())?;
+                let card = oomph_predict::stage::Stage::set(&installed)?;
+                for (name, value) in card.environment(gpu, 1) {
+                    if name == "LD_PRELOAD" {
+                        preload.extend(std::env::split_paths(&value));
+                    } else {
+                        command.env(name, value);
+                    }
+                }
+                command.env_remove("CUDA_VISIBLE_DEVICES");
+                Some(card)
+            }
+        };
+        let guard = match self.limits {
+            Limits { budget: None, overflow: 0 } => None,
+            limits => {
+                let over = virtual_card.as_ref().map(|card| card.folder().join("liboomph_cuda.so"));
+                Some(Guard::set(stage.folder(), limits, over.as_deref())?)
+            }
+        };
+        if let Some(guard) = &guard {
+            preload.splice(0..0, guard.preload.iter().cloned());
+            command.env("OOMPH_GUARD", &guard.description);
+        }
+        if !preload.is_empty() {
+            command.env("LD_PRELOAD", joined(&preload));
+        }
+        let start =
+            |error| LaunchError::Start { program: self.words.first().cloned().unwrap_or_default(), error };
+        // A program that saves its work when it is asked to end gets all the time it takes.
+        let ended =
+            Listener::start().and_then(|mut listener| listener.run(&mut command, None)).map_err(start)?;
+        let reports = guard.map(|guard| guard.reports()).unwrap_or_default();
+        Ok(Ran { ended, left: stage.collect(), reports })
+    }
+
+    fn command(&self) -> Result<Command, LaunchError> {
+        let Some((first, rest)) = self.words.split_first() else {
+            return Err(LaunchError::NoProgram(String::new()));
+        };
+        if self.module {
+            let mut command = Command::new(self.interpreter()?);
+            command.arg("-m").arg(first).args(rest);
+            return Ok(command);
+        }
+        let path = Path::new(first);
+        if first.ends_with(".ipynb") {
+            return Err(LaunchError::Notebook(first.clone()));
+        }
+        // As a shell would: a name without a folder is a command's, unless it is a script that lies here.
+        if path.is_file() && (first.ends_with(".py") || first.contains('/') && !is_executable(path))
+            || path.is_dir() && path.join("__main__.py").is_file()
+        {
+            let mut command = Command::new(self.interpreter()?);
+            command.arg(first).args(rest);
+            return Ok(command);
+        }
+        if first.contains('/') && path.is_file() || on_path(first).is_some() {
+            let mut command = Command::new(first);
+            command.args(rest);
+            return Ok(command);
+        }
+        if path.is_file() {
+            let mut command = Command::new(self.interpreter()?);
+            command.arg(first).args(rest);
+            return Ok(command);
+        }
+        Err(LaunchError::NoProgram(first.clone()))
+    }
+
+    fn interpreter(&self) -> Result<PathBuf, LaunchError> {
+        if let Some(python) = &self.python {
+            return Ok(python.clone());
+        }
+        let names = if std::env::var_os("VIRTUAL_ENV").is_some() {
+            ["python", "python3"]
+        } else {
+            ["python3", "python"]
+        };
+        names.into_iter().find_map(on_path).ok_or(LaunchError::NoPython)
+    }
+}
+
+fn on_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .map(|folder| folder.join(name))
+        .find(|path| path.is_file() && is_executable(path))
+}
+
+#[cfg(unix)]
+fn is_executable(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    path.metadata().is_ok_and(|metadata| metadata.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(not(unix))]
+fn is_executable(_path: &Path) -> bool {
+    true
+}
+
+fn joined(paths: &[PathBuf]) -> OsString {
+    std::env::join_paths(paths.iter().filter(|path| !path.as_os_str().is_empty())).unwrap_or_default()
+}
+
+/// A variable that lists folders, with this one first.
+fn before(variable: &str, folder: &Path) -> OsString {
+    let told = std::env::var_os(variable).unwrap_or_default();
+    let mut folders = vec![folder.to_path_buf()];
+    folders.extend(std::env::split_paths(&told).filter(|folder| !folder.as_os_str().is_empty()));
+    joined(&folders)
+}

@@ -1,0 +1,73 @@
+//! The libraries that the command carries, as files.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// `oomph-record`, built by the build script.
+pub(crate) const RECORD: Library = Library {
+    name: "liboomph_record.so",
+    bytes: include_bytes!(concat!(env!("OUT_DIR"), "/liboomph_record.so")),
+};
+/// `oomph-guard`, built by the build script.
+pub(crate) const GUARD: Library = Library {
+    name: "liboomph_guard.so",
+    bytes: include_bytes!(concat!(env!("OUT_DIR"), "/liboomph_guard.so")),
+};
+
+/// A library.
+#[derive(Clone, Copy)]
+pub(crate) struct Library {
+    pub(crate) name: &'static str,
+    pub(crate) bytes: &'static [u8],
+}
+
+impl Library {
+    /// Whether it exists for this machine.
+    pub(crate) fn exists(self) -> bool {
+        !self.bytes.is_empty()
+    }
+
+    /// Writes it into a folder.
+    pub(crate) fn write(self, folder: &Path) -> io::Result<PathBuf> {
+        let path = folder.join(self.name);
+        std::fs::write(&path, self.bytes)?;
+        Ok(path)
+    }
+}
+
+/// The recorder's library as a file that stays, for processes that oomph did not start: in the user's cache, by its content.
+pub fn recorder() -> io::Result<PathBuf> {
+    if !RECORD.exists() {
+        return Err(io::Error::new(io::ErrorKind::Unsupported, "recording needs Linux on x86-64"));
+    }
+    let mut hasher = DefaultHasher::new();
+    RECORD.bytes.hash(&mut hasher);
+    let version = format!("{}-{:016x}", env!("CARGO_PKG_VERSION"), hasher.finish());
+    let cache = std::env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .filter(|path| path.is_absolute())
+        .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache")));
+    let folders = cache.into_iter().chain([std::env::temp_dir()]);
+    let mut last = io::Error::from(io::ErrorKind::NotFound);
+    for folder in folders {
+        match keep(&folder.join("oomph").join(&version)) {
+            Ok(path) => return Ok(path),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// Whole or not at all, whoever else writes it at the same time.
+fn keep(folder: &Path) -> io::Result<PathBuf> {
+    let path = folder.join(RECORD.name);
+    if std::fs::read(&path).is_ok_and(|bytes| bytes == RECORD.bytes) {
+        return Ok(path);
+    }
+    std::fs::create_dir_all(folder)?;
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    file.write_all(RECORD.bytes)?;
+    file.persist(&path)?;
+    Ok(path)
+}

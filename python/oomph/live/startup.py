@@ -1,0 +1,86 @@
+"""Begins a recording in a process of a program that ``oomph run`` has started, as soon as it uses CUDA.
+
+``OOMPH_RUN`` (JSON) says where the library is, where the recording goes, and in which folder to leave word of it.
+"""
+
+import json
+import os
+import sys
+
+from . import frames, handlers, native, recording  # noqa: F401  all of it now: later the folder is not on the path
+from .imports import AfterImport
+
+
+def wait():
+    """Waits for PyTorch."""
+    told = os.environ.get("OOMPH_RUN")
+    if told:
+        startup = Startup(json.loads(told))
+        sys.meta_path.insert(0, AfterImport("torch", startup.torch_is_here))
+
+
+class Startup:
+    """The beginning of one process."""
+
+    def __init__(self, wish):
+        self.wish = wish
+        self.process = os.getpid()
+        self.begun = False
+
+    def torch_is_here(self, torch):
+        if torch.version.cuda is None:
+            self.leave(notes=[f"this PyTorch ({torch.__version__}) is built without CUDA: nothing was recorded"])
+            return
+        self.attachment = recording.attachment(torch, self.wish["library"], guard())
+        torch.cuda._lazy_call(self.begin)
+
+    def begin(self):
+        # A forked child that uses CUDA for itself inherits the call, but not what it needs.
+        if self.begun or os.getpid() != self.process or self.wish["output"] is None:
+            return
+        self.begun = True
+        path, rank = self.choose_path()
+        try:
+            self.attachment.begin(recording.Recording(path, self.wish["most_bytes"]))
+        except Exception as error:
+            self.leave(notes=[f"nothing was recorded: {error}"])
+            return
+        notes = [] if self.attachment.recorder.knows_lines else ["lines are not known: this Python is laid out in a way that oomph does not know"]
+        self.leave(path, rank, notes)
+
+    def choose_path(self):
+        """Each rank has its own file; of other processes the first has the name that was asked for."""
+        path = self.wish["output"]
+        stem, end = os.path.splitext(path)
+        rank = os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_PROCID")
+        several = os.environ.get("WORLD_SIZE") or os.environ.get("SLURM_NTASKS") or "1"
+        if rank is not None and rank.isdigit() and several != "1":
+            return f"{stem}-rank{rank}{end}", int(rank)
+        try:
+            os.close(os.open(os.path.join(self.wish["folder"], "taken"), os.O_CREAT | os.O_EXCL))
+            return path, None
+        except FileExistsError:
+            return f"{stem}-{os.getpid()}{end}", None
+
+    def leave(self, path=None, rank=None, notes=()):
+        """Leaves word for ``oomph run``."""
+        word = {"pid": os.getpid(), "rank": rank, "recording": path, "notes": list(notes)}
+        place = os.path.join(self.wish["folder"], "left", f"{os.getpid()}.json")
+        with open(place + ".part", "w") as file:
+            json.dump(word, file)
+        os.replace(place + ".part", place)
+
+
+def guard():
+    """The guard's functions, if it is under this process."""
+    if "OOMPH_GUARD" not in os.environ:
+        return None
+    import ctypes
+
+    library = ctypes.PyDLL(None)
+    try:
+        library.oomph_guard_phase.argtypes = [ctypes.c_int]
+        library.oomph_guard_kind.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int]
+    except AttributeError:
+        return None
+    return library
