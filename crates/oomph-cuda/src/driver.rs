@@ -14,8 +14,8 @@ const NOT_SUPPORTED: c_int = 801;
 
 type Handle = *mut c_void;
 
-/// Physical memory without an address: handle to device and bytes.
-static PHYSICAL: Mutex<BTreeMap<u64, (usize, u64)>> = Mutex::new(BTreeMap::new());
+/// Physical memory without an address: handle to device, or none if it is the host's, and bytes.
+static PHYSICAL: Mutex<BTreeMap<u64, (Option<usize>, u64)>> = Mutex::new(BTreeMap::new());
 
 /// The driver is as new as the runtime that is installed.
 pub fn version() -> c_int {
@@ -229,17 +229,38 @@ pub extern "C" fn cuGetProcAddress_v2(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> c_int {
-    runtime::cudaMemGetInfo(free, total)
+    runtime::give_info(free, total)
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemAlloc_v2(place: *mut *mut c_void, size: usize) -> c_int {
-    runtime::cudaMalloc(place, size)
+    runtime::give_memory(place, size)
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFree_v2(address: *mut c_void) -> c_int {
-    runtime::cudaFree(address)
+    queue::finish_all();
+    runtime::take_memory(address)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemAllocAsync(place: *mut *mut c_void, size: usize, _stream: Handle) -> c_int {
+    runtime::give_pooled_memory(place, size, runtime::device())
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemAllocFromPoolAsync(
+    place: *mut *mut c_void,
+    size: usize,
+    pool: Handle,
+    _stream: Handle,
+) -> c_int {
+    runtime::give_pooled_memory(place, size, runtime::device_of_pool(pool))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemFreeAsync(address: *mut c_void, _stream: Handle) -> c_int {
+    runtime::take_memory(address)
 }
 
 #[unsafe(no_mangle)]
@@ -318,6 +339,9 @@ pub extern "C" fn cuMemAddressFree(address: u64, _size: usize) -> c_int {
     if memory::release(address) { SUCCESS } else { INVALID_VALUE }
 }
 
+/// `CU_MEM_LOCATION_TYPE_DEVICE`; beyond are the host's.
+const DEVICE: c_int = 1;
+
 /// The fields of `CUmemAllocationProp` up to the device, the same in every version.
 #[repr(C)]
 pub struct AllocationProperties {
@@ -334,14 +358,18 @@ pub extern "C" fn cuMemCreate(
     properties: *const AllocationProperties,
     _flags: u64,
 ) -> c_int {
+    // Of the device, unless the host's memory is asked for.
     let device = if properties.is_null() {
-        runtime::device()
+        Some(runtime::device())
     } else {
         // SAFETY: the caller's struct.
-        usize::try_from(unsafe { (*properties).location }).unwrap_or(0)
+        let (kind, location) = unsafe { ((*properties).location_kind, (*properties).location) };
+        (kind <= DEVICE).then(|| usize::try_from(location).unwrap_or(0))
     };
     let size = size as u64;
-    if !memory::charge(device, size) {
+    if let Some(device) = device
+        && !memory::charge(device, size)
+    {
         return OUT_OF_MEMORY;
     }
     let id = handle() as u64;
@@ -355,7 +383,9 @@ pub extern "C" fn cuMemCreate(
 pub extern "C" fn cuMemRelease(id: u64) -> c_int {
     match lock(&PHYSICAL).remove(&id) {
         Some((device, size)) => {
-            memory::discharge(device, size);
+            if let Some(device) = device {
+                memory::discharge(device, size);
+            }
             SUCCESS
         }
         None => INVALID_VALUE,
@@ -516,7 +546,7 @@ macro_rules! does_nothing {
 
 does_nothing! {
     cuInit cuLogsRegisterCallback cuLogsUnregisterCallback cuCtxSetCurrent cuCtxPushCurrent_v2 cuCtxSynchronize cuCtxDestroy_v2 cuDevicePrimaryCtxRelease_v2
-    cuMemMap cuMemUnmap cuMemSetAccess cuMemsetD32Async cuMemsetD8Async
+    cuMemMap cuMemUnmap cuMemSetAccess cuMemcpyAsync cuMemsetD32Async cuMemsetD8Async
     cuModuleUnload cuLibraryUnload cuFuncSetAttribute cuFuncSetCacheConfig
     cuTensorMapEncodeTiled
     cuStreamSynchronize cuStreamDestroy_v2 cuStreamWaitEvent cuEventRecord cuEventDestroy_v2 cuEventSynchronize

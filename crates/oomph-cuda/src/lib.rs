@@ -19,6 +19,7 @@ pub mod card;
 pub mod control;
 pub mod dnn;
 pub mod driver;
+pub mod guarded;
 pub mod memory;
 pub mod nccl;
 pub mod nvml;

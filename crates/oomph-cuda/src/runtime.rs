@@ -3,10 +3,10 @@
 //! Streams and events are handles; when their work counts as done is for [`queue`]. What the runtime says without a device (versions, error names) is left to the installed library.
 
 use crate::card::Card;
-use crate::{driver, handle, lock, memory, put, queue, sys};
+use crate::{driver, guarded, handle, lock, memory, put, queue, sys};
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -165,6 +165,10 @@ const CUDA_13: Layout = Layout {
 unsafe fn properties(place: *mut u8, index: c_int, layout: &Layout) {
     let card = Card::get();
     let architecture = card.architecture();
+    let mut total = card.memory as usize;
+    if let Some(ask) = guarded::total() {
+        ask(&raw mut total, index);
+    }
     // SAFETY: every offset lies within the struct's size, which the caller vouches for.
     unsafe {
         place.write_bytes(0, layout.size);
@@ -175,7 +179,7 @@ unsafe fn properties(place: *mut u8, index: c_int, layout: &Layout) {
         place.add(271).write(index as u8);
         let int = |offset: usize, value: c_int| put(place.add(offset).cast::<c_int>(), value);
         let size = |offset: usize, value: u64| put(place.add(offset).cast::<u64>(), value);
-        size(288, card.memory);
+        size(288, total as u64);
         size(296, 49152);
         int(304, 65536);
         int(308, 32);
@@ -347,12 +351,14 @@ pub extern "C" fn cudaPeekAtLastError() -> c_int {
 
 // ------------------------------------------------------------------------------------------------ memory
 
-fn give_memory(place: *mut *mut c_void, size: usize) -> c_int {
+/// What the driver gives, without a guard in front of it.
+pub fn give_memory(place: *mut *mut c_void, size: usize) -> c_int {
     make_context();
     give(place, memory::allocate(device(), size as u64))
 }
 
-fn give_pooled_memory(place: *mut *mut c_void, size: usize, device: usize) -> c_int {
+/// What the driver gives of a device's pool.
+pub fn give_pooled_memory(place: *mut *mut c_void, size: usize, device: usize) -> c_int {
     make_context();
     give(place, memory::allocate_pooled(device, size as u64))
 }
@@ -372,7 +378,8 @@ fn give(place: *mut *mut c_void, address: Option<u64>) -> c_int {
     }
 }
 
-fn take_memory(address: *mut c_void) -> c_int {
+/// What the driver takes back.
+pub fn take_memory(address: *mut c_void) -> c_int {
     if address.is_null() || memory::release(address as u64) || memory::unpin(address) {
         SUCCESS
     } else {
@@ -382,7 +389,15 @@ fn take_memory(address: *mut c_void) -> c_int {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cudaMalloc(place: *mut *mut c_void, size: usize) -> c_int {
-    give_memory(place, size)
+    match guarded::allocate() {
+        Some(allocate) => check(allocate(place, size)),
+        None => give_memory(place, size),
+    }
+}
+
+/// Remembers an error of the driver's, as the runtime does.
+fn check(code: c_int) -> c_int {
+    if code == SUCCESS { SUCCESS } else { fail(code) }
 }
 
 #[unsafe(no_mangle)]
@@ -392,12 +407,18 @@ pub extern "C" fn cudaFree(address: *mut c_void) -> c_int {
     if !address.is_null() {
         queue::finish_all();
     }
-    take_memory(address)
+    match guarded::free() {
+        Some(free) if !address.is_null() => check(free(address)),
+        _ => take_memory(address),
+    }
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cudaMallocAsync(place: *mut *mut c_void, size: usize, _stream: Handle) -> c_int {
-    give_pooled_memory(place, size, device())
+pub extern "C" fn cudaMallocAsync(place: *mut *mut c_void, size: usize, stream: Handle) -> c_int {
+    match guarded::allocate_pooled() {
+        Some(allocate) => check(allocate(place, size, stream)),
+        None => give_pooled_memory(place, size, device()),
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -405,14 +426,20 @@ pub extern "C" fn cudaMallocFromPoolAsync(
     place: *mut *mut c_void,
     size: usize,
     pool: Handle,
-    _stream: Handle,
+    stream: Handle,
 ) -> c_int {
-    give_pooled_memory(place, size, device_of_pool(pool))
+    match guarded::allocate_from_pool() {
+        Some(allocate) => check(allocate(place, size, pool, stream)),
+        None => give_pooled_memory(place, size, device_of_pool(pool)),
+    }
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cudaFreeAsync(address: *mut c_void, _stream: Handle) -> c_int {
-    take_memory(address)
+pub extern "C" fn cudaFreeAsync(address: *mut c_void, stream: Handle) -> c_int {
+    match guarded::free_pooled() {
+        Some(free) => check(free(address, stream)),
+        None => take_memory(address),
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -425,7 +452,7 @@ pub extern "C" fn cudaMallocPitch(
     let row = width.next_multiple_of(512);
     // SAFETY: an out parameter of C.
     unsafe { put(pitch, row) };
-    give_memory(place, row.saturating_mul(height))
+    cudaMalloc(place, row.saturating_mul(height))
 }
 
 #[unsafe(no_mangle)]
@@ -476,6 +503,14 @@ pub extern "C" fn cudaHostGetDevicePointer(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cudaMemGetInfo(free: *mut usize, total: *mut usize) -> c_int {
+    match guarded::info() {
+        Some(info) => check(info(free, total)),
+        None => give_info(free, total),
+    }
+}
+
+/// What the driver says.
+pub fn give_info(free: *mut usize, total: *mut usize) -> c_int {
     make_context();
     let (unused, all) = memory::info(device());
     // SAFETY: out parameters of C.
@@ -647,7 +682,7 @@ pub extern "C" fn cudaGetSymbolSize(size: *mut usize, _symbol: *const c_void) ->
 const POOLS: usize = 0x6f00;
 
 /// The device of a pool. Pools that a program makes share their device's.
-fn device_of_pool(pool: Handle) -> usize {
+pub fn device_of_pool(pool: Handle) -> usize {
     let index = (pool as usize).wrapping_sub(POOLS);
     if index < Card::get().visible() as usize { index } else { device() }
 }
@@ -1301,10 +1336,12 @@ pub fn entry_point(name: *const c_char) -> *mut c_void {
     let wanted = unsafe { CStr::from_ptr(name) }.to_string_lossy();
     // The driver answers with the newest form of a function; those have a suffix.
     for suffix in ["_v2", ""] {
-        let mut full = format!("{wanted}{suffix}").into_bytes();
-        full.push(0);
-        // SAFETY: a C string; dlsym gives null for what is not there.
-        let found = unsafe { sys::dlsym(sys::RTLD_DEFAULT, full.as_ptr().cast()) };
+        let Ok(full) = CString::new(format!("{wanted}{suffix}")) else { break };
+        let mut found = guarded::find(&full);
+        if found.is_null() {
+            // SAFETY: a C string; dlsym gives null for what is not there.
+            found = unsafe { sys::dlsym(sys::RTLD_DEFAULT, full.as_ptr()) };
+        }
         if !found.is_null() {
             return found;
         }

@@ -164,6 +164,15 @@ pub fn host_locations(device: usize) -> Vec<(c_int, c_int)> {
     vec![(LOCATION_HOST_NUMA, node.max(0)), (LOCATION_HOST_NUMA_CURRENT, 0), (LOCATION_HOST, 0)]
 }
 
+/// Calls of the driver, by what they do.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Calls {
+    pub maps: u64,
+    pub unmaps: u64,
+    pub allows: u64,
+    pub copies: u64,
+}
+
 /// The driver as the overflow of one device uses it.
 pub struct Cuda {
     device: c_int,
@@ -171,6 +180,8 @@ pub struct Cuda {
     stream: Handle,
     /// Where host memory comes from: the first of these that the driver takes.
     host: Vec<(c_int, c_int)>,
+    /// How often backing was changed, and copies begun: what moves cost beside the bytes.
+    pub calls: Calls,
 }
 
 // SAFETY: the handles are the driver's, which may be used from any thread.
@@ -188,7 +199,7 @@ impl Cuda {
         if real!(cuStreamCreate(&raw mut stream, STREAM_NON_BLOCKING)) != SUCCESS {
             return None;
         }
-        Some(Cuda { device, context, stream, host: host_locations(device as usize) })
+        Some(Cuda { device, context, stream, host: host_locations(device as usize), calls: Calls::default() })
     }
 
     /// Runs with the device's context current.
@@ -249,19 +260,23 @@ impl Driver for Cuda {
     }
 
     fn map(&mut self, address: u64, piece: u64) -> bool {
+        self.calls.maps += 1;
         real!(cuMemMap(address, GRANULE as usize, 0, piece, 0)) == SUCCESS
     }
 
     fn unmap(&mut self, address: u64, bytes: u64) -> bool {
+        self.calls.unmaps += 1;
         real!(cuMemUnmap(address, bytes as usize)) == SUCCESS
     }
 
     fn allow(&mut self, address: u64, bytes: u64) -> bool {
+        self.calls.allows += 1;
         let access = Access { location_kind: LOCATION_DEVICE, location: self.device, flags: READ_AND_WRITE };
         real!(cuMemSetAccess(address, bytes as usize, &raw const access, 1)) == SUCCESS
     }
 
     fn copy(&mut self, to: u64, from: u64, bytes: u64) -> bool {
+        self.calls.copies += 1;
         let stream = self.stream;
         self.here(|| real!(cuMemcpyAsync(to, from, bytes as usize, stream)) == SUCCESS)
     }

@@ -1,6 +1,7 @@
 //! What happened, as JSON: on demand, and when the process ends.
 
 use crate::GRANULE;
+use crate::driver::Calls;
 use crate::guard;
 use crate::overflow::Totals;
 use crate::settings::Settings;
@@ -30,8 +31,8 @@ pub fn json() -> String {
             let overflow = state.overflows.get(&device);
             let totals = overflow.map(|overflow| overflow.totals()).unwrap_or_default();
             let now = overflow.map_or(0, |overflow| overflow.on_host()) as u64 * GRANULE;
-            let whole = state.pinned_peak;
-            write_overflow(&mut out, &totals, now, whole, state.lent_peak);
+            let calls = overflow.map(|overflow| overflow.driver().calls).unwrap_or_default();
+            write_overflow(&mut out, &totals, now, state.pinned_peak + state.lent_peak, calls);
             out.push('}');
         }
     });
@@ -39,17 +40,21 @@ pub fn json() -> String {
     out
 }
 
-fn write_overflow(out: &mut String, totals: &Totals, now: u64, whole: u64, lent: u64) {
+fn write_overflow(out: &mut String, totals: &Totals, now: u64, beside: u64, calls: Calls) {
     let _ = write!(
         out,
         ",\"host\":{{\"now\":{now},\"peak\":{},\"seconds\":{:.3},\"moved_out\":{},\"moved_in\":{},\"moves\":{},\
-         \"moving_seconds\":{:.3},\"failures\":{},\"served\":[",
-        totals.host_peak as u64 * GRANULE + whole + lent,
+         \"moving_seconds\":{:.3},\"maps\":{},\"unmaps\":{},\"allows\":{},\"copies\":{},\"failures\":{},\"served\":[",
+        totals.host_peak as u64 * GRANULE + beside,
         totals.on_host.as_secs_f64(),
         totals.moved_out * GRANULE,
         totals.moved_in * GRANULE,
         totals.moves,
         totals.moving.as_secs_f64(),
+        calls.maps,
+        calls.unmaps,
+        calls.allows,
+        calls.copies,
         totals.failures,
     );
     for (index, served) in totals.served.iter().enumerate() {

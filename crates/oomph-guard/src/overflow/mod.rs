@@ -90,6 +90,46 @@ pub struct Granule {
     kind_bytes: u32,
     /// The event at which a block last came or went.
     last: u64,
+    uses: Uses,
+}
+
+/// When of a step a granule came to life: first and last, in this step and in the one before.
+#[derive(Clone, Copy, Debug, Default)]
+struct Uses {
+    step: u64,
+    first: u64,
+    last: u64,
+    first_before: u64,
+    last_before: u64,
+}
+
+impl Uses {
+    fn note(&mut self, step: u64, at: u64) {
+        if self.step != step {
+            let fresh = if self.step + 1 == step { (self.first, self.last) } else { (u64::MAX, u64::MAX) };
+            (self.first_before, self.last_before) = fresh;
+            (self.step, self.first) = (step, at);
+        }
+        self.last = at;
+    }
+
+    /// When it is expected to come to life next, in events from the beginning of this step; a step has `length` of them.
+    /// What was not used in the step before comes last.
+    fn next(&self, step: u64, at: u64, length: u64) -> u64 {
+        let (first, last) = match step - self.step {
+            0 => (self.first_before, self.last_before),
+            1 => (self.first, self.last),
+            _ => return u64::MAX,
+        };
+        if at < first {
+            first
+        } else if at < last {
+            at
+        } else {
+            let again = if self.step == step { self.first } else { first };
+            length.saturating_add(again)
+        }
+    }
 }
 
 /// Whether blocks are known to come and go in a segment.
@@ -176,6 +216,7 @@ pub struct Overflow<D> {
     /// Events so far, and at which of them this step began.
     event: u64,
     step_began: u64,
+    step_length: u64,
     /// What lived when, in the step before and in this one.
     before: Curve,
     now: Curve,
@@ -218,6 +259,7 @@ impl<D: Driver> Overflow<D> {
             fresh: None,
             event: 0,
             step_began: 0,
+            step_length: 0,
             before: Curve::default(),
             now: Curve::default(),
             in_optimizer: false,
@@ -250,6 +292,11 @@ impl<D: Driver> Overflow<D> {
     pub fn left(&self) -> u64 {
         (self.device_limit.max(self.created_device) + self.host_limit).saturating_sub(self.promised) as u64
             * GRANULE
+    }
+
+    /// The driver.
+    pub fn driver(&self) -> &D {
+        &self.driver
     }
 
     /// What happened so far.
@@ -285,6 +332,7 @@ impl<D: Driver> Overflow<D> {
                     kind: Kind::Unknown,
                     kind_bytes: 0,
                     last: self.event,
+                    uses: Uses::default(),
                 }),
                 None => break,
             }
@@ -368,13 +416,17 @@ impl<D: Driver> Overflow<D> {
         let first = granules((address - base) / GRANULE);
         let last = granules((address + length - 1 - base) / GRANULE);
         let event = self.event;
+        let at = event - self.step_began;
         let mut missing = false;
         let mut on_host = false;
         let mut wrong = false;
         for granule in segment.granules.iter_mut().take(last + 1).skip(first) {
             granule.last = event;
             if came {
-                self.live += usize::from(granule.blocks == 0);
+                if granule.blocks == 0 {
+                    self.live += 1;
+                    granule.uses.note(self.steps, at);
+                }
                 granule.blocks += 1;
                 missing |= granule.backing == Backing::Nothing;
                 on_host |= matches!(granule.backing, Backing::Host(_));

@@ -1,7 +1,7 @@
 //! Decides what is on the device and what on the host.
 //!
 //! - **Dead granules** (of segments whose blocks are all known, with no block in them) need no backing: theirs is taken
-//!   first, longest dead first.
+//!   first, from those that by the step before will be used again last.
 //! - **Optimizer state** is touched only in the optimizer's step. When that ends, as much of it goes to the host as the
 //!   step before had too little device memory; when it begins, it comes back to where activations were.
 //! - **What still does not fit** is the coldest of this step's blocks: those made early in the forward pass, which
@@ -48,13 +48,15 @@ impl<D: Driver> Overflow<D> {
         if self.capturing > 0 {
             return;
         }
+        let at = self.event - self.step_began;
         let mut dead: Vec<(u64, u64)> = Vec::new();
         for (base, segment) in &self.segments {
             for (index, granule) in (0_u64..).zip(&segment.granules) {
                 if matches!(granule.backing, Backing::Device(_))
                     && !Self::lives(segment.tracking, granule.blocks)
                 {
-                    dead.push((granule.last, base + index * GRANULE));
+                    let next = granule.uses.next(self.steps, at, self.step_length);
+                    dead.push((u64::MAX - next, base + index * GRANULE));
                 }
             }
         }
@@ -133,6 +135,7 @@ impl<D: Driver> Overflow<D> {
         self.steps += 1;
         self.switches = 0;
         self.before = std::mem::take(&mut self.now).closed();
+        self.step_length = self.event - self.step_began;
         self.step_began = self.event;
         if !self.can_move() {
             return;
