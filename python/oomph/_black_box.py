@@ -1,12 +1,13 @@
 """The black box: what a process's memory did, in a file that survives the process, and what the next one says about it.
 
 A box is a small file of fixed size, mapped, so that writing it is a copy in memory and the kernel keeps it when the process is killed. It
-has a header (who), slots of text (what was running, the last warning), and a ring of samples. Each carries a checksum: a kill in the middle of
-a write costs that one and no more. It is deleted at a proper exit; one that is found without its process is read, told and deleted by the next
-start.
+has a header (who), slots of text (what was running, the last warning), and a ring of samples. Each carries a checksum: a kill in the middle
+of a write costs that one and no more. It is deleted at a proper exit; one that is found without its process is read, told and deleted by
+the next start.
 
-Nothing here raises, and nothing is said where no folder can be written. It holds no arguments of the program and nothing of its environment.
-What a file says is a stranger's: sizes are fixed, numbers checked, text shown without control characters. Who samples, and when, is for others.
+Nothing here raises, and nothing is said where no folder can be written. It holds no arguments of the program and nothing of its
+environment. What a file says is a stranger's: sizes are fixed, numbers checked, text shown without control characters. Who samples, and
+when, is for others.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class _Box:
         kills = _oom_kills()
         place, count = next(iter(kills.items()), ("", -1))
         self.put("place", _place())
-        self.put("program", os.path.basename(sys.argv[0] if sys.argv and sys.argv[0] not in ("", "-c", "-m") else "python"))
+        self.put("program", _program())
         self.put("counter", place)
         self._write(0, _checked(_HEADER.pack(_MAGIC, _start_of(os.getpid()) or 0, os.getpid(), time.time(), count)))
 
@@ -161,7 +162,7 @@ def _put(name: str, words: str) -> None:
 
 
 def last_words(tell: bool = True) -> list[str]:
-    """What processes recorded that ended without closing their box, up to three lines each; also on stderr if ``tell``. Deletes the boxes."""
+    """What processes recorded that ended without closing their box, one to three lines each; on stderr too if ``tell``. Deletes them."""
     lines: list[str] = []
     with contextlib.suppress(OSError):
         dead = [found for name in os.listdir(_folder()) if (found := _taken(os.path.join(_folder(), name))) is not None]
@@ -223,11 +224,13 @@ class _Found:
 
     def _cause(self) -> str:
         # The path is only compared: a box does not choose what is read.
-        rose = 0 <= self.kills < _oom_kills().get(self.slots["counter"], -1)
-        last = self.samples[-1] if self.samples else None
-        if rose or (last is not None and last.limit and last.used >= _NEAR * last.limit):
-            return "probably killed by the machine's kernel for its memory" + (", which counts a kill more since" if rose else "")
-        return "stopped from outside, or crashed"
+        now = _oom_kills().get(self.slots["counter"], -1)
+        if 0 <= self.kills < now:
+            return "probably killed by the machine's kernel for its memory, which counts a kill more since"
+        nearly_full = bool(self.samples) and self.samples[-1].used >= _NEAR * self.samples[-1].limit
+        if nearly_full and min(self.kills, now) < 0:
+            return "probably killed by the machine's kernel for its memory"
+        return "stopped from outside, or crashed" + (", with RAM nearly full" if nearly_full else "")
 
     def _memory(self) -> str:
         last = self.samples[-1]
@@ -241,7 +244,7 @@ class _Found:
 
 
 def _taken(path: str) -> _Found | None:
-    """The box of a dead process, which is deleted; None if it lives, makes no sense (deleted too), is no box, or somebody else was quicker."""
+    """The box of a dead process, which is deleted; None if it lives, makes no sense (deleted too), is no box, or another was quicker."""
     if not re.fullmatch(r"\d{1,20}-\d{1,20}\.box", os.path.basename(path)):
         return None
     try:
@@ -332,6 +335,12 @@ def _place() -> str:
     with contextlib.suppress(OSError):
         return f"{_cgroups.read('/proc/sys/kernel/random/boot_id').decode().strip()} {os.readlink('/proc/self/ns/pid')}"
     return ""
+
+
+def _program() -> str:
+    """The program's name, without its folder and its arguments."""
+    name = os.path.basename(sys.argv[0]) if getattr(sys, "argv", None) else ""
+    return "python" if name in ("", "-c", "-m") else "a notebook" if name.endswith("kernel_launcher.py") else name
 
 
 def _oom_kills() -> dict[str, int]:

@@ -1,10 +1,10 @@
 """What this process has in memory, and what limits it: its control groups, of both versions, and the machine.
 
-Only reads files, below a folder that tests can choose. The kernel kills when the first level of the hierarchy is full, so every level that can
-be seen counts, with all the processes in it. What to do about it is for others.
+Only reads files, below a folder that tests can choose. The kernel kills when the first level of the hierarchy is full, so every level that
+can be seen counts, with all the processes in it. What to do about it is for others.
 
-*Left* is what can still be taken before the kernel kills: pages of files are counted as free, active ones too, because the kernel drops them
-first (a training loop that reads its data twice has gigabytes of active ones), and so is swap that the level may use.
+*Left* is what can still be taken before the kernel kills: pages of files are counted as free, active ones too, because the kernel drops
+them first (a training loop that reads its data twice has gigabytes of active ones), and so is swap that the level may use.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def read(path: str) -> bytes:
         return b""
     try:
         # The kernel gives a long file page by page.
-        return b"".join(iter(lambda: os.read(file, 1 << 16), b""))
+        return b"".join(iter(lambda: os.read(file, 1 << 13), b""))
     except OSError:
         return b""
     finally:

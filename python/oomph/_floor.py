@@ -64,14 +64,17 @@ class Floor:
         if soft != self._own and not (self._own is not None and soft == self._before):
             self._before = soft
         wanted = min([size] + [bound for bound in (self._before, hard) if bound != resource.RLIM_INFINITY])
-        if wanted != soft:
-            resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
-        self._own = wanted
+        # Where a sandbox forbids it, the watchdog is alone.
+        with contextlib.suppress(OSError, ValueError):
+            if wanted != soft:
+                resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
+            self._own = wanted
 
     def _put_back(self) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
         if self._own is not None and soft == self._own and soft != self._before:
-            resource.setrlimit(resource.RLIMIT_DATA, (self._before, hard))
+            with contextlib.suppress(OSError, ValueError):
+                resource.setrlimit(resource.RLIMIT_DATA, (self._before, hard))
 
     def taken_for(self, soft: int) -> int:
         """What the soft limit is but for the floor."""

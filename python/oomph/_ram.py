@@ -1,21 +1,22 @@
 """``oomph.guard_ram``: a MemoryError instead of a killed process, and the limits that it is sized on.
 
 ``limit``, ``used`` and ``left`` only read. The guard does two things, each where the other cannot. The *reserve* is what lies between
-``stop`` and the limit.
+``stop`` and the limit, and at least 256 MiB (a quarter of a limit below 1 GiB).
 
-- *The floor* is the soft limit RLIMIT_DATA, kept at what this process has mapped (VmData) plus what is left, less half the reserve. A request
-  that is too large fails inside malloc, even in the middle of one call into C, and Python makes a MemoryError of it. It is relative to what is
-  mapped, so reservations that exist (CUDA's, thread stacks, arrays never touched) do not matter; mappings that are shared, read-only or without
-  access do not count in the kernel; and it is set again at every look, so what others give back, and what a library mapped meanwhile, is not
-  held against the program for long. Private writable mappings of *files* count too, though they take no memory: PyTorch maps checkpoints so,
-  and the floor is lifted while it does. Until PyTorch has its CUDA context there is room for that besides: a context that fails stays lost.
-- *The watchdog*, a thread, looks at the limits, warns once, and raises RamLimit in the main thread when ``stop`` is passed: by memory that was
-  mapped before and is touched only now, by shared or pinned memory, by other processes. It lands between two bytecodes, as Ctrl-C does. A
-  program that has less than the reserve is a bystander: it could not mend it, and is left alone. So is a notebook between cells.
+- *The floor* is the soft limit RLIMIT_DATA, kept at what this process has mapped (VmData) plus what is left, less a quarter of the reserve.
+  A request that is too large fails inside malloc, even in the middle of one call into C, and Python makes a MemoryError of it. It is
+  relative to what is mapped, so reservations that exist (CUDA's, thread stacks, arrays never touched) do not matter; mappings that are
+  shared, read-only or without access do not count in the kernel; and it is set again at every look, so what others give back, and what a
+  library mapped meanwhile, is not held against the program for long. Private writable mappings of *files* count too, though they take no
+  memory: PyTorch maps checkpoints so, and the floor is lifted while it does. Until PyTorch has its CUDA context there is room for that
+  besides: a context that fails stays lost.
+- *The watchdog*, a thread, looks at the limits, warns once, and raises RamLimit in the main thread when ``stop`` is passed: by memory that
+  was mapped before and is touched only now, by shared or pinned memory, by other processes. It lands between two bytecodes, as Ctrl-C does.
+  A program that has less than the reserve is a bystander: it could not mend it, and is left alone. So is a notebook between cells.
 
-The floor is only for this process: forks (DataLoader's workers) and programs that are started get back the limit that was there before, since
-they would carry it along with nobody to move it. Their memory counts where they share a cgroup with the guard. RLIMIT_AS is not used: CUDA
-reserves more addresses than any machine has memory.
+The floor is only for this process: forks (DataLoader's workers) and programs that are started get back the limit that was there before,
+since they would carry it along with nobody to move it. Their memory counts where they share a cgroup with the guard. RLIMIT_AS is not used:
+CUDA reserves more addresses than any machine has memory.
 """
 
 from __future__ import annotations
@@ -39,11 +40,14 @@ from oomph._measure import percent, text
 # The watchdog sleeps longer where nobody could take what is left in that time: no machine fills memory faster than this.
 _FASTEST = 8 << 30
 _LONGEST_PAUSE = 0.25
-# Past the stop, small requests still pass, or nobody could even handle the MemoryError.
+# Past the stop, small requests still pass, or nobody could even handle the MemoryError: a notebook needs megabytes to show one.
 _SMALL = 32 << 20
+_SMALLEST_RESERVE = 256 << 20
 # What a CUDA context maps when it starts.
 _CUDA_START = 4 << 30
 _GROUPS_STAY = 10.0
+_TRIM_EVERY = 1.0
+_GIVEN = "the limit given to guard_ram"
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,9 @@ def guard_ram(
     """Warns, then raises MemoryError, before the machine kills this process for its RAM.
 
     ``limit``: what this process may have, in bytes or as "8GiB", if that is less than the machine allows. ``warn`` and ``stop``: shares of
-    the limit. ``interval``: seconds between two looks when memory is scarce. ``quiet``: raises without a warning. The guard lasts until ``unguard_ram()``, or the end of a ``with`` block; a second call replaces the first.
+    the limit; under a small one, both come earlier, to leave Python 256 MiB for the error. ``interval``: seconds between two looks when
+    memory is scarce (less while it is being filled, more while there is plenty). ``quiet``: raises without a warning. The guard lasts until
+    ``unguard_ram()``, or the end of a ``with`` block; a second call replaces the first.
     """
     global _guard
     if not 0 < warn <= stop <= 1:
@@ -97,7 +103,8 @@ def guard_ram(
     own_limit = None if limit is None else _bytes(limit)
     unguard_ram()
     guard = RamGuard(own_limit, warn, stop, interval, quiet)
-    _black_box.last_words(tell=not quiet)
+    if not quiet:
+        _black_box.last_words()
     guard._start()
     _guard = guard
     return guard
@@ -119,9 +126,13 @@ class RamGuard:
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._pause = interval
+        self._last = (0.0, 0)
         self._groups: list[_cgroups.Group] = []
         self._groups_read = -_GROUPS_STAY
-        self._warned = self._raised = False
+        self._warned = False
+        # What is left when it is raised again, after once: not in the handler, but if memory is filled further.
+        self._again_at: int | None = None
+        self._trimmed = 0.0
 
     def __enter__(self) -> RamGuard:
         return self
@@ -146,8 +157,11 @@ class RamGuard:
     def _start(self) -> None:
         _once()
         _black_box.open_box()
-        # Too much already: that was not this program's last request, so nothing is raised for it.
-        self._raised = any(level.left <= self._reserve(level) for level in self._levels(Process.now()))
+        # Too much already: nothing is raised for that, only for more.
+        levels = self._levels(Process.now())
+        if any(level.left <= self._reserve(level) for level in levels):
+            tightest = self._tightest(levels)
+            self._again_at = tightest.left - self._reserve(tightest) // 4
         self._look()
         self._thread = threading.Thread(target=self._watch, name="oomph-ram", daemon=True)
         self._thread.start()
@@ -163,16 +177,32 @@ class RamGuard:
         levels = self._levels(process)
         if not levels:
             return
-        tightest = min(levels, key=lambda level: level.left - self._reserve(level))
+        _black_box.sample(process.own, *self._deadly(levels))
+        tightest = self._tightest(levels)
         growth = min(self._growth(level, process.own) for level in levels)
         if process.mapped:
             self._floor.set(process.mapped + growth + _cuda_start())
         self._detours.make()
-        headroom = tightest.left - self._reserve(tightest)
-        self._pause = max(self._interval, min(_LONGEST_PAUSE, headroom / _FASTEST))
+        self._pause = self._pause_for(tightest.left - self._reserve(tightest))
         self._warn_once(tightest, process.own)
-        self._raise_once(tightest, process.own)
-        _black_box.sample(process.own, tightest.used, tightest.limit)
+        self._raise_past_the_stop(tightest, process.own)
+
+    def _trim(self) -> None:
+        """What the program freed is given back to the machine, which the C library does not do by itself."""
+        now = time.monotonic()
+        if now - self._trimmed >= _TRIM_EVERY:
+            self._trimmed = now
+            with contextlib.suppress(AttributeError):  # Only glibc has it.
+                ctypes.CDLL(None).malloc_trim(0)
+
+    def _pause_for(self, headroom: int) -> float:
+        """Until the next look: long where nobody can take what is left, short where it would be gone by then at the pace of the last."""
+        pause = max(self._interval, min(_LONGEST_PAUSE, headroom / _FASTEST))
+        now = time.monotonic()
+        (then, had), self._last = self._last, (now, headroom)
+        if headroom < had:
+            pause = min(pause, max(self._interval / 10, headroom * (now - then) / (had - headroom) / 2))
+        return pause
 
     def _levels(self, process: Process) -> list[Level]:
         now = time.monotonic()
@@ -182,42 +212,55 @@ class RamGuard:
             self._groups_read = now
         levels = _cgroups.levels(self._groups, memory)
         if self._own_limit is not None:
-            levels.append(Level("the limit given to guard_ram", self._own_limit, process.own, self._own_limit - process.own))
+            levels.append(Level(_GIVEN, self._own_limit, process.own, self._own_limit - process.own))
         return levels
 
+    def _tightest(self, levels: list[Level]) -> Level:
+        return min(levels, key=lambda level: level.left - self._reserve(level))
+
+    def _deadly(self, levels: list[Level]) -> tuple[int, int]:
+        """Used and limit where the kernel would kill first."""
+        level = min((level for level in levels if level.source != _GIVEN), key=lambda level: level.left, default=levels[0])
+        return level.used, level.limit
+
     def _reserve(self, level: Level) -> int:
-        return int((1 - self._stop) * level.limit)
+        return max(int((1 - self._stop) * level.limit), min(_SMALLEST_RESERVE, level.limit // 4))
 
     def _growth(self, level: Level, own: int) -> int:
-        """What this process may map more. Half of the reserve lies above the floor and half below: a program that grows in small pieces
-        meets the watchdog first, which says more than malloc can."""
+        """What this process may map more. Most of the reserve lies above the floor, so that a program that grows in small pieces meets the
+        watchdog first: it says more than malloc can, and leaves room for whoever handles the error."""
         reserve = self._reserve(level)
-        below = level.left - reserve // 2
+        below = level.left - reserve // 4
         return max(below, reserve) if own < reserve else max(below, min(_SMALL, level.left // 4), 0)
 
     def _warn_once(self, level: Level, own: int) -> None:
-        if level.left > (1 - self._warn) * level.limit + level.limit // 20:
+        reserve = self._reserve(level)
+        enough = max((1 - self._warn) * level.limit, 1.5 * reserve)
+        if level.left > enough + level.limit // 20:
             self._warned = False
-        if self._warned or level.left > (1 - self._warn) * level.limit or own < self._reserve(level):
+        if self._warned or level.left > enough or own < reserve:
             return
         self._warned = True
         words = (
             f"RAM {text(level.used)} of {text(level.limit)} ({percent(level.used, level.limit)}), {text(own)} of it this process; "
-            f"at {text(int(self._stop * level.limit))} a MemoryError is raised: let go with del and oomph.free()"
+            f"at {text(level.limit - reserve)} a MemoryError is raised: let go with del and oomph.free()"
         )
         _black_box.warned(words)
         if not self._quiet:
             _tell(words)
 
-    def _raise_once(self, level: Level, own: int) -> None:
+    def _raise_past_the_stop(self, level: Level, own: int) -> None:
         global _last_excess
         reserve = self._reserve(level)
         if level.left > reserve + level.limit // 50:
-            self._raised = False
-        if self._raised or level.left > reserve or own < reserve or self._ended.is_set() or not _in_the_program():
+            self._again_at = None
+        elif self._again_at is not None:
+            self._again_at = max(self._again_at, level.left - reserve // 4)
+            self._trim()
+        if level.left > (reserve if self._again_at is None else self._again_at) or own < reserve or self._ended.is_set():
             return
-        self._raised = True
-        if _handling_a_memory_error():
+        self._again_at = level.left - reserve // 4
+        if not _in_the_program() or _handling_a_memory_error():
             return
         _last_excess = (
             f"RAM {text(level.used)} of {text(level.limit)} ({level.source}), {text(own)} of it this process: "
@@ -270,7 +313,7 @@ def _in_the_program() -> bool:
 
 
 def _handling_a_memory_error() -> bool:
-    """Whether the main thread is in an except block for one that the floor made: the program knows then, and its handler is left in peace."""
+    """Whether the main thread is in an except block for one that the floor made. The program knows then; its handler is left in peace."""
     error = sys._current_exceptions().get(threading.main_thread().ident or 0)
     # Until Python 3.11, what sys.exc_info() gives.
     return isinstance(error[1] if isinstance(error, tuple) else error, MemoryError)
