@@ -226,7 +226,7 @@ class _Found:
         # The path is only compared: a box does not choose what is read.
         now = _oom_kills().get(self.slots["counter"], -1)
         if 0 <= self.kills < now:
-            return "probably killed by the machine's kernel for its memory, which counts a kill more since"
+            return "probably killed by the machine's kernel for its memory, as its count of kills says"
         nearly_full = bool(self.samples) and self.samples[-1].used >= _NEAR * self.samples[-1].limit
         if nearly_full and min(self.kills, now) < 0:
             return "probably killed by the machine's kernel for its memory"

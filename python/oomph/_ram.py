@@ -65,6 +65,9 @@ class RamLimit(MemoryError):
         super().__init__(*(arguments or (_last_excess,)))
 
 
+# As its users know it, in tracebacks.
+RamLimit.__module__ = "oomph"
+
 _last_excess = "the limit of RAM is reached"
 _guard: RamGuard | None = None
 
@@ -262,8 +265,10 @@ class RamGuard:
         self._again_at = level.left - reserve // 4
         if not _in_the_program() or _handling_a_memory_error():
             return
+        # A path of a control group is long, and says nothing to most.
+        whose = "the control group's limit" if os.path.isabs(level.source) else level.source
         _last_excess = (
-            f"RAM {text(level.used)} of {text(level.limit)} ({level.source}), {text(own)} of it this process: "
+            f"RAM {text(level.used)} of {text(level.limit)} ({whose}), {text(own)} of it this process: "
             "stopped before the machine kills it; let go with del and oomph.free()"
         )
         _black_box.warned(_last_excess)
