@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 
 /// How often NVML is asked, at most: it takes about a millisecond.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
+/// What is left free of a card where no budget is set: libraries load kernels and make workspaces late.
+const LEFT_FREE: u64 = 512 << 20;
 /// `CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP`.
 const MAPPED: c_uint = 3;
 
@@ -49,7 +51,8 @@ fn thread() -> u64 {
 
 /// Whether this process is guarded, and this thread is not in the guard already.
 pub fn is_on() -> bool {
-    Settings::get().budget.is_some() && !INSIDE.try_with(Cell::get).unwrap_or(true)
+    let settings = Settings::get();
+    (settings.budget.is_some() || settings.overflow > 0) && !INSIDE.try_with(Cell::get).unwrap_or(true)
 }
 
 /// Works on the state. Calls of the driver from within do not come back here.
@@ -104,7 +107,11 @@ impl State {
                 .insert(device, Overflow::new(cuda, settings.overflow, settings.moves, settings.batch));
         }
         let account = self.ledger.account(device);
-        let share = settings.limit().saturating_sub(account.charged.saturating_add(account.context));
+        // Without a budget there is what the card has, less what others may need who cannot use the host.
+        let share = match (settings.budget, driver::memory_info()) {
+            (None, Some((free, _))) => (free + account.backing).saturating_sub(LEFT_FREE),
+            _ => settings.limit().saturating_sub(account.charged.saturating_add(account.context)),
+        };
         let overflow = self.overflows.get_mut(&device)?;
         overflow.set_device_limit(share);
         let excess = overflow.device_bytes().saturating_sub(share);

@@ -2,7 +2,8 @@
 //!
 //! `budget` and `overflow` in bytes, `driver` (the path of the real libcuda.so.1), `report` (the file that is written when the
 //! program ends; `%p` stands for the process), `moves=off` (what is on the host stays there), `batch` (granules that are
-//! moved at once at least). Without `budget` there is no limit; without `overflow` nothing is served from the host.
+//! moved at once at least). Without `budget` the limit is what the card has; without
+//! `overflow` nothing is served from the host; without both every call passes through.
 
 use std::sync::OnceLock;
 
