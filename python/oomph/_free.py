@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from oomph import _roots
-from oomph._frames import release
 from oomph._measure import gpus, ram, signed, text, torch_on_gpu
+from oomph.live.frames import release
 
 # A collection can free what kept other cycles from being found; more rounds than this have never given anything.
 _MOST_ROUNDS = 5

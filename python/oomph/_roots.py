@@ -12,8 +12,8 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from oomph._frames import chain
 from oomph._walk import Edge, local_variables
+from oomph.live.frames import chain
 
 Root = tuple[str, str, Any]
 

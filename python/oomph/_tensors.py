@@ -78,6 +78,14 @@ class Tensors:
         except Exception:
             return 0
 
+    def extent(self, thing: Any) -> int:
+        """Bytes that a tensor itself shows of its memory."""
+        try:
+            with self._torch._C.DisableTorchFunction():
+                return int(self._base.numel(thing)) * int(self._base.element_size(thing))
+        except Exception:
+            return 0
+
     def all(self) -> Iterator[Any]:
         """Every CUDA tensor that Python's collector knows, and their gradients."""
         for thing in gc.get_objects():

@@ -198,23 +198,18 @@ class _Search:
     # --- rows ----------------------------------------------------------------------------------------------
 
     def rows(self) -> list[Holder]:
-        """One row for each root and kind, memory counted for the first that holds it."""
-        groups: dict[tuple[int, str], list[Any]] = {}
-        owner: dict[int, int] = {}
-        others: dict[int, set[int]] = {}
+        """One row for each root and kind. Memory counts for the tensor that covers most of it: a view is not its owner."""
+        by_address: dict[int, list[Any]] = {}
         for tensor in self.walk.found:
-            address, root = self.tensors.address(tensor), self.walk.root_of(tensor)
-            if address is None:
-                continue
-            if address in owner:
-                # Another tensor over the same memory, a view for instance.
-                if root != owner[address]:
-                    others.setdefault(owner[address], set()).add(root)
-                continue
-            owner[address] = root
-            groups.setdefault((root, self._kind(tensor)), []).append(tensor)
-            others.setdefault(root, set()).update(self.walk.also(tensor))
-        return [self._row(root, kind, held, others.get(root, set()) - {root}) for (root, kind), held in groups.items()]
+            by_address.setdefault(self.tensors.address(tensor) or 0, []).append(tensor)
+        groups: dict[tuple[int, str], list[Any]] = {}
+        others: dict[int, set[int]] = {}
+        for held in by_address.values():
+            owner = max(held, key=self.tensors.extent)
+            root = self.walk.root_of(owner)
+            groups.setdefault((root, self._kind(owner)), []).append(owner)
+            others.setdefault(root, set()).update(*map(self.walk.also, held), map(self.walk.root_of, held))
+        return [self._row(root, kind, held, others[root] - {root}) for (root, kind), held in groups.items()]
 
     def _row(self, root: int, kind: str, held: list[Any], others: set[int]) -> Holder:
         name, root_kind = self.walk.roots[root]

@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import builtins
 import gc
+import sys
 import types
 from collections.abc import Iterator
 
 # inspect.CO_GENERATOR, CO_COROUTINE and CO_ASYNC_GENERATOR; importing inspect takes longer than this whole module.
 _CAN_BE_SUSPENDED = 0x20 | 0x80 | 0x200
+
+_SUSPENDABLE = {types.GeneratorType: "gi_frame", types.CoroutineType: "cr_frame", types.AsyncGeneratorType: "ag_frame"}
+
+# inspect.CO_OPTIMIZED: a function's frame. A module's variables are the module's, and stay.
+_OPTIMIZED = 0x1
 
 # Python 3.10 has no groups of its own; those of the package exceptiongroup are known by their attribute.
 _GROUP: type | None = getattr(builtins, "BaseExceptionGroup", None)
@@ -24,17 +30,16 @@ def release(exception: BaseException | None) -> int:
     Frames that still run, and generators that can still go on, stay as they are. Never raises.
     """
     cleared = 0
-    suspended: set[int] | None = None
     for error in chain(exception):
         for frame in frames(error.__traceback__):
             # clear() would end a generator that caught the exception and waits to go on.
-            if frame.f_code.co_flags & _CAN_BE_SUSPENDED:
-                if suspended is None:
-                    suspended = _suspended_frames()
-                if id(frame) in suspended:
-                    continue
+            if frame.f_code.co_flags & _CAN_BE_SUSPENDED and _is_suspended(frame):
+                continue
             try:
                 frame.clear()
+                if sys.version_info < (3, 13) and frame.f_code.co_flags & _OPTIMIZED:
+                    # Who printed the traceback may have looked at f_locals, a copy that stays on the frame until it is made anew.
+                    frame.f_locals  # noqa: B018
             except RuntimeError:
                 continue  # It is running.
             cleared += 1
@@ -73,18 +78,13 @@ def _members(error: BaseException) -> tuple[object, ...]:
     return members if type(members) is tuple else ()
 
 
-def _suspended_frames() -> set[int]:
-    found = set()
-    for thing in gc.get_objects():
-        kind = type(thing)
-        if kind is types.GeneratorType:
-            frame = thing.gi_frame
-        elif kind is types.CoroutineType:
-            frame = thing.cr_frame
-        elif kind is types.AsyncGeneratorType:
-            frame = thing.ag_frame
-        else:
-            continue
-        if frame is not None:
-            found.add(id(frame))
-    return found
+def _is_suspended(frame: types.FrameType) -> bool:
+    """Whether a generator's or coroutine's frame can go on."""
+    if sys.version_info >= (3, 11):
+        # A frame belongs to its generator until that has ended; only then the collector hears of it.
+        return not gc.is_tracked(frame)
+    for thing in gc.get_referrers(frame):
+        for kind, name in _SUSPENDABLE.items():
+            if type(thing) is kind and getattr(thing, name) is frame:
+                return True
+    return False

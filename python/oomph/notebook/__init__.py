@@ -10,8 +10,8 @@ import gc
 from typing import Any
 
 from oomph import _ram
-from oomph._frames import chain, release
 from oomph._measure import MIB, gpus, ram, text
+from oomph.live.frames import chain, release
 from oomph.notebook._line import Mark, line
 from oomph.notebook._magics import register, unregister
 from oomph.notebook._recorded import running_recording

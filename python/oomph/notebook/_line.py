@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from oomph._measure import MIB, Gpu, Ram, gpus, ram, ram_limit, signed, text, torch_on_gpu
+from oomph.live.native import loaded
 
 # Worth saying: these bytes, or this share of what there is.
 _GPU_CHANGE, _GPU_SHARE = 16 * MIB, 0.01
@@ -31,7 +32,7 @@ class Mark:
     gpus: list[Gpu]
     highest: list[int]
     ram: Ram
-    native: Any = field(repr=False, default=None)
+    native: Any = field(repr=False, default=None)  # The recorder inside the process, if it is there: it knows the peak of a cell.
 
     @classmethod
     def now(cls) -> Mark:
@@ -41,20 +42,10 @@ class Mark:
 
     @classmethod
     def before_a_cell(cls) -> Mark:
-        mark, native = cls.now(), _native()
+        mark, native = cls.now(), loaded()
         if native is not None:
             native.mark_peak()
         return cls(mark.seconds, mark.gpus, mark.highest, mark.ram, native)
-
-
-def _native() -> Any | None:
-    """The recorder inside the process, if it is there: it knows the peak of a cell."""
-    try:
-        from oomph import _native
-
-        return _native.loaded()
-    except Exception:
-        return None
 
 
 def line(before: Mark, after: Mark) -> str | None:

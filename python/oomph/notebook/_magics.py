@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import os
 from typing import Any
 
 from oomph._measure import gpus, ram, ram_limit, text
 from oomph.notebook._recorded import recorded
-from oomph.notebook._show import Explained
+from oomph.notebook._show import Explained, say
 
 _HELP = """What holds memory, and where it went.
 
@@ -78,5 +79,8 @@ def _run_cell(notebook: Any, cell: str) -> Any:
         for run, code in steps:
             value = run(code, shell.user_ns)
     notebook.after_the_traceback = None
-    explained.show()
+    if os.path.exists(path):
+        explained.show()
+    else:
+        say("oomph: nothing was recorded: the cell did not use CUDA")
     return value

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 
 
 @contextlib.contextmanager
 def recorded(number: int) -> Iterator[str]:
-    """Records what is run inside; gives the recording's path, which is there for reading afterwards."""
-    import torch
+    """Records what is run inside. Gives the path, where afterwards the recording is, unless CUDA was not used."""
+    import oomph
 
-    path = os.path.join(tempfile.mkdtemp(prefix="oomph-"), f"cell{number}.pickle")
-    torch.cuda.memory._record_memory_history(max_entries=1_000_000, stacks="python")
+    path = os.path.join(tempfile.mkdtemp(prefix="oomph-"), f"cell{number}.oomph")
+    recording = oomph.record(path, quiet=True)
     try:
         yield path
     finally:
-        torch.cuda.memory._dump_snapshot(path)
-        torch.cuda.memory._record_memory_history(enabled=None)
+        recording.stop()
 
 
 def running_recording() -> str | None:
     """The path of the recording that runs in this process, if one does."""
-    return None
+    module = sys.modules.get("oomph.live.recording")
+    attached = module._attached if module is not None else None
+    if attached is None or attached.current is None or not attached.current.active:
+        return None
+    attached.current.recorder.flush()
+    return attached.current.path

@@ -48,7 +48,7 @@ class Explained:
 
 
 def _explain(recording: str, format: str) -> str:
-    command = [os.environ.get("OOMPH") or find_oomph(), "explain", "--quiet", "--color", "never", "--format", format, recording]
+    command = [find_oomph(), "explain", "--quiet", "--color", "never", "--format", format, recording]
     ran = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "COLUMNS": "100"})
     # 1 means that there are findings.
     said = ran.stdout if ran.returncode in (0, 1) else ran.stderr
