@@ -150,15 +150,17 @@ def warned(words: str) -> None:
 
 def sample(own: int, used: int, limit: int) -> None:
     """One sample: this process's memory, and the limit that is nearest."""
-    if _box is not None:
+    box = _box
+    if box is not None:
         with contextlib.suppress(OSError, ValueError):
-            _box.sample(own, used, limit)
+            box.sample(own, used, limit)
 
 
 def _put(name: str, words: str) -> None:
-    if _box is not None:
+    box = _box
+    if box is not None:
         with contextlib.suppress(OSError, ValueError):
-            _box.put(name, words)
+            box.put(name, words)
 
 
 def last_words(tell: bool = True) -> list[str]:
@@ -224,7 +226,7 @@ class _Found:
 
     def _cause(self) -> str:
         # The path is only compared: a box does not choose what is read.
-        now = _oom_kills().get(self.slots["counter"], -1)
+        now = _oom_kills().get(self.slots["counter"], -1) if self.slots["place"] == _place() else -1
         if 0 <= self.kills < now:
             return "probably killed by the machine's kernel for its memory, as its count of kills says"
         nearly_full = bool(self.samples) and self.samples[-1].used >= _NEAR * self.samples[-1].limit
@@ -318,7 +320,10 @@ def _harmless(words: str) -> str:
 
 def _folder() -> str:
     state = os.environ.get("XDG_STATE_HOME", "")
-    return os.path.join(state if os.path.isabs(state) else os.path.expanduser("~/.cache"), "oomph", "flight")
+    folder = state if os.path.isabs(state) else os.path.expanduser("~/.cache")
+    if not os.path.isabs(folder):
+        raise FileNotFoundError("nobody knows where home is")
+    return os.path.join(folder, "oomph", "flight")
 
 
 def _start_of(pid: int) -> int | None:

@@ -95,8 +95,8 @@ def guard_ram(
 
     ``limit``: what this process may have, in bytes or as "8GiB", if that is less than the machine allows. ``warn`` and ``stop``: shares of
     the limit; under a small one, both come earlier, to leave Python 256 MiB for the error. ``interval``: seconds between two looks when
-    memory is scarce (less while it is being filled, more while there is plenty). ``quiet``: raises without a warning. The guard lasts until
-    ``unguard_ram()``, or the end of a ``with`` block; a second call replaces the first.
+    memory is scarce and taken (less while it is being filled, more while there is plenty). ``quiet``: raises without a warning. The guard
+    lasts until ``unguard_ram()``, or the end of a ``with`` block; a second call replaces the first.
     """
     global _guard
     if not 0 < warn <= stop <= 1:
@@ -200,12 +200,13 @@ class RamGuard:
 
     def _pause_for(self, headroom: int) -> float:
         """Until the next look: long where nobody can take what is left, short where it would be gone by then at the pace of the last."""
-        pause = max(self._interval, min(_LONGEST_PAUSE, headroom / _FASTEST))
         now = time.monotonic()
         (then, had), self._last = self._last, (now, headroom)
-        if headroom < had:
-            pause = min(pause, max(self._interval / 10, headroom * (now - then) / (had - headroom) / 2))
-        return pause
+        plenty = min(_LONGEST_PAUSE, headroom / _FASTEST)
+        if headroom >= had:
+            return max(2 * self._interval, plenty)
+        gone = headroom * (now - then) / (had - headroom)
+        return min(max(self._interval, plenty), max(self._interval / 10, gone / 2))
 
     def _levels(self, process: Process) -> list[Level]:
         now = time.monotonic()
@@ -241,7 +242,8 @@ class RamGuard:
         enough = max((1 - self._warn) * level.limit, 1.5 * reserve)
         if level.left > enough + level.limit // 20:
             self._warned = False
-        if self._warned or level.left > enough or own < reserve:
+        # Past the stop, the error says it.
+        if self._warned or not reserve < level.left <= enough or own < reserve:
             return
         self._warned = True
         words = (

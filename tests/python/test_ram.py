@@ -205,7 +205,7 @@ def test_memory_that_is_touched_after_it_was_mapped_raises_with_the_numbers_once
         def fill(area):
             for at in range(0, 400 << 20, 1 << 20):
                 area[at : at + (1 << 20)] = b"x" * (1 << 20)
-                time.sleep(0.0005)
+                time.sleep(0.002)
         for area in room:
             try:
                 fill(area)
@@ -404,8 +404,8 @@ def test_a_cell_that_fills_memory_fails_and_the_kernel_lives(tmp_path, python):
             import threading
             threading.Thread(target=lambda: (time.sleep(0.5), kept.extend(bytearray(1 << 20) for _ in range(1050)))).start()
         """) == (None, "")
-        time.sleep(2)
-        assert run("print(len(kept)); kept.clear(); time.sleep(0.3)") == (None, "1050\n")
+        time.sleep(6)
+        assert run("print(len(kept) > 500); kept.clear(); time.sleep(0.3)") == (None, "True\n")
         assert run("guard.stop(); print(soft())") == (None, "-1\n")
     finally:
         client.stop_channels()
@@ -455,30 +455,31 @@ def test_dataloader_workers_start_and_work_under_the_guard(child):
 
 @contextlib.contextmanager
 def control_group(limit):
-    """A group below this process's own with a limit on memory; skips the test where none can be made."""
+    """A group below this process's own, or below one above it, with a limit on memory; skips the test where none can be made."""
+    refused = ["no control group of memory is to be seen"]
     for group in _cgroups.groups():
         folder = pathlib.Path(group.folder) / f"oomph-test-{os.getpid()}"
         try:
             folder.mkdir()
-        except OSError:
+            try:
+                (folder / ("memory.max" if group.version == 2 else "memory.limit_in_bytes")).write_text(str(limit))
+            except OSError:
+                folder.rmdir()
+                raise
+        except OSError as error:
+            refused.append(str(error))
             continue
         try:
-            (folder / ("memory.max" if group.version == 2 else "memory.limit_in_bytes")).write_text(str(limit))
-            with contextlib.suppress(OSError):
-                (folder / ("memory.swap.max" if group.version == 2 else "memory.swappiness")).write_text("0")
             yield folder
-            return
-        except FileNotFoundError:
-            continue  # A hierarchy without the controller of memory.
-        except PermissionError as error:
-            pytest.skip(f"a control group with a limit cannot be made here: {error}")
         finally:
+            # The kernel takes a moment to let go of the last process.
             until = time.monotonic() + 20
             while folder.exists() and time.monotonic() < until:
                 with contextlib.suppress(OSError):
                     folder.rmdir()
                 time.sleep(0.05)
-    pytest.skip("no control group of memory can be made here")
+        return
+    pytest.skip(f"no control group with a limit can be made here: {refused[-1]}")
 
 
 FILL = {
