@@ -6,10 +6,13 @@ import sysconfig
 
 
 def find_oomph() -> str:
-    """The path of the command that this package carries.
+    """The path of the command that this package carries, or of the one that ``OOMPH_COMMAND`` names.
 
     Raises FileNotFoundError, with the places that were looked at, if it is not there.
     """
+    told = os.environ.get("OOMPH_COMMAND")
+    if told and os.path.isfile(told):
+        return told
     name = "oomph.exe" if os.name == "nt" else "oomph"
     folders = [
         sysconfig.get_path("scripts"),

@@ -72,7 +72,7 @@ impl<'a> Context<'a> {
             sources,
             kinds,
             steps,
-            ooms: OutOfMemory::all(device, history, sources, &recording.settings),
+            ooms: OutOfMemory::all(recording, device, history, sources),
             alive,
             waste: Waste::at(history, &recording.settings, history.peak.allocated.moment),
             waste_at_reserved_peak: Waste::at(history, &recording.settings, reserved_peak),

@@ -3,7 +3,7 @@
 use crate::sources::Sources;
 use crate::waste::{Asker, Waste};
 use oomph_trace::rounding::{SMALL_LIMIT, segment_size};
-use oomph_trace::{Action, DEFAULT_POOL, Device, History, Moment, Recording, Settings, StackId};
+use oomph_trace::{Action, DEFAULT_POOL, Device, History, Moment, Recording, StackId};
 
 /// What became of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +87,9 @@ pub struct OutOfMemory {
 
 impl OutOfMemory {
     /// All of a device's, in order.
-    pub fn all(device: &Device, history: &History, sources: &Sources, settings: &Settings) -> Vec<Self> {
+    pub fn all(recording: &Recording, device: &Device, history: &History, sources: &Sources) -> Vec<Self> {
+        let settings = &recording.settings;
+        let went_on = is_said_to_go_on(recording);
         let events = &device.events;
         let mut all: Vec<Self> = Vec::new();
         let rows: Vec<usize> =
@@ -99,7 +101,7 @@ impl OutOfMemory {
                 Ok(at) => events.pool[at].1,
                 Err(_) => DEFAULT_POOL,
             };
-            let outcome = outcome(device, history, sources, row, position + 1 == rows.len());
+            let outcome = outcome(device, history, sources, row, position + 1 == rows.len() && !went_on);
             let looked_into = position < LOOKED_INTO || position + LOOKED_INTO >= rows.len();
             let mut waste = Waste::default();
             if looked_into {
@@ -148,7 +150,8 @@ impl OutOfMemory {
 pub fn fatal_out_of_memory(recording: &Recording, device: &Device) -> Option<u32> {
     let last = device.events.action.iter().rposition(|&action| action == Action::OutOfMemory)?;
     let (sources, history) = (Sources::of(recording), History::of(recording, device));
-    (outcome(device, &history, &sources, last, true) == Outcome::Fatal).then_some(last as u32)
+    let outcome = outcome(device, &history, &sources, last, !is_said_to_go_on(recording));
+    (outcome == Outcome::Fatal).then_some(last as u32)
 }
 
 fn reason(size: u64, limited: bool, device_free: u64, waste: &Waste) -> Reason {
@@ -175,7 +178,14 @@ const FREES_OF_A_FALLBACK: usize = 4;
 /// A program that goes on comes back to at least this share of what it held; one that only tidies up does not.
 const GOES_ON: f64 = 0.3;
 
-fn outcome(device: &Device, history: &History, sources: &Sources, row: usize, last: bool) -> Outcome {
+/// What oomph's recorder says at the end of a program that did not die of it.
+const WENT_ON: &str = "oomph.went_on";
+
+fn is_said_to_go_on(recording: &Recording) -> bool {
+    recording.annotations.iter().any(|annotation| recording.strings.get(annotation.name) == WENT_ON)
+}
+
+fn outcome(device: &Device, history: &History, sources: &Sources, row: usize, may_be_fatal: bool) -> Outcome {
     let events = &device.events;
     let mut frees = 0;
     for next in row + 1..events.len() {
@@ -184,7 +194,7 @@ fn outcome(device: &Device, history: &History, sources: &Sources, row: usize, la
                 if sources.same_call(events.stack[next], events.stack[row]) && frees <= FREES_OF_A_FALLBACK {
                     return Outcome::CaughtByLibrary;
                 }
-                if !last {
+                if !may_be_fatal {
                     return Outcome::CaughtByProgram; // it went on to run out of memory again
                 }
                 // Handlers allocate too: metrics, a checkpoint, the next cell of a notebook.
@@ -197,5 +207,5 @@ fn outcome(device: &Device, history: &History, sources: &Sources, row: usize, la
             _ => {}
         }
     }
-    Outcome::Fatal
+    if may_be_fatal { Outcome::Fatal } else { Outcome::CaughtByProgram }
 }

@@ -33,7 +33,8 @@ const CURRENT_STREAM: &CStr = c"_ZN3c104cuda20getCurrentCUDAStreamEa";
 const CUDA: u8 = 1;
 const MOST_DEVICES: usize = 64;
 
-type Report = extern "C" fn(*mut c_void, i64, usize, usize, u16);
+/// The device is a C++ struct of two bytes in a register whose other bytes are anything: no number of two bytes here.
+type Report = extern "C" fn(*mut c_void, i64, usize, usize, u64);
 type Round = extern "C" fn(usize) -> usize;
 type Malloc = extern "C" fn(*mut *mut c_void, usize) -> c_int;
 type Free = extern "C" fn(*mut c_void) -> c_int;
@@ -141,8 +142,8 @@ fn current_stream(device: u8) -> i64 {
     current(device as i8).number
 }
 
-extern "C" fn report_hook(block: *mut c_void, size: i64, allocated: usize, reserved: usize, device: u16) {
-    let [kind, index] = device.to_le_bytes();
+extern "C" fn report_hook(block: *mut c_void, size: i64, allocated: usize, reserved: usize, device: u64) {
+    let [kind, index, ..] = device.to_le_bytes();
     if kind == CUDA && usize::from(index) < MOST_DEVICES {
         if let (Some(peak), Some(now)) = (PEAKS.get(usize::from(index)), NOW.get(usize::from(index))) {
             now.store(allocated as u64, Relaxed);

@@ -113,6 +113,22 @@ pub unsafe extern "C" fn oomph_record_step(name: *const c_char, ended: c_int) ->
     }
 }
 
+/// Something to remember, by name, at this moment.
+///
+/// # Safety
+/// `name` is a string of C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn oomph_record_mark(name: *const c_char) {
+    if name.is_null() {
+        return;
+    }
+    // SAFETY: the caller's string.
+    let name = unsafe { CStr::from_ptr(name) };
+    if let Some(recorder) = lock().as_mut() {
+        recorder.mark(&name.to_string_lossy());
+    }
+}
+
 /// What live blocks are: 1 parameters, 2 gradients, 3 optimizer state. Addresses may lie anywhere in a block.
 ///
 /// # Safety

@@ -20,7 +20,6 @@ const EVERY: Duration = Duration::from_millis(100);
 const ROWS: usize = 64 << 10;
 /// Steps that later ones are compared with.
 const MOST_STEPS: usize = 1024;
-const PAGE: u64 = 2 << 20;
 
 static RECORDER: Mutex<Option<Recorder>> = Mutex::new(None);
 static NOBODY: Mutex<Option<Recorder>> = Mutex::new(None);
@@ -234,7 +233,15 @@ struct Annotation {
     device: u32,
     time: i64,
     name: u32,
-    ended: bool,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy)]
+#[repr(u8)]
+enum Stage {
+    Start = 0,
+    End = 1,
+    Mark = 2,
 }
 
 /// The step under way: from the end of the one before.
@@ -442,7 +449,7 @@ impl Recorder {
             // Never more than the block; tiny requests are not told.
             let requested = if requested > 0 && requested <= size { requested } else { size };
             let stream = self.device(device).stream(stream);
-            self.follow_reserved(device, address + size, reserved, stream, stack);
+            self.follow_reserved(device, address, reserved, stream, stack);
             self.device(device).live.insert(address, Live { requested, stack, kind: 0 });
             self.event(device, Action::Alloc, address, requested, stream, stack, 0);
         } else {
@@ -455,13 +462,16 @@ impl Recorder {
         }
     }
 
-    /// Expandable segments grow and shrink without a call that is heard: their size is known by what is reserved in all.
-    fn follow_reserved(&mut self, device: u32, end: u64, reserved: u64, stream: u32, stack: u32) {
+    /// Expandable segments grow and shrink without a call that is heard: how much is known by what is reserved in all. They
+    /// grow at their end, for a block that begins before it; where they shrink is not known.
+    fn follow_reserved(&mut self, device: u32, block: u64, reserved: u64, stream: u32, stack: u32) {
         let known = self.device(device).reserved;
         if reserved > known {
             let size = reserved - known;
-            let address = end.next_multiple_of(PAGE).saturating_sub(size);
             let here = self.device(device);
+            let before = here.segments.range(..=block).next_back().filter(|(_, held)| held.mapped);
+            let end = before.map(|(address, held)| address + held.size).filter(|end| block <= *end);
+            let address = end.unwrap_or(block);
             here.reserved = reserved;
             here.segments.insert(address, Held { size, stream, stack, mapped: true });
             self.event(device, Action::SegmentMap, address, size, stream, stack, 0);
@@ -531,12 +541,7 @@ impl Recorder {
 
     /// An optimizer's step begins or has ended. Whether a step has ended that was not seen before.
     pub fn step(&mut self, name: &str, ended: bool) -> bool {
-        let name = self.string(name);
-        let time = self.now();
-        let ordinals: Vec<u32> = self.devices.iter().map(|device| device.ordinal).collect();
-        for device in ordinals {
-            self.annotations.push(Annotation { device, time, name, ended });
-        }
+        self.annotate(name, if ended { Stage::End } else { Stage::Start });
         if !ended {
             return false;
         }
@@ -552,6 +557,19 @@ impl Recorder {
         }
         self.step.annotations_from = self.annotations.len();
         is_new
+    }
+
+    /// A mark.
+    pub fn mark(&mut self, name: &str) {
+        self.annotate(name, Stage::Mark);
+    }
+
+    fn annotate(&mut self, name: &str, stage: Stage) {
+        let name = self.string(name);
+        let time = self.now();
+        for device in &self.devices {
+            self.annotations.push(Annotation { device: device.ordinal, time, name, stage });
+        }
     }
 
     fn take_back(&mut self, step: &Step) {
@@ -797,7 +815,7 @@ impl Recorder {
             content.varint(u64::from(annotation.device));
             content.zigzag(annotation.time.wrapping_sub(before));
             content.varint(u64::from(annotation.name));
-            content.byte(u8::from(annotation.ended));
+            content.byte(annotation.stage as u8);
             before = annotation.time;
         }
         self.file.chunk(Kind::Annotations, &content.0);

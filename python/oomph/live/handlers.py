@@ -13,7 +13,8 @@ import sys
 
 from .frames import release
 
-# Calls that are made before the exception has arrived (exit methods on its way) are left pending again.
+# Calls are made before the exception has arrived, too, in the exit methods on its way: each leaves another one pending,
+# until it is gone, or for about a tenth of a second.
 _MOST_TRIES = 100_000
 
 
@@ -23,6 +24,7 @@ class Handlers:
     def __init__(self, kind):
         self.kind = kind
         self.tries = 0
+        self.seen = False
         self.tool = None
         if sys.version_info >= (3, 12):
             self.tool = self._take_tool()
@@ -34,7 +36,7 @@ class Handlers:
         if self.tool is not None:
             sys.monitoring.set_events(self.tool, sys.monitoring.events.EXCEPTION_HANDLED)
         elif sys.version_info < (3, 12):
-            self.tries = _MOST_TRIES
+            self.tries, self.seen = _MOST_TRIES, False
             ctypes.pythonapi.Py_AddPendingCall(self._pending, None)
 
     def _take_tool(self):
@@ -64,10 +66,9 @@ class Handlers:
         return False
 
     def _call(self, _):
-        error = sys.exc_info()[1]
-        if error is not None and self._holds(error):
-            self.tries = 0
-        elif self.tries > 0:
-            self.tries -= 1
+        there = self._holds(sys.exc_info()[1])
+        self.tries -= 1
+        if self.tries > 0 and (there or not self.seen):
+            self.seen |= there
             ctypes.pythonapi.Py_AddPendingCall(self._pending, None)
         return 0

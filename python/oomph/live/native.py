@@ -24,6 +24,7 @@ class Native:
         library.oomph_record_kinds.argtypes = [ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
         library.oomph_record_settings.argtypes = [ctypes.c_char_p]
         library.oomph_record_step.argtypes = [ctypes.c_char_p, ctypes.c_int]
+        library.oomph_record_mark.argtypes = [ctypes.c_char_p]
         library.oomph_record_oom.argtypes = [ctypes.c_uint32, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint32]
         library.oomph_record_counts.argtypes = [ctypes.c_void_p]
         library.oomph_record_peak.argtypes = [ctypes.c_uint32]
@@ -76,6 +77,9 @@ class Native:
     def step(self, name, ended):
         """True if a step has ended that was not the same as one before."""
         return bool(self.library.oomph_record_step(name, ended))
+
+    def mark(self, name):
+        self.library.oomph_record_mark(name)
 
     def out_of_memory(self, device, asked, free, skip):
         self.library.oomph_record_oom(device, asked, free, skip)

@@ -10,9 +10,11 @@ import json
 import os
 import sys
 
-from . import native
+from . import frames, native
 from .handlers import Handlers
 
+# Nothing that ran out of memory has ended the program, as `oomph explain` knows it.
+WENT_ON = b"oomph.went_on"
 # A recording does not fill the disk.
 MOST_BYTES = 2 << 30
 # What blocks are is told for the first steps, then for steps that are new, at most one in so many.
@@ -118,6 +120,8 @@ class Recording:
             return
         self.active = False
         atexit.unregister(self.stop)
+        if self.out_of_memories and not died_of_it():
+            self.recorder.mark(WENT_ON)
         with contextlib.suppress(Exception):
             import torch
 
@@ -125,6 +129,14 @@ class Recording:
                 self.recorder.state(device, segments, at_the_end=True)
         self.counts = self.recorder.counts()
         self.whole = self.recorder.stop()
+
+
+def died_of_it():
+    """Whether an out-of-memory is what goes through this frame, or what has ended the program."""
+    import torch
+
+    errors = [sys.exc_info()[1], getattr(sys, "last_value", None)]
+    return any(isinstance(one, torch.cuda.OutOfMemoryError) for error in errors for one in frames.chain(error))
 
 
 def by_device(snapshot):

@@ -1,0 +1,135 @@
+"""``oomph.record``: records what this process does to GPU memory, from here on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from types import TracebackType
+from typing import Any
+
+from oomph._find import find_oomph
+
+_library: str | None = None
+
+
+class RecordingError(RuntimeError):
+    """Nothing can be recorded; the message says why."""
+
+
+class Recording:
+    """A recording under way: ends with the ``with`` block, with :meth:`stop`, or with the program."""
+
+    def __init__(self, path: str | os.PathLike[str], *, quiet: bool = False) -> None:
+        self.path = os.path.abspath(os.fspath(path))
+        self.quiet = quiet
+        self._live: Any = None
+        self._started = False
+        self._said = False
+
+    def start(self) -> Recording:
+        """Begins, as soon as the program uses CUDA."""
+        if self._started:
+            return self
+        try:
+            import torch
+        except ImportError as error:
+            raise RecordingError("there is no PyTorch here: nothing can be recorded") from error
+        if torch.version.cuda is None:
+            raise RecordingError(f"this PyTorch ({torch.__version__}) is built without CUDA: nothing can be recorded")
+        from oomph.live import recording
+
+        attachment = recording.attachment(torch, library())
+        self._started = True
+        live = recording.Recording(self.path)
+
+        def begin() -> None:
+            # CUDA may come to life long after the recording was ended.
+            if self._started:
+                attachment.begin(live)
+                self._live = live
+
+        torch.cuda._lazy_call(begin)
+        return self
+
+    def stop(self) -> None:
+        """Ends the recording: the file is complete."""
+        self._started = False
+        if self._live is None:
+            self._say("oomph: nothing was recorded: CUDA was not used")
+            return
+        self._live.stop()
+        if self._live.whole is False:
+            self._say(f"oomph: {self.path} is incomplete: the disk is full, or the recording became too large")
+        self._say(f"oomph: recorded {self.steps} steps to {self.path}\nNext: oomph explain {self.path}")
+
+    @property
+    def active(self) -> bool:
+        """Whether events are being recorded."""
+        return self._live is not None and self._live.active
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps so far."""
+        return self._live.steps if self._live is not None else 0
+
+    @property
+    def out_of_memories(self) -> int:
+        """How often PyTorch ran out of memory so far."""
+        return self._live.out_of_memories if self._live is not None else 0
+
+    def explain(self) -> str:
+        """What ``oomph explain`` says of the recording so far."""
+        if self._live is None:
+            return ""
+        if self._live.active:
+            self._live.recorder.flush()
+        return subprocess.run([find_oomph(), "explain", self.path], capture_output=True, text=True).stdout
+
+    def __enter__(self) -> Recording:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+        if error is not None and self.out_of_memories:
+            _explain_after(error, self)
+
+    def _say(self, text: str) -> None:
+        if not self.quiet and not self._said:
+            self._said = True
+            print(text, file=sys.stderr)
+
+
+def record(path: str | os.PathLike[str] = "recording.oomph", *, quiet: bool = False) -> Recording:
+    """Records GPU memory from here on, as ``oomph run`` would: every block, from which line, which step.
+
+    Use it as a context manager, or call ``stop()`` on what it gives. A recording that is under way in this process ends
+    when another begins.
+
+    >>> with oomph.record("train.oomph"):  # doctest: +SKIP
+    ...     train()
+    """
+    return Recording(path, quiet=quiet).start()
+
+
+def library() -> str:
+    """Where the recorder's library is. The command carries it."""
+    global _library
+    if _library is None:
+        told = subprocess.run([find_oomph(), "run", "--library"], capture_output=True, text=True)
+        if told.returncode != 0:
+            raise RecordingError(told.stderr.strip().removeprefix("error: ") or "the command oomph failed")
+        _library = told.stdout.strip()
+    return _library
+
+
+def _explain_after(error: BaseException, recording: Recording) -> None:
+    """Lets the explanation follow PyTorch's error, if that is not caught."""
+    show = sys.excepthook
+
+    def excepthook(kind: type[BaseException], raised: BaseException, trace: TracebackType | None) -> None:
+        show(kind, raised, trace)
+        if raised is error:
+            print("\n" + recording.explain(), file=sys.stderr, end="")
+
+    sys.excepthook = excepthook

@@ -1,0 +1,406 @@
+"""`oomph run` and `oomph.record`: what is recorded, what reaches the program, and what a kill leaves. On the virtual GPU."""
+
+import json
+import os
+import pty
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from conftest import PYTHON_2_11, ROOT
+
+OOMPH = os.environ.get("OOMPH", str(ROOT / "target" / "debug" / "oomph"))
+# The package as it lies here, with the command as built.
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "OOMPH_COMMAND": OOMPH}
+
+TRAIN = """
+import sys
+import torch
+
+model = torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.ReLU(), torch.nn.Linear(2048, 512)).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+
+
+def step(rows=1024):
+    loss = model(torch.randn(rows, 512, device="cuda")).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+for _ in range(int(sys.argv[1]) if len(sys.argv) > 1 else 20):
+    step()
+print(torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved())
+"""
+WEIGHTS = 4 * (512 * 2048 + 2048 + 2048 * 512 + 512)
+
+
+@pytest.fixture
+def script(tmp_path):
+    def write(text, name="train.py"):
+        path = tmp_path / name
+        path.write_text(textwrap.dedent(text).lstrip("\n"))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Runs `oomph run` in an empty folder; gives what subprocess.run gives."""
+
+    def run(*words, gpu="t4", python=sys.executable, **options):
+        card = ["--gpu", gpu] if gpu else []
+        command = [OOMPH, "run", "--python", str(python), *card, *map(str, words)]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, **{"env": ENVIRONMENT, **options})
+
+    return run
+
+
+def explained(path):
+    done = subprocess.run([OOMPH, "explain", "--format", "json", str(path)], capture_output=True, text=True, timeout=120)
+    assert done.returncode in (0, 1), done.stderr
+    return json.loads(done.stdout)
+
+
+# --- what is recorded -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("python", [sys.executable, PYTHON_2_11])
+def test_peaks_are_pytorchs_own_and_steps_and_kinds_are_known(run, script, tmp_path, python):
+    done = run(script(TRAIN), python=python)
+    assert done.returncode == 0, done.stderr
+    allocated, reserved = map(int, done.stdout.split())
+    (device,) = explained(tmp_path / "train.oomph")["devices"]
+    assert device["peak"]["allocated"] == allocated
+    assert device["peak"]["reserved"] == reserved
+    assert device["steps"]["found_by"] == "annotations"
+    assert device["steps"]["count"] + device["steps"]["repeated"] == 20
+    kinds = {kind["kind"]: kind["bytes"] for kind in device["at_peak"]["by_kind"]}
+    assert kinds["parameters"] == WEIGHTS
+    assert kinds["gradients"] == WEIGHTS
+    # Two moments for each weight; a step counter for each on the CPU.
+    assert kinds["optimizer_state"] == 2 * WEIGHTS
+    assert "train.oomph has device 0" in done.stderr and "20 steps" in done.stderr
+    assert done.stderr.rstrip().endswith("Next: oomph explain train.oomph")
+
+
+def test_a_steady_program_leaves_a_small_recording(run, script, tmp_path):
+    assert run(script(TRAIN), "3").returncode == 0
+    few = (tmp_path / "train.oomph").stat().st_size
+    assert run(script(TRAIN), "500").returncode == 0
+    assert (tmp_path / "train.oomph").stat().st_size < 1.5 * few
+    steps = explained(tmp_path / "train.oomph")["devices"][0]["steps"]
+    assert steps["repeated"] >= 490 and steps["count"] + steps["repeated"] == 500
+
+
+def test_lines_are_those_of_the_program(run, script, tmp_path):
+    path = script("import torch\n\n\ndef größe():\n    return torch.empty(1 << 26, device='cuda')\n\n\nkept = größe()\n", "дом.py")
+    assert run(path).returncode == 0
+    line = explained(tmp_path / "дом.oomph")["devices"][0]["at_peak"]["by_line"][0]
+    assert (os.path.basename(line["file"]), line["line"], line["function"], line["bytes"]) == ("дом.py", 5, "größe", 4 << 26)
+
+
+def test_expandable_segments_are_followed(run, script, tmp_path):
+    done = run(script(TRAIN), env={**ENVIRONMENT, "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"})
+    allocated, reserved = map(int, done.stdout.split())
+    (device,) = explained(tmp_path / "train.oomph")["devices"]
+    assert device["peak"]["allocated"] == allocated
+    assert device["peak"]["reserved"] == reserved
+
+
+def test_each_rank_has_its_own_file(run, script, tmp_path):
+    script(TRAIN)
+    path = script(
+        """
+        import os, subprocess, sys
+        ranks = [subprocess.Popen([sys.executable, "train.py"], env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2"}) for rank in range(2)]
+        sys.exit(max(rank.wait() for rank in ranks))
+        """,
+        "launcher.py",
+    )
+    done = run("-o", "out.oomph", path)
+    assert done.returncode == 0, done.stderr
+    assert sorted(file.name for file in tmp_path.glob("*.oomph")) == ["out-rank0.oomph", "out-rank1.oomph"]
+    assert "out-rank0.oomph has device 0" in done.stderr and "out-rank1.oomph has device 0" in done.stderr
+
+
+def test_a_fatal_out_of_memory_is_explained_under_pytorchs_error(run, script):
+    done = run(script(TRAIN + "\nstep(1 << 21)\n"))
+    assert done.returncode == 1
+    error, explanation = done.stderr.index("torch.OutOfMemoryError: CUDA out of memory"), done.stderr.index("error OM101")
+    assert error < explanation
+    assert "more was asked for at" in done.stderr and "train.py:" in done.stderr
+    assert "train.oomph has device 0" in done.stderr and "ran out of memory 1×" in done.stderr
+
+
+CAUGHT = """
+import torch
+
+torch.empty(1, device="cuda")
+
+
+def attempt():
+    large = torch.empty(6 << 30, dtype=torch.uint8, device="cuda")
+    with torch.no_grad():
+        inner(large)
+
+
+def inner(large):
+    also = torch.empty(2 << 30, dtype=torch.uint8, device="cuda")
+    torch.empty(20 << 30, dtype=torch.uint8, device="cuda")
+
+
+before = torch.cuda.memory_allocated()
+try:
+    attempt()
+except torch.OutOfMemoryError as error:
+    kept = error
+    print(torch.cuda.memory_allocated() - before)
+try:
+    try:
+        attempt()
+    except RuntimeError as error:
+        raise ValueError("no room") from error
+except ValueError:
+    print(torch.cuda.memory_allocated() - before)
+"""
+
+
+@pytest.mark.parametrize("python", [sys.executable, PYTHON_2_11])
+def test_a_handler_finds_the_memory_free_again(run, script, python, tmp_path):
+    done = run(script(CAUGHT), python=python)
+    assert (done.returncode, done.stdout.split()) == (0, ["0", "0"]), done.stderr
+    plain = subprocess.run([OOMPH, "run", "--no-recording", "--gpu", "t4", "--python", str(python), "train.py"], cwd=tmp_path, capture_output=True, text=True, env=ENVIRONMENT)
+    # Without the recorder nothing lets go: that is what PyTorch does.
+    assert plain.stdout.split() != ["0", "0"]
+    assert [oom["fatal"] for oom in explained(tmp_path / "train.oomph")["devices"][0]["ooms"]] == [False, False]
+
+
+# --- what reaches the program -----------------------------------------------------------------------------
+
+
+def test_exit_code_arguments_and_standard_input_are_the_programs(run, script):
+    path = script("import sys\nprint(sys.argv[1:], sys.stdin.read(), __name__)\nsys.exit(7)\n")
+    done = run(path, "--budget", "x", "-m", gpu=None, input="hello")
+    assert (done.returncode, done.stdout) == (7, "['--budget', 'x', '-m'] hello __main__\n")
+    assert "nothing was recorded: the program did not use CUDA through PyTorch" in done.stderr
+
+
+def test_a_module_and_a_command_are_run_too(run, script):
+    script("import sys\nprint(sys.argv[1:])\n", "there.py")
+    assert run("-m", "there", "x", gpu=None).stdout == "['x']\n"
+    assert run("sh", "-c", "echo shell; exit 3", gpu=None).stdout == "shell\n"
+
+
+def test_the_terminal_is_the_programs(script, tmp_path):
+    path = script("import os, sys\nprint(sys.stdin.isatty(), sys.stdout.isatty(), os.get_terminal_size())\n")
+    ours, theirs = pty.openpty()
+    done = subprocess.Popen([OOMPH, "run", "--python", sys.executable, str(path)], cwd=tmp_path, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE)
+    assert done.wait(60) == 0
+    assert os.read(ours, 1000).startswith(b"True True os.terminal_size")
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+def test_signals_reach_the_program(script, tmp_path, sent):
+    path = script(
+        f"""
+        import signal, sys, time
+        signal.signal({int(sent)}, lambda *_: (print("heard", flush=True), sys.exit(5)))
+        print("ready", flush=True)
+        time.sleep(60)
+        """
+    )
+    done = subprocess.Popen([OOMPH, "run", "--python", sys.executable, str(path)], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert done.stdout.readline() == "ready\n"
+    done.send_signal(sent)
+    assert (done.stdout.read(), done.wait(60)) == ("heard\n", 5)
+
+
+def test_interrupts_are_the_programs_own_business(script, tmp_path):
+    """Ctrl-C goes to everybody at the terminal: the program decides, oomph waits for it."""
+    path = script(
+        """
+        import time
+        try:
+            print("ready", flush=True)
+            time.sleep(60)
+        except KeyboardInterrupt:
+            time.sleep(0.5)
+            print("saved", flush=True)
+            raise SystemExit(4)
+        """
+    )
+    done = subprocess.Popen(
+        [OOMPH, "run", "--python", sys.executable, str(path)], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert done.stdout.readline() == "ready\n"
+    os.killpg(done.pid, signal.SIGINT)
+    assert (done.stdout.read(), done.wait(60)) == ("saved\n", 4)
+
+
+def test_a_killed_program_is_told_as_a_shell_would(run, script):
+    assert run(script("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n"), gpu=None).returncode == 137
+
+
+def test_the_environments_own_sitecustomize_still_runs(run, script, tmp_path):
+    folder = tmp_path / "site"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text("import builtins\nbuiltins.mine = 'here'\n")
+    done = run(script("import sitecustomize\nprint(mine, sitecustomize.__file__)\n"), gpu=None, env={**ENVIRONMENT, "PYTHONPATH": str(folder)})
+    assert done.stdout == f"here {folder / 'sitecustomize.py'}\n"
+
+
+# --- what goes wrong --------------------------------------------------------------------------------------
+
+
+def test_a_script_that_is_not_there(run):
+    done = run("nowhere.py", gpu=None)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: nowhere.py: there is no such file") and "hint: " in done.stderr
+
+
+def test_a_script_that_is_not_python(run, script):
+    done = run(script("#!/bin/sh\necho 'no\n"), gpu=None)
+    assert done.returncode == 1 and "SyntaxError" in done.stderr
+
+
+def test_a_notebook_is_sent_to_its_kernel(run, script):
+    done = run(script("{}", "book.ipynb"), gpu=None)
+    assert done.returncode == 2 and "%load_ext oomph" in done.stderr
+
+
+def test_without_torch_the_program_fails_as_it_would(run, script, tmp_path):
+    (tmp_path / "torch.py").write_text("raise ImportError('No module named torch')\n")
+    done = run(script("import torch\n"), gpu=None)
+    assert done.returncode == 1 and "No module named torch" in done.stderr and "nothing was recorded" in done.stderr
+
+
+def test_a_full_disk_does_not_stop_the_program(run, script, tmp_path):
+    (tmp_path / "full.oomph").symlink_to("/dev/full")
+    done = run("-o", "full.oomph", script(TRAIN), "3")
+    assert done.returncode == 0 and len(done.stdout.split()) == 2
+    assert "nothing was recorded: [Errno 28] No space left on device" in done.stderr
+
+
+def test_a_recording_that_became_too_large_says_so(run, script, tmp_path):
+    done = run("--recording-limit", "16KiB", script("import torch\nfor n in range(3000):\n    torch.empty(512 * n, device='cuda')\n"))
+    assert done.returncode == 0
+    assert (tmp_path / "train.oomph").stat().st_size <= 16 << 10
+    completeness = explained(tmp_path / "train.oomph")["devices"][0]["completeness"]
+    assert completeness["truncated"] is True
+
+
+# --- oomph.record -----------------------------------------------------------------------------------------
+
+BUDDIES = """
+import os, signal, sys, time
+import oomph, oomph._record, torch
+
+# All that is slow, once: the first step imports a lot.
+torch.set_num_threads(1)
+model = torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.ReLU(), torch.nn.Linear(2048, 512))
+model(torch.randn(2, 512)).sum().backward()
+torch.optim.AdamW(model.parameters()).step()
+model.zero_grad()
+oomph._record.library()
+
+
+def train(path, told):
+    oomph.record(path, quiet=True)
+    there = model.cuda()
+    optimizer = torch.optim.AdamW(there.parameters())
+    for number in range(1 << 30):
+        # Not all alike: what is written again and again must be readable too.
+        loss = there(torch.randn(1024 + 64 * (number % 7), 512, device="cuda")).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        os.pwrite(told, (number + 1).to_bytes(8, "little"), 0)
+
+
+for line in sys.stdin:
+    path, moment = line.split()
+    told = os.open(path + ".steps", os.O_CREAT | os.O_RDWR)
+    child = os.fork()
+    if child == 0:
+        train(path, told)
+    time.sleep(float(moment))
+    steps = int.from_bytes(os.pread(told, 8, 0), "little")
+    time.sleep(0.4)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    print(steps, int.from_bytes(os.pread(told, 8, 0), "little"), flush=True)
+"""
+
+
+def test_a_recording_cut_by_sigkill_at_any_moment_is_readable(run, script, tmp_path):
+    dice = random.Random(5)
+    moments = [(tmp_path / f"{number}.oomph", dice.uniform(0.0, 1.6)) for number in range(20)]
+    wishes = "".join(f"{path} {moment}\n" for path, moment in moments)
+    done = run("--no-recording", script(BUDDIES), input=wishes)
+    assert done.returncode == 0, done.stderr
+    told = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
+    assert len(told) == 20 and sum(after > 0 for _, after in told) >= 10, told
+    for (path, _), (before, after) in zip(moments, told):
+        if not path.exists():
+            assert after == 0
+            continue
+        read = explained(path)
+        for device in read["devices"]:
+            assert device["completeness"]["truncated"] is True
+            steps = device["steps"] or {"count": 0, "repeated": 0}
+            # All but the last moments is there: it is written ten times a second.
+            assert before - 1 <= steps["count"] + steps["repeated"] <= after + 1
+        assert read["devices"] or before == 0
+
+
+def test_record_ends_with_its_block_and_says_what_to_type(run, script, tmp_path):
+    path = script(
+        """
+        import oomph, torch
+        with oomph.record("here.oomph") as recording:
+            kept = torch.empty(1 << 20, device="cuda")
+            assert recording.active
+        assert not recording.active
+        later = torch.empty(1 << 24, device="cuda")
+        with oomph.record("again.oomph", quiet=True):
+            more = torch.empty(1 << 21, device="cuda")
+        """
+    )
+    done = run("--no-recording", path)
+    assert done.returncode == 0, done.stderr
+    assert f"Next: oomph explain {tmp_path / 'here.oomph'}" in done.stderr and "again" not in done.stderr
+    peaks = [explained(tmp_path / name)["devices"][0]["peak"]["allocated"] for name in ("here.oomph", "again.oomph")]
+    # What was there before a recording is in it.
+    assert peaks == [4 << 20, (4 << 20) + (4 << 24) + (4 << 21)]
+
+
+def test_record_explains_an_out_of_memory_that_nobody_catches(run, script):
+    path = script("import oomph, torch\nwith oomph.record('a.oomph', quiet=True):\n    torch.empty(20 << 30, dtype=torch.uint8, device='cuda')\n")
+    done = run("--no-recording", path)
+    assert done.returncode == 1
+    assert done.stderr.index("torch.OutOfMemoryError") < done.stderr.index("error OM101")
+
+
+def test_record_without_cuda_says_why(script, tmp_path):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("__version__ = '2.15.0+cpu'\nclass version:\n    cuda = None\n")
+    path = script("import oomph\noomph.record()\n")
+    done = subprocess.run([sys.executable, str(path)], cwd=tmp_path, capture_output=True, text=True, env=ENVIRONMENT)
+    assert "RecordingError: this PyTorch (2.15.0+cpu) is built without CUDA" in done.stderr
+
+
+def test_importing_changes_nothing():
+    code = """
+import sys
+before = (list(sys.path), list(sys.meta_path), sys.excepthook, dict(__import__("os").environ))
+import oomph
+after = (list(sys.path), list(sys.meta_path), sys.excepthook, dict(__import__("os").environ))
+assert before == after and "torch" not in sys.modules and "IPython" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, env=ENVIRONMENT)
