@@ -183,7 +183,8 @@ class RamGuard:
         _black_box.sample(process.own, *self._deadly(levels))
         tightest = self._tightest(levels)
         growth = min(self._growth(level, process.own) for level in levels)
-        if process.mapped:
+        # The virtual GPU's memory is mapped as the program's own, and takes none: no floor under that.
+        if process.mapped and "OOMPH_VIRTUAL_GPU" not in os.environ:
             self._floor.set(process.mapped + growth + _cuda_start())
         self._detours.make()
         self._pause = self._pause_for(tightest.left - self._reserve(tightest))

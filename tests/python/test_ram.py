@@ -729,20 +729,22 @@ def test_without_a_folder_nothing_is_recorded_and_nothing_said(child):
     assert lines(done) == ["[]"] and done.stderr == ""
 
 
-def test_memory_of_the_gpu_is_in_the_box(flight, tmp_path):
+def test_memory_of_the_gpu_is_in_the_box_and_the_virtual_one_needs_none(flight, tmp_path):
     stage = ROOT / "target" / "debug" / "examples" / "stage"
     if not stage.exists():
         pytest.skip("the virtual GPU is not built: cargo build -p oomph-predict --example stage")
     code = GUARDED + textwrap.dedent("""
-        import torch
-        kept = torch.empty(100 << 20, dtype=torch.uint8, device="cuda")
         oomph.guard_ram(quiet=True)
+        import torch
+        kept = torch.empty(100 << 30, dtype=torch.uint8, device="cuda"), torch.ones(100 << 20, dtype=torch.uint8).pin_memory()
+        time.sleep(1.5)
         os.kill(os.getpid(), 9)
     """)
-    command = [str(stage), sys.executable, "t4", sys.executable, "-c", code]
-    subprocess.run(command, capture_output=True, timeout=240, env=environment(tmp_path))
+    command = [str(stage), sys.executable, "h200", sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment(tmp_path))
+    assert "Error" not in done.stderr
     lines = _black_box.last_words(tell=False)
-    assert lines[1].endswith("; GPU 100 MiB allocated, 100 MiB reserved")
+    assert lines[1].endswith("; GPU 100 GiB allocated, 100 GiB reserved")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/nvidiactl"), reason="needs a real GPU")
