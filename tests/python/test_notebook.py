@@ -1,0 +1,637 @@
+"""The notebook in live kernels of both IPython versions, on the virtual GPU: what a cell says, what holds memory, and that it comes back."""
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from conftest import PYTHON_2_11, ROOT
+from jupyter_client.kernelspec import KernelSpec
+from jupyter_client.manager import KernelManager
+
+MIB = 1 << 20
+# Seconds that a cell may take where the machine is busy.
+SLOWEST = 120
+
+# Current IPython with a current PyTorch, and what Colab has.
+PYTHONS = {"current": sys.executable, "colab": str(PYTHON_2_11)}
+
+SETUP = """
+import gc, json, sys
+import torch
+
+def block(mib):
+    return torch.empty(mib << 20, dtype=torch.uint8, device="cuda")
+
+def allocated():
+    return torch.cuda.memory_allocated()
+
+block(1)
+"""
+
+
+def kernel_command(python):
+    """What starts a kernel on a virtual T4."""
+    stage = ROOT / "target" / "debug" / "examples" / "stage"
+    return [str(stage), python, "t4", python, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+
+
+class Cell:
+    """What came of a cell: streams, displayed data, the traceback, and in which order it came."""
+
+    def __init__(self):
+        self.stdout, self.stderr, self.shown, self.result, self.traceback, self.order = "", "", [], None, "", []
+
+    @property
+    def said(self):
+        """Everything that was shown under the cell besides what it printed."""
+        return "\n".join(data["text/plain"] for data in self.shown)
+
+
+class Kernel:
+    """A live kernel."""
+
+    def __init__(self, python):
+        command = os.environ.get("OOMPH", str(ROOT / "target" / "debug" / "oomph"))
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "OOMPH_COMMAND": command}
+        self.manager = KernelManager()
+        self.manager._kernel_spec = KernelSpec(argv=kernel_command(python), display_name="virtual", language="python")
+        self.manager.start_kernel(env=environment, independent=False)
+        self.client = self.manager.client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=300)
+
+    def stop(self):
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+
+    def run(self, code, fails=None):
+        """Runs a cell. It must not fail, unless the error's name is given."""
+        sent = self.client.execute(textwrap.dedent(code).strip("\n"))
+        cell = Cell()
+        while True:
+            message = self.client.get_iopub_msg(timeout=SLOWEST)
+            if message["parent_header"].get("msg_id") != sent:
+                continue
+            kind, content = message["msg_type"], message["content"]
+            cell.order.append(kind)
+            if kind == "stream":
+                setattr(cell, content["name"], getattr(cell, content["name"]) + content["text"])
+            elif kind == "display_data":
+                cell.shown.append(content["data"])
+            elif kind == "execute_result":
+                cell.result = content["data"]
+            elif kind == "error":
+                cell.traceback = "\n".join(content["traceback"])
+            elif kind == "status" and content["execution_state"] == "idle":
+                break
+        # IPython 9 prints groups of exceptions instead of sending them.
+        assert self._reply(sent).get("ename") == fails, cell.traceback or cell.stdout
+        return cell
+
+    def value(self, expression):
+        """The value of an expression, by way of JSON."""
+        sent = self.client.execute("", user_expressions={"value": f"json.dumps({expression})"})
+        answer = self._reply(sent)["user_expressions"]["value"]
+        assert answer["status"] == "ok", answer
+        return json.loads(ast.literal_eval(answer["data"]["text/plain"]))
+
+    def _reply(self, sent):
+        while True:
+            reply = self.client.get_shell_msg(timeout=SLOWEST)
+            if reply["parent_header"].get("msg_id") == sent:
+                return reply["content"]
+
+    @property
+    def allocated(self):
+        return self.value("allocated()")
+
+
+@pytest.fixture(scope="module", params=[pytest.param(name, marks=pytest.mark.xdist_group(f"kernel-{name}")) for name in PYTHONS])
+def kernel(request):
+    started = Kernel(PYTHONS[request.param])
+    started.run(SETUP)
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def plain(kernel):
+    """A kernel in which the package is imported but not loaded, and which holds nothing."""
+    kernel.run("import oomph\n%reload_ext oomph\n%unload_ext oomph")
+    kernel.run("torch._C._cuda_clearCublasWorkspaces()\noomph.free()")
+    kernel.before = kernel.allocated
+    return kernel
+
+
+@pytest.fixture
+def loaded(kernel):
+    """A kernel in which it is loaded, and which holds nothing."""
+    kernel.run("import oomph\n%reload_ext oomph")
+    kernel.run("torch._C._cuda_clearCublasWorkspaces()\noomph.free()")
+    kernel.before = kernel.allocated
+    return kernel
+
+
+def without_colours(text):
+    return re.sub("\x1b\\[[0-9;]*m", "", text)
+
+
+def holders(kernel):
+    """What who() says: name -> (bytes, kind, how)."""
+    return {name: rest for name, *rest in kernel.value("[(row.name, row.bytes, row.kind, row.how) for row in oomph.who().rows]")}
+
+
+def test_versions_are_the_ones_that_are_meant(kernel):
+    version = kernel.value("__import__('IPython').__version__")
+    assert version == "7.34.0" or int(version.partition(".")[0]) >= 9
+
+
+def test_importing_changes_nothing():
+    script = """
+        import sys
+        before = set(sys.modules)
+        import oomph
+        assert not {"torch", "numpy", "IPython", "oomph.notebook", "oomph._who"} & (set(sys.modules) - before)
+        assert {"who", "free", "predict"} <= set(dir(oomph))
+        oomph.who, oomph.free
+        assert "torch" not in sys.modules and "IPython" not in sys.modules
+        print(oomph.who())
+        print(oomph.free())
+    """
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, env=environment, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("No GPU memory is held: this program does not use CUDA (yet)")
+    assert "the C library's heap" in done.stdout
+
+
+# --- what a failed cell held ------------------------------------------------------------------------------
+
+SIMPLE = """
+def failing():
+    held = block(64)
+    raise ValueError("no")
+failing()
+"""
+CHAINED = """
+def inner():
+    held = block(64)
+    raise ValueError("no")
+def outer():
+    try:
+        inner()
+    except ValueError as error:
+        also_held = block(32)
+        raise KeyError("wrapped") from error
+outer()
+"""
+GROUP = """
+def one():
+    held = block(64)
+    raise ValueError("no")
+def all_of_them():
+    errors = []
+    for _ in range(2):
+        try:
+            one()
+        except ValueError as error:
+            errors.append(error)
+    raise ExceptionGroup("some", errors)
+all_of_them()
+"""
+
+
+@pytest.mark.parametrize("code, error, held", [(SIMPLE, "ValueError", 64), (CHAINED, "KeyError", 96), (GROUP, "ExceptionGroup", 128)], ids=["one", "chained", "group"])
+def test_a_failed_cell_keeps_its_variables_unless_oomph_is_loaded(plain, code, error, held):
+    plain.run(code, fails=error)
+    assert plain.allocated == plain.before + held * MIB
+    freed = plain.value("[(row.name, row.allocated) for row in oomph.free().rows]")
+    assert ["frames of the last errors", held * MIB] in freed
+    assert plain.allocated == plain.before
+
+    plain.run("%load_ext oomph")
+    cell = plain.run(code, fails=error)
+    assert plain.allocated == plain.before
+    assert cell.said.splitlines()[0] == f"oomph: let go of {held}{'.0' if held < 100 else ''} MiB of GPU memory that the failed cell's variables held"
+    if error != "ExceptionGroup":  # Of which IPython 9 remembers no traceback.
+        assert "raise " in without_colours(plain.run("%tb").traceback)
+
+
+def test_a_failed_cell_that_held_nothing_is_not_spoken_of(loaded):
+    assert loaded.run("1 / 0", fails="ZeroDivisionError").shown == []
+
+
+def test_frames_stay_for_a_debugger(loaded):
+    """What `%pdb on` sets is set by hand, since a debugger would wait for input."""
+    code = """
+        from types import SimpleNamespace
+        def failing():
+            held = block(64)
+            raise ValueError("no")
+        def after_failing(debugger):
+            get_ipython()._call_pdb = debugger
+            try:
+                failing()
+            except ValueError as error:
+                get_ipython().events.trigger("post_run_cell", SimpleNamespace(error_in_exec=error, error_before_exec=None))
+                get_ipython()._call_pdb = False
+                return allocated()
+    """
+    loaded.run(code)
+    assert loaded.value("after_failing(True)") == loaded.before + 64 * MIB
+    assert loaded.value("after_failing(False)") == loaded.before
+
+
+def test_generators_that_can_go_on_are_left_alone(loaded):
+    code = """
+        def patient():
+            kept = block(64)
+            try:
+                raise ValueError("inside")
+            except ValueError as error:
+                yield error
+            yield kept
+        generator = patient()
+        raise RuntimeError("outside") from next(generator)
+    """
+    loaded.run(code, fails="RuntimeError")
+    assert loaded.allocated == loaded.before + 64 * MIB
+    assert loaded.value("next(generator).numel()") == 64 * MIB
+    loaded.run("del generator\noomph.free()")
+    assert loaded.allocated == loaded.before
+
+
+def test_after_an_out_of_memory_everything_is_free_again(loaded):
+    cell = loaded.run(
+        """
+        def train(data):
+            activations = block(1024)
+            cycle = [activations]
+            cycle.append(cycle)
+            return block(20 << 10)
+        kept = block(16)
+        train(kept)
+        """,
+        fails="OutOfMemoryError",
+    )
+    assert loaded.allocated == loaded.before + 16 * MIB
+    assert "1.00 GiB   98 %  traceback of the last error: activations in train() line 5" in cell.said
+    assert "put %%oomph at the top of the cell" in cell.said
+    assert "oomph: let go of 1.00 GiB of GPU memory" in cell.said
+    # And what is free can be had again.
+    assert loaded.value("block(13 << 10).numel()") == 13 << 30
+    loaded.run("del kept")
+
+
+# --- what is held -----------------------------------------------------------------------------------------
+
+
+def test_displayed_values_are_held_until_free_is_asked(plain):
+    plain.run("shown = block(64)\nmine = block(16)\n_5000 = mine")
+    plain.run("shown")
+    plain.run("shown")
+    plain.run("del shown")
+    assert plain.allocated == plain.before + 80 * MIB
+    plain.run("%reset -f out")
+    assert plain.allocated == plain.before + 80 * MIB
+    plain.run("for name in [name for name in get_ipython().user_ns if name.startswith('Out')]: pass")
+    rows = plain.value("[(row.name, row.allocated) for row in oomph.free().rows]")
+    assert ["displayed values (Out, _)", 64 * MIB] in rows
+    assert plain.allocated == plain.before + 16 * MIB
+    assert plain.value("_5000 is mine")
+    plain.run("del mine, _5000")
+
+
+def test_free_leaves_alone_what_it_is_told_to(plain):
+    plain.run("shown = block(64)")
+    plain.run("shown")
+    plain.run("del shown")
+    plain.run(SIMPLE, fails="ValueError")
+    plain.run("oomph.free(outputs=False)")
+    assert plain.allocated == plain.before + 64 * MIB
+    plain.run(SIMPLE, fails="ValueError")
+    plain.run("oomph.free(frames=False)")
+    assert plain.allocated == plain.before + 64 * MIB
+    plain.run("oomph.free()")
+    assert plain.allocated == plain.before
+
+
+def test_free_returns_the_cache(plain):
+    plain.run("big = block(256)\ndel big")
+    assert plain.value("torch.cuda.memory_reserved()") >= 256 * MIB
+    shown = plain.run("oomph.free()").result
+    assert plain.value("torch.cuda.memory_reserved()") < 256 * MIB
+    assert "PyTorch's cache                   0 B    256 MiB" in shown["text/plain"]
+    assert "<table>" in shown["text/html"]
+
+
+def test_hiding_places_in_ipython_are_named(plain):
+    plain.run("shown = block(64)")
+    plain.run("shown")
+    number = plain.value("max(Out)")
+    (held,) = [row for name, row in holders(plain).items() if name == "shown"]
+    assert held[0] == 64 * MIB and f"Out[{number}]" in held[2]
+    plain.run("del shown")
+    found = holders(plain)
+    assert found[f"Out[{number}]"][:2] == [64 * MIB, "output"]
+    plain.run(SIMPLE, fails="ValueError")
+    assert holders(plain)["traceback of the last error: held in failing() line 3"][:2] == [64 * MIB, "traceback"]
+    plain.run("oomph.free()")
+
+
+def test_variables_are_named_by_path(plain):
+    plain.run(
+        """
+        import functools, json.tool
+        class Thing:
+            __slots__ = ("inside",)
+        class Settings:
+            cache = block(1)
+        def closing():
+            big = block(2)
+            return lambda: big
+        @functools.lru_cache
+        def remembered(mib):
+            return block(mib)
+        def counting():
+            own = block(12)
+            yield own
+        history = [{"loss": None} for _ in range(13)]
+        history[12]["loss"] = block(3)
+        closed = closing()
+        partial = functools.partial(print, block(4))
+        remembered(5)
+        thing = Thing()
+        thing.inside = block(6)
+        for item in [block(7), block(8)]:
+            pass
+        json.tool.stowed = block(10)
+        several = {"a": block(11), "b": block(11)}
+        generator = counting()
+        next(generator)
+        view = several["a"][:5]
+        try:
+            1 / 0
+        except ZeroDivisionError as error:
+            error.data = block(9)
+            caught = error
+        """
+    )
+    found = {re.sub(r" line \d+\)$", ")", name): rest for name, rest in holders(plain).items()}
+    expected = {
+        "history[12]['loss']": 3,
+        "closed (closure: big)": 2,
+        "partial.args[0]": 4,
+        "remembered (lru_cache)": 5,
+        "thing.inside": 6,
+        "item": 8,
+        "json.tool.stowed": 10,
+        "Settings.cache": 1,
+        "several": 22,
+        "generator (own in counting())": 12,
+        "caught.data": 9,
+    }
+    assert {name: found.get(name, [0])[0] / MIB for name in expected} == expected
+    assert "2 tensors, the largest several['" in found["several"][2] and "also held by view" in found["several"][2]
+    plain.run("del history, closed, partial, remembered, thing, item, json.tool.stowed, Settings, several, generator, view, caught, closing\noomph.free()")
+    assert plain.allocated == plain.before
+
+
+def test_models_and_optimizers_are_told_by_what_they_hold(plain):
+    plain.run(
+        """
+        model = torch.nn.Linear(1024, 1024, bias=False).cuda()
+        optimizer = torch.optim.Adam(model.parameters())
+        model(block(1).view(torch.float32).view(-1, 1024)[:8].clone()).sum().backward()
+        optimizer.step()
+        """
+    )
+    rows = plain.value("[(row.name, row.kind, row.bytes) for row in oomph.who().rows if row.name in ('model', 'optimizer')]")
+    assert {(name, kind): size for name, kind, size in rows} == {
+        ("model", "parameters"): 4 * MIB,
+        ("model", "gradients"): 4 * MIB,
+        ("optimizer", "optimizer state"): 8 * MIB,
+    }
+    assert "1.0M parameters; also held by optimizer" in holders_text(plain)
+    plain.run("del model")
+    # The optimizer holds all of it still.
+    assert sum(size for size, *_ in plain.value("[(row.bytes,) for row in oomph.who().rows if row.name == 'optimizer']")) == 16 * MIB
+    plain.run("del optimizer\noomph.free()")
+
+
+def holders_text(kernel):
+    return kernel.run("print(oomph.who())").stdout
+
+
+def test_a_live_graph_is_named_as_the_likely_holder(plain):
+    plain.run(
+        """
+        weight = block(64).view(torch.float32).requires_grad_()
+        loss = (weight.exp().sin()).sum()
+        """
+    )
+    found = holders(plain)
+    assert found["weight"][0] == 64 * MIB
+    size, kind, how = found["not visible to Python"]
+    assert size >= 64 * MIB and "graphs hang on loss" in how
+    assert sum(row[0] for row in found.values()) == plain.allocated
+    plain.run("del weight, loss")
+
+
+def test_garbage_in_cycles_is_named_and_collected(plain):
+    plain.run(
+        """
+        gc.collect()
+        gc.disable()
+        class Node:
+            pass
+        def make():
+            node = Node()
+            node.itself = node
+            node.data = {"tensor": block(64)}
+        make()
+        """
+    )
+    found = holders(plain)
+    assert found["garbage in cycles (Node)"][:2] == [64 * MIB, "garbage in cycles"]
+    # To look is not to touch.
+    assert plain.allocated == plain.before + 64 * MIB
+    rows = plain.value("[(row.name, row.allocated) for row in oomph.free().rows]")
+    assert ["garbage in cycles", 64 * MIB] in rows
+    plain.run("gc.enable()")
+
+
+def test_looking_keeps_nothing_alive_and_survives_strange_objects(plain):
+    plain.run(
+        """
+        class Strange:
+            def __getattr__(self, name):
+                raise SystemExit(name)
+            def __eq__(self, other):
+                raise SystemExit("eq")
+            def __hash__(self):
+                return 1
+            def __iter__(self):
+                raise SystemExit("iter")
+            @property
+            def __class__(self):
+                raise SystemExit("class")
+        class StrangeList(list):
+            def __iter__(self):
+                raise SystemExit("iter")
+            def __len__(self):
+                raise SystemExit("len")
+        strange = Strange()
+        object.__setattr__(strange, "own", block(1))
+        strange_list = StrangeList([strange, block(2)])
+        keyed = {Strange(): block(3)}
+        gc.collect()
+        gc.disable()
+        def look():
+            local = block(64)
+            kept = locals()
+            names = [row.name for row in oomph.who().rows]
+            assert kept["local"] is local, "a function's own locals() are not touched"
+            del kept["local"]
+            before = torch.cuda.memory_allocated()
+            del local, kept
+            return names, before - torch.cuda.memory_allocated()
+        names, freed = look()
+        gc.enable()
+        """
+    )
+    names, freed = plain.value("(names, freed)")
+    assert {"strange.own", "strange_list[1]", "keyed[Strange]"} <= set(names)
+    assert any(name.startswith("local in look() line") for name in names)
+    assert freed == 64 * MIB
+    plain.run("del strange, strange_list, keyed")
+
+
+def test_a_script_has_names_too(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent("""
+            import torch, oomph
+            kept = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
+            def train():
+                local = torch.empty(32 << 20, dtype=torch.uint8, device="cuda")
+                print(oomph.who())
+            train()
+        """)
+    )
+    python = sys.executable
+    command = kernel_command(python)[:3] + [python, str(script)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "64.0 MiB   67 %  kept" in done.stdout
+    assert "32.0 MiB   33 %  local in train() line 6" in done.stdout
+
+
+# --- the line after a cell --------------------------------------------------------------------------------
+
+
+def test_a_cell_that_changes_memory_gets_a_line(loaded):
+    loaded.run("torch.cuda.reset_peak_memory_stats()")
+    cell = loaded.run("kept = block(512)\nblock(1024)[:0].shape[0]")
+    (said,) = cell.shown
+    found = re.fullmatch(
+        r"oomph: GPU 512 MiB of 14\.6 GiB \(\+512 MiB, peak 1\.50 GiB\) · RAM \S+ [MG]iB of \S+ [MGT]iB \([^)]*\) · \d+\.\d s", said["text/plain"]
+    )
+    assert found, said["text/plain"]
+    assert said["text/plain"] in said["text/html"]
+    assert loaded.run("del kept").said.startswith("oomph: GPU 0 B of 14.6 GiB (-512 MiB")
+
+
+def test_pytorchs_own_peak_is_not_disturbed(loaded):
+    loaded.run("torch.cuda.reset_peak_memory_stats()\nkept = block(256)\ndel kept")
+    loaded.run("kept = block(64)")
+    assert loaded.value("torch.cuda.max_memory_allocated()") == loaded.before + 256 * MIB
+    loaded.run("del kept")
+
+
+def test_ram_is_told_as_well(loaded):
+    cell = loaded.run("words = b'x' * (200 << 20)")
+    assert re.search(r"RAM \S+ [MG]iB of \S+ [GT]iB \(\+20\d MiB", cell.said), cell.said
+    assert re.search(r"\(-20\d MiB\)", loaded.run("del words").said)
+
+
+def test_a_quiet_cell_gets_no_line(loaded):
+    for code in ("1 + 1", "x = 5", "y = block(1)\ndel y", "print('hello')"):
+        assert loaded.run(code).shown == []
+
+
+def test_it_can_be_told_to_be_quiet_or_off(loaded):
+    loaded.run("%oomph quiet")
+    assert loaded.run("kept = block(64)").shown == []
+    assert "let go of 64.0 MiB" in loaded.run(SIMPLE, fails="ValueError").said
+    loaded.run("%oomph off")
+    assert loaded.run(SIMPLE, fails="ValueError").shown == []
+    assert loaded.allocated == loaded.before + 128 * MIB
+    status = loaded.run("%oomph status").stdout
+    assert "GPU 0: 128 MiB allocated, 1" in status and "oomph is off" in status and "RAM: " in status
+    loaded.run("%oomph on")
+    assert "oomph: GPU 192 MiB" in loaded.run("more = block(64)").said
+    assert "who, free, status, on, quiet or off" in loaded.run("%oomph nonsense").stdout
+    assert "more" in loaded.run("%oomph who").result["text/plain"]
+    assert "64.0 MiB" in loaded.run("%oomph free").result["text/plain"]
+    loaded.run("del kept, more")
+
+
+def test_help_is_a_question_mark_away(loaded):
+    payload = loaded.value("get_ipython().object_inspect('%oomph')['docstring']")
+    assert "%oomph who       what holds GPU memory now, by variable name" in payload
+
+
+def test_unloading_undoes_everything(plain):
+    state = """dict(
+        magics=[kind for kind in ("line", "cell") if "oomph" in get_ipython().magics_manager.magics[kind]],
+        hooks=[str(hook) for hooks in get_ipython().events.callbacks.values() for hook in hooks if "oomph" in str(hook)],
+        threads=[thread.name for thread in __import__("threading").enumerate() if "oomph" in thread.name],
+        limits=__import__("resource").getrlimit(__import__("resource").RLIMIT_DATA),
+    )"""
+    state = " ".join(state.split())
+    before = plain.value(state)
+    assert (before["magics"], before["hooks"], before["threads"]) == ([], [], [])
+    plain.run("%load_ext oomph")
+    during = plain.value(state)
+    assert during["magics"] == ["line", "cell"] and len(during["hooks"]) == 2 and during["threads"]
+    plain.run("%unload_ext oomph")
+    assert plain.value(state) == before
+    assert plain.run("kept = block(64)\ndel kept\nkept = block(64)").shown == []
+    plain.run("del kept")
+
+
+# --- %%oomph ----------------------------------------------------------------------------------------------
+
+
+def test_a_cell_is_explained_with_a_picture(loaded):
+    cell = loaded.run("%%oomph\nfirst = block(48)\nsecond = block(80)\nsecond.numel()")
+    explained = cell.shown[0]
+    assert cell.result["text/plain"] == str(80 * MIB)
+    assert "Peak  128 MiB allocated" in explained["text/plain"]
+    page = explained["text/html"]
+    assert page.startswith('<div class="oomph">') and "<svg" in page and "peak 128 MiB allocated" in page
+    assert "http" not in page and "<script" not in page and "src=" not in page
+    assert loaded.value("first.numel() + second.numel()") == 128 * MIB
+    loaded.run("del first, second")
+
+
+def test_a_cell_that_runs_out_is_explained_after_its_traceback(loaded):
+    cell = loaded.run("%%oomph\ndef grow():\n    held = block(128)\n    return block(20 << 10)\ngrow()", fails="OutOfMemoryError")
+    assert "error OM101: Out of memory: 20.0 GiB" in cell.shown[0]["text/plain"]
+    assert cell.order.index("error") < cell.order.index("display_data")
+    assert "return block(20 << 10)" in without_colours(cell.traceback)
+    assert loaded.allocated == loaded.before
+
+
+def test_an_error_in_an_explained_cell_is_an_error(loaded):
+    cell = loaded.run("%%oomph\n1 / 0", fails="ZeroDivisionError")
+    assert cell.shown == []
+    loaded.run("%%oomph\nx =", fails="SyntaxError")
+    assert "Peak" not in loaded.run(SIMPLE, fails="ValueError").said
