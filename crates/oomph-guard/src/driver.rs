@@ -226,6 +226,13 @@ fn piece_at(location_kind: c_int, location: c_int) -> Option<u64> {
         .then_some(piece)
 }
 
+/// Does something for a range at once, or granule by granule where the driver does not take a range of several pieces.
+fn in_one_or_each(address: u64, bytes: u64, mut work: impl FnMut(u64, usize) -> bool) -> bool {
+    work(address, bytes as usize)
+        || bytes > GRANULE
+            && (0..bytes / GRANULE).all(|index| work(address + index * GRANULE, GRANULE as usize))
+}
+
 impl Driver for Cuda {
     fn create(&mut self, place: Place) -> Option<u64> {
         if place == Place::Device {
@@ -266,13 +273,22 @@ impl Driver for Cuda {
 
     fn unmap(&mut self, address: u64, bytes: u64) -> bool {
         self.calls.unmaps += 1;
-        real!(cuMemUnmap(address, bytes as usize)) == SUCCESS
+        in_one_or_each(address, bytes, |address, bytes| real!(cuMemUnmap(address, bytes)) == SUCCESS)
     }
 
     fn allow(&mut self, address: u64, bytes: u64) -> bool {
         self.calls.allows += 1;
         let access = Access { location_kind: LOCATION_DEVICE, location: self.device, flags: READ_AND_WRITE };
-        real!(cuMemSetAccess(address, bytes as usize, &raw const access, 1)) == SUCCESS
+        in_one_or_each(address, bytes, |address, bytes| {
+            real!(cuMemSetAccess(address, bytes, &raw const access, 1)) == SUCCESS
+        })
+    }
+
+    fn open_to_host(&mut self, address: u64, bytes: u64) {
+        if let Some((location_kind, location)) = self.host.first().copied() {
+            let access = Access { location_kind, location, flags: READ_AND_WRITE };
+            real!(cuMemSetAccess(address, bytes as usize, &raw const access, 1));
+        }
     }
 
     fn copy(&mut self, to: u64, from: u64, bytes: u64) -> bool {

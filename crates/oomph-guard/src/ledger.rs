@@ -25,6 +25,8 @@ pub struct Account {
     pub backing: u64,
     /// Bytes that the context takes.
     pub context: u64,
+    /// Bytes that making it took: it does not shrink below.
+    pub context_made: u64,
     /// How that was measured.
     pub context_from: &'static str,
     /// The most there was of all three together.

@@ -46,6 +46,8 @@ pub trait Driver {
     fn unmap(&mut self, address: u64, bytes: u64) -> bool;
     /// Lets the device read and write a range whose granules all have something behind them.
     fn allow(&mut self, address: u64, bytes: u64) -> bool;
+    /// Lets the CPU read and write host memory too, where that can be: the driver may copy with it.
+    fn open_to_host(&mut self, _address: u64, _bytes: u64) {}
     /// Begins to copy.
     fn copy(&mut self, to: u64, from: u64, bytes: u64) -> bool;
     /// Waits for the copies.
@@ -179,7 +181,7 @@ pub struct Totals {
     pub moves: u64,
     /// How often the driver refused a move.
     pub failures: u64,
-    /// Time spent on moves.
+    /// Time spent on moves, waiting for the GPU included.
     pub moving: Duration,
     /// Time with anything on the host.
     pub on_host: Duration,

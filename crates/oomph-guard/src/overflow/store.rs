@@ -46,10 +46,14 @@ impl<D: Driver> Overflow<D> {
         let Some(piece) = self.driver.create(Place::Host) else { return false };
         let address = window + slot as u64 * GRANULE;
         let Ok(number) = u32::try_from(slot) else { return false };
-        if self.driver.map(address, piece) && self.driver.allow(address, GRANULE) {
-            self.host_pieces.push(piece);
-            self.free_host.insert(number);
-            return true;
+        if self.driver.map(address, piece) {
+            if self.driver.allow(address, GRANULE) {
+                self.driver.open_to_host(address, GRANULE);
+                self.host_pieces.push(piece);
+                self.free_host.insert(number);
+                return true;
+            }
+            self.driver.unmap(address, GRANULE);
         }
         self.driver.release(piece);
         false
@@ -167,7 +171,9 @@ impl<D: Driver> Overflow<D> {
     /// Waits until the GPU is idle, once for each call from outside. False if moves must not be made.
     pub(super) fn quiet(&mut self) -> bool {
         if !self.synchronized {
+            let began = Instant::now();
             self.synchronized = self.driver.synchronize();
+            self.totals.moving += began.elapsed();
         }
         self.synchronized
     }
