@@ -2,6 +2,7 @@
 //!
 //! Structures and numbers are those of NVIDIA's `cuda.h`, which have not changed since they were introduced.
 
+use crate::gate::GATE;
 use crate::overflow::{Driver, Place};
 use crate::settings::Settings;
 use crate::{GRANULE, sys};
@@ -58,7 +59,7 @@ macro_rules! functions {
                     $($name: {
                         let name = concat!(stringify!($name), "\0");
                         let address = CStr::from_bytes_with_nul(name.as_bytes())
-                            .map_or(std::ptr::null_mut(), |name| sys::symbol(library, name));
+                            .map_or(std::ptr::null_mut(), |name| find(library, name));
                         // SAFETY: null or the driver's function of that name, which has this type.
                         unsafe { std::mem::transmute::<Handle, Option<extern "C" fn($($type),*) -> c_int>>(address) }
                     },)*
@@ -110,6 +111,43 @@ functions! {
     cuArrayCreate_v2(*mut Handle, *const c_void);
     cuArray3DCreate_v2(*mut Handle, *const c_void);
     cuArrayDestroy(Handle);
+    cuLaunchKernel(Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, Handle, Handle);
+    cuLaunchKernel_ptsz(Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, Handle, Handle);
+    cuLaunchKernelEx(Handle, Handle, Handle, Handle);
+    cuLaunchKernelEx_ptsz(Handle, Handle, Handle, Handle);
+    cuLaunchCooperativeKernel(Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, Handle);
+    cuLaunchCooperativeKernel_ptsz(Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, Handle);
+    cuGraphLaunch(Handle, Handle);
+    cuGraphLaunch_ptsz(Handle, Handle);
+    cuMemcpyAsync_ptsz(u64, u64, usize, Handle);
+    cuMemcpyHtoDAsync_v2(u64, Handle, usize, Handle);
+    cuMemcpyHtoDAsync_v2_ptsz(u64, Handle, usize, Handle);
+    cuMemcpyDtoHAsync_v2(Handle, u64, usize, Handle);
+    cuMemcpyDtoHAsync_v2_ptsz(Handle, u64, usize, Handle);
+    cuMemcpyDtoDAsync_v2(u64, u64, usize, Handle);
+    cuMemcpyDtoDAsync_v2_ptsz(u64, u64, usize, Handle);
+    cuMemcpyHtoD_v2(u64, Handle, usize);
+    cuMemcpyHtoD_v2_ptds(u64, Handle, usize);
+    cuMemcpyDtoH_v2(Handle, u64, usize);
+    cuMemcpyDtoH_v2_ptds(Handle, u64, usize);
+    cuMemcpyDtoD_v2(u64, u64, usize);
+    cuMemcpyDtoD_v2_ptds(u64, u64, usize);
+    cuMemcpy2DAsync_v2(Handle, Handle);
+    cuMemcpy2DAsync_v2_ptsz(Handle, Handle);
+    cuMemcpy3DAsync_v2(Handle, Handle);
+    cuMemcpy3DAsync_v2_ptsz(Handle, Handle);
+    cuMemsetD8Async(u64, u8, usize, Handle);
+    cuMemsetD8Async_ptsz(u64, u8, usize, Handle);
+    cuMemsetD16Async(u64, u16, usize, Handle);
+    cuMemsetD16Async_ptsz(u64, u16, usize, Handle);
+    cuMemsetD32Async(u64, c_uint, usize, Handle);
+    cuMemsetD32Async_ptsz(u64, c_uint, usize, Handle);
+}
+
+/// A function of the driver's: its library's, or else of whoever comes next.
+pub fn find(library: Handle, name: &CStr) -> Handle {
+    let found = sys::symbol(library, name);
+    if found.is_null() { sys::next(name) } else { found }
 }
 
 /// The real driver's library; null if there is none.
@@ -302,7 +340,9 @@ impl Driver for Cuda {
         self.here(|| real!(cuStreamSynchronize(stream)) == SUCCESS)
     }
 
+    /// First with the gate open: what the GPU does may wait for what another thread starts.
     fn synchronize(&mut self) -> bool {
-        self.here(|| real!(cuCtxSynchronize()) == SUCCESS)
+        let wait = || real!(cuCtxSynchronize()) == SUCCESS;
+        self.here(wait) && GATE.close(self.device as usize) && self.here(wait)
     }
 }

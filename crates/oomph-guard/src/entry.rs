@@ -7,7 +7,8 @@ use crate::driver::{self, Handle, LOCATION_DEVICE, Properties, SUCCESS};
 use crate::guard::{self, charged};
 use crate::ledger::{Key, rounded};
 use crate::overflow::Kind;
-use crate::{context, put, real, report, sys};
+use crate::settings::Settings;
+use crate::{context, launches, put, real, report};
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
@@ -333,12 +334,21 @@ macro_rules! ours {
                     let name = stringify!($name);
                     ours.by_name.insert(name, $name as *const () as usize);
                     if let Ok(c_name) = CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                        let address = sys::symbol(driver::library(), c_name) as usize;
+                        let address = driver::find(driver::library(), c_name) as usize;
                         if address != 0 {
                             ours.by_address.insert(address, $name as *const () as usize);
                         }
                     }
                 )*
+                // What starts work is of interest only where backing moves.
+                let moves = Settings::get().overflow > 0;
+                for (name, function) in launches::ALL.iter().filter(|_| moves) {
+                    ours.by_name.insert(name.to_str().unwrap_or_default(), function.0 as usize);
+                    let address = driver::find(driver::library(), name) as usize;
+                    if address != 0 {
+                        ours.by_address.insert(address, function.0 as usize);
+                    }
+                }
                 ours
             })
         }
@@ -385,7 +395,7 @@ fn replacement(name: *const c_char, found: usize, version: c_int, flags: u64) ->
         return None;
     }
     let ends: &[&str] =
-        if flags & PER_THREAD != 0 { &["_v2_ptsz", "_ptsz", "_v2", ""] } else { &["_v2", ""] };
+        if flags & PER_THREAD != 0 { &["_v2_ptsz", "_v2_ptds", "_ptsz", "_v2", ""] } else { &["_v2", ""] };
     ends.iter().find_map(|end| known(&format!("{name}{end}")))
 }
 

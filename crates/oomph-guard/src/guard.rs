@@ -5,6 +5,7 @@
 
 use crate::context;
 use crate::driver::{self, Cuda, OUT_OF_MEMORY, SUCCESS};
+use crate::gate::GATE;
 use crate::ledger::{Key, Ledger, rounded};
 use crate::overflow::{Kind, Overflow};
 use crate::settings::Settings;
@@ -58,7 +59,11 @@ pub fn is_on() -> bool {
 /// Works on the state. Calls of the driver from within do not come back here.
 pub fn with<T>(work: impl FnOnce(&mut State) -> T) -> T {
     let before = INSIDE.try_with(|inside| inside.replace(true)).unwrap_or(true);
-    let result = work(lock(&STATE).get_or_insert_default());
+    let mut state = lock(&STATE);
+    let result = work(state.get_or_insert_default());
+    // Closed, if at all, by who has the lock.
+    GATE.open();
+    drop(state);
     let _ = INSIDE.try_with(|inside| inside.set(before));
     result
 }

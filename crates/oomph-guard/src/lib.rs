@@ -4,7 +4,8 @@
 //! Whatever a program uses (PyTorch, cuBLAS, a library of its own), its device memory comes from the driver. This library
 //! exports the driver's functions that take and give memory ([`entry`]), so that they are found before the driver's own,
 //! and calls the driver ([`driver`]) for the rest. What it counts is in [`ledger`]; what moves between host and device is
-//! decided and done in [`overflow`], which knows the driver only by a trait; what happened is told by [`report`].
+//! decided and done in [`overflow`], which knows the driver only by a trait, while other threads are held back ([`gate`],
+//! [`launches`]); what happened is told by [`report`].
 //! `OOMPH_GUARD` says what to do ([`settings`]); without it every call passes through.
 //!
 //! It lives in somebody else's process: no dependency, no panic, no thread, no output but the report that was asked for.
@@ -15,7 +16,9 @@
 pub mod context;
 pub mod driver;
 pub mod entry;
+pub mod gate;
 pub mod guard;
+pub mod launches;
 pub mod ledger;
 pub mod overflow;
 pub mod report;

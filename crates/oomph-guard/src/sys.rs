@@ -23,3 +23,10 @@ pub fn symbol(library: *mut c_void, name: &CStr) -> *mut c_void {
     // SAFETY: a handle that `open` gave, and a string that ends with a zero.
     unsafe { dlsym(library, name.as_ptr()) }
 }
+
+/// The symbol that would be found were this library not there; null if there is none.
+pub fn next(name: &CStr) -> *mut c_void {
+    const RTLD_NEXT: *mut c_void = usize::MAX as *mut c_void;
+    // SAFETY: a string that ends with a zero.
+    unsafe { dlsym(RTLD_NEXT, name.as_ptr()) }
+}

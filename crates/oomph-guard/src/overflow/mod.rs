@@ -226,9 +226,6 @@ pub struct Overflow<D> {
     optimizer_peak: usize,
     optimizer_peak_before: usize,
     steps: u64,
-    /// How often the thread changed within this step.
-    thread: u64,
-    switches: u32,
     capturing: u32,
     may_move: bool,
     batch: usize,
@@ -268,8 +265,6 @@ impl<D: Driver> Overflow<D> {
             optimizer_peak: 0,
             optimizer_peak_before: 0,
             steps: 0,
-            thread: 0,
-            switches: 0,
             capturing: 0,
             may_move,
             batch,
@@ -387,10 +382,6 @@ impl<D: Driver> Overflow<D> {
     /// A block came (`size` above 0) or went, by that thread.
     pub fn block(&mut self, address: u64, size: i64, thread: u64) {
         self.event += 1;
-        if thread != self.thread {
-            self.thread = thread;
-            self.switches += 1;
-        }
         let Some((&base, segment)) = self.segments.range_mut(..=address).next_back() else { return };
         let end = base + segment.granules.len() as u64 * GRANULE;
         let length = size.unsigned_abs();

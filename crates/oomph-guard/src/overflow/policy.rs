@@ -9,20 +9,15 @@
 //!   what the step before says is still to come leaves room.
 //! - Before the first step is over, nothing is known: what does not fit begins on the host and stays there.
 //!
-//! Moves wait for the GPU. They are left off while a graph is captured, when several threads take turns (one of them
-//! could start a kernel while backing changes), and for good once the driver refused one.
+//! Moves wait for the GPU. They are left off while a graph is captured, and for good once the driver refused one.
 
 use super::{Backing, Driver, Kind, Overflow, Tracking, granules, runs};
 use crate::GRANULE;
 
-/// Between two steps the thread changes to backward and back, perhaps for each of several losses. Beyond that, threads
-/// work at once.
-const SWITCHES: u32 = 256;
-
 impl<D: Driver> Overflow<D> {
     /// Whether backing of what lives may be moved now.
     fn can_move(&self) -> bool {
-        self.may_move && self.capturing == 0 && self.switches < SWITCHES
+        self.may_move && self.capturing == 0
     }
 
     /// Whether what is cold is known, too.
@@ -133,7 +128,6 @@ impl<D: Driver> Overflow<D> {
         self.synchronized = false;
         self.in_optimizer = false;
         self.steps += 1;
-        self.switches = 0;
         self.before = std::mem::take(&mut self.now).closed();
         self.step_length = self.event - self.step_began;
         self.step_began = self.event;
