@@ -59,6 +59,9 @@ snapshots! {
     explain_stacks: ["explain", "--stacks", "--lines", "2", "logits.pickle.xz"];
     explain_in_json: ["explain", "--format", "json", "big_temp.pickle.xz"];
     explain_in_markdown: ["explain", "--format", "markdown", "eval_grad.pickle.xz"];
+    explain_in_html: ["explain", "--format", "html", "--lines", "2", "../shapes/two_devices.pickle"];
+    explain_several_ranks_in_html: ["explain", "--format", "html", "--lines", "2", "../shapes/protocol4.pickle", "../shapes/two_devices.pickle"];
+    explain_the_final_state_in_html: ["explain", "--format", "html", "--lines", "2", "plain_segments_only.pickle.xz"];
     explain_in_colour: ["explain", "--color", "always", "eval_grad.pickle.xz"];
     explain_several_ranks: ["explain", "plain.pickle.xz", "real_oom.pickle.xz", "logits.pickle.xz"];
     explain_several_ranks_in_markdown: ["explain", "--format", "markdown", "--lines", "2", "plain.pickle.xz", "real_oom.pickle.xz"];
@@ -210,6 +213,29 @@ fn explain_reads_stdin() {
     assert_eq!(output.status.code(), Some(0));
     let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(value["devices"][0]["peak"]["reserved"], 146_800_640);
+}
+
+#[test]
+fn markup_in_a_recording_does_not_get_into_a_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("<img src=x onerror=alert(1)>.json");
+    let frames =
+        r#"[{"filename": "<script>alert(1)</script>.py", "line": 1, "name": "\"><svg onload=alert(1)>"}]"#;
+    let event = |action: &str, size: u64| {
+        format!(
+            r#"{{"action": "{action}", "addr": 512, "size": {size}, "stream": 0, "time_us": 1, "frames": {frames}}}"#
+        )
+    };
+    let events = [event("segment_alloc", 2_097_152), event("alloc", 1024), event("oom", 99_999_744)];
+    let snapshot = format!(r#"{{"segments": [], "device_traces": [[{}]]}}"#, events.join(", "));
+    std::fs::write(&path, snapshot).unwrap();
+    let output = oomph(&["explain", "--format", "html", path.to_str().unwrap()]).output().unwrap();
+    let page = String::from_utf8(output.stdout).unwrap();
+    assert!(page.contains("&lt;script&gt;alert(1)&lt;/script&gt;.py"), "{page}");
+    assert!(page.contains("&lt;img src=x onerror=alert(1)&gt;.json"), "{page}");
+    for markup in ["<script", "<img", "<svg onload", "http", "src=\"", "url("] {
+        assert!(!page.contains(markup), "{markup} in {page}");
+    }
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Memory over time, in as many columns as a picture has.
 //!
-//! A column stands for all moments that fall into it and shows the highest of them, so that no peak is lost, however
-//! short it was. Drawing is another crate's business.
+//! Columns divide events, not seconds: programs load and compile for minutes and then train in milliseconds, and what is
+//! to be seen is the training. A column stands for all moments that fall into it and shows the highest of them, so that
+//! no peak is lost, however short it was. Drawing is another crate's business.
 
 use crate::context::Context;
 use crate::kinds::Kind;
@@ -13,11 +14,13 @@ use oomph_trace::Moment;
 pub struct Timeline {
     /// From the first event to the last.
     pub columns: Vec<Column>,
-    /// What the columns divide: seconds, if the recording has times; otherwise events.
+    /// How long that took, if the recording has times.
     pub seconds: Option<f64>,
+    /// How many events there are.
+    pub events: u64,
     /// The column of the allocated peak.
     pub peak: usize,
-    /// The columns in which memory ran out, and whether the program died of it.
+    /// The columns in which memory ran out, and whether the program died of it; each once.
     pub ooms: Vec<(usize, bool)>,
     /// The columns in which steps begin.
     pub steps: Vec<usize>,
@@ -60,19 +63,20 @@ impl Timeline {
                 *slot = index as u32;
             }
         }
-        let axis = Axis::of(context, columns);
         let mut state = Column { kinds: [0; Kind::ALL.len()], reserved: history.start.reserved };
         for index in 0..all.born_before() {
             state.kinds[context.kinds.kind(index) as usize] += all.size(index);
         }
         let mut reserved_changes = history.reserved_changes().peekable();
+        let column_of = |moment: Moment| {
+            let row = (moment as usize).saturating_sub(1).min(events.len() - 1);
+            // In 128 bits, which no number of events overflows.
+            (row as u128 * columns as u128 / events.len() as u128) as usize
+        };
         let (mut born, mut drawn) = (all.born_before(), vec![state]);
-        let mut starts = Vec::with_capacity(events.len());
         for (row, &freed) in freed.iter().enumerate() {
             let moment = row as Moment + 1;
-            // Times are not strictly in order, and a picture does not go back.
-            let column = axis.column(row).max(drawn.len() - 1);
-            starts.push(column as u32);
+            let column = column_of(moment);
             drawn.resize(column + 1, state);
             while born < all.len() && all.born(born) == moment {
                 state.kinds[context.kinds.kind(born) as usize] += all.size(born);
@@ -92,57 +96,20 @@ impl Timeline {
             drawn[column].rise_to(&state);
         }
         drawn.resize(columns, state);
-        let column_of = |moment: Moment| {
-            starts.get((moment as usize).saturating_sub(1)).map_or(columns - 1, |&column| column as usize)
-        };
+        let mut ooms: Vec<(usize, bool)> = (context.ooms.iter())
+            .map(|oom| (column_of(oom.moment + 1), oom.outcome == Outcome::Fatal))
+            .collect();
+        ooms.sort_unstable_by_key(|&(column, fatal)| (column, !fatal));
+        ooms.dedup_by_key(|&mut (column, _)| column);
         Some(Self {
             columns: drawn,
-            seconds: axis.seconds(),
+            seconds: context.seconds(events.len() as Moment),
+            events: events.len() as u64,
             peak: column_of(history.peak.allocated.moment),
-            ooms: (context.ooms.iter())
-                .map(|oom| (column_of(oom.moment + 1), oom.outcome == Outcome::Fatal))
-                .collect(),
+            ooms,
             steps: context.steps.as_ref().map_or(Vec::new(), |steps| {
                 (0..steps.count()).map(|step| column_of(steps.boundaries[step] + 1)).collect()
             }),
         })
-    }
-}
-
-/// What the columns divide.
-struct Axis<'a> {
-    times: Option<&'a [i64]>,
-    events: usize,
-    columns: usize,
-}
-
-impl<'a> Axis<'a> {
-    fn of(context: &Context<'a>, columns: usize) -> Self {
-        let times = &context.device.events.time;
-        let spans = |times: &[i64]| times.last() > times.first();
-        Self {
-            times: (context.device.events.has_times() && spans(times)).then_some(times),
-            events: context.device.events.len(),
-            columns,
-        }
-    }
-
-    fn span(&self) -> Option<(i64, f64)> {
-        let times = self.times?;
-        let (first, last) = (*times.first()?, *times.last()?);
-        Some((first, last.saturating_sub(first) as f64))
-    }
-
-    fn seconds(&self) -> Option<f64> {
-        self.span().map(|(_, span)| span / 1e6)
-    }
-
-    fn column(&self, row: usize) -> usize {
-        let share = match (self.times, self.span()) {
-            (Some(times), Some((first, span))) => times[row].saturating_sub(first) as f64 / span,
-            _ => row as f64 / self.events as f64,
-        };
-        // Casting cuts what is below 0.
-        ((share * self.columns as f64) as usize).min(self.columns - 1)
     }
 }

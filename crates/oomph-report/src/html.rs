@@ -19,7 +19,8 @@ const STYLE: &str = "<style>
 .oomph svg circle{fill:currentColor}
 .oomph .grid{stroke:var(--oomph-line);stroke-width:.5;fill:none}
 .oomph .reserved{stroke:currentColor;stroke-width:1;stroke-dasharray:4 2;fill:none}
-.oomph .oom{stroke:#d62728;stroke-width:1.5;fill:none}
+.oomph .oom{stroke:#d62728;stroke-width:2;fill:none}
+.oomph .caught{stroke:#d62728;stroke-width:.75;stroke-dasharray:2 2;fill:none}
 .oomph .steps{stroke:currentColor;stroke-width:.5;fill:currentColor;fill-opacity:.3}
 .oomph .head{opacity:.8;margin:0 0 6px}
 .oomph .legend span{display:inline-block;margin-right:14px;white-space:nowrap}

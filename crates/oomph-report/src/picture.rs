@@ -1,10 +1,10 @@
-//! A picture of memory over time, as SVG that stands inside HTML.
+//! A picture of memory over time (in order of events), as SVG that stands inside HTML.
 //!
 //! What was allocated, stacked by kind; what was reserved, as a line; the peak, out-of-memories and steps, marked. No
 //! script and nothing to load; text and lines take the colour of the page, so it reads on light and on dark. All texts in
 //! it are our own: nothing of a stranger's gets in here.
 
-use oomph_explain::{Column, Kind, Timeline, bytes};
+use oomph_explain::{Column, Kind, Timeline, bytes, plural};
 use std::fmt::Write;
 
 /// Columns that are drawn, each one wide.
@@ -24,10 +24,10 @@ pub(crate) fn colour(kind: Kind) -> &'static str {
         Kind::Parameter => "#4e79a7",
         Kind::Gradient => "#f28e2b",
         Kind::OptimizerState => "#59a14f",
-        Kind::Activation => "#e15759",
+        Kind::Activation => "#86bcb6",
         Kind::Temporary => "#b07aa1",
         Kind::Workspace => "#9c755f",
-        Kind::Input => "#4ba3a0",
+        Kind::Input => "#d37295",
         Kind::Unknown => "#8c8c8c",
     }
 }
@@ -43,7 +43,7 @@ pub fn timeline(timeline: &Timeline) -> String {
         "<svg viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"allocated and reserved memory over time, peak {}\">\n",
         bytes(peak)
     );
-    grid(&mut out, scale, timeline.seconds);
+    grid(&mut out, scale, timeline);
     bands(&mut out, scale, columns);
     let _ = writeln!(
         out,
@@ -52,18 +52,7 @@ pub fn timeline(timeline: &Timeline) -> String {
         bytes(columns.iter().map(|column| column.reserved).max().unwrap_or(0))
     );
     steps(&mut out, scale, &timeline.steps);
-    for &(column, fatal) in &timeline.ooms {
-        let x = scale.x(column as f64 + 0.5);
-        let what = if fatal { "out of memory" } else { "out of memory, caught" };
-        let _ = writeln!(
-            out,
-            "<path class=\"oom\" d=\"M{x} {TOP}V{}\"><title>{what}</title></path>",
-            TOP + HEIGHT
-        );
-    }
-    if let Some(&(column, _)) = timeline.ooms.iter().find(|&&(_, fatal)| fatal).or(timeline.ooms.first()) {
-        label(&mut out, scale, column, TOP + HEIGHT - 6.0, "out of memory");
-    }
+    ooms(&mut out, scale, &timeline.ooms);
     let y = scale.y(peak);
     let _ = writeln!(out, "<circle cx=\"{}\" cy=\"{y}\" r=\"3\"/>", scale.x(timeline.peak as f64 + 0.5));
     label(&mut out, scale, timeline.peak, TOP - 8.0, &format!("peak {} allocated", bytes(peak)));
@@ -92,7 +81,7 @@ fn tenths(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }
 
-fn grid(out: &mut String, scale: Scale, seconds: Option<f64>) {
+fn grid(out: &mut String, scale: Scale, timeline: &Timeline) {
     let (left, right) = (LEFT, LEFT + COLUMNS as f64);
     for quarter in 0..=4 {
         let value = (scale.highest as f64 * f64::from(quarter) / 4.0) as u64;
@@ -106,11 +95,11 @@ fn grid(out: &mut String, scale: Scale, seconds: Option<f64>) {
         );
     }
     let bottom = TOP + HEIGHT + 26.0;
-    let end = seconds.map_or("the last event".to_owned(), |seconds| format!("{seconds:.2} s"));
-    let start = if seconds.is_some() { "0 s" } else { "the first event" };
+    let took = timeline.seconds.map(|seconds| format!(" in {seconds:.2} s")).unwrap_or_default();
     let _ = writeln!(
         out,
-        "<text x=\"{left}\" y=\"{bottom}\">{start}</text><text x=\"{right}\" y=\"{bottom}\" text-anchor=\"end\">{end}</text>"
+        "<text x=\"{right}\" y=\"{bottom}\" text-anchor=\"end\">{}{took}</text>",
+        plural(timeline.events, "event")
     );
 }
 
@@ -186,12 +175,28 @@ fn steps(out: &mut String, scale: Scale, steps: &[usize]) {
     }
     let _ = writeln!(
         out,
-        "<path class=\"steps\" d=\"{path}\"><title>{} steps</title></path><text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{} steps</text>",
-        steps.len(),
-        LEFT + COLUMNS as f64 / 2.0,
+        "<path class=\"steps\" d=\"{path}\"/><text x=\"{LEFT}\" y=\"{}\">{}, a tick each</text>",
         TOP + HEIGHT + 26.0,
-        steps.len()
+        plural(steps.len() as u64, "step")
     );
+}
+
+fn ooms(out: &mut String, scale: Scale, ooms: &[(usize, bool)]) {
+    let words = |fatal| if fatal { "out of memory" } else { "out of memory, caught" };
+    for &(column, fatal) in ooms {
+        let _ = writeln!(
+            out,
+            "<path class=\"{}\" d=\"M{} {TOP}V{}\"><title>{}</title></path>",
+            if fatal { "oom" } else { "caught" },
+            scale.x(column as f64 + 0.5),
+            TOP + HEIGHT,
+            words(fatal)
+        );
+    }
+    // One is named, the worst: names would cover each other.
+    if let Some(&(column, fatal)) = ooms.iter().find(|&&(_, fatal)| fatal).or(ooms.first()) {
+        label(out, scale, column, TOP + HEIGHT - 6.0, words(fatal));
+    }
 }
 
 /// A text over a column, kept inside the picture.
