@@ -42,6 +42,8 @@ const LOCATION_HOST: c_int = 2;
 const LOCATION_HOST_NUMA: c_int = 3;
 const LOCATION_HOST_NUMA_CURRENT: c_int = 4;
 const READ_AND_WRITE: c_int = 3;
+/// `CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED`.
+const MAPS_MEMORY: c_int = 102;
 /// `CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID`: the node of host memory that is nearest to the device.
 const NUMA_NODE: c_int = 134;
 const STREAM_NON_BLOCKING: c_uint = 1;
@@ -226,9 +228,13 @@ pub struct Cuda {
 unsafe impl Send for Cuda {}
 
 impl Cuda {
-    /// For the device of the context that is current now.
+    /// For the device of the context that is current now. Nothing if it cannot map memory, as under some hypervisors.
     pub fn new(device: usize) -> Option<Cuda> {
         let device = c_int::try_from(device).ok()?;
+        let mut maps = 0;
+        if real!(cuDeviceGetAttribute(&raw mut maps, MAPS_MEMORY, device)) != SUCCESS || maps == 0 {
+            return None;
+        }
         let mut context = std::ptr::null_mut();
         if real!(cuCtxGetCurrent(&raw mut context)) != SUCCESS || context.is_null() {
             return None;

@@ -170,7 +170,9 @@ impl State {
 
     /// A whole request on the host, where host memory cannot be mapped piece by piece.
     fn pin(&mut self, device: usize, size: u64) -> Option<u64> {
-        if self.overflows.get(&device).is_some_and(|overflow| overflow.totals().host_peak > 0) {
+        if Settings::get().overflow == 0
+            || self.overflows.get(&device).is_some_and(|overflow| overflow.totals().host_peak > 0)
+        {
             return None;
         }
         let bytes = rounded(size);
@@ -183,6 +185,9 @@ impl State {
             return None;
         }
         self.pinned.insert(place as u64, (device, bytes));
+        // It was counted as refused when the budget could not serve it.
+        let account = self.ledger.account(device);
+        account.refused = account.refused.saturating_sub(u64::from(self.without_overflow.contains(&device)));
         self.pinned_peak = self.pinned_peak.max(held + bytes);
         Some(place as u64)
     }
@@ -215,7 +220,11 @@ pub fn allocate(size: u64, call: impl FnOnce() -> Result<u64, c_int>) -> Result<
     {
         return result;
     }
-    charged(device, rounded(size), Key::Address, call)
+    let result = charged(device, rounded(size), Key::Address, call);
+    match result {
+        Err(OUT_OF_MEMORY) if size >= GRANULE => with(|state| state.pin(device, size)).ok_or(OUT_OF_MEMORY),
+        _ => result,
+    }
 }
 
 /// Calls the driver for something that is charged to the budget, and remembers it under what the driver gave.
