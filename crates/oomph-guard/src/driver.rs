@@ -30,6 +30,7 @@ pub struct Properties {
 
 /// `CUmemAccessDesc`.
 #[repr(C)]
+#[derive(Clone, Copy, Debug)]
 pub struct Access {
     location_kind: c_int,
     location: c_int,
@@ -78,6 +79,8 @@ functions! {
     cuDeviceTotalMem_v2(*mut usize, c_int);
     cuDeviceGetAttribute(*mut c_int, c_int, c_int);
     cuDeviceGetUuid_v2(*mut [u8; 16], c_int);
+    cuDeviceGetCount(*mut c_int);
+    cuDeviceCanAccessPeer(*mut c_int, c_int, c_int);
     cuCtxGetDevice(*mut c_int);
     cuCtxGetCurrent(*mut Handle);
     cuCtxPushCurrent_v2(Handle);
@@ -220,6 +223,8 @@ pub struct Cuda {
     stream: Handle,
     /// Where host memory comes from: the first of these that the driver takes.
     host: Vec<(c_int, c_int)>,
+    /// Who may use the memory: the device, and its peers, as with memory of `cuMemAlloc`.
+    users: Vec<Access>,
     /// How often backing was changed, and copies begun: what moves cost beside the bytes.
     pub calls: Calls,
 }
@@ -243,7 +248,14 @@ impl Cuda {
         if real!(cuStreamCreate(&raw mut stream, STREAM_NON_BLOCKING)) != SUCCESS {
             return None;
         }
-        Some(Cuda { device, context, stream, host: host_locations(device as usize), calls: Calls::default() })
+        Some(Cuda {
+            device,
+            context,
+            stream,
+            host: host_locations(device as usize),
+            users: users_of(device),
+            calls: Calls::default(),
+        })
     }
 
     /// Runs with the device's context current.
@@ -259,6 +271,23 @@ impl Cuda {
         real!(cuCtxPopCurrent_v2(&raw mut current));
         done
     }
+}
+
+/// A device and those of its peers that can reach it.
+fn users_of(device: c_int) -> Vec<Access> {
+    let user = |location| Access { location_kind: LOCATION_DEVICE, location, flags: READ_AND_WRITE };
+    let mut users = vec![user(device)];
+    let mut count = 0;
+    if real!(cuDeviceGetCount(&raw mut count)) != SUCCESS {
+        return users;
+    }
+    for other in (0..count).filter(|other| *other != device) {
+        let mut reaches = 0;
+        if real!(cuDeviceCanAccessPeer(&raw mut reaches, other, device)) == SUCCESS && reaches != 0 {
+            users.push(user(other));
+        }
+    }
+    users
 }
 
 /// Physical memory of one granule at a location.
@@ -322,10 +351,20 @@ impl Driver for Cuda {
 
     fn allow(&mut self, address: u64, bytes: u64) -> bool {
         self.calls.allows += 1;
-        let access = Access { location_kind: LOCATION_DEVICE, location: self.device, flags: READ_AND_WRITE };
-        in_one_or_each(address, bytes, |address, bytes| {
-            real!(cuMemSetAccess(address, bytes, &raw const access, 1)) == SUCCESS
-        })
+        let all = self.users.len();
+        let give = |count: usize| {
+            let users = self.users.as_ptr();
+            in_one_or_each(address, bytes, |address, bytes| {
+                real!(cuMemSetAccess(address, bytes, users, count)) == SUCCESS
+            })
+        };
+        if give(all) {
+            return true;
+        }
+        // Without peers, then; from here on, too.
+        let alone = all > 1 && give(1);
+        self.users.truncate(1);
+        alone
     }
 
     fn open_to_host(&mut self, address: u64, bytes: u64) {
