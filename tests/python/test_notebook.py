@@ -33,11 +33,14 @@ def allocated():
 block(1)
 """
 
+COMMAND = os.environ.get("OOMPH", str(ROOT / "target" / "debug" / "oomph"))
 
-def kernel_command(python):
-    """What starts a kernel on a virtual T4."""
-    stage = ROOT / "target" / "debug" / "examples" / "stage"
-    return [str(stage), python, "t4", python, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "OOMPH_COMMAND": COMMAND}
+
+
+def on_a_virtual_gpu(python, *program):
+    """What runs a program on a virtual T4."""
+    return [COMMAND, "run", "--quiet", "--gpu", "t4", "--no-recording", "--python", python, *program]
 
 
 class Cell:
@@ -56,18 +59,18 @@ class Kernel:
     """A live kernel."""
 
     def __init__(self, python):
-        command = os.environ.get("OOMPH", str(ROOT / "target" / "debug" / "oomph"))
-        environment = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "OOMPH_COMMAND": command}
+        command = on_a_virtual_gpu(python, "-m", "ipykernel_launcher", "-f", "{connection_file}")
         self.manager = KernelManager()
-        self.manager._kernel_spec = KernelSpec(argv=kernel_command(python), display_name="virtual", language="python")
-        self.manager.start_kernel(env=environment, independent=False)
+        self.manager._kernel_spec = KernelSpec(argv=command, display_name="virtual", language="python")
+        self.manager.start_kernel(env=ENVIRONMENT)
         self.client = self.manager.client()
         self.client.start_channels()
         self.client.wait_for_ready(timeout=300)
 
     def stop(self):
+        # Asked to end, not killed: what is killed here would leave the kernel itself behind.
+        self.manager.shutdown_kernel()
         self.client.stop_channels()
-        self.manager.shutdown_kernel(now=True)
 
     def run(self, code, fails=None):
         """Runs a cell. It must not fail, unless the error's name is given."""
@@ -164,8 +167,7 @@ def test_importing_changes_nothing():
         print(oomph.who())
         print(oomph.free())
     """
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, env=environment, timeout=120)
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, env=ENVIRONMENT, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("No GPU memory is held: this program does not use CUDA (yet)")
     assert "the C library's heap" in done.stdout
@@ -525,10 +527,7 @@ def test_a_script_has_names_too(tmp_path):
             train()
         """)
     )
-    python = sys.executable
-    command = kernel_command(python)[:3] + [python, str(script)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    done = subprocess.run(on_a_virtual_gpu(sys.executable, str(script)), capture_output=True, text=True, env=ENVIRONMENT, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "64.0 MiB   67 %  kept" in done.stdout
     assert "32.0 MiB   33 %  local in train() line 6" in done.stdout
