@@ -168,11 +168,15 @@ class _Search:
         behind: dict[int, Any] = {id(tensor): tensor}
         frontier = [tensor]
         mine |= {id(behind), id(modules)}
+        this_call = object()
         while frontier and len(behind) < _MOST_BEHIND:
-            referrers = gc.get_referrers(*frontier)
+            referrers = gc.get_referrers(*frontier, this_call)
             new = []
             for thing in referrers:
                 if id(thing) in mine or thing is frontier or _is_oomphs(thing):
+                    continue
+                # The arguments of that call are a tuple, which Python 3.13 finds as well.
+                if type(thing) is tuple and thing and thing[-1] is this_call:
                     continue
                 if id(thing) in modules:
                     return self._named_in(modules[id(thing)], thing, frontier)
