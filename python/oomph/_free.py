@@ -66,8 +66,8 @@ class Freed:
 
 
 def free(outputs: bool = True, frames: bool = True) -> Freed:
-    """Lets go of displayed values (``outputs``) and of the frames of the last errors (``frames``), collects garbage, and returns what PyTorch and
-    the C library keep for later. The program's own variables stay.
+    """Lets go of displayed values (``outputs``) and of the frames of the last errors (``frames``), collects garbage, and returns
+    what PyTorch and the C library keep for later. The program's own variables stay.
     """
     running = _roots.shell()
     rows: list[Step] = []

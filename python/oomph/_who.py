@@ -1,7 +1,7 @@
 """``oomph.who()``: what holds GPU memory now, by the name that the program has for it.
 
-Every CUDA tensor that Python can see is found, its memory counted once, and its holder named, by a walk from what can hold something: variables
-first, then what IPython remembers, tracebacks, running functions, other modules. What no walk reaches is looked at from behind.
+Every CUDA tensor that Python can see is found, its memory counted once, and its holder named, by a walk from what can hold something:
+variables first, then what IPython remembers, tracebacks, running functions. What no walk reaches is looked at from behind.
 Memory that no tensor of Python's accounts for is told as such. Only looks: see `_free.py` for letting go.
 """
 
@@ -79,8 +79,7 @@ class Holders:
             return f"<p>{html.escape(str(self))}</p>"
         head, *_ = self._lines()
         cells = "".join(
-            f'<tr><td style="text-align:right">{text(row.bytes)}</td><td style="text-align:right">{html.escape(percent(row.bytes, self.allocated))}</td>'
-            f'<td style="text-align:left"><code>{html.escape(row.name)}</code></td><td style="text-align:left">{html.escape(row.how)}</td></tr>'
+            f"<tr>{_cell(text(row.bytes), 'right')}{_cell(percent(row.bytes, self.allocated), 'right')}{_cell(row.name)}{_cell(row.how)}</tr>"
             for row in self.rows[: self.top]
         )
         more = f"<p>and {len(self.rows) - self.top} more</p>" if len(self.rows) > self.top else ""
@@ -88,6 +87,10 @@ class Holders:
             f"<p>{html.escape(head)}</p><table><thead><tr><th>bytes</th><th>share</th><th>holder</th><th>what</th></tr></thead>"
             f"<tbody>{cells}</tbody></table>{more}<p>Next: {html.escape(_NEXT)}</p>"
         )
+
+
+def _cell(words: str, align: str = "left") -> str:
+    return f'<td style="text-align:{align}">{html.escape(words)}</td>'
 
 
 def who(top: int = 20) -> Holders:
@@ -121,7 +124,14 @@ class _Search:
         modules = [module for module in list(sys.modules.values()) if isinstance(module, types.ModuleType)]
         walls: list[Any] = [sys.modules, _roots.namespace(running), *modules, *(module.__dict__ for module in modules)]
         if running is not None:
-            walls += [running, running.user_ns_hidden, running.displayhook, running.history_manager, running.user_ns.get("_oh"), running.events]
+            walls += [
+                running,
+                running.user_ns_hidden,
+                running.displayhook,
+                running.history_manager,
+                running.user_ns.get("_oh"),
+                running.events,
+            ]
         self.walk = Walk(self._is_held, self._extra, walls)
         everything = {id(tensor): tensor for tensor in tensors.all()}
         # Modules first and optimizers last: both lead to a model's parameters, which are the model's.
@@ -271,7 +281,10 @@ def _is_oomphs(thing: Any) -> bool:
 
 
 def _is_held_from_outside(behind: dict[int, Any], first: int) -> bool:
-    """Whether anything but these objects themselves holds one of them, as Python's collector finds it out. The first may be held by others."""
+    """Whether anything but these objects themselves holds one of them, as Python's collector finds it out.
+
+    The first is not asked about: it is the tensor, which the search holds.
+    """
     inner: dict[int, int] = {}
     for identity in behind:
         for child in map(id, gc.get_referents(behind[identity])):

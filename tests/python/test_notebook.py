@@ -1,4 +1,4 @@
-"""The notebook in live kernels of both IPython versions, on the virtual GPU: what a cell says, what holds memory, and that it comes back."""
+"""The notebook in live kernels of two IPythons, on the virtual GPU: what a cell says, what holds memory, and that it comes back."""
 
 import ast
 import json
@@ -209,7 +209,11 @@ all_of_them()
 """
 
 
-@pytest.mark.parametrize("code, error, held", [(SIMPLE, "ValueError", 64), (CHAINED, "KeyError", 96), (GROUP, "ExceptionGroup", 128)], ids=["one", "chained", "group"])
+@pytest.mark.parametrize(
+    "code, error, held",
+    [(SIMPLE, "ValueError", 64), (CHAINED, "KeyError", 96), (GROUP, "ExceptionGroup", 128)],
+    ids=["one", "chained", "group"],
+)
 def test_a_failed_cell_keeps_its_variables_unless_oomph_is_loaded(plain, code, error, held):
     plain.run(code, fails=error)
     assert plain.allocated == plain.before + held * MIB
@@ -220,7 +224,10 @@ def test_a_failed_cell_keeps_its_variables_unless_oomph_is_loaded(plain, code, e
     plain.run("%load_ext oomph")
     cell = plain.run(code, fails=error)
     assert plain.allocated == plain.before
-    assert cell.said.splitlines()[0] == f"oomph: let go of {held}{'.0' if held < 100 else ''} MiB of GPU memory that the failed cell's variables held"
+    assert (
+        cell.said.splitlines()[0]
+        == f"oomph: let go of {held}{'.0' if held < 100 else ''} MiB of GPU memory that the failed cell's variables held"
+    )
     if error != "ExceptionGroup":  # Of which IPython 9 remembers no traceback.
         assert "raise " in without_colours(plain.run("%tb").traceback)
 
@@ -302,7 +309,6 @@ def test_displayed_values_are_held_until_free_is_asked(plain):
     assert plain.allocated == plain.before + 80 * MIB
     plain.run("%reset -f out")
     assert plain.allocated == plain.before + 80 * MIB
-    plain.run("for name in [name for name in get_ipython().user_ns if name.startswith('Out')]: pass")
     rows = plain.value("[(row.name, row.allocated) for row in oomph.free().rows]")
     assert ["displayed values (Out, _)", 64 * MIB] in rows
     assert plain.allocated == plain.before + 16 * MIB
@@ -401,8 +407,17 @@ def test_variables_are_named_by_path(plain):
     }
     assert {name: found.get(name, [0])[0] / MIB for name in expected} == expected
     assert "2 tensors, the largest several['" in found["several"][2] and "also held by view" in found["several"][2]
-    plain.run("del history, closed, partial, remembered, thing, item, json.tool.stowed, Settings, several, generator, view, caught, closing\noomph.free()")
+    plain.run("del history, closed, partial, remembered, thing, item, json.tool.stowed, Settings, several, generator, view, caught")
+    plain.run("oomph.free()")
     assert plain.allocated == plain.before
+
+
+def test_names_are_no_markup(plain):
+    plain.run("markup = {'<script>': block(4)}")
+    shown = plain.run("oomph.who()").result
+    assert "markup['<script>']" in shown["text/plain"]
+    assert "<script>" not in shown["text/html"] and "markup[&#x27;&lt;script&gt;&#x27;]" in shown["text/html"]
+    plain.run("del markup")
 
 
 def test_models_and_optimizers_are_told_by_what_they_hold(plain):
@@ -541,7 +556,8 @@ def test_a_cell_that_changes_memory_gets_a_line(loaded):
     cell = loaded.run("kept = block(512)\nblock(1024)[:0].shape[0]")
     (said,) = cell.shown
     found = re.fullmatch(
-        r"oomph: GPU 512 MiB of 14\.6 GiB \(\+512 MiB, peak 1\.50 GiB\) · RAM \S+ [MG]iB of \S+ [MGT]iB \([^)]*\) · \d+\.\d s", said["text/plain"]
+        r"oomph: GPU 512 MiB of 14\.6 GiB \(\+512 MiB, peak 1\.50 GiB\) · RAM \S+ [MG]iB of \S+ [MGT]iB \([^)]*\) · \d+\.\d s",
+        said["text/plain"],
     )
     assert found, said["text/plain"]
     assert said["text/plain"] in said["text/html"]

@@ -1,7 +1,7 @@
 """The notebook: what ``%load_ext oomph`` puts into IPython, and takes out again.
 
-After a cell that changed memory, a line; after a cell that failed, its frames let go, and after an out-of-memory an explanation; the magics ``%oomph``
-and ``%%oomph``. Hooks only: measuring, naming, freeing and explaining are elsewhere. Works in IPython 7.34 to 9, in kernels and terminals.
+After a cell that changed memory, a line; after a cell that failed, its frames let go, and after an out-of-memory an explanation;
+the magics ``%oomph`` and ``%%oomph``. Hooks only: measuring, naming, freeing and explaining are elsewhere. Works in IPython 7.34 to 9.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from oomph.notebook._show import Explained, say
 
 # RAM that came back with a failed cell's frames is told from here on; less is noise.
 _MUCH_RAM = 64 * MIB
+
+# What libraries say instead of raising PyTorch's own exception.
+_OUT_OF_MEMORY = ("CUDA out of memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
 
 _loaded: Notebook | None = None
 
@@ -116,9 +119,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether an exception says that a GPU ran out of memory."""
     if type(error).__name__ == "OutOfMemoryError" and type(error).__module__.partition(".")[0] == "torch":
         return True
-    return isinstance(error, RuntimeError) and any(
-        words in str(error) for words in ("CUDA out of memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
-    )
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY)
 
 
 def _held() -> tuple[int, int]:

@@ -21,8 +21,8 @@ _HELP = """What holds memory, and where it went.
 
     %%oomph          at the top of a cell: record the cell, and explain where its memory went
 
-After a cell that failed, oomph lets go of the variables of the functions that failed, so that they hold no memory; %tb still prints the traceback.
-With %pdb on it leaves them alone.
+After a cell that failed, oomph lets go of the variables of the functions that failed, so that they hold no memory; %tb still
+prints the traceback. With %pdb on it leaves them alone.
 """
 
 
@@ -54,7 +54,8 @@ def _answer(notebook: Any, word: str) -> Any:
         print(f"%oomph {word}: who, free, status, on, quiet or off")
         return None
     for device, now in enumerate(gpus()):
-        print(f"GPU {device}: {text(now.allocated)} allocated, {text(now.reserved)} reserved by this program; {text(now.used)} of {text(now.total)} in use")
+        own = f"{text(now.allocated)} allocated, {text(now.reserved)} reserved by this program"
+        print(f"GPU {device}: {own}; {text(now.used)} of {text(now.total)} in use")
     limit = ram_limit()
     print(f"RAM: {text(ram().used)}{f' of {text(limit)}' if limit else ''}")
     print(f"oomph is {notebook.mode}")
