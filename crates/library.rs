@@ -24,7 +24,7 @@ fn build_library(name: &str) {
     rustc
         .args(["--edition", "2024", "--crate-type", "cdylib", "--crate-name", &format!("oomph_{name}")])
         .args(["--cap-lints", "allow"])
-        .args(["-C", "opt-level=2", "-C", "panic=abort", "-C", "strip=symbols", "-C", "codegen-units=1"])
+        .args(["-C", "opt-level=3", "-C", "panic=abort", "-C", "strip=symbols", "-C", "codegen-units=1"])
         .args(["-C", &format!("link-arg=-Wl,-soname,{file}")])
         .arg("--target")
         .arg(std::env::var_os("TARGET").unwrap_or_default())

@@ -301,12 +301,9 @@ BUDDIES = """
 import os, signal, sys, time
 import oomph, oomph._record, torch
 
-# All that is slow, once: the first step imports a lot.
-torch.set_num_threads(1)
+# All that is slow, once: the first step of an optimizer imports this.
+import torch._dynamo
 model = torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.ReLU(), torch.nn.Linear(2048, 512))
-model(torch.randn(2, 512)).sum().backward()
-torch.optim.AdamW(model.parameters()).step()
-model.zero_grad()
 oomph._record.library()
 
 

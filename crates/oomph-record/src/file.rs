@@ -152,6 +152,7 @@ fn stored(content: &[u8], out: &mut Vec<u8>) {
     }
 }
 
+#[allow(clippy::indexing_slicing)] // computed by the compiler
 const CRC_TABLE: [u32; 256] = {
     let mut table = [0u32; 256];
     let mut index = 0;

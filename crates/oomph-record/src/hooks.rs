@@ -155,13 +155,15 @@ extern "C" fn report_hook(block: *mut c_void, size: i64, allocated: usize, reser
             let told = unsafe { std::mem::transmute::<usize, GuardBlock>(guard) };
             told(c_int::from(index), block as u64, size);
         }
-        if recorder::is_recording() {
+        if recorder::is_recording()
+            && let Some(recorder) = recorder::lock().as_mut()
+        {
+            let (device, address, reserved) = (u32::from(index), block as u64, reserved as u64);
             let requested = REQUESTED.try_with(|place| if size > 0 { place.take() } else { 0 }).unwrap_or(0);
-            let stack = python::walk(0);
-            let stream = if size > 0 { current_stream(index) } else { 0 };
-            if let Some(recorder) = recorder::lock().as_mut() {
-                let device = u32::from(index);
-                recorder.block(device, block as u64, size, requested, reserved as u64, stream, &stack);
+            if !recorder.follow(device, address, size, reserved) {
+                let stack = python::walk(0, if size > 0 { python::DEEPEST } else { python::SHALLOW });
+                let stream = if size > 0 { current_stream(index) } else { 0 };
+                recorder.block(device, address, size, requested, reserved, stream, &stack);
             }
         }
     }
@@ -192,7 +194,7 @@ extern "C" fn malloc_hook(place: *mut *mut c_void, size: usize) -> c_int {
             place.read() as u64
         };
         let stream = current_stream(device as u8);
-        let stack = python::walk(0);
+        let stack = python::walk(0, python::DEEPEST);
         if let Some(recorder) = recorder::lock().as_mut() {
             recorder.segment(device as u32, address, size as u64, stream, &stack);
         }
@@ -202,7 +204,7 @@ extern "C" fn malloc_hook(place: *mut *mut c_void, size: usize) -> c_int {
 
 extern "C" fn free_hook(address: *mut c_void) -> c_int {
     if !address.is_null() && recorder::is_recording() {
-        let stack = python::walk(0);
+        let stack = python::walk(0, python::DEEPEST);
         if let Some(recorder) = recorder::lock().as_mut() {
             recorder.segment_freed(address as u64, &stack);
         }

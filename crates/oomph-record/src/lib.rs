@@ -155,7 +155,7 @@ pub unsafe extern "C" fn oomph_record_kinds(device: u32, addresses: *const u64, 
 /// Python that are the observer's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn oomph_record_oom(device: u32, asked: u64, free: u64, skip: u32) {
-    let stack = python::walk(skip as usize);
+    let stack = python::walk(skip as usize, python::DEEPEST);
     let requested = hooks::requested();
     if let Some(recorder) = lock().as_mut() {
         let size = if requested > 0 && requested <= asked { requested.next_multiple_of(512) } else { asked };

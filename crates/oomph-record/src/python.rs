@@ -9,10 +9,13 @@
 
 use crate::elf;
 use std::ffi::{c_char, c_int, c_void};
+use std::mem::{MaybeUninit, transmute};
 use std::sync::OnceLock;
 
 /// Frames of a stack that are kept, innermost first.
-const DEEPEST: usize = 128;
+pub const DEEPEST: usize = 128;
+/// Frames that are kept of a place where memory is let go: enough to tell what the program was doing, not from where.
+pub const SHALLOW: usize = 16;
 
 type Object = usize;
 
@@ -56,7 +59,8 @@ static LAYOUT: OnceLock<Option<Layout>> = OnceLock::new();
 pub struct Stack {
     /// Of all frames.
     pub hash: u64,
-    frames: [(Object, usize); DEEPEST],
+    /// As many as `length` are there.
+    frames: [MaybeUninit<(Object, usize)>; DEEPEST],
     length: usize,
 }
 
@@ -77,16 +81,17 @@ unsafe fn word(address: usize) -> usize {
     unsafe { (address as *const usize).read() }
 }
 
-/// The calling thread's stack without its `skip` innermost frames; empty if it is not Python's, or nothing is known of it.
-pub fn walk(skip: usize) -> Stack {
-    let mut stack = Stack { hash: 0, frames: [(0, 0); DEEPEST], length: 0 };
+/// The calling thread's stack without its `skip` innermost frames, and no more than `most` of them; empty if it is not
+/// Python's, or nothing is known of it.
+pub fn walk(skip: usize, most: usize) -> Stack {
+    let mut stack = Stack::empty();
     let Some(Some(layout)) = LAYOUT.get() else { return stack };
     // SAFETY: frames of this thread, as `learn` found them to be laid out.
     unsafe {
         let mut frame = innermost((layout.this_thread)(), layout.innermost);
         let mut left = skip;
         let mut hash = 0xcbf2_9ce4_8422_2325u64;
-        while frame != 0 && stack.length < DEEPEST {
+        while frame != 0 && stack.length < most {
             let (code, instruction) = layout.read(frame);
             frame = word(frame + layout.frame.previous);
             if code == 0 || word(code + 8) != layout.code_type {
@@ -97,13 +102,10 @@ pub fn walk(skip: usize) -> Stack {
                 continue;
             }
             // The file tells apart two functions of which the second lies where the first was.
-            for part in [code, instruction, word(code + layout.code.file)] {
-                hash = (hash ^ part as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
-            }
-            if let Some(place) = stack.frames.get_mut(stack.length) {
-                *place = (code, instruction);
-            }
-            stack.length += 1;
+            let file = word(code + layout.code.file);
+            let frame = (code as u64) ^ (instruction as u64).rotate_left(24) ^ (file as u64).rotate_left(48);
+            hash = (hash ^ frame).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
+            stack.push((code, instruction));
         }
         if stack.length > 0 {
             stack.hash = hash.max(1);
@@ -188,12 +190,29 @@ impl Layout {
 }
 
 impl Stack {
+    /// Of no thread of Python's.
+    pub fn empty() -> Self {
+        Self { hash: 0, frames: [const { MaybeUninit::uninit() }; DEEPEST], length: 0 }
+    }
+
+    fn push(&mut self, frame: (Object, usize)) {
+        if let Some(place) = self.frames.get_mut(self.length) {
+            place.write(frame);
+            self.length += 1;
+        }
+    }
+
+    fn raw(&self) -> &[(Object, usize)] {
+        let frames = self.frames.get(..self.length).unwrap_or_default();
+        // SAFETY: so many were written, one after another.
+        unsafe { std::slice::from_raw_parts(frames.as_ptr().cast(), frames.len()) }
+    }
+
     /// The frames in words. Only while the thread is still where the stack was taken.
     pub fn frames(&self) -> Vec<Frame> {
         let Some(Some(layout)) = LAYOUT.get() else { return Vec::new() };
-        let frames = self.frames.get(..self.length).unwrap_or_default();
         // SAFETY: the functions on a thread's stack are alive.
-        frames.iter().filter_map(|frame| unsafe { layout.describe(*frame) }).collect()
+        self.raw().iter().filter_map(|frame| unsafe { layout.describe(*frame) }).collect()
     }
 }
 
@@ -218,16 +237,26 @@ impl Interpreter {
         // SAFETY: functions of CPython's with these signatures.
         unsafe {
             Some(Self {
-                this_thread: std::mem::transmute::<usize, _>(elf::find(c"PyGILState_GetThisThreadState")?),
-                frame_of: std::mem::transmute::<usize, _>(elf::find(c"PyThreadState_GetFrame")?),
-                back: std::mem::transmute::<usize, _>(elf::find(c"PyFrame_GetBack")?),
-                code_of: std::mem::transmute::<usize, _>(elf::find(c"PyFrame_GetCode")?),
-                line_of_frame: std::mem::transmute::<usize, _>(elf::find(c"PyFrame_GetLineNumber")?),
-                line_of: std::mem::transmute::<usize, _>(elf::find(c"PyCode_Addr2Line")?),
-                attribute: std::mem::transmute::<usize, _>(elf::find(c"PyObject_GetAttrString")?),
-                release: std::mem::transmute::<usize, _>(elf::find(c"Py_DecRef")?),
+                this_thread: transmute::<usize, extern "C" fn() -> usize>(elf::find(
+                    c"PyGILState_GetThisThreadState",
+                )?),
+                frame_of: transmute::<usize, extern "C" fn(usize) -> Object>(elf::find(
+                    c"PyThreadState_GetFrame",
+                )?),
+                back: transmute::<usize, extern "C" fn(Object) -> Object>(elf::find(c"PyFrame_GetBack")?),
+                code_of: transmute::<usize, extern "C" fn(Object) -> Object>(elf::find(c"PyFrame_GetCode")?),
+                line_of_frame: transmute::<usize, extern "C" fn(Object) -> c_int>(elf::find(
+                    c"PyFrame_GetLineNumber",
+                )?),
+                line_of: transmute::<usize, extern "C" fn(Object, c_int) -> c_int>(elf::find(
+                    c"PyCode_Addr2Line",
+                )?),
+                attribute: transmute::<usize, extern "C" fn(Object, *const c_char) -> Object>(elf::find(
+                    c"PyObject_GetAttrString",
+                )?),
+                release: transmute::<usize, extern "C" fn(Object)>(elf::find(c"Py_DecRef")?),
                 last_instruction: elf::find(c"PyFrame_GetLasti")
-                    .map(|found| std::mem::transmute::<usize, extern "C" fn(Object) -> c_int>(found)),
+                    .map(|found| transmute::<usize, extern "C" fn(Object) -> c_int>(found)),
                 code_type: elf::find(c"PyCode_Type")?,
                 minor: version()?,
             })
@@ -252,7 +281,7 @@ fn version() -> Option<u32> {
     let text = elf::find(c"Py_GetVersion")?;
     // SAFETY: a function of CPython's that gives a static string.
     let text = unsafe {
-        let function = std::mem::transmute::<usize, extern "C" fn() -> *const c_char>(text);
+        let function = transmute::<usize, extern "C" fn() -> *const c_char>(text);
         std::ffi::CStr::from_ptr(function())
     };
     text.to_str().ok()?.strip_prefix("3.")?.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
@@ -323,7 +352,7 @@ unsafe fn find_innermost(thread: usize, frame: usize, minor: u32) -> Option<(usi
 /// Whether what is read is what the interpreter says, for every frame that is there now. Takes over `object`.
 fn agrees(python: &Interpreter, layout: &Layout, mut object: Object) -> bool {
     let stack = {
-        let mut stack = Stack { hash: 0, frames: [(0, 0); DEEPEST], length: 0 };
+        let mut stack = Stack::empty();
         // SAFETY: this thread's frames; the interpreter holds its lock for us.
         unsafe {
             let mut frame = innermost((layout.this_thread)(), layout.innermost);
@@ -333,15 +362,12 @@ fn agrees(python: &Interpreter, layout: &Layout, mut object: Object) -> bool {
                 if code == 0 || !is_mapped(code) || word(code + 8) != layout.code_type {
                     continue;
                 }
-                if let Some(place) = stack.frames.get_mut(stack.length) {
-                    *place = (code, instruction);
-                }
-                stack.length += 1;
+                stack.push((code, instruction));
             }
         }
         stack
     };
-    let mut read = stack.frames.iter().take(stack.length);
+    let mut read = stack.raw().iter();
     let mut right = true;
     while object != 0 {
         let code = (python.code_of)(object);

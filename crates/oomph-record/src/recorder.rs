@@ -1,9 +1,10 @@
 //! What is known of a recording while it grows: tables, events that are not written yet, and the step that is under way.
 //!
 //! Events gather in columns; a thread of ours writes them a few times a second, so that a process that is killed loses
-//! little. A step whose events are those of an earlier step, at the same addresses, says nothing new: what was written of
-//! it is taken back, and it is counted. (The same addresses prove more than equality: a block can only be handed
-//! out at an address again if it was given back, so such a step leaves memory as it found it.)
+//! little. A step whose events are those of an earlier step, at the same addresses, and that leaves the same blocks behind that it
+//! found, says nothing new: what was written of it is taken back, and it is counted. While a step goes as an earlier one
+//! went ([`Pattern`]), its stacks are taken to be the same too, and nothing is looked at or kept: that is what makes a steady
+//! program cheap to record.
 
 use crate::file::{Content, File, Kind};
 use crate::python::{Frame, Stack};
@@ -193,6 +194,7 @@ struct Event {
 
 struct Live {
     requested: u64,
+    stream: u32,
     stack: u32,
     kind: u32,
 }
@@ -244,6 +246,19 @@ enum Stage {
     Mark = 2,
 }
 
+/// A step that later ones may repeat: its blocks in order, and the events that they were.
+struct Pattern {
+    hash: u64,
+    /// Device, address, true size (negative when taken back), and what the device has reserved.
+    blocks: Vec<(u32, u64, i64, u64)>,
+    events: Vec<Event>,
+}
+
+/// Steps that may be followed. A program has few kinds of steps: one for each optimizer, and one every so often.
+const MOST_PATTERNS: usize = 8;
+/// Longer steps are not followed.
+const LONGEST_PATTERN: usize = 1 << 18;
+
 /// The step under way: from the end of the one before.
 struct Step {
     /// Of what happened so far.
@@ -255,6 +270,13 @@ struct Step {
     written_from: Option<u64>,
     /// It brought something besides events, a line that was not seen before: what is written of it stays.
     tables: bool,
+}
+
+impl Pattern {
+    /// Events that it is, in a file.
+    fn rows(&self) -> u64 {
+        self.blocks.iter().map(|block| if block.2 > 0 { 1 } else { 2 }).sum()
+    }
 }
 
 impl Step {
@@ -280,6 +302,14 @@ pub struct Recorder {
     annotations: Vec<Annotation>,
     step: Step,
     known_steps: HashSet<u64>,
+    patterns: Vec<Pattern>,
+    /// Which pattern the step goes by, and how far it has come.
+    following: Option<(usize, usize)>,
+    /// What was where before the step under way, for each place that it touched: device, address; requested bytes and stack.
+    touched: Map<(u32, u64), Option<(u64, u32)>>,
+    /// The step under way, as a pattern; `None` if it cannot be one.
+    course: Option<Pattern>,
+    began: i64,
     repeated_steps: u64,
     repeated_events: u64,
     seen: u64,
@@ -287,6 +317,8 @@ pub struct Recorder {
     untold: bool,
     told: Option<(u64, u64)>,
     last_time: i64,
+    /// While earlier events are told: when they were.
+    told_time: Option<i64>,
 }
 
 impl Recorder {
@@ -308,12 +340,18 @@ impl Recorder {
             annotations: Vec::new(),
             step: Step::new(0),
             known_steps: HashSet::new(),
+            patterns: Vec::new(),
+            following: None,
+            touched: Map::default(),
+            course: None,
+            began: 0,
             repeated_steps: 0,
             repeated_events: 0,
             seen: 0,
             untold: false,
             told: None,
             last_time: 0,
+            told_time: None,
         }
     }
 
@@ -324,6 +362,9 @@ impl Recorder {
 
     /// Microseconds since 1970, never backwards.
     fn now(&mut self) -> i64 {
+        if let Some(time) = self.told_time {
+            return time;
+        }
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.last_time = self.last_time.max(since.as_micros() as i64);
         self.last_time
@@ -420,16 +461,111 @@ impl Recorder {
         if !matches!(action, Action::Annotate) {
             // What a block is told to be is told again only in steps that are new.
             self.step.events += 1;
-            for part in [u64::from(device) << 8 | action as u64, address, size, u64::from(stack)] {
+            let where_from = address ^ u64::from(stack).rotate_left(40) ^ u64::from(device).rotate_left(60);
+            for part in [where_from, size ^ (action as u64).rotate_left(58)] {
                 self.step.hash = (self.step.hash ^ part).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
             }
         }
         let event = Event { action, address, size, stream, stack, time, category };
+        match action {
+            Action::Alloc | Action::FreeRequested => {
+                if let Some(course) = &mut self.course
+                    && course.events.len() < course.blocks.len()
+                {
+                    course.events.push(event);
+                }
+            }
+            Action::Annotate => {}
+            // Segments come and go: no step to go by.
+            _ => self.course = None,
+        }
         let device = self.device(device);
         device.events.push(event);
         if device.events.len() >= ROWS {
             self.flush();
         }
+    }
+
+    /// Whether the step goes on as an earlier one did. Then nothing else needs to be known of this block.
+    pub fn follow(&mut self, device: u32, address: u64, size: i64, reserved: u64) -> bool {
+        let Some((which, at)) = self.following else { return false };
+        let block = (device, address, size, reserved);
+        if self.patterns.get(which).and_then(|pattern| pattern.blocks.get(at)) == Some(&block) {
+            self.following = Some((which, at + 1));
+            return true;
+        }
+        // Another may have begun in the same way.
+        let so_far =
+            self.patterns.get(which).and_then(|pattern| pattern.blocks.get(..at)).unwrap_or_default();
+        let other = self.patterns.iter().position(|other| {
+            other.blocks.get(at) == Some(&block)
+                && other.blocks.get(..at).is_some_and(|begin| begin == so_far)
+        });
+        if let Some(other) = other {
+            self.following = Some((other, at + 1));
+            return true;
+        }
+        self.stop_following();
+        false
+    }
+
+    /// The step goes its own way: what it did so far is told after all, at times between its begin and now.
+    fn stop_following(&mut self) {
+        let Some((which, at)) = self.following.take() else { return };
+        let Some(pattern) = self.patterns.get(which) else { return };
+        let course = Pattern {
+            hash: 0,
+            blocks: pattern.blocks.get(..at).unwrap_or_default().to_vec(),
+            events: pattern.events.get(..at).unwrap_or_default().to_vec(),
+        };
+        let (began, now, count) = (self.began, self.now(), course.events.len() as i64);
+        for (index, (event, &(device, address, size, _))) in
+            course.events.iter().zip(&course.blocks).enumerate()
+        {
+            self.last_time = began + (now - began) * (index as i64 + 1) / (count + 1);
+            self.told_time = Some(self.last_time);
+            self.touch(device, address);
+            if size > 0 {
+                let live = Live { requested: event.size, stream: event.stream, stack: event.stack, kind: 0 };
+                self.device(device).live.insert(address, live);
+                self.event(device, event.action, address, event.size, event.stream, event.stack, 0);
+            } else {
+                self.device(device).live.remove(&address);
+                self.event(device, event.action, address, event.size, event.stream, event.stack, 0);
+                self.completed(device);
+            }
+        }
+        self.told_time = None;
+        self.course = Some(course);
+    }
+
+    /// Remembers what was at an address before the step.
+    fn touch(&mut self, device: u32, address: u64) {
+        if !self.touched.contains_key(&(device, address)) {
+            let before = self.at(device, address);
+            self.touched.insert((device, address), before);
+        }
+    }
+
+    fn at(&self, device: u32, address: u64) -> Option<(u64, u32)> {
+        let live = self.devices.iter().find(|one| one.ordinal == device)?.live.get(&address)?;
+        Some((live.requested, live.stack))
+    }
+
+    /// Whether the step left memory as it found it. Begins anew.
+    fn is_neutral(&mut self) -> bool {
+        let touched = std::mem::take(&mut self.touched);
+        touched.iter().all(|(&(device, address), before)| self.at(device, address) == *before)
+    }
+
+    /// The block that is about to be told, as a part of the step's course.
+    fn note_course(&mut self, block: (u32, u64, i64, u64)) {
+        let Some(course) = &mut self.course else { return };
+        if course.blocks.len() >= LONGEST_PATTERN {
+            self.course = None;
+            return;
+        }
+        course.blocks.push(block);
     }
 
     /// A block was handed out (`size` > 0) or taken back. `reserved`: all of the device's segments together, afterwards.
@@ -444,21 +580,33 @@ impl Recorder {
         stack: &Stack,
     ) {
         let stack = self.stack(stack);
+        if size < 0 && !self.device(device).live.contains_key(&address) {
+            return;
+        }
+        self.touch(device, address);
+        self.note_course((device, address, size, reserved));
         if size > 0 {
             let size = size as u64;
             // Never more than the block; tiny requests are not told.
             let requested = if requested > 0 && requested <= size { requested } else { size };
             let stream = self.device(device).stream(stream);
             self.follow_reserved(device, address, reserved, stream, stack);
-            self.device(device).live.insert(address, Live { requested, stack, kind: 0 });
+            self.device(device).live.insert(address, Live { requested, stream, stack, kind: 0 });
             self.event(device, Action::Alloc, address, requested, stream, stack, 0);
         } else {
             let Some(live) = self.device(device).live.remove(&address) else { return };
-            let segment = self.device(device).segments.range(..=address).next_back();
-            let stream = segment.map_or(0, |(_, segment)| segment.stream);
-            for action in [Action::FreeRequested, Action::FreeCompleted] {
-                self.event(device, action, address, live.requested, stream, stack, 0);
-            }
+            self.event(device, Action::FreeRequested, address, live.requested, live.stream, stack, 0);
+            self.completed(device);
+        }
+    }
+
+    /// What was let go last is back in its pool: where blocks wait for other streams is not known.
+    fn completed(&mut self, device: u32) {
+        self.seen += 1;
+        self.step.events += 1;
+        let device = self.device(device);
+        if let Some(&event) = device.events.last() {
+            device.events.push(Event { action: Action::FreeCompleted, ..event });
         }
     }
 
@@ -498,6 +646,7 @@ impl Recorder {
 
     /// A segment was taken from the device.
     pub fn segment(&mut self, device: u32, address: u64, size: u64, stream: i64, stack: &Stack) {
+        self.stop_following();
         let stack = self.stack(stack);
         let here = self.device(device);
         let stream = here.stream(stream);
@@ -508,6 +657,7 @@ impl Recorder {
 
     /// A segment was given back.
     pub fn segment_freed(&mut self, address: u64, stack: &Stack) {
+        self.stop_following();
         let found = self.devices.iter_mut().find_map(|device| {
             let held = device.segments.remove(&address)?;
             device.reserved = device.reserved.saturating_sub(held.size);
@@ -521,6 +671,7 @@ impl Recorder {
 
     /// No block could be found.
     pub fn out_of_memory(&mut self, device: u32, size: u64, free: u64, stack: &Stack) {
+        self.stop_following();
         let stack = self.stack(stack);
         self.event(device, Action::OutOfMemory, free, size, 0, stack, 0);
         self.flush();
@@ -528,6 +679,7 @@ impl Recorder {
 
     /// What blocks are. Told once for each block.
     pub fn kinds(&mut self, device: u32, addresses: &[u64], name: &str) {
+        self.stop_following();
         let category = self.string(name);
         for address in addresses {
             let Some(live) = self.device(device).live.get_mut(address) else { continue };
@@ -545,8 +697,25 @@ impl Recorder {
         if !ended {
             return false;
         }
+        if let Some((which, at)) = self.following
+            && self.patterns.get(which).is_some_and(|pattern| pattern.blocks.len() == at)
+        {
+            self.step.events = self.patterns.get(which).map_or(0, Pattern::rows);
+            self.seen += self.step.events;
+            let step = std::mem::replace(&mut self.step, Step::new(0));
+            self.take_back(&step);
+            self.step.annotations_from = self.annotations.len();
+            self.following = Some((which, 0));
+            self.began = self.now();
+            return false;
+        }
+        self.stop_following();
         let step = std::mem::replace(&mut self.step, Step::new(0));
-        let is_new = self.known_steps.insert(step.hash) || step.tables;
+        let is_neutral = self.is_neutral();
+        let is_new = self.known_steps.insert(step.hash) || step.tables || !is_neutral;
+        if !is_neutral {
+            self.course = None;
+        }
         if !is_new {
             self.take_back(&step);
         } else if self.known_steps.len() > MOST_STEPS {
@@ -556,7 +725,26 @@ impl Recorder {
             device.step_from = device.events.len();
         }
         self.step.annotations_from = self.annotations.len();
+        self.remember(step.hash);
         is_new
+    }
+
+    /// The next step may go as this one went.
+    fn remember(&mut self, hash: u64) {
+        self.began = self.now();
+        let course = self.course.replace(Pattern { hash: 0, blocks: Vec::new(), events: Vec::new() });
+        let known = self.patterns.iter().position(|pattern| pattern.hash == hash);
+        self.following = known.map(|which| (which, 0));
+        let Some(course) =
+            course.filter(|course| known.is_none() && course.blocks.len() == course.events.len())
+        else {
+            return;
+        };
+        if self.patterns.len() >= MOST_PATTERNS {
+            self.patterns.remove(0);
+        }
+        self.patterns.push(Pattern { hash, ..course });
+        self.following = Some((self.patterns.len() - 1, 0));
     }
 
     /// A mark.
@@ -607,7 +795,7 @@ impl Recorder {
             for block in &segment.blocks {
                 if block.state == 1 {
                     let requested = block.requested.min(block.size);
-                    self.device(device).live.insert(address, Live { requested, stack: 0, kind: 0 });
+                    self.device(device).live.insert(address, Live { requested, stream, stack: 0, kind: 0 });
                     self.event(device, Action::Alloc, address, requested, stream, 0, 0);
                 }
                 address += block.size;
@@ -617,6 +805,7 @@ impl Recorder {
 
     /// The final state.
     pub fn end_with(&mut self, device: u32, segments: &[Segment]) {
+        self.stop_following();
         self.device(device).is_final = true;
         self.flush();
         let mut body = Content::default();
@@ -823,10 +1012,221 @@ impl Recorder {
 
     /// Ends the file. Whether it is whole.
     fn finish(mut self) -> bool {
+        self.stop_following();
         self.flush();
         if !self.file.is_full() {
             self.file.chunk(Kind::End, &[]);
         }
         !self.file.is_full()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
+mod tests {
+    use super::*;
+    use crate::file::File;
+    use oomph_trace::Action as Told;
+    use proptest::prelude::*;
+    use std::ffi::CString;
+    use std::path::Path;
+
+    const BASE: u64 = 0x7f00_0000_0000;
+
+    fn recorder(path: &Path, most: u64) -> Recorder {
+        let path = CString::new(path.to_str().unwrap()).unwrap();
+        Recorder::new(File::create(&path, most).unwrap())
+    }
+
+    fn read(path: &Path) -> oomph_trace::Recording {
+        oomph_trace::format::read(&std::fs::read(path).unwrap()[..]).unwrap()
+    }
+
+    /// As the hook does it.
+    fn tell(recorder: &mut Recorder, slot: u64, size: i64, reserved: u64) {
+        let address = BASE + slot * (1 << 20);
+        if !recorder.follow(0, address, size, reserved) {
+            recorder.block(0, address, size, 0, reserved, 0, &Stack::empty());
+        }
+    }
+
+    /// One thing that a program does.
+    #[derive(Clone, Debug)]
+    enum Deed {
+        Toggle(u64, i64),
+        Step,
+        Flush,
+    }
+
+    fn deeds() -> impl Strategy<Value = Vec<Deed>> {
+        let deed = prop_oneof![
+            6 => (0u64..6, 1i64..4).prop_map(|(slot, size)| Deed::Toggle(slot, size * 512)),
+            1 => Just(Deed::Flush),
+        ];
+        // A few kinds of steps, again and again, so that patterns are found, left, and taken up again.
+        (
+            prop::collection::vec(prop::collection::vec(deed, 0..8), 1..4),
+            prop::collection::vec(0usize..3, 0..40),
+        )
+            .prop_map(|(kinds, order)| {
+                let mut all = Vec::new();
+                for which in order {
+                    all.extend(kinds[which % kinds.len()].iter().cloned());
+                    all.push(Deed::Step);
+                }
+                all
+            })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(400))]
+
+        /// What is in the file, with the steps that were counted, is what happened; the blocks that live are those that live.
+        #[test]
+        fn a_recording_is_what_happened_without_steps_that_repeat(deeds in deeds()) {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("a.oomph");
+            let mut recorder = recorder(&path, 1 << 30);
+            recorder.segment(0, BASE, 64 << 20, 0, &Stack::empty());
+            let mut live: BTreeMap<u64, i64> = BTreeMap::new();
+            let (mut happened, mut steps) = (1u64, 0u64);
+            // Every step as the naive model sees it: (events, live blocks afterwards).
+            let mut whole: Vec<Vec<(bool, u64)>> = vec![Vec::new()];
+            for deed in &deeds {
+                match deed {
+                    Deed::Toggle(slot, size) => {
+                        let size = match live.remove(slot) {
+                            Some(size) => { happened += 2; -size }
+                            None => { live.insert(*slot, *size); happened += 1; *size }
+                        };
+                        whole.last_mut().unwrap().push((size > 0, *slot));
+                        tell(&mut recorder, *slot, size, 64 << 20);
+                    }
+                    Deed::Flush => recorder.flush(),
+                    Deed::Step => {
+                        steps += 1;
+                        recorder.step("Optimizer.step#A.step", true);
+                        whole.push(Vec::new());
+                    }
+                }
+            }
+            let counts = recorder.counts();
+            prop_assert!(recorder.finish());
+            let told = read(&path);
+            prop_assert!(!told.source.truncated);
+            let device = &told.devices[0];
+            prop_assert_eq!(device.events.len() as u64 + told.repeated.events, happened);
+            prop_assert_eq!(counts[2], told.repeated.steps);
+            let ends = told.annotations.len() as u64;
+            prop_assert_eq!(ends + told.repeated.steps, steps);
+            // Replayed, it ends where the program ended.
+            let mut blocks: BTreeMap<u64, u64> = BTreeMap::new();
+            for row in 0..device.events.len() {
+                let slot = (device.events.address[row] - BASE) / (1 << 20);
+                match device.events.action[row] {
+                    Told::Alloc => prop_assert!(blocks.insert(slot, device.events.size[row]).is_none()),
+                    Told::FreeRequested => prop_assert!(blocks.remove(&slot).is_some()),
+                    _ => {}
+                }
+            }
+            let ours: BTreeMap<u64, u64> = live.iter().map(|(slot, size)| (*slot, *size as u64)).collect();
+            prop_assert_eq!(blocks, ours);
+            prop_assert!(device.events.time.is_sorted());
+        }
+
+        /// A writer that is killed leaves something to read, wherever it was cut.
+        #[test]
+        fn a_file_that_is_cut_anywhere_is_readable(deeds in deeds(), share in 0.0f64..1.0) {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("a.oomph");
+            let mut recorder = recorder(&path, 1 << 30);
+            let mut live: BTreeMap<u64, i64> = BTreeMap::new();
+            for deed in &deeds {
+                match deed {
+                    Deed::Toggle(slot, size) => {
+                        let size = live.remove(slot).map_or_else(|| { live.insert(*slot, *size); *size }, |size| -size);
+                        tell(&mut recorder, *slot, size, 0);
+                    }
+                    Deed::Flush => recorder.flush(),
+                    Deed::Step => { recorder.step("Optimizer.step#A.step", true); }
+                }
+            }
+            recorder.flush();
+            let bytes = std::fs::read(&path).unwrap();
+            let cut = 12 + ((bytes.len() - 12) as f64 * share) as usize;
+            let told = oomph_trace::format::read(&bytes[..cut]).unwrap();
+            prop_assert!(told.source.truncated);
+        }
+    }
+
+    #[test]
+    fn a_steady_program_is_followed_and_its_steps_are_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.oomph");
+        let mut recorder = recorder(&path, 1 << 30);
+        for step in 0..100 {
+            for slot in 0..10 {
+                tell(&mut recorder, slot, 512, 0);
+            }
+            for slot in 0..10 {
+                tell(&mut recorder, slot, -512, 0);
+            }
+            let is_new = recorder.step("Optimizer.step#A.step", true);
+            assert_eq!(is_new, step == 0, "step {step}");
+        }
+        assert_eq!(recorder.counts(), [3000, 2970, 99, 0]);
+        assert!(recorder.finish());
+        assert_eq!(read(&path).repeated, oomph_trace::Repeated { steps: 99, events: 2970 });
+    }
+
+    #[test]
+    fn a_step_that_leaves_the_pattern_is_told_from_its_begin() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.oomph");
+        let mut recorder = recorder(&path, 1 << 30);
+        for last in [2, 2, 3] {
+            for slot in [0, 1, last] {
+                tell(&mut recorder, slot, 512, 0);
+            }
+            for slot in [0, 1, last] {
+                tell(&mut recorder, slot, -512, 0);
+            }
+            recorder.step("Optimizer.step#A.step", true);
+        }
+        assert!(recorder.finish());
+        let told = read(&path);
+        assert_eq!((told.devices[0].events.len(), told.repeated.steps), (18, 1));
+    }
+
+    #[test]
+    fn a_file_ends_where_it_may_not_grow() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.oomph");
+        let mut recorder = recorder(&path, 4096);
+        for slot in 0..10_000 {
+            tell(&mut recorder, slot, 512, 0);
+            if slot % 100 == 0 {
+                recorder.flush();
+            }
+        }
+        assert!(!recorder.finish());
+        assert!(std::fs::metadata(&path).unwrap().len() <= 4096);
+        let told = read(&path);
+        assert!(told.source.truncated && !told.devices[0].events.is_empty());
+    }
+
+    #[test]
+    fn kinds_are_told_once_for_each_block() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.oomph");
+        let mut recorder = recorder(&path, 1 << 30);
+        tell(&mut recorder, 0, 512, 0);
+        recorder.kinds(0, &[BASE, BASE, BASE + 7], "parameter");
+        recorder.kinds(0, &[BASE], "parameter");
+        assert!(recorder.finish());
+        let told = read(&path);
+        let events = &told.devices[0].events;
+        assert_eq!(events.action, [Told::Alloc, Told::Annotate]);
+        assert_eq!(told.strings.get(events.category[0].1), "parameter");
     }
 }
