@@ -4,7 +4,7 @@
     python live.py --oomph PATH/oomph --gpu h200 --short        without a GPU: a rehearsal on a virtual one, times mean nothing
 
 - overhead: steps of three models, plain, under oomph's recorder, under PyTorch's own (Python stacks), in turns in one process.
-- overflow: three models train unlimited; then in four fifths of what they reserved, which kills them; then again with host
+- overflow: three models train unlimited; then in four fifths of what they allocated, which kills them; then again with host
   memory beyond that. Losses are compared bit by bit.
 - caught: after an out-of-memory that the program catches, what is allocated in the handler.
 - budget: 15 GiB, asked for by PyTorch, cuBLAS, cuDNN and a second library that calls cudaMalloc; NVML is the witness.
@@ -208,10 +208,10 @@ def budget():
         message = str(error)[:200]
     second = cuda.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(256 * MIB))
     used = nvml_used()
-    total = sum(float(block[::65536].sum()) for block in blocks)
+    kept, total = len(blocks), float(blocks[0][0])
     say(
         "budget", by_nvml=None if used is None else used - nothing, by_torch=torch.cuda.memory_reserved(), by_second_library=outside,
-        second_after=second, free_total=torch.cuda.mem_get_info(), message=message, sum=total,
+        second_after=second, free_total=torch.cuda.mem_get_info(), message=message, blocks=kept, first=total,
     )  # fmt: skip
     lock.close()
 
@@ -240,9 +240,10 @@ class Parent:
         except subprocess.TimeoutExpired:
             child.kill()
             out, err = child.communicate()
+        told = [line.strip() for line in err.splitlines() if "overflowed into host memory" in line]
         for line in out.splitlines():
             if line.startswith("ROW "):
-                self.rows.append(json.loads(line[4:]))
+                self.rows.append({**json.loads(line[4:]), "told": told[0] if told else ""})
         with open(os.path.join(self.out, "log.txt"), "a") as log:
             log.write(f"== {label} ({child.returncode}, {time.time() - self.began:.0f} s)\n{out}\n{err}\n")
         with open(os.path.join(self.out, "rows.jsonl"), "w") as file:
@@ -274,8 +275,8 @@ class Parent:
             if plain is None or "losses" not in plain:
                 continue
             # What CUDA itself takes counts too: 600 MiB on this card, or a little less.
-            limit = f"{plain['reserved'] * 8 // 10 + (0 if SHORT else 600 * MIB)}B"
-            more = f"{max(plain['reserved'] // 2, 2 * GIB)}B"
+            limit = f"{plain['allocated'] * 8 // 10 + (0 if self.args.short else 600 * MIB)}B"
+            more = f"{max(plain['allocated'] // 2, 2 * GIB)}B"
             later.append((f"overflow {name}", self.start("train", "overflow", name, run=["--budget", limit, "--overflow", more, "-o", f"{name}.oomph"])))
             if name == "gpt2":
                 later.append((f"dies {name}", self.start("train", "dies", name, run=["--budget", limit, "-o", f"{name}-dies.oomph"])))
@@ -300,7 +301,8 @@ class Parent:
             ms = row["ms"]
             cost = lambda mode: f"{ms[mode]:.2f} ms (+{100 * (ms[mode] / ms['plain'] - 1):.1f} %)"
             lines.append(f"| {row['model']} {row['batch']} | {ms['plain']:.2f} ms | {cost('oomph')} | {cost('torch')} | {row['repeated']} |")
-        lines += ["", "| model, batch | reserved, unlimited | step | with four fifths of it | with overflow | losses |", "|---|---:|---:|---|---:|---|"]
+        lines += ["", "| model, batch | allocated, unlimited | step | with four fifths of it | with overflow | losses |", "|---|---:|---:|---|---:|---|"]
+        notes = []
         for name in LARGE:
             plain, over, dies = (self.trained(label, name) for label in ("unlimited", "overflow", "dies"))
             if plain is None or "ms" not in plain:
@@ -313,7 +315,10 @@ class Parent:
             else:
                 slow = f"{over['ms']:.1f} ms ({over['ms'] / plain['ms']:.2f} times)"
                 same = "equal" if over["losses"] == plain["losses"] else f"{max(abs(a - b) for a, b in zip(over['losses'], plain['losses'])):.2g} apart at most"
-            lines.append(f"| {name} {LARGE[name]} | {plain['reserved'] / GIB:.2f} GiB | {plain['ms']:.1f} ms | {dead} | {slow} | {same} |")
+            lines.append(f"| {name} {LARGE[name]} | {plain['allocated'] / GIB:.2f} GiB | {plain['ms']:.1f} ms | {dead} | {slow} | {same} |")
+            if over is not None and over["told"]:
+                notes.append(f"{name}: {over['told']}")
+        lines += ["", *notes]
         for row in of("caught"):
             lines.append(f"\nCaught out-of-memory: {row['before']} bytes allocated before, {row['peak']} at most, {row['after']} in the handler.")
         for row in of("budget"):

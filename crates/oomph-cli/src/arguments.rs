@@ -9,23 +9,22 @@ use clap::{Args, Parser, ValueEnum};
 /// oomph reads recordings of GPU memory: PyTorch's snapshots (pickle, JSON, memory_viz pages;
 /// plain, gzip, xz or zstd) and its own .oomph files. It never runs anything that is in them.
 ///
-/// To make a recording:
+/// To make a recording, run the program as it is (or put it into `with oomph.record("train.oomph"):`):
+///
+///   oomph run train.py --batch-size 8
+///
+/// If it runs out of memory, it says why. PyTorch's own recordings are read too:
 ///
 ///   torch.cuda.memory._record_memory_history(max_entries=1_000_000, stacks="python")
 ///   ...your program...
 ///   torch.cuda.memory._dump_snapshot("snapshot.pickle")
-///
-/// A program that dies of an out-of-memory never reaches the last line; this dumps when it happens:
-///
-///   torch._C._cuda_attach_out_of_memory_observer(
-///       lambda *_: torch.cuda.memory._dump_snapshot("oom.pickle"))
 #[derive(Parser)]
 #[command(
     name = "oomph",
     version,
     verbatim_doc_comment,
     max_term_width = 100,
-    after_help = "Exit codes: 0 fine, 1 findings or over a limit, 2 oomph itself failed.\nStart with: oomph explain snapshot.pickle"
+    after_help = "Exit codes: 0 fine, 1 findings or over a limit, 2 oomph itself failed.\nStart with: oomph run train.py"
 )]
 pub(crate) struct CommandLine {
     #[command(flatten)]

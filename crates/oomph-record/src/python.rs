@@ -17,6 +17,9 @@ pub const DEEPEST: usize = 128;
 /// Frames that are kept of a place where memory is let go: enough to tell what the program was doing, not from where.
 pub const SHALLOW: usize = 16;
 
+/// The file of the code that 3.12 and 3.13 put between C and Python.
+const BETWEEN: &str = "<shim>";
+
 type Object = usize;
 
 unsafe extern "C" {
@@ -152,13 +155,16 @@ impl Layout {
             true => instruction.checked_mul(2)?,
             false => instruction.checked_sub(code + self.code.instructions)?,
         };
-        // Frames that the interpreter puts between C and Python have code of no function.
+        // Of frames between C and Python the instruction may be anywhere.
         let at = c_int::try_from(at).ok().filter(|at| *at < 1 << 28)?;
         // SAFETY: the code is alive; the interpreter only reads its table of lines.
         unsafe {
             let line = (self.line_of)(code, at);
             let name = self.text(word(code + self.code.name));
             let file = self.text(word(code + self.code.file));
+            if file == BETWEEN {
+                return None;
+            }
             Some(Frame { name, file, line: u32::try_from(line).unwrap_or(0) })
         }
     }

@@ -88,10 +88,16 @@ impl Guard {
 
 fn driver() -> Option<PathBuf> {
     let told = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-    let folders = std::env::split_paths(&told).filter(|folder| folder.is_absolute()).collect::<Vec<_>>();
-    folders
-        .into_iter()
-        .chain(PLACES.map(PathBuf::from))
-        .map(|folder| folder.join(DRIVER))
-        .find(|path| path.is_file())
+    let told =
+        std::env::split_paths(&told).filter(|folder| folder.is_absolute()).map(|folder| folder.join(DRIVER));
+    let usual = PLACES.iter().map(|folder| Path::new(folder).join(DRIVER));
+    let known = told.chain(usual).find(|path| path.is_file());
+    known.or_else(|| {
+        // As the loader would find it.
+        let listed = std::process::Command::new("ldconfig").arg("-p").output().ok()?;
+        let text = String::from_utf8_lossy(&listed.stdout).into_owned();
+        let line =
+            text.lines().find(|line| line.trim_start().starts_with(DRIVER) && line.contains("x86-64"))?;
+        line.rsplit("=> ").next().map(PathBuf::from).filter(|path| path.is_file())
+    })
 }

@@ -24,10 +24,10 @@ pub(super) const CODE: &str = "OM202";
 
 pub(super) fn check(context: &Context) -> Vec<Finding> {
     let activations = context.bytes_of(Kind::Activation);
-    // A program that died before it had gone round twice may have had a backward pass to come.
+    // A program that ran out of memory before it had gone round twice may have had a backward pass to come.
     let rounds = context.steps.as_ref().map_or(0, |steps| steps.count());
     if context.kinds.trains()
-        || (context.fatal().is_some() && rounds < 3)
+        || (!context.ooms.is_empty() && rounds < 3)
         || context.kinds.forward().is_empty()
         || !matters(activations, context.peak(), 0.25, 16 << 20)
         || context.growth().is_some()
