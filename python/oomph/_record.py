@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -25,6 +26,7 @@ class Recording:
         self.quiet = quiet
         self._live: Any = None
         self._started = False
+        self._shared = False
         self._said = False
 
     def start(self) -> Recording:
@@ -37,17 +39,21 @@ class Recording:
             raise RecordingError("there is no PyTorch here: nothing can be recorded") from error
         if torch.version.cuda is None:
             raise RecordingError(f"this PyTorch ({torch.__version__}) is built without CUDA: nothing can be recorded")
-        from oomph.live import recording
-
+        recording = live("recording")
         attachment = recording.attachment(torch, library())
+        if attachment.is_of_run:
+            # All of the program is recorded already.
+            self._live, self._shared = attachment.current, True
+            self.path = self._live.path
+            return self
         self._started = True
-        live = recording.Recording(self.path)
+        begun = recording.Recording(self.path)
 
         def begin() -> None:
             # CUDA may come to life long after the recording was ended.
             if self._started:
-                attachment.begin(live)
-                self._live = live
+                attachment.begin(begun)
+                self._live = begun
 
         torch.cuda._lazy_call(begin)
         return self
@@ -55,6 +61,8 @@ class Recording:
     def stop(self) -> None:
         """Ends the recording: the file is complete."""
         self._started = False
+        if self._shared:
+            return
         if self._live is None:
             self._say("oomph: nothing was recorded: CUDA was not used")
             return
@@ -104,12 +112,17 @@ def record(path: str | os.PathLike[str] = "recording.oomph", *, quiet: bool = Fa
     """Records GPU memory from here on, as ``oomph run`` would: every block, from which line, which step.
 
     Use it as a context manager, or call ``stop()`` on what it gives. A recording that is under way in this process ends
-    when another begins.
+    when another begins, unless it is that of ``oomph run``, which goes on and is the one that is given.
 
     >>> with oomph.record("train.oomph"):  # doctest: +SKIP
     ...     train()
     """
     return Recording(path, quiet=quiet).start()
+
+
+def live(name: str) -> Any:
+    """A module of ``oomph.live``: the copy that ``oomph run`` has put into this process, if it has."""
+    return sys.modules.get(f"_oomph_live.{name}") or importlib.import_module(f"oomph.live.{name}")
 
 
 def library() -> str:

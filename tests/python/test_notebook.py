@@ -173,6 +173,16 @@ def test_importing_changes_nothing():
     assert "the C library's heap" in done.stdout
 
 
+def test_the_black_box_knows_which_cell_runs(loaded):
+    loaded.run("import oomph._black_box as box\nnotes, real = [], box.note\nbox.note = notes.append")
+    loaded.run("# the third\n1 + 1")
+    loaded.run("!echo secret")
+    loaded.run("box.note = real")
+    notes = loaded.value("notes")
+    numbered = [note for note in notes if note]
+    assert notes[0] == "" and re.fullmatch(r"cell \[\d+\]: # the third", numbered[0]) and re.fullmatch(r"cell \[\d+\]", numbered[1])
+
+
 # --- what a failed cell held ------------------------------------------------------------------------------
 
 SIMPLE = """
@@ -651,3 +661,14 @@ def test_an_error_in_an_explained_cell_is_an_error(loaded):
     assert cell.shown == []
     loaded.run("%%oomph\nx =", fails="SyntaxError")
     assert "Peak" not in loaded.run(SIMPLE, fails="ValueError").said
+
+
+# --- once the recorder is in the process, to its end --------------------------------------------------------
+
+
+def test_an_out_of_memory_during_a_recording_is_explained_by_it(loaded, tmp_path):
+    loaded.run(f"recording = oomph.record({str(tmp_path / 'cells.oomph')!r}, quiet=True)\nkept = block(8)")
+    cell = loaded.run("block(20 << 10)", fails="OutOfMemoryError")
+    loaded.run("recording.stop()\ndel recording, kept")
+    assert "error OM101: Out of memory: 20.0 GiB more was asked for" in cell.said
+    assert cell.order.index("error") < cell.order.index("display_data")

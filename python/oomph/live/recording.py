@@ -161,6 +161,8 @@ class Attachment:
     def __init__(self, torch, library, guard=None):
         self.recorder = native.Native(library)
         self.current = None
+        # `oomph run` has begun the current one, and wants it to the end of the program.
+        self.is_of_run = False
         self.guard = guard
         self.handlers = None
         from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook

@@ -42,6 +42,7 @@ class Startup:
         path, rank = self.choose_path()
         try:
             self.attachment.begin(recording.Recording(path, self.wish["most_bytes"]))
+            self.attachment.is_of_run = True
         except Exception as error:
             self.leave(notes=[f"nothing was recorded: {error}"])
             return

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 from typing import Any
 
-from oomph import _ram
+from oomph import _black_box, _ram
 from oomph._measure import MIB, gpus, ram, text
 from oomph.live.frames import chain, release
 from oomph.notebook._line import Mark, line
@@ -64,13 +64,23 @@ class Notebook:
         self.shell.events.unregister("pre_run_cell", self._before)
         self.shell.events.unregister("post_run_cell", self._after)
         unregister(self.shell)
+        _black_box.note("")
         if self._guard is not None:
             self._guard.stop()
 
     def _before(self, info: Any = None) -> None:
+        _black_box.note(self._running(info))
         self._mark = Mark.before_a_cell() if self.mode != "off" else None
 
+    def _running(self, info: Any) -> str:
+        """What the black box says was running: the cell's number and its first line."""
+        lines = (getattr(info, "raw_cell", None) or "").strip().splitlines()
+        # Shell commands carry passwords.
+        first = lines[0].strip() if lines and not lines[0].lstrip().startswith(("!", "%")) else ""
+        return f"cell [{self.shell.execution_count}]" + (f": {first[:60]}" if first else "")
+
     def _after(self, result: Any) -> None:
+        _black_box.note("")
         mark, self._mark = self._mark, None
         if self.mode == "off":
             self.after_the_traceback = None

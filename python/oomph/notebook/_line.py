@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from oomph._measure import MIB, Gpu, Ram, gpus, ram, ram_limit, signed, text, torch_on_gpu
-from oomph.live.native import loaded
+from oomph._record import live
 
 # Worth saying: these bytes, or this share of what there is.
 _GPU_CHANGE, _GPU_SHARE = 16 * MIB, 0.01
@@ -42,7 +42,7 @@ class Mark:
 
     @classmethod
     def before_a_cell(cls) -> Mark:
-        mark, native = cls.now(), loaded()
+        mark, native = cls.now(), live("native").loaded()
         if native is not None:
             native.mark_peak()
         return cls(mark.seconds, mark.gpus, mark.highest, mark.ram, native)

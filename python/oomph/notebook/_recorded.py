@@ -24,8 +24,9 @@ def recorded(number: int) -> Iterator[str]:
 
 def running_recording() -> str | None:
     """The path of the recording that runs in this process, if one does."""
-    module = sys.modules.get("oomph.live.recording")
-    attached = module._attached if module is not None else None
+    from oomph._record import live
+
+    attached = live("recording")._attached
     if attached is None or attached.current is None or not attached.current.active:
         return None
     attached.current.recorder.flush()
