@@ -290,30 +290,22 @@ fn users_of(device: c_int) -> Vec<Access> {
     users
 }
 
-/// Physical memory of one granule at a location.
-fn piece_at(location_kind: c_int, location: c_int) -> Option<u64> {
+/// Physical memory at a location.
+fn piece_at(location_kind: c_int, location: c_int, bytes: u64) -> Option<u64> {
     let properties =
         Properties { kind: PINNED, handle_types: 0, location_kind, location, metadata: 0, flags: 0 };
     let mut piece = 0;
-    (real!(cuMemCreate(&raw mut piece, GRANULE as usize, &raw const properties, 0)) == SUCCESS)
-        .then_some(piece)
-}
-
-/// Does something for a range at once, or granule by granule where the driver does not take a range of several pieces.
-fn in_one_or_each(address: u64, bytes: u64, mut work: impl FnMut(u64, usize) -> bool) -> bool {
-    work(address, bytes as usize)
-        || bytes > GRANULE
-            && (0..bytes / GRANULE).all(|index| work(address + index * GRANULE, GRANULE as usize))
+    (real!(cuMemCreate(&raw mut piece, bytes as usize, &raw const properties, 0)) == SUCCESS).then_some(piece)
 }
 
 impl Driver for Cuda {
-    fn create(&mut self, place: Place) -> Option<u64> {
+    fn create(&mut self, place: Place, bytes: u64) -> Option<u64> {
         if place == Place::Device {
-            return piece_at(LOCATION_DEVICE, self.device);
+            return piece_at(LOCATION_DEVICE, self.device, bytes);
         }
         // The first location that serves is kept; if the first piece cannot be had from any, there is no such memory.
         while let Some((kind, location)) = self.host.first().copied() {
-            if let Some(piece) = piece_at(kind, location) {
+            if let Some(piece) = piece_at(kind, location, bytes) {
                 self.host.truncate(1);
                 return Some(piece);
             }
@@ -339,25 +331,21 @@ impl Driver for Cuda {
         real!(cuMemAddressFree(address, bytes as usize));
     }
 
-    fn map(&mut self, address: u64, piece: u64) -> bool {
+    fn map(&mut self, address: u64, piece: u64, bytes: u64) -> bool {
         self.calls.maps += 1;
-        real!(cuMemMap(address, GRANULE as usize, 0, piece, 0)) == SUCCESS
+        real!(cuMemMap(address, bytes as usize, 0, piece, 0)) == SUCCESS
     }
 
     fn unmap(&mut self, address: u64, bytes: u64) -> bool {
         self.calls.unmaps += 1;
-        in_one_or_each(address, bytes, |address, bytes| real!(cuMemUnmap(address, bytes)) == SUCCESS)
+        real!(cuMemUnmap(address, bytes as usize)) == SUCCESS
     }
 
     fn allow(&mut self, address: u64, bytes: u64) -> bool {
         self.calls.allows += 1;
         let all = self.users.len();
-        let give = |count: usize| {
-            let users = self.users.as_ptr();
-            in_one_or_each(address, bytes, |address, bytes| {
-                real!(cuMemSetAccess(address, bytes, users, count)) == SUCCESS
-            })
-        };
+        let users = self.users.as_ptr();
+        let give = |count: usize| real!(cuMemSetAccess(address, bytes as usize, users, count)) == SUCCESS;
         if give(all) {
             return true;
         }

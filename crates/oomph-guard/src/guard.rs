@@ -108,8 +108,9 @@ impl State {
                 self.without_overflow.push(device);
                 return None;
             };
-            self.overflows
-                .insert(device, Overflow::new(cuda, settings.overflow, settings.moves, settings.batch));
+            let overflow =
+                Overflow::new(cuda, settings.overflow, settings.moves, settings.batch, settings.handle);
+            self.overflows.insert(device, overflow);
         }
         let account = self.ledger.account(device);
         // Without a budget there is what the card has, less what others may need who cannot use the host.

@@ -1,24 +1,31 @@
-//! Memory beyond the budget: segments whose backing is on the device or on the host, granule by granule, at one address.
+//! Memory beyond the budget: segments whose backing is on the device or on the host, part by part, at one address.
 //!
-//! A segment is a range of addresses. Each of its granules is backed by device memory, by host memory that the GPU reaches
-//! over the bus, or, where nothing lives in it, by nothing. This module keeps the books; [`store`] moves backing,
-//! [`policy`] decides what is moved and when, [`curve`] remembers how much lived at which moment of a step.
+//! A segment is a range of addresses, in parts of up to 32 MiB: changing what is behind a part costs calls of the driver,
+//! the more the more parts there are. Each part is backed by one piece of device memory, by one of host memory that the GPU
+//! reaches over the bus, or, where nothing lives in it, by nothing. This module keeps the books; [`pool`] has the free pieces,
+//! [`store`] moves backing, [`policy`] decides what is moved and when, [`curve`] remembers how much lived at which
+//! moment of a step. All sizes are in granules unless they are called bytes.
 //!
 //! What must hold at all times, and what the tests hold it to:
-//! - a granule in which a block lives has backing, and its bytes are what was written;
-//! - there are at least as many pieces of backing as granules, so that a block can always be served;
-//! - backing is changed only while the GPU is idle, unless the granule had none.
+//! - a part in which a block lives has backing, and its bytes are what was written;
+//! - there is at least as much backing as there are segments, so that a block can always be served;
+//! - backing is changed only while the GPU is idle, unless the part had none.
 
 pub mod curve;
 pub mod policy;
+pub mod pool;
+#[cfg(test)]
+#[allow(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
+mod simulation;
 pub mod store;
 #[cfg(test)]
-#[allow(clippy::indexing_slicing)]
+#[allow(clippy::indexing_slicing, clippy::expect_used)]
 mod tests;
 
 use crate::GRANULE;
 use curve::Curve;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use pool::{Pool, power_within};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 /// Where memory is.
@@ -30,21 +37,30 @@ pub enum Place {
     Host,
 }
 
-/// What is needed of a driver: pieces of one granule, addresses, and copies. `false` and `None` are failures.
+impl Place {
+    fn other(self) -> Place {
+        match self {
+            Place::Device => Place::Host,
+            Place::Host => Place::Device,
+        }
+    }
+}
+
+/// What is needed of a driver: pieces of physical memory, addresses, and copies. `false` and `None` are failures.
 pub trait Driver {
-    /// A piece of physical memory of one granule.
-    fn create(&mut self, place: Place) -> Option<u64>;
+    /// A piece of physical memory.
+    fn create(&mut self, place: Place, bytes: u64) -> Option<u64>;
     /// Gives a piece back.
     fn release(&mut self, piece: u64);
     /// Addresses with nothing behind them.
     fn reserve(&mut self, bytes: u64) -> Option<u64>;
     /// Gives addresses back.
     fn give_back(&mut self, address: u64, bytes: u64);
-    /// Puts a piece behind a granule of addresses.
-    fn map(&mut self, address: u64, piece: u64) -> bool;
-    /// Takes away what is behind addresses; all granules of the range have something.
+    /// Puts a whole piece behind addresses.
+    fn map(&mut self, address: u64, piece: u64, bytes: u64) -> bool;
+    /// Takes away the whole piece that is behind addresses.
     fn unmap(&mut self, address: u64, bytes: u64) -> bool;
-    /// Lets the device read and write a range whose granules all have something behind them.
+    /// Lets the device read and write a range that has one piece behind it.
     fn allow(&mut self, address: u64, bytes: u64) -> bool;
     /// Lets the CPU read and write host memory too, where that can be: the driver may copy with it.
     fn open_to_host(&mut self, _address: u64, _bytes: u64) {}
@@ -56,15 +72,32 @@ pub trait Driver {
     fn synchronize(&mut self) -> bool;
 }
 
-/// What is behind a granule.
+/// What is behind a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
     /// Nothing: no block lives there.
     Nothing,
     /// A piece of device memory.
     Device(u64),
-    /// A slot of host memory.
-    Host(u32),
+    /// A piece of host memory.
+    Host(u64),
+}
+
+impl Backing {
+    fn of(place: Place, piece: u64) -> Backing {
+        match place {
+            Place::Device => Backing::Device(piece),
+            Place::Host => Backing::Host(piece),
+        }
+    }
+
+    /// The piece, if it is of that place.
+    fn at(self, place: Place) -> Option<u64> {
+        match (self, place) {
+            (Backing::Device(piece), Place::Device) | (Backing::Host(piece), Place::Host) => Some(piece),
+            _ => None,
+        }
+    }
 }
 
 /// What lives in a block, as the recorder knows it.
@@ -81,21 +114,30 @@ pub enum Kind {
     State,
 }
 
-/// One granule of a segment.
-#[derive(Clone, Copy, Debug)]
-pub struct Granule {
+/// One part of a segment: as much as one piece of memory is behind.
+#[derive(Clone, Debug)]
+struct Part {
+    /// Where in the segment it begins, and how large it is.
+    offset: usize,
+    size: usize,
     backing: Backing,
     /// How many live blocks overlap it.
     blocks: u32,
     /// Of which kind most of its bytes are, and how many.
     kind: Kind,
-    kind_bytes: u32,
+    kind_bytes: u64,
     /// The event at which a block last came or went.
     last: u64,
     uses: Uses,
 }
 
-/// When of a step a granule came to life: first and last, in this step and in the one before.
+impl Part {
+    fn overlaps(&self, first: usize, last: usize) -> bool {
+        self.offset <= last && first < self.offset + self.size
+    }
+}
+
+/// When of a step a part came to life: first and last, in this step and in the one before.
 #[derive(Clone, Copy, Debug, Default)]
 struct Uses {
     step: u64,
@@ -148,8 +190,29 @@ enum Tracking {
 /// A range of addresses.
 #[derive(Debug)]
 struct Segment {
-    granules: Vec<Granule>,
+    size: usize,
+    /// In order, without gaps.
+    parts: Vec<Part>,
     tracking: Tracking,
+}
+
+impl Segment {
+    /// The part that has the byte at an offset.
+    fn index_of(&self, offset: u64) -> Option<usize> {
+        let at = granules(offset / GRANULE);
+        self.parts.partition_point(|part| part.offset <= at).checked_sub(1)
+    }
+
+    /// The parts that have granules from `first` to `last`.
+    fn within(&self, first: usize, last: usize) -> impl Iterator<Item = &Part> {
+        let begin = self.parts.partition_point(|part| part.offset + part.size <= first);
+        self.parts.iter().skip(begin).take_while(move |part| part.offset <= last)
+    }
+
+    fn within_mut(&mut self, first: usize, last: usize) -> impl Iterator<Item = &mut Part> {
+        let begin = self.parts.partition_point(|part| part.offset + part.size <= first);
+        self.parts.iter_mut().skip(begin).take_while(move |part| part.offset <= last)
+    }
 }
 
 /// A request that met the host.
@@ -193,18 +256,13 @@ pub struct Totals {
 pub struct Overflow<D> {
     driver: D,
     segments: BTreeMap<u64, Segment>,
-    /// Pieces of device memory with no granule.
-    free_device: Vec<u64>,
-    created_device: usize,
-    /// Host slots: each piece has an address of its own for copies, in a window that is reserved once.
-    host_pieces: Vec<u64>,
-    free_host: BTreeSet<u32>,
-    window: Option<u64>,
-    /// Limits, in granules.
-    device_limit: usize,
-    host_limit: usize,
-    /// The host's share with nothing lent.
-    window_size: usize,
+    /// Memory of either place.
+    device: Pool,
+    host: Pool,
+    /// The address that each piece of the host has of its own, for copies.
+    windows: HashMap<u64, u64>,
+    /// How large a part is at most.
+    largest_part: usize,
     /// All granules of all segments.
     promised: usize,
     /// Granules in which something lives or may live.
@@ -237,19 +295,16 @@ pub struct Overflow<D> {
 }
 
 impl<D: Driver> Overflow<D> {
-    /// An overflow of so many bytes. `may_move` is whether backing moves; `batch` how many granules at once at least.
-    pub fn new(driver: D, host_bytes: u64, may_move: bool, batch: usize) -> Self {
+    /// An overflow of so many bytes. `may_move` is whether backing moves; `batch` how many granules at once at least;
+    /// `largest_part` how many have one piece behind them at most.
+    pub fn new(driver: D, host_bytes: u64, may_move: bool, batch: usize, largest_part: usize) -> Self {
         Overflow {
             driver,
             segments: BTreeMap::new(),
-            free_device: Vec::new(),
-            created_device: 0,
-            host_pieces: Vec::new(),
-            free_host: BTreeSet::new(),
-            window: None,
-            device_limit: 0,
-            host_limit: granules(host_bytes / GRANULE),
-            window_size: granules(host_bytes / GRANULE),
+            device: Pool::default(),
+            host: Pool::up_to(granules(host_bytes / GRANULE)),
+            windows: HashMap::new(),
+            largest_part: power_within(largest_part),
             promised: 0,
             live: 0,
             on_host: 0,
@@ -277,17 +332,17 @@ impl<D: Driver> Overflow<D> {
 
     /// How many bytes of device memory it may hold. What it holds already stays.
     pub fn set_device_limit(&mut self, bytes: u64) {
-        self.device_limit = granules(bytes / GRANULE);
+        self.device.limit = granules(bytes / GRANULE);
     }
 
     /// Bytes of device memory that it holds.
     pub fn device_bytes(&self) -> u64 {
-        self.created_device as u64 * GRANULE
+        self.device.created as u64 * GRANULE
     }
 
     /// Bytes of its segments that neither the device nor the host has promised yet.
     pub fn left(&self) -> u64 {
-        (self.device_limit.max(self.created_device) + self.host_limit).saturating_sub(self.promised) as u64
+        (self.device.limit.max(self.device.created) + self.host.limit).saturating_sub(self.promised) as u64
             * GRANULE
     }
 
@@ -315,30 +370,44 @@ impl<D: Driver> Overflow<D> {
         self.synchronized = false;
         let count = granules(bytes.checked_next_multiple_of(GRANULE)? / GRANULE).max(1);
         if !self.ensure_pieces(self.promised.checked_add(count)?) {
+            self.release_surplus();
             return None;
         }
         let length = count as u64 * GRANULE;
         let address = self.driver.reserve(length)?;
         self.find_device(count);
-        let mut segment = Segment { granules: Vec::with_capacity(count), tracking: Tracking::New };
-        for index in 0..count {
-            match self.take_piece(address + index as u64 * GRANULE) {
-                Some(backing) => segment.granules.push(Granule {
-                    backing,
-                    blocks: 0,
-                    kind: Kind::Unknown,
-                    kind_bytes: 0,
-                    last: self.event,
-                    uses: Uses::default(),
-                }),
-                None => break,
+        let mut segment = Segment { size: count, parts: Vec::new(), tracking: Tracking::New };
+        let mut offset = 0;
+        let mut largest = self.largest_part;
+        while offset < count && largest > 0 {
+            let mut size = power_within(largest.min(count - offset));
+            // What is left of the device is used before the host is, be it in small parts.
+            let left = self.device.available();
+            if (1..size).contains(&left) {
+                size = power_within(left);
+            }
+            match self.take_piece(address + offset as u64 * GRANULE, size) {
+                Some(backing) => {
+                    let uses = Uses::default();
+                    segment.parts.push(Part {
+                        offset,
+                        size,
+                        backing,
+                        blocks: 0,
+                        kind: Kind::Unknown,
+                        kind_bytes: 0,
+                        last: self.event,
+                        uses,
+                    });
+                    offset += size;
+                }
+                None => largest = size / 2,
             }
         }
-        let whole = segment.granules.len() == count && self.driver.allow(address, length);
-        self.promised += segment.granules.len();
-        self.live += segment.granules.len();
+        self.promised += count;
+        self.live += offset;
         self.segments.insert(address, segment);
-        if !whole {
+        if offset < count {
             self.free(address);
             return None;
         }
@@ -356,25 +425,17 @@ impl<D: Driver> Overflow<D> {
         // As `cuMemFree` does: what still runs may use it.
         self.driver.synchronize();
         let Some(segment) = self.segments.remove(&address) else { return false };
-        let count = segment.granules.len();
-        let backed: Vec<u64> = (0_u64..)
-            .zip(&segment.granules)
-            .filter(|(_, granule)| granule.backing != Backing::Nothing)
-            .map(|(index, _)| address + index * GRANULE)
-            .collect();
-        for (start, length) in runs(&backed) {
-            self.driver.unmap(start, length);
-        }
-        for granule in &segment.granules {
-            if segment.tracking != Tracking::Tracked || granule.blocks > 0 {
-                self.live -= 1;
+        for part in &segment.parts {
+            if part.backing != Backing::Nothing {
+                self.driver.unmap(address + part.offset as u64 * GRANULE, part.size as u64 * GRANULE);
             }
-            self.put_piece(granule.backing);
+            if Self::lives(segment.tracking, part.blocks) {
+                self.live -= part.size;
+            }
+            self.put_piece(part.backing, part.size);
         }
-        if count > 0 {
-            self.driver.give_back(address, count as u64 * GRANULE);
-        }
-        self.promised -= count;
+        self.driver.give_back(address, segment.size as u64 * GRANULE);
+        self.promised -= segment.size;
         self.release_surplus();
         true
     }
@@ -383,7 +444,7 @@ impl<D: Driver> Overflow<D> {
     pub fn block(&mut self, address: u64, size: i64, thread: u64) {
         self.event += 1;
         let Some((&base, segment)) = self.segments.range_mut(..=address).next_back() else { return };
-        let end = base + segment.granules.len() as u64 * GRANULE;
+        let end = base + segment.size as u64 * GRANULE;
         let length = size.unsigned_abs();
         if address >= end || length == 0 {
             return;
@@ -392,7 +453,7 @@ impl<D: Driver> Overflow<D> {
         if segment.tracking == Tracking::New {
             if came && self.fresh == Some((thread, base)) {
                 segment.tracking = Tracking::Tracked;
-                self.live -= segment.granules.len();
+                self.live -= segment.size;
             } else {
                 segment.tracking = Tracking::Fixed;
             }
@@ -413,22 +474,22 @@ impl<D: Driver> Overflow<D> {
         let mut missing = false;
         let mut on_host = false;
         let mut wrong = false;
-        for granule in segment.granules.iter_mut().take(last + 1).skip(first) {
-            granule.last = event;
+        for part in segment.within_mut(first, last) {
+            part.last = event;
             if came {
-                if granule.blocks == 0 {
-                    self.live += 1;
-                    granule.uses.note(self.steps, at);
+                if part.blocks == 0 {
+                    self.live += part.size;
+                    part.uses.note(self.steps, at);
                 }
-                granule.blocks += 1;
-                missing |= granule.backing == Backing::Nothing;
-                on_host |= matches!(granule.backing, Backing::Host(_));
-            } else if granule.blocks > 0 {
-                granule.blocks -= 1;
-                if granule.blocks == 0 {
-                    self.live -= 1;
-                    granule.kind = Kind::Unknown;
-                    granule.kind_bytes = 0;
+                part.blocks += 1;
+                missing |= part.backing == Backing::Nothing;
+                on_host |= matches!(part.backing, Backing::Host(_));
+            } else if part.blocks > 0 {
+                part.blocks -= 1;
+                if part.blocks == 0 {
+                    self.live -= part.size;
+                    part.kind = Kind::Unknown;
+                    part.kind_bytes = 0;
                 }
             } else {
                 wrong = true;
@@ -454,18 +515,18 @@ impl<D: Driver> Overflow<D> {
     pub fn kind(&mut self, address: u64, size: u64, kind: Kind) {
         let Some((&base, segment)) = self.segments.range_mut(..=address).next_back() else { return };
         let end = address.saturating_add(size);
-        for (index, granule) in (0_u64..).zip(segment.granules.iter_mut()) {
-            let start = base + index * GRANULE;
-            let covered = end.min(start + GRANULE).saturating_sub(address.max(start));
-            let covered = u32::try_from(covered).unwrap_or(0);
+        for part in &mut segment.parts {
+            let start = base + part.offset as u64 * GRANULE;
+            let bytes = part.size as u64 * GRANULE;
+            let covered = end.min(start + bytes).saturating_sub(address.max(start));
             if covered == 0 {
                 continue;
             }
-            if granule.kind == kind {
-                granule.kind_bytes = (granule.kind_bytes + covered).min(GRANULE as u32);
-            } else if covered > granule.kind_bytes {
-                granule.kind = kind;
-                granule.kind_bytes = covered;
+            if part.kind == kind {
+                part.kind_bytes = (part.kind_bytes + covered).min(bytes);
+            } else if covered > part.kind_bytes {
+                part.kind = kind;
+                part.kind_bytes = covered;
             }
         }
     }
@@ -478,23 +539,22 @@ impl<D: Driver> Overflow<D> {
     /// Gives up so many bytes of device memory, for somebody who cannot use the host. False if it cannot.
     pub fn make_room(&mut self, bytes: u64) -> bool {
         self.synchronized = false;
-        let count = granules(bytes.div_ceil(GRANULE));
-        for _ in 0..count {
-            if self.created_device == 0 {
+        let Some(target) = self.device.created.checked_sub(granules(bytes.div_ceil(GRANULE))) else {
+            return false;
+        };
+        while self.device.created > target {
+            let excess = self.device.created - target;
+            self.ensure_spare(excess);
+            if self.device.unused() < excess {
+                self.steal(excess - self.device.unused());
+            }
+            if self.device.unused() < excess {
+                self.evict(excess - self.device.unused());
+            }
+            let spare = (self.pieces() - self.promised).min(excess);
+            if !self.give_up_device(spare) {
                 return false;
             }
-            if self.pieces() <= self.promised && !self.create_host() {
-                return false;
-            }
-            if self.free_device.is_empty() {
-                self.steal(1);
-            }
-            if self.free_device.is_empty() {
-                self.evict(1);
-            }
-            let Some(piece) = self.free_device.pop() else { return false };
-            self.driver.release(piece);
-            self.created_device -= 1;
         }
         true
     }
@@ -502,23 +562,22 @@ impl<D: Driver> Overflow<D> {
     /// Lends so many bytes of the host's share to somebody who maps them himself. False if there are not so many.
     pub fn lend(&mut self, bytes: u64) -> bool {
         let count = granules(bytes.div_ceil(GRANULE));
-        let unused = self.host_limit.saturating_sub(self.host_pieces.len());
-        let fits = count <= unused;
-        self.host_limit -= if fits { count } else { 0 };
+        let fits = count <= self.host.to_make();
+        self.host.limit -= if fits { count } else { 0 };
         fits
     }
 
     /// Takes back what was lent.
     pub fn take_back(&mut self, bytes: u64) {
-        self.host_limit += granules(bytes.div_ceil(GRANULE));
+        self.host.limit += granules(bytes.div_ceil(GRANULE));
     }
 
     /// From now on everything may live in that segment at any time.
     fn fix(&mut self, base: u64) {
         let Some(segment) = self.segments.get_mut(&base) else { return };
         segment.tracking = Tracking::Fixed;
-        let dead = segment.granules.iter().filter(|granule| granule.blocks == 0).count();
-        let last = segment.granules.len().saturating_sub(1);
+        let dead: usize = segment.parts.iter().filter(|part| part.blocks == 0).map(|part| part.size).sum();
+        let last = segment.size.saturating_sub(1);
         self.live += dead;
         self.attach(base, 0, last);
         self.note_live();
@@ -539,25 +598,14 @@ impl<D: Driver> Overflow<D> {
         }
     }
 
-    fn granule(&mut self, address: u64) -> Option<&mut Granule> {
+    fn part(&mut self, address: u64) -> Option<&mut Part> {
         let (base, segment) = self.segments.range_mut(..=address).next_back()?;
-        segment.granules.get_mut(granules((address - base) / GRANULE))
+        let index = segment.index_of(address - base)?;
+        segment.parts.get_mut(index)
     }
 }
 
 /// A count of granules: there are never more than memory could hold.
 fn granules(count: u64) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
-}
-
-/// Neighbours among sorted addresses of granules, as start and length in bytes.
-fn runs(addresses: &[u64]) -> Vec<(u64, u64)> {
-    let mut runs: Vec<(u64, u64)> = Vec::new();
-    for address in addresses {
-        match runs.last_mut() {
-            Some((start, length)) if *start + *length == *address => *length += GRANULE,
-            _ => runs.push((*address, GRANULE)),
-        }
-    }
-    runs
 }

@@ -1,6 +1,6 @@
 //! Decides what is on the device and what on the host.
 //!
-//! - **Dead granules** (of segments whose blocks are all known, with no block in them) need no backing: theirs is taken
+//! - **Dead parts** (of segments whose blocks are all known, with no block in them) need no backing: theirs is taken
 //!   first, from those that by the step before will be used again last.
 //! - **Optimizer state** is touched only in the optimizer's step. When that ends, as much of it goes to the host as the
 //!   step before had too little device memory; when it begins, it comes back to where activations were.
@@ -11,8 +11,12 @@
 //!
 //! Moves wait for the GPU. They are left off while a graph is captured, and for good once the driver refused one.
 
-use super::{Backing, Driver, Kind, Overflow, Tracking, granules, runs};
+use super::{Driver, Kind, Overflow, Part, Place, Tracking};
 use crate::GRANULE;
+use std::cmp::Reverse;
+
+/// A part that may be chosen: what it is sorted by, its address and its size.
+type Choice<K> = (K, u64, usize);
 
 impl<D: Driver> Overflow<D> {
     /// Whether backing of what lives may be moved now.
@@ -25,63 +29,58 @@ impl<D: Driver> Overflow<D> {
         self.can_move() && self.steps > 0
     }
 
-    /// Looks for so many free pieces of the device: makes them, takes those of the dead, moves the coldest out.
-    pub(super) fn find_device(&mut self, count: usize) {
-        while self.free_device.len() < count && self.create_device() {}
-        if self.free_device.len() < count {
-            let lacks = count - self.free_device.len();
-            self.steal(lacks);
+    /// Parts for which there is a key, with whether something lives in them.
+    fn choices<K>(&self, key: impl Fn(&Part, bool) -> Option<K>) -> Vec<Choice<K>> {
+        let mut found = Vec::new();
+        for (base, segment) in &self.segments {
+            for part in &segment.parts {
+                if let Some(key) = key(part, Self::lives(segment.tracking, part.blocks)) {
+                    found.push((key, base + part.offset as u64 * GRANULE, part.size));
+                }
+            }
         }
-        if self.free_device.len() < count && self.knows_what_is_cold() {
-            let lacks = count - self.free_device.len();
-            self.evict(lacks.max(self.batch));
+        found
+    }
+
+    /// Looks for so much free device memory: makes it, takes that of the dead, moves the coldest out.
+    pub(super) fn find_device(&mut self, wanted: usize) {
+        let lacks = |overflow: &Self| wanted.saturating_sub(overflow.device.available());
+        if lacks(self) > 0 {
+            self.steal(lacks(self));
+        }
+        if lacks(self) > 0 && self.knows_what_is_cold() {
+            self.evict(lacks(self).max(self.batch));
         }
     }
 
-    /// Takes device memory from dead granules.
-    pub(super) fn steal(&mut self, count: usize) {
+    /// Takes device memory from dead parts.
+    pub(super) fn steal(&mut self, wanted: usize) {
         if self.capturing > 0 {
             return;
         }
         let at = self.event - self.step_began;
-        let mut dead: Vec<(u64, u64)> = Vec::new();
-        for (base, segment) in &self.segments {
-            for (index, granule) in (0_u64..).zip(&segment.granules) {
-                if matches!(granule.backing, Backing::Device(_))
-                    && !Self::lives(segment.tracking, granule.blocks)
-                {
-                    let next = granule.uses.next(self.steps, at, self.step_length);
-                    dead.push((u64::MAX - next, base + index * GRANULE));
-                }
-            }
-        }
-        let chosen = lowest(dead, count.max(self.batch));
-        self.detach(&chosen);
+        let dead = self.choices(|part, lives| {
+            let next = part.uses.next(self.steps, at, self.step_length);
+            (part.backing.at(Place::Device).is_some() && !lives).then_some(Reverse(next))
+        });
+        self.detach(&at_least(dead, wanted.max(self.batch)));
     }
 
     /// Moves the coldest that lives on the device to the host.
-    pub(super) fn evict(&mut self, count: usize) {
-        if self.capturing > 0 || !self.may_move {
+    pub(super) fn evict(&mut self, wanted: usize) {
+        if !self.can_move() {
             return;
         }
-        let mut live: Vec<((u8, u64), u64)> = Vec::new();
-        for (base, segment) in &self.segments {
-            for (index, granule) in (0_u64..).zip(&segment.granules) {
-                if matches!(granule.backing, Backing::Device(_))
-                    && Self::lives(segment.tracking, granule.blocks)
-                {
-                    let class = match granule.kind {
-                        Kind::State if !self.in_optimizer => 0,
-                        Kind::State | Kind::Unknown if granule.last >= self.step_began => 1,
-                        Kind::State | Kind::Unknown => 2,
-                        Kind::Parameter | Kind::Gradient => 3,
-                    };
-                    live.push(((class, granule.last), base + index * GRANULE));
-                }
-            }
-        }
-        let chosen = lowest(live, count);
-        self.move_out(&chosen);
+        let live = self.choices(|part, lives| {
+            let class = match part.kind {
+                Kind::State if !self.in_optimizer => 0,
+                Kind::State | Kind::Unknown if part.last >= self.step_began => 1,
+                Kind::State | Kind::Unknown => 2,
+                Kind::Parameter | Kind::Gradient => 3,
+            };
+            (part.backing.at(Place::Device).is_some() && lives).then_some((class, part.last))
+        });
+        self.move_out(&at_least(live, wanted));
     }
 
     /// Brings back what was moved out in this step, if what is still to come leaves room for a batch of it.
@@ -90,7 +89,7 @@ impl<D: Driver> Overflow<D> {
             return;
         }
         let to_come = self.before.still_to_come(self.event - self.step_began).max(self.live) - self.live;
-        let room = self.device_limit.saturating_sub(self.live - self.on_host.min(self.live) + to_come);
+        let room = self.device.limit.saturating_sub(self.live - self.on_host.min(self.live) + to_come);
         if room < 2 * self.batch {
             return;
         }
@@ -114,7 +113,7 @@ impl<D: Driver> Overflow<D> {
         }
         self.drop_dead_slots();
         let to_come = self.optimizer_peak_before.max(self.live) - self.live;
-        let room = self.device_limit.saturating_sub(self.live - self.on_host.min(self.live) + to_come);
+        let room = self.device.limit.saturating_sub(self.live - self.on_host.min(self.live) + to_come);
         let found = self.on_the_host(|kind| match kind {
             Kind::State => Some(0),
             Kind::Parameter | Kind::Gradient => Some(1),
@@ -138,64 +137,40 @@ impl<D: Driver> Overflow<D> {
             self.drop_dead_slots();
         }
         // What is on the host already is part of what lived at the peak.
-        let lacks = self.before.peak().saturating_sub(self.device_limit);
+        let lacks = self.before.peak().saturating_sub(self.device.limit);
         let lacks = lacks.saturating_sub(self.on_host);
-        let mut state: Vec<u64> = Vec::new();
-        for (base, segment) in &self.segments {
-            for (index, granule) in (0_u64..).zip(&segment.granules) {
-                if granule.kind == Kind::State && matches!(granule.backing, Backing::Device(_)) {
-                    state.push(base + index * GRANULE);
-                }
-            }
-        }
-        let chosen = longest_runs(&state, lacks);
-        self.move_out(&chosen);
+        let state = self.choices(|part, _| {
+            (part.kind == Kind::State && part.backing.at(Place::Device).is_some())
+                .then_some(Reverse(part.size))
+        });
+        self.move_out(&at_least(state, lacks));
     }
 
-    /// Host slots of dead granules are free: the next block there is served anew.
+    /// Host memory of dead parts is free: the next block there is served anew.
     fn drop_dead_slots(&mut self) {
-        let mut dead = Vec::new();
-        for (base, segment) in &self.segments {
-            for (index, granule) in (0_u64..).zip(&segment.granules) {
-                if matches!(granule.backing, Backing::Host(_))
-                    && !Self::lives(segment.tracking, granule.blocks)
-                {
-                    dead.push(base + index * GRANULE);
-                }
-            }
-        }
+        let dead =
+            self.choices(|part, lives| (part.backing.at(Place::Host).is_some() && !lives).then_some(()));
+        let dead: Vec<u64> = dead.into_iter().map(|(_, address, _)| address).collect();
         self.detach(&dead);
     }
 
-    /// Granules on the host in which something lives, by class and then the latest first.
-    fn on_the_host(&self, class_of: impl Fn(Kind) -> Option<u8>) -> Vec<((u8, u64), u64)> {
-        let mut found = Vec::new();
-        for (base, segment) in &self.segments {
-            for (index, granule) in (0_u64..).zip(&segment.granules) {
-                if matches!(granule.backing, Backing::Host(_))
-                    && Self::lives(segment.tracking, granule.blocks)
-                    && let Some(class) = class_of(granule.kind)
-                {
-                    found.push(((class, u64::MAX - granule.last), base + index * GRANULE));
-                }
-            }
-        }
-        found
+    /// Parts on the host in which something lives, by class and then the latest first.
+    fn on_the_host(&self, class_of: impl Fn(Kind) -> Option<u8>) -> Vec<Choice<(u8, Reverse<u64>)>> {
+        self.choices(|part, lives| {
+            let class = class_of(part.kind).filter(|_| part.backing.at(Place::Host).is_some() && lives);
+            class.map(|class| (class, Reverse(part.last)))
+        })
     }
 
     /// Moves the first of these to the device, as many as there is room for without moving others out.
-    fn bring_in(&mut self, found: Vec<((u8, u64), u64)>, room: usize) {
-        let count = found.len().min(room);
-        if count == 0 {
-            return;
-        }
-        while self.free_device.len() < count && self.create_device() {}
-        if self.free_device.len() < count {
-            let lacks = count - self.free_device.len();
+    fn bring_in<K: Ord>(&mut self, found: Vec<Choice<K>>, room: usize) {
+        let sum: usize = found.iter().map(|(_, _, size)| size).sum();
+        let lacks = sum.min(room).saturating_sub(self.device.available());
+        if lacks > 0 {
             self.steal(lacks);
         }
-        let chosen = lowest(found, count.min(self.free_device.len()));
-        self.move_in(&chosen);
+        let room = room.min(self.device.available());
+        self.move_in(&at_most(found, room));
     }
 
     /// Whether blocks of that segment are known. For tests and the report.
@@ -204,27 +179,25 @@ impl<D: Driver> Overflow<D> {
     }
 }
 
-/// The addresses of the `count` lowest keys, sorted by address.
-fn lowest<K: Ord>(mut keyed: Vec<(K, u64)>, count: usize) -> Vec<u64> {
-    if count < keyed.len() && count > 0 {
-        keyed.select_nth_unstable(count - 1);
-    }
-    keyed.truncate(count);
-    let mut addresses: Vec<u64> = keyed.into_iter().map(|(_, address)| address).collect();
-    addresses.sort_unstable();
-    addresses
+/// Addresses of the parts with the lowest keys, until they are so large together.
+fn at_least<K: Ord>(mut choices: Vec<Choice<K>>, wanted: usize) -> Vec<u64> {
+    choices.sort_unstable_by(|one, other| (&one.0, one.1).cmp(&(&other.0, other.1)));
+    let mut sum = 0;
+    let enough = |(_, address, size): Choice<K>| {
+        let chosen = (sum < wanted).then_some(address);
+        sum += size;
+        chosen
+    };
+    choices.into_iter().map_while(enough).collect()
 }
 
-/// `count` of the granules, out of as few runs as possible: each run costs calls of the driver.
-fn longest_runs(addresses: &[u64], count: usize) -> Vec<u64> {
-    let mut runs = runs(addresses);
-    runs.sort_by_key(|(start, length)| (std::cmp::Reverse(*length), *start));
-    let mut chosen: Vec<u64> = runs
-        .into_iter()
-        .flat_map(|(start, length)| (0..length / GRANULE).map(move |index| start + index * GRANULE))
-        .take(count)
-        .collect();
-    chosen.sort_unstable();
-    debug_assert!(chosen.len() <= granules(count as u64));
-    chosen
+/// Addresses of the parts with the lowest keys, as far as they fit together.
+fn at_most<K: Ord>(mut choices: Vec<Choice<K>>, room: usize) -> Vec<u64> {
+    choices.sort_unstable_by(|one, other| (&one.0, one.1).cmp(&(&other.0, other.1)));
+    let mut left = room;
+    let mut fits = |(_, address, size): Choice<K>| {
+        left = left.checked_sub(size)?;
+        Some(address)
+    };
+    choices.into_iter().filter_map(&mut fits).collect()
 }

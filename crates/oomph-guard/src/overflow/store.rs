@@ -1,113 +1,181 @@
-//! Moves backing: takes and gives pieces, puts them behind granules, copies what lives.
+//! Moves backing: takes and gives pieces, puts them behind parts, copies what lives.
 //!
 //! What to move is for [`super::policy`]. Every function here leaves all that lives readable at its address, whatever
 //! the driver refuses on the way.
 
-use super::{Backing, Driver, Overflow, Place, Tracking, granules, runs};
+use super::pool::{Pool, power_within};
+use super::{Backing, Driver, Overflow, Place, Tracking};
 use crate::GRANULE;
 use std::time::Instant;
 
 impl<D: Driver> Overflow<D> {
-    /// All pieces that there are.
-    pub(super) fn pieces(&self) -> usize {
-        self.created_device + self.host_pieces.len()
+    fn pool(&mut self, place: Place) -> &mut Pool {
+        match place {
+            Place::Device => &mut self.device,
+            Place::Host => &mut self.host,
+        }
     }
 
-    /// Makes pieces until there are so many, of the device as far as the limit goes. False if there are not enough.
+    /// All that there is of either place, in granules.
+    pub(super) fn pieces(&self) -> usize {
+        self.device.created + self.host.created
+    }
+
+    /// Makes pieces until there are so many granules, of the device as far as the limit goes. False if there are not enough.
     pub(super) fn ensure_pieces(&mut self, wanted: usize) -> bool {
-        while self.pieces() < wanted {
-            if !self.create_device() && !self.create_host() {
-                return false;
+        for place in [Place::Device, Place::Host] {
+            let lacks = wanted.saturating_sub(self.pieces());
+            self.make_free(place, lacks);
+        }
+        self.pieces() >= wanted
+    }
+
+    /// Makes free pieces of so many granules together, as far as the limit goes.
+    pub(super) fn make_free(&mut self, place: Place, wanted: usize) {
+        let to_make = self.pool(place).to_make();
+        self.remake(place, wanted.min(to_make));
+    }
+
+    /// Makes free pieces of so many granules together, as large as can be, whatever the limit: they were there before.
+    fn remake(&mut self, place: Place, mut left: usize) {
+        let mut largest = self.largest_part;
+        while left > 0 && largest > 0 {
+            let size = power_within(left.min(largest));
+            match self.make(place, size) {
+                Some(piece) => {
+                    self.pool(place).push(size, piece);
+                    left -= size;
+                }
+                None => largest = size / 2,
             }
         }
-        true
     }
 
-    pub(super) fn create_device(&mut self) -> bool {
-        if self.created_device >= self.device_limit {
-            return false;
+    /// A new piece. One of the host has an address of its own, for copies.
+    fn make(&mut self, place: Place, size: usize) -> Option<u64> {
+        let bytes = size as u64 * GRANULE;
+        let piece = self.driver.create(place, bytes)?;
+        if place == Place::Host && !self.open_window(piece, bytes) {
+            self.driver.release(piece);
+            return None;
         }
-        let Some(piece) = self.driver.create(Place::Device) else { return false };
-        self.free_device.push(piece);
-        self.created_device += 1;
-        true
+        self.pool(place).created += size;
+        Some(piece)
     }
 
-    /// A new host slot, with its address in the window.
-    pub(super) fn create_host(&mut self) -> bool {
-        let slot = self.host_pieces.len();
-        if slot >= self.host_limit {
-            return false;
-        }
-        if self.window.is_none() {
-            self.window = self.driver.reserve(self.window_size as u64 * GRANULE);
-        }
-        let Some(window) = self.window else { return false };
-        let Some(piece) = self.driver.create(Place::Host) else { return false };
-        let address = window + slot as u64 * GRANULE;
-        let Ok(number) = u32::try_from(slot) else { return false };
-        if self.driver.map(address, piece) {
-            if self.driver.allow(address, GRANULE) {
-                self.driver.open_to_host(address, GRANULE);
-                self.host_pieces.push(piece);
-                self.free_host.insert(number);
+    fn open_window(&mut self, piece: u64, bytes: u64) -> bool {
+        let Some(window) = self.driver.reserve(bytes) else { return false };
+        if self.driver.map(window, piece, bytes) {
+            if self.driver.allow(window, bytes) {
+                self.driver.open_to_host(window, bytes);
+                self.windows.insert(piece, window);
                 return true;
             }
-            self.driver.unmap(address, GRANULE);
+            self.driver.unmap(window, bytes);
         }
-        self.driver.release(piece);
+        self.driver.give_back(window, bytes);
         false
     }
 
-    fn slot_address(&self, slot: u32) -> u64 {
-        self.window.unwrap_or(0) + u64::from(slot) * GRANULE
-    }
-
-    fn slot_piece(&self, slot: u32) -> u64 {
-        self.host_pieces.get(slot as usize).copied().unwrap_or(0)
-    }
-
-    /// Puts a piece behind a granule that has none: a free one of the device, or of the host.
-    pub(super) fn take_piece(&mut self, address: u64) -> Option<Backing> {
-        if let Some(piece) = self.free_device.pop() {
-            if self.driver.map(address, piece) {
-                return Some(Backing::Device(piece));
+    /// Gives a piece back that is behind nothing; false, and it is free still, if the driver refuses.
+    pub(super) fn unmake(&mut self, place: Place, size: usize, piece: u64) -> bool {
+        let bytes = size as u64 * GRANULE;
+        if let Some(window) = self.windows.get(&piece).copied().filter(|_| place == Place::Host) {
+            if !self.driver.unmap(window, bytes) {
+                self.pool(place).push(size, piece);
+                return false;
             }
-            self.free_device.push(piece);
+            self.windows.remove(&piece);
+            self.driver.give_back(window, bytes);
         }
-        if self.free_host.is_empty() {
-            self.create_host();
+        self.driver.release(piece);
+        self.pool(place).created -= size;
+        true
+    }
+
+    /// A free piece of that size: there is one, it is made, or others are made into one.
+    pub(super) fn obtain(&mut self, place: Place, size: usize) -> Option<u64> {
+        let pool = self.pool(place);
+        if let Some(piece) = pool.pop(size) {
+            return Some(piece);
         }
-        let slot = self.free_host.pop_first()?;
-        if self.driver.map(address, self.slot_piece(slot)) {
-            self.count_on_host(1);
-            return Some(Backing::Host(slot));
+        let (to_make, before) = (pool.to_make(), pool.created);
+        if size <= to_make {
+            return self.make(place, size);
         }
-        self.free_host.insert(slot);
-        None
+        let given = if pool.available() < size { Vec::new() } else { pool.pop_enough(size - to_make, size) };
+        for (size, piece) in given {
+            self.unmake(place, size, piece);
+        }
+        let freed = before - self.pool(place).created;
+        let piece = if freed + to_make < size { None } else { self.make(place, size) };
+        // Never fewer than there were: they are promised.
+        let lost = before.saturating_sub(self.pool(place).created);
+        self.remake(place, lost);
+        piece
+    }
+
+    /// Makes host memory until so much can be given up without breaking what is promised, as far as there is any.
+    pub(super) fn ensure_spare(&mut self, wanted: usize) {
+        let lacks = (self.promised + wanted).saturating_sub(self.pieces());
+        self.make_free(Place::Host, lacks);
+    }
+
+    /// Gives up free device memory, so much of it at most; false if none can be.
+    pub(super) fn give_up_device(&mut self, most: usize) -> bool {
+        if let Some((size, piece)) = self.device.pop_within(most) {
+            return self.unmake(Place::Device, size, piece);
+        }
+        let Some((size, piece)) = self.device.pop_enough(1, 1).pop().filter(|_| most > 0) else {
+            return false;
+        };
+        self.unmake(Place::Device, size, piece);
+        self.remake(Place::Device, size - most);
+        true
+    }
+
+    /// Puts a piece behind a part that has none: of the device, or else of the host.
+    pub(super) fn take_piece(&mut self, address: u64, size: usize) -> Option<Backing> {
+        [Place::Device, Place::Host].into_iter().find_map(|place| self.take_piece_of(place, address, size))
+    }
+
+    pub(super) fn take_piece_of(&mut self, place: Place, address: u64, size: usize) -> Option<Backing> {
+        let piece = self.obtain(place, size)?;
+        let bytes = size as u64 * GRANULE;
+        if !self.driver.map(address, piece, bytes) {
+            self.pool(place).push(size, piece);
+            return None;
+        }
+        if !self.driver.allow(address, bytes) {
+            self.totals.failures += 1;
+        }
+        if place == Place::Host {
+            self.count_on_host(size);
+        }
+        Some(Backing::of(place, piece))
     }
 
     /// Takes a piece back that is behind nothing any more.
-    pub(super) fn put_piece(&mut self, backing: Backing) {
+    pub(super) fn put_piece(&mut self, backing: Backing, size: usize) {
         match backing {
             Backing::Nothing => {}
-            Backing::Device(piece) => self.free_device.push(piece),
-            Backing::Host(slot) => {
-                self.free_host.insert(slot);
-                self.count_off_host(1);
+            Backing::Device(piece) => self.device.push(size, piece),
+            Backing::Host(piece) => {
+                self.host.push(size, piece);
+                self.count_off_host(size);
             }
         }
     }
 
-    fn count_on_host(&mut self, count: usize) {
-        self.on_host += count;
+    fn count_on_host(&mut self, size: usize) {
+        self.on_host += size;
         self.nothing_to_restore = false;
         self.totals.host_peak = self.totals.host_peak.max(self.on_host);
         self.on_host_since.get_or_insert_with(Instant::now);
     }
 
-    fn count_off_host(&mut self, count: usize) {
-        self.on_host -= count;
+    fn count_off_host(&mut self, size: usize) {
+        self.on_host -= size;
         if self.on_host == 0
             && let Some(since) = self.on_host_since.take()
         {
@@ -118,54 +186,67 @@ impl<D: Driver> Overflow<D> {
     /// Gives pieces back that no segment needs, those of the host first: device memory serves better, and is needed by
     /// others only if the host's are gone.
     pub(super) fn release_surplus(&mut self) {
-        while self.pieces() > self.promised {
-            let last = self.host_pieces.len().checked_sub(1).and_then(|last| u32::try_from(last).ok());
-            if let Some(slot) = last.filter(|slot| self.free_host.contains(slot)) {
-                self.free_host.remove(&slot);
-                let piece = self.slot_piece(slot);
-                self.driver.unmap(self.slot_address(slot), GRANULE);
-                self.driver.release(piece);
-                self.host_pieces.pop();
-            } else if let Some(piece) = self.free_device.pop() {
-                self.driver.release(piece);
-                self.created_device -= 1;
-            } else {
-                return;
+        for place in [Place::Host, Place::Device] {
+            loop {
+                let surplus = self.pieces().saturating_sub(self.promised);
+                let Some((size, piece)) = self.pool(place).pop_within(surplus) else { break };
+                if !self.unmake(place, size, piece) {
+                    break;
+                }
             }
         }
     }
 
-    /// Gives backing to those granules of a segment, from `first` to `last`, that have none. True if any came from the host.
+    /// Gives backing to those parts of a segment that have none and granules from `first` to `last` in them. True if any
+    /// came from the host.
     pub(super) fn attach(&mut self, base: u64, first: usize, last: usize) -> bool {
         self.synchronized = false;
         let Some(segment) = self.segments.get(&base) else { return false };
-        let missing: Vec<u64> = (0_u64..)
-            .zip(&segment.granules)
-            .take(last + 1)
-            .skip(first)
-            .filter(|(_, granule)| granule.backing == Backing::Nothing)
-            .map(|(index, _)| base + index * GRANULE)
+        let mut missing: Vec<(u64, usize)> = segment
+            .within(first, last)
+            .filter(|part| part.backing == Backing::Nothing)
+            .map(|part| (base + part.offset as u64 * GRANULE, part.size))
             .collect();
-        self.find_device(missing.len());
+        self.find_device(missing.iter().map(|(_, size)| size).sum());
         let mut from_host = false;
-        let mut done = Vec::with_capacity(missing.len());
-        for address in missing {
-            let Some(backing) = self.take_piece(address) else {
-                self.totals.failures += 1;
-                continue;
-            };
-            from_host |= matches!(backing, Backing::Host(_));
-            if let Some(granule) = self.granule(address) {
-                granule.backing = backing;
-            }
-            done.push(address);
-        }
-        for (start, length) in runs(&done) {
-            if !self.driver.allow(start, length) {
+        while let Some((address, size)) = missing.pop() {
+            if let Some(backing) = self.take_piece(address, size) {
+                from_host |= matches!(backing, Backing::Host(_));
+                self.set_backing(address, backing);
+            } else if size > 1 {
+                // Neither place has as much in one piece; both together have.
+                let needed = self.split(address, first, last);
+                missing.extend(needed.into_iter().flatten());
+            } else {
                 self.totals.failures += 1;
             }
         }
         from_host
+    }
+
+    /// Halves a part with nothing behind it. Gives the halves that granules from `first` to `last` are in; in the other
+    /// nothing lives.
+    fn split(&mut self, address: u64, first: usize, last: usize) -> [Option<(u64, usize)>; 2] {
+        let Some((&base, segment)) = self.segments.range_mut(..=address).next_back() else {
+            return [None; 2];
+        };
+        let Some(index) = segment.index_of(address - base) else { return [None; 2] };
+        let tracking = segment.tracking;
+        let Some(left) = segment.parts.get_mut(index) else { return [None; 2] };
+        left.size /= 2;
+        let mut right = left.clone();
+        right.offset += left.size;
+        let mut needed = [None; 2];
+        for (half, needed) in [&mut *left, &mut right].into_iter().zip(&mut needed) {
+            if half.overlaps(first, last) {
+                *needed = Some((base + half.offset as u64 * GRANULE, half.size));
+            } else if Self::lives(tracking, half.blocks) {
+                half.blocks = 0;
+                self.live -= if tracking == Tracking::Tracked { half.size } else { 0 };
+            }
+        }
+        segment.parts.insert(index + 1, right);
+        needed
     }
 
     /// Waits until the GPU is idle, once for each call from outside. False if moves must not be made.
@@ -178,147 +259,143 @@ impl<D: Driver> Overflow<D> {
         self.synchronized
     }
 
-    /// Takes the backing of granules in which nothing lives.
+    /// Takes the backing of parts in which nothing lives.
     pub(super) fn detach(&mut self, addresses: &[u64]) {
         if addresses.is_empty() || !self.quiet() {
             return;
         }
-        for (start, length) in runs(addresses) {
-            if !self.driver.unmap(start, length) {
-                self.stop_moving();
-                return;
-            }
-            for index in 0..length / GRANULE {
-                let Some(granule) = self.granule(start + index * GRANULE) else { continue };
-                let backing = std::mem::replace(&mut granule.backing, Backing::Nothing);
-                self.put_piece(backing);
-            }
-        }
-    }
-
-    /// Moves granules (sorted, on the device) to the host, as far as there are slots.
-    pub(super) fn move_out(&mut self, addresses: &[u64]) {
-        if addresses.is_empty() || !self.quiet() {
-            return;
-        }
         let began = Instant::now();
-        let mut moves: Vec<(u64, u32)> = Vec::with_capacity(addresses.len());
         for address in addresses {
-            if self.free_host.is_empty() && !self.create_host() {
+            let Some((size, backing)) = self.part(*address).map(|part| (part.size, part.backing)) else {
+                continue;
+            };
+            if !self.driver.unmap(*address, size as u64 * GRANULE) {
+                self.stop_moving();
                 break;
             }
-            let Some(slot) = self.free_host.pop_first() else { break };
-            moves.push((*address, slot));
+            self.set_backing(*address, Backing::Nothing);
+            self.put_piece(backing, size);
         }
-        let copied = self.copy(&moves, Place::Host);
-        let addresses: Vec<u64> = moves.iter().map(|(address, _)| *address).collect();
-        let mut moved = 0;
-        let mut pairs = moves.into_iter();
-        for (start, length) in runs(&addresses) {
-            let count = granules(length / GRANULE);
-            let part: Vec<(u64, u32)> = pairs.by_ref().take(count).collect();
-            if !copied || !self.may_move || !self.driver.unmap(start, length) {
-                self.stop_moving();
-                self.free_host.extend(part.iter().map(|(_, slot)| *slot));
-                continue;
-            }
-            for (address, slot) in part {
-                let Some(Backing::Device(piece)) = self.granule(address).map(|granule| granule.backing)
-                else {
-                    continue;
-                };
-                if self.driver.map(address, self.slot_piece(slot)) {
-                    self.set_backing(address, Backing::Host(slot));
-                    self.free_device.push(piece);
-                    self.count_on_host(1);
-                    moved += 1;
-                } else {
-                    self.driver.map(address, piece);
-                    self.free_host.insert(slot);
-                    self.stop_moving();
-                }
-            }
-            if !self.driver.allow(start, length) {
-                self.stop_moving();
-            }
-            self.tell(start, length, true);
-        }
-        self.totals.moved_out += moved;
-        self.count_move(began);
+        self.totals.moving += began.elapsed();
     }
 
-    /// Moves granules (sorted, on the host) to the device, as far as there are free pieces.
+    /// Moves parts on the device to the host, as far as there is memory.
+    pub(super) fn move_out(&mut self, addresses: &[u64]) {
+        self.change(addresses, Place::Host);
+    }
+
+    /// Moves parts on the host to the device, as far as there is memory.
     pub(super) fn move_in(&mut self, addresses: &[u64]) {
-        let addresses = addresses.get(..addresses.len().min(self.free_device.len())).unwrap_or_default();
+        self.change(addresses, Place::Device);
+    }
+
+    fn change(&mut self, addresses: &[u64], to: Place) {
         if addresses.is_empty() || !self.quiet() {
             return;
         }
         let began = Instant::now();
-        let mut moves: Vec<(u64, u32)> = Vec::with_capacity(addresses.len());
-        for (start, length) in runs(addresses) {
-            if !self.may_move || !self.driver.unmap(start, length) {
-                self.stop_moving();
-                break;
-            }
-            for index in 0..length / GRANULE {
-                let address = start + index * GRANULE;
-                let Some(Backing::Host(slot)) = self.granule(address).map(|granule| granule.backing) else {
-                    continue;
-                };
-                let Some(piece) = self.free_device.pop() else { continue };
-                if self.driver.map(address, piece) {
-                    self.set_backing(address, Backing::Device(piece));
-                    moves.push((address, slot));
-                } else {
-                    self.driver.map(address, self.slot_piece(slot));
-                    self.free_device.push(piece);
-                    self.stop_moving();
-                }
-            }
-            if !self.driver.allow(start, length) {
-                self.stop_moving();
-            }
-        }
-        if !self.copy(&moves, Place::Device) {
-            self.stop_moving();
-        }
-        self.totals.moved_in += moves.len() as u64;
-        self.count_off_host(moves.len());
-        self.free_host.extend(moves.into_iter().map(|(_, slot)| slot));
-        self.count_move(began);
-    }
-
-    /// Copies granules to or from their slots, neighbours at once, and waits.
-    fn copy(&mut self, moves: &[(u64, u32)], to: Place) -> bool {
-        let mut fine = true;
-        let mut at = 0;
-        while let Some((address, slot)) = moves.get(at).copied() {
-            let mut count = 1;
-            while moves.get(at + count).is_some_and(|(next, next_slot)| {
-                *next == address + count as u64 * GRANULE && *next_slot as usize == slot as usize + count
-            }) {
-                count += 1;
-            }
-            let window = self.slot_address(slot);
-            let bytes = count as u64 * GRANULE;
-            fine &= match to {
-                Place::Host => self.driver.copy(window, address, bytes),
-                Place::Device => self.driver.copy(address, window, bytes),
+        let mut moves: Vec<Move> = Vec::with_capacity(addresses.len());
+        for address in addresses {
+            let Some((size, from)) = self.part(*address).map(|part| (part.size, part.backing)) else {
+                continue;
             };
-            at += count;
+            if let (Some(old), Some(new)) = (from.at(to.other()), self.obtain(to, size)) {
+                moves.push(Move { address: *address, size, old, new });
+            }
         }
-        self.driver.finish_copies() && fine
-    }
-
-    fn set_backing(&mut self, address: u64, backing: Backing) {
-        if let Some(granule) = self.granule(address) {
-            granule.backing = backing;
+        let moved = match to {
+            Place::Host => self.out(&moves),
+            Place::Device => self.back_in(&moves),
+        };
+        match to {
+            Place::Host => self.totals.moved_out += moved as u64,
+            Place::Device => self.totals.moved_in += moved as u64,
         }
-    }
-
-    fn count_move(&mut self, began: Instant) {
         self.totals.moves += 1;
         self.totals.moving += began.elapsed();
+    }
+
+    /// Copies first, by the address that host memory has of its own; then the backing changes.
+    fn out(&mut self, moves: &[Move]) -> usize {
+        let mut copied = true;
+        for one in moves {
+            copied &= self.driver.copy(self.window(one.new), one.address, one.bytes());
+        }
+        if !(self.driver.finish_copies() && copied) {
+            self.stop_moving();
+        }
+        let mut moved = 0;
+        for one in moves {
+            let done = self.remap(one, one.old, one.new);
+            self.close(one, Place::Host, done);
+            if done {
+                self.tell(one.address, one.bytes(), true);
+                moved += one.size;
+            }
+        }
+        moved
+    }
+
+    /// The backing changes first, and back again if the copies fail.
+    fn back_in(&mut self, moves: &[Move]) -> usize {
+        let mut copied = true;
+        let mut changed = Vec::with_capacity(moves.len());
+        for one in moves {
+            let done = self.remap(one, one.old, one.new);
+            copied &= !done || self.driver.copy(one.address, self.window(one.old), one.bytes());
+            changed.push(done);
+        }
+        copied &= self.driver.finish_copies();
+        let mut moved = 0;
+        for (one, changed) in moves.iter().zip(changed) {
+            let done = changed && (copied || !self.remap(one, one.new, one.old));
+            self.close(one, Place::Device, done);
+            moved += if done { one.size } else { 0 };
+        }
+        if !copied {
+            self.stop_moving();
+        }
+        moved
+    }
+
+    /// Puts another piece behind a part, or else leaves it as it was.
+    fn remap(&mut self, one: &Move, from: u64, to: u64) -> bool {
+        if !self.may_move || !self.driver.unmap(one.address, one.bytes()) {
+            self.stop_moving();
+            return false;
+        }
+        let done = self.driver.map(one.address, to, one.bytes());
+        if !done {
+            self.driver.map(one.address, from, one.bytes());
+        }
+        if !self.driver.allow(one.address, one.bytes()) || !done {
+            self.stop_moving();
+        }
+        done
+    }
+
+    /// Books a move: the piece that is no longer needed is free.
+    fn close(&mut self, one: &Move, to: Place, done: bool) {
+        if !done {
+            self.pool(to).push(one.size, one.new);
+            return;
+        }
+        self.set_backing(one.address, Backing::of(to, one.new));
+        self.pool(to.other()).push(one.size, one.old);
+        match to {
+            Place::Host => self.count_on_host(one.size),
+            Place::Device => self.count_off_host(one.size),
+        }
+    }
+
+    fn window(&self, piece: u64) -> u64 {
+        self.windows.get(&piece).copied().unwrap_or(0)
+    }
+
+    pub(super) fn set_backing(&mut self, address: u64, backing: Backing) {
+        if let Some(part) = self.part(address) {
+            part.backing = backing;
+        }
     }
 
     /// The driver refused something: what is where it is stays there.
@@ -327,8 +404,22 @@ impl<D: Driver> Overflow<D> {
         self.may_move = false;
     }
 
-    /// Whether something lives, or may live, in a granule of such a segment.
+    /// Whether something lives, or may live, in a part of such a segment.
     pub(super) fn lives(tracking: Tracking, blocks: u32) -> bool {
         tracking != Tracking::Tracked || blocks > 0
+    }
+}
+
+/// A part whose backing changes.
+struct Move {
+    address: u64,
+    size: usize,
+    old: u64,
+    new: u64,
+}
+
+impl Move {
+    fn bytes(&self) -> u64 {
+        self.size as u64 * GRANULE
     }
 }

@@ -10,19 +10,24 @@ use std::rc::Rc;
 /// A granule's bytes are kept as so many words, each for its share of the granule.
 const CELLS: u64 = 16;
 const CELL: u64 = GRANULE / CELLS;
+/// What the bus carries, in bytes a microsecond.
+pub(super) const BUS: f64 = 53e3;
 
 #[derive(Default)]
-struct Card {
-    pieces: HashMap<u64, (Place, [u64; CELLS as usize])>,
+pub(super) struct Card {
+    /// What the calls so far take on an H200, in microseconds (see [`super::simulation`]).
+    pub(super) time: f64,
+    pieces: HashMap<u64, (Place, Vec<u64>)>,
     next: u64,
     reserved: BTreeMap<u64, u64>,
+    /// Pieces by where they begin; what may be used, by granule.
     mapped: BTreeMap<u64, u64>,
     allowed: HashSet<u64>,
     /// Granules that a kernel uses which may still run.
     busy: HashSet<u64>,
     device_pieces: usize,
     host_pieces: usize,
-    host_capacity: usize,
+    pub(super) host_capacity: usize,
     synchronized: usize,
     /// Calls until one fails, if any should.
     fails_after: Option<usize>,
@@ -41,10 +46,15 @@ impl Card {
     }
 
     fn cell(&mut self, address: u64) -> &mut u64 {
-        let granule = address / GRANULE * GRANULE;
-        assert!(self.allowed.contains(&granule), "{address:x} is not mapped");
-        let piece = self.mapped[&granule];
-        &mut self.pieces.get_mut(&piece).unwrap().1[((address - granule) / CELL) as usize]
+        assert!(self.allowed.contains(&(address / GRANULE * GRANULE)), "{address:x} is not mapped");
+        let (start, piece) = self.mapped.range(..=address).next_back().unwrap();
+        &mut self.pieces.get_mut(piece).unwrap().1[((address - start) / CELL) as usize]
+    }
+
+    /// Whether anything is behind a range.
+    fn behind(&self, address: u64, bytes: u64) -> bool {
+        let before = self.mapped.range(..address + bytes).next_back();
+        before.is_some_and(|(start, piece)| start + self.pieces[piece].1.len() as u64 * CELL > address)
     }
 
     /// A kernel: it still runs when the call returns.
@@ -55,20 +65,23 @@ impl Card {
 }
 
 #[derive(Clone, Default)]
-struct Fake(Rc<RefCell<Card>>);
+pub(super) struct Fake(pub(super) Rc<RefCell<Card>>);
 
 impl Driver for Fake {
-    fn create(&mut self, place: Place) -> Option<u64> {
+    fn create(&mut self, place: Place, bytes: u64) -> Option<u64> {
         let mut card = self.0.borrow_mut();
-        if place == Place::Host && card.host_pieces >= card.host_capacity {
+        let size = (bytes / GRANULE) as usize;
+        if place == Place::Host && card.host_pieces + size > card.host_capacity {
             return None;
         }
         card.next += 1;
+        // Pages of the host are taken one by one.
+        card.time += if place == Place::Device { 12.0 } else { 455.0 * size as f64 };
         let piece = card.next;
-        card.pieces.insert(piece, (place, [0xdead; CELLS as usize]));
+        card.pieces.insert(piece, (place, vec![0xdead; (bytes / CELL) as usize]));
         match place {
-            Place::Device => card.device_pieces += 1,
-            Place::Host => card.host_pieces += 1,
+            Place::Device => card.device_pieces += size,
+            Place::Host => card.host_pieces += size,
         }
         Some(piece)
     }
@@ -76,9 +89,11 @@ impl Driver for Fake {
     fn release(&mut self, piece: u64) {
         let mut card = self.0.borrow_mut();
         assert!(!card.mapped.values().any(|other| *other == piece), "released while mapped");
-        match card.pieces.remove(&piece).unwrap().0 {
-            Place::Device => card.device_pieces -= 1,
-            Place::Host => card.host_pieces -= 1,
+        let (place, cells) = card.pieces.remove(&piece).unwrap();
+        let size = cells.len() / CELLS as usize;
+        match place {
+            Place::Device => card.device_pieces -= size,
+            Place::Host => card.host_pieces -= size,
         }
     }
 
@@ -93,11 +108,12 @@ impl Driver for Fake {
         assert_eq!(self.0.borrow_mut().reserved.remove(&address), Some(bytes));
     }
 
-    fn map(&mut self, address: u64, piece: u64) -> bool {
+    fn map(&mut self, address: u64, piece: u64, bytes: u64) -> bool {
         let mut card = self.0.borrow_mut();
-        assert!(card.pieces.contains_key(&piece));
-        assert!(!card.mapped.contains_key(&address), "mapped twice");
+        assert_eq!(card.pieces[&piece].1.len() as u64 * CELL, bytes, "a whole piece");
+        assert!(!card.behind(address, bytes), "mapped twice");
         card.mapped.insert(address, piece);
+        card.time += 3.0;
         true
     }
 
@@ -106,8 +122,10 @@ impl Driver for Fake {
         if card.fails() {
             return false;
         }
+        let piece = card.mapped.remove(&address).expect("nothing to unmap");
+        card.time += if card.pieces[&piece].0 == Place::Device { 20.0 } else { 36.0 };
+        assert_eq!(card.pieces[&piece].1.len() as u64 * CELL, bytes, "a whole piece");
         for granule in (address..address + bytes).step_by(GRANULE as usize) {
-            assert!(card.mapped.remove(&granule).is_some(), "nothing to unmap");
             assert!(!card.busy.contains(&granule), "a kernel may still use it");
             card.allowed.remove(&granule);
         }
@@ -116,10 +134,10 @@ impl Driver for Fake {
 
     fn allow(&mut self, address: u64, bytes: u64) -> bool {
         let mut card = self.0.borrow_mut();
-        for granule in (address..address + bytes).step_by(GRANULE as usize) {
-            assert!(card.mapped.contains_key(&granule));
-            card.allowed.insert(granule);
-        }
+        let piece = card.mapped[&address];
+        assert_eq!(card.pieces[&piece].1.len() as u64 * CELL, bytes, "a whole piece");
+        card.time += if card.pieces[&piece].0 == Place::Device { 28.0 } else { 60.0 };
+        card.allowed.extend((address..address + bytes).step_by(GRANULE as usize));
         true
     }
 
@@ -128,6 +146,7 @@ impl Driver for Fake {
         if card.fails() {
             return false;
         }
+        card.time += bytes as f64 / BUS;
         for offset in (0..bytes).step_by(CELL as usize) {
             let value = *card.cell(from + offset);
             *card.cell(to + offset) = value;
@@ -142,15 +161,21 @@ impl Driver for Fake {
     fn synchronize(&mut self) -> bool {
         let mut card = self.0.borrow_mut();
         card.synchronized += 1;
+        card.time += 43.0;
         card.busy.clear();
         true
     }
 }
 
+/// An overflow whose parts are single granules, so that what is moved is what must be.
 fn overflow(device: u64, host: u64) -> (Fake, Overflow<Fake>) {
+    overflow_of(device, host, 1)
+}
+
+fn overflow_of(device: u64, host: u64, largest_part: usize) -> (Fake, Overflow<Fake>) {
     let fake = Fake::default();
     fake.0.borrow_mut().host_capacity = 1 << 20;
-    let mut overflow = Overflow::new(fake.clone(), host * GRANULE, true, 2);
+    let mut overflow = Overflow::new(fake.clone(), host * GRANULE, true, 2, largest_part);
     overflow.set_device_limit(device * GRANULE);
     (fake, overflow)
 }
@@ -164,11 +189,19 @@ fn check_books(overflow: &Overflow<Fake>, fake: &Fake, device: u64, host: u64) {
     let mut on_host = 0;
     let mut all = 0;
     for segment in overflow.segments.values() {
-        for granule in &segment.granules {
-            all += 1;
-            live += usize::from(Overflow::<Fake>::lives(segment.tracking, granule.blocks));
-            on_host += usize::from(matches!(granule.backing, super::Backing::Host(_)));
+        let mut end = 0;
+        for part in &segment.parts {
+            assert_eq!(part.offset, end, "no gaps");
+            end += part.size;
+            all += part.size;
+            if Overflow::<Fake>::lives(segment.tracking, part.blocks) {
+                live += part.size;
+            }
+            if matches!(part.backing, super::Backing::Host(_)) {
+                on_host += part.size;
+            }
         }
+        assert_eq!(segment.size, end);
     }
     assert_eq!((overflow.live, overflow.on_host, overflow.promised), (live, on_host, all));
     assert!(overflow.pieces() >= all, "a block could not be served");
@@ -233,7 +266,7 @@ impl Program {
 fn random_program(seed: u64, fails_after: Option<usize>) -> (u64, u64) {
     let mut random = Random(seed * 2 + 1);
     let (device, host) = (6 + random.below(20), 4 + random.below(20));
-    let (fake, mut overflow) = overflow(device, host);
+    let (fake, mut overflow) = overflow_of(device, host, 1 << (seed % 5));
     fake.0.borrow_mut().fails_after = fails_after;
     let mut program = Program::default();
     let mut asked = 0;
@@ -244,7 +277,8 @@ fn random_program(seed: u64, fails_after: Option<usize>) -> (u64, u64) {
                 let cells = 1 + random.below(most);
                 let mut place = program.place(cells);
                 if place.is_none() {
-                    let length = (cells * CELL).next_multiple_of(GRANULE) + random.below(3) * GRANULE;
+                    let spare = [0, 1, 2, 7][random.below(4) as usize];
+                    let length = (cells * CELL).next_multiple_of(GRANULE) + spare * GRANULE;
                     if let Some(address) = overflow.allocate(length, 1) {
                         asked += length / GRANULE;
                         program.segments.push((address, length));
@@ -368,7 +402,7 @@ fn the_earliest_activations_go_out_and_come_back_before_they_are_needed() {
     overflow.block(address, GRANULE as i64, 1);
     let layer = |index: u64| address + index * GRANULE;
     let host = |overflow: &mut Overflow<Fake>, index: u64| {
-        matches!(overflow.granule(layer(index)).unwrap().backing, super::Backing::Host(_))
+        matches!(overflow.part(layer(index)).unwrap().backing, super::Backing::Host(_))
     };
     overflow.kind(address, GRANULE, Kind::Parameter);
     overflow.optimizer_begins();
