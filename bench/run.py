@@ -1,6 +1,6 @@
 """Measure oomph, each part beside what it is compared to, in the same run.
 
-    python bench/run.py [--check] [--only explain,replay,tune,predict,packing] [--packing FOLDER]
+    python bench/run.py [--check] [--only explain,replay,tune,predict,record,packing] [--packing FOLDER]
 
 explain   `oomph explain` beside CPython's `pickle.load` of the same bytes. Each round times one process of each, one after
           the other, so that a busy machine slows both; the best and the median of the rounds are shown. Memory is each process's
@@ -10,6 +10,8 @@ replay    the native allocator's model on one core: the bench recording and four
 tune      `oomph tune` on a recording of two million events, from outside. Bar: 20 seconds.
 predict   `oomph predict` of three steps of GPT-2 (124M parameters, examples/train_gpt2.py) beside a Python that only imports what
           every training script does (torch, and torch._dynamo, which optimizers import). Bar: two seconds more, by the median.
+record    what a block and its free cost under oomph's recorder beside PyTorch's own, on a virtual GPU, under 50 Python frames: once a
+          program repeats its steps, and where every step is new. Bars: a tenth, and a half, of what PyTorch's costs.
 packing   the packer on public problems, if FOLDER (or the variable PACKING) names them: minimalloc/ has the tables of
           google/minimalloc's benchmarks/challenging, idealloc/ those of cappadokes/idealloc's benchmarks, all with the columns
           `id,lower,upper,size`. Height beside first fit and best fit. Bars: minimalloc's within their capacity of 1048576 in a minute each; idealloc's within
@@ -29,7 +31,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
-PARTS = ("explain", "replay", "tune", "predict", "packing")
+PARTS = ("explain", "replay", "tune", "predict", "record", "packing")
 LOAD = """
 import pickle, sys, time
 with open(sys.argv[1], "rb") as file:
@@ -111,6 +113,18 @@ def predict(args, _):
     predicted, imported = (statistics.median(column) for column in zip(*pairs))
     print(f"oomph predict, GPT-2, three steps: {predicted:.1f} s; importing alone {imported:.1f} s; {more:.1f} s more")
     return [("predicting takes two seconds more than importing", more < 2)]
+
+
+def record(args, _):
+    library = subprocess.run([args.oomph, "run", "--library"], capture_output=True, text=True, check=True).stdout.strip()
+    script = os.path.join(HERE, "record_blocks.py")
+    command = [args.oomph, "run", "-q", "--no-recording", "--gpu", "t4", "--python", args.python, script, library]
+    costs = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    print(f"a block and its free: {costs['plain']:.0f} ns; more: steady {costs['steady']:.0f}, new steps {costs['new']:.0f}, PyTorch's recorder {costs['pytorch']:.0f}")
+    return [
+        ("a steady program costs a tenth of PyTorch's recorder", costs["steady"] < 0.1 * costs["pytorch"]),
+        ("new steps cost half of it", costs["new"] < 0.5 * costs["pytorch"]),
+    ]
 
 
 def packing(args, _):

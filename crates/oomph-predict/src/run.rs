@@ -13,10 +13,11 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// The Python that runs inside the program, by file; one place of truth with the package's.
-const PYTHON: [(&str, &str); 6] = [
+const PYTHON: [(&str, &str); 7] = [
     ("__init__.py", include_str!("../../../python/oomph/virtual/__init__.py")),
     ("backward.py", include_str!("../../../python/oomph/virtual/backward.py")),
     ("child.py", include_str!("../../../python/oomph/virtual/child.py")),
+    ("imports.py", include_str!("../../../python/oomph/live/imports.py")),
     ("ranks.py", include_str!("../../../python/oomph/virtual/ranks.py")),
     ("reads.py", include_str!("../../../python/oomph/virtual/reads.py")),
     ("values.py", include_str!("../../../python/oomph/virtual/values.py")),

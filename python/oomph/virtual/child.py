@@ -9,8 +9,6 @@ import contextlib
 import ctypes
 import functools
 import gc
-import importlib.abc
-import importlib.util
 import io
 import json
 import os
@@ -19,6 +17,8 @@ import sys
 import threading
 import time
 import types
+
+from .imports import AfterImport
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -260,29 +260,6 @@ def forgive_unknown_lines():
             return None
 
     codecache.PyCodeCache.stack_frames_for_code = staticmethod(stack_frames_for_code)
-
-
-class AfterImport(importlib.abc.MetaPathFinder):
-    """Calls back once a module has been imported: the program may set variables before it imports PyTorch."""
-
-    def __init__(self, name, callback):
-        self.name, self.callback = name, callback
-
-    def find_spec(self, name, path, target=None):
-        if name != self.name:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.loader is None:
-            return spec
-        execute = spec.loader.exec_module
-
-        def exec_module(module):
-            execute(module)
-            self.callback(module)
-
-        spec.loader.exec_module = exec_module
-        return spec
 
 
 def run_file(path, name="__main__"):
