@@ -46,7 +46,7 @@ rust-test:
 # Two at a time. Tests of one group (the same program, run once) stay in one process.
 python-test: $(VENV)/.ready $(VENV_2_11)/.ready
 	cargo build --locked
-	$(VENV_PYTHON) -m pytest -q -n 2 --dist loadgroup tests/python
+	$(VENV_PYTHON) -m pytest -q -n 2 --dist loadgroup --durations=12 tests/python
 
 # uv makes the environment in seconds where pip takes minutes; it comes from PyPI like everything else.
 $(VENV)/.ready: tests/python/requirements.txt

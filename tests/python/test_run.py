@@ -401,3 +401,17 @@ after = (list(sys.path), list(sys.meta_path), sys.excepthook, dict(__import__("o
 assert before == after and "torch" not in sys.modules and "IPython" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True, env=ENVIRONMENT)
+
+
+def test_a_library_that_cannot_be_loaded_stops_nobody(run, script):
+    path = script(
+        """
+        import json, os
+        os.remove(json.loads(os.environ["OOMPH_RUN"])["library"])
+        import torch
+        print(torch.zeros(3, device="cuda").numel())
+        """
+    )
+    done = run(path)
+    assert (done.returncode, done.stdout) == (0, "3\n")
+    assert "nothing was recorded" in done.stderr and "cannot open shared object file" in done.stderr

@@ -3,6 +3,7 @@
 ``OOMPH_RUN`` (JSON) says where the library is, where the recording goes, and in which folder to leave word of it.
 """
 
+import contextlib
 import json
 import os
 import sys
@@ -31,8 +32,12 @@ class Startup:
         if torch.version.cuda is None:
             self.leave(notes=[f"this PyTorch ({torch.__version__}) is built without CUDA: nothing was recorded"])
             return
-        self.attachment = recording.attachment(torch, self.wish["library"], guard())
-        torch.cuda._lazy_call(self.begin)
+        try:
+            self.attachment = recording.attachment(torch, self.wish["library"], guard())
+            torch.cuda._lazy_call(self.begin)
+        except Exception as error:
+            # A folder from which nothing may be loaded, a PyTorch without these insides: the program goes on.
+            self.leave(notes=[f"nothing was recorded: {error}"])
 
     def begin(self):
         # A forked child that uses CUDA for itself inherits the call, but not what it needs.
@@ -67,9 +72,11 @@ class Startup:
         """Leaves word for ``oomph run``."""
         word = {"pid": os.getpid(), "rank": rank, "recording": path, "notes": list(notes)}
         place = os.path.join(self.wish["folder"], "left", f"{os.getpid()}.json")
-        with open(place + ".part", "w") as file:
-            json.dump(word, file)
-        os.replace(place + ".part", place)
+        # A process that outlives `oomph run` finds nobody to tell.
+        with contextlib.suppress(OSError):
+            with open(place + ".part", "w") as file:
+                json.dump(word, file)
+            os.replace(place + ".part", place)
 
 
 def guard():
