@@ -18,6 +18,11 @@ use std::time::{Duration, Instant};
 
 /// How often NVML is asked, at most: it takes about a millisecond.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
+/// How often for requests that come near the budget: CUDA's own part grows as kernels are loaded, and what it grew between
+/// two questions is beyond the budget.
+const ASK_NEAR: Duration = Duration::from_millis(20);
+/// What near is.
+const NEAR: u64 = 1 << 30;
 /// What is left free of a card where no budget is set: libraries load kernels and make workspaces late.
 const LEFT_FREE: u64 = 512 << 20;
 /// `CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP`.
@@ -78,10 +83,13 @@ pub fn look<T>(work: impl FnOnce(&State) -> T) -> Option<T> {
 }
 
 impl State {
-    /// What the context takes, as NVML says it now.
-    fn ask(&mut self, device: usize) {
+    /// What the context takes, as NVML says it now. `request`: bytes that are asked for, if any are.
+    fn ask(&mut self, device: usize, request: Option<u64>) {
         let now = Instant::now();
-        if self.asked.get(&device).is_some_and(|asked| now.duration_since(*asked) < ASK_AGAIN) {
+        let left = self.ledger.account(device).left(Settings::get().limit());
+        let near = request.is_some_and(|bytes| left < bytes.saturating_add(NEAR));
+        let again = if near { ASK_NEAR } else { ASK_AGAIN };
+        if self.asked.get(&device).is_some_and(|asked| now.duration_since(*asked) < again) {
             return;
         }
         self.asked.insert(device, now);
@@ -139,7 +147,7 @@ impl State {
     /// enough.
     pub fn charge(&mut self, device: usize, bytes: u64) -> bool {
         let limit = Settings::get().limit();
-        self.ask(device);
+        self.ask(device, Some(bytes));
         if self.ledger.account(device).charge(bytes, limit) {
             return true;
         }
@@ -155,7 +163,7 @@ impl State {
 
     /// A large request where there is an overflow. `None`: there is none, ask the driver.
     fn allocate(&mut self, device: usize, size: u64) -> Option<Result<u64, c_int>> {
-        self.ask(device);
+        self.ask(device, Some(size));
         let overflow = self.overflow(device)?;
         let address = overflow.allocate(size, thread());
         self.settle(device);
@@ -195,7 +203,7 @@ impl State {
 
     /// Free and total bytes of a device, of what the driver says.
     pub fn info(&mut self, device: usize, free: u64, total: u64) -> (u64, u64) {
-        self.ask(device);
+        self.ask(device, None);
         let settings = Settings::get();
         let left = self.ledger.account(device).left(settings.limit());
         let beyond = match self.overflow(device) {
@@ -325,7 +333,7 @@ pub fn phase(phase: c_int) {
         for device in devices {
             if phase != 0 {
                 // Contexts grow as kernels are loaded; the overflow's share of the budget follows.
-                state.ask(device);
+                state.ask(device, None);
             }
             let Some(overflow) = state.overflow(device) else { continue };
             match phase {
