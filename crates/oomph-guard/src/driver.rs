@@ -8,6 +8,7 @@ use crate::settings::Settings;
 use crate::{GRANULE, sys};
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 pub const SUCCESS: c_int = 0;
 pub const OUT_OF_MEMORY: c_int = 2;
@@ -227,6 +228,7 @@ pub struct Cuda {
     users: Vec<Access>,
     /// How often backing was changed, and copies begun: what moves cost beside the bytes.
     pub calls: Calls,
+    began: Instant,
 }
 
 // SAFETY: the handles are the driver's, which may be used from any thread.
@@ -255,6 +257,7 @@ impl Cuda {
             host: host_locations(device as usize),
             users: users_of(device),
             calls: Calls::default(),
+            began: Instant::now(),
         })
     }
 
@@ -371,6 +374,10 @@ impl Driver for Cuda {
     fn finish_copies(&mut self) -> bool {
         let stream = self.stream;
         self.here(|| real!(cuStreamSynchronize(stream)) == SUCCESS)
+    }
+
+    fn now(&self) -> Duration {
+        self.began.elapsed()
     }
 
     /// First with the gate open: what the GPU does may wait for what another thread starts.

@@ -4,6 +4,7 @@ use crate::GRANULE;
 use crate::driver::Calls;
 use crate::guard;
 use crate::overflow::Totals;
+use crate::overflow::trial::Trial;
 use crate::settings::Settings;
 use std::fmt::Write;
 
@@ -32,12 +33,25 @@ pub fn json() -> String {
             let totals = overflow.map(|overflow| overflow.totals()).unwrap_or_default();
             let now = overflow.map_or(0, |overflow| overflow.on_host()) as u64 * GRANULE;
             let calls = overflow.map(|overflow| overflow.driver().calls).unwrap_or_default();
+            write_policies(&mut out, overflow.map(|overflow| overflow.trial()));
             write_overflow(&mut out, &totals, now, state.pinned_peak + state.lent_peak, calls);
             out.push('}');
         }
     });
     out.push_str("]}");
     out
+}
+
+/// The way to use the host that is in use, and how long a step took with each that was tried.
+fn write_policies(out: &mut String, trial: Option<&Trial>) {
+    let Some(trial) = trial else { return };
+    let _ = write!(out, ",\"policy\":\"{}\",\"policies\":[", trial.policy().name);
+    for (index, (name, time)) in trial.times().enumerate() {
+        let comma = if index > 0 { "," } else { "" };
+        let milliseconds = time.as_secs_f64() * 1e3;
+        let _ = write!(out, "{comma}{{\"name\":\"{name}\",\"milliseconds\":{milliseconds:.2}}}");
+    }
+    out.push(']');
 }
 
 fn write_overflow(out: &mut String, totals: &Totals, now: u64, beside: u64, calls: Calls) {

@@ -75,9 +75,24 @@ pub fn guard(report: &Value, line_of: LineOf) -> String {
         }
         if number(host, "peak") > 0 {
             overflow(&mut out, host, line_of);
+            policies(&mut out, device);
         }
     }
     out
+}
+
+/// The ways to use host memory that were tried, and the one that was kept.
+fn policies(out: &mut String, device: &Value) {
+    let tried = device["policies"].as_array().map_or(&[][..], Vec::as_slice);
+    let name = |policy: &Value| printable(policy["name"].as_str().unwrap_or_default());
+    let times: Vec<String> = tried
+        .iter()
+        .map(|policy| format!("{} {:.1} ms", name(policy), policy["milliseconds"].as_f64().unwrap_or(0.0)))
+        .collect();
+    if !times.is_empty() {
+        let kept = printable(device["policy"].as_str().unwrap_or_default());
+        let _ = writeln!(out, "  Measured, a step: {}; in use: {kept}", times.join(", "));
+    }
 }
 
 fn overflow(out: &mut String, host: &Value, line_of: LineOf) {

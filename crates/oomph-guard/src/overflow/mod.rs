@@ -3,8 +3,8 @@
 //! A segment is a range of addresses, in parts of up to 32 MiB: changing what is behind a part costs calls of the driver,
 //! the more the more parts there are. Each part is backed by one piece of device memory, by one of host memory that the GPU
 //! reaches over the bus, or, where nothing lives in it, by nothing. This module keeps the books; [`pool`] has the free pieces,
-//! [`store`] moves backing, [`policy`] decides what is moved and when, [`curve`] remembers how much lived at which
-//! moment of a step. All sizes are in granules unless they are called bytes.
+//! [`store`] moves backing, [`policy`] decides what is moved and when, [`trial`] which of several ways to do so is the
+//! fastest, [`curve`] remembers how much lived at which moment of a step. All sizes are in granules unless they are called bytes.
 //!
 //! What must hold at all times, and what the tests hold it to:
 //! - a part in which a block lives has backing, and its bytes are what was written;
@@ -21,12 +21,14 @@ pub mod store;
 #[cfg(test)]
 #[allow(clippy::indexing_slicing, clippy::expect_used)]
 mod tests;
+pub mod trial;
 
 use crate::GRANULE;
 use curve::Curve;
 use pool::{Pool, power_within};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
+use trial::Trial;
 
 /// Where memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +72,8 @@ pub trait Driver {
     fn finish_copies(&mut self) -> bool;
     /// Waits until the GPU is idle.
     fn synchronize(&mut self) -> bool;
+    /// The time, from any beginning.
+    fn now(&self) -> Duration;
 }
 
 /// What is behind a part.
@@ -145,14 +149,31 @@ struct Uses {
     last: u64,
     first_before: u64,
     last_before: u64,
+    /// Bytes of blocks that came, in that step.
+    handed: u64,
 }
 
 impl Uses {
+    /// A block of so many bytes came; `anew` if nothing lived there.
+    fn came(&mut self, step: u64, at: u64, bytes: u64, anew: bool) {
+        if anew {
+            self.note(step, at);
+        } else if self.step != step {
+            self.note(step, u64::MAX);
+        }
+        self.handed = self.handed.saturating_add(bytes);
+    }
+
+    /// Bytes of blocks that came in that step; nothing if it was not used then.
+    fn handed_in(&self, step: u64) -> Option<u64> {
+        (self.step == step && self.handed > 0).then_some(self.handed)
+    }
+
     fn note(&mut self, step: u64, at: u64) {
         if self.step != step {
             let fresh = if self.step + 1 == step { (self.first, self.last) } else { (u64::MAX, u64::MAX) };
             (self.first_before, self.last_before) = fresh;
-            (self.step, self.first) = (step, at);
+            (self.step, self.first, self.handed) = (step, at, 0);
         }
         self.last = at;
     }
@@ -290,6 +311,7 @@ pub struct Overflow<D> {
     synchronized: bool,
     /// A search found nothing on the host that should come back, and nothing went there since.
     nothing_to_restore: bool,
+    trial: Trial,
     totals: Totals,
     told: HashSet<(u64, u64)>,
 }
@@ -325,6 +347,7 @@ impl<D: Driver> Overflow<D> {
             batch,
             synchronized: false,
             nothing_to_restore: false,
+            trial: Trial::default(),
             totals: Totals::default(),
             told: HashSet::new(),
         }
@@ -358,6 +381,11 @@ impl<D: Driver> Overflow<D> {
             totals.on_host += since.elapsed();
         }
         totals
+    }
+
+    /// Which way to use the host is in use, and what was measured of each.
+    pub fn trial(&self) -> &Trial {
+        &self.trial
     }
 
     /// Granules that are on the host now.
@@ -424,15 +452,26 @@ impl<D: Driver> Overflow<D> {
         }
         // As `cuMemFree` does: what still runs may use it.
         self.driver.synchronize();
-        let Some(segment) = self.segments.remove(&address) else { return false };
-        for part in &segment.parts {
-            if part.backing != Backing::Nothing {
-                self.driver.unmap(address + part.offset as u64 * GRANULE, part.size as u64 * GRANULE);
-            }
+        let Some(mut segment) = self.segments.remove(&address) else { return false };
+        let mut whole = true;
+        for part in &mut segment.parts {
             if Self::lives(segment.tracking, part.blocks) {
                 self.live -= part.size;
             }
-            self.put_piece(part.backing, part.size);
+            let start = address + part.offset as u64 * GRANULE;
+            if part.backing == Backing::Nothing || self.driver.unmap(start, part.size as u64 * GRANULE) {
+                self.put_piece(std::mem::replace(&mut part.backing, Backing::Nothing), part.size);
+            } else {
+                whole = false;
+            }
+        }
+        if !whole {
+            // What the driver does not let go of is never used for anything else.
+            self.totals.failures += 1;
+            segment.tracking = Tracking::Fixed;
+            self.live += segment.parts.iter().map(|part| part.size).sum::<usize>();
+            self.segments.insert(address, segment);
+            return true;
         }
         self.driver.give_back(address, segment.size as u64 * GRANULE);
         self.promised -= segment.size;
@@ -477,9 +516,9 @@ impl<D: Driver> Overflow<D> {
         for part in segment.within_mut(first, last) {
             part.last = event;
             if came {
+                part.uses.came(self.steps, at, length.min(part.size as u64 * GRANULE), part.blocks == 0);
                 if part.blocks == 0 {
                     self.live += part.size;
-                    part.uses.note(self.steps, at);
                 }
                 part.blocks += 1;
                 missing |= part.backing == Backing::Nothing;

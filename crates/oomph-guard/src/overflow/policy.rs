@@ -7,13 +7,17 @@
 //! - **What still does not fit** is the coldest of this step's blocks: those made early in the forward pass, which
 //!   the backward pass needs last. They go out when memory runs short, in batches, and come back, latest first, as soon as
 //!   what the step before says is still to come leaves room.
+//! - Or some of that is left off ([`super::trial`] measures what is best): optimizer state stays on the host; or
+//!   parts that see the fewest blocks are on the host for good, and nothing else moves.
 //! - Before the first step is over, nothing is known: what does not fit begins on the host and stays there.
 //!
 //! Moves wait for the GPU. They are left off while a graph is captured, and for good once the driver refused one.
 
-use super::{Driver, Kind, Overflow, Part, Place, Tracking};
+use super::trial::Pattern;
+use super::{Backing, Driver, Kind, Overflow, Part, Place, Tracking};
 use crate::GRANULE;
 use std::cmp::Reverse;
+use std::collections::HashSet;
 
 /// A part that may be chosen: what it is sorted by, its address and its size.
 type Choice<K> = (K, u64, usize);
@@ -42,8 +46,16 @@ impl<D: Driver> Overflow<D> {
         found
     }
 
+    /// Whether parts are on the host for good.
+    fn stays(&self) -> bool {
+        !self.trial.policy().rest_moves
+    }
+
     /// Looks for so much free device memory: makes it, takes that of the dead, moves the coldest out.
     pub(super) fn find_device(&mut self, wanted: usize) {
+        if self.stays() {
+            return;
+        }
         let lacks = |overflow: &Self| wanted.saturating_sub(overflow.device.available());
         if lacks(self) > 0 {
             self.steal(lacks(self));
@@ -85,7 +97,8 @@ impl<D: Driver> Overflow<D> {
 
     /// Brings back what was moved out in this step, if what is still to come leaves room for a batch of it.
     pub(super) fn restore(&mut self) {
-        if self.on_host == 0 || self.nothing_to_restore || self.in_optimizer || !self.knows_what_is_cold() {
+        let nothing = self.on_host == 0 || self.nothing_to_restore;
+        if nothing || self.in_optimizer || self.stays() || !self.knows_what_is_cold() {
             return;
         }
         let to_come = self.before.still_to_come(self.event - self.step_began).max(self.live) - self.live;
@@ -111,11 +124,15 @@ impl<D: Driver> Overflow<D> {
         if self.on_host == 0 || !self.can_move() {
             return;
         }
-        self.drop_dead_slots();
+        let (state_moves, stays) = (self.trial.policy().state_moves, self.stays());
+        if !stays {
+            self.drop_dead_slots();
+        }
         let to_come = self.optimizer_peak_before.max(self.live) - self.live;
         let room = self.device.limit.saturating_sub(self.live - self.on_host.min(self.live) + to_come);
         let found = self.on_the_host(|kind| match kind {
-            Kind::State => Some(0),
+            Kind::State => state_moves.then_some(0),
+            _ if stays => None,
             Kind::Parameter | Kind::Gradient => Some(1),
             Kind::Unknown => Some(2),
         });
@@ -133,12 +150,13 @@ impl<D: Driver> Overflow<D> {
         if !self.can_move() {
             return;
         }
-        if self.on_host > 0 {
+        self.try_ways();
+        if self.on_host > 0 && !self.stays() {
             self.drop_dead_slots();
         }
-        // What is on the host already is part of what lived at the peak.
-        let lacks = self.before.peak().saturating_sub(self.device.limit);
-        let lacks = lacks.saturating_sub(self.on_host);
+        // What is on the host already is part of what lived at the peak; what stays has its place whether it lives or not.
+        let needs = if self.stays() { self.promised } else { self.before.peak() };
+        let lacks = needs.saturating_sub(self.device.limit).saturating_sub(self.on_host);
         let state = self.choices(|part, _| {
             (part.kind == Kind::State && part.backing.at(Place::Device).is_some())
                 .then_some(Reverse(part.size))
@@ -146,11 +164,64 @@ impl<D: Driver> Overflow<D> {
         self.move_out(&at_least(state, lacks));
     }
 
+    /// Goes on with finding out how the host is best used, if the program needs it.
+    fn try_ways(&mut self) {
+        if self.before.peak() <= self.device.limit {
+            return;
+        }
+        let pattern = Pattern { events: self.step_length, peak: self.before.peak() };
+        let has_state =
+            self.segments.values().any(|segment| segment.parts.iter().any(|part| part.kind == Kind::State));
+        let before = self.trial.policy();
+        let driver = &mut self.driver;
+        self.trial.step_ended(pattern, has_state, || {
+            driver.synchronize();
+            driver.now()
+        });
+        if self.trial.policy() != before && self.stays() {
+            self.place();
+        }
+    }
+
+    /// Gives every part its place: optimizer state is on the host first, then what saw the fewest bytes in the step before.
+    pub(super) fn place(&mut self) {
+        let all = self.choices(|part, _| {
+            let handed = part.uses.handed_in(self.steps - 1);
+            Some(match (part.kind, handed) {
+                (Kind::State, _) => (0, 0),
+                (Kind::Unknown, Some(bytes)) => (1, bytes / part.size as u64),
+                (Kind::Unknown, None) => (2, 0),
+                (Kind::Parameter | Kind::Gradient, _) => (3, 0),
+            })
+        });
+        let wanted = self.promised.saturating_sub(self.device.limit);
+        let to_host: HashSet<u64> = at_least(all, wanted).into_iter().collect();
+        let dead = self.addresses(|part, lives| part.backing != Backing::Nothing && !lives);
+        self.detach(&dead);
+        let mut out = self.addresses(|part, lives| part.backing.at(Place::Device).is_some() && lives);
+        out.retain(|address| to_host.contains(address));
+        self.move_out(&out);
+        let mut back = self.addresses(|part, lives| part.backing.at(Place::Host).is_some() && lives);
+        back.retain(|address| !to_host.contains(address));
+        self.move_in(&back);
+        let unplaced = self.choices(|part, _| (part.backing == Backing::Nothing).then_some(()));
+        for ((), address, size) in unplaced {
+            let place = if to_host.contains(&address) { Place::Host } else { Place::Device };
+            if let Some(backing) = self.take_piece_of(place, address, size) {
+                self.set_backing(address, backing);
+            }
+        }
+    }
+
+    /// Addresses of the parts that are so.
+    fn addresses(&self, is_so: impl Fn(&Part, bool) -> bool) -> Vec<u64> {
+        let found = self.choices(|part, lives| is_so(part, lives).then_some(()));
+        found.into_iter().map(|((), address, _)| address).collect()
+    }
+
     /// Host memory of dead parts is free: the next block there is served anew.
     fn drop_dead_slots(&mut self) {
-        let dead =
-            self.choices(|part, lives| (part.backing.at(Place::Host).is_some() && !lives).then_some(()));
-        let dead: Vec<u64> = dead.into_iter().map(|(_, address, _)| address).collect();
+        let dead = self.addresses(|part, lives| part.backing.at(Place::Host).is_some() && !lives);
         self.detach(&dead);
     }
 

@@ -218,7 +218,11 @@ impl<D: Driver> Overflow<D> {
                 let needed = self.split(address, first, last);
                 missing.extend(needed.into_iter().flatten());
             } else {
+                // The driver does not let go of what is free: rather beyond the limit than not at all.
                 self.totals.failures += 1;
+                self.remake(Place::Host, size);
+                let backing = self.take_piece(address, size).unwrap_or(Backing::Nothing);
+                self.set_backing(address, backing);
             }
         }
         from_host
@@ -315,17 +319,16 @@ impl<D: Driver> Overflow<D> {
         self.totals.moving += began.elapsed();
     }
 
-    /// Copies first, by the address that host memory has of its own; then the backing changes.
+    /// Copies by the address that host memory has of its own, then changes the backing, while the next is being copied.
     fn out(&mut self, moves: &[Move]) -> usize {
-        let mut copied = true;
-        for one in moves {
-            copied &= self.driver.copy(self.window(one.new), one.address, one.bytes());
-        }
-        if !(self.driver.finish_copies() && copied) {
-            self.stop_moving();
-        }
+        let mut begun = moves.first().is_some_and(|one| self.copy_out(one));
         let mut moved = 0;
-        for one in moves {
+        for (index, one) in moves.iter().enumerate() {
+            let copied = self.driver.finish_copies() && begun;
+            begun = copied && moves.get(index + 1).is_some_and(|next| self.copy_out(next));
+            if !copied {
+                self.stop_moving();
+            }
             let done = self.remap(one, one.old, one.new);
             self.close(one, Place::Host, done);
             if done {
@@ -334,6 +337,10 @@ impl<D: Driver> Overflow<D> {
             }
         }
         moved
+    }
+
+    fn copy_out(&mut self, one: &Move) -> bool {
+        self.driver.copy(self.window(one.new), one.address, one.bytes())
     }
 
     /// The backing changes first, and back again if the copies fail.
