@@ -157,6 +157,30 @@ def test_optimizer_state_overflows_once_the_steps_are_known(run):
     assert peak <= lacks + 400 * MIB
 
 
+def test_ways_to_use_host_memory_are_measured_and_one_is_kept(run):
+    printed, said = run(
+        """
+        seen = []
+        for _ in train(22, rows=16384):
+            (device,) = report()["devices"]
+            seen.append(device["policy"])
+        assert device["host"]["failures"] == 0
+        assert device["used"] <= device["peak"] <= 1850 << 20
+        times = {policy["name"]: policy["milliseconds"] for policy in device["policies"]}
+        assert set(seen) == set(times), (seen, times)
+        assert all(time > 0 for time in times.values()), times
+        assert times[device["policy"]] == min(times.values()), (device["policy"], times)
+        print(len(times), len(set(seen[-3:])))
+        """,
+        "--budget",
+        "1850MiB",
+        "--overflow",
+        "2GiB",
+    )
+    assert values(printed) == [4, 1]
+    assert "Measured, a step: everything moves" in said
+
+
 def test_an_overflow_alone_begins_where_the_card_ends(run):
     printed, _ = run(
         """
