@@ -166,15 +166,14 @@ impl<D: Driver> Overflow<D> {
 
     /// Goes on with finding out how the host is best used, if the program needs it.
     fn try_ways(&mut self) {
-        if self.before.peak() <= self.device.limit {
-            return;
-        }
-        let pattern = Pattern { events: self.step_length, peak: self.before.peak() };
+        let peak = self.before.peak();
         let has_state =
             self.segments.values().any(|segment| segment.parts.iter().any(|part| part.kind == Kind::State));
+        let overflows = peak > self.device.limit;
+        let pattern = Pattern { events: self.step_length, peak, overflows, has_state };
         let before = self.trial.policy();
         let driver = &mut self.driver;
-        self.trial.step_ended(pattern, has_state, || {
+        self.trial.step_ended(pattern, || {
             driver.synchronize();
             driver.now()
         });

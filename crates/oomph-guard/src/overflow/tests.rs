@@ -21,6 +21,7 @@ pub(super) struct Card {
     pub(super) time: f64,
     /// When the copies that were begun are done.
     copied: f64,
+    pub(super) maps: usize,
     pieces: HashMap<u64, (Place, Vec<u64>)>,
     next: u64,
     reserved: BTreeMap<u64, u64>,
@@ -120,6 +121,7 @@ impl Driver for Fake {
         assert!(!card.behind(address, bytes), "mapped twice");
         card.mapped.insert(address, piece);
         card.time += 3.0;
+        card.maps += 1;
         true
     }
 

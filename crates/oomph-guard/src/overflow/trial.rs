@@ -44,12 +44,17 @@ pub struct Pattern {
     pub events: u64,
     /// The most granules that lived.
     pub peak: usize,
+    /// Whether that was more than the device has.
+    pub overflows: bool,
+    /// Whether there is optimizer state.
+    pub has_state: bool,
 }
 
 impl Pattern {
     fn is_like(self, other: Pattern) -> bool {
         let near = |one: u64, two: u64| one.abs_diff(two) * 20 <= one.max(two);
-        near(self.events, other.events) && near(self.peak as u64, other.peak as u64)
+        let same = self.overflows == other.overflows && self.has_state == other.has_state;
+        same && near(self.events, other.events) && near(self.peak as u64, other.peak as u64)
     }
 }
 
@@ -101,20 +106,21 @@ impl Trial {
         POLICIES.iter().zip(self.times).filter_map(|(policy, time)| time.map(|time| (policy.name, time)))
     }
 
-    /// A step is over. `now` waits for the GPU, so it is asked only where it counts; `has_state` is whether there is optimizer state.
-    pub fn step_ended(&mut self, pattern: Pattern, has_state: bool, now: impl FnOnce() -> Duration) {
+    /// A step is over. `now` waits for the GPU, so it is asked only where it counts.
+    pub fn step_ended(&mut self, pattern: Pattern, now: impl FnOnce() -> Duration) {
         let alike = pattern.is_like(self.pattern);
         match self.stage {
-            Stage::Waiting(_) => {
-                let steps = match self.stage {
-                    Stage::Waiting(steps) if alike => steps + 1,
-                    _ => 0,
-                };
-                self.pattern = pattern;
-                self.stage = Stage::Waiting(steps);
+            Stage::Waiting(_) if !pattern.overflows => {
+                // Nothing needs to be on the host: all of it comes back.
+                let [first, ..] = POLICIES;
+                (self.policy, self.pattern, self.stage) = (first, pattern, Stage::Waiting(0));
+            }
+            Stage::Waiting(steps) => {
+                let steps = if alike { steps + 1 } else { 0 };
+                (self.pattern, self.stage) = (pattern, Stage::Waiting(steps));
                 if steps >= ALIKE {
                     self.times = [None; POLICIES.len()];
-                    self.try_from(0, has_state);
+                    self.try_from(0);
                 }
             }
             Stage::Trying(..) if !alike => {
@@ -134,7 +140,7 @@ impl Trial {
                 if let Some(place) = self.times.get_mut(index) {
                     *place = Some(time);
                 }
-                self.try_from(index + 1, has_state);
+                self.try_from(index + 1);
             }
             Stage::Kept(steps, unlike) => {
                 let unlike = if alike { 0 } else { unlike + 1 };
@@ -147,8 +153,8 @@ impl Trial {
     }
 
     /// Tries the next way, or keeps the best if there is none.
-    fn try_from(&mut self, index: usize, has_state: bool) {
-        match POLICIES.get(index).filter(|_| has_state || index < WITH_STATE) {
+    fn try_from(&mut self, index: usize) {
+        match POLICIES.get(index).filter(|_| self.pattern.has_state || index < WITH_STATE) {
             Some(policy) => {
                 self.policy = *policy;
                 self.stage = Stage::Trying(index, 0, Duration::ZERO);
@@ -178,7 +184,8 @@ mod tests {
             let index = POLICIES.iter().position(|policy| *policy == trial.policy()).unwrap_or(0);
             *clock += times.get(index).copied().unwrap_or(0);
             let now = *clock;
-            trial.step_ended(Pattern { events: 1000, peak: 100 }, has_state, || Duration::from_millis(now));
+            let pattern = Pattern { events: 1000, peak: 100, overflows: true, has_state };
+            trial.step_ended(pattern, || Duration::from_millis(now));
             if trial.is_settled() {
                 return step;
             }
@@ -203,22 +210,25 @@ mod tests {
     fn all_is_tried_again_when_steps_change_for_good() {
         let (mut trial, mut clock) = (Trial::default(), 0);
         settle(&mut trial, &mut clock, [200, 400, 180, 170], true);
-        let other = Pattern { events: 2000, peak: 100 };
+        let other = Pattern { events: 2000, peak: 100, overflows: true, has_state: true };
         for _ in 0..NOT_BEFORE {
-            trial.step_ended(other, true, || unreachable!("nothing is measured"));
+            trial.step_ended(other, || unreachable!("nothing is measured"));
             assert!(trial.is_settled());
         }
-        trial.step_ended(other, true, || unreachable!("nothing is measured"));
+        trial.step_ended(other, || unreachable!("nothing is measured"));
         assert!(!trial.is_settled());
         assert_eq!(trial.policy().name, "everything stays", "until something better is known");
+        trial.step_ended(Pattern { overflows: false, ..other }, || unreachable!("nothing is measured"));
+        assert_eq!(trial.policy(), POLICIES[0], "what fits comes back");
     }
 
     #[test]
     fn steps_that_go_never_alike_try_nothing() {
         let mut trial = Trial::default();
         for step in 0..100 {
-            let pattern = Pattern { events: 1000 + step % 2 * 500, peak: 100 };
-            trial.step_ended(pattern, true, || unreachable!("nothing is measured"));
+            let pattern =
+                Pattern { events: 1000 + step % 2 * 500, peak: 100, overflows: true, has_state: true };
+            trial.step_ended(pattern, || unreachable!("nothing is measured"));
         }
         assert_eq!(trial.policy(), POLICIES[0]);
     }
