@@ -74,8 +74,7 @@ pub fn guard(report: &Value, line_of: LineOf) -> String {
             }
         }
         if number(host, "peak") > 0 {
-            overflow(&mut out, host, line_of);
-            policies(&mut out, device);
+            overflow(&mut out, device, line_of);
         }
     }
     out
@@ -95,7 +94,8 @@ fn policies(out: &mut String, device: &Value) {
     }
 }
 
-fn overflow(out: &mut String, host: &Value, line_of: LineOf) {
+fn overflow(out: &mut String, device: &Value, line_of: LineOf) {
+    let host = &device["host"];
     let number = |key: &str| host[key].as_u64().unwrap_or(0);
     let seconds = |key: &str| host[key].as_f64().unwrap_or(0.0);
     let _ = writeln!(
@@ -120,6 +120,7 @@ fn overflow(out: &mut String, host: &Value, line_of: LineOf) {
     for (line, sum) in lines.iter().take(5) {
         let _ = writeln!(out, "  ·  {:>9}  {}", bytes(*sum), printable(line));
     }
+    policies(out, device);
     let _ =
         writeln!(out, "  A program that fits is faster: a smaller batch, checkpointing; see oomph explain");
 }
