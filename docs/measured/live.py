@@ -130,7 +130,7 @@ def train(label, names):
         try:
             step = build(name, 4 if SHORT else LARGE[name])
             losses, times = [], []
-            for _ in range(3 if SHORT else 12):
+            for _ in range(3 if SHORT else 30):
                 torch.cuda.synchronize()
                 began = time.perf_counter()
                 losses.append(step())
