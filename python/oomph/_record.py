@@ -49,11 +49,22 @@ class Recording:
         self._started = True
         begun = recording.Recording(self.path)
 
+        try:
+            with open(self.path, "wb"):
+                pass
+        except OSError as error:
+            raise RecordingError(f"{self.path} cannot be written: {error.strerror}") from error
+
         def begin() -> None:
             # CUDA may come to life long after the recording was ended.
-            if self._started:
+            if not self._started:
+                return
+            try:
                 attachment.begin(begun)
                 self._live = begun
+            except Exception as error:
+                # Raised in the midst of CUDA's beginning, it would be the end of CUDA.
+                self._say(f"oomph: nothing is recorded: {error}")
 
         torch.cuda._lazy_call(begin)
         return self

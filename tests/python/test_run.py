@@ -175,9 +175,8 @@ except ValueError:
 def test_a_handler_finds_the_memory_free_again(run, script, python, tmp_path):
     done = run(script(CAUGHT), python=python)
     assert (done.returncode, done.stdout.split()) == (0, ["0", "0"]), done.stderr
-    plain = subprocess.run([OOMPH, "run", "--no-recording", "--gpu", "t4", "--python", str(python), "train.py"], cwd=tmp_path, capture_output=True, text=True, env=ENVIRONMENT)
-    # Without the recorder nothing lets go: that is what PyTorch does.
-    assert plain.stdout.split() != ["0", "0"]
+    # Recorded or not.
+    assert run("--no-recording", script(CAUGHT), python=python).stdout.split() == ["0", "0"]
     assert [oom["fatal"] for oom in explained(tmp_path / "train.oomph")["devices"][0]["ooms"]] == [False, False]
 
 
@@ -291,8 +290,86 @@ def test_a_recording_that_became_too_large_says_so(run, script, tmp_path):
     done = run("--recording-limit", "16KiB", script("import torch\nfor n in range(3000):\n    torch.empty(512 * n, device='cuda')\n"))
     assert done.returncode == 0
     assert (tmp_path / "train.oomph").stat().st_size <= 16 << 10
+    assert "--recording-limit" in done.stderr
     completeness = explained(tmp_path / "train.oomph")["devices"][0]["completeness"]
     assert completeness["truncated"] is True
+
+
+def test_an_out_of_memory_after_the_limit_is_still_explained(run, script):
+    path = script(
+        """
+        import torch
+        for n in range(3000):
+            torch.empty(512 * n, device="cuda")
+        kept = torch.empty(10 << 30, dtype=torch.uint8, device="cuda")
+        torch.empty(20 << 30, dtype=torch.uint8, device="cuda")
+        """
+    )
+    done = run("--recording-limit", "64KiB", path)
+    assert done.returncode == 1
+    assert "error OM101: Out of memory: 20.0 GiB more was asked for" in done.stderr and "10.0 GiB" in done.stderr
+
+
+def test_loops_whose_variables_live_on_are_steady_too(run, script, tmp_path):
+    path = script(
+        """
+        import torch
+        model = torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.ReLU(), torch.nn.Linear(2048, 512)).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(200):
+            x = torch.randn(64, 512, device="cuda")
+            out = model(x)
+            loss = out.square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        print(torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved())
+        """
+    )
+    done = run(path)
+    (device,) = explained(tmp_path / "train.oomph")["devices"]
+    assert [device["peak"]["allocated"], device["peak"]["reserved"]] == list(map(int, done.stdout.split()))
+    assert device["steps"]["repeated"] >= 180
+
+
+def test_a_search_for_torch_is_not_its_import(run, script):
+    path = script("import importlib.util\nassert importlib.util.find_spec('torch')\nimport torch\nkept = torch.zeros(1 << 20, device='cuda')\n")
+    assert "train.oomph has device 0" in run(path).stderr
+
+
+def test_closed_descriptors_and_forks_and_tracers_are_survived(run, script, tmp_path):
+    path = script(
+        """
+        import multiprocessing, os, sys, time
+        import torch
+
+        def child():
+            torch.empty(1 << 20, device="cuda")
+
+        if __name__ == "__main__":
+            forked = multiprocessing.get_context("fork").Process(target=child)
+            forked.start()
+            forked.join()
+            kept = [torch.empty(1 << 20, device="cuda")]
+            time.sleep(0.3)
+            os.closerange(3, 100)
+            mine = open("mine.bin", "wb+", buffering=0)
+            kept += [torch.empty(1 << 20, device="cuda") for _ in range(50)]
+            time.sleep(0.5)
+            print(forked.exitcode, os.fstat(mine.fileno()).st_size)
+            sys.settrace(lambda *_: None)
+            try:
+                torch.empty(30 << 30, dtype=torch.uint8, device="cuda")
+            except torch.OutOfMemoryError:
+                print("caught")
+        """
+    )
+    done = run(path)
+    assert (done.returncode, done.stdout.split()) == (0, ["0", "0", "caught"]), done.stderr
+    assert (tmp_path / "mine.bin").stat().st_size == 0
+    recordings = sorted(tmp_path.glob("*.oomph"))
+    assert len(recordings) == 2
+    assert sorted(explained(one)["devices"][0]["peak"]["allocated"] for one in recordings) == [4 << 20, 51 * (4 << 20)]
 
 
 # --- oomph.record -----------------------------------------------------------------------------------------
@@ -382,6 +459,20 @@ def test_record_explains_an_out_of_memory_that_nobody_catches(run, script):
     done = run("--no-recording", path)
     assert done.returncode == 1
     assert done.stderr.index("torch.OutOfMemoryError") < done.stderr.index("error OM101")
+
+
+def test_record_to_a_place_that_cannot_be_written_says_so_at_once(run, script):
+    path = script(
+        """
+        import oomph, torch
+        try:
+            oomph.record("/nowhere/x.oomph")
+        except oomph.RecordingError as error:
+            print(error)
+        print(torch.zeros(3, device="cuda").numel())
+        """
+    )
+    assert run("--no-recording", path).stdout == "/nowhere/x.oomph cannot be written: No such file or directory\n3\n"
 
 
 def test_record_without_cuda_says_why(script, tmp_path):

@@ -3,7 +3,12 @@
 //! Chunks are zstd frames by the format. What is written here is stored, not compressed: a compressor does not belong into
 //! other people's processes.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, OsStr, c_int};
+use std::io::Write;
+use std::mem::ManuallyDrop;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
 const MAGIC: &[u8] = b"OOMPH\r\n\x1a\x01\0\0\0";
 
@@ -23,38 +28,51 @@ pub enum Kind {
     Repeats = 10,
 }
 
-unsafe extern "C" {
-    fn open(path: *const c_char, flags: c_int, mode: c_int) -> c_int;
-    fn write(file: c_int, bytes: *const c_void, count: usize) -> isize;
-    fn ftruncate(file: c_int, length: i64) -> c_int;
-    fn close(file: c_int) -> c_int;
-}
-
-/// Write only, made if it is not there, emptied, at the end, not for children.
-const FLAGS: c_int = 0o1 | 0o100 | 0o1000 | 0o2000 | 0o2_000_000;
-const INTERRUPTED: c_int = 4;
-
 /// An `.oomph` file that grows.
 pub struct File {
-    descriptor: c_int,
+    file: ManuallyDrop<std::fs::File>,
+    path: PathBuf,
+    /// Device and number of the file that was made.
+    identity: (u64, u64),
     length: u64,
     most: u64,
-    /// A write failed or the file is as large as it may be: nothing more is written.
+    /// It is as large as it may be, but for its end.
     full: bool,
+    /// A write failed: nothing more is written.
+    broken: bool,
     scratch: Vec<u8>,
+}
+
+/// Kept for the end: what there is when memory runs out, or when the program is done.
+fn kept_for_the_end(most: u64) -> u64 {
+    (most / 4).min(8 << 20)
 }
 
 impl File {
     /// Begins a file. The error is the operating system's.
     pub fn create(path: &CStr, most: u64) -> Result<Self, c_int> {
-        // SAFETY: a string of C.
-        let descriptor = unsafe { open(path.as_ptr(), FLAGS, 0o644) };
-        if descriptor < 0 {
-            return Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(5));
-        }
-        let mut file = Self { descriptor, length: 0, most, full: false, scratch: Vec::new() };
-        file.append(MAGIC);
-        if file.full { Err(28) } else { Ok(file) }
+        let number = |error: std::io::Error| error.raw_os_error().unwrap_or(5);
+        let path = PathBuf::from(OsStr::from_bytes(path.to_bytes()));
+        let mut options = std::fs::OpenOptions::new();
+        let file = options.create(true).write(true).truncate(true).open(&path).map_err(number)?;
+        drop(file);
+        let file = std::fs::OpenOptions::new().append(true).open(&path).map_err(number)?;
+        let identity = file.metadata().map(|metadata| (metadata.dev(), metadata.ino())).map_err(number)?;
+        let file = ManuallyDrop::new(file);
+        let mut file =
+            Self { file, path, identity, length: 0, most, full: false, broken: false, scratch: Vec::new() };
+        file.append(MAGIC, most);
+        if file.broken { Err(28) } else { Ok(file) }
+    }
+
+    /// Writes nothing more.
+    pub fn give_up(&mut self) {
+        self.broken = true;
+    }
+
+    /// How long it may become.
+    pub fn most(&self) -> u64 {
+        self.most
     }
 
     /// How long it is: where the next chunk will begin.
@@ -62,22 +80,53 @@ impl File {
         self.length
     }
 
-    /// Whether it could not be written to its end.
+    /// Whether something is missing in it.
     pub fn is_full(&self) -> bool {
-        self.full
+        self.full || self.broken
+    }
+
+    /// Whether the descriptor is still ours. Programs close all they find, and get its number for a file of their own.
+    fn is_ours(&mut self) -> bool {
+        let same = |file: &std::fs::File, identity| {
+            file.metadata().is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == identity)
+        };
+        if same(&self.file, self.identity) {
+            return true;
+        }
+        // Not closed: it is somebody else's, or nobody's.
+        match std::fs::OpenOptions::new().append(true).open(&self.path) {
+            Ok(file) if same(&file, self.identity) => {
+                self.file = ManuallyDrop::new(file);
+                true
+            }
+            _ => {
+                self.broken = true;
+                false
+            }
+        }
     }
 
     /// Takes back what was written after `length`.
     pub fn truncate(&mut self, length: u64) {
-        // SAFETY: our own descriptor. Appending goes on at the new end.
-        if self.full || length > self.length || unsafe { ftruncate(self.descriptor, length as i64) } != 0 {
+        if self.broken || length > self.length || !self.is_ours() || self.file.set_len(length).is_err() {
             return;
         }
         self.length = length;
     }
 
-    /// Appends a chunk.
+    /// Appends a chunk, unless the file has become too large.
     pub fn chunk(&mut self, kind: Kind, content: &[u8]) {
+        if !self.full {
+            self.chunk_within(kind, content, self.most - kept_for_the_end(self.most));
+        }
+    }
+
+    /// Appends a chunk of the file's end, for which there is room.
+    pub fn last_chunk(&mut self, kind: Kind, content: &[u8]) {
+        self.chunk_within(kind, content, self.most);
+    }
+
+    fn chunk_within(&mut self, kind: Kind, content: &[u8], most: u64) {
         // What a reader takes at most.
         if content.len() > 32 << 20 {
             self.full = true;
@@ -98,40 +147,34 @@ impl File {
         if let Some(bytes) = scratch.get_mut(..13) {
             bytes.copy_from_slice(&head);
         }
-        self.append(&scratch);
+        self.append(&scratch, most);
         self.scratch = scratch;
     }
 
-    fn append(&mut self, mut bytes: &[u8]) {
-        if self.full || self.length + bytes.len() as u64 > self.most {
+    fn append(&mut self, bytes: &[u8], most: u64) {
+        if self.broken || !self.is_ours() {
+            return;
+        }
+        if self.length + bytes.len() as u64 > most {
             self.full = true;
             return;
         }
-        let from = self.length;
-        while !bytes.is_empty() {
-            // SAFETY: our own descriptor, and bytes that live.
-            let written = unsafe { write(self.descriptor, bytes.as_ptr().cast(), bytes.len()) };
-            if written < 0 && std::io::Error::last_os_error().raw_os_error() == Some(INTERRUPTED) {
-                continue;
-            }
-            if written <= 0 {
-                // The disk is full: what was whole stays whole.
-                // SAFETY: our own descriptor.
-                unsafe { ftruncate(self.descriptor, from as i64) };
-                self.length = from;
-                self.full = true;
-                return;
-            }
-            self.length += written as u64;
-            bytes = bytes.get(written as usize..).unwrap_or_default();
+        if self.file.write_all(bytes).is_err() {
+            // The disk is full: what was whole stays whole.
+            let _ = self.file.set_len(self.length);
+            self.broken = true;
+            return;
         }
+        self.length += bytes.len() as u64;
     }
 }
 
 impl Drop for File {
     fn drop(&mut self) {
-        // SAFETY: our own descriptor, closed once.
-        unsafe { close(self.descriptor) };
+        if self.is_ours() {
+            // SAFETY: dropped once, here, and the descriptor is ours.
+            unsafe { ManuallyDrop::drop(&mut self.file) };
+        }
     }
 }
 

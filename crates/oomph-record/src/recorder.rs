@@ -1,14 +1,13 @@
 //! What is known of a recording while it grows: tables, events that are not written yet, and the step that is under way.
 //!
 //! Events gather in columns; a thread of ours writes them a few times a second, so that a process that is killed loses
-//! little. A step whose events are those of an earlier step, at the same addresses, and that leaves the same blocks behind that it
-//! found, says nothing new: what was written of it is taken back, and it is counted. While a step goes as an earlier one
-//! went ([`Pattern`]), its stacks are taken to be the same too, and nothing is looked at or kept: that is what makes a steady
-//! program cheap to record.
+//! little. What goes as it went before says nothing new: steps that, alone or a few together, leave the same blocks behind that
+//! they found are a [`Pattern`]. While a program follows one, block by block at the same addresses, its stacks are taken to be
+//! the same too, nothing is looked at or kept, and its steps are counted: that is what makes a steady program cheap to record.
 
 use crate::file::{Content, File, Kind};
 use crate::python::{Frame, Stack};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ffi::{CStr, c_int, c_void};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -19,8 +18,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const EVERY: Duration = Duration::from_millis(100);
 /// Rows of a chunk of events, as the format's other writer has them.
 const ROWS: usize = 64 << 10;
-/// Steps that later ones are compared with.
-const MOST_STEPS: usize = 1024;
 
 static RECORDER: Mutex<Option<Recorder>> = Mutex::new(None);
 static NOBODY: Mutex<Option<Recorder>> = Mutex::new(None);
@@ -192,11 +189,29 @@ struct Event {
     category: u32,
 }
 
+/// A device, its blocks (requested bytes and stack), its segments (size).
+type Known = (u32, Map<u64, (u64, u32)>, BTreeMap<u64, u64>);
+
 struct Live {
     requested: u64,
     stream: u32,
     stack: u32,
     kind: u32,
+}
+
+impl Live {
+    fn key(&self) -> (u64, u32) {
+        (self.requested, self.stack)
+    }
+}
+
+/// A block that is there, in one number.
+fn fingerprint(device: u32, address: u64, live: &Live) -> u64 {
+    let mut hasher = Spread::default();
+    for part in [u64::from(device), address, live.requested, u64::from(live.stack)] {
+        hasher.write_u64(part);
+    }
+    hasher.finish()
 }
 
 struct Held {
@@ -211,8 +226,6 @@ struct Held {
 struct Device {
     ordinal: u32,
     events: Vec<Event>,
-    /// Events from here on are of the step that is under way.
-    step_from: usize,
     streams: Vec<i64>,
     described: usize,
     live: Map<u64, Live>,
@@ -246,44 +259,72 @@ enum Stage {
     Mark = 2,
 }
 
-/// A step that later ones may repeat: its blocks in order, and the events that they were.
-struct Pattern {
-    hash: u64,
-    /// Device, address, true size (negative when taken back), and what the device has reserved.
-    blocks: Vec<(u32, u64, i64, u64)>,
+/// What happens to a block: device, address, true size (negative when it is taken back), and what the device has reserved.
+type Touch = (u32, u64, i64, u64);
+
+/// A step that was told, as later ones may repeat it.
+struct Course {
+    /// The blocks that were there before, as [`Recorder::around`].
+    before: u64,
+    blocks: Vec<Touch>,
     events: Vec<Event>,
+    /// Whose step it was: a string's id.
+    name: u32,
 }
 
-/// Steps that may be followed. A program has few kinds of steps: one for each optimizer, and one every so often.
-const MOST_PATTERNS: usize = 8;
-/// Longer steps are not followed.
-const LONGEST_PATTERN: usize = 1 << 18;
+impl Course {
+    fn begin(before: u64) -> Self {
+        Self { before, blocks: Vec::new(), events: Vec::new(), name: 0 }
+    }
+}
 
-/// The step under way: from the end of the one before.
-struct Step {
-    /// Of what happened so far.
-    hash: u64,
-    events: u64,
-    /// Annotations from here on are of this step.
-    annotations_from: usize,
-    /// Where its first chunk is, once one was written.
-    written_from: Option<u64>,
-    /// It brought something besides events, a line that was not seen before: what is written of it stays.
-    tables: bool,
+/// Steps that leave the blocks behind that they found: one, or a few that only do so together. (A loss that is kept until the
+/// next one is there lies in two places by turns.)
+struct Pattern {
+    /// The blocks that are there when it begins, and when it has ended.
+    around: u64,
+    blocks: Vec<Touch>,
+    events: Vec<Event>,
+    /// Where its steps end, in blocks, and whose they are.
+    ends: Vec<(usize, u32)>,
 }
 
 impl Pattern {
+    /// A part of it, as a step that was told.
+    fn part(&self, part: std::ops::Range<usize>, before: u64, name: u32) -> Course {
+        let blocks = self.blocks.get(part.clone()).unwrap_or_default().to_vec();
+        Course { before, blocks, events: self.events.get(part).unwrap_or_default().to_vec(), name }
+    }
+
     /// Events that it is, in a file.
     fn rows(&self) -> u64 {
         self.blocks.iter().map(|block| if block.2 > 0 { 1 } else { 2 }).sum()
     }
-}
 
-impl Step {
-    fn new(annotations_from: usize) -> Self {
-        Self { hash: 0x6F6F_6D70_6821, events: 0, annotations_from, written_from: None, tables: false }
+    /// Whether it begins as another does, so far, and goes on with this block.
+    fn goes_on_with(&self, other: &Pattern, at: usize, steps: usize, block: &Touch) -> bool {
+        self.around == other.around
+            && self.blocks.get(at) == Some(block)
+            && self.blocks.get(..at).is_some_and(|begin| Some(begin) == other.blocks.get(..at))
+            && self.ends.get(..steps).is_some_and(|begin| Some(begin) == other.ends.get(..steps))
     }
 }
+
+/// The pattern that a program follows, and how far it has come.
+struct Following {
+    which: usize,
+    at: usize,
+    /// When the steps ended that are over, and when the optimizer began the one under way.
+    ended: Vec<i64>,
+    started: Option<(i64, u32)>,
+}
+
+/// Steps that may together be a pattern.
+const MOST_PERIOD: usize = 4;
+/// Patterns that may be followed. A program has few: one for each optimizer, and one every so often.
+const MOST_PATTERNS: usize = 8;
+/// Longer steps are not followed.
+const LONGEST_PATTERN: usize = 1 << 18;
 
 /// A recording that grows.
 pub struct Recorder {
@@ -298,24 +339,31 @@ pub struct Recorder {
     new_stacks: Content,
     stacks_waiting: u64,
     by_hash: Map<u64, u32>,
+    /// Events that wait at most: what waits must fit at a file's end.
+    most_rows: usize,
     devices: Vec<Device>,
     annotations: Vec<Annotation>,
-    step: Step,
-    known_steps: HashSet<u64>,
+    /// The blocks that are there, in one number: the same blocks give the same.
+    around: u64,
     patterns: Vec<Pattern>,
-    /// Which pattern the step goes by, and how far it has come.
-    following: Option<(usize, usize)>,
-    /// What was where before the step under way, for each place that it touched: device, address; requested bytes and stack.
-    touched: Map<(u32, u64), Option<(u64, u32)>>,
-    /// The step under way, as a pattern; `None` if it cannot be one.
-    course: Option<Pattern>,
+    following: Option<Following>,
+    /// The last steps that were told, one after another.
+    history: VecDeque<Course>,
+    /// The step under way; `None` if it cannot be part of a pattern.
+    course: Option<Course>,
     began: i64,
     repeated_steps: u64,
     repeated_events: u64,
     seen: u64,
+    /// What the file knew to be there when it became too large, by device: blocks and segments.
+    cut: Option<Vec<Known>>,
+    /// Events for which there was no room.
+    unwritten: Vec<(u32, Vec<Event>)>,
     /// Steps that are counted but not told in the file yet, and where the chunk that tells of them is.
     untold: bool,
     told: Option<(u64, u64)>,
+    /// The file's end is being written.
+    at_the_end: bool,
     last_time: i64,
     /// While earlier events are told: when they were.
     told_time: Option<i64>,
@@ -325,7 +373,6 @@ impl Recorder {
     /// Begins with nothing.
     pub fn new(file: File) -> Self {
         Self {
-            file,
             strings: HashMap::new(),
             new_strings: Content::default(),
             strings_waiting: 0,
@@ -336,20 +383,24 @@ impl Recorder {
             new_stacks: Content::default(),
             stacks_waiting: 0,
             by_hash: Map::default(),
+            most_rows: usize::try_from(file.most() / 256).unwrap_or(ROWS).clamp(64, ROWS),
+            file,
             devices: Vec::new(),
             annotations: Vec::new(),
-            step: Step::new(0),
-            known_steps: HashSet::new(),
+            around: 0,
             patterns: Vec::new(),
             following: None,
-            touched: Map::default(),
-            course: None,
+            history: VecDeque::new(),
+            course: Some(Course::begin(0)),
             began: 0,
             repeated_steps: 0,
             repeated_events: 0,
             seen: 0,
+            cut: None,
+            unwritten: Vec::new(),
             untold: false,
             told: None,
+            at_the_end: false,
             last_time: 0,
             told_time: None,
         }
@@ -382,7 +433,6 @@ impl Recorder {
         let id = self.strings.len() as u32 + 1;
         self.strings.insert(text.to_owned(), id);
         self.new_strings.text(text);
-        self.step.tables = true;
         self.strings_waiting += 1;
         id
     }
@@ -411,7 +461,6 @@ impl Recorder {
                     self.new_frames.varint(u64::from(number));
                 }
                 self.frames_waiting += 1;
-                self.step.tables = true;
             }
             ids.push(id);
         }
@@ -427,7 +476,6 @@ impl Recorder {
             self.new_stacks.varint(u64::from(*id));
         }
         self.stacks_waiting += 1;
-        self.step.tables = true;
         self.stacks.insert(ids, next);
         next
     }
@@ -458,14 +506,6 @@ impl Recorder {
     ) {
         let time = self.now();
         self.seen += 1;
-        if !matches!(action, Action::Annotate) {
-            // What a block is told to be is told again only in steps that are new.
-            self.step.events += 1;
-            let where_from = address ^ u64::from(stack).rotate_left(40) ^ u64::from(device).rotate_left(60);
-            for part in [where_from, size ^ (action as u64).rotate_left(58)] {
-                self.step.hash = (self.step.hash ^ part).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
-            }
-        }
         let event = Event { action, address, size, stream, stack, time, category };
         match action {
             Action::Alloc | Action::FreeRequested => {
@@ -479,87 +519,101 @@ impl Recorder {
             // Segments come and go: no step to go by.
             _ => self.course = None,
         }
+        let most_rows = self.most_rows;
         let device = self.device(device);
         device.events.push(event);
-        if device.events.len() >= ROWS {
+        if device.events.len() >= most_rows {
             self.flush();
         }
     }
 
-    /// Whether the step goes on as an earlier one did. Then nothing else needs to be known of this block.
+    /// Whether the program goes on as it did before. Then nothing else needs to be known of this block.
     pub fn follow(&mut self, device: u32, address: u64, size: i64, reserved: u64) -> bool {
-        let Some((which, at)) = self.following else { return false };
+        let Some(following) = &mut self.following else { return false };
         let block = (device, address, size, reserved);
-        if self.patterns.get(which).and_then(|pattern| pattern.blocks.get(at)) == Some(&block) {
-            self.following = Some((which, at + 1));
+        let Some(pattern) = self.patterns.get(following.which) else { return false };
+        if pattern.blocks.get(following.at) == Some(&block) {
+            following.at += 1;
             return true;
         }
         // Another may have begun in the same way.
-        let so_far =
-            self.patterns.get(which).and_then(|pattern| pattern.blocks.get(..at)).unwrap_or_default();
-        let other = self.patterns.iter().position(|other| {
-            other.blocks.get(at) == Some(&block)
-                && other.blocks.get(..at).is_some_and(|begin| begin == so_far)
-        });
-        if let Some(other) = other {
-            self.following = Some((other, at + 1));
+        let (at, steps) = (following.at, following.ended.len());
+        if let Some(other) =
+            self.patterns.iter().position(|other| other.goes_on_with(pattern, at, steps, &block))
+        {
+            following.which = other;
+            following.at += 1;
             return true;
         }
         self.stop_following();
         false
     }
 
-    /// The step goes its own way: what it did so far is told after all, at times between its begin and now.
+    /// The program goes its own way: what it did since the pattern began is told after all, at times in between.
     fn stop_following(&mut self) {
-        let Some((which, at)) = self.following.take() else { return };
-        let Some(pattern) = self.patterns.get(which) else { return };
-        let course = Pattern {
-            hash: 0,
-            blocks: pattern.blocks.get(..at).unwrap_or_default().to_vec(),
-            events: pattern.events.get(..at).unwrap_or_default().to_vec(),
-        };
-        let (began, now, count) = (self.began, self.now(), course.events.len() as i64);
-        for (index, (event, &(device, address, size, _))) in
-            course.events.iter().zip(&course.blocks).enumerate()
-        {
-            self.last_time = began + (now - began) * (index as i64 + 1) / (count + 1);
-            self.told_time = Some(self.last_time);
-            self.touch(device, address);
+        let Some(following) = self.following.take() else { return };
+        if following.which >= self.patterns.len() {
+            return;
+        }
+        let pattern = self.patterns.swap_remove(following.which);
+        let (mut from, mut time) = (0, self.began);
+        self.history.clear();
+        self.course = None;
+        for (&(end, name), &ended) in pattern.ends.iter().zip(&following.ended) {
+            let before = self.around;
+            self.tell_again(&pattern, from..end, time, ended);
+            self.annotate_at(name, Stage::End, ended);
+            self.history.push_back(pattern.part(from..end, before, name));
+            (from, time) = (end, ended);
+        }
+        let before = self.around;
+        let now = self.now();
+        self.tell_again(&pattern, from..following.at, time, now);
+        if let Some((started, name)) = following.started {
+            self.annotate_at(name, Stage::Start, started);
+        }
+        self.course = Some(pattern.part(from..following.at, before, 0));
+        self.patterns.push(pattern);
+    }
+
+    /// Tells a part of a pattern as if it had just been seen, between two times.
+    fn tell_again(&mut self, pattern: &Pattern, part: std::ops::Range<usize>, began: i64, ended: i64) {
+        let count = part.len() as i64 + 1;
+        let events = pattern.events.get(part.clone()).unwrap_or_default();
+        let blocks = pattern.blocks.get(part).unwrap_or_default();
+        for (index, (event, &(device, address, size, _))) in events.iter().zip(blocks).enumerate() {
+            self.told_time = Some(began + (ended - began) * (index as i64 + 1) / count);
             if size > 0 {
                 let live = Live { requested: event.size, stream: event.stream, stack: event.stack, kind: 0 };
-                self.device(device).live.insert(address, live);
-                self.event(device, event.action, address, event.size, event.stream, event.stack, 0);
+                self.put(device, address, live);
             } else {
-                self.device(device).live.remove(&address);
-                self.event(device, event.action, address, event.size, event.stream, event.stack, 0);
+                self.take(device, address);
+            }
+            self.event(device, event.action, address, event.size, event.stream, event.stack, 0);
+            if size < 0 {
                 self.completed(device);
             }
         }
         self.told_time = None;
-        self.course = Some(course);
     }
 
-    /// Remembers what was at an address before the step.
-    fn touch(&mut self, device: u32, address: u64) {
-        if !self.touched.contains_key(&(device, address)) {
-            let before = self.at(device, address);
-            self.touched.insert((device, address), before);
+    /// A block is there.
+    fn put(&mut self, device: u32, address: u64, live: Live) {
+        self.around ^= fingerprint(device, address, &live);
+        if let Some(before) = self.device(device).live.insert(address, live) {
+            self.around ^= fingerprint(device, address, &before);
         }
     }
 
-    fn at(&self, device: u32, address: u64) -> Option<(u64, u32)> {
-        let live = self.devices.iter().find(|one| one.ordinal == device)?.live.get(&address)?;
-        Some((live.requested, live.stack))
-    }
-
-    /// Whether the step left memory as it found it. Begins anew.
-    fn is_neutral(&mut self) -> bool {
-        let touched = std::mem::take(&mut self.touched);
-        touched.iter().all(|(&(device, address), before)| self.at(device, address) == *before)
+    /// A block is gone, if it was there.
+    fn take(&mut self, device: u32, address: u64) -> Option<Live> {
+        let live = self.device(device).live.remove(&address)?;
+        self.around ^= fingerprint(device, address, &live);
+        Some(live)
     }
 
     /// The block that is about to be told, as a part of the step's course.
-    fn note_course(&mut self, block: (u32, u64, i64, u64)) {
+    fn note_course(&mut self, block: Touch) {
         let Some(course) = &mut self.course else { return };
         if course.blocks.len() >= LONGEST_PATTERN {
             self.course = None;
@@ -583,7 +637,6 @@ impl Recorder {
         if size < 0 && !self.device(device).live.contains_key(&address) {
             return;
         }
-        self.touch(device, address);
         self.note_course((device, address, size, reserved));
         if size > 0 {
             let size = size as u64;
@@ -591,10 +644,10 @@ impl Recorder {
             let requested = if requested > 0 && requested <= size { requested } else { size };
             let stream = self.device(device).stream(stream);
             self.follow_reserved(device, address, reserved, stream, stack);
-            self.device(device).live.insert(address, Live { requested, stream, stack, kind: 0 });
+            self.put(device, address, Live { requested, stream, stack, kind: 0 });
             self.event(device, Action::Alloc, address, requested, stream, stack, 0);
         } else {
-            let Some(live) = self.device(device).live.remove(&address) else { return };
+            let Some(live) = self.take(device, address) else { return };
             self.event(device, Action::FreeRequested, address, live.requested, live.stream, stack, 0);
             self.completed(device);
         }
@@ -603,7 +656,6 @@ impl Recorder {
     /// What was let go last is back in its pool: where blocks wait for other streams is not known.
     fn completed(&mut self, device: u32) {
         self.seen += 1;
-        self.step.events += 1;
         let device = self.device(device);
         if let Some(&event) = device.events.last() {
             device.events.push(Event { action: Action::FreeCompleted, ..event });
@@ -672,9 +724,71 @@ impl Recorder {
     /// No block could be found.
     pub fn out_of_memory(&mut self, device: u32, size: u64, free: u64, stack: &Stack) {
         self.stop_following();
+        self.flush();
+        self.catch_up();
         let stack = self.stack(stack);
         self.event(device, Action::OutOfMemory, free, size, 0, stack, 0);
         self.flush();
+        self.write_end();
+    }
+
+    /// In a file that has become too large: what has come and gone since, as if all at once, now.
+    fn catch_up(&mut self) {
+        let Some(cut) = self.cut.take() else { return };
+        self.forget();
+        self.at_the_end = true;
+        for (device, events) in std::mem::take(&mut self.unwritten) {
+            self.device(device).events = events;
+        }
+        for (device, blocks, segments) in cut {
+            let here = self.device(device);
+            let gone: Vec<(u64, u64, u32)> = (blocks.iter())
+                .filter(|(address, known)| here.live.get(address).map(Live::key) != Some(**known))
+                .map(|(address, known)| (*address, known.0, known.1))
+                .collect();
+            let come: Vec<(u64, u64, u32, u32)> = (here.live.iter())
+                .filter(|(address, live)| blocks.get(address) != Some(&live.key()))
+                .map(|(address, live)| (*address, live.requested, live.stream, live.stack))
+                .collect();
+            let freed: Vec<(u64, u64, u32)> = (segments.iter())
+                .filter(|(address, size)| here.segments.get(address).map(|held| held.size) != Some(**size))
+                .map(|(address, size)| (*address, *size, 0))
+                .collect();
+            let taken: Vec<(u64, u64, u32, u32)> = (here.segments.iter())
+                .filter(|(address, held)| segments.get(address) != Some(&held.size))
+                .map(|(address, held)| (*address, held.size, held.stream, held.stack))
+                .collect();
+            for (address, requested, _) in gone {
+                self.event(device, Action::FreeRequested, address, requested, 0, 0, 0);
+                self.completed(device);
+            }
+            for (address, size, _) in freed {
+                self.event(device, Action::SegmentFree, address, size, 0, 0, 0);
+            }
+            for (address, size, stream, stack) in taken {
+                self.event(device, Action::SegmentAlloc, address, size, stream, stack, 0);
+            }
+            for (address, requested, stream, stack) in come {
+                self.event(device, Action::Alloc, address, requested, stream, stack, 0);
+            }
+        }
+    }
+
+    /// What waits at the end of a file that has become too large.
+    fn write_end(&mut self) {
+        if !std::mem::take(&mut self.at_the_end) {
+            return;
+        }
+        self.remember_cut();
+    }
+
+    fn remember_cut(&mut self) {
+        let known = self.devices.iter().map(|device| {
+            let blocks = device.live.iter().map(|(address, live)| (*address, live.key())).collect();
+            let segments = device.segments.iter().map(|(address, held)| (*address, held.size)).collect();
+            (device.ordinal, blocks, segments)
+        });
+        self.cut = Some(known.collect());
     }
 
     /// What blocks are. Told once for each block.
@@ -691,87 +805,87 @@ impl Recorder {
         }
     }
 
-    /// An optimizer's step begins or has ended. Whether a step has ended that was not seen before.
+    /// An optimizer's step begins or has ended. Whether a step has ended that did not go as one before.
     pub fn step(&mut self, name: &str, ended: bool) -> bool {
-        self.annotate(name, if ended { Stage::End } else { Stage::Start });
-        if !ended {
-            return false;
-        }
-        if let Some((which, at)) = self.following
-            && self.patterns.get(which).is_some_and(|pattern| pattern.blocks.len() == at)
+        let name = self.string(name);
+        let now = self.now();
+        if let Some(following) = &mut self.following
+            && let Some(pattern) = self.patterns.get(following.which)
         {
-            self.step.events = self.patterns.get(which).map_or(0, Pattern::rows);
-            self.seen += self.step.events;
-            let step = std::mem::replace(&mut self.step, Step::new(0));
-            self.take_back(&step);
-            self.step.annotations_from = self.annotations.len();
-            self.following = Some((which, 0));
-            self.began = self.now();
-            return false;
+            if !ended {
+                following.started = Some((now, name));
+                return false;
+            }
+            if pattern.ends.get(following.ended.len()) == Some(&(following.at, name)) {
+                following.started = None;
+                following.ended.push(now);
+                if following.ended.len() == pattern.ends.len() {
+                    self.repeated_steps += pattern.ends.len() as u64;
+                    self.repeated_events += pattern.rows();
+                    self.seen += pattern.rows();
+                    self.untold = true;
+                    let which = following.which;
+                    self.follow_from_here(which);
+                }
+                return false;
+            }
+            self.stop_following();
         }
-        self.stop_following();
-        let step = std::mem::replace(&mut self.step, Step::new(0));
-        let is_neutral = self.is_neutral();
-        let is_new = self.known_steps.insert(step.hash) || step.tables || !is_neutral;
-        if !is_neutral {
-            self.course = None;
+        self.annotate_at(name, if ended { Stage::End } else { Stage::Start }, now);
+        if ended {
+            self.look_for_a_pattern(name);
         }
-        if !is_new {
-            self.take_back(&step);
-        } else if self.known_steps.len() > MOST_STEPS {
-            self.known_steps.clear();
-        }
-        for device in &mut self.devices {
-            device.step_from = device.events.len();
-        }
-        self.step.annotations_from = self.annotations.len();
-        self.remember(step.hash);
-        is_new
+        ended
     }
 
-    /// The next step may go as this one went.
-    fn remember(&mut self, hash: u64) {
+    fn follow_from_here(&mut self, which: usize) {
         self.began = self.now();
-        let course = self.course.replace(Pattern { hash: 0, blocks: Vec::new(), events: Vec::new() });
-        let known = self.patterns.iter().position(|pattern| pattern.hash == hash);
-        self.following = known.map(|which| (which, 0));
-        let Some(course) =
-            course.filter(|course| known.is_none() && course.blocks.len() == course.events.len())
-        else {
-            return;
-        };
-        if self.patterns.len() >= MOST_PATTERNS {
-            self.patterns.remove(0);
+        self.following = Some(Following { which, at: 0, ended: Vec::new(), started: None });
+    }
+
+    /// A step has been told: do the last ones leave the blocks that they found, or has a pattern begun here before?
+    fn look_for_a_pattern(&mut self, name: u32) {
+        let course = self.course.replace(Course::begin(self.around));
+        match course.filter(|course| course.blocks.len() == course.events.len()) {
+            Some(course) => self.history.push_back(Course { name, ..course }),
+            None => self.history.clear(),
         }
-        self.patterns.push(Pattern { hash, ..course });
-        self.following = Some((self.patterns.len() - 1, 0));
+        if self.history.len() > MOST_PERIOD {
+            self.history.pop_front();
+        }
+        let first = self.history.iter().rposition(|course| course.before == self.around);
+        if let Some(first) = first {
+            let mut pattern =
+                Pattern { around: self.around, blocks: Vec::new(), events: Vec::new(), ends: Vec::new() };
+            for course in self.history.iter().skip(first) {
+                pattern.blocks.extend_from_slice(&course.blocks);
+                pattern.events.extend_from_slice(&course.events);
+                pattern.ends.push((pattern.blocks.len(), course.name));
+            }
+            if !self.patterns.iter().any(|known| {
+                known.blocks == pattern.blocks && known.ends == pattern.ends && known.around == pattern.around
+            }) {
+                if self.patterns.len() >= MOST_PATTERNS {
+                    self.patterns.remove(0);
+                }
+                self.patterns.push(pattern);
+            }
+        }
+        if let Some(which) = self.patterns.iter().rposition(|pattern| pattern.around == self.around) {
+            self.follow_from_here(which);
+        }
     }
 
     /// A mark.
     pub fn mark(&mut self, name: &str) {
-        self.annotate(name, Stage::Mark);
+        let (name, now) = (self.string(name), self.now());
+        self.annotate_at(name, Stage::Mark, now);
     }
 
-    fn annotate(&mut self, name: &str, stage: Stage) {
-        let name = self.string(name);
-        let time = self.now();
+    fn annotate_at(&mut self, name: u32, stage: Stage, time: i64) {
         for device in &self.devices {
             self.annotations.push(Annotation { device: device.ordinal, time, name, stage });
         }
-    }
-
-    fn take_back(&mut self, step: &Step) {
-        self.repeated_steps += 1;
-        self.repeated_events += step.events;
-        self.untold = true;
-        if let Some(from) = step.written_from {
-            self.file.truncate(from);
-            self.told = self.told.filter(|(_, to)| *to <= from);
-        }
-        for device in &mut self.devices {
-            device.events.truncate(device.step_from);
-        }
-        self.annotations.truncate(step.annotations_from);
     }
 
     fn new_tables(&self) -> bool {
@@ -795,7 +909,7 @@ impl Recorder {
             for block in &segment.blocks {
                 if block.state == 1 {
                     let requested = block.requested.min(block.size);
-                    self.device(device).live.insert(address, Live { requested, stream, stack: 0, kind: 0 });
+                    self.put(device, address, Live { requested, stream, stack: 0, kind: 0 });
                     self.event(device, Action::Alloc, address, requested, stream, 0, 0);
                 }
                 address += block.size;
@@ -806,6 +920,8 @@ impl Recorder {
     /// The final state.
     pub fn end_with(&mut self, device: u32, segments: &[Segment]) {
         self.stop_following();
+        self.flush();
+        self.catch_up();
         self.device(device).is_final = true;
         self.flush();
         let mut body = Content::default();
@@ -837,13 +953,12 @@ impl Recorder {
             }
         }
         self.describe(device);
-        self.file.chunk(Kind::State, &body.0);
+        self.chunk(Kind::State, &body.0);
     }
 
     /// The allocator's settings.
     pub fn settings(&mut self, json: &[u8]) {
         self.flush();
-        self.step.tables = true;
         self.file.chunk(Kind::Settings, json);
     }
 
@@ -851,45 +966,55 @@ impl Recorder {
 
     /// Writes what waits.
     pub fn flush(&mut self) {
-        if self.file.is_full() {
-            // Nothing more will be written: it must not pile up either.
-            for device in &mut self.devices {
-                device.events.clear();
-                device.step_from = 0;
-            }
-            self.annotations.clear();
+        if self.cut.is_some() && !self.at_the_end {
+            // Nothing more will be written but the end: it must not pile up either.
+            self.forget();
             return;
         }
         let waits = self.devices.iter().any(|device| !device.events.is_empty());
         if (waits || self.new_tables() || !self.annotations.is_empty()) && self.untold {
             self.tell_repeats();
         }
-        self.write_tables();
+        let mut whole = self.write_tables();
         let ordinals: Vec<u32> = self.devices.iter().map(|device| device.ordinal).collect();
-        for &device in &ordinals {
-            let here = self.device(device);
-            let from = here.step_from.min(here.events.len());
-            let of_this_step = here.events.split_off(from);
-            let before = std::mem::replace(&mut here.events, of_this_step);
-            here.step_from = 0;
-            self.write_events(device, &before);
-        }
-        let of_this_step = self.annotations.split_off(self.step.annotations_from.min(self.annotations.len()));
-        let before = std::mem::take(&mut self.annotations);
-        self.step.annotations_from = 0;
-        self.write_annotations(&before);
-        let waits = !of_this_step.is_empty() || self.devices.iter().any(|device| !device.events.is_empty());
-        if waits && self.step.written_from.is_none() {
-            self.step.written_from = Some(self.file.length());
-        }
-        for &device in &ordinals {
+        for device in ordinals {
             let events = std::mem::take(&mut self.device(device).events);
-            self.write_events(device, &events);
+            whole = whole && self.write_events(device, &events);
+            if !whole {
+                self.unwritten.push((device, events));
+            }
         }
-        self.write_annotations(&of_this_step);
+        let annotations = std::mem::take(&mut self.annotations);
+        if whole {
+            self.write_annotations(&annotations);
+        }
         if self.untold {
             self.tell_repeats();
         }
+        if !whole && self.at_the_end {
+            // A part of the end without the others would contradict itself.
+            self.file.give_up();
+        } else if !whole {
+            self.remember_cut();
+        }
+    }
+
+    fn forget(&mut self) {
+        for device in &mut self.devices {
+            device.events.clear();
+        }
+        self.annotations.clear();
+    }
+
+    /// Whether it was written.
+    fn chunk(&mut self, kind: Kind, content: &[u8]) -> bool {
+        let before = self.file.length();
+        if self.at_the_end {
+            self.file.last_chunk(kind, content);
+        } else {
+            self.file.chunk(kind, content);
+        }
+        self.file.length() > before
     }
 
     /// The chunk that counts repeated steps is the last one, or is written again.
@@ -904,29 +1029,35 @@ impl Recorder {
             self.file.truncate(from);
         }
         let from = self.file.length();
-        self.file.chunk(Kind::Repeats, &content.0);
+        self.chunk(Kind::Repeats, &content.0);
         self.told = Some((from, self.file.length()));
     }
 
-    fn write_tables(&mut self) {
-        if !self.new_tables() {
-            return;
-        }
+    /// Whether all is known that the events refer to.
+    fn write_tables(&mut self) -> bool {
         let tables = [
-            (Kind::Strings, &mut self.strings_waiting, &mut self.new_strings),
-            (Kind::Frames, &mut self.frames_waiting, &mut self.new_frames),
-            (Kind::Stacks, &mut self.stacks_waiting, &mut self.new_stacks),
+            (Kind::Strings, self.strings_waiting, std::mem::take(&mut self.new_strings)),
+            (Kind::Frames, self.frames_waiting, std::mem::take(&mut self.new_frames)),
+            (Kind::Stacks, self.stacks_waiting, std::mem::take(&mut self.new_stacks)),
         ];
+        let mut whole = true;
         for (kind, count, body) in tables {
-            let count = std::mem::take(count);
-            let body = std::mem::take(body);
-            if count > 0 {
-                let mut content = Content::default();
-                content.varint(count);
-                content.0.extend_from_slice(&body.0);
-                self.file.chunk(kind, &content.0);
+            let mut content = Content::default();
+            content.varint(count);
+            content.0.extend_from_slice(&body.0);
+            whole = whole && (count == 0 || self.chunk(kind, &content.0));
+            let (waiting, place) = match kind {
+                Kind::Strings => (&mut self.strings_waiting, &mut self.new_strings),
+                Kind::Frames => (&mut self.frames_waiting, &mut self.new_frames),
+                _ => (&mut self.stacks_waiting, &mut self.new_stacks),
+            };
+            if whole {
+                *waiting = 0;
+            } else {
+                *place = body;
             }
         }
+        whole
     }
 
     fn describe(&mut self, device: u32) {
@@ -941,16 +1072,15 @@ impl Recorder {
         for stream in &here.streams {
             content.zigzag(*stream);
         }
-        self.file.chunk(Kind::Device, &content.0);
+        self.chunk(Kind::Device, &content.0);
     }
 
-    fn write_events(&mut self, device: u32, events: &[Event]) {
+    fn write_events(&mut self, device: u32, events: &[Event]) -> bool {
         if events.is_empty() {
-            return;
+            return true;
         }
         let here = self.device(device);
         if here.described < here.streams.len() {
-            self.step.tables = true;
             self.describe(device);
         }
         let mut content = Content::default();
@@ -990,7 +1120,7 @@ impl Recorder {
             before = row;
         }
         content.varint(0);
-        self.file.chunk(Kind::Events, &content.0);
+        self.chunk(Kind::Events, &content.0)
     }
 
     fn write_annotations(&mut self, annotations: &[Annotation]) {
@@ -1007,12 +1137,16 @@ impl Recorder {
             content.byte(annotation.stage as u8);
             before = annotation.time;
         }
-        self.file.chunk(Kind::Annotations, &content.0);
+        self.chunk(Kind::Annotations, &content.0);
     }
 
     /// Ends the file. Whether it is whole.
     fn finish(mut self) -> bool {
         self.stop_following();
+        self.flush();
+        if !self.at_the_end {
+            self.catch_up();
+        }
         self.flush();
         if !self.file.is_full() {
             self.file.chunk(Kind::End, &[]);
@@ -1134,6 +1268,44 @@ mod tests {
             prop_assert!(device.events.time.is_sorted());
         }
 
+        /// A file that may not grow keeps room for its end: with what is there then, it contradicts nothing.
+        #[test]
+        fn a_file_that_became_too_large_ends_with_what_is_there(deeds in deeds(), most in 400u64..4000) {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("a.oomph");
+            let mut recorder = recorder(&path, most);
+            recorder.segment(0, BASE, 64 << 20, 0, &Stack::empty());
+            let mut live: BTreeMap<u64, i64> = BTreeMap::new();
+            for deed in &deeds {
+                match deed {
+                    Deed::Toggle(slot, size) => {
+                        let size = live.remove(slot).map_or_else(|| { live.insert(*slot, *size); *size }, |size| -size);
+                        tell(&mut recorder, *slot, size, 64 << 20);
+                    }
+                    Deed::Flush => recorder.flush(),
+                    Deed::Step => { recorder.step("Optimizer.step#A.step", true); }
+                }
+            }
+            recorder.out_of_memory(0, 1 << 20, 0, &Stack::empty());
+            recorder.finish();
+            prop_assert!(std::fs::metadata(&path).unwrap().len() <= most);
+            let told = read(&path);
+            let Some(device) = told.devices.first() else { return Ok(()) };
+            let mut blocks: BTreeMap<u64, u64> = BTreeMap::new();
+            for row in 0..device.events.len() {
+                let slot = device.events.address[row].wrapping_sub(BASE) / (1 << 20);
+                match device.events.action[row] {
+                    Told::Alloc => prop_assert!(blocks.insert(slot, device.events.size[row]).is_none()),
+                    Told::FreeRequested => prop_assert!(blocks.remove(&slot).is_some()),
+                    _ => {}
+                }
+            }
+            if device.events.action.contains(&Told::OutOfMemory) {
+                let ours: BTreeMap<u64, u64> = live.iter().map(|(slot, size)| (*slot, *size as u64)).collect();
+                prop_assert_eq!(blocks, ours);
+            }
+        }
+
         /// A writer that is killed leaves something to read, wherever it was cut.
         #[test]
         fn a_file_that_is_cut_anywhere_is_readable(deeds in deeds(), share in 0.0f64..1.0) {
@@ -1177,6 +1349,25 @@ mod tests {
         assert_eq!(recorder.counts(), [3000, 2970, 99, 0]);
         assert!(recorder.finish());
         assert_eq!(read(&path).repeated, oomph_trace::Repeated { steps: 99, events: 2970 });
+    }
+
+    /// `loss = …` in a loop: the old one is there until the new one is.
+    #[test]
+    fn steps_that_are_alike_by_turns_are_followed_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.oomph");
+        let mut recorder = recorder(&path, 1 << 30);
+        for step in 0..100 {
+            tell(&mut recorder, step % 2, 512, 0);
+            if step > 0 {
+                tell(&mut recorder, (step + 1) % 2, -512, 0);
+            }
+            recorder.step("Optimizer.step#A.step", true);
+        }
+        assert!(recorder.finish());
+        let told = read(&path);
+        assert!(told.repeated.steps >= 94, "{:?}", told.repeated);
+        assert_eq!(told.devices[0].events.len() as u64 + told.repeated.events, 100 + 2 * 99);
     }
 
     #[test]

@@ -15,7 +15,10 @@ pub fn summary(all: &[Named], next: bool) -> String {
     let mut out = String::new();
     for named in all {
         for device in &named.explanation.devices {
-            let steps = device.steps.as_ref().map_or(0, |steps| steps.count + steps.repeated);
+            let steps = device
+                .steps
+                .as_ref()
+                .map_or(0, |steps| steps.count + steps.repeated - u64::from(steps.last_is_partial));
             let _ = writeln!(
                 out,
                 "oomph: {} has device {}: peak {} allocated, {} reserved{}{} ({})",
@@ -32,7 +35,11 @@ pub fn summary(all: &[Named], next: bool) -> String {
             );
         }
         if named.explanation.devices.is_empty() {
-            let _ = writeln!(out, "oomph: {} has no event: no memory was used", printable(named.name));
+            let _ = writeln!(
+                out,
+                "oomph: {} has no event: no memory was used, or the program ended at once",
+                printable(named.name)
+            );
         }
     }
     if next {

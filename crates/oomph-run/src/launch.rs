@@ -123,7 +123,7 @@ impl Launch {
         let virtual_card = match &self.gpu {
             None => None,
             Some(gpu) => {
-                let installed = Installed::find(self.python.as_deref())?;
+                let installed = Installed::find(self.python_of_card().as_deref())?;
                 let card = oomph_predict::stage::Stage::set(&installed)?;
                 for (name, value) in card.environment(gpu, 1) {
                     if name == "LD_PRELOAD" {
@@ -191,6 +191,13 @@ impl Launch {
             return Ok(command);
         }
         Err(LaunchError::NoProgram(first.clone()))
+    }
+
+    /// Whose PyTorch the virtual card is made for: an interpreter that is run by its name is meant.
+    fn python_of_card(&self) -> Option<PathBuf> {
+        let first = Path::new(self.words.first().map_or("", String::as_str));
+        let is_python = first.file_name().is_some_and(|name| name.to_string_lossy().starts_with("python"));
+        self.python.clone().or_else(|| (is_python && !self.module).then(|| first.to_path_buf()))
     }
 
     fn interpreter(&self) -> Result<PathBuf, LaunchError> {

@@ -14,8 +14,8 @@ import sys
 from .frames import release
 
 # Calls are made before the exception has arrived, too, in the exit methods on its way: each leaves another one pending,
-# until it is gone, or for about a tenth of a second.
-_MOST_TRIES = 100_000
+# until it is gone, or for some hundredths of a second.
+_MOST_TRIES = 20_000
 
 
 class Handlers:
@@ -35,7 +35,8 @@ class Handlers:
         """An exception is about to be raised in this thread."""
         if self.tool is not None:
             sys.monitoring.set_events(self.tool, sys.monitoring.events.EXCEPTION_HANDLED)
-        elif sys.version_info < (3, 12):
+        elif sys.version_info < (3, 12) and sys.gettrace() is None and sys.getprofile() is None:
+            # Where every instruction is traced, 3.11 would make pending calls for ever.
             self.tries, self.seen = _MOST_TRIES, False
             ctypes.pythonapi.Py_AddPendingCall(self._pending, None)
 

@@ -10,17 +10,24 @@ class AfterImport(importlib.abc.MetaPathFinder):
 
     def __init__(self, name, callback):
         self.name, self.callback = name, callback
+        self.looking = False
 
     def find_spec(self, name, path, target=None):
-        if name != self.name:
+        if name != self.name or self.looking:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        # Libraries look for a module long before they import it: each search gets a loader that calls back.
+        self.looking = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self.looking = False
         if spec is None or spec.loader is None:
             return spec
         execute = spec.loader.exec_module
 
         def exec_module(module):
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
             execute(module)
             self.callback(module)
 

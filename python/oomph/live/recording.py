@@ -40,6 +40,8 @@ class Recording:
         self.process = os.getpid()
         self.recorder = None
         self.guard = guard
+        # Called if the file could not be written to its end.
+        self.on_cut = None
 
     def begin(self, recorder):
         """CUDA is there: records from here on, and tells first what is there already."""
@@ -54,6 +56,10 @@ class Recording:
         recorder.settings(json.dumps({"known": True, "settings": snapshot.get("allocator_settings", {})}))
         recorder.mark_peak()
         atexit.register(self.stop)
+        util = sys.modules.get("multiprocessing.util")
+        if util is not None:
+            # Workers leave without Python's own exit, but not without this.
+            util.Finalize(None, self.stop, exitpriority=100)
 
     # -- what happens
 
@@ -129,6 +135,8 @@ class Recording:
                 self.recorder.state(device, segments, at_the_end=True)
         self.counts = self.recorder.counts()
         self.whole = self.recorder.stop()
+        if not self.whole and self.on_cut is not None:
+            self.on_cut()
 
 
 def died_of_it():
@@ -174,17 +182,29 @@ class Attachment:
         """With CUDA initialised."""
         import torch
 
+        backend = torch.cuda.memory.get_allocator_backend()
+        if backend != "native":
+            raise RuntimeError(f"PyTorch's allocator is {backend} here: only its native one can be recorded")
+        if os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING"):
+            raise RuntimeError("PYTORCH_NO_CUDA_MEMORY_CACHING is set: there is no caching allocator to record")
         if not self.recorder.attach():
             raise RuntimeError(f"this PyTorch ({torch.__version__}) has no CUDA allocator that oomph can record")
-        if self.handlers is None:
-            self.handlers = Handlers(torch.cuda.OutOfMemoryError)
-            # Observers can be added, but not taken off again.
-            torch._C._cuda_attach_out_of_memory_observer(self.out_of_memory)
+        self.watch()
         if self.current is not None:
             self.current.stop()
         self.current = recording
         recording.guard = self.guard
         recording.begin(self.recorder)
+
+    def watch(self):
+        """Lets go of the frames of an out-of-memory that is caught, recorded or not."""
+        import torch
+
+        if self.handlers is None:
+            self.handlers = Handlers(torch.cuda.OutOfMemoryError)
+            # Observers can be added, but not taken off again. An allocator that is not PyTorch's native one has none.
+            with contextlib.suppress(RuntimeError):
+                torch._C._cuda_attach_out_of_memory_observer(self.out_of_memory)
 
     def before_step(self, optimizer, args, kwargs):
         if self.current is not None:

@@ -25,7 +25,6 @@ class Startup:
 
     def __init__(self, wish):
         self.wish = wish
-        self.process = os.getpid()
         self.begun = False
 
     def torch_is_here(self, torch):
@@ -40,19 +39,25 @@ class Startup:
             self.leave(notes=[f"nothing was recorded: {error}"])
 
     def begin(self):
-        # A forked child that uses CUDA for itself inherits the call, but not what it needs.
-        if self.begun or os.getpid() != self.process or self.wish["output"] is None:
+        # A forked child can use CUDA only if its parent has not: then it begins here, for itself.
+        if self.begun:
             return
         self.begun = True
+        if self.wish["output"] is None:
+            self.attachment.watch()
+            return
         path, rank = self.choose_path()
         try:
-            self.attachment.begin(recording.Recording(path, self.wish["most_bytes"]))
+            begun = recording.Recording(path, self.wish["most_bytes"])
+            self.attachment.begin(begun)
             self.attachment.is_of_run = True
         except Exception as error:
             self.leave(notes=[f"nothing was recorded: {error}"])
             return
         notes = [] if self.attachment.recorder.knows_lines else ["lines are not known: this Python is laid out in a way that oomph does not know"]
         self.leave(path, rank, notes)
+        cut = "the recording became as large as it may (--recording-limit), or the disk is full: of what came later only the end is in it"
+        begun.on_cut = lambda: self.leave(path, rank, [*notes, cut])
 
     def choose_path(self):
         """Each rank has its own file; of other processes the first has the name that was asked for."""
