@@ -944,11 +944,13 @@ impl Recorder {
             }
             let mut address = segment.address;
             for block in &segment.blocks {
-                let stack = here.live.get(&address).map_or(0, |live| live.stack);
+                let live = here.live.get(&address);
+                // What waits for another stream has been told as free: nobody says when it is.
+                let state = if block.state == 2 && live.is_none() { 0 } else { block.state };
                 body.varint(block.size);
                 body.varint(block.requested);
-                body.byte(block.state);
-                body.varint(u64::from(if block.state == 0 { 0 } else { stack }));
+                body.byte(state);
+                body.varint(u64::from(live.filter(|_| state != 0).map_or(0, |live| live.stack)));
                 address = address.wrapping_add(block.size);
             }
         }

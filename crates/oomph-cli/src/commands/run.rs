@@ -61,7 +61,12 @@ pub(crate) struct Arguments {
     #[arg(long, hide = true, exclusive = true)]
     pub(crate) library: bool,
     /// A script, module or command, and its arguments
-    #[arg(value_name = "PROGRAM", trailing_var_arg = true, allow_hyphen_values = true, required_unless_present = "library")]
+    #[arg(
+        value_name = "PROGRAM",
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        required_unless_present = "library"
+    )]
     pub(crate) program: Vec<String>,
 }
 
