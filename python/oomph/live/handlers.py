@@ -11,11 +11,18 @@ the interpreter makes it between two instructions, the first time in the handler
 import ctypes
 import sys
 
-from .frames import release
+from .frames import chain, release
 
 # Calls are made before the exception has arrived, too, in the exit methods on its way: each leaves another one pending,
 # until it is gone, or for some hundredths of a second.
 _MOST_TRIES = 20_000
+
+
+def _is_of_a_shell(error):
+    """Whether IPython has caught it, to show it: it looks into the frames, and ``%load_ext oomph`` lets go of them afterwards."""
+    trace = error.__traceback__
+    file = trace.tb_frame.f_code.co_filename if trace is not None else ""
+    return "/IPython/" in file or "/ipykernel/" in file
 
 
 class Handlers:
@@ -50,21 +57,16 @@ class Handlers:
         return None
 
     def _handled(self, code, offset, error):
-        if isinstance(error, self.kind):
-            release(error)
-        elif not self._holds(error):
+        if not self._holds(error):
             # Something else: the exception that was expected has been dealt with.
             sys.monitoring.set_events(self.tool, 0)
 
     def _holds(self, error):
-        seen = set()
-        while error is not None and id(error) not in seen:
-            if isinstance(error, self.kind):
-                release(error)
-                return True
-            seen.add(id(error))
-            error = error.__cause__ or error.__context__
-        return False
+        """Whether this is what was expected, or came of it; then its frames are let go."""
+        if error is None or not any(isinstance(one, self.kind) for one in chain(error)) or _is_of_a_shell(error):
+            return False
+        release(error)
+        return True
 
     def _call(self, _):
         there = self._holds(sys.exc_info()[1])
