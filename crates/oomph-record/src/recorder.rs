@@ -519,10 +519,15 @@ impl Recorder {
             // Segments come and go: no step to go by.
             _ => self.course = None,
         }
-        let most_rows = self.most_rows;
-        let device = self.device(device);
-        device.events.push(event);
-        if device.events.len() >= most_rows {
+        self.device(device).events.push(event);
+        // A free is told in two events, which stay together.
+        if !matches!(action, Action::FreeRequested) {
+            self.flush_if_many(device);
+        }
+    }
+
+    fn flush_if_many(&mut self, device: u32) {
+        if self.device(device).events.len() >= self.most_rows {
             self.flush();
         }
     }
@@ -656,10 +661,11 @@ impl Recorder {
     /// What was let go last is back in its pool: where blocks wait for other streams is not known.
     fn completed(&mut self, device: u32) {
         self.seen += 1;
-        let device = self.device(device);
-        if let Some(&event) = device.events.last() {
-            device.events.push(Event { action: Action::FreeCompleted, ..event });
+        let here = self.device(device);
+        if let Some(&event) = here.events.last() {
+            here.events.push(Event { action: Action::FreeCompleted, ..event });
         }
+        self.flush_if_many(device);
     }
 
     /// Expandable segments grow and shrink without a call that is heard: how much is known by what is reserved in all. They
@@ -729,7 +735,10 @@ impl Recorder {
         let stack = self.stack(stack);
         self.event(device, Action::OutOfMemory, free, size, 0, stack, 0);
         self.flush();
-        self.write_end();
+        if std::mem::take(&mut self.at_the_end) {
+            // The program may go on: what it does from here on is missing again.
+            self.remember_cut();
+        }
     }
 
     /// In a file that has become too large: what has come and gone since, as if all at once, now.
@@ -742,27 +751,27 @@ impl Recorder {
         }
         for (device, blocks, segments) in cut {
             let here = self.device(device);
-            let gone: Vec<(u64, u64, u32)> = (blocks.iter())
+            let gone: Vec<(u64, u64)> = (blocks.iter())
                 .filter(|(address, known)| here.live.get(address).map(Live::key) != Some(**known))
-                .map(|(address, known)| (*address, known.0, known.1))
+                .map(|(address, known)| (*address, known.0))
                 .collect();
             let come: Vec<(u64, u64, u32, u32)> = (here.live.iter())
                 .filter(|(address, live)| blocks.get(address) != Some(&live.key()))
                 .map(|(address, live)| (*address, live.requested, live.stream, live.stack))
                 .collect();
-            let freed: Vec<(u64, u64, u32)> = (segments.iter())
+            let freed: Vec<(u64, u64)> = (segments.iter())
                 .filter(|(address, size)| here.segments.get(address).map(|held| held.size) != Some(**size))
-                .map(|(address, size)| (*address, *size, 0))
+                .map(|(address, size)| (*address, *size))
                 .collect();
             let taken: Vec<(u64, u64, u32, u32)> = (here.segments.iter())
                 .filter(|(address, held)| segments.get(address) != Some(&held.size))
                 .map(|(address, held)| (*address, held.size, held.stream, held.stack))
                 .collect();
-            for (address, requested, _) in gone {
+            for (address, requested) in gone {
                 self.event(device, Action::FreeRequested, address, requested, 0, 0, 0);
                 self.completed(device);
             }
-            for (address, size, _) in freed {
+            for (address, size) in freed {
                 self.event(device, Action::SegmentFree, address, size, 0, 0, 0);
             }
             for (address, size, stream, stack) in taken {
@@ -772,14 +781,6 @@ impl Recorder {
                 self.event(device, Action::Alloc, address, requested, stream, stack, 0);
             }
         }
-    }
-
-    /// What waits at the end of a file that has become too large.
-    fn write_end(&mut self) {
-        if !std::mem::take(&mut self.at_the_end) {
-            return;
-        }
-        self.remember_cut();
     }
 
     fn remember_cut(&mut self) {
@@ -888,10 +889,6 @@ impl Recorder {
         }
     }
 
-    fn new_tables(&self) -> bool {
-        self.strings_waiting + self.frames_waiting + self.stacks_waiting > 0
-    }
-
     // -- the beginning and the end
 
     /// What was there before the recording: handed out at its beginning, by nobody.
@@ -972,10 +969,6 @@ impl Recorder {
             // Nothing more will be written but the end: it must not pile up either.
             self.forget();
             return;
-        }
-        let waits = self.devices.iter().any(|device| !device.events.is_empty());
-        if (waits || self.new_tables() || !self.annotations.is_empty()) && self.untold {
-            self.tell_repeats();
         }
         let mut whole = self.write_tables();
         let ordinals: Vec<u32> = self.devices.iter().map(|device| device.ordinal).collect();
@@ -1406,6 +1399,22 @@ mod tests {
         assert!(std::fs::metadata(&path).unwrap().len() <= 4096);
         let told = read(&path);
         assert!(told.source.truncated && !told.devices[0].events.is_empty());
+    }
+
+    #[test]
+    fn a_free_is_whole_wherever_a_chunk_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.oomph");
+        // So small that chunks end after 256 rows.
+        let mut recorder = recorder(&path, 64 << 10);
+        tell(&mut recorder, 9, 512, 0);
+        for _ in 0..600 {
+            tell(&mut recorder, 0, 512, 0);
+            tell(&mut recorder, 0, -512, 0);
+        }
+        assert!(recorder.finish());
+        let events = &read(&path).devices[0].events;
+        assert_eq!((events.count(Told::FreeRequested), events.count(Told::FreeCompleted)), (600, 600));
     }
 
     #[test]

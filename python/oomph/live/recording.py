@@ -27,7 +27,7 @@ _attached = None
 class Recording:
     """A recording under way, or ended."""
 
-    def __init__(self, path, most_bytes=MOST_BYTES, phase=None, guard=None):
+    def __init__(self, path, most_bytes=MOST_BYTES):
         self.path = os.path.abspath(os.fspath(path))
         self.most_bytes = most_bytes
         self.active = False
@@ -39,7 +39,7 @@ class Recording:
         self.since_told = 0
         self.process = os.getpid()
         self.recorder = None
-        self.guard = guard
+        self.guard = None
         # Called if the file could not be written to its end.
         self.on_cut = None
 
