@@ -1,0 +1,237 @@
+"""What a batch is made of, and its parts: how many samples it has, and some of them, without copying.
+
+A batch is whatever the training loop gives to the loss: tensors in tuples, lists, dicts and dataclasses. What the loss of the whole is,
+given the losses of the parts, is said elsewhere (``counts``); only `micro_batches`, for people who write their own loop, brings the two together.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from typing import Any
+
+import torch
+from torch.nn.utils.rnn import PackedSequence
+
+from oomph.fitting.errors import NotSplittable
+
+# What data sets and tokenizers call the targets.
+_NAMES_OF_TARGETS = ("labels", "label", "targets", "target")
+
+
+def samples(batch: Any) -> int:
+    """How many samples a batch has: the size of the dimension 0 that its tensors share.
+
+    Tensors without dimensions, or with 1 where others have more, belong to every sample. Where no tensor has all samples, lists may: one
+    image, text or dict of targets each. Raises NotSplittable where tensors disagree, or where there is nothing to count.
+    """
+    tensors, lengths = _sizes(batch)
+    leading = Counter(tensor.shape[0] for tensor in tensors if tensor.dim() > 0)
+    # The most common first; a size of 1 may be that of a tensor for all samples.
+    candidates = sorted(leading, key=lambda size: (size == 1, -leading[size]))
+    candidates += [length for length in lengths if length not in leading]
+    for candidate in candidates:
+        if candidate > 0 and _fits(batch, candidate, top=True):
+            return candidate
+    raise NotSplittable(_disagreement(tensors))
+
+
+def take(batch: Any, start: int, stop: int) -> Any:
+    """The samples from `start` to before `stop`, in the same structure. Tensors are views of the batch's; nothing is copied."""
+    return _take(batch, start, stop, samples(batch), top=True)
+
+
+def per_sample(batch: Any) -> int:
+    """How many elements all tensors have for each sample: a batch of longer sequences has more than the one that was tried."""
+    count = samples(batch)
+    tensors, _ = _sizes(batch)
+    return -(-sum(tensor.numel() for tensor in tensors) // count)
+
+
+def cuts(count: int, parts: int) -> list[tuple[int, int]]:
+    """(start, stop) of at most `parts` parts of `count` samples, none empty, as even as can be, the larger ones first."""
+    if parts < 1:
+        raise ValueError(f"a batch has at least 1 part, not {parts}")
+    parts = min(parts, count)
+    size, more = divmod(count, parts)
+    edges = [part * size + min(part, more) for part in range(parts + 1)]
+    return list(zip(edges, edges[1:]))
+
+
+def micro_batches(
+    batch: Any, n: int, *, targets: Callable[[Any], Any] | None = None, ignore_index: int = -100, shifted: bool = False
+) -> Iterator[tuple[Any, float]]:
+    """The batch in at most `n` parts, each with its weight: the gradient of the whole batch in the memory of a part.
+
+        optimizer.zero_grad()
+        for part, weight in oomph.micro_batches(batch, 4):
+            (loss_fn(model, part) * weight).backward()
+        optimizer.step()
+
+    The weights sum to 1. For a loss that is a mean over targets, a part weighs as many of the batch's targets as it has: those that are not
+    `ignore_index` in the integers called "labels", "label", "targets" or "target", or in the second of (inputs, integers). Models that predict
+    the next token leave out the first label of every row: say ``shifted=True`` for them (those of transformers called ...ForCausalLM).
+    Any other count is given by ``targets``, called with each part. Without targets to count, samples are.
+
+    A part without any target has no mean (its loss would be nan) and no weight: it is left out. If no part has any, all come, as in the plain
+    loop. Counting makes the program wait for the GPU once. Raises NotSplittable where the batch has no samples to part; parts give another
+    result for BatchNorm and for losses that compare the samples of a batch.
+    """
+    whole = samples(batch)
+    edges = cuts(whole, n)
+    parts = [_take(batch, start, stop, whole, top=True) for start, stop in edges]
+    counts = _counted(parts, targets, ignore_index, shifted)
+    if counts is None or not any(counts):
+        counts = [float(stop - start) for start, stop in edges]
+    total = sum(counts)
+    for part, count in zip(parts, counts):
+        if count:
+            yield part, count / total
+
+
+def _counted(parts: list[Any], targets: Callable[[Any], Any] | None, ignore_index: int, shifted: bool) -> list[float] | None:
+    """The targets of each part, or None where there are none to see."""
+    if targets is None:
+        found = [_targets(part) for part in parts]
+        if any(one is None for one in found):
+            return None
+        counts: list[Any] = [((one[..., 1:] if shifted else one) != ignore_index).sum() for one in found]
+    else:
+        counts = [targets(part) for part in parts]
+    on_device = [count for count in counts if isinstance(count, torch.Tensor)]
+    if len(on_device) == len(counts):
+        return torch.stack([count.reshape(()) for count in counts]).tolist()  # One wait for all.
+    return [float(count) for count in counts]
+
+
+def _targets(batch: Any) -> torch.Tensor | None:
+    """The integers that a loss takes as targets, where they have a name or a place that says so."""
+    named: Mapping[str, Any] = {}
+    if isinstance(batch, Mapping):
+        named = batch
+    elif dataclasses.is_dataclass(batch) or hasattr(batch, "_fields"):
+        named = {name: getattr(batch, name) for name in _NAMES_OF_TARGETS if hasattr(batch, name)}
+    elif isinstance(batch, (tuple, list)) and len(batch) == 2:
+        named = {"targets": batch[1]}
+    for name in _NAMES_OF_TARGETS:
+        value = named.get(name)
+        if isinstance(value, torch.Tensor) and not value.dtype.is_floating_point and value.dtype != torch.bool and value.dim() > 0:
+            return value
+    return None
+
+
+def _children(node: Any) -> list[Any] | None:
+    """What a container holds; None for what is none."""
+    if isinstance(node, PackedSequence):
+        raise NotSplittable("the batch has a PackedSequence, whose samples are interleaved: give the loss padded sequences and pack them in the model")
+    if isinstance(node, Mapping):
+        return list(node.values())
+    if isinstance(node, (tuple, list)):
+        return list(node)
+    if dataclasses.is_dataclass(node) and not isinstance(node, type):
+        return [getattr(node, field.name) for field in dataclasses.fields(node)]
+    return None
+
+
+def _is_sequence(node: Any) -> bool:
+    return isinstance(node, (tuple, list)) and not hasattr(node, "_fields")
+
+
+def _sizes(batch: Any) -> tuple[list[torch.Tensor], list[int]]:
+    """All tensors, and the lengths of the lists that may have one entry a sample."""
+    tensors: list[torch.Tensor] = []
+    lengths: list[int] = []
+    waiting = [batch]
+    while waiting:
+        node = waiting.pop(0)
+        if isinstance(node, torch.Tensor):
+            if node.is_nested or node.layout != torch.strided:
+                raise NotSplittable(f"the batch has a {'nested' if node.is_nested else 'sparse'} tensor, which cannot be cut into views")
+            tensors.append(node)
+            continue
+        children = _children(node)
+        if children is None:
+            continue
+        if _is_sequence(node) and children and not _is_size(node):
+            lengths.append(len(children))
+        waiting += children
+    return tensors, lengths
+
+
+def _is_size(node: Any) -> bool:
+    """Whether this is a tuple of numbers, as image sizes are; lists of numbers have one for each sample."""
+    return isinstance(node, tuple) and all(isinstance(one, (int, float)) for one in node)
+
+
+def _has_one_each(node: Any, count: int, top: bool) -> bool:
+    """Whether a list or tuple has one entry for each sample."""
+    if not _is_sequence(node) or len(node) != count or _is_size(node):
+        return False
+    if top and any(isinstance(child, torch.Tensor) for child in node):
+        return False  # Inputs and targets that do not go together are no samples.
+    if all(_fits(child, count, top=False) for child in node) and any(_is_cut(child, count) for child in node):
+        # Both readings are possible: two tensors with two samples each. Images in a list have their channels first.
+        return not top and all(isinstance(one, torch.Tensor) and one.dim() == 3 and one.shape[0] in (1, 3) for one in node)
+    return True
+
+
+def _fits(node: Any, count: int, top: bool) -> bool:
+    """Whether a batch of that many samples may look like this."""
+    if isinstance(node, torch.Tensor):
+        return node.dim() == 0 or node.shape[0] in (count, 1)
+    children = _children(node)
+    if children is None or _has_one_each(node, count, top):
+        return True
+    return all(_fits(child, count, top=False) for child in children)
+
+
+def _is_cut(node: Any, count: int) -> bool:
+    """Whether there is something in it that has all samples."""
+    if isinstance(node, torch.Tensor):
+        return node.dim() > 0 and node.shape[0] == count
+    if _has_one_each(node, count, top=False):
+        return True
+    return any(_is_cut(child, count) for child in _children(node) or ())
+
+
+def _take(node: Any, start: int, stop: int, count: int, top: bool) -> Any:
+    if isinstance(node, torch.Tensor):
+        # narrow and not a slice: subclasses that come from indexing forget what they are.
+        return node.narrow(0, start, stop - start) if node.dim() > 0 and node.shape[0] == count else node
+    if _children(node) is None:
+        return node
+    if _has_one_each(node, count, top):
+        return _rebuilt(node, list(node)[start:stop])
+    return _rebuilt(node, [_take(child, start, stop, count, top=False) for child in _children(node) or ()])
+
+
+def _rebuilt(node: Any, children: list[Any]) -> Any:
+    """The same container with other contents."""
+    if isinstance(node, MutableMapping):
+        new = copy.copy(node)
+        for key, child in zip(node, children):
+            new[key] = child
+        return new
+    if isinstance(node, Mapping):
+        return type(node)(zip(node, children))  # type: ignore[call-arg]
+    if hasattr(node, "_fields"):
+        return type(node)(*children)
+    if isinstance(node, (tuple, list)):
+        return type(node)(children)
+    new = copy.copy(node)
+    for field, child in zip(dataclasses.fields(node), children):
+        object.__setattr__(new, field.name, child)  # Frozen ones too.
+    return new
+
+
+def _disagreement(tensors: list[torch.Tensor]) -> str:
+    shapes: dict[int, tuple[int, ...]] = {}
+    for tensor in tensors:
+        if tensor.dim() > 0 and tensor.shape[0] != 1:
+            shapes.setdefault(tensor.shape[0], tuple(tensor.shape))
+    if len(shapes) < 2:
+        return "the batch has no tensor with a dimension of samples: nothing can be taken in parts"
+    first, second = list(shapes.values())[:2]
+    return f"the batch has tensors of shape {first} and {second}: it is not clear how many samples there are"
