@@ -1,0 +1,185 @@
+"""The blocks of a model, and how something is put around the forward of one.
+
+``find_blocks`` names the modules that are worth treating one by one: the layers of a transformer, the residual blocks of a convolutional network.
+``put_around`` changes what calling a block does, on the instance, so that hooks, names and the state dict stay; what is put around is elsewhere
+(``checkpoints``, ``activations``).
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import nn
+
+# A module is a mere stage, and its blocks are the ones inside, if these hold at least this share of its parameters.
+_STAGE_SHARE = 0.5
+# Lists of parts that are of one piece with the module around them: all experts of a layer see the same tokens, all heads the same input.
+_PARTS = ("expert", "head")
+# What parametrised weights and adapters keep in lists: called for a weight, never for an activation.
+_NOT_LAYERS = ("parametrizations", "modules_to_save")
+
+# In which order things lie around a forward, the outermost first: activations leave what the checkpoint keeps, and not what it drops.
+OFFLOAD, CHECKPOINT = "offload", "checkpoint"
+_ORDER = (OFFLOAD, CHECKPOINT)
+
+Around = Callable[[nn.Module, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+
+
+def find_blocks(model: nn.Module) -> list[str]:
+    """The qualified names (as in ``model.named_modules()``) of the blocks of a model, in order and never one inside another.
+
+    Blocks are the repeated modules of lists and Sequentials that have modules of their own and that gradients go through; of a model without
+    such lists, the parts that it consists of. Wrappers (DistributedDataParallel, torch.compile, peft) are looked into. May be empty.
+    """
+    found = list(_in_lists(model, ""))
+    if not found:
+        found = list(_parts(model, ""))
+    differentiable = _differentiable(model)
+    return [name for name, module in found if id(module) in differentiable and _computes(module)]
+
+
+def get_block(model: nn.Module, name: str) -> nn.Module:
+    """The module of that name, as `find_blocks` gives it."""
+    return model.get_submodule(name)
+
+
+def put_around(module: nn.Module, kind: str, around: Around) -> Callable[[], None]:
+    """Has ``around(module, forward, args, kwargs)`` called in place of the module's forward, which it may call; gives what undoes that.
+
+    Each kind lies around a module at most once, and kinds are taken off in any order. Copies of the module (copy.deepcopy) keep what lies
+    around it; pickles do not.
+    """
+    surrounded = module.__dict__.get("forward")
+    layers = getattr(getattr(surrounded, "__func__", None), "oomph_layers", None) or _surround(module)
+    if kind in layers.around:
+        raise ValueError(f"there is already a {kind} around this {type(module).__name__}")
+    layers.around[kind] = around
+
+    def take_off() -> None:
+        if layers.around.get(kind) is not around:
+            return
+        del layers.around[kind]
+        # Where others have put something around ours since, ours stays below theirs and does nothing.
+        if not layers.around and module.__dict__.get("forward") is layers.method:
+            if layers.before is None:
+                del module.__dict__["forward"]
+            else:
+                module.__dict__["forward"] = layers.before
+
+    return take_off
+
+
+class _Layers:
+    """What lies around the forward of one module, by kind; ``before`` is what the instance had in place of its class's forward."""
+
+    def __init__(self, before: Callable[..., Any] | None) -> None:
+        self.before = before
+        self.around: dict[str, Around] = {}
+        self.method: types.MethodType | None = None
+
+
+def _surround(module: nn.Module) -> _Layers:
+    layers = _Layers(module.__dict__.get("forward"))
+
+    @functools.wraps(module.forward)
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        call = layers.before if layers.before is not None else functools.partial(type(self).forward, self)
+        for kind in reversed(_ORDER):
+            if kind in layers.around:
+                call = functools.partial(_called, layers.around[kind], self, call)
+        return call(*args, **kwargs)
+
+    # A method is deep-copied with its module, and pickled by this name: then it is found in the class, as if nothing lay around it.
+    forward.__name__ = "forward"
+    forward.oomph_layers = layers  # type: ignore[attr-defined]
+    layers.method = types.MethodType(forward, module)
+    # Not by setattr: wrappers such as torch.compile's pass attributes on to the module inside.
+    module.__dict__["forward"] = layers.method
+    return layers
+
+
+def _called(around: Around, module: nn.Module, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return around(module, call, args, kwargs)
+
+
+def _in_lists(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
+    """The blocks of all lists in a module, from the outside in."""
+    counts = Counter(type(child) for child in module.children())
+    for key, child in module.named_children():
+        path = f"{name}.{key}" if name else key
+        if key in _NOT_LAYERS:
+            continue
+        if _is_list(module) and _is_block(child) and not _is_stage(child, alone=counts[type(child)] == 1):
+            yield path, child
+        else:
+            yield from _in_lists(child, path)
+
+
+def _is_list(module: nn.Module) -> bool:
+    if isinstance(module, nn.ModuleDict):
+        # Adapters keep one module under each adapter's name; a dictionary of layers has several, or calls them itself.
+        return _callable(module) or sum(map(_is_block, module.children())) > 1
+    return isinstance(module, (nn.ModuleList, nn.Sequential))
+
+
+def _callable(module: nn.Module) -> bool:
+    return type(module).forward is not nn.Module.forward
+
+
+def _is_block(module: nn.Module) -> bool:
+    return _callable(module) and any(True for _ in module.children())
+
+
+def _is_stage(module: nn.Module, alone: bool) -> bool:
+    """Whether a module of a list is only a row of blocks. One that is ``alone`` of its kind may be a whole model, with its lists anywhere in it."""
+    lists = [module] if _is_list(module) else []
+    if alone:
+        lists += [inner for inner in module.modules() if inner is not module and _is_list(inner)]
+    else:
+        lists += [child for key, child in module.named_children() if _is_list(child) and not any(part in key for part in _PARTS)]
+    repeated: dict[int, nn.Module] = {}
+    for inner in lists:
+        blocks = [child for child in inner.children() if _is_block(child)]
+        if inner is module:
+            repeated.update((id(block), block) for block in blocks)
+            continue
+        # A convolution with its norm in a Sequential is a part of a block, not a block.
+        kinds = Counter(type(block) for block in blocks if not isinstance(block, nn.Sequential))
+        if any(count > 1 for count in kinds.values()):
+            repeated.update((id(block), block) for block in blocks)
+    inside = {id(parameter): parameter.numel() for block in repeated.values() for parameter in block.parameters()}
+    return bool(inside) and sum(inside.values()) >= _STAGE_SHARE * sum(parameter.numel() for parameter in module.parameters())
+
+
+def _parts(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
+    """The parts of a model without lists: the children that have children, looking through modules that have but one such child."""
+    children = [(f"{name}.{key}" if name else key, child) for key, child in module.named_children() if key not in _NOT_LAYERS and _is_block(child)]
+    if len(children) == 1:
+        (path, child) = children[0]
+        yield from _parts(child, path)
+    else:
+        yield from children
+
+
+def _differentiable(model: nn.Module) -> set[int]:
+    """The ids of the modules that gradients go through: those with something to train, and those that come after such."""
+    before = {id(module): False for module in model.modules()}
+    seen = False
+    for module in model.modules():
+        before[id(module)] = seen
+        seen = seen or any(parameter.requires_grad for parameter in module.parameters(recurse=False))
+    return {
+        id(module) for module in model.modules() if before[id(module)] or any(parameter.requires_grad for parameter in module.parameters())
+    }
+
+
+def _computes(module: nn.Module) -> bool:
+    """Whether a module has more parameters than tables that are looked up."""
+    embeddings = (nn.Embedding, nn.EmbeddingBag)
+    return any(
+        not isinstance(inner, embeddings) and any(True for _ in inner.parameters(recurse=False)) for inner in module.modules()
+    )
