@@ -171,9 +171,11 @@ def _has_one_each(node: Any, count: int, top: bool) -> bool:
         return False
     if top and any(isinstance(child, torch.Tensor) for child in node):
         return False  # Inputs and targets that do not go together are no samples.
-    if all(_fits(child, count, top=False) for child in node) and any(_is_cut(child, count) for child in node):
-        # Both readings are possible: two tensors with two samples each. Images in a list have their channels first.
-        return not top and all(isinstance(one, torch.Tensor) and one.dim() == 3 and one.shape[0] in (1, 3) for one in node)
+    if top:
+        return not (all(_fits(child, count, top=False) for child in node) and any(_is_cut(child, count) for child in node))
+    if all(isinstance(child, torch.Tensor) and child.dim() > 0 and child.shape[0] == count for child in node):
+        # Both readings are possible: as many tensors as they have samples. Images in a list have their channels first.
+        return all(child.dim() == 3 and child.shape[0] in (1, 3) for child in node)
     return True
 
 
