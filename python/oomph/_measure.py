@@ -5,6 +5,7 @@ Only looks: PyTorch is asked if the program has imported it and uses CUDA alread
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,18 @@ def text(size: int) -> str:
             number = size / unit
             return f"{number:.{0 if number >= 100 else 1 if number >= 10 else 2}f} {name}"
     return f"{size} B"
+
+
+def size_in_bytes(size: int | str) -> int:
+    """What somebody means by 8 * 2**30, "8GiB", "8G" or "1.5 GB": units are of 1024."""
+    if isinstance(size, str):
+        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?\s*", size, re.IGNORECASE)
+        if not found:
+            raise ValueError(f'a size is a number of bytes, or "8GiB", not {size!r}')
+        size = int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))
+    if size <= 0:
+        raise ValueError(f"a size is more than 0 bytes, not {size}")
+    return size
 
 
 def signed(size: int) -> str:

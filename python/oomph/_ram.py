@@ -25,7 +25,6 @@ import contextlib
 import ctypes
 import functools
 import os
-import re
 import resource
 import sys
 import threading
@@ -35,7 +34,7 @@ from dataclasses import dataclass
 from oomph import _black_box, _cgroups
 from oomph._cgroups import Level, Process
 from oomph._floor import Detours, Floor
-from oomph._measure import percent, text
+from oomph._measure import percent, size_in_bytes, text
 
 # The watchdog sleeps longer where nobody could take what is left in that time: no machine fills memory faster than this.
 _FASTEST = 8 << 30
@@ -103,7 +102,7 @@ def guard_ram(
         raise ValueError(f"warn and stop are shares of the limit, 0 < warn <= stop <= 1, not {warn} and {stop}")
     if interval <= 0:
         raise ValueError(f"interval is in seconds and more than 0, not {interval}")
-    own_limit = None if limit is None else _bytes(limit)
+    own_limit = None if limit is None else size_in_bytes(limit)
     unguard_ram()
     guard = RamGuard(own_limit, warn, stop, interval, quiet)
     if not quiet:
@@ -330,17 +329,6 @@ def _handling_a_memory_error() -> bool:
 def _tell(words: str) -> None:
     with contextlib.suppress(OSError, ValueError, AttributeError):
         print(f"oomph: {words}", file=sys.stderr, flush=True)
-
-
-def _bytes(size: int | str) -> int:
-    if isinstance(size, str):
-        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?\s*", size, re.IGNORECASE)
-        if not found:
-            raise ValueError(f'limit is a number of bytes, or "8GiB", not {size!r}')
-        size = int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))
-    if size <= 0:
-        raise ValueError(f"limit is more than 0 bytes, not {size}")
-    return size
 
 
 def _forget_after_fork() -> None:

@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT / "python"))
 
 from conftest import PYTHON_2_11  # noqa: E402
 
-from oomph import _black_box, _cgroups, _ram  # noqa: E402
+from oomph import _black_box, _cgroups, _measure, _ram  # noqa: E402
 
 MIB, GIB = 1 << 20, 1 << 30
 # What a test says first in its child: room of 300 MiB, and what it measures with.
@@ -337,7 +337,7 @@ def test_nonsense_is_refused():
         with pytest.raises(ValueError):
             _ram.guard_ram(**options)
     assert _ram._guard is None
-    assert [_ram._bytes(size) for size in ("8GiB", "1.5 GB", "100", 7, "3m")] == [8 * GIB, 3 * GIB // 2, 100, 7, 3 * MIB]
+    assert [_measure.size_in_bytes(size) for size in ("8GiB", "1.5 GB", "100", 7, "3m")] == [8 * GIB, 3 * GIB // 2, 100, 7, 3 * MIB]
 
 
 def test_watching_costs_next_to_nothing(child):

@@ -1,0 +1,87 @@
+"""Asks a child process on the virtual GPU: sends it a model, waits with patience, and brings its answer back."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any
+
+from oomph._find import find_oomph
+from oomph.fitting.errors import FitError
+
+_START = """\
+import sys
+sys.path.append({place!r})
+from oomph.fitting.child import answer
+answer({entry!r}, {folder!r})
+"""
+# The child must be able to hold every candidate, to say what it takes.
+_ENDLESS = "16TiB"
+
+
+class NoAnswer(FitError):
+    """The child could not say; the message is why."""
+
+
+def ask(entry: str, payload: bytes, options: dict[str, Any], *, gpu: str, what: str = "planning") -> dict[str, Any]:
+    """Calls ``entry`` ("module:function") in a child with what was packed and the options; it returns what json can hold."""
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    with tempfile.TemporaryDirectory(prefix="oomph-fit-") as folder:
+        with open(os.path.join(folder, "payload"), "wb") as file:
+            file.write(payload)
+        with open(os.path.join(folder, "options.json"), "w") as file:
+            json.dump(options, file)
+        script = os.path.join(folder, "fit.py")
+        with open(script, "w") as file:
+            file.write(_START.format(place=package, entry=entry, folder=folder))
+        command = [find_oomph(), "predict", "--quiet", "--format", "json", "--python", sys.executable, "--steps", "0", "--no-recording"]
+        command += ["--gpu", gpu, "--memory", _ENDLESS, script]
+        log = os.path.join(folder, "log")
+        with open(log, "wb") as file:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=_environment())
+            try:
+                _wait(process, os.path.join(folder, "progress"), what)
+            except BaseException:
+                process.terminate()
+                process.wait()
+                raise
+        try:
+            with open(os.path.join(folder, "answer.json")) as file:
+                answer = json.load(file)
+        except (OSError, ValueError):
+            with open(log, errors="replace") as file:
+                said = file.read().strip().splitlines()
+            raise NoAnswer("the virtual GPU could not run it: " + ("\n".join(said[-12:]) or f"exit code {process.returncode}")) from None
+    if "error" in answer:
+        raise (FitError if answer["ours"] else NoAnswer)(answer["error"])
+    return answer
+
+
+def _environment() -> dict[str, str]:
+    """The child is one process, whatever this one is a rank of; and it is not one of a recorded program's."""
+    ranks = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES")
+    return {name: value for name, value in os.environ.items() if name not in ranks and not name.startswith("TORCHELASTIC")}
+
+
+def _wait(process: subprocess.Popen[bytes], progress: str, what: str) -> None:
+    """Says on a terminal how far it is, once it takes more than a second."""
+    started, shown = time.monotonic(), False
+    while True:
+        try:
+            process.wait(0.2)
+            break
+        except subprocess.TimeoutExpired:
+            pass
+        if sys.stderr.isatty() and time.monotonic() - started > 1:
+            try:
+                tried = os.path.getsize(progress)
+            except OSError:
+                tried = 0
+            print(f"\r\x1b[Koomph: {what} on a virtual GPU, {tried} tried, {time.monotonic() - started:.0f} s", end="", file=sys.stderr, flush=True)
+            shown = True
+    if shown:
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,462 @@
+"""``oomph.fit``: plans on the virtual GPU, applies the plan, runs steps, and steps down when memory runs out all the same."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+import traceback
+from typing import Any, Callable, Iterable
+
+import torch
+
+from oomph import _ram
+from oomph._measure import text
+from oomph.fitting import ranks, words
+from oomph.fitting.asking import NoAnswer, ask
+from oomph.fitting.batches import moved, samples, take
+from oomph.fitting.blocks import find_blocks
+from oomph.fitting.card import Card, Room, bytes_on, half_of, here, named, room_here, room_on
+from oomph.fitting.costs import Speeds, assumed_speeds, measure_speeds
+from oomph.fitting.counts import Accumulator, Counted, Weighing, learn_weighing
+from oomph.fitting.cross_entropy import has_logits
+from oomph.fitting.errors import FitError, NotSplittable
+from oomph.fitting.finding import is_out_of_memory
+from oomph.fitting.losses import LossOf
+from oomph.fitting.optimizers import fuse
+from oomph.fitting.payload import NotPackable, pack
+from oomph.fitting.plan import ALLOWED, Measured, Plan
+from oomph.fitting.running import Running, device_of, use_expandable_segments
+from oomph.fitting.search import Facts, Found, Search
+
+# Of the host memory that is free now, how much offloading may take.
+_HOST_SHARE = 0.8
+
+
+def fit(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    batch: Any,
+    loss: Callable[..., Any] | None = None,
+    budget: str | int = "auto",
+    gpu: str | None = None,
+    allow: Iterable[str] = (),
+    clip_grad_norm: float | None = None,
+    plan: Plan | dict[str, Any] | None = None,
+    quiet: bool = False,
+) -> Fit:
+    """Makes the training step of a model fit the GPU, with the same result, and runs it.
+
+    >>> fit = oomph.fit(model, optimizer, loss=loss_fn, batch=example)  # doctest: +SKIP
+    >>> for batch in loader:  # doctest: +SKIP
+    ...     loss = fit.step(batch)
+
+    ``batch`` is an example as large as they come: the longest sequences, the full number of samples. ``loss`` is ``loss(output, target)`` for batches
+    ``(input, target)``, or a function ``f(model, batch)`` whose first parameter is called ``model``, or None for models that give their loss themselves
+    (Hugging Face); it is the mean over the batch. ``budget`` is "auto" (what is free on this card), or a size such as "14GiB", the CUDA context
+    included; ``gpu="t4"`` takes the budget of that card. The process is held to a budget that is named.
+
+    Only what gives the same numbers is done. ``allow=("bf16", "8bit-optimizer", "bf16-weights")`` names what may be done beyond that.
+    ``clip_grad_norm`` clips gradients before each update. ``plan`` takes a plan of before (``fit.plan.chosen``) and predicts nothing.
+    """
+    fitted = Fit(model, optimizer, LossOf(loss), batch, tuple(allow), clip_grad_norm)
+    if plan is not None:
+        fitted._apply_given(plan if isinstance(plan, Plan) else Plan.from_dict(plan))
+    else:
+        fitted._plan_and_apply(budget, gpu)
+    if not quiet and ranks.first():
+        print(f"oomph.fit: {fitted.plan.summary()}", file=sys.stderr)
+        for note in fitted.plan.notes:
+            print(f"  {note}", file=sys.stderr)
+    return fitted
+
+
+class FitPlan:
+    """What is done, and why: ``print(fit.plan)``."""
+
+    def __init__(self, chosen: Plan, found: Found | None, batch: int, blocks: int, room: Room | None, card: Card | None, speeds: Speeds | None) -> None:
+        self.chosen, self.found, self.batch, self.blocks, self.room, self.card, self.speeds = chosen, found, batch, blocks, room, card, speeds
+        #: What was seen and must be said.
+        self.notes: list[str] = []
+        #: What happened while it ran: each step down.
+        self.history: list[str] = []
+
+    @property
+    def predicted(self) -> Measured | None:
+        """What was predicted for the plan that is applied now."""
+        if self.found is None:
+            return None
+        known = [self.found.plain, *self.found.chain, *self.found.rungs, *([self.found.chosen] if self.found.chosen else [])]
+        return next((one for one in known if one.plan == self.chosen), None)
+
+    def summary(self) -> str:
+        done = words.techniques(Plan(), self.chosen, self.batch, self.blocks)
+        predicted = self.predicted
+        if predicted is None or self.room is None:
+            return done
+        fits = f"{text(predicted.reserved)} of {text(self.room.limit)} predicted"
+        if self.chosen == Plan():
+            return f"the plain step fits: {fits}; nothing is changed"
+        return f"{done}: {fits} (the plain step: {text(self.found.plain.reserved)})"  # type: ignore[union-attr]
+
+    def __str__(self) -> str:
+        lines = [self.summary()]
+        if self.room is not None and self.card is not None and self.found is not None:
+            budget = f"budget {text(self.room.budget)} on {self.card.title}"
+            lines += [f"{budget}: PyTorch may reserve {text(self.room.limit)}, {text(self.room.margin)} of it kept free", ""]
+            lines += words.chain(self.found.chain, self.batch, self.blocks)
+            how = "speeds measured on this card" if self.speeds and self.speeds.measured else "speeds assumed from the card's size"
+            lines += ["", f"{self.found.tried} plans were run on the virtual GPU; bytes are what PyTorch would reserve; times are estimated ({how})"]
+        if self.notes:
+            lines += ["", *self.notes]
+        if self.history:
+            lines += ["", *self.history]
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For scripts: plain data, bytes as integers."""
+        return {
+            "schema_version": 1,
+            "chosen": self.chosen.to_dict(),
+            "batch": self.batch,
+            "blocks": self.blocks,
+            "budget": self.room and self.room.budget,
+            "limit": self.room and self.room.limit,
+            "margin": self.room and self.room.margin,
+            "gpu": self.card and self.card.name,
+            "speeds": self.speeds and self.speeds.to_dict(),
+            "notes": self.notes,
+            "history": self.history,
+            **(self.found.to_dict() if self.found else {}),
+        } | {"chosen": self.chosen.to_dict()}
+
+
+class Fit:
+    """A model that fits. ``step`` is forward, backward and optimizer, as the plain loop would do them."""
+
+    plan: FitPlan
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        loss_of: LossOf,
+        example: Any,
+        allow: tuple[str, ...],
+        clip_grad_norm: float | None,
+    ) -> None:
+        unknown = [name for name in allow if name not in ALLOWED]
+        if unknown:
+            raise FitError(f"allow= knows {', '.join(ALLOWED)}, not {', '.join(unknown)}")
+        if not isinstance(model, torch.nn.Module) or not isinstance(optimizer, torch.optim.Optimizer):
+            raise FitError("oomph.fit(model, optimizer, ...) takes a torch.nn.Module and its torch.optim optimizer")
+        ranks.refuse_sharded(model)
+        self.model, self.optimizer, self.loss_of, self.allow, self.clip_grad_norm = ranks.without_ddp(model), optimizer, loss_of, allow, clip_grad_norm
+        self.example, self.size = example, samples(example)
+        self.device = device_of(self.model)
+        self._weighing: Weighing | None = None
+        self._not_splittable: str | None = None
+        self._running: Running | None = None
+        self._rungs: list[Measured] = []
+        self._undo: list[Callable[[], None]] = []
+        self._retries = 0
+        self._thrashed = 0
+        self.steps = 0
+
+    # -- planning
+
+    def _plan_and_apply(self, budget: str | int, gpu: str | None) -> None:
+        on_gpu = self.device.type == "cuda"
+        planning_only = not on_gpu and gpu is not None and not torch.cuda.is_available()
+        card = here(self.device) if on_gpu else named(gpu) if gpu is not None else here(torch.device("cuda:0")) if torch.cuda.is_available() else named("t4")
+        if on_gpu:
+            wanted = named(gpu).memory if gpu is not None and budget == "auto" else budget
+            room = room_here(self.device, card, wanted, bytes_on(self.device, self.model, self.optimizer, self.example))
+            speeds = measure_speeds(self.device)
+        else:
+            room, speeds = room_on(card, budget), assumed_speeds(card.multiprocessors, card.capability)
+        room = ranks.least_room(room)
+        self._learn()
+        if on_gpu:
+            torch.cuda.empty_cache()
+        self.plan = FitPlan(Plan(), None, self.size, 0, room, card, speeds)
+        try:
+            found, blocks = ranks.by_the_first(lambda: self._ask(card, room, speeds))
+        except (NotPackable, NoAnswer) as error:
+            if not on_gpu:
+                raise
+            found, blocks = None, len(find_blocks(self.model))
+            self.plan.notes.append(f"could not be predicted: {error}")
+            self.plan.notes.append("the plain step is run, and memory is saved when it runs out")
+        self.plan.found, self.plan.blocks = found, blocks
+        self._say_what_was_seen()
+        if not on_gpu and not planning_only:
+            least = room.needed_for(found.least.reserved)  # type: ignore[union-attr]
+            where = "there is no GPU here" if not torch.cuda.is_available() else 'move it with model.to("cuda") before the optimizer is made'
+            raise FitError(f"the model is on the CPU: {where}. On {card.title} it needs {text(found.plain.reserved)} as it is; the least budget that could work is {text(least)}", least)  # type: ignore[union-attr]
+        if found is not None and found.chosen is None:
+            raise self._does_not_fit(found, room)
+        if room.fraction is not None and on_gpu:
+            torch.cuda.set_per_process_memory_fraction(room.fraction, self.device)
+            self._undo.append(lambda: torch.cuda.set_per_process_memory_fraction(1.0, self.device))
+        self._rungs = list(found.rungs) if found is not None else self._unmeasured_rungs()
+        chosen = found.chosen.plan if found is not None and found.chosen is not None else Plan()
+        self.plan.chosen = chosen
+        if not planning_only:
+            self._apply(chosen)
+
+    def _apply_given(self, plan: Plan) -> None:
+        if plan.micro and plan.micro < self.size:
+            self._learn()
+            if self._weighing is None:
+                raise NotSplittable(self._not_splittable or "the batch cannot be cut")
+        blocks = find_blocks(self.model)
+        self.plan = FitPlan(plan, None, self.size, len(blocks), None, None, None)
+        self._rungs = self._unmeasured_rungs(plan)
+        self._apply(plan)
+
+    def _learn(self) -> None:
+        """How the losses of parts make that of the whole, or why they do not."""
+        if self._weighing is not None or self._not_splittable is not None:
+            return
+        example = self.example
+
+        def compute(part: Any) -> torch.Tensor:
+            return self.loss_of(self.model, moved(part, self.device))
+
+        try:
+            self._weighing = learn_weighing(compute, example, self.model)
+        except NotSplittable as error:
+            self._not_splittable = str(error)
+
+    def _facts(self, room: Room, card: Card) -> dict[str, Any]:
+        fused = fuse(self.optimizer)
+        if fused is not None:
+            fused.undo()
+        return {
+            "batch": self.size,
+            "limit": room.usable,
+            "host": int(_ram.left() * _HOST_SHARE),
+            "splits": self._weighing is not None,
+            "defers": has_logits(self.model),
+            "expands": _expandable_can_be_set(),
+            "fuses": fused is not None or self.device.type != "cuda",
+            "allow": list(self.allow),
+            "half": half_of(card.capability),
+        }
+
+    def _ask(self, card: Card, room: Room, speeds: Speeds) -> tuple[Found, int]:
+        things = {"model": self.model, "optimizer": self.optimizer, "loss_of": self.loss_of, "batch": self.example}
+        things |= {"weighing": self._weighing, "clip_grad_norm": self.clip_grad_norm}
+        payload = pack(things, onto_gpu=self.device.type != "cuda")
+        said = ask("oomph.fitting.child:plan", payload, {"facts": self._facts(room, card), "speeds": speeds.to_dict()}, gpu=card.name)
+        return Found.from_dict(said), said["blocks"]
+
+    def _say_what_was_seen(self) -> None:
+        if self._not_splittable is not None and self.size > 1:
+            self.plan.notes.append(f"the batch is not cut: {self._not_splittable}")
+        if self._weighing is not None and _draws(self.model):
+            self.plan.notes.append("dropout draws other random numbers when the batch is cut into parts")
+
+    def _does_not_fit(self, found: Found, room: Room) -> FitError:
+        least = room.needed_for(found.least.reserved)
+        weights = sum(p.numel() * p.element_size() for p in self.model.parameters())
+        lines = [f"it does not fit in {text(room.budget)}, whatever is done: the least budget that could work is {text(least)}"]
+        if weights > room.usable:
+            lines.append(f"the parameters alone are {text(weights)}")
+        done = words.techniques(Plan(), found.least.plan, self.size, self.plan.blocks)
+        lines.append(f"with {done}, it reserves {text(found.least.reserved)}; the plain step {text(found.plain.reserved)}")
+        if found.least.host > int(_ram.left() * _HOST_SHARE):
+            lines.append(f"that takes {text(found.least.host)} of host memory, and {text(_ram.left())} are free")
+        if self._not_splittable is not None:
+            lines.append(f"the batch is not cut: {self._not_splittable}")
+        rest = [name for name in ALLOWED if name not in self.allow]
+        if rest:
+            lines.append(f"not allowed so far: {', '.join(rest)} (allow=...)")
+        lines.append("otherwise: a smaller model, shorter samples, or adapters (LoRA) instead of all parameters")
+        return FitError("\n".join(lines), least)
+
+    def _unmeasured_rungs(self, top: Plan = Plan()) -> list[Measured]:
+        """Where nothing could be predicted, down all the same: each rung is taken to need less."""
+        blocks = tuple(find_blocks(self.model))
+        facts = Facts(self.size, blocks, 0, sys.maxsize, self._weighing is not None, has_logits(self.model), _expandable_can_be_set(), allow=self.allow)
+        reserved = iter(range(1 << 62, 0, -(1 << 55)))
+        return Search(facts, lambda plan: Measured(plan, 0, next(reserved) if plan != top else 1 << 63, 0.0), lambda plan: 0.0).rungs(top)
+
+    def _apply(self, plan: Plan) -> None:
+        if self._running is not None:
+            self._running.undo()
+        if plan.expandable and self.device.type == "cuda" and (undo := use_expandable_segments(True)) is not None:
+            self._undo.append(undo)
+        self._running = Running(self.model, self.optimizer, self.loss_of, plan, self.example, self._weighing, self.clip_grad_norm)
+        self.plan.chosen = plan
+
+    # -- running
+
+    def step(self, batch: Any) -> torch.Tensor:
+        """Forward, backward, optimizer. The loss of the whole batch, as a tensor without a graph."""
+        loss = self.backward(batch)
+        self.update()
+        return loss
+
+    def backward(self, batch: Any) -> torch.Tensor:
+        """Forward and backward alone: gradients of the mean over the whole batch are in ``.grad`` then, on all ranks the same. One call for each ``update``."""
+        running = self._run()
+        while True:
+            before = _Before(self.model, self.device)
+            loss, failed = None, None
+            try:
+                loss = running.backward(batch)
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                # The frames of what failed hold its tensors.
+                traceback.clear_frames(error.__traceback__)
+                failed = error.with_traceback(None)
+            if not ranks.any_of(failed is not None, self.device):
+                break
+            del loss
+            before.restore()
+            self._step_down(failed)
+            running = self._run()
+        ranks.average_gradients(self.model)
+        return loss  # type: ignore[return-value]
+
+    def update(self) -> None:
+        """The optimizer's step, after ``backward``; gradients are let go."""
+        running = self._run()
+        try:
+            running.update()
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            traceback.clear_frames(error.__traceback__)
+            failed = error.with_traceback(None)
+        else:
+            failed = None
+        if failed is not None:
+            self._update_with_less(failed)
+        self.steps += 1
+        self._watch_for_thrashing()
+
+    def _update_with_less(self, failed: BaseException) -> None:
+        """No activations are alive now, so what is cached can go. Parameters that were updated already are not updated again."""
+        _let_go(self.device)
+        running = self._run()
+        try:
+            running.update()
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            raise FitError("the optimizer's step does not fit, though nothing else is alive: use a smaller budget in oomph.fit, so that its state goes to the host") from failed
+
+    def evaluate(self, batch: Any) -> torch.Tensor:
+        """The loss of a batch without training: in eval mode, under inference_mode, in parts of the plan's size."""
+        running = self._run()
+        was = {module: module.training for module in self.model.modules()}
+        self.model.eval()
+        try:
+            with torch.inference_mode():
+                parts = running.parts(batch)
+                if len(parts) == 1:
+                    return self.loss_of(self.model, moved(batch, self.device))
+                gathered = Accumulator(self._weighing)
+                for start, stop in parts:
+                    with Counted() as counted:
+                        loss = self.loss_of(self.model, moved(take(batch, start, stop), self.device))
+                    gathered.scale(loss, counted, stop - start)
+                return gathered.finish([])
+        finally:
+            for module, training in was.items():
+                module.training = training
+
+    def peak(self) -> tuple[int, int]:
+        """Most that PyTorch has allocated and reserved in this process so far: to hold the prediction against."""
+        return torch.cuda.max_memory_allocated(self.device), torch.cuda.max_memory_reserved(self.device)
+
+    def close(self) -> None:
+        """Takes everything back: the model and the optimizer as they were, but for what they have learnt."""
+        if self._running is not None:
+            self._running.undo()
+            self._running = None
+        while self._undo:
+            self._undo.pop()()
+
+    def __enter__(self) -> Fit:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run(self) -> Running:
+        if self._running is None:
+            raise FitError("this fit was planned for a card that is not here, or was closed: it cannot run steps")
+        return self._running
+
+    def _step_down(self, failed: BaseException | None) -> None:
+        """One rung. Raises what failed if there is none left."""
+        self._run().forget_gradients()
+        _let_go(self.device)
+        if not self._rungs:
+            allowed = [name for name in ALLOWED if name not in self.allow]
+            more = f"; not allowed so far: {', '.join(allowed)}" if allowed else ""
+            raise FitError(f"memory ran out and there is nothing left to do{more}") from failed
+        rung = self._rungs.pop(0)
+        words_for_it = words.techniques(self.plan.chosen, rung.plan, self.size, self.plan.blocks)
+        why = "out of memory" if failed is not None else "out of memory on another rank"
+        self._tell(f"step {self.steps + 1}: {why}; one rung down: {words_for_it}; the batch is repeated")
+        self._apply(rung.plan)
+
+    def _watch_for_thrashing(self) -> None:
+        """A PyTorch that frees its cache and tries again, step after step, is about to run out, and slow."""
+        if self.device.type != "cuda":
+            return
+        retries = torch._C._cuda_memoryStats(self.device.index or 0)["num_alloc_retries"]
+        self._thrashed = self._thrashed + 1 if retries > self._retries else 0
+        self._retries = retries
+        if ranks.any_of(self._thrashed >= 3, self.device) and self._rungs:
+            self._thrashed = 0
+            rung = self._rungs.pop(0)
+            _let_go(self.device)
+            self._tell(f"step {self.steps}: the allocator frees its cache at every step; one rung down: {words.techniques(self.plan.chosen, rung.plan, self.size, self.plan.blocks)}")
+            self._apply(rung.plan)
+
+    def _tell(self, what: str) -> None:
+        self.plan.history.append(what)
+        if ranks.first():
+            print(f"oomph.fit: {what}", file=sys.stderr)
+
+
+class _Before:
+    """What a forward pass changes besides gradients: random numbers and buffers. Put back, the batch can be repeated as if it were the first time."""
+
+    def __init__(self, model: torch.nn.Module, device: torch.device) -> None:
+        self.device = device
+        self.cpu = torch.get_rng_state()
+        self.cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+        self.buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()] if any(True for _ in model.buffers()) and model.training else []
+
+    def restore(self) -> None:
+        torch.set_rng_state(self.cpu)
+        if self.cuda is not None:
+            torch.cuda.set_rng_state(self.cuda, self.device)
+        with torch.no_grad():
+            for buffer, value in self.buffers:
+                buffer.copy_(value)
+
+
+def _let_go(device: torch.device) -> None:
+    gc.collect()
+    if device.type == "cuda":
+        with contextlib.suppress(RuntimeError):
+            torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()
+
+
+def _draws(model: torch.nn.Module) -> bool:
+    return any(isinstance(module, torch.nn.modules.dropout._DropoutNd) and module.p > 0 for module in model.modules())
+
+
+def _expandable_can_be_set() -> bool:
+    return hasattr(torch.cuda.memory, "_set_allocator_settings") or hasattr(torch._C, "_accelerator_setAllocatorSettings")

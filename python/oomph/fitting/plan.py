@@ -1,0 +1,71 @@
+"""What is done to a step so that it fits: plain data, the same in the child that predicts it and in the process that applies it."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+# What may change the numbers, and therefore is done only if it is named in ``allow``.
+ALLOWED = {
+    "bf16": "autocast in bfloat16 (float16 with a gradient scaler on cards without it)",
+    "8bit-optimizer": "optimizer state in 8 bits",
+    "bf16-weights": "weights and gradients in bfloat16",
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One way to run the step. The default is the plain loop."""
+
+    #: Samples in a part; 0 is the whole batch at once.
+    micro: int = 0
+    #: Blocks that are run again in the backward pass instead of being remembered.
+    checkpoint: tuple[str, ...] = ()
+    #: Blocks whose activations wait in host memory.
+    offload: tuple[str, ...] = ()
+    #: Logits are made in pieces, inside the loss.
+    defer_logits: bool = False
+    #: The optimizer's kernels need no temporary copies.
+    fused: bool = False
+    #: The allocator maps memory piece by piece: no holes that nothing fits into.
+    expandable: bool = False
+    #: Optimizer state lives in host memory and passes through the GPU.
+    states_on_host: bool = False
+    #: "bfloat16" or "float16": autocast.
+    autocast: str | None = None
+    optimizer_8bit: bool = False
+    bf16_weights: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "checkpoint": list(self.checkpoint), "offload": list(self.offload)}
+
+    @classmethod
+    def from_dict(cls, given: dict[str, Any]) -> Plan:
+        return cls(**{**given, "checkpoint": tuple(given.get("checkpoint", ())), "offload": tuple(given.get("offload", ()))})
+
+    def but(self, **changes: Any) -> Plan:
+        return dataclasses.replace(self, **changes)
+
+    @property
+    def exact(self) -> bool:
+        return not (self.autocast or self.optimizer_8bit or self.bf16_weights)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a plan took on the virtual GPU, and what a step is estimated to take."""
+
+    plan: Plan
+    allocated: int
+    reserved: int
+    seconds: float
+    #: Bytes that wait in host memory: optimizer state, activations.
+    host: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "plan": self.plan.to_dict()}
+
+    @classmethod
+    def from_dict(cls, given: dict[str, Any]) -> Measured:
+        return cls(**{**given, "plan": Plan.from_dict(given["plan"])})

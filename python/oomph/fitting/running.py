@@ -1,0 +1,166 @@
+"""A training step under a plan: the same code in the child that predicts and in the process that trains.
+
+It applies what the plan says to the live model and optimizer, runs steps, and takes it all back. What to do when memory runs out is not known here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Callable
+
+import torch
+
+from oomph.fitting.activations import offload_blocks
+from oomph.fitting.batches import moved, per_sample, samples, take
+from oomph.fitting.checkpoints import checkpoint_blocks
+from oomph.fitting.counts import Accumulator, Counted, Weighing
+from oomph.fitting.cross_entropy import defer_logits
+from oomph.fitting.losses import LossOf
+from oomph.fitting.optimizers import ResumableStep, StatesOnHost, fuse, to_8bit
+from oomph.fitting.plan import Plan
+from oomph.fitting.weights import bf16_weights
+
+
+class Running:
+    """A model, an optimizer and a plan that is applied to them until ``undo``."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        loss_of: LossOf,
+        plan: Plan,
+        example: Any,
+        weighing: Weighing | None,
+        clip_grad_norm: float | None = None,
+    ) -> None:
+        self.model, self.optimizer, self.loss_of, self.plan, self.weighing = model, optimizer, loss_of, plan, weighing
+        self.clip_grad_norm = clip_grad_norm
+        self.device = device_of(model)
+        self.size, self.length = samples(example), per_sample(example)
+        self._applied: list[Any] = []
+        self.states: Any = None
+        try:
+            self._apply()
+        except BaseException:
+            self.undo()
+            raise
+
+    def _apply(self) -> None:
+        plan, keep = self.plan, self._applied.append
+        if plan.bf16_weights:
+            keep(bf16_weights(self.model))
+        stepped = self.optimizer
+        if plan.optimizer_8bit:
+            keep(small := to_8bit(stepped))
+            stepped = small.optimizer
+        elif plan.fused and (fused := fuse(stepped)) is not None:
+            keep(fused)
+        if plan.defer_logits:
+            keep(defer_logits(self.model))
+        if plan.checkpoint:
+            keep(checkpoint_blocks(self.model, plan.checkpoint))
+        self.activations = offload_blocks(self.model, plan.offload) if plan.offload else None
+        if self.activations is not None:
+            keep(self.activations)
+        self.stepped = stepped
+        self.states = StatesOnHost(stepped) if plan.states_on_host else ResumableStep(stepped)
+        keep(self.states)
+        self.scaler = torch.amp.GradScaler(self.device.type) if plan.autocast == "float16" else None
+        self.scaled = _Scaled(stepped, self.states.step)
+
+    def undo(self) -> None:
+        """The model and the optimizer as they were, but for what they have learnt."""
+        while self._applied:
+            self._applied.pop().undo()
+
+    def bytes_on_host(self) -> int:
+        """Optimizer state and activations of the last step that waited in host memory."""
+        return getattr(self.states, "bytes_on_host", 0) + (self.activations.bytes_offloaded if self.activations is not None else 0)
+
+    def parts(self, batch: Any) -> list[tuple[int, int]]:
+        """Where the batch is cut. The plan's size of a part holds for samples as long as the example's; longer ones come in smaller parts."""
+        count = samples(batch)
+        size = min(self.plan.micro or self.size, count) if self.plan.micro or self.weighing is not None else count
+        if self.plan.micro and (longer := per_sample(batch)) > self.length:
+            size = max(1, size * self.length // longer)
+        return even_parts(count, size)
+
+    def backward(self, batch: Any, only: int | None = None) -> torch.Tensor:
+        """Forward and backward, in parts; gradients are those of the mean over the whole batch. ``only`` is for predicting: so many parts."""
+        parts = self.parts(batch)
+        whole = len(parts) == 1
+        gathered = Accumulator(self.weighing) if not whole else None
+        loss = None
+        for start, stop in parts[:only]:
+            part = moved(batch if whole else take(batch, start, stop), self.device)
+            counted = Counted() if gathered is not None else contextlib.nullcontext()
+            with counted, self._autocast():
+                loss = self.loss_of(self.model, part)
+            if gathered is not None:
+                towards = gathered.scale(loss, counted, stop - start)
+            else:
+                towards = loss
+            del part
+            (self.scaler.scale(towards) if self.scaler is not None else towards).backward()
+            loss = loss.detach()
+            del towards
+        return gathered.finish(self.model.parameters()) if gathered is not None else loss  # type: ignore[return-value]
+
+    def update(self) -> None:
+        """The optimizer's step, and gradients let go."""
+        if self.scaler is not None:
+            self.scaler.unscale_(self.scaled)
+        if self.clip_grad_norm is not None:
+            torch.nn.utils.clip_grad_norm_([p for group in self.stepped.param_groups for p in group["params"]], self.clip_grad_norm)
+        if self.scaler is not None:
+            self.scaler.step(self.scaled)
+            self.scaler.update()
+        else:
+            self.states.step()
+        self.forget_gradients()
+
+    def forget_gradients(self) -> None:
+        self.model.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def _autocast(self) -> Any:
+        if self.plan.autocast is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, getattr(torch, self.plan.autocast))
+
+
+class _Scaled:
+    """What a GradScaler needs of an optimizer, for a step that is not the optimizer's own."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, step: Callable[[], Any]) -> None:
+        self._optimizer, self.step = optimizer, step
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        return self._optimizer.param_groups
+
+
+def even_parts(count: int, size: int) -> list[tuple[int, int]]:
+    """``count`` samples in as few parts of at most ``size`` as can be, as even as can be."""
+    number = -(-count // max(1, size))
+    # The larger parts come first: whoever tries two of them has seen the largest.
+    edges = [-(-count * i // number) for i in range(number + 1)]
+    return list(zip(edges[:-1], edges[1:]))
+
+
+def device_of(model: torch.nn.Module) -> torch.device:
+    first = next(model.parameters(), None)
+    return first.device if first is not None else torch.device("cpu")
+
+
+def use_expandable_segments(on: bool) -> Callable[[], None] | None:
+    """Tells the allocator of the running process. What undoes it, or None where this PyTorch cannot."""
+    setter = getattr(torch.cuda.memory, "_set_allocator_settings", None) or getattr(torch._C, "_accelerator_setAllocatorSettings", None)
+    if setter is None:
+        return None
+    try:
+        setter(f"expandable_segments:{on}")
+    except (RuntimeError, ValueError):
+        return None
+    return lambda: setter(f"expandable_segments:{not on}")

@@ -1,0 +1,222 @@
+"""Which plan: candidates in order of what they cost, each measured on the virtual GPU, the fastest that fits.
+
+It knows nothing of PyTorch: it is given a function that measures a plan, and one that estimates the time of a step under it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Callable
+
+from oomph.fitting.plan import Measured, Plan
+
+# Estimated times that are nearer to each other than this are taken to be the same.
+_SAME_TIME = 1.03
+# A rung that saves less is no rung.
+_WORTH = 0.97
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What there is to work with."""
+
+    #: Samples in the example.
+    batch: int
+    #: Blocks, those first that free most bytes for a second of recomputation.
+    blocks: tuple[str, ...]
+    #: What a process may reserve, the margin taken off.
+    limit: int
+    #: Host memory that may be used.
+    host: int
+    #: The batch may be cut.
+    splits: bool = True
+    #: There are logits that can be made in pieces.
+    defers: bool = False
+    expands: bool = True
+    fuses: bool = True
+    #: What is allowed of plan.ALLOWED.
+    allow: tuple[str, ...] = ()
+    #: The 16-bit type of the card.
+    half: str = "bfloat16"
+
+
+@dataclass
+class Found:
+    """The answer. ``chosen`` is None if nothing fits; then ``least`` is what needs least."""
+
+    plain: Measured
+    chosen: Measured | None
+    least: Measured
+    #: From the plain step to the chosen plan, one technique after another.
+    chain: list[Measured] = field(default_factory=list)
+    #: What to do when memory runs out all the same, each needing less than the one before.
+    rungs: list[Measured] = field(default_factory=list)
+    tried: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "plain": self.plain.to_dict(),
+            "chosen": self.chosen and self.chosen.to_dict(),
+            "least": self.least.to_dict(),
+            "chain": [one.to_dict() for one in self.chain],
+            "rungs": [one.to_dict() for one in self.rungs],
+            "tried": self.tried,
+        }
+
+    @classmethod
+    def from_dict(cls, given: dict[str, Any]) -> Found:
+        one = Measured.from_dict
+        return cls(
+            one(given["plain"]),
+            given["chosen"] and one(given["chosen"]),
+            one(given["least"]),
+            [one(each) for each in given["chain"]],
+            [one(each) for each in given["rungs"]],
+            given["tried"],
+        )
+
+
+class Search:
+    """One search. ``measure`` runs a plan, ``seconds`` estimates without running it."""
+
+    def __init__(self, facts: Facts, measure: Callable[[Plan], Measured], seconds: Callable[[Plan], float]) -> None:
+        self.facts, self.seconds = facts, seconds
+        self._measure = measure
+        self._seen: dict[Plan, Measured] = {}
+
+    def measure(self, plan: Plan) -> Measured:
+        if plan not in self._seen:
+            self._seen[plan] = self._measure(plan)
+        return self._seen[plan]
+
+    def fits(self, plan: Plan) -> bool:
+        measured = self.measure(plan)
+        return measured.reserved <= self.facts.limit and measured.host <= self.facts.host
+
+    def run(self) -> Found:
+        plain = self.measure(Plan())
+        chosen = Plan() if self.fits(Plan()) else self.choose()
+        least = self.measure(self.most_frugal())
+        if chosen is None:
+            return Found(plain, None, least, tried=len(self._seen))
+        chain = self.chain(chosen)
+        rungs = self.rungs(chosen)
+        return Found(plain, self.measure(chosen), least, chain, rungs, len(self._seen))
+
+    def free(self) -> Plan:
+        return Plan(fused=self.facts.fuses, defer_logits=self.facts.defers, expandable=self.facts.expands)
+
+    def most_frugal(self) -> Plan:
+        plan = self.bases()[-1].but(checkpoint=self.facts.blocks, offload=self.facts.blocks, states_on_host=True)
+        plan = plan if "8bit-optimizer" not in self.facts.allow else plan.but(optimizer_8bit=False)
+        return plan.but(micro=1) if self.facts.splits and self.facts.batch > 1 else plan
+
+    def bases(self) -> list[Plan]:
+        """What is the same for every size of a part: the exact techniques that cost nothing, then what is allowed beyond them."""
+        bases = [self.free()]
+        if "bf16" in self.facts.allow:
+            bases.append(bases[0].but(autocast=self.facts.half))
+        if "8bit-optimizer" in self.facts.allow:
+            bases.append(bases[-1].but(optimizer_8bit=True, fused=False))
+        if "bf16-weights" in self.facts.allow:
+            bases.append(bases[-1].but(bf16_weights=True, autocast=None))
+        return bases
+
+    def choose(self) -> Plan | None:
+        found: list[Plan] = []
+        for base in self.bases():
+            found += self.explore(base, found) or self.explore(base.but(states_on_host=True, optimizer_8bit=False), found)
+        if not found:
+            return None
+        best = min(map(self.seconds, found))
+        near = [plan for plan in found if self.seconds(plan) <= best * _SAME_TIME]
+        # The earliest found is the one that changes least.
+        return min(near, key=lambda plan: (not plan.exact, found.index(plan)))
+
+    def sizes(self) -> list[int]:
+        """Samples in a part, from the whole batch (0) down to one."""
+        batch = self.facts.batch
+        if not self.facts.splits or batch < 2:
+            return [0]
+        parts = sorted({count for power in range(batch.bit_length() + 1) for count in (1 << power, 3 << power >> 1) if 1 < count <= batch} | {batch})
+        return [0, *dict.fromkeys(-(-batch // count) for count in parts)]
+
+    def explore(self, base: Plan, found: list[Plan]) -> list[Plan]:
+        """The plans on this base that fit: the largest part that needs nothing else, and larger ones with blocks run again or offloaded."""
+        sizes, blocks = self.sizes(), self.facts.blocks
+        plain = _first(sizes, lambda size: self.fits(base.but(micro=size)))
+        fitting = [base.but(micro=sizes[plain])] if plain < len(sizes) else []
+        best = min((self.seconds(plan) for plan in [*found, *fitting]), default=float("inf"))
+        if not blocks:
+            return fitting
+        for size in sizes[:plain]:
+            part = base.but(micro=size)
+            # At least one block is run again: is even that too slow?
+            if self.seconds(part.but(checkpoint=blocks[:1])) >= best:
+                continue
+            if self.fits(part.but(checkpoint=blocks)):
+                plan = part.but(checkpoint=blocks[: self._least_blocks(part)])
+            elif self.fits(part.but(checkpoint=blocks, offload=blocks)):
+                count = 1 + _first(list(range(1, len(blocks) + 1)), lambda n: self.fits(part.but(checkpoint=blocks, offload=blocks[:n])))
+                plan = part.but(checkpoint=blocks, offload=blocks[:count])
+            else:
+                continue
+            fitting.append(plan)
+            best = min(best, self.seconds(plan))
+        return fitting
+
+    def _least_blocks(self, part: Plan) -> int:
+        """How many blocks must be run again. Memory is nearly a line between none and all, so the guess is nearly right."""
+        blocks = self.facts.blocks
+        low, high = 0, len(blocks)
+        none, every = self.measure(part).reserved, self.measure(part.but(checkpoint=blocks)).reserved
+        guess = low + (high - low) * (none - self.facts.limit) // max(1, none - every)
+        for step in (guess + 1, guess, (low + high) // 2):
+            if low < step < high:
+                low, high = (low, step) if self.fits(part.but(checkpoint=blocks[:step])) else (step, high)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self.fits(part.but(checkpoint=blocks[:middle])) else (middle, high)
+        return high
+
+    def chain(self, chosen: Plan) -> list[Measured]:
+        """One technique after another, in the order in which they are counted."""
+        plan, chain = Plan(), [self.measure(Plan())]
+        for name in ("fused", "optimizer_8bit", "defer_logits", "expandable", "autocast", "bf16_weights", "micro", "checkpoint", "offload", "states_on_host"):
+            value = getattr(chosen, name)
+            if value != getattr(plan, name):
+                plan = plan.but(**{name: value})
+                chain.append(self.measure(plan))
+        return chain
+
+    def rungs(self, chosen: Plan) -> list[Measured]:
+        """Down from the chosen plan: smaller parts, then blocks run again, then host memory."""
+        wishes = [chosen if chosen != Plan() else self.free()]
+        top = wishes[0]
+        blocks = self.facts.blocks
+        sizes = self.sizes()
+        smaller = sizes[sizes.index(top.micro) + 1 :] if top.micro in sizes else []
+        wishes += [top.but(micro=size) for size in smaller[:2]]
+        full = top.but(checkpoint=blocks)
+        wishes += [full, *(full.but(micro=size) for size in smaller[1::2])]
+        last = full.but(micro=smaller[-1]) if smaller else full
+        wishes += [last.but(offload=blocks), self.most_frugal().but(autocast=top.autocast, bf16_weights=top.bf16_weights)]
+        rungs, below = [], self.measure(chosen).reserved
+        for wish in wishes:
+            measured = self.measure(wish)
+            if measured.reserved <= below * _WORTH and measured.host <= self.facts.host:
+                rungs.append(measured)
+                below = measured.reserved
+        return rungs
+
+
+def _first(values: list[int], fits: Callable[[int], bool]) -> int:
+    """The index of the first value that fits, where all after it do; the length if none does."""
+    low, high = 0, len(values)
+    if not values or not fits(values[-1]):
+        return high
+    high -= 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(values[middle]) else (middle + 1, high)
+    return low
