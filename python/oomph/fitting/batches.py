@@ -43,6 +43,16 @@ def take(batch: Any, start: int, stop: int) -> Any:
     return _take(batch, start, stop, samples(batch), top=True)
 
 
+def moved(batch: Any, device: torch.device) -> Any:
+    """The same structure with its tensors on that device; those that are there already stay. Copies of pinned memory do not wait."""
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True)
+    children = _children(batch)
+    if children is None:
+        return batch
+    return _rebuilt(batch, [moved(child, device) for child in children])
+
+
 def per_sample(batch: Any) -> int:
     """How many elements all tensors have for each sample: a batch of longer sequences has more than the one that was tried."""
     count = samples(batch)

@@ -11,7 +11,7 @@ from typing import Any, Callable
 import torch
 
 from oomph.fitting.activations import offload_blocks
-from oomph.fitting.batches import moved, per_sample, samples, take
+from oomph.fitting.batches import cuts, moved, per_sample, samples, take
 from oomph.fitting.checkpoints import checkpoint_blocks
 from oomph.fitting.counts import Accumulator, Counted, Weighing
 from oomph.fitting.cross_entropy import defer_logits
@@ -84,7 +84,7 @@ class Running:
         size = min(self.plan.micro or self.size, count) if self.plan.micro or self.weighing is not None else count
         if self.plan.micro and (longer := per_sample(batch)) > self.length:
             size = max(1, size * self.length // longer)
-        return even_parts(count, size)
+        return cuts(count, -(-count // size))
 
     def backward(self, batch: Any, only: int | None = None) -> torch.Tensor:
         """Forward and backward, in parts; gradients are those of the mean over the whole batch. ``only`` is for predicting: so many parts."""
@@ -139,14 +139,6 @@ class _Scaled:
     @property
     def param_groups(self) -> list[dict[str, Any]]:
         return self._optimizer.param_groups
-
-
-def even_parts(count: int, size: int) -> list[tuple[int, int]]:
-    """``count`` samples in as few parts of at most ``size`` as can be, as even as can be."""
-    number = -(-count // max(1, size))
-    # The larger parts come first: whoever tries two of them has seen the largest.
-    edges = [-(-count * i // number) for i in range(number + 1)]
-    return list(zip(edges[:-1], edges[1:]))
 
 
 def device_of(model: torch.nn.Module) -> torch.device:
