@@ -126,10 +126,10 @@ class Counted:
         self.means.append(mean)
 
 
-def note_cross_entropy(rows: int, target: torch.Tensor, weight: torch.Tensor | None, ignore_index: int, count: torch.Tensor | float) -> None:
+def note_cross_entropy(target: torch.Tensor, weight: torch.Tensor | None, ignore_index: int, count: torch.Tensor) -> None:
     """For a cross-entropy that computes its mean by itself (`oomph.fitting.cross_entropy`)."""
     if _counting:
-        _counting[-1]._note(Mean(("cross_entropy", *_identity(target), ignore_index, _identity(weight)), count, rows, target))
+        _counting[-1]._note(Mean(("cross_entropy", *_identity(target), ignore_index, _identity(weight)), count, target.numel(), target))
 
 
 def targets_in(target: torch.Tensor, weight: torch.Tensor | None, ignore_index: int) -> torch.Tensor:
