@@ -20,7 +20,7 @@ from oomph.fitting.child import answer
 answer({entry!r}, {folder!r})
 """
 # The child must be able to hold every candidate, to say what it takes.
-_ENDLESS = "16TiB"
+_ENDLESS = "1TiB"
 
 
 class NoAnswer(FitError):

@@ -89,7 +89,7 @@ class Trials:
     def measure(self, plan: Plan) -> Measured:
         self.reset()
         put_back = use_expandable_segments(True) if plan.expandable else None
-        running = Running(self.model, self.optimizer, self.loss_of, plan, self.batch, self.weighing, self.clip)
+        running = Running(self.model, self.optimizer, self.loss_of, plan, self.batch, self.weighing, self.clip, as_is=plan == Plan())
         try:
             # The optimizer's state is made at the end of the first step, so the peak may be in the second.
             for _ in range(2):

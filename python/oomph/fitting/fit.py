@@ -19,14 +19,14 @@ from oomph.fitting.blocks import find_blocks
 from oomph.fitting.card import Card, Room, bytes_on, half_of, here, named, room_here, room_on
 from oomph.fitting.costs import Speeds, assumed_speeds, measure_speeds
 from oomph.fitting.counts import Accumulator, Counted, Weighing, learn_weighing
-from oomph.fitting.cross_entropy import has_logits
+from oomph.fitting.cross_entropy import find_heads
 from oomph.fitting.errors import FitError, NotSplittable
 from oomph.fitting.finding import is_out_of_memory
 from oomph.fitting.losses import LossOf
 from oomph.fitting.optimizers import fuse
 from oomph.fitting.payload import NotPackable, pack
 from oomph.fitting.plan import ALLOWED, Measured, Plan
-from oomph.fitting.running import Running, device_of, use_expandable_segments
+from oomph.fitting.running import Running, device_of, steps_in_parts, use_expandable_segments
 from oomph.fitting.search import Facts, Found, Search
 
 # Of the host memory that is free now, how much offloading may take.
@@ -239,9 +239,10 @@ class Fit:
             "limit": room.usable,
             "host": int(_ram.left() * _HOST_SHARE),
             "splits": self._weighing is not None,
-            "defers": has_logits(self.model),
+            "defers": bool(find_heads(self.model)),
             "expands": _expandable_can_be_set(),
             "fuses": fused is not None or self.device.type != "cuda",
+            "hosts": steps_in_parts(self.optimizer),
             "allow": list(self.allow),
             "half": half_of(card.capability),
         }
@@ -280,7 +281,7 @@ class Fit:
     def _unmeasured_rungs(self, top: Plan = Plan()) -> list[Measured]:
         """Where nothing could be predicted, down all the same: each rung is taken to need less."""
         blocks = tuple(find_blocks(self.model))
-        facts = Facts(self.size, blocks, 0, sys.maxsize, self._weighing is not None, has_logits(self.model), _expandable_can_be_set(), allow=self.allow)
+        facts = Facts(self.size, blocks, 0, sys.maxsize, self._weighing is not None, bool(find_heads(self.model)), _expandable_can_be_set(), hosts=steps_in_parts(self.optimizer), allow=self.allow)
         reserved = iter(range(1 << 62, 0, -(1 << 55)))
         return Search(facts, lambda plan: Measured(plan, 0, next(reserved) if plan != top else 1 << 63, 0.0), lambda plan: 0.0).rungs(top)
 

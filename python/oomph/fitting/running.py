@@ -15,6 +15,7 @@ from oomph.fitting.batches import cuts, moved, per_sample, samples, take
 from oomph.fitting.checkpoints import checkpoint_blocks
 from oomph.fitting.counts import Accumulator, Counted, Weighing
 from oomph.fitting.cross_entropy import defer_logits
+from oomph.fitting.errors import FitError
 from oomph.fitting.losses import LossOf
 from oomph.fitting.optimizers import ResumableStep, StatesOnHost, fuse, to_8bit
 from oomph.fitting.plan import Plan
@@ -33,9 +34,12 @@ class Running:
         example: Any,
         weighing: Weighing | None,
         clip_grad_norm: float | None = None,
+        as_is: bool = False,
     ) -> None:
         self.model, self.optimizer, self.loss_of, self.plan, self.weighing = model, optimizer, loss_of, plan, weighing
         self.clip_grad_norm = clip_grad_norm
+        # The optimizer steps as it would without oomph: what the plain loop takes is asked for.
+        self.as_is = as_is
         self.device = device_of(model)
         self.size, self.length = samples(example), per_sample(example)
         self._applied: list[Any] = []
@@ -64,8 +68,14 @@ class Running:
         if self.activations is not None:
             keep(self.activations)
         self.stepped = stepped
-        self.states = StatesOnHost(stepped) if plan.states_on_host else ResumableStep(stepped)
-        keep(self.states)
+        if plan.states_on_host:
+            keep(states := StatesOnHost(stepped))
+            self.states = states
+        elif self.as_is or not steps_in_parts(stepped):
+            self.states = stepped
+        else:
+            keep(states := ResumableStep(stepped))
+            self.states = states
         self.scaler = torch.amp.GradScaler(self.device.type) if plan.autocast == "float16" else None
         self.scaled = _Scaled(stepped, self.states.step)
 
@@ -108,10 +118,11 @@ class Running:
         return gathered.finish(self.model.parameters()) if gathered is not None else loss  # type: ignore[return-value]
 
     def update(self) -> None:
-        """The optimizer's step, and gradients let go."""
-        if self.scaler is not None:
+        """The optimizer's step, and gradients let go. Called again after an out-of-memory, it goes on where it was."""
+        begun = getattr(self.states, "in_progress", False)
+        if self.scaler is not None and not begun:
             self.scaler.unscale_(self.scaled)
-        if self.clip_grad_norm is not None:
+        if self.clip_grad_norm is not None and not begun:
             torch.nn.utils.clip_grad_norm_([p for group in self.stepped.param_groups for p in group["params"]], self.clip_grad_norm)
         if self.scaler is not None:
             self.scaler.step(self.scaled)
@@ -141,6 +152,15 @@ class _Scaled:
         return self._optimizer.param_groups
 
 
+def steps_in_parts(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the optimizer may be called for some parameters at a time: those of PyTorch may."""
+    try:
+        ResumableStep(optimizer).undo()
+    except FitError:
+        return False
+    return True
+
+
 def device_of(model: torch.nn.Module) -> torch.device:
     first = next(model.parameters(), None)
     return first.device if first is not None else torch.device("cpu")
@@ -148,7 +168,7 @@ def device_of(model: torch.nn.Module) -> torch.device:
 
 def use_expandable_segments(on: bool) -> Callable[[], None] | None:
     """Tells the allocator of the running process. What undoes it, or None where this PyTorch cannot."""
-    setter = getattr(torch.cuda.memory, "_set_allocator_settings", None) or getattr(torch._C, "_accelerator_setAllocatorSettings", None)
+    setter = getattr(torch._C, "_accelerator_setAllocatorSettings", None) or getattr(torch.cuda.memory, "_set_allocator_settings", None)
     if setter is None:
         return None
     try:

@@ -34,6 +34,8 @@ class Facts:
     defers: bool = False
     expands: bool = True
     fuses: bool = True
+    #: The optimizer may be called for some parameters at a time.
+    hosts: bool = True
     #: What is allowed of plan.ALLOWED.
     allow: tuple[str, ...] = ()
     #: The 16-bit type of the card.
@@ -107,8 +109,8 @@ class Search:
         return Plan(fused=self.facts.fuses, defer_logits=self.facts.defers, expandable=self.facts.expands)
 
     def most_frugal(self) -> Plan:
-        plan = self.bases()[-1].but(checkpoint=self.facts.blocks, offload=self.facts.blocks, states_on_host=True)
-        plan = plan if "8bit-optimizer" not in self.facts.allow else plan.but(optimizer_8bit=False)
+        plan = self.bases()[-1].but(checkpoint=self.facts.blocks, offload=self.facts.blocks, states_on_host=self.facts.hosts)
+        plan = plan if not self.facts.hosts else plan.but(optimizer_8bit=False)
         return plan.but(micro=1) if self.facts.splits and self.facts.batch > 1 else plan
 
     def bases(self) -> list[Plan]:
@@ -125,7 +127,10 @@ class Search:
     def choose(self) -> Plan | None:
         found: list[Plan] = []
         for base in self.bases():
-            found += self.explore(base, found) or self.explore(base.but(states_on_host=True, optimizer_8bit=False), found)
+            here = self.explore(base, found)
+            if not here and self.facts.hosts:
+                here = self.explore(base.but(states_on_host=True, optimizer_8bit=False), found)
+            found += here
         if not found:
             return None
         best = min(map(self.seconds, found))
