@@ -1,0 +1,156 @@
+"""``oomph.find_batch``: the largest micro-batch that runs, by running it, with the effective batch kept.
+
+For loops that `oomph.fit` cannot take over. It needs the real GPU and real steps; `oomph.predict` answers without either.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from oomph.fitting.errors import FitError
+from oomph.live.frames import release
+
+# What libraries say that were refused memory, beside PyTorch's own OutOfMemoryError.
+_REFUSALS = ("CUDA out of memory", "HIP out of memory", "CUDA error: out of memory", "CUDNN_STATUS_ALLOC_FAILED", "CUBLAS_STATUS_ALLOC_FAILED")
+
+
+class Batch(NamedTuple):
+    """Samples of one micro-batch, and how many of them make one step of the optimizer."""
+
+    size: int
+    accumulate: int
+
+
+def find_batch(step: Callable[[int], Any], *, effective: int, largest: int | None = None, tries: int = 2) -> Batch:
+    """Finds the largest micro-batch that runs without out-of-memory, for a step of `effective` samples in all.
+
+        found = oomph.find_batch(train_some, effective=256)       # Batch(size=32, accumulate=8)
+
+    ``step(size)`` runs forward, backward and optimizer for so many samples on the GPU, as training will: with the longest samples, and with
+    the optimizer's state. It is called `tries` times for each size, as the first step has no state before it. Sizes are tried from `largest` (the effective
+    batch, if not given) downwards, and are divisors of the effective batch wherever one is near; otherwise the last of the `accumulate` parts is smaller,
+    and ``oomph.micro_batches(batch, found.accumulate)`` makes them even. The effective batch stays what it is, and so do learning rate and result, where
+    accelerate's find_executable_batch_size gives the loop a smaller batch.
+
+    What an attempt that failed held is let go before the next. Any other error than out-of-memory is raised. On several ranks the least counts; a step
+    that waits for other ranks would hang when one of them fails, so let it run without averaging gradients (``no_sync``).
+    """
+    if effective < 1 or tries < 1 or largest is not None and largest < 1:
+        raise ValueError("effective, largest and tries are at least 1")
+    sizes = _sizes(effective, min(largest or effective, effective))
+    progress = _Progress()
+    try:
+        best = _search(sizes, lambda size: _runs(step, size, tries, progress))
+    finally:
+        progress.end()
+    if best is None:
+        raise FitError(
+            "a step with one sample runs out of memory: a smaller batch does not help. "
+            "Let oomph.fit choose what else there is (checkpointing, offloading), or see what holds the memory with oomph.who()"
+        )
+    return Batch(best, -(-effective // best))
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether the GPU had no memory for something."""
+    if isinstance(error, torch.cuda.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(refusal in str(error) for refusal in _REFUSALS)
+
+
+def let_go(error: BaseException) -> None:
+    """Frees what the code that failed held, so that the next attempt has the memory."""
+    release(error)
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
+def _sizes(effective: int, largest: int) -> list[int]:
+    """What to try, the largest first: divisors, and where the next one is less than half, the sizes of almost even parts."""
+    even = {size for size in range(1, largest + 1) if effective % size == 0}
+    sizes: list[int] = []
+    parts = -(-effective // largest)
+    while True:
+        size = -(-effective // parts)
+        near = max((one for one in even if one <= size and 2 * one > size), default=size)
+        if not sizes or near < sizes[-1]:
+            sizes.append(near)
+        if near == 1:
+            return sizes
+        parts = max(parts + 1, -(-effective // (near - 1)))
+
+
+def _search(sizes: list[int], runs: Callable[[int], bool]) -> int | None:
+    """The first of falling sizes that runs: halving until one does, then between it and the last that did not."""
+    failed, place = -1, 0
+    while not runs(sizes[place]):
+        failed = place
+        if place == len(sizes) - 1:
+            return None
+        half = sizes[place] // 2
+        place = next((at for at in range(place + 1, len(sizes)) if sizes[at] <= half), len(sizes) - 1)
+    while place - failed > 1:
+        middle = (failed + place) // 2
+        if runs(sizes[middle]):
+            place = middle
+        else:
+            failed = middle
+    return sizes[place]
+
+
+def _runs(step: Callable[[int], Any], size: int, tries: int, progress: _Progress) -> bool:
+    for number in range(tries):
+        progress.say(size, number + 1, tries)
+        if not _on_all_ranks(_attempt(step, size)):
+            return False
+    return True
+
+
+def _attempt(step: Callable[[int], Any], size: int) -> bool:
+    try:
+        step(size)
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+        return True
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        let_go(error)
+    gc.collect()  # The exception itself is gone only here.
+    return False
+
+
+def _on_all_ranks(ran: bool) -> bool:
+    ranks = torch.distributed
+    if not (ranks.is_available() and ranks.is_initialized()) or ranks.get_world_size() == 1:
+        return ran
+    device = "cuda" if "nccl" in ranks.get_backend() else "cpu"
+    agreed = torch.tensor(int(ran), device=device)
+    ranks.all_reduce(agreed, op=ranks.ReduceOp.MIN)
+    if not agreed.item() and ran and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+    return bool(agreed.item())
+
+
+class _Progress:
+    """One line on a terminal, once it takes longer than a second."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+        self._shown = False
+
+    def say(self, size: int, number: int, tries: int) -> None:
+        if time.monotonic() - self._since > 1 and sys.stderr is not None and sys.stderr.isatty():
+            self._shown = True
+            print(f"\r\x1b[Koomph: trying a batch of {size} ({number} of {tries})", end="", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        if self._shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
