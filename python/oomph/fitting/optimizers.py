@@ -53,8 +53,8 @@ class Undoable:
 def fuse(optimizer: Optimizer) -> Undoable | None:
     """Chooses kernels without temporaries: fused ones where PyTorch has them for these parameters, otherwise one parameter at a time.
 
-    None if every group has chosen well already. Fused kernels round differently in the last bit. They know no sparse gradients: an optimizer
-    that will have some is to be given to this function after its first ``backward``.
+    None if every group has chosen well already. Fused kernels round differently in the last bit. They know no sparse gradients: an
+    optimizer that will have some is to be given to this function after its first ``backward``.
     """
     before: list[tuple[int, Any, Any]] = []
     for index, group in enumerate(optimizer.param_groups):
