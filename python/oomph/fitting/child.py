@@ -93,7 +93,9 @@ class Trials:
         try:
             # The optimizer's state is made at the end of the first step, so the peak may be in the second.
             for _ in range(2):
-                running.backward(self.batch, only=2)
+                # Where gradients are accumulated, they are there in the forward passes after the first.
+                for _ in range(getattr(self.loss_of, "batches_in_update", 1)):
+                    running.backward(self.batch, only=2)
                 running.update()
             stats = torch.cuda.memory_stats()
             host = running.bytes_on_host()

@@ -21,6 +21,9 @@ from oomph.fitting.optimizers import ResumableStep, StatesOnHost, fuse, to_8bit
 from oomph.fitting.plan import Plan
 from oomph.fitting.weights import bf16_weights
 
+# Runs a part of a batch, backward too; see `Running.backward`.
+Through = Callable[[Any, Callable[[torch.Tensor], torch.Tensor]], torch.Tensor]
+
 
 class Running:
     """A model, an optimizer and a plan that is applied to them until ``undo``."""
@@ -96,26 +99,47 @@ class Running:
             size = max(1, size * self.length // longer)
         return cuts(count, -(-count // size))
 
-    def backward(self, batch: Any, only: int | None = None) -> torch.Tensor:
-        """Forward and backward, in parts; gradients are those of the mean over the whole batch. ``only`` is for predicting: so many parts."""
+    def backward(self, batch: Any, only: int | None = None, through: Through | None = None) -> torch.Tensor:
+        """Forward and backward, in parts; the gradients of the mean over the whole batch are added to those that are there.
+
+        ``only`` is for predicting: so many parts. ``through`` runs a part for a loop that is not ours: it is given the part and what weighs its loss, calls
+        backward on what that returns, and returns the loss without a graph.
+        """
         parts = self.parts(batch)
         whole = len(parts) == 1
-        gathered = Accumulator(self.weighing) if not whole else None
+        gathered = Accumulator(self.weighing) if not whole else None  # type: ignore[arg-type]
+        # The sum is divided at the end, and what was there before must not be.
+        aside = self._set_aside() if gathered is not None and self.weighing.kind != "sum" else []  # type: ignore[union-attr]
         loss = None
         for start, stop in parts[:only]:
-            part = moved(batch if whole else take(batch, start, stop), self.device)
-            counted = Counted() if gathered is not None else contextlib.nullcontext()
-            with counted, self._autocast():
-                loss = self.loss_of(self.model, part)
-            if gathered is not None:
-                towards = gathered.scale(loss, counted, stop - start)
-            else:
-                towards = loss
-            del part
-            (self.scaler.scale(towards) if self.scaler is not None else towards).backward()
-            loss = loss.detach()
-            del towards
-        return gathered.finish(self.model.parameters()) if gathered is not None else loss  # type: ignore[return-value]
+            with contextlib.ExitStack() as forward:
+                counted = forward.enter_context(Counted()) if gathered is not None else None
+                forward.enter_context(self._autocast())
+
+                def weigh(loss: torch.Tensor) -> torch.Tensor:
+                    forward.close()
+                    return gathered.scale(loss, counted, stop - start) if gathered is not None else loss
+
+                loss = (through or self._through)(moved(batch if whole else take(batch, start, stop), self.device), weigh)
+        if gathered is not None:
+            loss = gathered.finish(self.model.parameters())
+        for parameter, gradient in aside:
+            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+        return loss  # type: ignore[return-value]
+
+    def _through(self, part: Any, weigh: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        loss = self.loss_of(self.model, part)
+        del part
+        towards = weigh(loss)
+        loss = loss.detach()
+        (self.scaler.scale(towards) if self.scaler is not None else towards).backward()
+        return loss
+
+    def _set_aside(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        held = [(parameter, parameter.grad) for parameter in self.model.parameters() if parameter.grad is not None]
+        for parameter, _ in held:
+            parameter.grad = None
+        return held
 
     def update(self) -> None:
         """The optimizer's step, and gradients let go. Called again after an out-of-memory, it goes on where it was."""
