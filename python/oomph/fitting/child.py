@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from oomph.fitting import optimizers
 from oomph.fitting.blocks import find_blocks, get_block
 from oomph.fitting.costs import Cost, CountCosts, ForwardCosts, Speeds, gather
 from oomph.fitting.errors import FitError
@@ -45,6 +46,7 @@ def answer(entry: str, folder: str) -> None:
 
 def plan(things: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     """The entry for training steps."""
+    optimizers.copies_are_real = False
     trials = Trials(things, Speeds(**options["speeds"]), options["progress"])
     facts = Facts(blocks=trials.blocks, **options["facts"])
     found = Search(facts, trials.measure, trials.seconds).run()
@@ -89,7 +91,7 @@ class Trials:
     def measure(self, plan: Plan) -> Measured:
         self.reset()
         put_back = use_expandable_segments(True) if plan.expandable else None
-        running = Running(self.model, self.optimizer, self.loss_of, plan, self.batch, self.weighing, self.clip, as_is=plan == Plan())
+        running = Running(self.model, self.optimizer, self.loss_of, plan, self.batch, self.weighing, self.clip, as_is=plan == Plan(), rehearse=True)
         try:
             # The optimizer's state is made at the end of the first step, so the peak may be in the second.
             for _ in range(2):
@@ -100,6 +102,8 @@ class Trials:
             stats = torch.cuda.memory_stats()
             host = running.bytes_on_host()
         finally:
+            # State that is on the host would come back, to be thrown away.
+            self.optimizer.state.clear()
             running.undo()
             if put_back is not None:
                 put_back()

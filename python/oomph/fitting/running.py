@@ -38,11 +38,14 @@ class Running:
         weighing: Weighing | None,
         clip_grad_norm: float | None = None,
         as_is: bool = False,
+        rehearse: bool = False,
     ) -> None:
         self.model, self.optimizer, self.loss_of, self.plan, self.weighing = model, optimizer, loss_of, plan, weighing
         self.clip_grad_norm = clip_grad_norm
         # The optimizer steps as it would without oomph: what the plain loop takes is asked for.
         self.as_is = as_is
+        # On the virtual GPU nothing is copied to the host: it would take real memory there.
+        self.rehearse = rehearse
         self.device = device_of(model)
         self.size, self.length = samples(example), per_sample(example)
         self._applied: list[Any] = []
@@ -67,7 +70,7 @@ class Running:
             keep(defer_logits(self.model))
         if plan.checkpoint:
             keep(checkpoint_blocks(self.model, plan.checkpoint))
-        self.activations = offload_blocks(self.model, plan.offload) if plan.offload else None
+        self.activations = offload_blocks(self.model, plan.offload, rehearse=self.rehearse) if plan.offload else None
         if self.activations is not None:
             keep(self.activations)
         self.stepped = stepped
