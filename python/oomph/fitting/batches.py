@@ -179,8 +179,8 @@ def _has_one_each(node: Any, count: int, top: bool) -> bool:
     """Whether a list or tuple has one entry for each sample."""
     if not _is_sequence(node) or len(node) != count or _is_size(node):
         return False
-    if top and any(isinstance(child, torch.Tensor) for child in node):
-        return False  # Inputs and targets that do not go together are no samples.
+    if top and any(isinstance(child, torch.Tensor) or _is_sequence(child) for child in node):
+        return False  # Inputs and targets, not samples.
     if top:
         return not (all(_fits(child, count, top=False) for child in node) and any(_is_cut(child, count) for child in node))
     if all(isinstance(child, torch.Tensor) and child.dim() > 0 and child.shape[0] == count for child in node):

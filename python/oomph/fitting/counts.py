@@ -346,14 +346,18 @@ def learn_weighing(compute_loss: Callable[[Any], Any], batch: Any, model: nn.Mod
             "BatchNorm in evaluation, as in much fine-tuning, has none either"
         )
     size = min(count, 4)
-    windows = [(0, size)] + ([(count - size, count)] if count >= 2 * size else [])
+    # Where to start, cut and end: uneven parts tell the rules apart, and where one has no targets another cut may help.
+    places = [(0, 1, size), (count - size, count - 1, count), (0, size - 1, size), (count - size, count - size + 1, count), (0, size // 2, size)]
     with _evaluating(model):
         try:
-            tried = [_Trial.of(compute_loss, batch, start, stop) for start, stop in windows]
+            tried = []
+            for place in dict.fromkeys(places):
+                if sum(trial is not None for trial in tried) < 2:
+                    tried.append(_Trial.of(compute_loss, batch, *place))
         except FitError:
             raise
         except Exception as error:
-            return Weighing("unknown", f"the loss in evaluation failed with {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+            return Weighing("unknown", f"the loss in evaluation failed with {type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
         useful = [trial for trial in tried if trial is not None]
         if not useful:
             return Weighing("unknown", "the samples that were tried have no loss in evaluation")
@@ -361,8 +365,8 @@ def learn_weighing(compute_loss: Callable[[Any], Any], batch: Any, model: nn.Mod
         for kind in ("targets", "samples", "sum"):
             if all(trial.holds(kind, tolerance) for trial in useful):
                 return Weighing(kind, _in_words(kind, useful))
-        again = _Trial.of(compute_loss, batch, *windows[0])
-        if again is not None and again.whole[0] != useful[0].whole[0] and tried[0] is not None:
+        again = _Trial.of(compute_loss, batch, *useful[0].place)
+        if again is None or again.whole[0] != useful[0].whole[0]:
             return Weighing("unknown", "the loss is random in evaluation too")
     raise NotSplittable(
         "the loss of a batch is not the mean of its parts' losses, nor their sum: samples of a batch are compared with each other (in-batch negatives?), "
@@ -374,15 +378,16 @@ def learn_weighing(compute_loss: Callable[[Any], Any], batch: Any, model: nn.Mod
 class _Trial:
     """(loss, targets, samples) of some samples, of the first of them, and of the others."""
 
+    place: tuple[int, int, int]
     whole: tuple[float, float | None, int]
     one: tuple[float, float | None, int]
     rest: tuple[float, float | None, int]
     several: bool
 
     @staticmethod
-    def of(compute_loss: Callable[[Any], Any], batch: Any, start: int, stop: int) -> _Trial | None:
+    def of(compute_loss: Callable[[Any], Any], batch: Any, start: int, cut: int, stop: int) -> _Trial | None:
         seen, several = [], False
-        for first, end in ((start, stop), (start, start + 1), (start + 1, stop)):
+        for first, end in ((start, stop), (start, cut), (cut, stop)):
             with Counted() as counted:
                 loss = compute_loss(take(batch, first, end))
             if loss is None:
@@ -394,14 +399,14 @@ class _Trial:
             several |= total is None and len(counted.means) > 1
             seen.append((float(loss), None if total is None else float(total), end - first))
         # A part without targets has no mean, and says nothing.
-        return None if any(loss != loss for loss, _, _ in seen) else _Trial(*seen, several)
+        return None if any(loss != loss for loss, _, _ in seen) else _Trial((start, cut, stop), *seen, several)
 
     def holds(self, kind: str, tolerance: float) -> bool:
-        (whole, targets, size), (one, its_targets, _), (rest, their_targets, _) = self.whole, self.one, self.rest
+        (whole, targets, size), (one, its_targets, its_size), (rest, their_targets, _) = self.whole, self.one, self.rest
         if kind == "sum":
             expected = one + rest
         elif kind == "samples":
-            expected = (one + rest * (size - 1)) / size
+            expected = (one * its_size + rest * (size - its_size)) / size
         else:
             if targets is None or its_targets is None or their_targets is None or not targets:
                 return False

@@ -106,6 +106,7 @@ def _search(sizes: list[int], runs: Callable[[int], bool]) -> int | None:
 
 
 def _runs(step: Callable[[int], Any], size: int, tries: int, progress: _Progress) -> bool:
+    gc.collect()  # What steps of other sizes left in cycles is no part of this one.
     for number in range(tries):
         progress.say(size, number + 1, tries)
         if not _on_all_ranks(_attempt(step, size)):
