@@ -69,6 +69,8 @@ def put_around(module: nn.Module, kind: str, around: Around) -> Callable[[], Non
                 del module.__dict__["forward"]
             else:
                 module.__dict__["forward"] = layers.before
+            # Or the module would wait for the garbage collector.
+            layers.method = None
 
     return take_off
 

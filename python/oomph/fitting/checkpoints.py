@@ -103,7 +103,7 @@ class _Checkpoint:
 
         def run(*kept: torch.Tensor) -> Any:
             # The first run takes the inputs themselves, for it may change them; later ones take what was kept of them.
-            now = first.pop() if first else [_copy(each) if place in changed else each for place, each in enumerate(kept)]
+            now = first.pop() if first else [each.clone() if place in changed else each for place, each in enumerate(kept)]
             filled = list(fixed)
             for place, tensor in zip(places, now):
                 filled[place] = tensor
@@ -130,7 +130,8 @@ def _eager(function: Callable[..., Any], *args: Any) -> Any:
 
 
 # A checkpoint with contexts of its own cannot be traced: within a compiled model these blocks run as they are.
-_eager = torch.compiler.disable(_eager)
+# Not torch.compiler.disable: that imports the compiler, which takes seconds, for programs that never compile.
+_eager = torch._disable_dynamo(_eager)
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
