@@ -6,11 +6,13 @@ import gc
 import importlib
 import json
 import os
+import sys
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 
-from oomph.fitting import optimizers
+from oomph.fitting import checkpoints, optimizers
 from oomph.fitting.blocks import find_blocks, get_block
 from oomph.fitting.costs import Cost, CountCosts, ForwardCosts, Speeds, gather
 from oomph.fitting.errors import FitError
@@ -44,9 +46,20 @@ def answer(entry: str, folder: str) -> None:
     os.replace(path + ".part", path)
 
 
+def leave_the_compiler_out() -> None:
+    """PyTorch imports its compiler, for seconds, only to say that these are not to be compiled. Where nothing is compiled, nobody needs to hear it."""
+    if "torch._dynamo" in sys.modules:
+        return
+    for function in (torch.utils.checkpoint.checkpoint, checkpoints._eager, torch.optim.Optimizer.zero_grad, torch.optim.Optimizer.add_param_group):
+        inner = getattr(function, "__wrapped__", None)
+        if inner is not None and not hasattr(inner, "__dynamo_disable"):
+            setattr(inner, "__dynamo_disable", inner)
+
+
 def plan(things: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     """The entry for training steps."""
     optimizers.copies_are_real = False
+    leave_the_compiler_out()
     trials = Trials(things, Speeds(**options["speeds"]), options["progress"])
     facts = Facts(blocks=trials.blocks, **options["facts"])
     found = Search(facts, trials.measure, trials.seconds).run()
