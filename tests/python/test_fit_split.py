@@ -1,0 +1,521 @@
+"""A batch in parts gives what the plain loop gives: equal losses and parameters over 20 steps, and a refusal where that cannot be."""
+
+import copy
+import dataclasses
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections import UserDict, namedtuple
+
+import pytest
+from conftest import ROOT
+
+sys.path.insert(0, str(ROOT / "python"))
+
+torch = pytest.importorskip("torch")
+import torch.nn.functional as F  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn.functional import cross_entropy  # noqa: E402
+
+from oomph.fitting.batches import cuts, micro_batches, per_sample, samples, take  # noqa: E402
+from oomph.fitting.counts import Accumulator, Counted, Weighing, learn_weighing  # noqa: E402
+from oomph.fitting.cross_entropy import DeferredLogits, defer_logits, find_heads  # noqa: E402
+from oomph.fitting.errors import FitError, NotSplittable  # noqa: E402
+from oomph.fitting.finding import Batch, find_batch, is_out_of_memory  # noqa: E402
+
+STEPS = 20
+VOCABULARY = 5000
+STAGE = ROOT / "target" / "debug" / "examples" / "stage"
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+
+
+class Words(nn.Module):
+    """A language model as people write them: embeddings, something, a head."""
+
+    def __init__(self, width=32, bias=False, tied=False):
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, width)
+        self.middle = nn.Linear(width, width)
+        self.head = nn.Linear(width, VOCABULARY, bias=bias)
+        if tied:
+            self.head.weight = self.embedding.weight
+
+    def forward(self, tokens):
+        return self.head(torch.tanh(self.middle(self.embedding(tokens))))
+
+
+def next_word_loss(model, batch, to=torch.float32, **options):
+    logits = model(batch["input_ids"]).to(to)[..., :-1, :].contiguous()
+    options = {name: value.to(to) if isinstance(value, torch.Tensor) else value for name, value in options.items()}
+    return F.cross_entropy(logits.view(-1, logits.size(-1)), batch["labels"][..., 1:].reshape(-1), **options)
+
+
+def padded(rows, length=12, highest=VOCABULARY):
+    """Tokens of very different lengths: the first rows are short, one has nothing to predict."""
+    tokens = torch.randint(0, highest, (rows, length))
+    labels = tokens.clone()
+    for row in range(rows):
+        labels[row, 1 + (row * row) % length :] = -100
+    return {"input_ids": tokens, "labels": labels}
+
+
+def train(model, loss_of, batches, parts=None, weighing=None, early=False):
+    """The losses of the plain loop, or of one in parts."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    losses = []
+    for batch in batches:
+        optimizer.zero_grad()
+        if parts is None:
+            loss = loss_of(model, batch)
+            loss.backward()
+        else:
+            accumulator = Accumulator(weighing)
+            edges = cuts(samples(batch), parts)
+            for number, (start, stop) in enumerate(edges):
+                with Counted() as counted:
+                    loss = loss_of(model, take(batch, start, stop))
+                last = list(model.parameters()) if early and number == len(edges) - 1 else None
+                accumulator.scale(loss, counted, stop - start, last=last).backward()
+            loss = accumulator.finish(model.parameters())
+        optimizer.step()
+        losses.append(loss.detach())
+    return torch.stack(losses)
+
+
+def assert_same_training(model, loss_of, batches, parts=3, kind="targets"):
+    weighing = learn_weighing(lambda part: loss_of(model, part), batches[-1], model)
+    assert weighing.kind == kind, weighing
+    for early in (False, True):
+        plain, parted = copy.deepcopy(model), copy.deepcopy(model)
+        expected = train(plain, loss_of, batches)
+        torch.testing.assert_close(train(parted, loss_of, batches, parts, weighing, early), expected, rtol=1e-5, atol=1e-6)
+        for one, other in zip(plain.parameters(), parted.parameters()):
+            torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-6)
+    alone = copy.deepcopy(model)
+    assert torch.equal(train(alone, loss_of, batches, 1, weighing), expected), "one part is the plain loop"
+    assert all(torch.equal(one, other) for one, other in zip(plain.parameters(), alone.parameters()))
+
+
+def test_parts_have_the_same_types_and_are_views():
+    Pair = namedtuple("Pair", "x y")
+    Frozen = dataclasses.make_dataclass("Frozen", ["x", "name"], frozen=True)
+    x, y = torch.randn(4, 3, 8), torch.arange(4)
+    nested = Pair(
+        UserDict(x=x, mask=torch.ones(1, 3), scale=torch.tensor(2.0), texts=["a", "b", "c", "d"], size=(4, 4, 4, 4), rows=[1, 2, 3, 4]), [y, Frozen(x, "n")]
+    )
+    assert samples(nested) == 4
+    part = take(nested, 1, 3)
+    assert type(part) is Pair and type(part.x) is UserDict and type(part.y) is list and type(part.y[1]) is Frozen
+    assert part.x["x"].data_ptr() == x[1].data_ptr() and part.x["x"].shape == (2, 3, 8)
+    assert part.x["mask"].shape == (1, 3) and part.x["texts"] == ["b", "c"] and part.x["size"] == (4, 4, 4, 4) and part.x["rows"] == [2, 3]
+    assert part.y[0].tolist() == [1, 2] and part.y[1].name == "n" and part.y[1].x.shape[0] == 2
+    assert nested.x["texts"] == ["a", "b", "c", "d"], "the batch stays as it is"
+    assert per_sample((x, y)) == 25 and samples(x) == 4 and samples([x, y]) == 4
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_lists_of_images_and_targets_are_samples(count):
+    images = tuple(torch.randn(3, 5 + one, 4) for one in range(count))
+    targets = [{"boxes": torch.randn(one + 1, 4), "labels": torch.ones(one + 1)} for one in range(count)]
+    assert samples((images, targets)) == count
+    part = take((images, targets), 1, count)
+    assert type(part[0]) is tuple and part[0][0] is images[1] and part[1][0] is targets[1] and len(part[1]) == count - 1
+    assert samples(targets) == count
+
+
+@pytest.mark.parametrize(
+    "batch, says",
+    [
+        ((torch.ones(4, 3), torch.ones(5, 2)), r"\(4, 3\) and \(5, 2\)"),
+        ("text", "no tensor"),
+        (torch.tensor(1.0), "no tensor"),
+        (nn.utils.rnn.pack_sequence([torch.ones(3), torch.ones(2)]), "PackedSequence"),
+        (torch.eye(3).to_sparse(), "sparse"),
+    ],
+)
+def test_what_has_no_clear_samples_is_refused(batch, says):
+    with pytest.raises(NotSplittable, match=says):
+        samples(batch)
+
+
+def test_micro_batches_weigh_by_targets():
+    batch = {"x": torch.randn(5, 2), "labels": torch.tensor([[1, 2], [-100, 3], [-100, -100], [-100, -100], [4, -100]])}
+    parts = list(micro_batches(batch, 3))
+    assert [(len(part["x"]), weight) for part, weight in parts] == [(2, 0.75), (1, 0.25)], "the part without targets is left out"
+    assert [weight for _, weight in micro_batches(batch, 3, shifted=True)] == [1.0]
+    assert [weight for _, weight in micro_batches(batch, 2, targets=lambda part: len(part["x"]) - 1)] == [2 / 3, 1 / 3]
+    assert [weight for _, weight in micro_batches(torch.randn(4, 2), 3)] == [0.5, 0.25, 0.25]
+    nothing = (torch.randn(4, 2), torch.full((4,), -100))
+    assert [weight for _, weight in micro_batches(nothing, 2)] == [0.5, 0.5], "nan, as in the plain loop"
+    with pytest.raises(ValueError):
+        list(micro_batches(batch, 0))
+
+
+def test_a_loop_of_ones_own_in_micro_batches():
+    plain = Words()
+    parted = copy.deepcopy(plain)
+    batch = padded(8)
+    next_word_loss(plain, batch).backward()
+    for part, weight in micro_batches(batch, 4, shifted=True):
+        (next_word_loss(parted, part) * weight).backward()
+    for one, other in zip(plain.parameters(), parted.parameters()):
+        torch.testing.assert_close(other.grad, one.grad, rtol=1e-5, atol=1e-7)
+
+
+def test_same_training_of_regression():
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 2))
+    batches = [(torch.randn(7, 6), torch.randn(7, 2)) for _ in range(STEPS)]
+    assert_same_training(model, lambda model, batch: F.mse_loss(model(batch[0]), batch[1]), batches)
+    assert_same_training(model, lambda model, batch: (model(batch[0]) - batch[1]).abs().mean(), batches, kind="samples")
+
+
+def test_same_training_with_class_weights_and_smoothing():
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 4))
+    weigh = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 20.0, 0.1, 3.0]), label_smoothing=0.1)
+    batches = [(torch.randn(7, 6), torch.randint(0, 4, (7,))) for _ in range(STEPS)]
+    assert_same_training(model, lambda model, batch: weigh(model(batch[0]), batch[1]), batches)
+
+
+def test_same_training_of_padded_sequences():
+    # The first row of the first batch has no target, and with seven parts its part has none either.
+    model, batches = Words(width=8), [padded(7) for _ in range(STEPS)]
+    for parts in (2, 7):
+        assert_same_training(model, next_word_loss, batches, parts)
+
+
+def test_same_training_of_a_sum():
+    model = nn.Linear(6, 4)
+    batches = [(torch.randn(7, 6), torch.randint(0, 4, (7,))) for _ in range(STEPS)]
+    assert_same_training(model, lambda model, batch: cross_entropy(model(batch[0]), batch[1], reduction="sum") / 64, batches, kind="sum")
+
+
+def test_a_batch_without_targets_has_no_loss():
+    model = Words(width=8)
+    batch = padded(4)
+    batch["labels"][:] = -100
+    before = copy.deepcopy(model.state_dict())
+    loss = train(model, next_word_loss, [batch], 2, Weighing("targets"))
+    assert loss.isnan().all()
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items()), "as in the plain loop, whose gradients are zeros"
+
+
+def test_what_the_batch_compares_is_refused():
+    model = nn.Linear(6, 4)
+    batch = torch.randn(8, 6)
+
+    def contrastive(part):
+        out = F.normalize(model(part), dim=-1)
+        return F.cross_entropy(out @ out.T * 5, torch.arange(len(part)))
+
+    with pytest.raises(NotSplittable, match="in-batch negatives"):
+        learn_weighing(contrastive, batch, model)
+
+
+def test_statistics_over_the_batch_are_refused():
+    model = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4))
+    batch = torch.randn(8, 6)
+    with pytest.raises(NotSplittable, match=r"\(1\)"):
+        learn_weighing(lambda part: model(part).square().mean(), batch, model)
+    model[1].eval()
+    assert learn_weighing(lambda part: model(part).square().mean(), batch, model).kind == "samples"
+    assert [module.training for module in model.modules()] == [True, True, False], "modes are as they were"
+    model[1] = nn.BatchNorm1d(4, track_running_stats=False).eval()
+    with pytest.raises(NotSplittable):
+        learn_weighing(lambda part: model(part).square().mean(), batch, model)
+
+
+def test_learning_says_what_it_cannot_know():
+    model = nn.Sequential(nn.Linear(6, 4), nn.Dropout(0.5))
+    model.register_buffer("calls", torch.zeros(()))
+    batch = (torch.randn(8, 6), torch.randint(0, 4, (8,)))
+
+    def loss(part):
+        model.calls += 1
+        torch.rand(3)
+        return cross_entropy(model(part[0]), part[1])
+
+    state = torch.get_rng_state()
+    learnt = learn_weighing(loss, batch, model)
+    assert learnt.kind == "targets" and pickle.loads(pickle.dumps(learnt)) == learnt
+    assert torch.equal(torch.get_rng_state(), state) and model.calls == 0 and model.training
+    with pytest.raises(NotSplittable, match="one sample"):
+        learn_weighing(loss, take(batch, 0, 1), model)
+    with pytest.raises(FitError, match=r"shape \(4,\)"):
+        learn_weighing(lambda part: cross_entropy(model(part[0]), part[1], reduction="none"), batch, model)
+    assert learn_weighing(lambda part: 1 / 0, batch, model).kind == "unknown"
+    assert learn_weighing(lambda part: None, batch, model).kind == "unknown"
+    random = learn_weighing(lambda part: F.dropout(model(part[0])).mean(), batch, model)
+    assert random.kind == "unknown" and "random" in random.reason
+
+
+def test_several_means_are_one_only_if_their_counts_are():
+    scores, target = torch.randn(4, 6, requires_grad=True), torch.tensor([1, 2, -100, 3])
+    with Counted() as counted:
+        cross_entropy(scores, target) + cross_entropy(scores * 2, target)
+        with torch.no_grad():
+            F.mse_loss(scores, torch.zeros(4, 6))
+    assert counted.total() == 3, "the same targets, and what is computed aside does not count"
+    with Counted() as counted:
+        cross_entropy(scores, target) + F.mse_loss(scores, torch.zeros(4, 6))
+    assert counted.total() is None
+    with Counted() as counted:
+        cross_entropy(scores, target) + F.kl_div(scores.log_softmax(-1), scores.softmax(-1), reduction="batchmean")
+    assert counted.total() is None
+    with Counted() as counted:
+        F.l1_loss(scores, torch.zeros(4, 6)) + cross_entropy(scores, scores.detach().softmax(-1))
+    assert counted.total() == 24
+    with Counted() as counted:
+        pass
+    assert counted.total() is None and not torch._C._nn.cross_entropy_loss.__class__.__name__ == "function", "the functions are PyTorch's again"
+    with pytest.raises(NotSplittable, match="cannot be counted"):
+        Accumulator(Weighing("unknown", "why")).scale(scores.sum(), counted, 4)
+
+
+@pytest.mark.parametrize(
+    "options, model",
+    [
+        ({}, {}),
+        ({}, {"bias": True}),
+        ({}, {"tied": True}),
+        ({"label_smoothing": 0.1}, {"bias": True}),
+        ({"weight": torch.linspace(0.1, 2, VOCABULARY)}, {}),
+        ({"weight": torch.linspace(0.1, 2, VOCABULARY), "label_smoothing": 0.1}, {"tied": True}),
+        ({"reduction": "sum"}, {}),
+        ({"reduction": "none"}, {}),
+    ],
+)
+def test_deferred_logits_give_the_same_loss_and_gradients(options, model):
+    plain = Words(**model)
+    deferred, truth = copy.deepcopy(plain), copy.deepcopy(plain).double()
+    undoable = defer_logits(deferred, chunk_bytes=4 * VOCABULARY * 7)
+    assert undoable.heads == ["head"]
+    batch = padded(5)
+    losses, totals = [], []
+    for one in (plain, deferred, truth):
+        with Counted() as counted:
+            loss = next_word_loss(one, batch, **options, to=next(one.parameters()).dtype)
+        losses.append(loss.mean())
+        totals.append(counted.total())
+        losses[-1].backward()
+    torch.testing.assert_close(losses[1], losses[0], rtol=1e-6, atol=1e-6)
+    for one, other, right in zip(plain.parameters(), deferred.parameters(), truth.parameters()):
+        # The sums have another order: what counts is that they are no farther from those in float64.
+        errors = [(float((some.grad - right.grad).norm() / right.grad.norm())) for some in (one, other)]
+        assert errors[1] <= 1e-6 and errors[1] <= 2 * errors[0] + 1e-7, errors
+    assert totals[0] == totals[1] and (totals[0] is None) == ("reduction" in options)
+    undoable.undo()
+    undoable.undo()
+    assert "forward" not in deferred.head.__dict__ and type(deferred(batch["input_ids"])) is torch.Tensor
+
+
+@pytest.mark.parametrize("cast", [False, True])
+def test_deferred_logits_under_autocast(cast):
+    plain = Words(bias=True)
+    deferred = copy.deepcopy(plain)
+    defer_logits(deferred, chunk_bytes=4 * VOCABULARY * 7)
+    tokens = torch.randint(0, VOCABULARY, (4, 9))
+    losses = []
+    for one in (plain, deferred):
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = one(tokens)
+            assert logits.dtype == torch.bfloat16
+            losses.append(F.cross_entropy((logits.float() if cast else logits).flatten(0, 1), tokens.flatten()))
+        losses[-1].backward()
+    assert type(logits) is DeferredLogits and logits._root.whole is None
+    torch.testing.assert_close(losses[1], losses[0], rtol=1e-6, atol=1e-6)
+    for one, other in zip(plain.parameters(), deferred.parameters()):
+        assert (other.grad - one.grad).norm() <= 2**-7 * one.grad.norm(), "each chunk's product is rounded to bfloat16"
+
+
+class Squares(torch.autograd.Function):
+    """Goes past __torch_function__, as other people's fused losses do."""
+
+    @staticmethod
+    def forward(ctx, logits):
+        ctx.save_for_backward(logits)
+        return (logits * logits).sum()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2 * ctx.saved_tensors[0]
+
+
+def written_before(model, tokens):
+    logits = model(tokens)
+    view = logits.view(-1, VOCABULARY)
+    logits.mul_(2)
+    return F.cross_entropy(view, tokens.view(-1))
+
+
+def written_into(model, tokens):
+    logits = model(tokens)
+    logits[..., 5] = -3
+    return F.cross_entropy(logits.view(-1, VOCABULARY), tokens.view(-1))
+
+
+def looked_at(model, tokens):
+    logits = model(tokens)
+    with torch.no_grad():
+        logits.argmax(-1).sum()
+    return F.cross_entropy(logits.view(-1, VOCABULARY), tokens.view(-1))
+
+
+@pytest.mark.parametrize(
+    "loss_of",
+    [
+        lambda model, tokens: model(tokens).logsumexp(-1).mean(),
+        lambda model, tokens: F.nll_loss(F.log_softmax(model(tokens), -1).view(-1, VOCABULARY), tokens.view(-1)),
+        lambda model, tokens: F.cross_entropy(model(tokens).transpose(1, 2), tokens),
+        lambda model, tokens: F.cross_entropy(model(tokens)[:, -1, :100], tokens[:, -1] % 100),
+        lambda model, tokens: torch.stack([model(tokens), model(tokens)]).square().mean(),
+        lambda model, tokens: Squares.apply(model(tokens)),
+        written_before,
+        written_into,
+        looked_at,
+    ],
+)
+def test_what_needs_plain_logits_gets_them(loss_of):
+    plain = Words(width=8)
+    deferred = copy.deepcopy(plain)
+    defer_logits(deferred)
+    tokens = torch.randint(0, VOCABULARY, (3, 5))
+    losses = [loss_of(model, tokens) for model in (plain, deferred)]
+    assert torch.equal(*losses)
+    for loss in losses:
+        loss.backward()
+    for one, other in zip(plain.parameters(), deferred.parameters()):
+        torch.testing.assert_close(other.grad, one.grad, rtol=1e-6, atol=1e-8)
+
+
+def test_rows_of_deferred_logits_stay_deferred():
+    model = Words(width=8)
+    defer_logits(model)
+    tokens = torch.randint(0, VOCABULARY, (3, 5))
+    logits = model(tokens)
+    assert isinstance(logits, torch.Tensor) and logits.shape == (3, 5, VOCABULARY) and logits.requires_grad and not logits.is_leaf
+    mask = tokens < VOCABULARY // 2
+    for one, shape in [
+        (logits[:, -1], (3, VOCABULARY)),
+        (logits[mask], (int(mask.sum()), VOCABULARY)),
+        (logits[:, 1:3, :].reshape(-1, VOCABULARY), (6, VOCABULARY)),
+        (logits.to(torch.bfloat16).to("cpu").flatten(end_dim=1), (15, VOCABULARY)),
+    ]:
+        assert type(one) is DeferredLogits and one.shape == shape
+    assert logits._root.whole is None
+    with torch.no_grad():
+        assert type(model(tokens)) is torch.Tensor
+
+
+def test_wide_layers_inside_are_no_heads():
+    blocks = nn.Sequential(*[nn.Sequential(nn.Linear(8, 4096), nn.Linear(4096, 8)) for _ in range(2)])
+    assert find_heads(nn.Sequential(nn.Embedding(100, 8), blocks)) == {}
+    assert list(find_heads(nn.Sequential(blocks, nn.Linear(8, 21841)))) == ["1"], "many classes, too"
+
+
+def test_models_of_transformers():
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": VOCABULARY, "num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2}
+    llama = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, intermediate_size=16, num_key_value_heads=2))
+    gpt2 = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0))
+    for model in (llama, gpt2):
+        model.train()
+        deferred = copy.deepcopy(model)
+        assert defer_logits(deferred, chunk_bytes=4 * VOCABULARY * 8).heads == ["lm_head"]
+        batches = [transformers.BatchEncoding(padded(4)) for _ in range(STEPS)]
+        outputs = deferred(**batches[0])
+        assert type(outputs.logits) is DeferredLogits and outputs.logits._root.whole is None, "the loss has not made them"
+        learnt = learn_weighing(lambda part: deferred(**part).loss, batches[0], deferred)
+        assert learnt.kind == "targets"
+        expected = train(model, lambda model, part: model(**part).loss, batches)
+        found = train(deferred, lambda model, part: model(**part).loss, batches, 3, learnt)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+        for one, other in zip(model.parameters(), deferred.parameters()):
+            torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-6)
+
+
+ON_THE_CARD = """
+import json
+import torch, torch.nn.functional as F
+from torch import nn
+from oomph.fitting import finding
+from oomph.fitting.cross_entropy import defer_logits
+
+class Model(nn.Sequential):
+    def forward(self, tokens):
+        logits = super().forward(tokens).float()
+        return F.cross_entropy(logits.view(-1, logits.size(-1)), tokens.view(-1))
+
+model = Model(nn.Embedding(50257, 64), nn.Linear(64, 50257, bias=False)).cuda()
+tokens = torch.zeros(4, 512, dtype=torch.long, device="cuda")
+peaks = []
+for chunk in (None, 16 << 20):
+    if chunk:
+        defer_logits(model, chunk)
+    model.zero_grad(set_to_none=True)
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    model(tokens).backward()
+    peaks.append(torch.cuda.max_memory_allocated() - before)
+
+seen = []
+
+def step(size):
+    seen.append(size)
+    blocks = [torch.empty(100 << 20, dtype=torch.uint8, device="cuda") for _ in range(size)]
+    blocks.append(blocks)  # A cycle: only a collection frees it.
+
+found = [finding.find_batch(step, effective=effective, tries=1) for effective in (1000, 257)]
+try:
+    finding.find_batch(lambda size: torch.empty(1 << 40, dtype=torch.uint8, device="cuda"), effective=4)
+except finding.FitError as error:
+    print(json.dumps({"peaks": peaks, "found": found, "seen": seen, "said": str(error)}))
+"""
+
+
+@pytest.fixture(scope="module")
+def on_the_card():
+    """What a program on the virtual T4 says."""
+    if not STAGE.exists():
+        pytest.skip("cargo build --examples has not been run")
+    words = [str(STAGE), sys.executable, "t4", sys.executable, "-c", ON_THE_CARD]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, env={**os.environ, "PYTHONPATH": str(ROOT / "python")}, cwd=ROOT)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_deferred_logits_leave_the_memory_to_others(on_the_card):
+    plain, deferred = on_the_card["peaks"]
+    rows, chunk, weight = 4 * 512 * 50257 * 4, 16 << 20, 50257 * 64 * 4
+    assert plain > 2 * rows
+    assert deferred < 4.5 * chunk + 3 * weight < 0.1 * plain
+
+
+def test_find_batch_on_a_card_that_is_too_small(on_the_card):
+    (size, parts), (of_prime, parts_of_prime) = on_the_card["found"]
+    assert (size, parts) == (125, 8) and on_the_card["seen"][:5] == [1000, 500, 250, 125, 200]
+    assert (of_prime, parts_of_prime) == (129, 2), "almost even parts where there is no divisor"
+    assert "one sample" in on_the_card["said"] and "oomph.fit" in on_the_card["said"]
+
+
+def test_find_batch_raises_what_is_no_out_of_memory():
+    def step(size):
+        if size > 3:
+            raise RuntimeError("cuBLAS error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
+        if size < 3:
+            raise AssertionError("3 runs")
+
+    assert find_batch(step, effective=12, largest=7) == Batch(3, 4)
+    assert not is_out_of_memory(ValueError("CUDA out of memory")) and not is_out_of_memory(RuntimeError("CUDA error: an illegal memory access"))
+    with pytest.raises(ZeroDivisionError):
+        find_batch(lambda size: 1 / 0, effective=4)
+    with pytest.raises(ValueError):
+        find_batch(step, effective=0)
+
+
