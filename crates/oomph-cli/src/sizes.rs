@@ -1,10 +1,22 @@
 //! Sizes and shares as people type them.
 
+use std::fmt;
 use std::str::FromStr;
 
 /// Bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Size(pub(crate) u64);
+
+/// As it may be typed again.
+impl fmt::Display for Size {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            bytes if bytes % (1 << 30) == 0 => write!(formatter, "{}GiB", bytes >> 30),
+            bytes if bytes % (1 << 20) == 0 => write!(formatter, "{}MiB", bytes >> 20),
+            bytes => write!(formatter, "{bytes}"),
+        }
+    }
+}
 
 impl FromStr for Size {
     type Err = String;

@@ -1,10 +1,12 @@
 //! Starts programs on the virtual GPU and collects what they left.
 
 use crate::installed::Installed;
+use crate::package;
 use crate::stage::{Stage, StageError};
 use oomph_child::Listener;
 use oomph_gpus::Gpu;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -13,10 +15,11 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// The Python that runs inside the program, by file; one place of truth with the package's.
-const PYTHON: [(&str, &str); 7] = [
+const PYTHON: [(&str, &str); 8] = [
     ("__init__.py", include_str!("../../../python/oomph/virtual/__init__.py")),
     ("backward.py", include_str!("../../../python/oomph/virtual/backward.py")),
     ("child.py", include_str!("../../../python/oomph/virtual/child.py")),
+    ("fit.py", include_str!("../../../python/oomph/virtual/fit.py")),
     ("imports.py", include_str!("../../../python/oomph/live/imports.py")),
     ("ranks.py", include_str!("../../../python/oomph/virtual/ranks.py")),
     ("reads.py", include_str!("../../../python/oomph/virtual/reads.py")),
@@ -171,6 +174,11 @@ impl Ran {
     pub fn recording(&self) -> PathBuf {
         self.folder.path().join("recording.pickle")
     }
+
+    /// Another file that was left.
+    pub(crate) fn left(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
 }
 
 /// Why there is no result.
@@ -248,6 +256,8 @@ struct Wish<'a> {
     steps: u32,
     folder: &'a Path,
     world: Option<World>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fit: Option<&'a Value>,
 }
 
 impl<'a> Runner<'a> {
@@ -274,6 +284,30 @@ impl<'a> Runner<'a> {
         world: Option<World>,
         voice: Voice,
     ) -> Result<Ran, RunError> {
+        self.start(program, gpu, world, voice, None)
+    }
+
+    /// Runs a program until it has trained for two steps, and asks for a plan; what for is said in `wish`.
+    pub(crate) fn run_fit(
+        &self,
+        program: &Program,
+        gpu: &Gpu,
+        voice: Voice,
+        wish: &Value,
+    ) -> Result<Ran, RunError> {
+        let python = self.stage.folder().join("python");
+        package::write(&python).map_err(|(path, error)| RunError::File { path, error })?;
+        self.start(program, gpu, None, voice, Some(wish))
+    }
+
+    fn start(
+        &self,
+        program: &Program,
+        gpu: &Gpu,
+        world: Option<World>,
+        voice: Voice,
+        fit: Option<&Value>,
+    ) -> Result<Ran, RunError> {
         let began = Instant::now();
         let inside = self.stage.folder();
         let temporary = |error| RunError::File { path: inside.to_path_buf(), error };
@@ -285,9 +319,15 @@ impl<'a> Runner<'a> {
             steps: self.steps,
             folder: folder.path(),
             world,
+            fit,
+        };
+        // Once the package is imported, what is in it is found without the path.
+        let imports = match fit {
+            None => format!("from {PACKAGE}.child import main"),
+            Some(_) => format!("import oomph; from {PACKAGE}.fit import start as main"),
         };
         let start = format!(
-            "import sys; sys.path.insert(0, {:?}); from {PACKAGE}.child import main; sys.path[:] = [place for place in sys.path[1:] if place]; main()",
+            "import sys; sys.path.insert(0, {:?}); {imports}; sys.path[:] = [place for place in sys.path[1:] if place]; main()",
             inside.join("python").display().to_string(),
         );
         let mut command = Command::new(&self.installed.python);

@@ -2,9 +2,10 @@
 //!
 //! Every renderer takes what another crate says and gives a string: for a terminal (with ANSI styles, which the caller
 //! strips where they are not wanted), for scripts, for issues and pull requests, and for notebooks. [`text`], [`json`], [`markdown`]
-//! and [`html`] (with a [`picture`]) render what `oomph-explain` says; [`predict`], [`replay`], [`tune`], [`packing`] and [`gpus`] have all three in one file each.
+//! and [`html`] (with a [`picture`]) render what `oomph-explain` says; [`predict`], [`fit`], [`replay`], [`tune`], [`packing`] and [`gpus`] have all three in one file each.
 //! [`run`] is what follows a run. Nothing is computed here, and nothing printed.
 
+pub mod fit;
 pub mod gpus;
 pub mod html;
 pub mod json;

@@ -318,9 +318,9 @@ def notebook_cell(text):
     return "\n".join(out) + "\n"
 
 
-def main():
+def main(kind=Run):
     wish = json.loads(os.environ.pop("OOMPH_PREDICT"))
-    run = Run(wish)
+    run = kind(wish)
     if wish.get("world"):
         from . import ranks
 

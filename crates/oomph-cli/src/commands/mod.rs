@@ -29,6 +29,7 @@ macro_rules! verbs {
 verbs! {
     Run in run,
     Predict in predict,
+    Fit in fit,
     Explain in explain,
     Diff in diff,
     Check in check,

@@ -80,7 +80,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    let program = program(arguments)?;
+    let program = program(&arguments.script, arguments.module)?;
     let installed = match Installed::find(arguments.python.as_deref()) {
         Ok(installed) => installed,
         Err(error) => {
@@ -117,9 +117,10 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
     })
 }
 
-fn program(arguments: &Arguments) -> anyhow::Result<Program> {
-    let Some((target, rest)) = arguments.script.split_first() else { anyhow::bail!("which script?") };
-    if arguments.module {
+/// The program that was named, with its arguments.
+pub(super) fn program(script: &[String], module: bool) -> anyhow::Result<Program> {
+    let Some((target, rest)) = script.split_first() else { anyhow::bail!("which script?") };
+    if module {
         return Ok(Program { kind: Kind::Module, target: target.clone(), arguments: rest.to_vec() });
     }
     if !Path::new(target).is_file() {
@@ -130,8 +131,8 @@ fn program(arguments: &Arguments) -> anyhow::Result<Program> {
 }
 
 /// The card that was named, with the memory that was named. Without a name, one of a common architecture.
-fn card(arguments: &Arguments) -> anyhow::Result<Gpu> {
-    let mut gpu = match (&arguments.gpu, arguments.memory) {
+pub(super) fn card(gpu: Option<&Gpu>, memory: Option<Size>) -> anyhow::Result<Gpu> {
+    let mut gpu = match (gpu, memory) {
         (Some(gpu), _) => gpu.clone(),
         (None, Some(_)) => {
             let mut gpu = Catalogue::load()?.find("a100-80gb").map_err(anyhow::Error::msg)?.clone();
@@ -143,7 +144,7 @@ fn card(arguments: &Arguments) -> anyhow::Result<Gpu> {
             anyhow::bail!("which card? for example --gpu t4 (oomph gpus lists them), or --memory 12GiB")
         }
     };
-    if let Some(memory) = arguments.memory {
+    if let Some(memory) = memory {
         gpu.memory = memory.0;
     }
     Ok(gpu)
@@ -154,7 +155,7 @@ fn options(arguments: &Arguments) -> TextOptions {
 }
 
 /// What the script prints is heard, unless nothing is to be.
-fn voice(printer: &Printer) -> Voice {
+pub(super) fn voice(printer: &Printer) -> Voice {
     if printer.is_quiet() { Voice::Kept } else { Voice::Heard }
 }
 
@@ -174,7 +175,7 @@ fn one(
     program: &Program,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
-    let gpu = card(arguments)?;
+    let gpu = card(arguments.gpu.as_ref(), arguments.memory)?;
     let mut prediction = Prediction::make(runner, program, &gpu, None, voice(printer))?;
     if prediction.verdict == Verdict::DoesNotFit {
         let waiting = printer.waiting("finding out what it would need");
@@ -204,7 +205,7 @@ fn over_values(
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
     let sweep = Sweep::parse(text).map_err(anyhow::Error::msg)?;
-    let gpu = card(arguments)?;
+    let gpu = card(arguments.gpu.as_ref(), arguments.memory)?;
     let tried = search::search(runner, program, &gpu, &sweep, |value| {
         printer.note(&format!("trying {} {value}", sweep.argument));
     })?;
@@ -245,7 +246,7 @@ fn over_ranks(
     ranks: u32,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
-    let gpu = card(arguments)?;
+    let gpu = card(arguments.gpu.as_ref(), arguments.memory)?;
     let mut predictions = Vec::new();
     for rank in 0..ranks {
         printer.note(&format!("running rank {rank} of {ranks}"));

@@ -1,0 +1,104 @@
+//! The Python package that the command carries, for what must run where only the command was installed.
+//!
+//! A script's Python may have another version of the package, or none: inside a child it is always that of the command.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+macro_rules! package {
+    ($($path:literal),* $(,)?) => {
+        [$(($path, include_str!(concat!("../../../python/oomph/", $path)))),*]
+    };
+}
+
+/// By path below `oomph`. The notebook's part is left out: there is none in a child.
+const FILES: &[(&str, &str)] = &package![
+    "__init__.py",
+    "__main__.py",
+    "_black_box.py",
+    "_cgroups.py",
+    "_find.py",
+    "_floor.py",
+    "_free.py",
+    "_measure.py",
+    "_predict.py",
+    "_ram.py",
+    "_record.py",
+    "_roots.py",
+    "_tensors.py",
+    "_walk.py",
+    "_who.py",
+    "fitting/__init__.py",
+    "fitting/accelerating.py",
+    "fitting/activations.py",
+    "fitting/asking.py",
+    "fitting/batches.py",
+    "fitting/blocks.py",
+    "fitting/card.py",
+    "fitting/checkpoints.py",
+    "fitting/child.py",
+    "fitting/costs.py",
+    "fitting/counts.py",
+    "fitting/cross_entropy.py",
+    "fitting/errors.py",
+    "fitting/finding.py",
+    "fitting/fit.py",
+    "fitting/hugging_face.py",
+    "fitting/inference.py",
+    "fitting/lightning.py",
+    "fitting/loops.py",
+    "fitting/losses.py",
+    "fitting/optimizers.py",
+    "fitting/payload.py",
+    "fitting/plan.py",
+    "fitting/ranks.py",
+    "fitting/running.py",
+    "fitting/script.py",
+    "fitting/search.py",
+    "fitting/source.py",
+    "fitting/watching.py",
+    "fitting/weights.py",
+    "fitting/words.py",
+    "live/__init__.py",
+    "live/frames.py",
+    "live/handlers.py",
+    "live/imports.py",
+    "live/native.py",
+    "live/recording.py",
+    "live/sitecustomize.py",
+    "live/startup.py",
+];
+
+/// Writes the package into a folder that is to be on Python's path.
+pub(crate) fn write(folder: &Path) -> Result<(), (PathBuf, io::Error)> {
+    for (name, text) in FILES {
+        let path = folder.join("oomph").join(name);
+        let place = path.parent().unwrap_or(folder);
+        std::fs::create_dir_all(place).map_err(|error| (place.to_path_buf(), error))?;
+        std::fs::write(&path, text).map_err(|error| (path.clone(), error))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::FILES;
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    #[test]
+    fn every_file_of_the_package_is_carried() {
+        let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/oomph");
+        let mut there = BTreeSet::new();
+        for folder in ["", "fitting/", "live/"] {
+            for entry in std::fs::read_dir(package.join(folder)).unwrap() {
+                let name = entry.unwrap().file_name().into_string().unwrap();
+                if name.ends_with(".py") {
+                    there.insert(format!("{folder}{name}"));
+                }
+            }
+        }
+        let carried: BTreeSet<String> = FILES.iter().map(|(name, _)| (*name).to_owned()).collect();
+        assert_eq!(carried, there);
+    }
+}

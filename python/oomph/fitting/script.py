@@ -1,0 +1,243 @@
+"""``oomph fit SCRIPT``: what ``oomph.fit`` would do for a script that trains, and the lines to change in it.
+
+Runs inside the script's own process, on a virtual card without end: ``watching`` has seen the first step, ``source`` reads it, and once the script is
+stopped the same search as ``oomph.fit``'s runs on its live model. What is found goes to the command as plain data. Values are not known on a
+virtual GPU, so that the losses of parts make that of the whole is judged by the kind of the loss; ``oomph.fit`` tries it with numbers.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import torch
+
+from oomph._measure import text
+from oomph.fitting import words
+from oomph.fitting.batches import moved
+from oomph.fitting.card import Card, bytes_on, room_on
+from oomph.fitting.child import plan
+from oomph.fitting.costs import assumed_speeds
+from oomph.fitting.counts import Counted, Weighing, batch_norms
+from oomph.fitting.errors import FitError
+from oomph.fitting.fit import Fit, FitPlan
+from oomph.fitting.losses import LossOf
+from oomph.fitting.plan import Plan
+from oomph.fitting.search import Found
+from oomph.fitting.source import Reader, Step
+from oomph.fitting.watching import Place, Seen
+
+# What the script holds besides the step is worth a word from here on.
+_MUCH = 64 << 20
+
+_BY_HAND = """\
+def loss_fn(model, batch):
+    inputs, targets = batch
+    return <the loss of model(inputs) and targets, the mean over the batch>
+fit = oomph.fit(model, optimizer, loss=loss_fn, batch=(inputs, targets))
+loss = fit.step((inputs, targets))        # forward, backward, optimizer.step and zero_grad"""
+
+
+class Refused(FitError):
+    """No plan for this script: why, and lines that may help."""
+
+    def __init__(self, why: str, by_hand: str = "") -> None:
+        super().__init__(why)
+        self.by_hand = by_hand
+
+
+class Script:
+    """One script: what is kept of it once it has stepped, and the answer after its end."""
+
+    def __init__(self, wish: dict[str, Any]) -> None:
+        self.wish = wish
+        self.step: Step | None = None
+        self.refused: Refused | None = None
+        self.optimizer: Any = None
+        self.backwards = 0
+        self.autocast: tuple[str, Any] | None = None
+
+    def first_step(self, seen: Seen) -> None:
+        """While the script's names are still there: its step, as functions and tensors."""
+        self.optimizer, self.backwards = seen.optimizers[0], seen.backwards
+        try:
+            self.reader = Reader(seen, self.optimizer, self._arguments(seen))
+            self.step = self.reader.read()
+        except FitError as error:
+            self.refused = Refused(str(error), _BY_HAND)
+        except SyntaxError as error:
+            self.refused = Refused(f"the source cannot be read: {error}", _BY_HAND)
+        self.autocast = seen.backward.autocast if seen.backward is not None else None
+        # What the script's names stood for is let go of: it must not stay on the card.
+        if seen.backward is not None:
+            seen.backward.locals, seen.backward.after, seen.backward.globals = {}, {}, {}
+
+    def _arguments(self, seen: Seen) -> str:
+        wish = self.wish
+        more = [f'budget="{wish["memory_text"]}"'] if wish["memory_text"] else []
+        if wish["allow"]:
+            more.append(f"allow={tuple(wish['allow'])!r}".replace("'", '"'))
+        norm = self._clip(seen)
+        if norm is not None:
+            more.append(f"clip_grad_norm={norm:g}")
+        return "".join(f", {one}" for one in more)
+
+    @staticmethod
+    def _clip(seen: Seen) -> float | None:
+        return seen.clipped[-1][1] if seen.clipped else None
+
+    def _write_lines(self, step: Step) -> None:
+        """What to change; nothing in a library's own loop."""
+        place = self.reader.backward
+        if "site-packages" not in place.file:
+            self.reader.write_lines(step)
+            return
+        library = place.file.rsplit("site-packages/", 1)[-1].split("/", 1)[0]
+        step.notes.append(f"the loop is inside {library} ({os.path.basename(place.file)}:{place.called_on}): oomph.fit needs a loop of your own")
+
+    # -- after the script
+
+    def answer(self, seen: Seen, reserved: int, steps: int, failed: str | None) -> dict[str, Any]:
+        try:
+            self._refuse(seen, failed)
+            return self._plan(seen, reserved, steps)
+        except Refused as error:
+            return {"why": str(error), "by_hand": error.by_hand, "places": self._places(seen)}
+        except FitError as error:
+            return {"why": str(error), "by_hand": "", "places": self._places(seen)}
+
+    def _refuse(self, seen: Seen, failed: str | None) -> None:
+        if failed and not seen.optimizers:
+            raise Refused(f"the script failed before its first optimizer step: {failed}")
+        if not seen.optimizers:
+            raise Refused("no optimizer stepped: there is no training step to plan. oomph predict says what a script takes that does not train")
+        if len(seen.optimizers) > 1:
+            lines = ", ".join(_short(place) for place in dict.fromkeys(seen.stepped))
+            raise Refused(f"{len(seen.optimizers)} optimizers step ({lines}): oomph.fit takes one model and one optimizer. oomph predict says what the script takes as it is")
+        if self.refused is not None:
+            raise self.refused
+        if self.step is None:
+            raise Refused("the training step was not seen", _BY_HAND)
+        if not any(parameter.is_cuda for parameter in self.step.model.parameters()):
+            raise Refused('the model trains on the CPU. Does the script choose its device by an argument? Give it the arguments that make it train on cuda')
+
+    def _plan(self, seen: Seen, reserved: int, steps: int) -> dict[str, Any]:
+        step = self.step
+        assert step is not None
+        card = _card(self.wish["card"])
+        room = room_on(card, self.wish["budget"] or "auto")
+        speeds = assumed_speeds(card.multiprocessors, card.capability)
+        loss_of = _Within(LossOf(step.loss), self.autocast)
+        fitted = Fit(step.model, self.optimizer, loss_of, step.batch, tuple(self.wish["allow"]), self._clip(seen))  # type: ignore[arg-type]
+        self._let_go(step)
+        held = torch.cuda.memory_allocated() - bytes_on(fitted.device, fitted.model, self.optimizer, step.batch)
+        self._weigh(fitted)
+        self._write_lines(step)
+        notes = [*step.notes, *self._seen_in_words(seen, step, held)]
+        fitted.plan = FitPlan(Plan(), None, fitted.size, 0, room, card, speeds)
+        things = {"model": fitted.model, "optimizer": self.optimizer, "loss_of": loss_of, "batch": step.batch}
+        things |= {"weighing": fitted._weighing, "clip_grad_norm": fitted.clip_grad_norm}
+        said = plan(things, {"facts": fitted._facts(room, card), "speeds": speeds.to_dict(), "progress": os.devnull})
+        found = Found.from_dict(said)
+        fitted.plan.found, fitted.plan.blocks = found, said["blocks"]
+        fitted._say_what_was_seen()
+        if fitted._weighing is not None:
+            notes.append(f"{fitted._weighing.reason}; oomph.fit checks it with numbers when it runs")
+        notes += fitted.plan.notes
+        return {
+            "fits": "as it is" if reserved <= room.usable else "with a plan" if found.chosen is not None else "not at all",
+            "script": {"reserved": reserved, "steps": steps, "held": max(0, held)},
+            "room": {"budget": room.budget, "limit": room.limit, "margin": room.margin},
+            "least_budget": room.needed_for(found.least.reserved),
+            "plan": found.to_dict() | {"samples": fitted.size, "blocks": said["blocks"], "parameters": said["parameters"]},
+            "summary": words.techniques(Plan(), (found.chosen or found.least).plan, fitted.size, said["blocks"]),
+            "table": words.chain(found.chain, fitted.size, said["blocks"]) if found.chosen is not None else [],
+            "does_not_fit": [] if found.chosen is not None else str(fitted._does_not_fit(found, room)).splitlines()[1:],
+            "loss": {"text": step.loss_text, "definition": step.definition, "batch": step.batch_text},
+            "lines": [line.to_dict() | {"file": _near(line.file)} for line in step.lines],
+            "places": self._places(seen),
+            "notes": list(dict.fromkeys(notes)),
+        }
+
+    def _let_go(self, step: Step) -> None:
+        """Of what the last step of the script left: gradients, optimizer state, and results that its globals still hold."""
+        main = sys.modules.get("__main__")
+        for name, value in list(vars(main).items()) if main is not None else []:
+            results = [value, *vars(value).values()] if type(value).__name__.endswith("Output") and hasattr(value, "__dict__") else [value]
+            if any(isinstance(one, torch.Tensor) and one.grad_fn is not None for one in results):
+                delattr(main, name)
+        step.model.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.state.clear()
+
+    def _weigh(self, fitted: Fit) -> None:
+        """How the losses of parts make that of the whole, by the kind of the loss: values are not known here."""
+        norms = batch_norms(fitted.model)
+        if fitted.size < 2:
+            fitted._not_splittable = "the batch has one sample"
+            return
+        if norms:
+            fitted._not_splittable = f"the model has statistics over the batch ({', '.join(norms[:3])}{' …' if len(norms) > 3 else ''}): parts of a batch give another result"
+            return
+        with Counted() as counted:
+            fitted.loss_of(fitted.model, moved(fitted.example, fitted.device))
+        if counted.total() is not None:
+            fitted._weighing = Weighing("targets", "the loss is taken for a mean over targets")
+        else:
+            fitted._weighing = Weighing("samples", "the loss is taken for a mean over samples, which cannot be seen without values")
+
+    def _seen_in_words(self, seen: Seen, step: Step, held: int) -> list[str]:
+        notes = []
+        if self.backwards > 1:
+            notes.append(f"the script calls backward {self.backwards} times for a step: with oomph.fit, give the whole batch at once and let it be cut, without dividing the loss")
+        if seen.scaled:
+            notes.append("the script has a GradScaler, which fit.step does not use: without it, float16 gradients may vanish; allow=(\"bf16\",) brings its own")
+        if self.autocast is not None:
+            notes.append(f"the step is planned as it is, under autocast in {str(self.autocast[1]).removeprefix('torch.')}")
+        if held > _MUCH:
+            notes.append(f"besides the step, the script holds {text(held)} on the GPU; that is counted in every plan")
+        return notes
+
+    def _places(self, seen: Seen) -> dict[str, Any]:
+        backward = seen.backward
+        made = seen.made.get(id(self.optimizer)) if self.optimizer is not None else None
+        return {
+            "optimizer": made and _place(made),
+            "model_call": backward and {"file": _near(backward.file), "line": backward.called_on},
+            "backward": backward and {"file": _near(backward.file), "line": backward.backward_on},
+            "optimizer_step": _place(seen.stepped[0]) if seen.stepped else None,
+            "zero_grad": _place(seen.zeroed[0]) if seen.zeroed else None,
+        }
+
+
+class _Within:
+    """The loss under the autocast that the script's own step was under."""
+
+    def __init__(self, loss_of: LossOf, autocast: tuple[str, Any] | None) -> None:
+        self.loss_of, self.autocast = loss_of, autocast
+
+    def __call__(self, model: Any, batch: Any) -> torch.Tensor:
+        if self.autocast is None or torch.is_autocast_enabled("cuda"):
+            return self.loss_of(model, batch)
+        with torch.autocast(self.autocast[0], self.autocast[1]):
+            return self.loss_of(model, batch)
+
+
+def _card(given: dict[str, Any]) -> Card:
+    major, minor = map(int, given["compute_capability"].split("."))
+    return Card(given["name"], given["title"], given["memory"], given["context"], (major, minor), given["sms"])
+
+
+def _near(file: str) -> str:
+    """As somebody in this folder would write it."""
+    near = os.path.relpath(file)
+    return file if near.startswith("..") else near
+
+
+def _place(place: Place) -> dict[str, Any]:
+    return {"file": _near(place.file), "line": place.line}
+
+
+def _short(place: Place) -> str:
+    return f"{os.path.basename(place.file)}:{place.line}"

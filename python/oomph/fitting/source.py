@@ -1,0 +1,457 @@
+"""Reads a training step off a script's source: the lines that make the loss, as a function, and the lines to write instead of them.
+
+What it is given was seen by ``watching``: the function, the lines of the model's call and of ``backward``, and what names stood for. It takes the
+statements between them that the loss depends on. It knows nothing of memory.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import copy
+import linecache
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Callable, Iterable
+
+import torch
+
+from oomph.fitting.errors import FitError
+from oomph.fitting.losses import LossOf
+from oomph.fitting.watching import Backward, Place, Seen, tensors_in
+
+_LOOPS = (ast.For, ast.While, ast.AsyncFor)
+
+
+class NotRead(FitError):
+    """The step cannot be read off the source; the message is why."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A change to the script: lines that go (from ``line`` to ``end``), or text that comes before ``line``."""
+
+    file: str
+    line: int
+    end: int
+    remove: bool
+    text: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"file": self.file, "line": self.line, "end_line": self.end, "kind": "remove" if self.remove else "add", "text": self.text}
+
+
+@dataclass
+class Step:
+    """A training step: what ``oomph.fit`` takes, live and as text."""
+
+    model: torch.nn.Module
+    loss: Callable[..., Any] | None
+    batch: Any
+    #: As they are written in the script.
+    model_text: str
+    optimizer_text: str
+    loss_text: str
+    batch_text: str
+    #: The definition of the loss function, where the script has none.
+    definition: str
+    lines: list[Line] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+class Reader:
+    """One step of one script. ``arguments`` stands behind what ``oomph.fit`` must be given."""
+
+    def __init__(self, seen: Seen, optimizer: torch.optim.Optimizer, arguments: str) -> None:
+        backward = seen.backward
+        if backward is None:
+            raise NotRead("no model was called before backward() in the same function, or in what it calls")
+        self.backward: Backward = backward
+        self.seen, self.optimizer, self.arguments = seen, optimizer, arguments
+        self.source = linecache.getlines(backward.file)
+        if not self.source:
+            raise NotRead(f"{backward.file}: the source is not there")
+        self.tree = ast.parse("".join(self.source))
+        self.names = {**backward.globals, **backward.locals}
+
+    # -- the whole
+
+    def read(self) -> Step:
+        """While the script's names are there: the function and the batch."""
+        backward = self.backward
+        model = self.find_model()
+        function = self.find_function()
+        region = _region(function.body, backward.called_on, backward.backward_on, ())
+        if region is None:
+            raise NotRead(f"line {backward.called_on} (the model) and line {backward.backward_on} (backward) are not in one block of {backward.function}")
+        self.block, self.first, self.last, self.loops = region
+        loss = self.loss_expression(self.block[self.last])
+        kept, needed = _slice(self.block[self.first : self.last], _loads(loss))
+        replace = _Replace(self, model)
+        kept = [replace.visit(copy.deepcopy(statement)) for statement in kept]
+        expression = replace.visit(copy.deepcopy(loss))
+        batch = self.find_batch(kept, expression, replace.hoisted)
+        self.function, self.kept, self.loss = function, kept, loss
+        step = self.compose(model, kept, expression, batch)
+        self.names = {}
+        return step
+
+    def find_model(self) -> torch.nn.Module:
+        """The one module that was called, or the one that owns those that were."""
+        trained = {id(parameter) for group in self.optimizer.param_groups for parameter in group["params"]}
+        models = [model for model in self.backward.models if any(id(parameter) in trained for parameter in model.parameters())]
+        if not models:
+            raise NotRead("the model that was called has no parameter of the optimizer's")
+        if len(models) == 1:
+            return models[0]
+        owners = [value for value in self.names.values() if isinstance(value, torch.nn.Module)]
+        owner = getattr(self.names.get("self"), "__dict__", {})
+        owners += [value for value in [self.names.get("self"), *owner.values()] if isinstance(value, torch.nn.Module)]
+        for owner in owners:
+            parts = set(map(id, owner.modules()))
+            if all(id(model) in parts for model in models):
+                return owner
+        called = ", ".join(type(model).__name__ for model in models)
+        raise NotRead(f"one loss comes from several models ({called}): oomph.fit takes one. Put them into one torch.nn.Module whose forward calls them")
+
+    def find_function(self) -> Any:
+        backward = self.backward
+        if backward.function == "<module>":
+            return self.tree
+        for node in ast.walk(self.tree):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == backward.function:
+                if min([node.lineno, *(one.lineno for one in node.decorator_list)]) == backward.first_line_of_function:
+                    return node
+        raise NotRead(f"{backward.file}: the function {backward.function} is not there")
+
+    def loss_expression(self, statement: ast.stmt) -> ast.expr:
+        """What backward is called on, without what scales it."""
+        simple = _simple_at(statement, self.backward.backward_on)
+        calls = [node for node in ast.walk(simple) if isinstance(node, ast.Call)]
+        found: ast.expr | None = None
+        for call in calls:
+            if isinstance(call.func, ast.Attribute) and call.func.attr == "backward":
+                found = call.func.value
+                # accelerator.backward(loss), fabric.backward(loss)
+                if call.args and not isinstance(self.value(found, self.backward.after), torch.Tensor) and isinstance(found, (ast.Name, ast.Attribute)):
+                    found = call.args[0]
+                break
+        if found is None and calls and calls[0].args:
+            found = calls[0].args[0]
+        if found is None:
+            raise NotRead(f"line {self.backward.backward_on}: what backward is called on has no name")
+        while True:
+            if isinstance(found, ast.Call) and isinstance(found.func, ast.Attribute) and found.func.attr == "scale" and len(found.args) == 1:
+                found = found.args[0]
+            elif isinstance(found, ast.BinOp) and isinstance(found.op, ast.Div) and not isinstance(self.value(found.right), torch.Tensor):
+                found = found.left
+            else:
+                return found
+
+    def value(self, node: ast.expr, names: Mapping[str, Any] | None = None) -> Any:
+        """What an expression stands for, if it can be had without calling anything of the script."""
+        if any(isinstance(one, (ast.Call, ast.Await, ast.Yield, ast.NamedExpr)) for one in ast.walk(node)):
+            return None
+        try:
+            return eval(compile(ast.fix_missing_locations(ast.Expression(copy.deepcopy(node))), "<step>", "eval"), dict(self.names if names is None else {**self.names, **names}))  # noqa: S307
+        except Exception:
+            return None
+
+    # -- the batch
+
+    def is_batch(self, value: Any) -> bool:
+        """Whether there are tensors in it that have all samples."""
+        if isinstance(value, torch.nn.Module):
+            return False
+        found: list[torch.Tensor] = []
+        tensors_in(torch, value, found)
+        count = self.backward.samples
+        return any(one.dim() > 0 and one.shape[0] == count and not isinstance(one, torch.nn.Parameter) for one in found)
+
+    def find_batch(self, kept: list[ast.stmt], expression: ast.expr, hoisted: dict[str, ast.expr]) -> dict[str, tuple[Any, str]]:
+        """The names that are given anew for every step: what they are, and how that is written outside of the function."""
+        if self.backward.samples is None:
+            raise NotRead("the model is not called with tensors that share a first dimension, the samples")
+        batch = {}
+        for name in _free(kept, expression):
+            if name in hoisted:
+                batch[name] = (self.value(hoisted[name]), ast.unparse(hoisted[name]))
+            elif name in self.names and name != "model" and self.is_batch(self.names[name]):
+                batch[name] = (self.names[name], name)
+        if not batch:
+            raise NotRead(f"line {self.backward.called_on}: what the model is called with has no name. Give the batch a name before that line")
+        return batch
+
+    # -- what is made of it
+
+    def compose(self, model: torch.nn.Module, kept: list[ast.stmt], expression: ast.expr, batch: dict[str, tuple[Any, str]]) -> Step:
+        texts = {"model_text": self.name_of(model), "optimizer_text": self.name_of(self.optimizer)}
+        names = list(batch)
+        values, written = [value for value, _ in batch.values()], [text for _, text in batch.values()]
+        whole, whole_text = (values[0], written[0]) if len(values) == 1 else (tuple(values), f"({', '.join(written)})")
+        alone = _inlined(kept, expression)
+        given = self.own_loss(alone, batch) if alone is not None else None
+        if given is not None:
+            function, text, whole, whole_text = given
+            return Step(model, function, whole, loss_text=text, batch_text=whole_text, definition="", **texts)
+        head = [] if names == ["batch"] else [ast.unparse(ast.parse(f"{', '.join(names)} = batch"))]
+        body = [*head, *(ast.unparse(ast.fix_missing_locations(statement)) for statement in kept), f"return {ast.unparse(ast.fix_missing_locations(expression))}"]
+        definition = "def loss_fn(model, batch):\n" + textwrap.indent("\n".join(body), "    ")
+        # No more than it needs: what it holds stays on the card.
+        space = {name: self.names[name] for name in _free(kept, expression) if name in self.names and name not in batch}
+        exec(compile(definition, "<the loss of the script>", "exec"), space)  # noqa: S102
+        return Step(model, space["loss_fn"], whole, loss_text="loss_fn", batch_text=whole_text, definition=definition, **texts)
+
+    def own_loss(self, expression: ast.expr, batch: dict[str, tuple[Any, str]]) -> tuple[Any, str, Any, str] | None:
+        """Where the script's own function is what oomph.fit takes: (function, its text, the batch, its text)."""
+
+        def is_model(node: ast.AST) -> bool:
+            return isinstance(node, ast.Name) and node.id == "model"
+
+        def is_one(node: ast.AST) -> bool:
+            return isinstance(node, ast.Name) and node.id in batch
+
+        names = list(batch)
+        if isinstance(expression, ast.Attribute) and expression.attr == "loss" and isinstance(expression.value, ast.Call) and is_model(expression.value.func):
+            call = expression.value
+            if not call.args and len(call.keywords) == 1 and call.keywords[0].arg is None and is_one(call.keywords[0].value) and len(names) == 1:
+                value, text = batch[names[0]]
+                return (None, "None", value, text) if isinstance(value, Mapping) else None
+        if not isinstance(expression, ast.Call) or expression.keywords or len(expression.args) != 2:
+            return None
+        function, (output, target) = self.value(expression.func), expression.args
+        if not callable(function) or any(is_one(node) for node in ast.walk(expression.func)):
+            return None
+        text = ast.unparse(expression.func)
+        if is_model(output) and is_one(target) and len(names) == 1 and LossOf(function).takes_model:
+            return function, text, *batch[names[0]]
+        if LossOf(function).takes_model or not is_one(target) or not isinstance(output, ast.Call) or not is_model(output.func) or output.keywords:
+            return None
+        inputs = [node.id for node in output.args if is_one(node) and isinstance(node, ast.Name)]
+        if len(inputs) != len(output.args) or not inputs or sorted([*inputs, target.id]) != sorted(names):  # type: ignore[attr-defined]
+            return None
+        values, texts = zip(*(batch[name] for name in inputs))
+        if len(inputs) == 1 and isinstance(values[0], torch.Tensor):
+            first, first_text = values[0], texts[0]
+        elif len(inputs) > 1:
+            first, first_text = values, f"({', '.join(texts)})"
+        else:
+            return None
+        value, written = batch[target.id]  # type: ignore[attr-defined]
+        return function, text, (first, value), f"({first_text}, {written})"
+
+    def name_of(self, thing: Any) -> str:
+        """How the function calls it."""
+        for name, value in {**self.backward.globals, **self.backward.locals}.items():
+            if value is thing and not name.startswith("__"):
+                return name
+        owner = self.names.get("self")
+        for name, value in getattr(owner, "__dict__", {}).items():
+            if value is thing:
+                return f"self.{name}"
+        modules = getattr(owner, "_modules", None) or {}
+        return next((f"self.{name}" for name, value in modules.items() if value is thing), f"<the {'model' if isinstance(thing, torch.nn.Module) else 'optimizer'}>")
+
+    # -- lines
+
+    def write_lines(self, step: Step) -> None:
+        """Once the whole step was seen: what goes and what comes, in the order of the file."""
+        file, kept, loss = self.backward.file, self.kept, self.loss
+        gone = {(one.lineno, one.end_lineno) for one in self.block[self.first : self.last] if any(one.lineno == other.lineno for other in kept)}
+        gone.add((self.block[self.last].lineno, self.block[self.last].end_lineno))
+        for place in [*self.seen.zeroed, *self.seen.stepped, *self.seen.scaled, *(place for place, _ in self.seen.clipped)]:
+            statement = _statement_at(self.tree, place.line) if place.file == file else None
+            if statement is not None:
+                gone.add((statement.lineno, statement.end_lineno))
+        starts = _joined([(start, end) for start, end in gone if end is not None])
+        at = self.block[self.first].lineno
+        indent = " " * self.block[self.first].col_offset
+        lines = [Line(file, start, end, True, "".join(self.source[start - 1 : end]).rstrip("\n")) for start, end in starts]
+        lines += [Line(place.file, place.line, place.line, True, linecache.getline(place.file, place.line).rstrip("\n")) for place in self._elsewhere(file)]
+        name = loss.id if isinstance(loss, ast.Name) else "loss"
+        made = f"oomph.fit({step.model_text}, {step.optimizer_text}, loss={step.loss_text}, batch={step.batch_text}{self.arguments})"
+        comes = [f"{indent}{name} = fit.step({step.batch_text})"]
+        before, before_indent = (self.loops[0].lineno, " " * self.loops[0].col_offset) if self.loops else (at, indent)
+        once = [textwrap.indent(step.definition, before_indent)] if step.definition else []
+        if self.loops:
+            once.append(f"{before_indent}fit = None")
+            comes.insert(0, f"{indent}fit = fit or {made}")
+        else:
+            once.append(f"{indent}fit = {made}")
+            step.notes.append(f"{self.backward.function} has no loop of its own: make `fit` once, beside the optimizer, and call fit.step for every batch")
+        imports = [node for node in self.tree.body if isinstance(node, (ast.Import, ast.ImportFrom)) and getattr(node, "module", "") != "__future__"]
+        if not any(alias.name == "oomph" for node in imports if isinstance(node, ast.Import) for alias in node.names):
+            first = imports[0].lineno if imports else 1
+            lines.append(Line(file, first, first, False, "import oomph"))
+        lines.append(Line(file, before, before, False, "\n".join(once)))
+        lines.append(Line(file, at, at, False, "\n".join(comes)))
+        step.lines = sorted(lines, key=lambda line: (line.file != file, line.line, not line.remove))
+        self.say_what_is_used_later(step, starts, name)
+
+    def _elsewhere(self, file: str) -> Iterable[Place]:
+        places = [*self.seen.zeroed, *self.seen.stepped, *self.seen.scaled, *(place for place, _ in self.seen.clipped)]
+        return (place for place in dict.fromkeys(places) if place.file != file and "site-packages" not in place.file)
+
+    def say_what_is_used_later(self, step: Step, gone: list[tuple[int, int]], loss: str) -> None:
+        made = {name for statement in self.kept for name in _stores(statement)} - {loss}
+        for node in ast.walk(self.function):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in made and node.lineno >= self.block[self.first].lineno:
+                if not any(start <= node.lineno <= end for start, end in gone):
+                    step.notes.append(f"line {node.lineno} uses {node.id}, which fit.step does not give back: it gives the loss")
+                    made.discard(node.id)
+
+
+class _Replace(ast.NodeTransformer):
+    """Writes the model as ``model``, and gives a name to parts that are taken of something larger (``data[i : i + 8]``)."""
+
+    def __init__(self, reader: Reader, model: torch.nn.Module) -> None:
+        self.reader, self.model = reader, model
+        #: What has a new name, by that name.
+        self.hoisted: dict[str, ast.expr] = {}
+
+    def _or_model(self, node: Any) -> Any:
+        if isinstance(node.ctx, ast.Load) and self.reader.value(node) is self.model:
+            return ast.copy_location(ast.Name("model", ast.Load()), node)
+        return self.generic_visit(node)
+
+    visit_Name = _or_model
+
+    def visit_Attribute(self, node: ast.Attribute) -> Any:
+        return self._or_model(node) if isinstance(node.value, ast.Name) else self.generic_visit(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> Any:
+        if isinstance(node.ctx, ast.Load) and isinstance(node.value, (ast.Name, ast.Attribute)) and any(isinstance(one, ast.Name) for one in ast.walk(node.slice)):
+            if not self.reader.is_batch(whole := self.reader.value(node.value)) or isinstance(whole, (list, tuple)):
+                if self.reader.is_batch(self.reader.value(node)):
+                    base = node.value.id if isinstance(node.value, ast.Name) else node.value.attr
+                    names = (f"{base}_part{number or ''}" for number in range(99))
+                    name = next(name for name in names if name not in self.hoisted or ast.dump(self.hoisted[name]) == ast.dump(node))
+                    self.hoisted[name] = node
+                    return ast.copy_location(ast.Name(name, ast.Load()), node)
+        return self.generic_visit(node)
+
+
+# -- names and blocks
+
+
+def _loads(node: ast.AST) -> set[str]:
+    found = {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)}
+    return found | {one.target.id for one in ast.walk(node) if isinstance(one, ast.AugAssign) and isinstance(one.target, ast.Name)}
+
+
+def _stores(node: ast.AST) -> set[str]:
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+
+
+def _slice(statements: list[ast.stmt], needed: set[str]) -> tuple[list[ast.stmt], set[str]]:
+    """The statements that these names depend on, and the names that those need."""
+    kept: list[ast.stmt] = []
+    for statement in reversed(statements):
+        if not _stores(statement) & needed or isinstance(statement, ast.Expr):
+            continue
+        if isinstance(statement, ast.With):
+            inner, needed = _slice(statement.body, needed)
+            if not inner:
+                continue
+            statement = copy.copy(statement)
+            statement.body = inner
+            needed |= {name for item in statement.items for name in _loads(item)}
+        else:
+            if isinstance(statement, (ast.Assign, ast.AnnAssign)):
+                needed -= _stores(statement)
+            if _is_scaling(statement):
+                needed |= _stores(statement)
+                continue
+            needed |= _loads(statement)
+        kept.insert(0, statement)
+    return kept, needed
+
+
+def _is_scaling(statement: ast.stmt) -> bool:
+    """loss = loss / steps, loss /= steps: what accumulation does, and a mean over the whole batch does not need."""
+    if isinstance(statement, ast.AugAssign):
+        return isinstance(statement.op, ast.Div) and isinstance(statement.value, (ast.Constant, ast.Name, ast.Attribute))
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1 or not isinstance(statement.value, ast.BinOp):
+        return False
+    target, made = statement.targets[0], statement.value
+    same = isinstance(target, ast.Name) and isinstance(made.left, ast.Name) and made.left.id == target.id
+    return same and isinstance(made.op, ast.Div) and isinstance(made.right, (ast.Constant, ast.Name, ast.Attribute))
+
+
+def _free(statements: list[ast.stmt], expression: ast.expr) -> list[str]:
+    """Names that are read before they are set, in the order in which they are read."""
+    free: dict[str, None] = {}
+    defined: set[str] = set()
+    for node in [*statements, expression]:
+        parts = [node.value, *node.targets] if isinstance(node, ast.Assign) else [node]
+        for part in parts:
+            names = [one for one in ast.walk(part) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)]
+            for one in sorted(names, key=lambda one: (one.lineno, one.col_offset)):
+                if one.id not in defined and not hasattr(builtins, one.id):
+                    free.setdefault(one.id)
+        defined |= _stores(node)
+    return list(free)
+
+
+def _inlined(kept: list[ast.stmt], expression: ast.expr) -> ast.expr | None:
+    """The whole as one expression, where every statement only gives a name to something."""
+    made: dict[str, ast.expr] = {}
+
+    class Put(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> Any:
+            return copy.deepcopy(made[node.id]) if isinstance(node.ctx, ast.Load) and node.id in made else node
+
+    for statement in kept:
+        if not isinstance(statement, ast.Assign) or len(statement.targets) != 1 or not isinstance(statement.targets[0], ast.Name):
+            return None
+        made[statement.targets[0].id] = Put().visit(copy.deepcopy(statement.value))
+    return Put().visit(copy.deepcopy(expression))
+
+
+def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Those that follow one another as one."""
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted(ranges):
+        if joined and start <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((start, end))
+    return joined
+
+
+def _contains(node: Any, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or node.lineno)
+
+
+def _blocks(statement: ast.stmt) -> list[list[ast.stmt]]:
+    blocks = [getattr(statement, name) for name in ("body", "orelse", "finalbody") if isinstance(getattr(statement, name, None), list)]
+    blocks += [handler.body for handler in getattr(statement, "handlers", [])] + [case.body for case in getattr(statement, "cases", [])]
+    return [block for block in blocks if block]
+
+
+def _region(block: list[ast.stmt], first: int, last: int, loops: tuple[ast.stmt, ...]) -> tuple[list[ast.stmt], int, int, tuple[ast.stmt, ...]] | None:
+    """The innermost block that has both lines, where they are in it, and the loops around."""
+    start = next((index for index, one in enumerate(block) if _contains(one, first)), None)
+    end = next((index for index, one in enumerate(block) if _contains(one, last)), None)
+    if start is None or end is None or end < start:
+        return None
+    if start == end and _blocks(block[start]):
+        around = (*loops, block[start]) if isinstance(block[start], _LOOPS) else loops
+        return next((found for inner in _blocks(block[start]) if (found := _region(inner, first, last, around)) is not None), None)
+    return block, start, end, loops
+
+
+def _simple_at(statement: ast.stmt, line: int) -> ast.stmt:
+    for block in _blocks(statement):
+        for inner in block:
+            if _contains(inner, line):
+                return _simple_at(inner, line)
+    return statement
+
+
+def _statement_at(tree: ast.Module, line: int) -> ast.stmt | None:
+    for statement in tree.body:
+        if _contains(statement, line):
+            return _simple_at(statement, line)
+    return None

@@ -1,0 +1,102 @@
+"""Starts a program as ``child`` does, watches its first step, stops it after the second, and asks for a plan then (``oomph fit``).
+
+The command puts its own ``oomph`` package beside this one; what is known about plans is there. The answer goes to ``fit.json``, beside ``facts.json``.
+"""
+
+import json
+import os
+import sys
+
+from .child import Run, Stop, leave, main
+
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+class FitRun(Run):
+    """One program, whose step is to be planned."""
+
+    def __init__(self, wish):
+        super().__init__(wish)
+        self.watcher = self.script = self.peak = None
+        self.asking = False
+
+    def torch_is_here(self, torch):
+        super().torch_is_here(torch)
+        from oomph.fitting.watching import Watcher
+
+        self.watcher = Watcher(torch, (_HERE + os.sep,))
+
+    def start_recording(self):
+        # Lines are not asked for, and the search would fill the recording.
+        self.recorded = False
+        self.check_kernels(self.torch.cuda.get_device_capability(), self.torch.cuda.get_arch_list())
+
+    def before_step(self, optimizer, args, kwargs):
+        if self.asking:
+            return
+        super().before_step(optimizer, args, kwargs)
+        self.watcher.before_step(optimizer)
+        if self.script is None:
+            from oomph.fitting.script import Script
+
+            self.script = Script(self.wish["fit"])
+            self.script.first_step(self.watcher.seen)
+
+    def after_step(self, optimizer, args, kwargs):
+        if self.asking:
+            return
+        counts = self.optimizers
+        counts[id(optimizer)] = counts.get(id(optimizer), 0) + 1
+        self.facts["steps"] = max(counts.values())
+        # The optimizer's state is made at the end of the first step, so the peak may be in the second.
+        if counts[id(optimizer)] == 2:
+            self.stop()
+
+    def watch_forwards(self, torch):
+        """A program that does not train runs to its end: there may be a step yet."""
+
+    def stop(self):
+        """Nothing is written before the program's frames are gone, and with them what they hold on the card."""
+        if not self.stopped:
+            self.note_peak()
+            self.facts["status"] = "stopped"
+        self.stopped += 1
+        if self.stopped > 3:
+            self.write()
+            leave(0)
+        raise Stop()
+
+    def note_peak(self):
+        if self.torch is not None and self.torch.cuda.is_initialized():
+            self.peak = self.torch.cuda.max_memory_reserved()
+
+    def write(self):
+        if self.written or self.asking:
+            return
+        answer = {"why": "the script does not import PyTorch", "by_hand": "", "places": {}}
+        if self.watcher is not None:
+            if self.peak is None:
+                self.note_peak()
+            self.watcher.stop()
+            answer = self.ask()
+        with open(os.path.join(self.wish["folder"], "fit.json"), "w") as file:
+            json.dump(answer, file)
+        super().write()
+
+    def ask(self):
+        from oomph.fitting.script import Script
+
+        self.asking = True
+        script = self.script or Script(self.wish["fit"])
+        print("oomph: the script is stopped; plans are run on the virtual GPU", file=sys.stderr, flush=True)
+        try:
+            return script.answer(self.watcher.seen, self.peak or 0, self.facts["steps"], self.facts.get("error"))
+        except Exception as error:
+            import traceback
+
+            traceback.print_exc()
+            return {"why": f"the plan could not be made: {type(error).__name__}: {error}", "by_hand": "", "places": {}}
+
+
+def start():
+    main(FitRun)
