@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from oomph.fitting.blocks import OFFLOAD, get_block, put_around
+from oomph.fitting.blocks import OFFLOAD, compile_again, get_block, put_around
 
 # Smaller storages stay: a copy costs about as much time to start as these take to move.
 SMALLEST = 64 << 10
@@ -35,6 +35,8 @@ class OffloadedBlocks:
         self.names = list(names)
         self._transfer = _Transfer(pinned_limit, rehearse)
         self._undo = [put_around(block, OFFLOAD, self._transfer.around) for block in blocks]
+        self._model = model
+        compile_again(model)
 
     @property
     def bytes_offloaded(self) -> int:
@@ -53,10 +55,12 @@ class OffloadedBlocks:
 
     def undo(self) -> None:
         """Leaves the blocks as they were. A graph that is still there keeps what it needs."""
-        for take_off in self._undo:
-            take_off()
-        self._undo = []
-        self._transfer.let_go()
+        if self._undo:
+            for take_off in self._undo:
+                take_off()
+            self._undo = []
+            self._transfer.let_go()
+            compile_again(self._model)
 
 
 def offload_blocks(model: nn.Module, names: Sequence[str], *, pinned_limit: int | None = None, rehearse: bool = False) -> OffloadedBlocks:

@@ -8,11 +8,13 @@
 from __future__ import annotations
 
 import functools
+import sys
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch import nn
 
 # A module is a mere stage, and its blocks are the ones inside, if these hold at least this share of its parameters.
@@ -75,6 +77,13 @@ def put_around(module: nn.Module, kind: str, around: Around) -> Callable[[], Non
     return take_off
 
 
+def compile_again(model: nn.Module) -> None:
+    """Has torch.compile look at a model again: code compiled for a whole model would go on without what is put around its blocks."""
+    dynamo = sys.modules.get("torch._dynamo")
+    if dynamo is not None and any(isinstance(module, dynamo.OptimizedModule) or module._compiled_call_impl for module in model.modules()):
+        dynamo.reset()
+
+
 class _Layers:
     """What lies around the forward of one module, by kind; ``before`` is what the instance had in place of its class's forward."""
 
@@ -95,6 +104,8 @@ def _surround(module: nn.Module) -> _Layers:
                 call = functools.partial(_called, layers.around[kind], self, call)
         return call(*args, **kwargs)
 
+    # Hooks and contexts cannot be traced: within a compiled model such a block runs as it is. A block that is compiled itself is called so.
+    forward = torch.compiler.disable(forward)
     # A method is deep-copied with its module, and pickled by this name: then it is found in the class, as if nothing lay around it.
     forward.__name__ = "forward"
     forward.oomph_layers = layers  # type: ignore[attr-defined]

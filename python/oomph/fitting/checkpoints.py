@@ -8,7 +8,6 @@ caches of keys and values are not filled twice, and inputs that a block changes 
 from __future__ import annotations
 
 import contextlib
-import functools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -19,7 +18,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint, noop_context_fn
 
-from oomph.fitting.blocks import CHECKPOINT, get_block, put_around
+from oomph.fitting.blocks import CHECKPOINT, compile_again, get_block, put_around
 from oomph.fitting.errors import FitError
 
 
@@ -30,9 +29,9 @@ class CheckpointedBlocks:
         # All are looked up before any is changed.
         blocks = {name: get_block(model, name) for name in names}
         self.names = [name for name, block in blocks.items() if not _checkpoints_itself(model, name, block)]
-        self._compiled = _reset_of_compiled(model)
+        self._model = model
         self._undo = [put_around(blocks[name], CHECKPOINT, _Checkpoint(name, blocks[name])) for name in self.names]
-        self._compiled()
+        compile_again(self._model)
 
     def undo(self) -> None:
         """Leaves the blocks as they were."""
@@ -40,7 +39,7 @@ class CheckpointedBlocks:
             for take_off in self._undo:
                 take_off()
             self._undo = []
-            self._compiled()
+            compile_again(self._model)
 
 
 def checkpoint_blocks(model: nn.Module, names: Sequence[str]) -> CheckpointedBlocks:
@@ -57,13 +56,6 @@ def _checkpoints_itself(model: nn.Module, name: str, block: nn.Module) -> bool:
     if any(getattr(module, "gradient_checkpointing", False) is True for module in [*above, *block.modules()]):
         return True
     return any(type(module).__name__ == "CheckpointWrapper" for module in [*above, *block.modules()])
-
-
-def _reset_of_compiled(model: nn.Module) -> Callable[[], None]:
-    """What makes torch.compile look again: code compiled for a whole model would go on without what is put around its blocks."""
-    dynamo = sys.modules.get("torch._dynamo")
-    compiled = dynamo is not None and any(isinstance(module, dynamo.OptimizedModule) for module in model.modules())
-    return dynamo.reset if compiled and dynamo is not None else lambda: None
 
 
 class _Checkpoint:
@@ -89,7 +81,7 @@ class _Checkpoint:
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         if not any(tensor.requires_grad for tensor in tensors) and not any(parameter.requires_grad for parameter in block.parameters()):
             return forward(*args, **kwargs)
-        return _eager(self._checkpointed, block, forward, leaves, spec, tensors)
+        return self._checkpointed(block, forward, leaves, spec, tensors)
 
     def _checkpointed(
         self, block: nn.Module, forward: Callable[..., Any], leaves: list[Any], spec: pytree.TreeSpec, tensors: list[torch.Tensor]
