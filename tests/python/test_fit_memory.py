@@ -501,7 +501,8 @@ def test_every_step_takes_the_same(on_the_gpu):
     for mode, told in on_the_gpu["modes"].items():
         assert len(set(told["peaks"][1:])) == 1, mode
         assert len(set(told["pinned"][1:])) == 1 and len(set(told["sent"])) == 1, mode
-        assert told["left"] == on_the_gpu["modes"]["plain"]["left"], mode
+        # Forwards within the backward give its thread a workspace for matrix products, in some releases of PyTorch.
+        assert 0 <= told["left"] - on_the_gpu["modes"]["plain"]["left"] <= MIB, mode
     sent = {mode: told["sent"][-1] for mode, told in on_the_gpu["modes"].items()}
     assert sent["checkpoint+offload"] == 12 * on_the_gpu["input"]
     assert sent["offload"] > 5 * sent["checkpoint+offload"]

@@ -179,7 +179,9 @@ class _Away:
         # What was saved, to see that it does not change while it is copied.
         self.watched: tuple[torch.Tensor, int] | None = None
         self.changed = False
-        self.fetched_on: Any = None
+        # The end of the copy to the host; and of the copy back, with the stream that has not been told of it.
+        self.gone: torch.cuda.Event | None = None
+        self.fetched: tuple[torch.cuda.Stream, torch.cuda.Event] | None = None
         lane.living += 1
 
     def __del__(self) -> None:
@@ -226,15 +228,14 @@ class _Lane:
         if self._copies:
             with torch.cuda.stream(self._out):
                 piece.memory.copy_(there, non_blocking=True)
+        away.gone = self._out.record_event()
         away.present, away.watched = there, (tensor.detach(), tensor._version)
         return away
 
-    def left(self, aways: list[_Away]) -> None:
-        """Lets go of the memory that these have on the device: what comes next on the computing stream waits for their copies."""
-        leaving = [away for away in aways if away.watched is not None]
-        if leaving:
-            torch.cuda.current_stream(self.device).wait_stream(self._out)
-        for away in leaving:
+    def leave(self, away: _Away) -> None:
+        """Lets go of the memory on the device that a copy to the host is made from: what comes next on the computing stream waits for it."""
+        if away.watched is not None and away.gone is not None:
+            torch.cuda.current_stream(self.device).wait_event(away.gone)
             away.check()
             away.watched = away.present = None
 
@@ -249,19 +250,20 @@ class _Lane:
         else:
             computing = torch.cuda.current_stream(self.device)
             self._back.wait_stream(computing)
-            self._back.wait_stream(self._out)
+            if away.gone is not None:
+                self._back.wait_event(away.gone)
             if self._copies:
                 with torch.cuda.stream(self._back):
                     back.copy_(away.piece.memory, non_blocking=True)
-            away.fetched_on = (computing, self._back.record_event())
+            away.fetched = (computing, self._back.record_event())
         away.present = back
 
     def settle(self, away: _Away) -> None:
         """Has the computing stream wait for the copy back."""
-        if away.fetched_on is not None:
-            stream, done = away.fetched_on
+        if away.fetched is not None:
+            stream, done = away.fetched
             stream.wait_event(done)
-            away.fetched_on = None
+            away.fetched = None
 
 
 class _Saved:
@@ -323,8 +325,7 @@ class _Transfer:
         """Lets go of what the blocks before this one have sent."""
         for earlier in self._calls[max(0, call.index - 2) : call.index]:
             for away in _alive(earlier):
-                if away.watched is not None:
-                    away.lane.left([away])
+                away.lane.leave(away)
 
     def _pack(self, tensor: torch.Tensor, call: _Call, held: set[int]) -> _Saved | _Stayed:
         away = self._away(tensor, held)
