@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn.functional import cross_entropy  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from oomph.fitting.batches import cuts, micro_batches, per_sample, samples, take  # noqa: E402
 from oomph.fitting.counts import Accumulator, Counted, Weighing, learn_weighing  # noqa: E402
@@ -334,6 +335,30 @@ def test_deferred_logits_under_autocast(cast):
         assert (other.grad - one.grad).norm() <= 2**-7 * one.grad.norm(), "each chunk's product is rounded to bfloat16"
 
 
+@pytest.mark.parametrize("way", ["checkpoint", "offload"])
+def test_deferred_logits_under_hooks_of_what_is_saved(way):
+    plain = Words(width=8)
+    deferred = copy.deepcopy(plain)
+    defer_logits(deferred, chunk_bytes=4 * VOCABULARY * 7)
+    batch = padded(5)
+    packed = []
+
+    def pack(tensor):
+        packed.append(tensor.shape)
+        return tensor
+
+    next_word_loss(plain, batch).backward()
+    if way == "checkpoint":
+        checkpoint(next_word_loss, deferred, batch, use_reentrant=False).backward()
+    else:
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            loss = next_word_loss(deferred, batch)
+        loss.backward()
+        assert packed and all(VOCABULARY != shape[-1] for shape in packed if shape), "no logits are offloaded"
+    for one, other in zip(plain.parameters(), deferred.parameters()):
+        torch.testing.assert_close(other.grad, one.grad, rtol=1e-5, atol=1e-7)
+
+
 class Squares(torch.autograd.Function):
     """Goes past __torch_function__, as other people's fused losses do."""
 
@@ -519,3 +544,54 @@ def test_find_batch_raises_what_is_no_out_of_memory():
         find_batch(step, effective=0)
 
 
+ON_TWO_RANKS = """
+import contextlib, copy, json, sys
+import torch, torch.distributed as dist, torch.nn.functional as F
+from torch import nn
+from oomph.fitting.batches import cuts, take
+from oomph.fitting.counts import Accumulator, Counted, Weighing
+from oomph.fitting.finding import find_batch
+
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
+
+def step(size):
+    if size > (12, 5)[rank]:
+        raise RuntimeError("CUDA out of memory")
+
+found = find_batch(step, effective=16)
+
+torch.manual_seed(0)
+model = nn.parallel.DistributedDataParallel(nn.Linear(6, 4))
+torch.manual_seed(rank)
+batch = (torch.randn(6, 6), torch.tensor([[0, -100, -100, 1, 2, 3], [-100, 1, -100, -100, -100, 2]][rank]))
+F.cross_entropy(model(batch[0]), batch[1]).backward()
+expected = [parameter.grad.clone() for parameter in model.parameters()]
+model.zero_grad()
+accumulator, edges = Accumulator(Weighing("targets")), cuts(6, 3)
+for number, (start, stop) in enumerate(edges):
+    last = number == len(edges) - 1
+    with contextlib.nullcontext() if last else model.no_sync():
+        part = take(batch, start, stop)
+        with Counted() as counted:
+            loss = F.cross_entropy(model(part[0]), part[1])
+        accumulator.scale(loss, counted, stop - start, last=model.parameters() if last else None).backward()
+accumulator.finish(model.parameters())
+for one, other in zip(model.parameters(), expected):
+    torch.testing.assert_close(one.grad, other)
+print(json.dumps(found))
+"""
+
+
+def test_ranks_agree(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "OMP_NUM_THREADS": "1"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", ON_TWO_RANKS, str(rank), str(tmp_path / "meet")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        )
+        for rank in range(2)
+    ]
+    for rank in ranks:
+        out, err = rank.communicate(timeout=300)
+        assert rank.returncode == 0, err[-2000:]
+        assert json.loads(out) == [4, 4]

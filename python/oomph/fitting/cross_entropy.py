@@ -268,11 +268,16 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         return of_hidden, of_weight, of_bias, None, None, None, None, None
 
 
+def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
 def _loss_and_gradient(
     logits: torch.Tensor, casts: tuple[torch.dtype, ...], target: torch.Tensor, options: dict[str, Any]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """PyTorch's own cross-entropy of some rows, in the dtypes of the plain way, and the gradient of their logits."""
-    with torch.enable_grad():
+    # Hooks that checkpoint or offload what a forward saves have no business with what is used at once.
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is):
         leaf = value = logits.detach().requires_grad_()
         for dtype in casts:
             value = value.to(dtype)

@@ -64,14 +64,6 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(refusal in str(error) for refusal in _REFUSALS)
 
 
-def let_go(error: BaseException) -> None:
-    """Frees what the code that failed held, so that the next attempt has the memory."""
-    release(error)
-    gc.collect()
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
-
-
 def _sizes(effective: int, largest: int) -> list[int]:
     """What to try, the largest first: divisors, and where the next one is less than half, the sizes of almost even parts."""
     even = {size for size in range(1, largest + 1) if effective % size == 0}
@@ -106,12 +98,16 @@ def _search(sizes: list[int], runs: Callable[[int], bool]) -> int | None:
 
 
 def _runs(step: Callable[[int], Any], size: int, tries: int, progress: _Progress) -> bool:
-    gc.collect()  # What steps of other sizes left in cycles is no part of this one.
+    ran = True
     for number in range(tries):
         progress.say(size, number + 1, tries)
-        if not _on_all_ranks(_attempt(step, size)):
-            return False
-    return True
+        ran = _on_all_ranks(_attempt(step, size))
+        if not ran:
+            break
+    gc.collect()  # What this size left in cycles is no part of the next.
+    if not ran and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+    return ran
 
 
 def _attempt(step: Callable[[int], Any], size: int) -> bool:
@@ -123,9 +119,8 @@ def _attempt(step: Callable[[int], Any], size: int) -> bool:
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        let_go(error)
-    gc.collect()  # The exception itself is gone only here.
-    return False
+        release(error)
+        return False
 
 
 def _on_all_ranks(ran: bool) -> bool:
@@ -135,8 +130,6 @@ def _on_all_ranks(ran: bool) -> bool:
     device = "cuda" if "nccl" in ranks.get_backend() else "cpu"
     agreed = torch.tensor(int(ran), device=device)
     ranks.all_reduce(agreed, op=ranks.ReduceOp.MIN)
-    if not agreed.item() and ran and torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
     return bool(agreed.item())
 
 
