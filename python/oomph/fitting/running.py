@@ -50,6 +50,8 @@ class Running:
         self.size, self.length = samples(example), per_sample(example)
         self._applied: list[Any] = []
         self.states: Any = None
+        #: Of the part whose loss was weighed last, in units that the parts of a batch share.
+        self.weight: Any = 1.0
         try:
             self._apply()
         except BaseException:
@@ -121,7 +123,11 @@ class Running:
 
                 def weigh(loss: torch.Tensor) -> torch.Tensor:
                     forward.close()
-                    return gathered.scale(loss, counted, stop - start) if gathered is not None else loss
+                    if gathered is None:
+                        return loss
+                    scaled = gathered.scale(loss, counted, stop - start)
+                    self.weight = self.weighing.weight(counted, stop - start)  # type: ignore[union-attr, arg-type]
+                    return scaled
 
                 loss = (through or self._through)(moved(batch if whole else take(batch, start, stop), self.device), weigh)
         if gathered is not None:
