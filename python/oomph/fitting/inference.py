@@ -21,14 +21,15 @@ from torch import Tensor, nn
 from oomph import _ram
 from oomph._measure import text
 from oomph.fitting import optimizers
-from oomph.fitting.asking import ask
+from oomph.fitting.asking import NoAnswer, ask
 from oomph.fitting.batches import moved, samples, take
 from oomph.fitting.blocks import find_blocks
-from oomph.fitting.card import bytes_on, here, named, room_here, room_on
+from oomph.fitting.card import Card, Room, bytes_on, here, named, room_here, room_on
 from oomph.fitting.errors import FitError, NotSplittable
-from oomph.fitting.finding import is_out_of_memory, let_go
-from oomph.fitting.payload import pack
+from oomph.fitting.finding import is_out_of_memory
+from oomph.fitting.payload import NotPackable, pack
 from oomph.fitting.weights import bf16_weights, quantize_weights
+from oomph.live.frames import release
 
 ALLOWED = {
     "bf16-weights": "weights in bfloat16",
@@ -295,9 +296,20 @@ def _to(output: Any, device: str) -> Any:
 
 
 class FitInference:
-    """A model that fits. Call it with a batch, or call ``generate``; ``undo`` puts the model back as it was."""
+    """A model that fits. Call it with a batch, or call ``generate``; ``undo`` puts the model back as it was, but for weights that became
+    bfloat16: they stay rounded.
+    """
 
-    def __init__(self, model: nn.Module, device: torch.device, plan: InferencePlan, count: int, to: str | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        device: torch.device,
+        plan: InferencePlan,
+        count: int,
+        to: str | None = None,
+        apply: bool = True,
+        fraction: float | None = None,
+    ) -> None:
         self.model, self.device, self.chosen, self.to = model, device, plan, to
         self.count = count
         self.blocks = len(find_blocks(model))
@@ -307,7 +319,7 @@ class FitInference:
         self._undo: list[Callable[[], None]] = []
         self._stream: WeightStream | None = None
         try:
-            self._prepare()
+            self._prepare(apply, fraction)
         except BaseException:
             self.undo()
             raise
@@ -317,10 +329,15 @@ class FitInference:
         """What is done, and what has happened."""
         return "\n".join([self.chosen.words(self.count, self.blocks), *self.notes, *self.history])
 
-    def _prepare(self) -> None:
+    def _prepare(self, apply: bool, fraction: float | None) -> None:
         training = [(module, module.training) for module in self.model.modules()]
         self._undo.append(lambda: [setattr(module, "training", was) for module, was in training] and None)
         self.model.eval()
+        if not apply:
+            return
+        if fraction is not None:
+            torch.cuda.set_per_process_memory_fraction(fraction, self.device)
+            self._undo.append(lambda: torch.cuda.set_per_process_memory_fraction(1.0, self.device))
         if self.chosen.bf16_weights:
             self._undo.append(bf16_weights(self.model).undo)
         if self.chosen.streamed:
@@ -349,7 +366,7 @@ class FitInference:
 
         In parts, only sequences are given of an output with scores and the like. Sampling draws other random numbers than without parts.
         """
-        outputs, _ = self._in_parts(batch, lambda part: self._generate(part, options))
+        outputs, _ = self._in_parts(batch, lambda part: self._generate(part, options), generating=True)
         if len(outputs) == 1:
             return outputs[0]
         sequences = [output if isinstance(output, Tensor) else output.sequences for output in outputs]
@@ -374,7 +391,9 @@ class FitInference:
             return {"cache_implementation": "quantized", "cache_config": {"backend": "hqq", "nbits": 8}}
         return {"cache_implementation": self.chosen.cache} if self.chosen.cache else {}
 
-    def _in_parts(self, batch: Any, run: Callable[[Any], Any], only: int | None = None) -> tuple[list[Any], list[int]]:
+    def _in_parts(
+        self, batch: Any, run: Callable[[Any], Any], *, generating: bool = False, only: int | None = None
+    ) -> tuple[list[Any], list[int]]:
         count = samples(batch)
         outputs: list[Any] = []
         sizes: list[int] = []
@@ -392,21 +411,23 @@ class FitInference:
             except Exception as raised:
                 if not is_out_of_memory(raised):
                     raise
-                let_go(raised)
+                release(raised)  # Its frames hold what the pass had made.
                 error = raised
             if error is not None:
-                self._step_down(error, stop - start)
+                self._step_down(error, stop - start, generating)
                 error = None
+        if self._stream is not None:
+            self._stream.rest()  # The first block is there already, for a pass that does not come.
         return outputs, sizes
 
-    def _step_down(self, error: Exception, size: int) -> None:
-        """One rung down: smaller parts, then weights in host memory."""
+    def _step_down(self, error: Exception, size: int, generating: bool) -> None:
+        """One rung down: smaller parts, then the cache in host memory, then weights."""
         plan = self.chosen
         if self._stream is not None:
             self._stream.rest()
         if size > 1:
             plan = plan.but(size=-(-size // 2))
-        elif plan.cache is None and hasattr(self.model, "generate"):
+        elif generating and plan.cache is None:
             plan = plan.but(cache="offloaded", size=1)
         elif plan.streamed < self.blocks and not plan.bits:
             plan = plan.but(streamed=min(self.blocks, max(1, plan.streamed * 2)), size=1)
@@ -426,7 +447,7 @@ class FitInference:
         try:
             return join_here()
         except torch.cuda.OutOfMemoryError as error:
-            let_go(error)
+            release(error)
         self.history.append("memory ran out for the joined outputs; they are in host memory")
         return join_on_host()
 
@@ -491,26 +512,43 @@ def fit_inference(
     if generate is not None and "max_new_tokens" not in generate and "max_length" not in generate:
         raise FitError("how long sequences get decides over memory: say generate=dict(max_new_tokens=...)")
     count = samples(batch)
-    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-    if device.type == "cpu" and gpu is None:
-        return FitInference(model, device, InferencePlan(), count, to)
+    on_gpu = torch.cuda.is_available()
+    device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+    if not on_gpu and gpu is None:
+        fitted = FitInference(model, device, InferencePlan(), count, to)
+        fitted.notes.append("there is no GPU here: nothing was planned")
+        return fitted
 
-    card = named(gpu) if gpu is not None else here(device)
-    room = room_here(device, card, budget, bytes_on(device, model, batch)) if device.type == "cuda" else room_on(card, budget)
-    payload = pack({"model": model, "batch": batch, "generate": generate, "to": to}, onto_gpu=True)
-    options = {"limit": room.usable, "host": int(_ram.left() * _HOST_SHARE), "allow": list(allow)}
-    said = ask("oomph.fitting.inference:plan_in_child", payload, options, gpu=card.name, what="planning inference")
-    if said["chosen"] is None:
-        raise FitError(
-            f"nothing fits: the least that was found is {InferencePlan(**said['least']).words(count, said['blocks'])}, "
-            f"and needs {text(room.needed_for(said['reserved']))}",
-            least=room.needed_for(said["reserved"]),
-        )
-    fitted = FitInference(model, device, InferencePlan(**said["chosen"]), count, to)
-    fitted.notes.append(f"{text(said['reserved'])} of {text(room.limit)} predicted on {card.title}; {said['tried']} plans were tried")
+    card = here(device) if on_gpu else named(gpu)  # type: ignore[arg-type]
+    if on_gpu:
+        wanted = named(gpu).memory if gpu is not None and budget == "auto" else budget
+        room = room_here(device, card, wanted, bytes_on(device, model, batch))
+    else:
+        room = room_on(card, budget)
+    plan, notes = InferencePlan(), []
+    try:
+        said = _ask({"model": model, "batch": batch, "generate": generate, "to": to}, room, card, allow)
+    except (NotPackable, NoAnswer) as error:
+        if not on_gpu:
+            raise
+        notes = [f"could not be predicted: {error}", "it is run as it is, and memory is saved when it runs out"]
+    else:
+        if said["chosen"] is None:
+            words, least = InferencePlan(**said["least"]).words(count, said["blocks"]), room.needed_for(said["reserved"])
+            raise FitError(f"nothing fits: what needs least is {words}, and it needs a budget of {text(least)}", least)
+        plan = InferencePlan(**said["chosen"])
+        notes = [f"{text(said['reserved'])} of {text(room.limit)} predicted on {card.title}; {said['tried']} plans were tried"]
+    fitted = FitInference(model, device, plan, count, to, apply=on_gpu, fraction=room.fraction if on_gpu else None)
+    fitted.notes += notes if on_gpu else [*notes, "there is no GPU here: parts are run on the CPU, and nothing else of the plan is done"]
     if not quiet:
         print(f"oomph.fit_inference: {fitted.plan}", file=sys.stderr)
     return fitted
+
+
+def _ask(things: dict[str, Any], room: Room, card: Card, allow: tuple[str, ...]) -> dict[str, Any]:
+    options = {"limit": room.usable, "host": int(_ram.left() * _HOST_SHARE), "allow": list(allow)}
+    payload = pack(things, onto_gpu=True)
+    return ask("oomph.fitting.inference:plan_in_child", payload, options, gpu=card.name, what="planning inference")
 
 
 def plan_in_child(things: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
