@@ -1,7 +1,7 @@
 """Checkpointing of blocks: their activations are computed again in the backward, with the same result.
 
 PyTorch's non-reentrant checkpoint does the work. What is here keeps it exact on blocks that were not written for it: buffers that a forward
-changes (statistics of BatchNorm, vectors of spectral_norm) are shown to the second forward as the first saw them and left as the first left them,
+changes (statistics of BatchNorm, vectors of spectral_norm) are shown to the second forward as the first saw them and left as it left them,
 caches of keys and values are not filled twice, and inputs that a block changes in place are kept from before.
 """
 
@@ -86,6 +86,8 @@ class _Checkpoint:
     def _checkpointed(
         self, block: nn.Module, forward: Callable[..., Any], leaves: list[Any], spec: pytree.TreeSpec, tensors: list[torch.Tensor]
     ) -> Any:
+        if self.changed_inputs is None:
+            self.changed_inputs = _inputs_changed_by(block, forward, leaves, spec)
         buffers = _Buffers(block, self.changed_buffers)
         versions = [tensor._version for tensor in tensors]
         # Tensors are passed to the checkpoint one by one, wherever they were: only those go through the hooks for saved tensors.
@@ -102,19 +104,34 @@ class _Checkpoint:
             args, kwargs = pytree.tree_unflatten(filled, spec)
             return forward(*args, **kwargs)
 
-        changed = set(range(len(tensors))) if self.changed_inputs is None else self.changed_inputs
+        changed = self.changed_inputs
         kept = [_copy(tensor) if place in changed else tensor for place, tensor in enumerate(tensors)]
         context_fn = buffers.contexts if buffers else noop_context_fn
         result = checkpoint(run, *kept, use_reentrant=False, preserve_rng_state=True, context_fn=context_fn)
         self.changed_buffers = buffers.learn(self.name)
-        self._learn_inputs({place for place, tensor in enumerate(tensors) if tensor._version != versions[place]})
+        self._check_inputs({place for place, tensor in enumerate(tensors) if tensor._version != versions[place]})
         return result
 
-    def _learn_inputs(self, changed: set[int]) -> None:
-        known = self.changed_inputs
-        self.changed_inputs = changed | (known or set())
-        if known is not None and not changed <= known:
+    def _check_inputs(self, changed: set[int]) -> None:
+        known = self.changed_inputs or set()
+        self.changed_inputs = changed | known
+        if not changed <= known:
             raise FitError(f"block {self.name} changes its input in place, which was not foreseen; the next step takes account of it")
+
+
+def _inputs_changed_by(block: nn.Module, forward: Callable[..., Any], leaves: list[Any], spec: pytree.TreeSpec) -> set[int]:
+    """Which of its tensors a block changes in place, found out once, on copies and without gradients: to keep copies of all would cost their memory."""
+    copies = [leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    tensors = [leaf for leaf in copies if isinstance(leaf, torch.Tensor)]
+    versions = [tensor._version for tensor in tensors]
+    buffers = [(buffer, buffer.detach().clone()) for buffer in block.buffers()]
+    devices = sorted({tensor.device.index or 0 for tensor in tensors if tensor.is_cuda})
+    with torch.random.fork_rng(devices=devices), torch.no_grad():
+        args, kwargs = pytree.tree_unflatten(copies, spec)
+        forward(*args, **kwargs)
+        for buffer, was in buffers:
+            buffer.copy_(was)
+    return {place for place, tensor in enumerate(tensors) if tensor._version != versions[place]}
 
 
 def _eager(function: Callable[..., Any], *args: Any) -> Any:
@@ -136,8 +153,9 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
 class _Caches:
     """The caches of keys and values (of transformers) that are passed into a block.
 
-    A forward adds to its cache, and would do so again when it is computed again. Training steps have no use for what is in it; so an empty cache
-    is left out, as transformers does it. One with something in it decides what is computed: ``filled``, and such a call is not checkpointed.
+    A forward adds to its cache, and would do so again when it is computed again. Training steps have no use for what is in it; so an
+    empty cache is left out, as transformers does it. One with something in it decides what is computed: ``filled``, and such a call is
+    not checkpointed.
     """
 
     def __init__(self, block: nn.Module) -> None:
@@ -202,7 +220,7 @@ class _Buffers:
         known = self._known
         if known is not None and not changed <= known:
             names = ", ".join(".".join(filter(None, place)) for place in sorted(changed - known))
-            raise FitError(f"block {block} changes its buffer {names}, which it did not in its first forward, so that it cannot be checkpointed")
+            raise FitError(f"block {block} cannot be checkpointed: it changes its buffer {names}, which its first forward did not")
         for place in set(self._kept) - changed - (known or set()):
             del self._kept[place]
         self._seen = {}
