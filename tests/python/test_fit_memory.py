@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -404,7 +405,8 @@ class Layer(nn.Module):
 
     def forward(self, hidden):
         rows, length, width = hidden.shape
-        query, key, value = (part.view(rows, length, 4, width // 4).transpose(1, 2) for part in self.qkv(self.norm(hidden)).split(width, -1))
+        parts = self.qkv(self.norm(hidden)).split(width, -1)
+        query, key, value = (part.view(rows, length, 4, width // 4).transpose(1, 2) for part in parts)
         mixed = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         hidden = hidden + self.out(mixed.transpose(1, 2).reshape(rows, length, width))
         return hidden + self.drop(self.down(nn.functional.gelu(self.up(hidden))))
@@ -449,7 +451,7 @@ for mode in ("plain", "checkpoint", "offload", "rehearsed offload", "checkpoint+
     away = offload_blocks(model, names, rehearse="rehearsed" in mode) if "offload" in mode else None
     twice = checkpoint_blocks(model, names) if "checkpoint" in mode else None
     peaks, pinned, sent = [], [], []
-    for number in range(6):
+    for number in range(5):
         if number == 3:
             try:
                 step(fail=True)
@@ -479,7 +481,8 @@ def on_the_gpu(tmp_path_factory):
     script = tmp_path_factory.mktemp("gpu") / "steps.py"
     script.write_text(textwrap.dedent(ON_THE_GPU))
     command = [STAGE, sys.executable, "t4", sys.executable, script]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env={"PYTHONPATH": str(ROOT / "python"), "PATH": "/usr/bin:/bin"})
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -1,8 +1,9 @@
 """Activations of blocks in host memory: what blocks save for the backward leaves the GPU behind them and comes back ahead of the backward.
 
-Whole storages are copied, so that views keep their strides and tensors that share memory go once. Copies run on streams of their own, one each
-way. Memory is let go where the computing stream has been told to wait for the copy, one block behind: so the peak depends on the program only, not on
-how fast the link is, and is the same on the virtual GPU. Host memory comes from a pool of own slabs (``HostMemory``), which lasts from step to step.
+Whole storages are copied, so that views keep their strides and tensors that share memory go once. Copies run on streams of their own, one
+each way. Memory is let go where the computing stream has been told to wait for the copy, one block behind: so the peak depends on the
+program only, not on how fast the link is, and is the same on the virtual GPU. Host memory comes from a pool of own slabs
+(``HostMemory``), which lasts from step to step.
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ class OffloadedBlocks:
 def offload_blocks(model: nn.Module, names: Sequence[str], *, pinned_limit: int | None = None, rehearse: bool = False) -> OffloadedBlocks:
     """Has what the named blocks save for the backward wait in host memory; results are the same to the bit.
 
-    ``pinned_limit`` bounds the host memory in bytes; what does not fit into it stays on the GPU. To ``rehearse`` is to do all but the copies, on a
-    GPU that computes nothing: host memory is counted then and not touched.
+    ``pinned_limit`` bounds the host memory in bytes; what does not fit into it stays on the GPU. To ``rehearse`` is to do all but the
+    copies, on a GPU that computes nothing: host memory is counted then and not touched.
     """
     return OffloadedBlocks(model, names, pinned_limit, rehearse)
 
@@ -75,8 +76,9 @@ def offload_blocks(model: nn.Module, names: Sequence[str], *, pinned_limit: int 
 class HostMemory:
     """Host memory in slabs that are pinned once and used again from step to step.
 
-    The slabs are ours, and registered with the driver: PyTorch's own pinned memory is rounded up to a power of two, and pinning per tensor costs
-    milliseconds each. The first slab with room is taken, so that the same requests in the same order find the same places in every step.
+    The slabs are ours, and registered with the driver: PyTorch's own pinned memory is rounded up to a power of two, and pinning per
+    tensor costs milliseconds each. The first slab with room is taken, so that the same requests in the same order find the same places in
+    every step.
     """
 
     def __init__(self, pinned: bool, limit: int | None = None) -> None:
@@ -170,7 +172,7 @@ class _Call:
 
 
 class _Away:
-    """A storage that is on the host, or on its way there or back. It lives as long as the graph that saved it; then the host memory is free again."""
+    """A storage that is on the host, or on its way there or back. It and its host memory last as long as the graph that saved it."""
 
     def __init__(self, lane: _Lane, piece: Piece, size: int) -> None:
         self.lane, self.piece, self.size = lane, piece, size
@@ -233,7 +235,7 @@ class _Lane:
         return away
 
     def leave(self, away: _Away) -> None:
-        """Lets go of the memory on the device that a copy to the host is made from: what comes next on the computing stream waits for it."""
+        """Lets go of the memory on the device that a copy is made from: what comes next on the computing stream waits for the copy."""
         if away.watched is not None and away.gone is not None:
             torch.cuda.current_stream(self.device).wait_event(away.gone)
             away.check()
@@ -375,7 +377,7 @@ class _Transfer:
             return empty.set_(away.present.untyped_storage(), saved.offset, saved.shape, saved.stride)
 
     def _arrive(self, call: _Call) -> None:
-        """The backward has come to a block: all of it is fetched, and behind it what the block before saved, for the backward comes there next."""
+        """The backward has come to a block: all of it is fetched, and then what the block before it saved, which is needed next."""
         self._in_backward = call
         needed = _alive(call)
         ahead = _alive(self._calls[call.index - 1]) if 0 < call.index <= len(self._calls) else []

@@ -1,8 +1,8 @@
 """The blocks of a model, and how something is put around the forward of one.
 
-``find_blocks`` names the modules that are worth treating one by one: the layers of a transformer, the residual blocks of a convolutional network.
-``put_around`` changes what calling a block does, on the instance, so that hooks, names and the state dict stay; what is put around is elsewhere
-(``checkpoints``, ``activations``).
+``find_blocks`` names the modules that are worth treating one by one: the layers of a transformer, the residual blocks of a convolutional
+network. ``put_around`` changes what calling a block does, on the instance, so that hooks, names and the state dict stay; what is put
+around is elsewhere (``checkpoints``, ``activations``).
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ Around = Callable[[nn.Module, Callable[..., Any], tuple[Any, ...], dict[str, Any
 def find_blocks(model: nn.Module) -> list[str]:
     """The qualified names (as in ``model.named_modules()``) of the blocks of a model, in order and never one inside another.
 
-    Blocks are the repeated modules of lists and Sequentials that have modules of their own and that gradients go through; of a model without
-    such lists, the parts that it consists of. Wrappers (DistributedDataParallel, torch.compile, peft) are looked into. May be empty.
+    Blocks are the repeated modules of lists and Sequentials that have modules of their own and that gradients go through; of a model
+    without such lists, the parts that it consists of. Wrappers (DistributedDataParallel, torch.compile, peft) are looked into. May be
+    empty.
     """
     found = list(_in_lists(model, ""))
     if not found:
@@ -148,7 +149,7 @@ def _is_block(module: nn.Module) -> bool:
 
 
 def _is_stage(module: nn.Module, alone: bool) -> bool:
-    """Whether a module of a list is only a row of blocks. One that is ``alone`` of its kind may be a whole model, with its lists anywhere in it."""
+    """Whether a module of a list is only a row of blocks. One that is ``alone`` of its kind may be a whole model, with lists anywhere."""
     lists = [module] if _is_list(module) else []
     if alone:
         lists += [inner for inner in module.modules() if inner is not module and _is_list(inner)]
@@ -170,7 +171,8 @@ def _is_stage(module: nn.Module, alone: bool) -> bool:
 
 def _parts(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
     """The parts of a model without lists: the children that have children, looking through modules that have but one such child."""
-    children = [(f"{name}.{key}" if name else key, child) for key, child in module.named_children() if key not in _NOT_LAYERS and _is_block(child)]
+    named = [(key, child) for key, child in module.named_children() if key not in _NOT_LAYERS and _is_block(child)]
+    children = [(f"{name}.{key}" if name else key, child) for key, child in named]
     if len(children) == 1:
         (path, child) = children[0]
         yield from _parts(child, path)
