@@ -108,9 +108,9 @@ def test_parts_have_the_same_types_and_are_views():
     Pair = namedtuple("Pair", "x y")
     Frozen = dataclasses.make_dataclass("Frozen", ["x", "name"], frozen=True)
     x, y = torch.randn(4, 3, 8), torch.arange(4)
-    nested = Pair(
-        UserDict(x=x, mask=torch.ones(1, 3), scale=torch.tensor(2.0), texts=["a", "b", "c", "d"], size=(4, 4, 4, 4), rows=[1, 2, 3, 4]), [y, Frozen(x, "n")]
-    )
+    texts = ["a", "b", "c", "d"]
+    inputs = UserDict(x=x, mask=torch.ones(1, 3), scale=torch.tensor(2.0), texts=texts, size=(4, 4, 4, 4), rows=[1, 2, 3, 4])
+    nested = Pair(inputs, [y, Frozen(x, "n")])
     assert samples(nested) == 4
     part = take(nested, 1, 3)
     assert type(part) is Pair and type(part.x) is UserDict and type(part.y) is list and type(part.y[1]) is Frozen
@@ -204,7 +204,8 @@ def test_a_batch_without_targets_has_no_loss():
     before = copy.deepcopy(model.state_dict())
     loss = train(model, next_word_loss, [batch], 2, Weighing("targets"))
     assert loss.isnan().all()
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items()), "as in the plain loop, whose gradients are zeros"
+    same = (torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(same), "as in the plain loop, whose gradients are zeros"
 
 
 def test_what_the_batch_compares_is_refused():
@@ -274,7 +275,8 @@ def test_several_means_are_one_only_if_their_counts_are():
     assert counted.total() == 24
     with Counted() as counted:
         pass
-    assert counted.total() is None and not torch._C._nn.cross_entropy_loss.__class__.__name__ == "function", "the functions are PyTorch's again"
+    assert counted.total() is None
+    assert type(torch._C._nn.cross_entropy_loss).__name__ == "builtin_function_or_method", "the functions are PyTorch's again"
     with pytest.raises(NotSplittable, match="cannot be counted"):
         Accumulator(Weighing("unknown", "why")).scale(scores.sum(), counted, 4)
 
@@ -510,7 +512,8 @@ def on_the_card():
     if not STAGE.exists():
         pytest.skip("cargo build --examples has not been run")
     words = [str(STAGE), sys.executable, "t4", sys.executable, "-c", ON_THE_CARD]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300, env={**os.environ, "PYTHONPATH": str(ROOT / "python")}, cwd=ROOT)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, env=environment, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -537,7 +540,8 @@ def test_find_batch_raises_what_is_no_out_of_memory():
             raise AssertionError("3 runs")
 
     assert find_batch(step, effective=12, largest=7) == Batch(3, 4)
-    assert not is_out_of_memory(ValueError("CUDA out of memory")) and not is_out_of_memory(RuntimeError("CUDA error: an illegal memory access"))
+    assert not is_out_of_memory(ValueError("CUDA out of memory"))
+    assert not is_out_of_memory(RuntimeError("CUDA error: an illegal memory access"))
     with pytest.raises(ZeroDivisionError):
         find_batch(lambda size: 1 / 0, effective=4)
     with pytest.raises(ValueError):
@@ -585,12 +589,9 @@ print(json.dumps(found))
 
 def test_ranks_agree(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "OMP_NUM_THREADS": "1"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", ON_TWO_RANKS, str(rank), str(tmp_path / "meet")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-        )
-        for rank in range(2)
-    ]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    words = [sys.executable, "-c", ON_TWO_RANKS]
+    ranks = [subprocess.Popen([*words, str(rank), str(tmp_path / "meet")], env=environment, **pipes) for rank in range(2)]
     for rank in ranks:
         out, err = rank.communicate(timeout=300)
         assert rank.returncode == 0, err[-2000:]

@@ -1,7 +1,8 @@
 """What a batch is made of, and its parts: how many samples it has, and some of them, without copying.
 
 A batch is whatever the training loop gives to the loss: tensors in tuples, lists, dicts and dataclasses. What the loss of the whole is,
-given the losses of the parts, is said elsewhere (``counts``); only `micro_batches`, for people who write their own loop, brings the two together.
+given the losses of the parts, is said elsewhere (``counts``); only `micro_batches`, for people who write their own loop, brings the two
+together.
 """
 
 from __future__ import annotations
@@ -81,13 +82,13 @@ def micro_batches(
         optimizer.step()
 
     The weights sum to 1. For a loss that is a mean over targets, a part weighs as many of the batch's targets as it has: those that are not
-    `ignore_index` in the integers called "labels", "label", "targets" or "target", or in the second of (inputs, integers). Models that predict
-    the next token leave out the first label of every row: say ``shifted=True`` for them (those of transformers called ...ForCausalLM).
-    Any other count is given by ``targets``, called with each part. Without targets to count, samples are.
+    `ignore_index` in the integers called "labels", "label", "targets" or "target", or in the second of (inputs, integers). Models that
+    predict the next token leave out the first label of every row: say ``shifted=True`` for them (those of transformers called
+    ...ForCausalLM). Any other count is given by ``targets``, called with each part. Without targets to count, samples are.
 
-    A part without any target has no mean (its loss would be nan) and no weight: it is left out. If no part has any, all come, as in the plain
-    loop. Counting makes the program wait for the GPU once. Raises NotSplittable where the batch has no samples to part; parts give another
-    result for BatchNorm and for losses that compare the samples of a batch.
+    A part without any target has no mean (its loss would be nan) and no weight: it is left out. If no part has any, all come, as in the
+    plain loop. Counting makes the program wait for the GPU once. Raises NotSplittable where the batch has no samples to part; parts give
+    another result for BatchNorm and for losses that compare the samples of a batch.
     """
     whole = samples(batch)
     edges = cuts(whole, n)
@@ -135,7 +136,7 @@ def _targets(batch: Any) -> torch.Tensor | None:
 def _children(node: Any) -> list[Any] | None:
     """What a container holds; None for what is none."""
     if isinstance(node, PackedSequence):
-        raise NotSplittable("the batch has a PackedSequence, whose samples are interleaved: give the loss padded sequences and pack them in the model")
+        raise NotSplittable("the batch has a PackedSequence, whose samples are interleaved: give padded ones, and pack them in the model")
     if isinstance(node, Mapping):
         return list(node.values())
     if isinstance(node, (tuple, list)):

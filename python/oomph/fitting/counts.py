@@ -1,8 +1,8 @@
 """How the losses of the parts make the loss of the whole.
 
-A mean over targets is a sum over targets by their count: parts must be weighed by their counts, and those differ where sequences are padded.
-`Counted` reads the count off PyTorch's own losses while they are called, `learn_weighing` tries on a few samples which rule holds, and `Accumulator`
-applies it over the parts of a step without making the program wait for the GPU.
+A mean over targets is a sum over targets by their count: parts must be weighed by their counts, and those differ where sequences are
+padded. `Counted` reads the count off PyTorch's own losses while they are called, `learn_weighing` tries on a few samples which rule holds,
+and `Accumulator` applies it over the parts of a step without making the program wait for the GPU.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from oomph.fitting.errors import FitError, NotSplittable
 _MEAN = 1  # torch.nn._reduction.get_enum("mean")
 _SUM = 2
 
-# The functions below torch.nn.functional that have a mean over all elements of what they return without one, and where `reduction` stands among
-# their arguments. Their names are looked up when they are called, so replacing them there reaches `from torch.nn.functional import mse_loss` too.
+# The functions below torch.nn.functional that have a mean over all elements of what they return without one, and where `reduction` stands
+# among their arguments. Their names are looked up when they are called, so replacing them there reaches `from torch.nn.functional import
+# mse_loss` too.
 _OF_ELEMENTS = {
     (torch._C._nn, "mse_loss"): 2,
     (torch._C._nn, "l1_loss"): 2,
@@ -59,8 +60,8 @@ _originals: dict[tuple[Any, str], Any] = {}
 class Mean:
     """One call of a loss that returned a mean: of what, its denominator, and the most that could be.
 
-    ``count`` is a number, a tensor without dimensions on the device, or None where it is not known. ``over`` is kept so that no other tensor
-    comes to lie where the targets were, and is taken for them.
+    ``count`` is a number, a tensor without dimensions on the device, or None where it is not known. ``over`` is kept so that no other
+    tensor comes to lie where the targets were, and is taken for them.
     """
 
     of: tuple[Any, ...]
@@ -72,8 +73,9 @@ class Mean:
 class Counted:
     """While active, notes the denominators of the means that PyTorch's losses return.
 
-    The functions that ``torch.nn.functional`` calls are replaced meanwhile. A TorchFunctionMode would see the same calls, and every other one: a
-    forward of small modules took 22 % longer under an empty one, and nothing longer under this. What is compiled or scripted is not seen.
+    The functions that ``torch.nn.functional`` calls are replaced meanwhile. A TorchFunctionMode would see the same calls, and every other
+    one: a forward of small modules took 22 % longer under an empty one, and nothing longer under this. What is compiled or scripted is not
+    seen.
     """
 
     def __init__(self) -> None:
@@ -115,9 +117,8 @@ class Counted:
         kinds = {mean.of: mean for mean in self.means}
         if len(kinds) < 2:
             return tuple(of[0] for of in kinds)
-        first = next(iter(kinds.values())).count
-        shares = (mean.count / first if isinstance(mean.count, (int, float)) and isinstance(first, (int, float)) and first else None for mean in kinds.values())
-        return tuple((of[0], share) for of, share in zip(kinds, shares))
+        fixed = [mean.count if isinstance(mean.count, (int, float)) else 0 for mean in kinds.values()]
+        return tuple((of[0], count / fixed[0] if fixed[0] else None) for of, count in zip(kinds, fixed))
 
     def _note(self, mean: Mean, result: torch.Tensor | None = None) -> None:
         # What a program computes aside, without gradients, is no part of its loss.
@@ -204,9 +205,9 @@ def _count_others(name: str, reduction: int, args: tuple[Any, ...]) -> Mean | No
 class Weighing:
     """The rule that makes the loss of a batch from the losses of its parts.
 
-    ``kind``: "targets" (each by its count of targets, read by `Counted` while it runs), "samples" (each by its samples), "sum" (their sum), "unknown"
-    (could not be tried, see ``reason``; by targets if they can be counted). It can be pickled and has no tensors: what was learnt in one process
-    is true in another. ``reason`` is for the person who asks.
+    ``kind``: "targets" (each by its count of targets, read by `Counted` while it runs), "samples" (each by its samples), "sum" (their sum),
+    "unknown" (could not be tried, see ``reason``; by targets if they can be counted). It can be pickled and has no tensors: what was learnt
+    in one process is true in another. ``reason`` is for the person who asks.
     """
 
     kind: str
@@ -236,9 +237,9 @@ class Accumulator:
             accumulator.scale(loss, counted, samples(part)).backward()    # scaler.scale(accumulator.scale(...)) with a GradScaler
         loss = accumulator.finish(parameters)
 
-    The weights of all parts are known only after the last forward, and reading them would make the program wait. So every part is weighed in
-    proportion to the first (factors near 1), and the gradients are divided by the sum of the factors at the end. Where ranks average their gradients
-    in the last backward, give the parameters to the last `scale` instead: the division then comes before that backward.
+    The weights of all parts are known only after the last forward, and reading them would make the program wait. So every part is weighed
+    in proportion to the first (factors near 1), and the gradients are divided by the sum of the factors at the end. Where ranks average
+    their gradients in the last backward, give the parameters to the last `scale` instead: the division then comes before that backward.
     """
 
     def __init__(self, weighing: Weighing) -> None:
@@ -251,7 +252,7 @@ class Accumulator:
         self._first: torch.Tensor | None = None
 
     def scale(self, loss: torch.Tensor, counted: Counted, part_samples: int, *, last: Iterable[torch.Tensor] | None = None) -> torch.Tensor:
-        """What to call backward on for this part. `last`: the parameters, if this is the last part and what they have is to be divided now."""
+        """What to call backward on for this part. `last`: the parameters, if this is the last part and they are to be divided now."""
         first, self._parts = self._parts == 0, self._parts + 1
         if first:
             self._first = loss.detach()
@@ -331,9 +332,9 @@ def batch_norms(model: nn.Module) -> list[str]:
 def learn_weighing(compute_loss: Callable[[Any], Any], batch: Any, model: nn.Module) -> Weighing:
     """Finds out how the loss of a batch is made of those of its parts, by computing both for a few samples.
 
-    Nothing of the model changes: gradients are off, the modules are in evaluation meanwhile (dropout would hide the answer), and buffers and the
-    state of random numbers are put back. The values must be real, so this is nothing for a virtual GPU. Raises NotSplittable where parts cannot
-    give the loss of the whole.
+    Nothing of the model changes: gradients are off, the modules are in evaluation meanwhile (dropout would hide the answer), and buffers
+    and the state of random numbers are put back. The values must be real, so this is nothing for a virtual GPU. Raises NotSplittable where
+    parts cannot give the loss of the whole.
     """
     count = samples(batch)
     if count < 2:
@@ -347,7 +348,8 @@ def learn_weighing(compute_loss: Callable[[Any], Any], batch: Any, model: nn.Mod
         )
     size = min(count, 4)
     # Where to start, cut and end: uneven parts tell the rules apart, and where one has no targets another cut may help.
-    places = [(0, 1, size), (count - size, count - 1, count), (0, size - 1, size), (count - size, count - size + 1, count), (0, size // 2, size)]
+    start = count - size
+    places = [(0, 1, size), (start, count - 1, count), (0, size - 1, size), (start, start + 1, count), (0, size // 2, size)]
     with _evaluating(model):
         try:
             tried = []
@@ -369,8 +371,8 @@ def learn_weighing(compute_loss: Callable[[Any], Any], batch: Any, model: nn.Mod
         if again is None or again.whole[0] != useful[0].whole[0]:
             return Weighing("unknown", "the loss is random in evaluation too")
     raise NotSplittable(
-        "the loss of a batch is not the mean of its parts' losses, nor their sum: samples of a batch are compared with each other (in-batch negatives?), "
-        "or several means have different counts"
+        "the loss of a batch is not the mean of its parts' losses, nor their sum: samples are compared with each other "
+        "(in-batch negatives?), or several means have different counts"
     )
 
 
@@ -437,7 +439,10 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
     """No gradients and all modules in evaluation; afterwards modes, buffers and random numbers are as they were."""
     modes = [(module, module.training) for module in model.modules()]
     buffers = [
-        (module._buffers, name, buffer, buffer.clone()) for module in model.modules() for name, buffer in module._buffers.items() if buffer is not None
+        (module._buffers, name, buffer, buffer.clone())
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None
     ]
     numpy = sys.modules.get("numpy")
     of_python, of_numpy = random.getstate(), numpy.random.get_state() if numpy is not None else None

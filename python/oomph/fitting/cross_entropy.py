@@ -1,8 +1,9 @@
 """Logits that are never whole: the head of a language model and its cross-entropy, computed for some rows at a time.
 
-A head of 50 000 columns makes the largest tensors of a step, and the loss copies them three or four times. Here the head returns a `DeferredLogits`, which only
-remembers what it would be computed from. Cross-entropy on it goes through the rows in chunks, and computes the gradients of the hidden states and of the weight
-with each, so no row's logits outlive their chunk, and nothing is computed twice. Whatever else touches it gets the plain logits, with their history.
+A head of 50 000 columns makes the largest tensors of a step, and the loss copies them three or four times. Here the head returns a
+`DeferredLogits`, which only remembers what it would be computed from. Cross-entropy on it goes through the rows in chunks, and computes the
+gradients of the hidden states and of the weight with each, so no row's logits outlive their chunk, and nothing is computed twice. Whatever
+else touches it gets the plain logits, with their history.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def find_heads(model: nn.Module) -> dict[str, nn.Linear]:
 
 
 def defer_logits(model: nn.Module, chunk_bytes: int = CHUNK_BYTES) -> Undoable:
-    """Makes the heads of a model return `DeferredLogits` while gradients are recorded. ``heads`` of the result names them; there may be none."""
+    """Makes the heads of a model return `DeferredLogits` while gradients are recorded. ``heads`` of the result has their names."""
     heads = find_heads(model)
     for head in heads.values():
         # A bound method, and no closure, so that a deep copy of the model has one of its own.
@@ -88,7 +89,8 @@ class _Forward:
 def _dtype_of_linear(head: nn.Linear, hidden: torch.Tensor) -> torch.dtype | None:
     """What the plain head would return here; None where it is better left to itself."""
     kinds = {type(hidden), type(head.weight), *([type(head.bias)] if head.bias is not None else [])}
-    if not kinds <= {torch.Tensor, nn.Parameter} or hidden.dim() < 1 or hidden.shape[-1] != head.in_features or hidden.device != head.weight.device:
+    of_another_shape = hidden.dim() < 1 or hidden.shape[-1] != head.in_features
+    if not kinds <= {torch.Tensor, nn.Parameter} or hidden.device != head.weight.device or of_another_shape:
         return None  # Sharded, quantised, on the way from elsewhere, or an error that the plain head explains.
     allowed = (torch.float32, torch.bfloat16, torch.float16)
     if hidden.dtype not in allowed or head.weight.dtype not in allowed:
@@ -117,8 +119,8 @@ class _Root:
 class DeferredLogits(torch.Tensor):
     """Logits that have a shape, a dtype and a device, and no memory.
 
-    ``_steps`` are the functions that were called on the logits of the head to come here, such as a slice and a view; ``_hidden`` has been through the same,
-    except for ``_casts``, the dtypes that the logits were converted to.
+    ``_steps`` are the functions that were called on the logits of the head to come here, such as a slice and a view; ``_hidden`` has been
+    through the same, except for ``_casts``, the dtypes that the logits were converted to.
     """
 
     _root: _Root
@@ -128,7 +130,7 @@ class DeferredLogits(torch.Tensor):
     _own: torch.Tensor | None
 
     @classmethod
-    def __torch_function__(cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
         if func in _METADATA:
             with torch._C.DisableTorchFunctionSubclass():
@@ -181,10 +183,12 @@ def _plain(thing: Any) -> Any:
 
 
 class _Promise(torch.autograd.Function):
-    """Gives deferred logits their place in the graph, for what goes past ``__torch_function__``, such as other people's autograd functions."""
+    """Gives deferred logits their place in the graph, for what goes past ``__torch_function__``, as custom autograd functions do."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype, shown: torch.dtype) -> torch.Tensor:
+    def forward(
+        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype, shown: torch.dtype
+    ) -> torch.Tensor:
         # Not save_for_backward: hooks would take a copy elsewhere of what is there anyway.
         ctx.hidden, ctx.weight, ctx.dtype = hidden, weight, dtype
         shape = (*hidden.shape[:-1], weight.shape[0])
@@ -422,8 +426,10 @@ _DEFERRING: dict[Any, Callable[..., Any]] = {
     _Tensor.__getitem__: _getitem,
 }
 
-_PROPERTIES = ("shape", "dtype", "device", "requires_grad", "grad_fn", "is_leaf", "ndim", "layout", "is_cuda", "is_cpu", "is_sparse", "is_nested", "is_quantized")
-_PROPERTIES += ("is_meta", "is_mps", "is_xpu", "is_mkldnn", "itemsize", "names", "output_nr", "_version", "_base", "grad", "_backward_hooks")
-_METHODS = ("size", "dim", "numel", "nelement", "ndimension", "__len__", "is_floating_point", "is_complex", "element_size", "get_device", "__hash__", "is_inference")
+_PROPERTIES = ("shape", "dtype", "device", "requires_grad", "grad_fn", "is_leaf", "ndim", "layout", "is_cuda", "is_cpu", "is_sparse")
+_PROPERTIES += ("is_nested", "is_quantized", "is_meta", "is_mps", "is_xpu", "is_mkldnn", "itemsize", "names", "output_nr", "_version", "_base", "grad")
+_PROPERTIES += ("_backward_hooks",)
+_METHODS = ("size", "dim", "numel", "nelement", "ndimension", "__len__", "is_floating_point", "is_complex", "element_size", "get_device")
+_METHODS += ("__hash__", "is_inference")
 _METADATA = {getattr(_Tensor, name).__get__ for name in _PROPERTIES if hasattr(_Tensor, name)}
 _METADATA |= {getattr(_Tensor, name) for name in _METHODS} | {torch.is_floating_point, torch.is_complex, torch.numel, torch.is_inference}

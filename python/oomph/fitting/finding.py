@@ -17,7 +17,8 @@ from oomph.fitting.errors import FitError
 from oomph.live.frames import release
 
 # What libraries say that were refused memory, beside PyTorch's own OutOfMemoryError.
-_REFUSALS = ("CUDA out of memory", "HIP out of memory", "CUDA error: out of memory", "CUDNN_STATUS_ALLOC_FAILED", "CUBLAS_STATUS_ALLOC_FAILED")
+_REFUSALS = ("CUDA out of memory", "HIP out of memory", "CUDA error: out of memory")
+_REFUSALS += ("CUDNN_STATUS_ALLOC_FAILED", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
 class Batch(NamedTuple):
@@ -33,13 +34,13 @@ def find_batch(step: Callable[[int], Any], *, effective: int, largest: int | Non
         found = oomph.find_batch(train_some, effective=256)       # Batch(size=32, accumulate=8)
 
     ``step(size)`` runs forward, backward and optimizer for so many samples on the GPU, as training will: with the longest samples, and with
-    the optimizer's state. It is called `tries` times for each size, as the first step has no state before it. Sizes are tried from `largest` (the effective
-    batch, if not given) downwards, and are divisors of the effective batch wherever one is near; otherwise the last of the `accumulate` parts is smaller,
-    and ``oomph.micro_batches(batch, found.accumulate)`` makes them even. The effective batch stays what it is, and so do learning rate and result, where
-    accelerate's find_executable_batch_size gives the loop a smaller batch.
+    the optimizer's state. It is called `tries` times for each size, as the first step has no state before it. Sizes are tried from
+    `largest` (the effective batch, if not given) downwards, and are divisors of the effective batch wherever one is near; otherwise the
+    last of the `accumulate` parts is smaller, and ``oomph.micro_batches(batch, found.accumulate)`` makes them even. The effective batch
+    stays what it is, and so do learning rate and result, where accelerate's find_executable_batch_size gives the loop a smaller batch.
 
-    What an attempt that failed held is let go before the next. Any other error than out-of-memory is raised. On several ranks the least counts; a step
-    that waits for other ranks would hang when one of them fails, so let it run without averaging gradients (``no_sync``).
+    What an attempt that failed held is let go before the next. Any other error than out-of-memory is raised. On several ranks the least
+    counts; a step that waits for other ranks would hang when one of them fails, so let it run without averaging gradients (``no_sync``).
     """
     if effective < 1 or tries < 1 or largest is not None and largest < 1:
         raise ValueError("effective, largest and tries are at least 1")
