@@ -427,8 +427,8 @@ _DEFERRING: dict[Any, Callable[..., Any]] = {
 }
 
 _PROPERTIES = ("shape", "dtype", "device", "requires_grad", "grad_fn", "is_leaf", "ndim", "layout", "is_cuda", "is_cpu", "is_sparse")
-_PROPERTIES += ("is_nested", "is_quantized", "is_meta", "is_mps", "is_xpu", "is_mkldnn", "itemsize", "names", "output_nr", "_version", "_base", "grad")
-_PROPERTIES += ("_backward_hooks",)
+_PROPERTIES += ("is_nested", "is_quantized", "is_meta", "is_mps", "is_xpu", "is_mkldnn", "itemsize", "names", "output_nr", "_version")
+_PROPERTIES += ("_base", "grad", "_backward_hooks")
 _METHODS = ("size", "dim", "numel", "nelement", "ndimension", "__len__", "is_floating_point", "is_complex", "element_size", "get_device")
 _METHODS += ("__hash__", "is_inference")
 _METADATA = {getattr(_Tensor, name).__get__ for name in _PROPERTIES if hasattr(_Tensor, name)}
