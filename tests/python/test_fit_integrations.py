@@ -14,6 +14,9 @@ torch = pytest.importorskip("torch")
 from oomph.fitting.errors import FitError  # noqa: E402
 from oomph.fitting.plan import Plan  # noqa: E402
 
+# Other tests run beside this one, and threads that wait for each other wait for them too.
+torch.set_num_threads(1)
+
 VOCABULARY, WIDTH, STEPS, BATCH = 37, 16, 20, 6
 
 
@@ -31,6 +34,7 @@ class Model(torch.nn.Module):
 
     def __init__(self):
         super().__init__()
+        self.config = None  # The Trainer asks for one.
         self.embedding = torch.nn.Embedding(VOCABULARY, WIDTH)
         self.blocks = torch.nn.ModuleList(Block() for _ in range(3))
         self.head = torch.nn.Linear(WIDTH, VOCABULARY)
@@ -227,7 +231,7 @@ def lightning_run(L, folder, callbacks, accumulate=1, module=None, **settings):
     module = module or module_of(L)
     loader = torch.utils.data.DataLoader(sentences(60), batch_size=BATCH, collate_fn=padded)
     quiet = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, accelerator="cpu", default_root_dir=str(folder))
-    trainer = L.Trainer(max_epochs=2, accumulate_grad_batches=accumulate, callbacks=callbacks, gradient_clip_val=1.0, **quiet, **settings)
+    trainer = L.Trainer(max_epochs=2, accumulate_grad_batches=accumulate, callbacks=callbacks, **quiet, **{"gradient_clip_val": 1.0, **settings})
     trainer.fit(module, loader)
     return trainer, module
 
@@ -256,7 +260,7 @@ def test_optimisation_by_hand_is_refused(tmp_path):
     module = module_of(L)
     module.automatic_optimization = False
     with pytest.raises(FitError, match="automatic_optimization = False.*oomph.micro_batches"):
-        lightning_run(L, tmp_path, [FitLightning(quiet=True)], module=module, **{})
+        lightning_run(L, tmp_path, [FitLightning(quiet=True)], module=module, gradient_clip_val=None)
 
 
 # -- Accelerate
