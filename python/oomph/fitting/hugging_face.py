@@ -22,6 +22,7 @@ from oomph.fitting.errors import FitError
 from oomph.fitting.finding import is_out_of_memory
 from oomph.fitting.fit import FitPlan, _let_go
 from oomph.fitting.loops import missing, replaced
+from oomph.fitting.payload import NotPackable, pack
 from oomph.fitting.plan import Plan
 from oomph.fitting.ranks import without_ddp
 
@@ -175,7 +176,7 @@ class TrainerLoss:
 
     def __getstate__(self) -> dict[str, Any]:
         trainer = self.trainer
-        attributes = {name: value for name, value in vars(trainer).items() if name not in _STAYS_HERE}
+        attributes = {name: value for name, value in vars(trainer).items() if name not in _STAYS_HERE and _can_be_sent(value)}
         # Arguments know their device by asking the process that they are in, so that only what they say is sent.
         said = {name: value for name, value in vars(trainer.args).items() if not name.startswith("_") and _is_plain(value)}
         return {"kind": type(trainer), "attributes": attributes, "args": said, "processes": trainer.accelerator.num_processes, "items": self.items}
@@ -188,6 +189,14 @@ class TrainerLoss:
         trainer.accelerator = SimpleNamespace(unwrap_model=lambda model, **_: model, num_processes=state["processes"], parallelism_config=None)
         # Asked whether it is in training.
         trainer.model = SimpleNamespace(training=True)
+
+
+def _can_be_sent(value: Any) -> bool:
+    try:
+        pack(value)
+    except NotPackable:
+        return False
+    return True
 
 
 def _is_plain(value: Any) -> bool:
