@@ -226,6 +226,22 @@ def test_without_a_quantiser_it_says_what_to_install(net, monkeypatch):
         quantize_weights(net, bits=3)
 
 
+@pytest.mark.parametrize("bits, share, error", [(8, 0.52, 0.03), (4, 0.32, 0.3)])
+def test_fewer_bits_are_nearly_the_same(bits, share, error):
+    pytest.importorskip("bitsandbytes")
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 256)).bfloat16()
+    x = torch.randn(8, 256, dtype=torch.bfloat16)
+    with torch.inference_mode():
+        exact = model(x)
+        layers = list(model)
+        done = quantize_weights(model, bits)
+        assert done.bytes_after < share * done.bytes_before and done.bytes_after == weight_bytes(model)
+        assert (model(x) - exact).abs().max() < error * exact.abs().max()
+        done.undo()
+        assert list(model) == layers and torch.equal(model(x), exact)
+
+
 # -- on a GPU
 
 ON_GPU = '''

@@ -108,7 +108,7 @@ def _flatten_again(model: nn.Module) -> None:
 
 
 def quantize_weights(model: nn.Module, bits: int = 8) -> Shrunk:
-    """Keeps the weights of linear layers in 8 or 4 bits, for inference: by torchao where it is installed, otherwise by bitsandbytes.
+    """Keeps the weights of linear layers in 8 or 4 bits, for inference: by torchao or bitsandbytes, whichever is installed.
 
     Weights that other modules share stay as they are. The full weights wait in host memory for ``undo``.
     """
@@ -116,7 +116,9 @@ def quantize_weights(model: nn.Module, bits: int = 8) -> Shrunk:
         raise FitError(f"weights can be kept in 8 or 4 bits, not in {bits}")
     if not any(True for _ in _linears(model)):
         raise FitError("the model has no linear layer of its own weights: nothing to quantise")
-    quantise = _torchao_quantiser(bits) or _bitsandbytes_quantiser(bits)
+    # For 4 bits, torchao wants packages beside it.
+    makers = (_torchao_quantiser, _bitsandbytes_quantiser) if bits == 8 else (_bitsandbytes_quantiser, _torchao_quantiser)
+    quantise = makers[0](bits) or makers[1](bits)
     if quantise is None:
         raise FitError(f"nothing that keeps weights in {bits} bits is installed{_PIP}")
     before = weight_bytes(model)
@@ -163,7 +165,10 @@ def _torchao_quantiser(bits: int) -> Callable[[nn.Linear], nn.Module] | None:
 
     def quantise(old: nn.Linear) -> nn.Module:
         new = nn.Sequential(_copy_of(old))  # What is given to it is not quantised itself, only what it contains.
-        ao.quantize_(new, config)
+        try:
+            ao.quantize_(new, config)
+        except ImportError as error:
+            raise FitError(f"torchao cannot keep weights in {bits} bits here: {error}\n\nhint: pip install bitsandbytes") from error
         return new[0]
 
     return quantise
