@@ -131,6 +131,10 @@ snapshots! {
     convert_to_what: ["convert", "mlp64.pickle.xz", "-o", "somewhere"];
     help: ["--help"];
     help_explain: ["explain", "--help"];
+    help_fit: ["fit", "--help"];
+    fit_without_a_card: ["fit", "mlp64.pickle.xz"];
+    fit_a_file_that_is_not_there: ["fit", "--gpu", "t4", "no-such-script.py"];
+    fit_with_an_unknown_permission: ["fit", "--gpu", "t4", "--allow", "fp4", "train.py"];
     help_check: ["check", "--help"];
     help_convert: ["convert", "--help"];
     help_replay: ["replay", "--help"];

@@ -90,8 +90,8 @@ pub struct Planned {
     pub script: Script,
     /// What there is.
     pub room: Room,
-    /// The least budget in which anything would fit.
-    pub least_budget: u64,
+    /// The least budget in which anything would fit; not asked for where it fits as it is.
+    pub least_budget: Option<u64>,
     /// All plans of interest, as `oomph.fit` has them.
     pub plan: Value,
     /// What is done, in words.

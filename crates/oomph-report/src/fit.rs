@@ -39,7 +39,7 @@ fn verdict(planned: &Planned) -> String {
         _ => format!(
             "does not fit in {}: the least budget that could work is {}",
             bytes(room.budget),
-            bytes(planned.least_budget)
+            bytes(planned.least_budget.unwrap_or(0))
         ),
     }
 }

@@ -17,7 +17,7 @@ from oomph._measure import text
 from oomph.fitting import words
 from oomph.fitting.batches import moved
 from oomph.fitting.card import Card, bytes_on, room_on
-from oomph.fitting.child import plan
+from oomph.fitting.child import Trials, plan
 from oomph.fitting.costs import assumed_speeds
 from oomph.fitting.counts import Counted, Weighing, batch_norms
 from oomph.fitting.errors import FitError
@@ -138,21 +138,28 @@ class Script:
         fitted.plan = FitPlan(Plan(), None, fitted.size, 0, room, card, speeds)
         things = {"model": fitted.model, "optimizer": self.optimizer, "loss_of": loss_of, "batch": step.batch}
         things |= {"weighing": fitted._weighing, "clip_grad_norm": fitted.clip_grad_norm}
-        said = plan(things, {"facts": fitted._facts(room, card), "speeds": speeds.to_dict(), "progress": os.devnull})
-        found = Found.from_dict(said)
-        fitted.plan.found, fitted.plan.blocks = found, said["blocks"]
+        as_it_is = reserved <= room.usable
+        if as_it_is:
+            trials = Trials(things, speeds, os.devnull)
+            plain = trials.measure(Plan())
+            found, blocks = Found(plain, plain, plain, [plain], tried=1), len(trials.blocks)
+        else:
+            said = plan(things, {"facts": fitted._facts(room, card), "speeds": speeds.to_dict(), "progress": os.devnull})
+            found, blocks = Found.from_dict(said), said["blocks"]
+        fitted.plan.found, fitted.plan.blocks = found, blocks
         fitted._say_what_was_seen()
-        if fitted._weighing is not None:
-            notes.append(f"{fitted._weighing.reason}; oomph.fit checks it with numbers when it runs")
-        notes += fitted.plan.notes
+        if not as_it_is:
+            if fitted._weighing is not None:
+                notes.append(f"{fitted._weighing.reason}; oomph.fit checks it with numbers when it runs")
+            notes += fitted.plan.notes
         return {
-            "fits": "as it is" if reserved <= room.usable else "with a plan" if found.chosen is not None else "not at all",
+            "fits": "as it is" if as_it_is else "with a plan" if found.chosen is not None else "not at all",
             "script": {"reserved": reserved, "steps": steps, "held": max(0, held)},
             "room": {"budget": room.budget, "limit": room.limit, "margin": room.margin},
-            "least_budget": room.needed_for(found.least.reserved),
-            "plan": found.to_dict() | {"samples": fitted.size, "blocks": said["blocks"], "parameters": said["parameters"]},
-            "summary": words.techniques(Plan(), (found.chosen or found.least).plan, fitted.size, said["blocks"]),
-            "table": words.chain(found.chain, fitted.size, said["blocks"]) if found.chosen is not None else [],
+            "least_budget": None if as_it_is else room.needed_for(found.least.reserved),
+            "plan": found.to_dict() | {"samples": fitted.size, "blocks": blocks, "parameters": bytes_on(fitted.device, *fitted.model.parameters())},
+            "summary": words.techniques(Plan(), (found.chosen or found.least).plan, fitted.size, blocks),
+            "table": words.chain(found.chain, fitted.size, blocks) if found.chosen is not None else [],
             "does_not_fit": [] if found.chosen is not None else str(fitted._does_not_fit(found, room)).splitlines()[1:],
             "loss": {"text": step.loss_text, "definition": step.definition, "batch": step.batch_text},
             "lines": [line.to_dict() | {"file": _near(line.file)} for line in step.lines],

@@ -6,6 +6,7 @@ It notes and changes nothing. What the lines mean is for ``source``. PyTorch is 
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import sys
 from dataclasses import dataclass, field
@@ -177,7 +178,7 @@ class Watcher:
         frames = []
         while frame is not None and len(frames) < _DEPTH:
             if not self._is_ours(frame):
-                frames.append((frame, frame.f_lineno, dict(frame.f_locals)))
+                frames.append((frame, frame.f_lineno, _names(frame)))
             frame = frame.f_back
         return frames
 
@@ -212,7 +213,7 @@ class Watcher:
                     backward_on=here[id(common)],
                     locals=names,
                     globals=common.f_globals,
-                    after=dict(common.f_locals),
+                    after=_names(common),
                     models=models,
                     samples=first.samples,
                     autocast=first.autocast,
@@ -227,6 +228,14 @@ class Watcher:
         found: list[Any] = []
         tensors_in(self.torch, things, found)
         return found
+
+
+def _names(frame: Any) -> dict[str, Any]:
+    """What the names of a frame stand for. Before Python 3.13 a frame that was asked keeps a copy, and with it what the script lets go of."""
+    names = dict(frame.f_locals)
+    if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        frame.f_locals.clear()
+    return names
 
 
 def tensors_in(torch: Any, things: Any, found: list[Any], depth: int = 0) -> None:

@@ -38,7 +38,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NAME", value_parser = GpuParser, hide_possible_values = true)]
     pub(crate) gpu: Option<Gpu>,
     /// What may be used of the card, the CUDA context included: 12GiB [default: all of it]
-    #[arg(long, alias = "memory", value_name = "SIZE")]
+    #[arg(long, visible_alias = "memory", value_name = "SIZE")]
     pub(crate) budget: Option<Size>,
     /// What may be done although it changes the numbers
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = PossibleValuesParser::new(ALLOWED))]

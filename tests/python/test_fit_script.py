@@ -1,0 +1,288 @@
+"""`oomph fit` as its users meet it: the plan for a script, the lines to change in it, and what it cannot plan."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+MIB = 1 << 20
+
+# Trains on the device that is named; says its losses.
+CRITERION = """
+import sys
+import torch
+from torch import nn
+
+device = sys.argv[1] if len(sys.argv) > 1 else "cuda"
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)).to(device)
+criterion = nn.CrossEntropyLoss()
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(4):
+    x = torch.randn(16384, 64).to(device)
+    y = torch.randint(10, (16384,)).to(device)
+    opt.zero_grad()
+    out = net(x)
+    loss = criterion(out, y)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+    opt.step()
+    print("loss", loss.item())
+"""
+
+# As Hugging Face models are used, in a class, with something after the step that needs its result.
+KEYWORDS = """
+import sys
+import torch
+from torch import nn
+
+
+class Output(dict):
+    __getattr__ = dict.get
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(1000, 64)
+        self.layers = nn.ModuleList([nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 64)) for _ in range(3)])
+        self.head = nn.Linear(64, 1000)
+
+    def forward(self, input_ids, labels):
+        x = self.embed(input_ids)
+        for layer in self.layers:
+            x = x + layer(x)
+        logits = self.head(x)
+        return Output(loss=nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()), logits=logits)
+
+
+class Loop:
+    def __init__(self, device):
+        torch.manual_seed(0)
+        self.device = device
+        self.model = Net().to(device)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+    def run(self):
+        for step in range(3):
+            ids = torch.randint(1000, (32, 128)).to(self.device)
+            batch = {"input_ids": ids, "labels": ids}
+            outputs = self.model(**batch)
+            loss = outputs.loss
+            loss.backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            print("loss", loss.item())
+        print(outputs.logits.shape)
+
+
+Loop(sys.argv[1] if len(sys.argv) > 1 else "cuda").run()
+"""
+
+# Mixed precision, accumulation, samples taken of something larger, several losses: the lines become a function.
+MIXED = """
+import sys
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+device = sys.argv[1] if len(sys.argv) > 1 else "cuda"
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 10)).to(device)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+data, labels = torch.randn(8192, 64), torch.randint(10, (8192,))
+smoothing = 0.1
+accumulate = 2
+
+
+def train(size):
+    for i in range(0, 8192, size):
+        with torch.autocast(device, dtype=torch.bfloat16):
+            logits = net(data[i : i + size].to(device))
+            print("shape", tuple(logits.shape))
+            target = labels[i : i + size].to(device)
+            loss = F.cross_entropy(logits, target, label_smoothing=smoothing)
+            loss = loss + 1e-4 * logits.square().mean()
+            loss = loss / accumulate
+        loss.backward()
+        if i // size % accumulate == 1:
+            opt.step()
+            opt.zero_grad()
+
+
+train(2048)
+"""
+
+GAN = """
+import torch
+from torch import nn
+
+maker, judge = nn.Linear(16, 64).cuda(), nn.Linear(64, 1).cuda()
+first, second = torch.optim.Adam(maker.parameters()), torch.optim.Adam(judge.parameters())
+for step in range(5):
+    fake = maker(torch.randn(8, 16, device="cuda"))
+    (judge(fake.detach()).mean() - judge(torch.randn(8, 64, device="cuda")).mean()).backward()
+    second.step()
+    (-judge(fake).mean()).backward()
+    first.step()
+"""
+
+
+@pytest.fixture
+def fit(oomph, tmp_path):
+    """Plans for a script; gives the exit code, what --format json says (None if nothing), stdout and stderr."""
+
+    def run(text, *options, format="json", arguments=()):
+        path = text if isinstance(text, pathlib.Path) else tmp_path / "train.py"
+        if path != text:
+            path.write_text(text.lstrip("\n"))
+        words = ["fit", *options, "--python", sys.executable, "--format", format, path.name, *arguments]
+        code, out, err = oomph(*words, cwd=path.parent, timeout=600)
+        return code, json.loads(out) if format == "json" and out else None, out, err
+
+    return run
+
+
+def changed(path, lines):
+    """The script with the lines changed as it was told."""
+    source = path.read_text().splitlines()
+    gone = {number for line in lines if line["kind"] == "remove" for number in range(line["line"], line["end_line"] + 1)}
+    out = []
+    for number, text in enumerate(source, 1):
+        out += [line["text"] for line in lines if line["kind"] == "add" and line["line"] == number]
+        out += [] if number in gone else [text]
+    return "\n".join(out) + "\n"
+
+
+# Does what oomph.fit promises without planning: the loop, with the loss as oomph.fit takes it.
+STAND_IN = """
+from oomph.fitting.losses import LossOf
+import torch
+
+class Fit:
+    def __init__(self, model, optimizer, loss, clip):
+        self.model, self.optimizer, self.loss_of, self.clip = model, optimizer, LossOf(loss), clip
+
+    def step(self, batch):
+        loss = self.loss_of(self.model, batch)
+        self.optimizer.zero_grad()
+        loss.backward()
+        if self.clip:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
+        self.optimizer.step()
+        return loss.detach()
+
+import oomph
+oomph.fit = lambda model, optimizer, loss, batch, budget=None, clip_grad_norm=None: Fit(model, optimizer, loss, clip_grad_norm)
+import runpy, sys
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def losses(path, stand_in=False):
+    command = [sys.executable, *(["-c", STAND_IN] if stand_in else []), str(path), "cpu"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == 0, done.stderr
+    return [line for line in done.stdout.splitlines() if line.startswith("loss")]
+
+
+def test_a_script_with_a_criterion_gets_a_plan_and_lines_that_train_the_same(fit, tmp_path):
+    code, told, _, err = fit(CRITERION, "--budget", "530MiB")
+    assert code == 0, err
+    assert (told["verdict"], told["fits"], told["schema_version"]) == ("with_a_plan", True, 1)
+    assert told["budget"] == 530 * MIB and told["limit"] < told["budget"]
+    chosen = told["plan"]["chosen"]
+    assert chosen["reserved"] <= told["limit"] - told["margin"] < told["script"]["reserved"]
+    assert 0 < chosen["plan"]["micro"] < 16384 and told["plan"]["samples"] == 16384
+    assert told["script"]["steps"] == 2
+    assert told["loss"] == {"text": "criterion", "definition": "", "batch": "(x, y)"}
+    lines = [f"{line['kind']} {line['line']} {line['text'].strip()}" for line in told["lines"] if line["kind"] == "add"]
+    assert lines == [
+        "add 1 import oomph",
+        "add 10 fit = None",
+        'add 14 fit = fit or oomph.fit(net, opt, loss=criterion, batch=(x, y), budget="530MiB", clip_grad_norm=1)\n    loss = fit.step((x, y))',
+    ]
+    assert [(line["line"], line["end_line"]) for line in told["lines"] if line["kind"] == "remove"] == [(13, 18)]
+    assert told["places"]["model_call"] == {"file": "train.py", "line": 14}
+    assert told["places"]["backward"] == {"file": "train.py", "line": 16}
+    assert told["places"]["optimizer"] == {"file": "train.py", "line": 9}
+    assert told["places"]["optimizer_step"] == {"file": "train.py", "line": 18}
+    new = tmp_path / "changed.py"
+    new.write_text(changed(tmp_path / "train.py", told["lines"]))
+    assert losses(new, stand_in=True) == losses(tmp_path / "train.py")
+
+
+def test_a_model_that_gives_its_loss_is_called_with_its_batch(fit, tmp_path):
+    code, told, _, err = fit(KEYWORDS, "--budget", "530MiB")
+    assert code == 0, err
+    assert told["loss"] == {"text": "None", "definition": "", "batch": "batch"}
+    assert told["plan"]["blocks"] == 3
+    assert any("uses outputs, which fit.step does not give back" in note for note in told["notes"])
+    text = changed(tmp_path / "train.py", told["lines"])
+    assert 'fit = fit or oomph.fit(self.model, self.optimizer, loss=None, batch=batch, budget="530MiB")' in text
+    new = tmp_path / "changed.py"
+    new.write_text(text.replace("        print(outputs.logits.shape)\n", ""))
+    assert losses(new, stand_in=True) == losses(tmp_path / "train.py")
+
+
+def test_other_steps_become_a_function_of_the_scripts_own_lines(fit, tmp_path):
+    code, told, _, err = fit(MIXED, "--budget", "518MiB", "--allow", "bf16")
+    assert code == 0, err
+    assert told["loss"]["definition"] == textwrap.dedent("""\
+        def loss_fn(model, batch):
+            data_part, labels_part = batch
+            with torch.autocast(device, dtype=torch.bfloat16):
+                logits = model(data_part.to(device))
+                target = labels_part.to(device)
+                loss = F.cross_entropy(logits, target, label_smoothing=smoothing)
+                loss = loss + 0.0001 * logits.square().mean()
+            return loss""")
+    assert told["loss"]["batch"] == "(data[i:i + size], labels[i:i + size])"
+    assert any("backward 2 times" in note for note in told["notes"])
+    text = changed(tmp_path / "train.py", told["lines"])
+    assert 'budget="518MiB", allow=("bf16",))' in text
+    compile(text, "changed.py", "exec")
+
+
+def test_what_fits_is_left_alone(fit):
+    code, told, _, err = fit(CRITERION, "--gpu", "t4")
+    assert code == 0, err
+    assert told["verdict"] == "as_it_is" and told["least_budget"] is None
+    assert told["script"]["reserved"] < 512 * MIB
+
+
+def test_what_does_not_fit_is_told_with_the_least_budget(fit):
+    code, told, _, err = fit(CRITERION, "--budget", "495MiB")
+    assert code == 1, err
+    assert told["verdict"] == "not_at_all" and told["plan"]["chosen"] is None
+    assert told["least_budget"] > 495 * MIB
+
+
+def test_two_optimizers_are_refused(fit):
+    code, told, _, err = fit(GAN, "--gpu", "t4")
+    assert code == 2 and told["verdict"] == "unknown" and told["fits"] is None
+    assert "2 optimizers step (train.py:9, train.py:11)" in told["why"] and told["why"] in err
+
+
+def test_a_script_that_does_not_train_is_refused(fit):
+    code, told, _, err = fit("import torch\nprint(torch.nn.Linear(4, 4).cuda()(torch.ones(2, 4, device='cuda')).shape)\n", "--gpu", "t4", format="text")
+    assert code == 2 and told is None
+    assert "no optimizer stepped" in err
+
+
+def test_gpt_2_fits_a_t4_with_fewer_logits(fit):
+    code, told, out, err = fit(ROOT / "examples" / "train_gpt2.py", "--gpu", "t4", format="text", arguments=("--batch-size", "16"))
+    assert code == 0, err
+    first, *rest = out.splitlines()
+    assert first.startswith("fits with oomph.fit: ") and "of 14.5 GiB" in first
+    assert "logits and cross-entropy in pieces" in out
+    assert "train_gpt2.py:77-81  -         logits = model(inputs)" in out
+    assert "fit = fit or oomph.fit(model, optimizer, loss=loss_fn, batch=(inputs, targets))" in out
+    assert rest[-1].startswith("Next: ")
