@@ -140,7 +140,10 @@ def test_state_that_is_there_already_moves():
     other = Loop(MAKERS["SGD, momentum"]).run(4)
     wrapped = StatesOnHost(other.optimizer, bucket_bytes=3000)
     assert wrapped.bytes_on_host > 0
-    assert_same(plain, other.run(4))
+    other.run(2)
+    wrapped.undo(to_device=False)
+    StatesOnHost(other.optimizer, bucket_bytes=1000)
+    assert_same(plain, other.run(2))
 
 
 class Failing:
@@ -281,6 +284,11 @@ del hog
 torch.cuda.empty_cache()
 optimizer.step()
 out["after"] = [wrapped.in_progress, optimizer.state[params[0]]["exp_avg"].device.type]
+wrapped.undo(to_device=False)
+torch.cuda.reset_peak_memory_stats()
+wrapped = StatesOnHost(optimizer, 32 * MiB)
+optimizer.step()
+out["taken over"] = [(torch.cuda.max_memory_allocated() - base) // MiB, wrapped.bytes_on_host // MiB]
 wrapped.undo()
 out["undone"] = [(torch.cuda.memory_allocated() - base) // MiB, optimizer.state[params[0]]["exp_avg"].device.type]
 done.undo()
@@ -337,6 +345,7 @@ def test_on_a_gpu_the_state_passes_through():
     assert out["tight"] == "ok"
     assert out["none"] == [True, "cpu"]
     assert out["after"] == [False, "cpu"]
+    assert out["taken over"] == [96, 640]
     assert out["undone"] == [640, "cuda"]
     assert out["step"] == "cpu"
     assert out["resumable"] == [True, 0]

@@ -387,12 +387,14 @@ class _Bucket:
         self.homes: list[tuple[_Place, Tensor]] = []
 
     def lay_out(self, state: dict[Tensor, dict[str, Any]]) -> list[_Place]:
-        """A place for each tensor of state that is as large as a parameter may be, and on its device."""
+        """A place for each tensor of state that is no scalar, on the parameter's device or in host memory already."""
         places: list[_Place] = []
         end = 0
         for p in self.params:
             for key, value in state.get(p, {}).items():
-                if type(value) is not Tensor or value.device != p.device or value.ndim == 0 or value.layout != torch.strided:
+                if type(value) is not Tensor or value.ndim == 0 or value.layout != torch.strided:
+                    continue
+                if value.device not in (p.device, torch.device("cpu")):
                     continue
                 dense = torch.empty_like(value, device="meta")  # With the strides that a copy would have.
                 places.append(_Place(p, key, end, _size(value), value.dtype, value.shape, dense.stride()))
@@ -482,8 +484,11 @@ class StatesOnHost(ResumableStep):
             if lanes.going is not None:
                 lanes.going.synchronize()
 
-    def undo(self) -> None:
-        """Puts the state back on the device and gives the optimizer its own ``step`` back."""
+    def undo(self, to_device: bool = True) -> None:
+        """Puts the state back on the device and gives the optimizer its own ``step`` back.
+
+        Without ``to_device`` the state stays in host memory, for another ``StatesOnHost`` to take over: it need not fit the device.
+        """
         if self._undone:
             return
         self.synchronize()
@@ -491,7 +496,7 @@ class StatesOnHost(ResumableStep):
             for bucket in self._buckets:
                 for place, host in bucket.homes:
                     state = self.optimizer.state.get(place.param, {})
-                    if state.get(place.key) is host:
+                    if to_device and state.get(place.key) is host:
                         state[place.key] = host.to(bucket.device, copy=True)
         self._buckets.clear()
         self._state_dict_hook.remove()
