@@ -12,6 +12,7 @@ import inspect
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -24,6 +25,8 @@ from oomph.fitting.loops import LoopFit, missing, replaced
 from oomph.fitting.plan import Plan
 
 _NAMES = ("lightning.pytorch", "pytorch_lightning")
+_SAID = ("global_step", "current_epoch", "max_epochs", "max_steps", "num_training_batches", "accumulate_grad_batches", "world_size", "global_rank", "local_rank")
+_SAID += ("is_global_zero", "estimated_stepping_batches", "sanity_checking")
 _PRECISIONS = {"bf16-mixed": "bfloat16", "16-mixed": "float16"}
 
 
@@ -83,7 +86,7 @@ class FitLightning(*_BASES):  # type: ignore[misc]
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         if self.fit is not None:
             return
-        loss_of = ModuleLoss(pl_module, batch_idx, trainer.precision, trainer.accumulate_grad_batches)
+        loss_of = ModuleLoss(trainer, pl_module, batch_idx)
         fit = LoopFit(pl_module, trainer.optimizers[0], loss_of, batch, self.allow, trainer.gradient_clip_val)
         fit.start(budget=self.budget, gpu=self.gpu, plan=self.given, quiet=self.quiet)
         self.fit = fit
@@ -223,15 +226,20 @@ class _Part:
 class ModuleLoss:
     """``LightningModule.training_step``, in the precision of the Trainer, logging nothing."""
 
-    def __init__(self, module: Any, batch_idx: int, precision: str, accumulated: int) -> None:
-        self.batch_idx, self.half = batch_idx, _PRECISIONS.get(str(precision))
-        self.batches_in_update = 2 if accumulated > 1 else 1
+    def __init__(self, trainer: Any, module: Any, batch_idx: int) -> None:
+        self.half = _PRECISIONS.get(str(trainer.precision))
+        self.batches_in_update = 2 if trainer.accumulate_grad_batches > 1 else 1
         self.more = () if _takes_no_index(module) else (batch_idx,)
+        #: What a training_step may ask its Trainer for.
+        self.said = {name: value for name in _SAID if isinstance(value := getattr(trainer, name, None), (int, float, bool))}
 
     def __call__(self, module: Any, batch: Any) -> torch.Tensor:
-        half = contextlib.nullcontext()
+        if module._trainer is None:
+            # In a child process: the module arrives without its Trainer.
+            module.__dict__["_trainer"] = SimpleNamespace(**self.said, logger=None, loggers=[], training=True)
+        half: Any = contextlib.nullcontext()
         if self.half is not None:
-            half = torch.autocast(next(module.parameters()).device.type, getattr(torch, self.half))  # type: ignore[assignment]
+            half = torch.autocast(next(module.parameters()).device.type, getattr(torch, self.half))
         with replaced(module, "log", lambda *_, **__: None), half:
             output = module.training_step(batch, *self.more)
         return output["loss"] if isinstance(output, Mapping) else output
