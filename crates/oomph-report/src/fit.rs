@@ -66,22 +66,22 @@ fn changes(planned: &Planned) -> Vec<(String, char, String)> {
 }
 
 fn next(named: &NamedPlan) -> String {
-    // What is a budget for a plan is the memory of a card for a prediction.
-    let (card, memory) = (named.card, named.card.replace("--budget", "--memory"));
-    match named.planned.fits {
-        Fits::AsItIs => format!("oomph predict {memory} {}", named.program),
-        Fits::WithAPlan if named.planned.lines.is_empty() => {
-            format!("oomph predict {memory} {}", named.program)
+    let (fits, card, program) = (named.planned.fits, named.card, named.program);
+    // What is a budget for a plan is the memory of a card for a prediction; a script that keeps to its budget by itself needs none.
+    let memory = card.replace("--budget", "--memory");
+    let gpu = card.split(" --budget").next().filter(|gpu| gpu.starts_with("--gpu"));
+    match (fits, gpu) {
+        (Fits::WithAPlan, Some(gpu)) if !named.planned.lines.is_empty() => {
+            format!("change these lines, then oomph predict {gpu} {program}")
         }
-        Fits::WithAPlan => {
-            format!("change these lines, then oomph predict {memory} {}", named.program)
+        (Fits::WithAPlan, None) if !named.planned.lines.is_empty() => {
+            format!("change these lines, then python {program}")
         }
-        Fits::NotAtAll if named.more.is_empty() => {
-            format!("oomph predict --gpus t4,l4,a100-40gb,a100-80gb {}", named.program)
+        (Fits::AsItIs | Fits::WithAPlan, _) => format!("oomph predict {memory} {program}"),
+        (Fits::NotAtAll, _) if named.more.is_empty() => {
+            format!("oomph predict --gpus t4,l4,a100-40gb,a100-80gb {program}")
         }
-        Fits::NotAtAll => {
-            format!("oomph fit {card} --allow {} {}", named.more.join(","), named.program)
-        }
+        (Fits::NotAtAll, _) => format!("oomph fit {card} --allow {} {program}", named.more.join(",")),
     }
 }
 

@@ -26,7 +26,7 @@ from oomph.fitting.losses import LossOf
 from oomph.fitting.plan import Plan
 from oomph.fitting.search import Found
 from oomph.fitting.source import Reader, Step
-from oomph.fitting.watching import Place, Seen
+from oomph.fitting.watching import Place, Seen, tensors_in
 
 # What the script holds besides the step is worth a word from here on.
 _MUCH = 64 << 20
@@ -171,9 +171,11 @@ class Script:
         """Of what the last step of the script left: gradients, optimizer state, and results that its globals still hold."""
         main = sys.modules.get("__main__")
         for name, value in list(vars(main).items()) if main is not None else []:
-            results = [value, *vars(value).values()] if type(value).__name__.endswith("Output") and hasattr(value, "__dict__") else [value]
-            if any(isinstance(one, torch.Tensor) and one.grad_fn is not None for one in results):
+            results: list[torch.Tensor] = []
+            tensors_in(torch, value, results)
+            if any(one.grad_fn is not None for one in results):
                 delattr(main, name)
+            del value
         step.model.zero_grad(set_to_none=True)
         self.optimizer.zero_grad(set_to_none=True)
         self.optimizer.state.clear()

@@ -195,9 +195,12 @@ class Reader:
         if given is not None:
             function, text, whole, whole_text = given
             return Step(model, function, whole, loss_text=text, batch_text=whole_text, definition="", **texts)
-        head = [] if names == ["batch"] else [ast.unparse(ast.parse(f"{', '.join(names)} = batch"))]
+        head = [f"{', '.join(names)} = batch"] if len(names) > 1 else []
+        last = kept[-1] if kept else None
+        if isinstance(last, ast.Assign) and isinstance(expression, ast.Name) and [ast.unparse(target) for target in last.targets] == [expression.id]:
+            kept, expression = kept[:-1], last.value
         body = [*head, *(ast.unparse(ast.fix_missing_locations(statement)) for statement in kept), f"return {ast.unparse(ast.fix_missing_locations(expression))}"]
-        definition = "def loss_fn(model, batch):\n" + textwrap.indent("\n".join(body), "    ")
+        definition = f"def loss_fn(model, {'batch' if len(names) > 1 else names[0]}):\n" + textwrap.indent("\n".join(body), "    ")
         # No more than it needs: what it holds stays on the card.
         space = {name: self.names[name] for name in _free(kept, expression) if name in self.names and name not in batch}
         exec(compile(definition, "<the loss of the script>", "exec"), space)  # noqa: S102
