@@ -134,15 +134,6 @@ def _inputs_changed_by(block: nn.Module, forward: Callable[..., Any], leaves: li
     return {place for place, tensor in enumerate(tensors) if tensor._version != versions[place]}
 
 
-def _eager(function: Callable[..., Any], *args: Any) -> Any:
-    return function(*args)
-
-
-# A checkpoint with contexts of its own cannot be traced: within a compiled model these blocks run as they are.
-# Not torch.compiler.disable: that imports the compiler, which takes seconds, for programs that never compile.
-_eager = torch._disable_dynamo(_eager)
-
-
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor that changes to the other do not reach, and that a graph can be built on as on the other."""
     with torch.no_grad():

@@ -10,9 +10,8 @@ import sys
 from typing import Any
 
 import torch
-import torch.utils.checkpoint
 
-from oomph.fitting import checkpoints, optimizers
+from oomph.fitting import optimizers
 from oomph.fitting.blocks import find_blocks, get_block
 from oomph.fitting.costs import Cost, CountCosts, ForwardCosts, Speeds, gather
 from oomph.fitting.errors import FitError
@@ -33,6 +32,9 @@ def answer(entry: str, folder: str) -> None:
     try:
         with open(os.path.join(folder, "payload"), "rb") as file:
             things = unpack(file.read())
+        # What is here now stays: collections between plans need not look at it.
+        gc.collect()
+        gc.freeze()
         module, _, name = entry.partition(":")
         said = getattr(importlib.import_module(module), name)(things, options)
     except Exception as error:
@@ -46,30 +48,26 @@ def answer(entry: str, folder: str) -> None:
     os.replace(path + ".part", path)
 
 
-def leave_the_compiler_out() -> None:
-    """PyTorch imports its compiler, for seconds, only to say that these are not to be compiled. Where nothing is compiled, nobody needs to hear it."""
-    if "torch._dynamo" in sys.modules:
-        return
-    for function in (torch.utils.checkpoint.checkpoint, checkpoints._eager, torch.optim.Optimizer.zero_grad, torch.optim.Optimizer.add_param_group):
-        inner = getattr(function, "__wrapped__", None)
-        if inner is not None and not hasattr(inner, "__dynamo_disable"):
-            setattr(inner, "__dynamo_disable", inner)
-
-
 def plan(things: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     """The entry for training steps."""
     optimizers.copies_are_real = False
-    leave_the_compiler_out()
     trials = Trials(things, Speeds(**options["speeds"]), options["progress"])
     facts = Facts(blocks=trials.blocks, **options["facts"])
     found = Search(facts, trials.measure, trials.seconds).run()
     return {**found.to_dict(), "parameters": trials.parameters, "blocks": len(trials.blocks)}
 
 
+def leave_the_compiler_out(dispatch: Any) -> None:
+    """As the virtual GPU does for its own mode: PyTorch would import its compiler, for seconds, to say that this is not to be compiled."""
+    if "torch._dynamo" not in sys.modules and hasattr(dispatch, "__wrapped__"):
+        setattr(dispatch.__wrapped__, "__dynamo_disable", dispatch.__wrapped__)
+
+
 class Trials:
     """One model on the virtual GPU, measured under plans."""
 
     def __init__(self, things: dict[str, Any], speeds: Speeds, progress: str) -> None:
+        leave_the_compiler_out(CountCosts.__torch_dispatch__)
         self.model, self.optimizer, self.loss_of, self.batch = things["model"], things["optimizer"], things["loss_of"], things["batch"]
         self.weighing, self.clip = things["weighing"], things["clip_grad_norm"]
         self.speeds, self.progress = speeds, progress
@@ -102,15 +100,15 @@ class Trials:
         torch.cuda.reset_peak_memory_stats()
 
     def measure(self, plan: Plan) -> Measured:
+        """Peaks of a step under the plan, with the optimizer's state there and, where there are several parts, the gradients of earlier ones."""
         self.reset()
         put_back = use_expandable_segments(True) if plan.expandable else None
-        running = Running(self.model, self.optimizer, self.loss_of, plan, self.batch, self.weighing, self.clip, as_is=plan == Plan(), rehearse=True)
+        as_is = plan == Plan()
+        running = Running(self.model, self.optimizer, self.loss_of, plan, self.batch, self.weighing, self.clip, as_is=as_is, rehearse=True)
         try:
             # The optimizer's state is made at the end of the first step, so the peak may be in the second.
             for _ in range(2):
-                # Where gradients are accumulated, they are there in the forward passes after the first.
-                for _ in range(getattr(self.loss_of, "batches_in_update", 1)):
-                    running.backward(self.batch, only=2)
+                running.backward(self.batch, only=2)
                 running.update()
             stats = torch.cuda.memory_stats()
             host = running.bytes_on_host()

@@ -65,6 +65,7 @@ class Run:
         self.reads = reads.Reads()
         self.backward = backward.Backward(torch)
         self.values = values.Values(library, self.reads, self.backward)
+        leave_the_compiler_out(torch, type(self.values).__torch_dispatch__)
         reads.watch(torch, self.values, self.reads)
         values.avoid_detours(self.values)
         library.oomph_guard(1)
@@ -244,6 +245,27 @@ class Run:
             self.backward.attribute(snapshot)
         with open(os.path.join(self.wish["folder"], "recording.pickle"), "wb") as file:
             pickle.dump(snapshot, file, protocol=4)
+
+
+def leave_the_compiler_out(torch, dispatch):
+    """PyTorch imports its compiler, for seconds, only to say that some functions are not to be compiled: modes, optimizers, checkpoints. That is said
+    when the program imports it by itself."""
+    import torch.utils.checkpoint
+
+    optimizer = torch.optim.Optimizer
+    wrapped = (dispatch, optimizer.zero_grad, optimizer.add_param_group, torch.utils.checkpoint.checkpoint)
+    functions = [function.__wrapped__ for function in wrapped if hasattr(function, "__wrapped__")]
+    if "torch._dynamo" in sys.modules:
+        return
+    for function in functions:
+        setattr(function, "__dynamo_disable", function)
+
+    def compiler_is_here(_):
+        for function in functions:
+            if getattr(function, "__dynamo_disable", None) is function:
+                delattr(function, "__dynamo_disable")
+
+    sys.meta_path.insert(0, AfterImport("torch._dynamo", compiler_is_here))
 
 
 def forgive_unknown_lines():
