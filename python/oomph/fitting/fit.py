@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import sys
 import traceback
 from typing import Any, Callable, Iterable
@@ -26,6 +24,7 @@ from oomph.fitting.losses import LossOf
 from oomph.fitting.optimizers import fuse
 from oomph.fitting.payload import NotPackable, pack
 from oomph.fitting.plan import ALLOWED, Measured, Plan
+from oomph.fitting.repeating import Before, let_go
 from oomph.fitting.running import Running, device_of, steps_in_parts, use_expandable_segments
 from oomph.fitting.search import Facts, Found, Search
 
@@ -160,6 +159,8 @@ class Fit:
         self._running: Running | None = None
         self._rungs: list[Measured] = []
         self._undo: list[Callable[[], None]] = []
+        # Buffers that forward passes leave alone: they need not be put back.
+        self._untouched: set[int] = set()
         self._retries = 0
         self._thrashed = 0
         self.steps = 0
@@ -286,11 +287,16 @@ class Fit:
         return Search(facts, lambda plan: Measured(plan, 0, next(reserved) if plan != top else 1 << 63, 0.0), lambda plan: 0.0).rungs(top)
 
     def _apply(self, plan: Plan) -> None:
+        scaler = None
         if self._running is not None:
-            self._running.undo()
+            scaler = self._running.scaler
+            self._running.undo(leave_states_on_host=plan.states_on_host)
         if plan.expandable and self.device.type == "cuda" and (undo := use_expandable_segments(True)) is not None:
             self._undo.append(undo)
         self._running = Running(self.model, self.optimizer, self.loss_of, plan, self.example, self._weighing, self.clip_grad_norm)
+        if scaler is not None and self._running.scaler is not None:
+            # It has learnt how far gradients can be scaled.
+            self._running.scaler = scaler
         self.plan.chosen = plan
 
     # -- running
@@ -305,7 +311,7 @@ class Fit:
         """Forward and backward alone: gradients of the mean over the whole batch are in ``.grad`` then, on all ranks the same. One call for each ``update``."""
         running = self._run()
         while True:
-            before = _Before(self.model, self.device)
+            before = Before(self.model, self.device, self._untouched)
             loss, failed = None, None
             try:
                 loss = running.backward(batch)
@@ -316,6 +322,7 @@ class Fit:
                 traceback.clear_frames(error.__traceback__)
                 failed = error.with_traceback(None)
             if not ranks.any_of(failed is not None, self.device):
+                before.learn(self._untouched)
                 break
             del loss
             before.restore()
@@ -343,7 +350,7 @@ class Fit:
 
     def _update_with_less(self, failed: BaseException) -> None:
         """No activations are alive now, so what is cached can go. Parameters that were updated already are not updated again."""
-        _let_go(self.device)
+        let_go(self.device)
         running = self._run()
         try:
             running.update()
@@ -398,7 +405,7 @@ class Fit:
     def _step_down(self, failed: BaseException | None) -> None:
         """One rung. Raises what failed if there is none left."""
         self._run().forget_gradients()
-        _let_go(self.device)
+        let_go(self.device)
         if not self._rungs:
             allowed = [name for name in ALLOWED if name not in self.allow]
             more = f"; not allowed so far: {', '.join(allowed)}" if allowed else ""
@@ -419,7 +426,7 @@ class Fit:
         if ranks.any_of(self._thrashed >= 3, self.device) and self._rungs:
             self._thrashed = 0
             rung = self._rungs.pop(0)
-            _let_go(self.device)
+            let_go(self.device)
             self._tell(f"step {self.steps}: the allocator frees its cache at every step; one rung down: {words.techniques(self.plan.chosen, rung.plan, self.size, self.plan.blocks)}")
             self._apply(rung.plan)
 
@@ -427,32 +434,6 @@ class Fit:
         self.plan.history.append(what)
         if ranks.first():
             print(f"oomph.fit: {what}", file=sys.stderr)
-
-
-class _Before:
-    """What a forward pass changes besides gradients: random numbers and buffers. Put back, the batch can be repeated as if it were the first time."""
-
-    def __init__(self, model: torch.nn.Module, device: torch.device) -> None:
-        self.device = device
-        self.cpu = torch.get_rng_state()
-        self.cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-        self.buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()] if any(True for _ in model.buffers()) and model.training else []
-
-    def restore(self) -> None:
-        torch.set_rng_state(self.cpu)
-        if self.cuda is not None:
-            torch.cuda.set_rng_state(self.cuda, self.device)
-        with torch.no_grad():
-            for buffer, value in self.buffers:
-                buffer.copy_(value)
-
-
-def _let_go(device: torch.device) -> None:
-    gc.collect()
-    if device.type == "cuda":
-        with contextlib.suppress(RuntimeError):
-            torch.cuda.synchronize(device)
-        torch.cuda.empty_cache()
 
 
 def _draws(model: torch.nn.Module) -> bool:

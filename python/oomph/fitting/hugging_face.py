@@ -20,10 +20,11 @@ from oomph.fitting.accelerating import PreparedFit, PreparedLoss
 from oomph.fitting.batches import cuts, samples, take
 from oomph.fitting.errors import FitError
 from oomph.fitting.finding import is_out_of_memory
-from oomph.fitting.fit import FitPlan, _let_go
+from oomph.fitting.fit import FitPlan
 from oomph.fitting.loops import missing, replaced
 from oomph.fitting.payload import NotPackable, pack
 from oomph.fitting.plan import Plan
+from oomph.fitting.repeating import let_go
 from oomph.fitting.ranks import without_ddp
 
 try:
@@ -139,7 +140,7 @@ class FitCallback(TrainerCallback):
                 raise FitError("memory ran out in the evaluation of one sample") from failed
             self._evaluated_at_once = -(-size // 2)
             print(f"oomph.fit: out of memory in evaluation; {self._evaluated_at_once} samples at once from now on", file=sys.stderr)
-            _let_go(trainer.args.device)
+            let_go(trainer.args.device)
 
     def _in_parts(self, trainer: Any, plain: Callable[..., Any], model: torch.nn.Module, inputs: Any, size: int, *args: Any, **kwargs: Any) -> Any:
         from transformers.trainer_pt_utils import nested_concat

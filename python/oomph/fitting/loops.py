@@ -17,8 +17,9 @@ import torch
 from oomph.fitting import ranks
 from oomph.fitting.errors import FitError
 from oomph.fitting.finding import is_out_of_memory
-from oomph.fitting.fit import Fit, _Before, _let_go
+from oomph.fitting.fit import Fit
 from oomph.fitting.plan import Plan
+from oomph.fitting.repeating import Before, let_go
 from oomph.fitting.running import Through
 
 
@@ -40,7 +41,7 @@ class LoopFit(Fit):
         super().__init__(model, optimizer, loss_of, example, allow, clip_grad_norm)
         # Since the last update: batches whose gradients are there, and how they were run.
         self._since_update: list[tuple[Any, Through]] = []
-        self._before_them: _Before | None = None
+        self._before_them: Before | None = None
         self._covered: list[Any] = []
         #: Counts beginnings: what was gathered in an earlier one is of no use.
         self.attempt = 0
@@ -60,7 +61,7 @@ class LoopFit(Fit):
         When memory runs out, gradients of the batches before are gone with those of this one: all since the last update are run again.
         """
         if self._before_them is None:
-            self._before_them = _Before(self.model, self.device)
+            self._before_them = Before(self.model, self.device)
         self._since_update.append((batch, through))
         due = self._since_update[-1:]
         while True:
@@ -150,7 +151,7 @@ class LoopFit(Fit):
         else:
             return
         # No activations are alive now, so what is cached can go. Parameters that were updated already are not updated again.
-        _let_go(self.device)
+        let_go(self.device)
         try:
             running.scaled.step()
         except Exception as error:

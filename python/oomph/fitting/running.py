@@ -61,7 +61,7 @@ class Running:
     def _apply(self) -> None:
         plan, keep = self.plan, self._applied.append
         if plan.bf16_weights:
-            keep(bf16_weights(self.model))
+            keep(bf16_weights(self.model, self.optimizer))
         stepped = self.optimizer
         if plan.optimizer_8bit:
             keep(small := to_8bit(stepped))
@@ -87,10 +87,14 @@ class Running:
         self.scaler = torch.amp.GradScaler(self.device.type) if plan.autocast == "float16" else None
         self.scaled = _Scaled(stepped, self.states.step)
 
-    def undo(self) -> None:
+    def undo(self, leave_states_on_host: bool = False) -> None:
         """The model and the optimizer as they were, but for what they have learnt."""
         while self._applied:
-            self._applied.pop().undo()
+            one = self._applied.pop()
+            if leave_states_on_host and isinstance(one, StatesOnHost):
+                one.undo(to_device=False)
+            else:
+                one.undo()
 
     def bytes_on_host(self) -> int:
         """Optimizer state and activations of the last step that waited in host memory."""

@@ -1,0 +1,41 @@
+"""So that a batch can be repeated after an out-of-memory as if it were the first time."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Collection
+
+import torch
+
+
+class Before:
+    """What a forward pass changes besides gradients: random numbers and buffers. ``untouched`` are ids of buffers that it is known to leave alone."""
+
+    def __init__(self, model: torch.nn.Module, device: torch.device, untouched: Collection[int] = ()) -> None:
+        self.device = device
+        self.cpu = torch.get_rng_state()
+        self.cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+        kept = [buffer for buffer in model.buffers() if id(buffer) not in untouched] if model.training else []
+        self.buffers = [(buffer, buffer.detach().clone(), buffer._version) for buffer in kept]
+
+    def learn(self, untouched: set[int]) -> None:
+        """Once the pass is over: adds the buffers that are as they were."""
+        untouched.update(id(buffer) for buffer, _, version in self.buffers if buffer._version == version)
+
+    def restore(self) -> None:
+        torch.set_rng_state(self.cpu)
+        if self.cuda is not None:
+            torch.cuda.set_rng_state(self.cuda, self.device)
+        with torch.no_grad():
+            for buffer, value, _ in self.buffers:
+                buffer.copy_(value)
+
+
+def let_go(device: torch.device) -> None:
+    """Gives back what nothing holds any more. What failed must have been forgotten before."""
+    gc.collect()
+    if device.type == "cuda":
+        with contextlib.suppress(RuntimeError):
+            torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()
