@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -318,3 +319,87 @@ def test_an_optimizer_that_was_not_prepared_is_refused():
     model = Averaging()
     with pytest.raises(FitError, match="was not prepared"):
         fit_accelerate(accelerate.Accelerator(cpu=True), model, torch.optim.SGD(model.parameters(), lr=0.1), batch=padded(sentences(4)))
+
+
+# -- on the virtual GPU
+
+ROOT = Path(__file__).resolve().parents[2]
+ON_A_CARD = """
+import json, sys
+import torch
+import oomph.fitting.fit as fitting
+from oomph.fitting.counts import Weighing
+from oomph.fitting.hugging_face import FitCallback
+from transformers import Trainer, TrainingArguments
+
+# Values are worth nothing on a virtual GPU, and how parts add up is learnt from values.
+fitting.learn_weighing = lambda *_: Weighing("sum")
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = torch.nn.Linear(256, 2048), torch.nn.Linear(2048, 256)
+
+    def forward(self, hidden):
+        return hidden + self.two(torch.nn.functional.gelu(self.one(hidden)))
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = torch.nn.Embedding(512, 256), torch.nn.Linear(256, 512)
+        self.blocks = torch.nn.ModuleList(Block() for _ in range(3))
+
+    def forward(self, input_ids, labels, num_items_in_batch=None, **_):
+        hidden = self.embedding(input_ids)
+        for block in self.blocks:
+            hidden = block(hidden)
+        loss = torch.nn.functional.cross_entropy(self.head(hidden).flatten(0, 1), labels.flatten(), reduction="sum")
+        return {"loss": loss / num_items_in_batch}
+
+
+sizes = []
+
+
+class Watched(Trainer):
+    def compute_loss(self, model, inputs, **named):
+        sizes.append(len(inputs["input_ids"]))
+        return super().compute_loss(model, inputs, **named)
+
+
+row = {"input_ids": list(range(512)) * 2, "labels": list(range(512)) * 2}
+args = TrainingArguments(
+    output_dir=sys.argv[1], per_device_train_batch_size=16, gradient_accumulation_steps=2, max_steps=2, bf16=True, report_to=[], disable_tqdm=True,
+    save_strategy="no", remove_unused_columns=False,
+)
+args.device
+args._n_gpu = 1
+callback = FitCallback(budget="500MiB")
+trainer = Watched(model=Model(), args=args, train_dataset=[row] * 64, callbacks=[callback])
+trainer.train()
+plan = callback.plan
+print(json.dumps({
+    "steps": trainer.state.global_step, "sizes": sizes, "micro": plan.chosen.micro, "plain": plan.found.plain.reserved, "predicted": plan.predicted.reserved,
+    "limit": plan.room.limit, "reserved": torch.cuda.max_memory_reserved(), "history": plan.history,
+}))
+"""
+
+
+def test_a_trainer_is_planned_for_on_the_virtual_gpu_and_reserves_what_was_predicted(tmp_path):
+    pytest.importorskip("transformers")
+    stage, command = ROOT / "target/debug/examples/stage", ROOT / "target/debug/oomph"
+    if not stage.exists() or not torch.backends.cuda.is_built():
+        pytest.skip("no virtual GPU")
+    script = tmp_path / "script.py"
+    script.write_text(ON_A_CARD)
+    environment = {**os.environ, "OOMPH_COMMAND": str(command), "PYTHONPATH": str(ROOT / "python"), "OMP_NUM_THREADS": "1"}
+    ran = subprocess.run([stage, sys.executable, "t4", sys.executable, script, tmp_path / "out"], capture_output=True, text=True, timeout=300, env=environment)
+    assert ran.returncode == 0, ran.stderr
+    said = json.loads(ran.stdout.splitlines()[-1])
+    assert said["steps"] == 2
+    assert 0 < said["micro"] < 16 and said["history"] == []
+    # Two steps of two batches of sixteen, in parts.
+    assert sum(said["sizes"]) == 2 * 2 * 16 and max(said["sizes"]) <= said["micro"]
+    assert said["plain"] > said["limit"] >= said["predicted"]
+    assert said["reserved"] == pytest.approx(said["predicted"], rel=0.02)
