@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -14,6 +15,8 @@ torch = pytest.importorskip("torch")
 
 from oomph.fitting.errors import FitError  # noqa: E402
 from oomph.fitting.plan import Plan  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
 
 # Other tests run beside this one, and threads that wait for each other wait for them too.
 torch.set_num_threads(1)
@@ -321,9 +324,65 @@ def test_an_optimizer_that_was_not_prepared_is_refused():
         fit_accelerate(accelerate.Accelerator(cpu=True), model, torch.optim.SGD(model.parameters(), lr=0.1), batch=padded(sentences(4)))
 
 
+# -- what is common
+
+
+@pytest.mark.parametrize("module, name, hides, line", [("hugging_face", "FitCallback", ("transformers",), "transformers"), ("lightning", "FitLightning", ("lightning.pytorch", "pytorch_lightning"), "lightning")])
+def test_a_library_that_is_missing_is_named(monkeypatch, module, name, hides, line):
+    for hidden in hides:
+        monkeypatch.setitem(sys.modules, hidden, None)
+    spec = importlib.util.spec_from_file_location("another_copy", ROOT / f"python/oomph/fitting/{module}.py")
+    copy = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(copy)
+    with pytest.raises(FitError, match=f"(?s){name}.*pip install {line}$"):
+        getattr(copy, name)()
+
+
+ON_TWO_RANKS = """
+import torch
+from accelerate import Accelerator
+from oomph.fitting.accelerating import fit_accelerate
+from test_fit_integrations import BATCH, CUT, Averaging, padded, sentences
+
+
+def train(fitted):
+    torch.manual_seed(0)
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    model = Averaging()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    loader = torch.utils.data.DataLoader(sentences(48), batch_size=BATCH, collate_fn=padded)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    if fitted:
+        fit = fit_accelerate(accelerator, model, optimizer, batch=padded(sentences(BATCH)), plan=CUT, quiet=True)
+    for batch in loader:
+        with accelerator.accumulate(model):
+            if fitted:
+                fit.step(batch)
+            else:
+                accelerator.backward(model(**batch)["loss"])
+                optimizer.step()
+                optimizer.zero_grad()
+    assert accelerator.num_processes == 2
+    return list(model.parameters())
+
+
+for ours, theirs in zip(train(True), train(False)):
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+"""
+
+
+def test_two_ranks_train_as_distributed_data_parallel_does(tmp_path):
+    pytest.importorskip("accelerate")
+    script = tmp_path / "script.py"
+    script.write_text(ON_TWO_RANKS)
+    places = os.pathsep.join([str(ROOT / "python"), str(ROOT / "tests/python")])
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, env={**os.environ, "PYTHONPATH": places, "OMP_NUM_THREADS": "1"})
+    assert ran.returncode == 0, ran.stderr
+
+
 # -- on the virtual GPU
 
-ROOT = Path(__file__).resolve().parents[2]
 ON_A_CARD = """
 import json, sys
 import torch
