@@ -52,6 +52,7 @@ const FILES: &[(&str, &str)] = &package![
     "fitting/payload.py",
     "fitting/plan.py",
     "fitting/ranks.py",
+    "fitting/repeating.py",
     "fitting/running.py",
     "fitting/script.py",
     "fitting/search.py",

@@ -26,7 +26,7 @@ from oomph.fitting.losses import LossOf
 from oomph.fitting.plan import Plan
 from oomph.fitting.search import Found
 from oomph.fitting.source import Reader, Step
-from oomph.fitting.watching import Place, Seen, tensors_in
+from oomph.fitting.watching import Place, Seen, is_library, tensors_in
 
 # What the script holds besides the step is worth a word from here on.
 _MUCH = 64 << 20
@@ -37,6 +37,9 @@ def loss_fn(model, batch):
     return <the loss of model(inputs) and targets, the mean over the batch>
 fit = oomph.fit(model, optimizer, loss=loss_fn, batch=(inputs, targets))
 loss = fit.step((inputs, targets))        # forward, backward, optimizer.step and zero_grad"""
+
+# Loops of libraries, and what is said to them instead.
+_CALLBACKS = {"transformers": "FitCallback", "lightning": "FitLightning", "pytorch_lightning": "FitLightning"}
 
 
 class Refused(FitError):
@@ -65,7 +68,8 @@ class Script:
             self.reader = Reader(seen, self.optimizer, self._arguments(seen))
             self.step = self.reader.read()
         except FitError as error:
-            self.refused = Refused(str(error), _BY_HAND)
+            place = seen.backward.file if seen.backward is not None else ""
+            self.refused = Refused(self._in_library(place)) if is_library(place) else Refused(str(error), _BY_HAND)
         except SyntaxError as error:
             self.refused = Refused(f"the source cannot be read: {error}", _BY_HAND)
         self.autocast = seen.backward.autocast if seen.backward is not None else None
@@ -74,10 +78,7 @@ class Script:
             seen.backward.locals, seen.backward.after, seen.backward.globals = {}, {}, {}
 
     def _arguments(self, seen: Seen) -> str:
-        wish = self.wish
-        more = [f'budget="{wish["memory_text"]}"'] if wish["memory_text"] else []
-        if wish["allow"]:
-            more.append(f"allow={tuple(wish['allow'])!r}".replace("'", '"'))
+        more = self._of_budget()
         norm = self._clip(seen)
         if norm is not None:
             more.append(f"clip_grad_norm={norm:g}")
@@ -90,11 +91,26 @@ class Script:
     def _write_lines(self, step: Step) -> None:
         """What to change; nothing in a library's own loop."""
         place = self.reader.backward
-        if "site-packages" not in place.file:
+        if not is_library(place.file):
             self.reader.write_lines(step)
             return
-        library = place.file.rsplit("site-packages/", 1)[-1].split("/", 1)[0]
-        step.notes.append(f"the loop is inside {library} ({os.path.basename(place.file)}:{place.called_on}): oomph.fit needs a loop of your own")
+        step.notes.append(self._in_library(place.file))
+
+    def _in_library(self, file: str) -> str:
+        """What to do about a loop that is not the script's."""
+        library = file.rsplit("-packages/", 1)[-1].split("/", 1)[0]
+        told = f"the loop is inside {library}"
+        if library not in _CALLBACKS:
+            return f"{told} ({os.path.basename(file)}): oomph.fit needs a loop of your own"
+        arguments = self._of_budget()
+        return f"{told}: give its Trainer callbacks=[oomph.{_CALLBACKS[library]}({', '.join(arguments)})]"
+
+    def _of_budget(self) -> list[str]:
+        wish = self.wish
+        more = [f'budget="{wish["memory_text"]}"'] if wish["memory_text"] else []
+        if wish["allow"]:
+            more.append(f"allow={tuple(wish['allow'])!r}".replace("'", '"'))
+        return more
 
     # -- after the script
 
@@ -152,6 +168,9 @@ class Script:
             if fitted._weighing is not None:
                 notes.append(f"{fitted._weighing.reason}; oomph.fit checks it with numbers when it runs")
             notes += fitted.plan.notes
+            if found.chosen is not None and found.chosen.plan == Plan():
+                notes.append(f"the plain step fits by itself; the script reserves {text(reserved)} because it keeps results of the step before")
+        why_not = [] if found.chosen is not None else str(fitted._does_not_fit(found, room)).splitlines()[1:]
         return {
             "fits": "as it is" if as_it_is else "with a plan" if found.chosen is not None else "not at all",
             "script": {"reserved": reserved, "steps": steps, "held": max(0, held)},
@@ -160,11 +179,11 @@ class Script:
             "plan": found.to_dict() | {"samples": fitted.size, "blocks": blocks, "parameters": bytes_on(fitted.device, *fitted.model.parameters())},
             "summary": words.techniques(Plan(), (found.chosen or found.least).plan, fitted.size, blocks),
             "table": words.chain(found.chain, fitted.size, blocks) if found.chosen is not None else [],
-            "does_not_fit": [] if found.chosen is not None else str(fitted._does_not_fit(found, room)).splitlines()[1:],
+            "does_not_fit": why_not,
             "loss": {"text": step.loss_text, "definition": step.definition, "batch": step.batch_text},
             "lines": [line.to_dict() | {"file": _near(line.file)} for line in step.lines],
             "places": self._places(seen),
-            "notes": list(dict.fromkeys(notes)),
+            "notes": [note for note in dict.fromkeys(notes) if note not in why_not],
         }
 
     def _let_go(self, step: Step) -> None:

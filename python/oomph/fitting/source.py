@@ -19,7 +19,7 @@ import torch
 
 from oomph.fitting.errors import FitError
 from oomph.fitting.losses import LossOf
-from oomph.fitting.watching import Backward, Place, Seen, tensors_in
+from oomph.fitting.watching import Backward, Place, Seen, is_library, tensors_in
 
 _LOOPS = (ast.For, ast.While, ast.AsyncFor)
 
@@ -56,6 +56,8 @@ class Step:
     batch_text: str
     #: The definition of the loss function, where the script has none.
     definition: str
+    #: How the call begins: other libraries' loops have functions of their own.
+    call_text: str = "oomph.fit("
     lines: list[Line] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -86,7 +88,7 @@ class Reader:
         if region is None:
             raise NotRead(f"line {backward.called_on} (the model) and line {backward.backward_on} (backward) are not in one block of {backward.function}")
         self.block, self.first, self.last, self.loops = region
-        loss = self.loss_expression(self.block[self.last])
+        loss = self.loss_expression()
         kept, needed = _slice(self.block[self.first : self.last], _loads(loss))
         replace = _Replace(self, model)
         kept = [replace.visit(copy.deepcopy(statement)) for statement in kept]
@@ -125,10 +127,12 @@ class Reader:
                     return node
         raise NotRead(f"{backward.file}: the function {backward.function} is not there")
 
-    def loss_expression(self, statement: ast.stmt) -> ast.expr:
+    def loss_expression(self) -> ast.expr:
         """What backward is called on, without what scales it."""
-        simple = _simple_at(statement, self.backward.backward_on)
-        calls = [node for node in ast.walk(simple) if isinstance(node, ast.Call)]
+        line = self.backward.backward_on
+        # Several statements may stand on one line.
+        there = [_simple_at(one, line) for one in self.block[self.last :] if _contains(one, line)]
+        calls = [node for simple in there for node in ast.walk(simple) if isinstance(node, ast.Call)]
         found: ast.expr | None = None
         for call in calls:
             if isinstance(call.func, ast.Attribute) and call.func.attr == "backward":
@@ -140,7 +144,7 @@ class Reader:
         if found is None and calls and calls[0].args:
             found = calls[0].args[0]
         if found is None:
-            raise NotRead(f"line {self.backward.backward_on}: what backward is called on has no name")
+            raise NotRead(f"line {line}: what backward is called on has no name")
         while True:
             if isinstance(found, ast.Call) and isinstance(found.func, ast.Attribute) and found.func.attr == "scale" and len(found.args) == 1:
                 found = found.args[0]
@@ -187,6 +191,9 @@ class Reader:
 
     def compose(self, model: torch.nn.Module, kept: list[ast.stmt], expression: ast.expr, batch: dict[str, tuple[Any, str]]) -> Step:
         texts = {"model_text": self.name_of(model), "optimizer_text": self.name_of(self.optimizer)}
+        accelerator = next((name for name, value in self.names.items() if type(value).__name__ == "Accelerator"), None)
+        if accelerator is not None:
+            texts["call_text"] = f"oomph.fit_accelerate({accelerator}, "
         names = list(batch)
         values, written = [value for value, _ in batch.values()], [text for _, text in batch.values()]
         whole, whole_text = (values[0], written[0]) if len(values) == 1 else (tuple(values), f"({', '.join(written)})")
@@ -247,7 +254,8 @@ class Reader:
     def name_of(self, thing: Any) -> str:
         """How the function calls it."""
         for name, value in {**self.backward.globals, **self.backward.locals}.items():
-            if value is thing and not name.startswith("__"):
+            prepared = type(value).__name__ == "AcceleratedOptimizer" and value.optimizer is thing
+            if (value is thing or prepared) and not name.startswith("__"):
                 return name
         owner = self.names.get("self")
         for name, value in getattr(owner, "__dict__", {}).items():
@@ -267,13 +275,18 @@ class Reader:
             statement = _statement_at(self.tree, place.line) if place.file == file else None
             if statement is not None:
                 gone.add((statement.lineno, statement.end_lineno))
-        starts = _joined([(start, end) for start, end in gone if end is not None])
         at = self.block[self.first].lineno
+        starts = _joined([(start, end) for start, end in gone if end is not None])
+        # A block that would be left empty goes as a whole; the one that gets the new lines is not.
+        for statement in ast.walk(self.function):
+            if isinstance(statement, (ast.If, ast.With)) and not getattr(statement, "orelse", None) and not _contains(statement, at):
+                if all(any(start <= one.lineno and (one.end_lineno or 0) <= end for start, end in starts) for one in statement.body):
+                    starts = _joined([*starts, (statement.lineno, statement.end_lineno or statement.lineno)])
         indent = " " * self.block[self.first].col_offset
         lines = [Line(file, start, end, True, "".join(self.source[start - 1 : end]).rstrip("\n")) for start, end in starts]
         lines += [Line(place.file, place.line, place.line, True, linecache.getline(place.file, place.line).rstrip("\n")) for place in self._elsewhere(file)]
         name = loss.id if isinstance(loss, ast.Name) else "loss"
-        made = f"oomph.fit({step.model_text}, {step.optimizer_text}, loss={step.loss_text}, batch={step.batch_text}{self.arguments})"
+        made = f"{step.call_text}{step.model_text}, {step.optimizer_text}, loss={step.loss_text}, batch={step.batch_text}{self.arguments})"
         comes = [f"{indent}{name} = fit.step({step.batch_text})"]
         before, before_indent = (self.loops[0].lineno, " " * self.loops[0].col_offset) if self.loops else (at, indent)
         once = [textwrap.indent(step.definition, before_indent)] if step.definition else []
@@ -294,7 +307,7 @@ class Reader:
 
     def _elsewhere(self, file: str) -> Iterable[Place]:
         places = [*self.seen.zeroed, *self.seen.stepped, *self.seen.scaled, *(place for place, _ in self.seen.clipped)]
-        return (place for place in dict.fromkeys(places) if place.file != file and "site-packages" not in place.file)
+        return (place for place in dict.fromkeys(places) if place.file != file and not is_library(place.file))
 
     def say_what_is_used_later(self, step: Step, gone: list[tuple[int, int]], loss: str) -> None:
         made = {name for statement in self.kept for name in _stores(statement)} - {loss}

@@ -165,11 +165,17 @@ class Watcher:
     # -- frames
 
     def place(self) -> Place | None:
-        """The innermost line that is neither PyTorch's nor oomph's."""
+        """The innermost line of the script's own; without one, of a library, but neither PyTorch's nor oomph's."""
         frame: Any = sys._getframe(1)
-        while frame is not None and self._is_ours(frame):
+        library = None
+        while frame is not None:
+            if not self._is_ours(frame):
+                place = Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+                if not is_library(place.file):
+                    return place
+                library = library or place
             frame = frame.f_back
-        return None if frame is None else Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+        return library
 
     def _is_ours(self, frame: Any) -> bool:
         return frame.f_code.co_filename.startswith(self._ours)
@@ -228,6 +234,11 @@ class Watcher:
         found: list[Any] = []
         tensors_in(self.torch, things, found)
         return found
+
+
+def is_library(file: str) -> bool:
+    """Whether the file was installed, and is not to be changed."""
+    return "site-packages" in file or "dist-packages" in file
 
 
 def _names(frame: Any) -> dict[str, Any]:

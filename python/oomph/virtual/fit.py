@@ -36,15 +36,16 @@ class FitRun(Run):
             return
         super().before_step(optimizer, args, kwargs)
         self.watcher.before_step(optimizer)
-        if self.script is None:
-            from oomph.fitting.script import Script
-
-            self.script = Script(self.wish["fit"])
-            self.script.first_step(self.watcher.seen)
 
     def after_step(self, optimizer, args, kwargs):
         if self.asking:
             return
+        if self.script is None:
+            # Not before: a closure that the optimizer calls may have the backward pass in it.
+            from oomph.fitting.script import Script
+
+            self.script = Script(self.wish["fit"])
+            self.script.first_step(self.watcher.seen)
         counts = self.optimizers
         counts[id(optimizer)] = counts.get(id(optimizer), 0) + 1
         self.facts["steps"] = max(counts.values())
