@@ -106,7 +106,8 @@ def trained(folder, callbacks=(), model_class=None, trainer_class=None, **argume
     settings = dict(per_device_train_batch_size=BATCH, max_steps=STEPS, logging_steps=1, learning_rate=1e-2, report_to=[], disable_tqdm=True, use_cpu=True)
     settings |= dict(save_strategy="no", seed=1, warmup_steps=3) | arguments
     args = TrainingArguments(output_dir=str(folder), remove_unused_columns=False, **settings)
-    trainer = (trainer_class or Trainer)(model=model, args=args, train_dataset=sentences(50), eval_dataset=sentences(9), data_collator=padded, callbacks=list(callbacks))
+    data = dict(train_dataset=sentences(50), eval_dataset=sentences(9), data_collator=padded)
+    trainer = (trainer_class or Trainer)(model=model, args=args, callbacks=list(callbacks), **data)
     trainer.train()
     return trainer
 
@@ -323,7 +324,13 @@ def test_an_optimizer_that_was_not_prepared_is_refused():
 # -- what is common
 
 
-@pytest.mark.parametrize("module, name, hides, line", [("hugging_face", "FitCallback", ("transformers",), "transformers"), ("lightning", "FitLightning", ("lightning.pytorch", "pytorch_lightning"), "lightning")])
+@pytest.mark.parametrize(
+    "module, name, hides, line",
+    [
+        ("hugging_face", "FitCallback", ("transformers",), "transformers"),
+        ("lightning", "FitLightning", ("lightning.pytorch", "pytorch_lightning"), "lightning"),
+    ],
+)
 def test_a_library_that_is_missing_is_named(monkeypatch, module, name, hides, line):
     for hidden in hides:
         monkeypatch.setitem(sys.modules, hidden, None)

@@ -38,7 +38,8 @@ def fit_accelerate(
     ...         loss = fit.step(batch)
     ...         scheduler.step()
 
-    ``step`` is forward, ``accelerator.backward``, clipping, ``optimizer.step`` and ``zero_grad``, each when Accelerate says that it is due. Precision is the accelerator's.
+    ``step`` is forward, ``accelerator.backward``, clipping, ``optimizer.step`` and ``zero_grad``, each when Accelerate says that it is due.
+    Precision is the accelerator's.
     """
     try:
         from accelerate.optimizer import AcceleratedOptimizer
@@ -55,7 +56,16 @@ def fit_accelerate(
 class PreparedFit(LoopFit):
     """A fit of a model and an optimizer that an accelerator has prepared."""
 
-    def __init__(self, accelerator: Any, model: torch.nn.Module, optimizer: Any, loss_of: Any, example: Any, allow: Iterable[str], clip_grad_norm: float | None) -> None:
+    def __init__(
+        self,
+        accelerator: Any,
+        model: torch.nn.Module,
+        optimizer: Any,
+        loss_of: Any,
+        example: Any,
+        allow: Iterable[str],
+        clip_grad_norm: float | None,
+    ) -> None:
         refuse_sharding(accelerator)
         self.accelerator, self.prepared = accelerator, optimizer
         super().__init__(model, optimizer.optimizer, loss_of, example, allow, clip_grad_norm)

@@ -33,16 +33,16 @@ except ImportError:
     TrainerCallback = object  # type: ignore[assignment, misc]
 
 # Of a Trainer: large, bound to this process, or nothing to do with its loss.
-_STAYS_HERE = {"model", "model_wrapped", "accelerator", "optimizer", "lr_scheduler", "train_dataset", "eval_dataset", "data_collator", "callback_handler", "state"}
-_STAYS_HERE |= {"control", "training_step", "prediction_step", "_memory_tracker", "processing_class", "tokenizer", "model_init", "compute_metrics", "args", "deepspeed"}
-_STAYS_HERE |= {"preprocess_logits_for_metrics", "_tr_loss", "optimizer_cls_and_kwargs", "_train_dataloader", "_eval_dataloaders", "hp_search_backend"}
+_STAYS_HERE = {"model", "model_wrapped", "accelerator", "optimizer", "lr_scheduler", "train_dataset", "eval_dataset", "data_collator"}
+_STAYS_HERE |= {"callback_handler", "state", "control", "training_step", "prediction_step", "_memory_tracker", "processing_class", "tokenizer"}
+_STAYS_HERE |= {"model_init", "compute_metrics", "args", "deepspeed", "preprocess_logits_for_metrics", "_tr_loss", "optimizer_cls_and_kwargs"}
 
 
 class FitCallback(TrainerCallback):
     """``Trainer(..., callbacks=[oomph.FitCallback()])``: training fits the GPU, with the same batches, steps, losses and schedule.
 
-    It plans with the first batch of ``train()``; samples that are longer than those come in smaller parts. ``args.train_sampling_strategy`` "group_by_length" (``group_by_length=True``
-    before transformers 5) brings the longest batch first. Arguments are those of ``oomph.fit``. ``callback.plan`` says what is done.
+    It plans with the first batch of ``train()``; samples that are longer than those come in smaller parts. ``train_sampling_strategy="group_by_length"``
+    (``group_by_length=True`` before transformers 5) brings the longest batch first. Arguments are those of ``oomph.fit``. ``callback.plan`` says what is done.
     """
 
     def __init__(
@@ -74,7 +74,9 @@ class FitCallback(TrainerCallback):
         self.fit = None
         trainer = _caller(self)
         if getattr(args, "n_gpu", 1) > 1:
-            raise FitError("the Trainer spreads each batch over several GPUs (nn.DataParallel): start it with torchrun, or name one GPU in CUDA_VISIBLE_DEVICES")
+            raise FitError(
+                "the Trainer spreads each batch over several GPUs (nn.DataParallel): start it with torchrun, or name one GPU in CUDA_VISIBLE_DEVICES"
+            )
         self._inside.enter_context(replaced(trainer, "training_step", functools.partial(self._training_step, trainer, trainer.training_step)))
         self._inside.enter_context(replaced(trainer, "prediction_step", functools.partial(self._prediction_step, trainer, trainer.prediction_step)))
 
@@ -93,7 +95,9 @@ class FitCallback(TrainerCallback):
 
     # -- training
 
-    def _training_step(self, trainer: Any, plain: Callable[..., torch.Tensor], model: torch.nn.Module, inputs: Any, *counted: Any, **named: Any) -> torch.Tensor:
+    def _training_step(
+        self, trainer: Any, plain: Callable[..., torch.Tensor], model: torch.nn.Module, inputs: Any, *counted: Any, **named: Any
+    ) -> torch.Tensor:
         # Ranks are brought together at the end of the batch, and not within its last backward pass.
         model = without_ddp(model)
         if self.fit is None:
@@ -115,7 +119,8 @@ class FitCallback(TrainerCallback):
             with replaced(trainer.accelerator, "backward", backward_weighed):
                 loss = plain(model, part, *counted, **named)
             if len(weighed) != 1:
-                raise FitError(f"{type(trainer).__name__}.training_step calls accelerator.backward {len(weighed)} times: a batch can be run in parts where it does once")
+                name = type(trainer).__name__
+                raise FitError(f"{name}.training_step calls accelerator.backward {len(weighed)} times: a batch can be run in parts where it does once")
             return loss
 
         return self.fit.run(inputs, through, last=trainer.accelerator.sync_gradients)

@@ -7,6 +7,7 @@ once, for the whole batch.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import inspect
 import sys
@@ -25,8 +26,8 @@ from oomph.fitting.loops import LoopFit, missing, replaced
 from oomph.fitting.plan import Plan
 
 _NAMES = ("lightning.pytorch", "pytorch_lightning")
-_SAID = ("global_step", "current_epoch", "max_epochs", "max_steps", "num_training_batches", "accumulate_grad_batches", "world_size", "global_rank", "local_rank")
-_SAID += ("is_global_zero", "estimated_stepping_batches", "sanity_checking")
+_SAID = ("global_step", "current_epoch", "max_epochs", "max_steps", "num_training_batches", "accumulate_grad_batches", "world_size")
+_SAID += ("global_rank", "local_rank", "is_global_zero", "estimated_stepping_batches", "sanity_checking")
 _PRECISIONS = {"bf16-mixed": "bfloat16", "16-mixed": "float16"}
 
 
@@ -46,8 +47,8 @@ _BASES = _callbacks()
 class FitLightning(*_BASES):  # type: ignore[misc]
     """``L.Trainer(callbacks=[oomph.FitLightning()])``: training fits the GPU, with the same batches, steps, losses, logs and schedule.
 
-    It plans with the first batch; samples that are longer than those come in smaller parts. Arguments are those of ``oomph.fit``. ``callback.plan`` says what is
-    done. Hooks around the backward pass are called for each part.
+    It plans with the first batch; samples that are longer than those come in smaller parts. Arguments are those of ``oomph.fit``.
+    ``callback.plan`` says what is done. Hooks around the backward pass are called for each part.
     """
 
     def __init__(
@@ -80,8 +81,9 @@ class FitLightning(*_BASES):  # type: ignore[misc]
                 f"{type(pl_module).__name__} optimises by hand (automatic_optimization = False), so its backward pass is its own: "
                 "use oomph.micro_batches in its training_step"
             )
-        if trainer.strategy.handles_gradient_accumulation or any(word in type(trainer.strategy).__name__ for word in ("FSDP", "DeepSpeed", "ModelParallel", "XLA")):
-            raise FitError(f"with {type(trainer.strategy).__name__} the ranks talk within forward and backward, so one that runs out of memory cannot be repeated")
+        strategy = type(trainer.strategy).__name__
+        if trainer.strategy.handles_gradient_accumulation or any(word in strategy for word in ("FSDP", "DeepSpeed", "ModelParallel", "XLA")):
+            raise FitError(f"with {strategy} the ranks talk within forward and backward, so one that runs out of memory cannot be repeated")
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         if self.fit is not None:
@@ -91,7 +93,7 @@ class FitLightning(*_BASES):  # type: ignore[misc]
         fit.start(budget=self.budget, gpu=self.gpu, plan=self.given, quiet=self.quiet)
         self.fit = fit
         loop = trainer.fit_loop.epoch_loop.automatic_optimization
-        self._inside.enter_context(replaced(loop, "_make_closure", lambda kwargs, optimizer, batch_idx: self._closure(trainer, loop, kwargs, optimizer, batch_idx)))
+        self._inside.enter_context(replaced(loop, "_make_closure", functools.partial(self._closure, trainer, loop)))
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         if self.fit is not None and not trainer.fit_loop._should_accumulate():
