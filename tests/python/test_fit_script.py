@@ -118,6 +118,23 @@ def train(size):
 train(2048)
 """
 
+# The batch has no name.
+NAMELESS = """
+import sys
+import torch
+
+device = sys.argv[1] if len(sys.argv) > 1 else "cuda"
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 64)).to(device)
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(3):
+    loss = model(torch.randn(16384, 64).to(device)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print("loss", loss.item())
+"""
+
 GAN = """
 import torch
 from torch import nn
@@ -249,6 +266,18 @@ def test_other_steps_become_a_function_of_the_scripts_own_lines(fit, tmp_path):
     text = changed(tmp_path / "train.py", told["lines"])
     assert 'budget="518MiB", allow=("bf16",))' in text
     compile(text, "changed.py", "exec")
+
+
+def test_a_batch_without_a_name_gets_one(fit, tmp_path):
+    code, told, _, err = fit(NAMELESS, "--budget", "518MiB")
+    assert code == 0, err
+    assert told["loss"]["batch"] == "inputs"
+    assert told["loss"]["definition"] == "def loss_fn(model, inputs):\n    return model(inputs).square().mean()"
+    text = changed(tmp_path / "train.py", told["lines"])
+    assert "    inputs = torch.randn(16384, 64).to(device)\n    fit = fit or oomph.fit(model, optimizer, loss=loss_fn, batch=inputs" in text
+    new = tmp_path / "changed.py"
+    new.write_text(text)
+    assert losses(new, stand_in=True) == losses(tmp_path / "train.py")
 
 
 def test_what_fits_is_left_alone(fit):

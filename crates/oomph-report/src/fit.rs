@@ -3,7 +3,7 @@
 use crate::json::{pretty, with_version};
 use crate::markdown::escape;
 use crate::text::{BOLD, CYAN, DIM, GREEN, RED, paint, wrap};
-use oomph_explain::{bytes, harmless, printable};
+use oomph_explain::{bytes, harmless, plural, printable};
 use oomph_gpus::Gpu;
 use oomph_predict::fit::{Change, Fits, Line, Planned, Refused};
 use serde_json::json;
@@ -98,11 +98,11 @@ pub fn text(named: &NamedPlan, width: usize) -> String {
         paint(
             DIM,
             format!(
-                "(on a virtual {}, budget {}, {} kept free; stopped after {} steps)",
+                "(on a virtual {}, budget {}, {} kept free; stopped after {})",
                 printable(&named.gpu.title),
                 bytes(planned.room.budget),
                 bytes(planned.room.margin),
-                planned.script.steps
+                plural(planned.script.steps, "step")
             )
         )
     );

@@ -75,7 +75,7 @@ class Script:
         self.autocast = seen.backward.autocast if seen.backward is not None else None
         # What the script's names stood for is let go of: it must not stay on the card.
         if seen.backward is not None:
-            seen.backward.locals, seen.backward.after, seen.backward.globals = {}, {}, {}
+            seen.backward.locals, seen.backward.after, seen.backward.globals, seen.backward.arguments = {}, {}, {}, ()
 
     def _arguments(self, seen: Seen) -> str:
         more = self._of_budget()

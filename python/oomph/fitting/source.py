@@ -93,10 +93,12 @@ class Reader:
         replace = _Replace(self, model)
         kept = [replace.visit(copy.deepcopy(statement)) for statement in kept]
         expression = replace.visit(copy.deepcopy(loss))
+        self.made_there = replace.made_there
         batch = self.find_batch(kept, expression, replace.hoisted)
         self.function, self.kept, self.loss = function, kept, loss
         step = self.compose(model, kept, expression, batch)
         self.names = {}
+        self.made_there = {name: (None, text) for name, (_, text) in self.made_there.items()}
         return step
 
     def find_model(self) -> torch.nn.Module:
@@ -179,7 +181,9 @@ class Reader:
             raise NotRead("the model is not called with tensors that share a first dimension, the samples")
         batch = {}
         for name in _free(kept, expression):
-            if name in hoisted:
+            if name in self.made_there:
+                batch[name] = (self.made_there[name][0], name)
+            elif name in hoisted:
                 batch[name] = (self.value(hoisted[name]), ast.unparse(hoisted[name]))
             elif name in self.names and name != "model" and self.is_batch(self.names[name]):
                 batch[name] = (self.names[name], name)
@@ -287,14 +291,15 @@ class Reader:
         lines += [Line(place.file, place.line, place.line, True, linecache.getline(place.file, place.line).rstrip("\n")) for place in self._elsewhere(file)]
         name = loss.id if isinstance(loss, ast.Name) else "loss"
         made = f"{step.call_text}{step.model_text}, {step.optimizer_text}, loss={step.loss_text}, batch={step.batch_text}{self.arguments})"
+        made_there = [f"{indent}{name} = {text}" for name, (_, text) in self.made_there.items()]
         comes = [f"{indent}{name} = fit.step({step.batch_text})"]
         before, before_indent = (self.loops[0].lineno, " " * self.loops[0].col_offset) if self.loops else (at, indent)
         once = [textwrap.indent(step.definition, before_indent)] if step.definition else []
         if self.loops:
             once.append(f"{before_indent}fit = None")
-            comes.insert(0, f"{indent}fit = fit or {made}")
+            comes = [*made_there, f"{indent}fit = fit or {made}", *comes]
         else:
-            once.append(f"{indent}fit = {made}")
+            once += [*made_there, f"{indent}fit = {made}"]
             step.notes.append(f"{self.backward.function} has no loop of its own: make `fit` once, beside the optimizer, and call fit.step for every batch")
         imports = [node for node in self.tree.body if isinstance(node, (ast.Import, ast.ImportFrom)) and getattr(node, "module", "") != "__future__"]
         if not any(alias.name == "oomph" for node in imports if isinstance(node, ast.Import) for alias in node.names):
@@ -325,6 +330,8 @@ class _Replace(ast.NodeTransformer):
         self.reader, self.model = reader, model
         #: What has a new name, by that name.
         self.hoisted: dict[str, ast.expr] = {}
+        #: Batches that are made where the model is called (``model(next(batches))``): what they are, and how they are made.
+        self.made_there: dict[str, tuple[Any, str]] = {}
 
     def _or_model(self, node: Any) -> Any:
         if isinstance(node.ctx, ast.Load) and self.reader.value(node) is self.model:
@@ -335,6 +342,20 @@ class _Replace(ast.NodeTransformer):
 
     def visit_Attribute(self, node: ast.Attribute) -> Any:
         return self._or_model(node) if isinstance(node.value, ast.Name) else self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        node = self.generic_visit(node)  # type: ignore[assignment]
+        given = self.reader.backward.arguments
+        if not isinstance(node.func, ast.Name) or node.func.id != "model" or len(given) != len(node.args):
+            return node
+        for index, (argument, value) in enumerate(zip(node.args, given)):
+            names = [one.id for one in ast.walk(argument) if isinstance(one, ast.Name)]
+            known = any(name in self.hoisted or self.reader.is_batch(self.reader.names.get(name)) for name in names)
+            if any(isinstance(one, ast.Call) for one in ast.walk(argument)) and not known and self.reader.is_batch(value):
+                name = "inputs" if len(given) == 1 else f"input_{index}"
+                self.made_there[name] = (value, ast.unparse(argument))
+                node.args[index] = ast.copy_location(ast.Name(name, ast.Load()), argument)
+        return node
 
     def visit_Subscript(self, node: ast.Subscript) -> Any:
         if isinstance(node.ctx, ast.Load) and isinstance(node.value, (ast.Name, ast.Attribute)) and any(isinstance(one, ast.Name) for one in ast.walk(node.slice)):

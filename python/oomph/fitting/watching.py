@@ -32,6 +32,7 @@ class Call:
     module: Any
     frames: list[tuple[Any, int, dict[str, Any]]]
     results: set[Any]
+    arguments: tuple[Any, ...]
     samples: int | None
     autocast: Any
 
@@ -50,6 +51,8 @@ class Backward:
     #: What the names were when backward was called.
     after: dict[str, Any]
     models: list[Any]
+    #: What the model was called with, by position; empty if it was called several times.
+    arguments: tuple[Any, ...]
     samples: int | None
     #: (type of the device, type of the numbers), if the model was called under autocast.
     autocast: tuple[str, Any] | None
@@ -133,7 +136,7 @@ class Watcher:
             self._inside -= 1
         if any(parameter.requires_grad for parameter in module.parameters()):
             results = {tensor.grad_fn for tensor in self._tensors(output) if tensor.grad_fn is not None}
-            self._calls.append(Call(module, frames, results, _samples((args, kwargs)), self._autocast()))
+            self._calls.append(Call(module, frames, results, args, _samples((args, kwargs)), self._autocast()))
         return output
 
     def _backward(self, original: Callable[..., Any], loss: Any, *args: Any, **kwargs: Any) -> Any:
@@ -221,6 +224,7 @@ class Watcher:
                     globals=common.f_globals,
                     after=_names(common),
                     models=models,
+                    arguments=first.arguments if len(calls) == 1 else (),
                     samples=first.samples,
                     autocast=first.autocast,
                 )

@@ -89,7 +89,8 @@ class FitRun(Run):
 
         self.asking = True
         script = self.script or Script(self.wish["fit"])
-        print("oomph: the script is stopped; plans are run on the virtual GPU", file=sys.stderr, flush=True)
+        if self.script is not None:
+            print("oomph: the script is stopped; plans are run on the virtual GPU", file=sys.stderr, flush=True)
         try:
             return script.answer(self.watcher.seen, self.peak or 0, self.facts["steps"], self.facts.get("error"))
         except Exception as error:
