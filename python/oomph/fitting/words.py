@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomph._measure import text
+from oomph._measure import signed, text
 from oomph.fitting.plan import Measured, Plan
 
 
@@ -63,7 +63,7 @@ def chain(measured: list[Measured], batch: int, blocks: int) -> list[str]:
         rows.append(
             (
                 techniques(before.plan, after.plan, batch, blocks),
-                f"-{text(saved)}" if saved >= 0 else f"+{text(-saved)}",
+                signed(-saved),
                 text(after.reserved),
                 f"{slower:+.0%} time" if abs(slower) >= 0.005 else "no time",
                 why(before.plan, after.plan),
