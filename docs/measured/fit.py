@@ -374,7 +374,9 @@ def model_size(method, budget):
             return {"layers": layers, "parameters": sum(p.numel() for p in model.parameters()), "speed": speed, "reserved": torch.cuda.max_memory_reserved()}
 
     best = None
-    for layers in (2, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 44, 48, 56, 64, 72, 80, 88, 96) if method != "fit" else (48, 64, 72, 80, 88, 96, 104):
+    # Each method in steps of its own: what it can do is known beforehand to that much.
+    steps = {"plain": (2, 4, 6, 8, 10, 12, 16), "checkpoint": (16, 20, 24, 28, 30, 32, 34, 36), "fit": (64, 80, 84, 88, 92)}
+    for layers in steps[method]:
         import gc
 
         try:
