@@ -375,7 +375,7 @@ def model_size(method, budget):
 
     best = None
     # Each method in steps of its own: what it can do is known beforehand to that much.
-    steps = {"plain": (2, 4, 6, 8, 10, 12, 16), "checkpoint": (16, 20, 24, 28, 30, 32, 34, 36), "fit": (64, 80, 84, 88, 92)}
+    steps = {"plain": (2, 4, 6, 8, 10, 12, 16), "checkpoint": (16, 20, 24, 28, 30, 32, 34, 36), "fit": (64, 80, 84)}
     for layers in steps[method]:
         import gc
 
@@ -442,6 +442,7 @@ def main():
     args.out.mkdir(parents=True, exist_ok=True)
     budget = int(args.budget * GIB)
     began = time.monotonic()
+    # A method of a model alone: resnet152/fit=320, with its batch.
     only = args.only.split(",") if args.only else ["equal", *MODELS, "varying", "sizes", "allowed"]
 
     def run(label, **wish):
@@ -460,8 +461,11 @@ def main():
             run("equal", what="equal", precision="highest")
         elif what == "varying":
             run("varying", what="varying")
-        elif what == "sizes":
-            for method in ("plain", "checkpoint", "fit"):
+        elif "/fit=" in what:
+            name, size = what.split("/fit=")
+            run(f"{name}/fit", what="fit", name=name, size=int(size), steps=args.steps)
+        elif what.startswith("sizes"):
+            for method in what.split("/")[1:] or ("plain", "checkpoint", "fit"):
                 run(f"sizes/{method}", what="model_size", method=method)
         elif what == "allowed":
             run("llama-1.1b/bf16", what="fit", name="llama-1.1b", size=8, steps=args.steps, allow=["bf16", "bf16-weights"])
@@ -471,7 +475,7 @@ def main():
             wanted = max(4 * plain, everywhere, 8)
             run(f"{what}/accelerate", what="accelerate", name=what, wanted=wanted, steps=args.steps)
             run(f"{what}/fit", what="fit", name=what, size=wanted, steps=args.steps)
-            if everywhere and everywhere != wanted:
+            if everywhere and everywhere != wanted:  # Never slower than that?
                 run(f"{what}/fit at the batch of checkpointing", what="fit", name=what, size=everywhere, steps=args.steps)
 
 

@@ -7,6 +7,7 @@ import importlib
 import json
 import os
 import sys
+import traceback
 from typing import Any
 
 import torch
@@ -38,8 +39,6 @@ def answer(entry: str, folder: str) -> None:
         module, _, name = entry.partition(":")
         said = getattr(importlib.import_module(module), name)(things, options)
     except Exception as error:
-        import traceback
-
         traceback.print_exc()
         said = {"error": f"{type(error).__name__}: {error}" if not isinstance(error, FitError) else str(error), "ours": isinstance(error, FitError)}
     path = os.path.join(folder, "answer.json")
@@ -53,7 +52,7 @@ def plan(things: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     optimizers.copies_are_real = False
     trials = Trials(things, Speeds(**options["speeds"]), options["progress"])
     facts = Facts(blocks=trials.blocks, **options["facts"])
-    found = Search(facts, trials.measure, trials.seconds).run()
+    found = Search(facts, trials.measure, trials.seconds, lambda plan: trials.prove(plan, facts.limit)).run()
     return {**found.to_dict(), "parameters": trials.parameters, "blocks": len(trials.blocks)}
 
 
@@ -100,15 +99,36 @@ class Trials:
         torch.cuda.reset_peak_memory_stats()
 
     def measure(self, plan: Plan) -> Measured:
-        """Peaks of a step under the plan, with the optimizer's state there and, where there are several parts, the gradients of earlier ones."""
+        """Peaks of a step, with the optimizer's state there that the step before has made."""
+        return self._run(plan, steps=1, parts=2)
+
+    def prove(self, plan: Plan, limit: int) -> Measured | None:
+        """The same for more steps and parts, held to the limit. None if memory was short, be it only until the cache was freed."""
+        self.reset()
+        total = torch.cuda.get_device_properties(0).total_memory
+        retries = torch.cuda.memory_stats()["num_alloc_retries"]
+        torch.cuda.set_per_process_memory_fraction(limit / total)
+        try:
+            measured = self._run(plan, steps=4, parts=4)
+        except torch.cuda.OutOfMemoryError as error:
+            traceback.clear_frames(error.__traceback__)
+            return None
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0)
+        return measured if torch.cuda.memory_stats()["num_alloc_retries"] == retries else None
+
+    def _run(self, plan: Plan, steps: int, parts: int) -> Measured:
         self.reset()
         put_back = use_expandable_segments(True) if plan.expandable else None
         as_is = plan == Plan()
         running = Running(self.model, self.optimizer, self.loss_of, plan, self.batch, self.weighing, self.clip, as_is=as_is, rehearse=True)
         try:
-            # The optimizer's state is made at the end of the first step, so the peak may be in the second.
-            for _ in range(2):
-                running.backward(self.batch, only=2)
+            if steps == 1:
+                self._make_state(running)
+                torch.cuda.reset_peak_memory_stats()
+            for _ in range(steps):
+                for _ in range(getattr(self.loss_of, "batches_in_update", 1)):
+                    running.backward(self.batch, only=parts)
                 running.update()
             stats = torch.cuda.memory_stats()
             host = running.bytes_on_host()
@@ -121,6 +141,13 @@ class Trials:
         with open(self.progress, "a") as file:
             file.write(".")
         return Measured(plan, stats["allocated_bytes.all.peak"], stats["reserved_bytes.all.peak"], self.seconds(plan), host)
+
+    def _make_state(self, running: Running) -> None:
+        """An update without a step before it: gradients are only there, their values do not matter."""
+        for parameter in self.model.parameters():
+            if parameter.requires_grad:
+                parameter.grad = torch.empty_like(parameter)
+        running.update()
 
     # -- time
 

@@ -5,6 +5,7 @@ An estimate, to put plans in order. Speeds are measured on the card where there 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from dataclasses import dataclass, field
@@ -109,7 +110,9 @@ class CountCosts(TorchDispatchMode):
             worked = 0.0
             if flops is not None:
                 half = any(tensor.dtype in (torch.bfloat16, torch.float16) for tensor in tensors)
-                worked = flops(*args, **(kwargs or {}), out_val=out) / (self.speeds.flops_16 if half else self.speeds.flops_32)
+                # Some formulas refuse what the operations themselves take: grouped queries, for instance.
+                with contextlib.suppress(Exception):
+                    worked = flops(*args, **(kwargs or {}), out_val=out) / (self.speeds.flops_16 if half else self.speeds.flops_32)
             self.cost.gpu += max(moved, worked, 2e-6)
             self.cost.operations += 1
         return out

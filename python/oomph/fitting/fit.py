@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import traceback
 from typing import Any, Callable, Iterable
@@ -21,7 +22,7 @@ from oomph.fitting.cross_entropy import find_heads
 from oomph.fitting.errors import FitError, NotSplittable
 from oomph.fitting.finding import is_out_of_memory
 from oomph.fitting.losses import LossOf
-from oomph.fitting.optimizers import fuse
+from oomph.fitting.optimizers import ResumableStep, fuse
 from oomph.fitting.payload import NotPackable, pack
 from oomph.fitting.plan import ALLOWED, Measured, Plan
 from oomph.fitting.repeating import Before, let_go
@@ -349,15 +350,25 @@ class Fit:
         self._watch_for_thrashing()
 
     def _update_with_less(self, failed: BaseException) -> None:
-        """No activations are alive now, so what is cached can go. Parameters that were updated already are not updated again."""
+        """No activations are alive now, so what is cached can go; then the optimizer's state. Parameters that were updated already are not updated again."""
         let_go(self.device)
         running = self._run()
+        states = running.states
+        if not isinstance(states, ResumableStep):
+            raise FitError(f"the step of {type(states).__name__} does not fit, and is not known to be repeatable") from failed
         try:
             running.update()
+            return
         except Exception as error:
-            if not is_out_of_memory(error):
+            if not is_out_of_memory(error) or self.plan.chosen.states_on_host:
                 raise
-            raise FitError("the optimizer's step does not fit, though nothing else is alive: use a smaller budget in oomph.fit, so that its state goes to the host") from failed
+            traceback.clear_frames(error.__traceback__)
+        states.leave_the_rest()
+        self._rungs = [dataclasses.replace(rung, plan=rung.plan.but(states_on_host=True, optimizer_8bit=False)) for rung in self._rungs]
+        self._tell(f"step {self.steps + 1}: out of memory in the optimizer; its state goes to host memory; the update goes on")
+        self._apply(self.plan.chosen.but(states_on_host=True))
+        let_go(self.device)
+        self._run().update(begun=True)
 
     def evaluate(self, batch: Any) -> torch.Tensor:
         """The loss of a batch without training: in eval mode, under inference_mode, in parts of the plan's size."""

@@ -182,6 +182,17 @@ class ResumableStep:
         """Forgets a step that failed: the next one begins anew, with the gradients that are there then."""
         self._attempt = None
 
+    def leave_the_rest(self) -> None:
+        """Gives up a step that failed, for another way to go on with: parameters that were updated already have no gradient then."""
+        if self._attempt is None:
+            return
+        waiting = {id(p) for part in self._attempt.parts for p in (part.params if isinstance(part, _Bucket) else [p for _, params in part for p in params])}
+        for group in self.optimizer.param_groups:
+            for p in group["params"]:
+                if id(p) not in waiting:
+                    p.grad = None
+        self._attempt = None
+
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Updates all parameters that have a gradient, or goes on with the step that failed."""
         with torch.autograd.profiler.record_function(f"Optimizer.step#{type(self.optimizer).__name__}.step"):

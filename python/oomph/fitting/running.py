@@ -154,14 +154,14 @@ class Running:
             parameter.grad = None
         return held
 
-    def update(self) -> None:
-        """The optimizer's step, and gradients let go. Called again after an out-of-memory, it goes on where it was."""
-        begun = getattr(self.states, "in_progress", False)
+    def update(self, begun: bool = False) -> None:
+        """The optimizer's step, and gradients let go. Called again after an out-of-memory, it goes on where it was; ``begun`` says that another has begun it."""
+        begun = begun or getattr(self.states, "in_progress", False)
         if self.scaler is not None and not begun:
             self.scaler.unscale_(self.scaled)
         if self.clip_grad_norm is not None and not begun:
             torch.nn.utils.clip_grad_norm_([p for group in self.stepped.param_groups for p in group["params"]], self.clip_grad_norm)
-        if self.scaler is not None:
+        if self.scaler is not None and not begun:
             self.scaler.step(self.scaled)
             self.scaler.update()
         else:

@@ -14,6 +14,9 @@ from oomph.fitting.plan import Measured, Plan
 _SAME_TIME = 1.03
 # A rung that saves less is no rung.
 _WORTH = 0.97
+# When a plan that seemed to fit did not when it was tried for longer, the next must need that much less.
+_TIGHTER = 0.97
+_PROOFS = 6
 
 
 @dataclass(frozen=True)
@@ -79,11 +82,20 @@ class Found:
 
 
 class Search:
-    """One search. ``measure`` runs a plan, ``seconds`` estimates without running it."""
+    """One search. ``measure`` runs a plan for a step or two, ``seconds`` estimates without running it, ``prove`` runs it for longer, held to the limit, and
+    gives None if memory was short even once."""
 
-    def __init__(self, facts: Facts, measure: Callable[[Plan], Measured], seconds: Callable[[Plan], float]) -> None:
+    def __init__(
+        self,
+        facts: Facts,
+        measure: Callable[[Plan], Measured],
+        seconds: Callable[[Plan], float],
+        prove: Callable[[Plan], Measured | None] | None = None,
+    ) -> None:
         self.facts, self.seconds = facts, seconds
+        self.limit = facts.limit
         self._measure = measure
+        self._prove = prove or measure
         self._seen: dict[Plan, Measured] = {}
 
     def measure(self, plan: Plan) -> Measured:
@@ -93,17 +105,30 @@ class Search:
 
     def fits(self, plan: Plan) -> bool:
         measured = self.measure(plan)
-        return measured.reserved <= self.facts.limit and measured.host <= self.facts.host
+        return measured.reserved <= self.limit and measured.host <= self.facts.host
 
     def run(self) -> Found:
         plain = self.measure(Plan())
-        chosen = Plan() if self.fits(Plan()) else self.choose()
+        chosen = self.proven()
         least = self.measure(self.most_frugal())
         if chosen is None:
             return Found(plain, None, least, tried=len(self._seen))
         chain = self.chain(chosen)
         rungs = self.rungs(chosen)
         return Found(plain, self.measure(chosen), least, chain, rungs, len(self._seen))
+
+    def proven(self) -> Plan | None:
+        """The plan that is chosen, tried for longer: holes that grow from step to step show only then."""
+        for _ in range(_PROOFS):
+            chosen = Plan() if self.fits(Plan()) else self.choose()
+            if chosen is None:
+                return None
+            proof = self._prove(chosen)
+            if proof is not None:
+                self._seen[chosen] = proof
+                return chosen
+            self.limit = int(self.limit * _TIGHTER)
+        return None
 
     def free(self) -> Plan:
         return Plan(fused=self.facts.fuses, defer_logits=self.facts.defers, expandable=self.facts.expands)
@@ -149,12 +174,18 @@ class Search:
     def explore(self, base: Plan, found: list[Plan]) -> list[Plan]:
         """The plans on this base that fit: the largest part that needs nothing else, and larger ones with blocks run again or offloaded."""
         sizes, blocks = self.sizes(), self.facts.blocks
+        if blocks and not self.fits(base.but(micro=sizes[-1], checkpoint=blocks, offload=blocks)):
+            return []
         plain = _first(sizes, lambda size: self.fits(base.but(micro=size)))
         fitting = [base.but(micro=sizes[plain])] if plain < len(sizes) else []
         best = min((self.seconds(plan) for plan in [*found, *fitting]), default=float("inf"))
         if not blocks:
             return fitting
+        worse = 0
         for size in sizes[:plain]:
+            # Smaller parts with fewer blocks run again are faster for a while, and then slower.
+            if worse == 2:
+                break
             part = base.but(micro=size)
             # At least one block is run again: is even that too slow?
             if self.seconds(part.but(checkpoint=blocks[:1])) >= best:
@@ -167,6 +198,7 @@ class Search:
             else:
                 continue
             fitting.append(plan)
+            worse = 0 if self.seconds(plan) < best else worse + 1
             best = min(best, self.seconds(plan))
         return fitting
 
@@ -175,7 +207,7 @@ class Search:
         blocks = self.facts.blocks
         low, high = 0, len(blocks)
         none, every = self.measure(part).reserved, self.measure(part.but(checkpoint=blocks)).reserved
-        guess = low + (high - low) * (none - self.facts.limit) // max(1, none - every)
+        guess = low + (high - low) * (none - self.limit) // max(1, none - every)
         for step in (guess + 1, guess, (low + high) // 2):
             if low < step < high:
                 low, high = (low, step) if self.fits(part.but(checkpoint=blocks[:step])) else (step, high)
