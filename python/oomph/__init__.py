@@ -19,15 +19,18 @@ if TYPE_CHECKING:
     from oomph._record import Recording, RecordingError, record
     from oomph._ram import RamGuard, RamLimit, guard_ram, unguard_ram
     from oomph._who import Holder, Holders, who
+    from oomph.fitting.accelerating import fit_accelerate
     from oomph.fitting.batches import micro_batches
     from oomph.fitting.errors import FitError
     from oomph.fitting.finding import find_batch
     from oomph.fitting.fit import Fit, fit
+    from oomph.fitting.hugging_face import FitCallback, fit_trainer
     from oomph.fitting.inference import fit_inference
+    from oomph.fitting.lightning import FitLightning
     from oomph.fitting.plan import Plan
 
 __all__ = ["Freed", "Holder", "Holders", "Prediction", "PredictionError", "RamGuard", "RamLimit", "Recording", "RecordingError"]
-__all__ += ["Fit", "FitError", "Plan", "find_batch", "fit", "fit_inference", "micro_batches"]
+__all__ += ["Fit", "FitCallback", "FitError", "FitLightning", "Plan", "find_batch", "fit", "fit_accelerate", "fit_inference", "fit_trainer", "micro_batches"]
 __all__ += ["find_oomph", "free", "guard_ram", "predict", "record", "unguard_ram", "who"]
 
 # Imported when they are first asked for: name -> module.
@@ -36,6 +39,8 @@ _LATER.update(dict.fromkeys(("Recording", "RecordingError", "record"), "oomph._r
 _LATER.update(dict.fromkeys(("RamGuard", "RamLimit", "guard_ram", "unguard_ram"), "oomph._ram"))
 _LATER.update({"Fit": "oomph.fitting.fit", "fit": "oomph.fitting.fit", "FitError": "oomph.fitting.errors", "Plan": "oomph.fitting.plan"})
 _LATER.update({"find_batch": "oomph.fitting.finding", "fit_inference": "oomph.fitting.inference", "micro_batches": "oomph.fitting.batches"})
+_LATER.update({"FitCallback": "oomph.fitting.hugging_face", "fit_trainer": "oomph.fitting.hugging_face", "FitLightning": "oomph.fitting.lightning"})
+_LATER["fit_accelerate"] = "oomph.fitting.accelerating"
 
 
 def __getattr__(name: str) -> Any:

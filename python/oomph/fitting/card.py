@@ -74,10 +74,13 @@ class Room:
     def usable(self) -> int:
         return self.limit - self.margin
 
-    def needed_for(self, reserved: int) -> int:
-        """The least budget in which a plan that reserves so much would be accepted."""
+    def needed_for(self, reserved: int, largest: int = 0) -> int:
+        """The least budget in which a plan that reserves so much, in blocks of at most ``largest``, would be accepted. A little is added: holes may lie elsewhere."""
         besides = self.budget - self.limit
-        return round((reserved + self.margin + besides) / _MIB + 1) * _MIB
+        for_later = self.margin - _margin(self.budget)
+        reserved += reserved // 50
+        margin = max(_margin(round((reserved + besides) * 1.03)) + for_later, largest)
+        return -(-(reserved + margin + besides) // _MIB) * _MIB
 
 
 def room_on(card: Card, budget: str | int) -> Room:
@@ -93,7 +96,7 @@ def room_here(device: torch.device, card: Card, budget: str | int, own: int) -> 
     free, total = torch.cuda.mem_get_info(device)
     reserved, others = torch.cuda.memory_reserved(device), max(0, torch.cuda.memory_allocated(device) - own)
     there = free + reserved
-    if budget == "auto":
+    if budget == "auto" or size_in_bytes(budget) >= total:
         # Kernels that have not been used yet are loaded later, into the same memory.
         return Room(there + card.context, there - others, _margin(there) + 192 * _MIB, None)
     wanted = size_in_bytes(budget)

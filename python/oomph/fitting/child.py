@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import importlib
 import json
@@ -52,7 +53,7 @@ def plan(things: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     optimizers.copies_are_real = False
     trials = Trials(things, Speeds(**options["speeds"]), options["progress"])
     facts = Facts(blocks=trials.blocks, **options["facts"])
-    found = Search(facts, trials.measure, trials.seconds, lambda plan: trials.prove(plan, facts.limit)).run()
+    found = Search(facts, trials.measure, trials.seconds, trials.prove).run()
     return {**found.to_dict(), "parameters": trials.parameters, "blocks": len(trials.blocks)}
 
 
@@ -102,20 +103,25 @@ class Trials:
         """Peaks of a step, with the optimizer's state there that the step before has made."""
         return self._run(plan, steps=1, parts=2)
 
-    def prove(self, plan: Plan, limit: int) -> Measured | None:
-        """The same for more steps and parts, held to the limit. None if memory was short, be it only until the cache was freed."""
+    def prove(self, plan: Plan, limit: int | None) -> Measured:
+        """The same for more steps and parts, held to the limit. ``short`` if that was not enough, be it only until the cache was freed."""
         self.reset()
         total = torch.cuda.get_device_properties(0).total_memory
         retries = torch.cuda.memory_stats()["num_alloc_retries"]
-        torch.cuda.set_per_process_memory_fraction(limit / total)
+        torch.cuda.memory._record_memory_history(enabled="all", context=None, max_entries=1_000_000)
+        torch.cuda.set_per_process_memory_fraction(1.0 if limit is None else limit / total)
         try:
             measured = self._run(plan, steps=4, parts=4)
         except torch.cuda.OutOfMemoryError as error:
             traceback.clear_frames(error.__traceback__)
-            return None
+            measured = Measured(plan, 0, 0, self.seconds(plan), short=True)
         finally:
             torch.cuda.set_per_process_memory_fraction(1.0)
-        return measured if torch.cuda.memory_stats()["num_alloc_retries"] == retries else None
+            events = torch.cuda.memory._snapshot()["device_traces"][0]
+            torch.cuda.memory._record_memory_history(enabled=None)
+        largest = max((event["size"] for event in events if event["action"] == "alloc"), default=0)
+        short = measured.short or torch.cuda.memory_stats()["num_alloc_retries"] > retries
+        return dataclasses.replace(measured, largest=largest, short=short)
 
     def _run(self, plan: Plan, steps: int, parts: int) -> Measured:
         self.reset()

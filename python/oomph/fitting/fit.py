@@ -22,7 +22,7 @@ from oomph.fitting.cross_entropy import find_heads
 from oomph.fitting.errors import FitError, NotSplittable
 from oomph.fitting.finding import is_out_of_memory
 from oomph.fitting.losses import LossOf
-from oomph.fitting.optimizers import ResumableStep, fuse
+from oomph.fitting.optimizers import ResumableStep, fuse, to_8bit
 from oomph.fitting.payload import NotPackable, pack
 from oomph.fitting.plan import ALLOWED, Measured, Plan
 from oomph.fitting.repeating import Before, let_go
@@ -194,7 +194,7 @@ class Fit:
         self.plan.found, self.plan.blocks = found, blocks
         self._say_what_was_seen()
         if not on_gpu and not planning_only:
-            least = room.needed_for(found.least.reserved)  # type: ignore[union-attr]
+            least = room.needed_for(found.least.reserved, found.least.largest)  # type: ignore[union-attr]
             where = "there is no GPU here" if not torch.cuda.is_available() else 'move it with model.to("cuda") before the optimizer is made'
             raise FitError(f"the model is on the CPU: {where}. On {card.title} it needs {text(found.plain.reserved)} as it is; the least budget that could work is {text(least)}", least)  # type: ignore[union-attr]
         if found is not None and found.chosen is None:
@@ -239,15 +239,24 @@ class Fit:
         return {
             "batch": self.size,
             "limit": room.usable,
+            "whole": room.limit,
             "host": int(_ram.left() * _HOST_SHARE),
             "splits": self._weighing is not None,
             "defers": bool(find_heads(self.model)),
             "expands": _expandable_can_be_set(),
             "fuses": fused is not None or self.device.type != "cuda",
             "hosts": steps_in_parts(self.optimizer),
-            "allow": list(self.allow),
+            "allow": [name for name in self.allow if name != "8bit-optimizer" or self._can_be_8bit()],
             "half": half_of(card.capability),
         }
+
+    def _can_be_8bit(self) -> bool:
+        try:
+            to_8bit(self.optimizer).undo()
+        except FitError as error:
+            self.plan.notes.append(f"the optimizer's state stays as it is: {error}")
+            return False
+        return True
 
     def _ask(self, card: Card, room: Room, speeds: Speeds) -> tuple[Found, int]:
         things = {"model": self.model, "optimizer": self.optimizer, "loss_of": self.loss_of, "batch": self.example}
@@ -263,7 +272,7 @@ class Fit:
             self.plan.notes.append("dropout draws other random numbers when the batch is cut into parts")
 
     def _does_not_fit(self, found: Found, room: Room) -> FitError:
-        least = room.needed_for(found.least.reserved)
+        least = room.needed_for(found.least.reserved, found.least.largest)
         weights = sum(p.numel() * p.element_size() for p in self.model.parameters())
         lines = [f"it does not fit in {text(room.budget)}, whatever is done: the least budget that could work is {text(least)}"]
         if weights > room.usable:
@@ -283,7 +292,7 @@ class Fit:
     def _unmeasured_rungs(self, top: Plan = Plan()) -> list[Measured]:
         """Where nothing could be predicted, down all the same: each rung is taken to need less."""
         blocks = tuple(find_blocks(self.model))
-        facts = Facts(self.size, blocks, 0, sys.maxsize, self._weighing is not None, bool(find_heads(self.model)), _expandable_can_be_set(), hosts=steps_in_parts(self.optimizer), allow=self.allow)
+        facts = Facts(self.size, blocks, 0, 0, sys.maxsize, self._weighing is not None, bool(find_heads(self.model)), _expandable_can_be_set(), hosts=steps_in_parts(self.optimizer), allow=self.allow)
         reserved = iter(range(1 << 62, 0, -(1 << 55)))
         return Search(facts, lambda plan: Measured(plan, 0, next(reserved) if plan != top else 1 << 63, 0.0), lambda plan: 0.0).rungs(top)
 

@@ -62,6 +62,10 @@ class Measured:
     seconds: float
     #: Bytes that wait in host memory: optimizer state, activations.
     host: int = 0
+    #: The largest block of all, where it was looked for.
+    largest: int = 0
+    #: Memory was short, be it only until the cache was freed.
+    short: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "plan": self.plan.to_dict()}

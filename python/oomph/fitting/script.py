@@ -175,7 +175,7 @@ class Script:
             "fits": "as it is" if as_it_is else "with a plan" if found.chosen is not None else "not at all",
             "script": {"reserved": reserved, "steps": steps, "held": max(0, held)},
             "room": {"budget": room.budget, "limit": room.limit, "margin": room.margin},
-            "least_budget": None if as_it_is else room.needed_for(found.least.reserved),
+            "least_budget": None if as_it_is else room.needed_for(found.least.reserved, found.least.largest),
             "plan": found.to_dict() | {"samples": fitted.size, "blocks": blocks, "parameters": bytes_on(fitted.device, *fitted.model.parameters())},
             "summary": words.techniques(Plan(), (found.chosen or found.least).plan, fitted.size, blocks),
             "table": words.chain(found.chain, fitted.size, blocks) if found.chosen is not None else [],

@@ -29,6 +29,8 @@ class Facts:
     blocks: tuple[str, ...]
     #: What a process may reserve, the margin taken off.
     limit: int
+    #: The same with the margin.
+    whole: int
     #: Host memory that may be used.
     host: int
     #: The batch may be cut.
@@ -82,20 +84,20 @@ class Found:
 
 
 class Search:
-    """One search. ``measure`` runs a plan for a step or two, ``seconds`` estimates without running it, ``prove`` runs it for longer, held to the limit, and
-    gives None if memory was short even once."""
+    """One search. ``measure`` runs a plan for a step or two, ``seconds`` estimates without running it, ``prove`` runs it for longer,
+    held to a limit or to none, and finds the largest block."""
 
     def __init__(
         self,
         facts: Facts,
         measure: Callable[[Plan], Measured],
         seconds: Callable[[Plan], float],
-        prove: Callable[[Plan], Measured | None] | None = None,
+        prove: Callable[[Plan, int | None], Measured] | None = None,
     ) -> None:
         self.facts, self.seconds = facts, seconds
         self.limit = facts.limit
         self._measure = measure
-        self._prove = prove or measure
+        self._prove = prove or (lambda plan, limit: measure(plan))
         self._seen: dict[Plan, Measured] = {}
 
     def measure(self, plan: Plan) -> Measured:
@@ -110,7 +112,7 @@ class Search:
     def run(self) -> Found:
         plain = self.measure(Plan())
         chosen = self.proven()
-        least = self.measure(self.most_frugal())
+        least = self._prove(self.most_frugal(), None)
         if chosen is None:
             return Found(plain, None, least, tried=len(self._seen))
         chain = self.chain(chosen)
@@ -118,20 +120,26 @@ class Search:
         return Found(plain, self.measure(chosen), least, chain, rungs, len(self._seen))
 
     def proven(self) -> Plan | None:
-        """The plan that is chosen, tried for longer: holes that grow from step to step show only then."""
+        """The plan that is chosen, tried for longer: holes that grow from step to step show only then.
+
+        In another process they lie elsewhere, and what they are too small for is the largest block: there must be room for one more of it.
+        """
         for _ in range(_PROOFS):
             chosen = Plan() if self.fits(Plan()) else self.choose()
             if chosen is None:
                 return None
-            proof = self._prove(chosen)
-            if proof is not None:
+            proof = self._prove(chosen, self.facts.limit)
+            if not proof.short and proof.reserved + proof.largest <= self.facts.whole:
                 self._seen[chosen] = proof
                 return chosen
-            self.limit = int(self.limit * _TIGHTER)
+            self.limit = min(int(min(self.limit, self.measure(chosen).reserved) * _TIGHTER), self.facts.whole - proof.largest)
         return None
 
     def free(self) -> Plan:
-        return Plan(fused=self.facts.fuses, defer_logits=self.facts.defers, expandable=self.facts.expands)
+        plan = Plan(fused=self.facts.fuses, expandable=self.facts.expands)
+        # Where the loss is not one that takes logits in pieces, to defer them only costs.
+        defers = self.facts.defers and self.measure(plan.but(defer_logits=True)).allocated <= self.measure(plan).allocated
+        return plan.but(defer_logits=defers)
 
     def most_frugal(self) -> Plan:
         plan = self.bases()[-1].but(checkpoint=self.facts.blocks, offload=self.facts.blocks, states_on_host=self.facts.hosts)
@@ -231,8 +239,7 @@ class Search:
         wishes = [chosen if chosen != Plan() else self.free()]
         top = wishes[0]
         blocks = self.facts.blocks
-        sizes = self.sizes()
-        smaller = sizes[sizes.index(top.micro) + 1 :] if top.micro in sizes else []
+        smaller = [size for size in self.sizes() if 0 < size < (top.micro or self.facts.batch)]
         wishes += [top.but(micro=size) for size in smaller[:2]]
         full = top.but(checkpoint=blocks)
         wishes += [full, *(full.but(micro=size) for size in smaller[1::2])]

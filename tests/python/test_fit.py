@@ -1,0 +1,568 @@
+"""oomph.fit as a whole: the same result as the plain loop, the plan on the virtual GPU, and what happens when memory runs out.
+
+Equality is shown on the CPU with plans that are given, since the virtual GPU computes nothing; plans, peaks and steps down on the virtual GPU.
+The parts have tests of their own: test_fit_split, test_fit_memory, test_fit_optimizer, test_fit_inference, test_fit_integrations, test_fit_script.
+"""
+
+import copy
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+
+import pytest
+
+from conftest import ROOT
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+sys.path.insert(0, str(ROOT / "python"))
+
+import oomph as package  # noqa: E402
+from oomph.fitting.blocks import find_blocks  # noqa: E402
+from oomph.fitting.payload import NotPackable, pack, unpack  # noqa: E402
+from oomph.fitting.plan import Measured, Plan  # noqa: E402
+from oomph.fitting.search import Facts, Found, Search  # noqa: E402
+
+FitError, GIB, MIB = package.FitError, 1 << 30, 1 << 20
+STAGE = ROOT / "target" / "debug" / "examples" / "stage"
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Sums are in the same order each time."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+# -- the same result
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        return x + self.down(torch.relu(self.up(self.norm(x))))
+
+
+class Language(nn.Module):
+    """A small language model with a head wide enough for deferred logits."""
+
+    def __init__(self, words=4200, width=16, layers=4):
+        super().__init__()
+        self.words = nn.Embedding(words, width)
+        self.layers = nn.ModuleList(Block(width) for _ in range(layers))
+        self.head = nn.Linear(width, words, bias=False)
+
+    def forward(self, ids):
+        x = self.words(ids)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+def token_mean(model, batch):
+    """Over all targets that are not padding, wherever they are."""
+    return nn.functional.cross_entropy(model(batch["ids"]).flatten(0, 1), batch["labels"].flatten())
+
+
+def padded_batches(count=20, samples=7, length=11):
+    generator = torch.Generator().manual_seed(5)
+    batches = []
+    for _ in range(count):
+        ids = torch.randint(4200, (samples, length), generator=generator)
+        labels = ids.roll(-1, 1)
+        for row in range(samples):
+            labels[row, int(torch.randint(1, length + 1, (), generator=generator)) :] = -100
+        batches.append({"ids": ids, "labels": labels})
+    return batches
+
+
+NAMES = tuple(f"layers.{number}" for number in range(4))
+EXACT = {
+    "fused": Plan(fused=True),
+    "deferred logits": Plan(defer_logits=True),
+    "two parts": Plan(micro=4),
+    "parts of one": Plan(micro=1),
+    "checkpointed": Plan(checkpoint=NAMES),
+    "offloaded": Plan(offload=NAMES),
+    "states on the host": Plan(states_on_host=True),
+    "half of everything": Plan(3, NAMES[:2], NAMES[1:3], defer_logits=True, fused=True, states_on_host=True),
+    "all of everything": Plan(2, NAMES, NAMES, defer_logits=True, fused=True, states_on_host=True),
+}
+BIT_EQUAL = ("checkpointed", "offloaded", "states on the host")
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_twenty_steps_give_the_losses_and_parameters_of_the_plain_loop(name):
+    torch.manual_seed(0)
+    plain = Language()
+    fitted = copy.deepcopy(plain)
+    plain_optimizer = torch.optim.SGD(plain.parameters(), lr=0.5, momentum=0.9)
+    optimizer = torch.optim.SGD(fitted.parameters(), lr=0.5, momentum=0.9)
+    batches = padded_batches()
+    with package.fit(fitted, optimizer, loss=token_mean, batch=batches[0], plan=EXACT[name], quiet=True) as fit:
+        for batch in batches:
+            expected = token_mean(plain, batch)
+            plain_optimizer.zero_grad()
+            expected.backward()
+            plain_optimizer.step()
+            torch.testing.assert_close(fit.step(batch), expected.detach(), rtol=2e-6, atol=0)
+    assert expected.item() < 8.6, "it must have learnt something"
+    for (_, one), (_, other) in zip(plain.named_parameters(), fitted.named_parameters()):
+        if name in BIT_EQUAL:
+            assert torch.equal(one, other)
+        else:
+            torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-6)
+
+
+def test_gradients_are_clipped_as_in_the_plain_loop():
+    torch.manual_seed(0)
+    plain = Language()
+    fitted = copy.deepcopy(plain)
+    optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-2, eps=1e-3) for model in (plain, fitted)]
+    batches = padded_batches(8)
+    fit = package.fit(fitted, optimizers[1], loss=token_mean, batch=batches[0], plan=Plan(micro=2), clip_grad_norm=0.1, quiet=True)
+    for batch in batches:
+        optimizers[0].zero_grad()
+        token_mean(plain, batch).backward()
+        nn.utils.clip_grad_norm_(plain.parameters(), 0.1)
+        optimizers[0].step()
+        fit.step(batch)
+    for one, other in zip(plain.parameters(), fitted.parameters()):
+        torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-6)
+
+
+def test_evaluation_is_that_of_the_whole_batch_and_leaves_the_model_training():
+    torch.manual_seed(0)
+    model = Language()
+    batch = padded_batches(1)[0]
+    fit = package.fit(model, torch.optim.SGD(model.parameters(), lr=0.1), loss=token_mean, batch=batch, plan=Plan(micro=2), quiet=True)
+    value = fit.evaluate(batch)
+    with torch.no_grad():
+        torch.testing.assert_close(value, token_mean(model, batch), rtol=2e-6, atol=0)
+    assert value.is_inference() and model.training and all(p.grad is None for p in model.parameters())
+
+
+def test_close_leaves_the_model_as_it_was():
+    torch.manual_seed(0)
+    model = Language()
+    optimizer = torch.optim.AdamW(model.parameters())
+    before = {name: set(module.__dict__) for name, module in model.named_modules()}
+    step = optimizer.step.__func__
+    batch = padded_batches(1)[0]
+    with package.fit(model, optimizer, loss=token_mean, batch=batch, plan=EXACT["all of everything"], quiet=True) as fit:
+        fit.step(batch)
+    assert {name: set(module.__dict__) for name, module in model.named_modules()} == before
+    assert optimizer.step.__func__ is step and not optimizer.param_groups[0]["fused"]
+    with pytest.raises(FitError, match="was closed"):
+        fit.step(batch)
+
+
+@pytest.mark.parametrize("kind", ["criterion", "model's own", "function"])
+def test_the_loss_is_given_in_three_ways(kind):
+    torch.manual_seed(0)
+    batch = padded_batches(1)[0]
+
+    class Own(Language):
+        def forward(self, ids, labels=None):
+            logits = super().forward(ids)
+            return {"loss": nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())}
+
+    class Flat(Language):
+        def forward(self, ids):
+            return super().forward(ids).transpose(1, 2)
+
+    model, loss, given = {
+        "criterion": (Flat(), nn.CrossEntropyLoss(), (batch["ids"], batch["labels"])),
+        "model's own": (Own(), None, batch),
+        "function": (Language(), token_mean, batch),
+    }[kind]
+    fit = package.fit(model, torch.optim.SGD(model.parameters(), lr=0.0), loss=loss, batch=given, plan=Plan(micro=3), quiet=True)
+    with torch.no_grad():
+        expected = {"criterion": lambda: loss(model(batch["ids"]), batch["labels"]), "model's own": lambda: model(**batch)["loss"], "function": lambda: token_mean(model, batch)}
+        expected = expected[kind]()
+    torch.testing.assert_close(fit.step(given), expected, rtol=2e-6, atol=0)
+
+
+# -- what cannot be done
+
+
+def test_what_cannot_be_split_is_said():
+    torch.manual_seed(0)
+
+    class Norms(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.norm, self.two = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.two(self.norm(self.one(x)))
+
+    def contrastive(model, batch):
+        found = nn.functional.normalize(model(batch[0]), dim=-1)
+        return nn.functional.cross_entropy(found @ found.T, torch.arange(len(found)))
+
+    model = Norms()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batch = (torch.randn(6, 4), torch.randint(2, (6,)))
+    with pytest.raises(FitError, match="statistics over the batch"):
+        package.fit(model, optimizer, loss=nn.CrossEntropyLoss(), batch=batch, plan=Plan(micro=2))
+    model.eval()
+    with pytest.raises(FitError, match="compared with each other"):
+        package.fit(model, optimizer, loss=contrastive, batch=batch, plan=Plan(micro=2))
+    with pytest.raises(FitError, match="one number"):
+        package.fit(model, optimizer, loss=nn.CrossEntropyLoss(reduction="none"), batch=batch, plan=Plan(micro=2))
+    single = (batch[0][:1], batch[1][:1])
+    fit = package.fit(model, optimizer, loss=nn.CrossEntropyLoss(), batch=single, plan=Plan(), quiet=True)
+    fit._learn()
+    assert "one sample" in fit._not_splittable
+
+
+def test_wrong_names_are_refused():
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batch = (torch.zeros(2, 2), torch.zeros(2, dtype=torch.long))
+    with pytest.raises(FitError, match="allow= knows bf16, 8bit-optimizer, bf16-weights, not fp4"):
+        package.fit(model, optimizer, loss=nn.CrossEntropyLoss(), batch=batch, allow=["fp4"])
+    with pytest.raises(FitError, match="takes a torch.nn.Module"):
+        package.fit(optimizer, model, batch=batch)
+
+
+# -- the search, without PyTorch
+
+
+def searched(limit, *, batch=8, blocks=10, splits=True, activation=100, states=80, weights=100, allow=(), **facts):
+    """A model whose memory is a formula: weights, gradients and states; activations by sample and block, of checkpointed blocks a tenth."""
+    names = tuple(f"b{number}" for number in range(blocks))
+
+    def reserved(plan):
+        size = plan.micro or batch
+        kept = size * (activation * (blocks - len(plan.checkpoint)) + activation // 10 * (len(plan.checkpoint) - len(plan.offload)))
+        fixed = (weights if not plan.bf16_weights else weights // 2) * 2 + (0 if plan.states_on_host else states)
+        return fixed + kept + (activation * size if plan.checkpoint else 0) - (50 if plan.fused else 0)
+
+    def seconds(plan):
+        parts = -(-batch // (plan.micro or batch))
+        return 1 + 0.03 * parts + 0.033 * len(plan.checkpoint) + 0.05 * len(plan.offload) + (0.5 if plan.states_on_host else 0) - (0.4 if plan.autocast else 0)
+
+    facts = Facts(batch, names, limit, limit, 10**9, splits, allow=allow, **facts)
+    search = Search(facts, lambda plan: Measured(plan, reserved(plan), reserved(plan), seconds(plan)), seconds)
+    return search.run(), reserved
+
+
+def test_nothing_is_done_if_the_plain_step_fits():
+    found, _ = searched(100_000)
+    assert found.chosen.plan == Plan() and [one.plan for one in found.chain] == [Plan()]
+
+
+def test_what_costs_nothing_comes_first():
+    found, reserved = searched(reserved_plain() - 10)
+    assert found.chosen.plan == Plan(fused=True, expandable=True) and reserved(found.chosen.plan) <= reserved_plain() - 10
+
+
+def reserved_plain():
+    return searched(10**9)[0].plain.reserved
+
+
+def test_the_fastest_that_fits_is_chosen_and_every_rung_needs_less():
+    for limit in range(700, 9000, 333):
+        found, reserved = searched(limit)
+        assert found.chosen is not None and found.chosen.reserved <= limit
+        every = [Plan(micro, tuple(f"b{n}" for n in range(count)), fused=True, expandable=True) for micro in (0, 6, 4, 3, 2, 1) for count in range(11)]
+        best = min((1 + 0.03 * -(-8 // (plan.micro or 8)) + 0.033 * len(plan.checkpoint) for plan in every if reserved(plan) <= limit), default=None)
+        if best is not None and found.chosen.plan != Plan():
+            assert found.chosen.seconds <= best * 1.031, (limit, found.chosen)
+        needs = [found.chosen.reserved, *(rung.reserved for rung in found.rungs)]
+        assert needs == sorted(needs, reverse=True) and len(set(needs)) == len(needs)
+
+
+def test_a_batch_that_cannot_be_split_is_not():
+    found, _ = searched(2500, splits=False)
+    assert found.chosen.plan.micro == 0 and found.chosen.plan.checkpoint
+
+
+def test_host_memory_comes_last_and_the_least_is_told_if_nothing_fits():
+    found, _ = searched(345, batch=1, blocks=2, states=2000)
+    assert found.chosen.plan.states_on_host
+    found, reserved = searched(100)
+    assert found.chosen is None and found.least.plan.states_on_host and found.least.reserved == reserved(found.least.plan)
+
+
+def test_a_plan_that_fails_its_proof_gives_way_to_one_that_needs_less():
+    refused = []
+
+    def prove(plan, limit):
+        short = limit is not None and len(refused) < 2
+        if short:
+            refused.append(plan)
+        return Measured(plan, 1, 1, 0.0, short=short)
+
+    facts = Facts(8, tuple(f"b{n}" for n in range(10)), 6000, 6000, 10**9)
+    cost = lambda plan: 200 + 100 * (plan.micro or 8) * (10 - len(plan.checkpoint)) if plan != Plan() else 10**6
+    found = Search(facts, lambda plan: Measured(plan, cost(plan), cost(plan), 1.0), lambda plan: 1.0, prove).run()
+    assert len(refused) == 2 and found.chosen.plan not in refused and cost(found.chosen.plan) < min(map(cost, refused))
+
+
+def test_what_is_found_survives_being_written_down():
+    found, _ = searched(3000)
+    assert Found.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+
+
+# -- what is sent to the child
+
+
+def test_a_model_is_sent_without_its_bytes_and_comes_back_tied():
+    model = Language(words=100_000, width=64)
+    model.head.weight = model.words.weight
+    optimizer = torch.optim.AdamW(model.parameters())
+    packed = pack({"model": model, "optimizer": optimizer, "ids": torch.arange(5), "loss": lambda output: output.sum()})
+    assert len(packed) < 100_000
+    there = unpack(packed)
+    assert there["model"].head.weight is there["model"].words.weight and there["ids"].tolist() == [0, 1, 2, 3, 4]
+    sent = [p for group in there["optimizer"].param_groups for p in group["params"]]
+    assert [id(p) for p in sent] == [id(p) for p in there["model"].parameters()]
+    assert [tuple(p.shape) for p in there["model"].parameters()] == [tuple(p.shape) for p in model.parameters()]
+
+
+def test_what_cannot_be_sent_is_named():
+    with pytest.raises(NotPackable, match="cannot be sent to another process"):
+        pack({"lock": threading.Lock()})
+
+
+# -- on the virtual GPU, through a real child
+
+GPT = """
+import json, os, sys
+import torch, torch.nn as nn, torch.nn.functional as F
+import oomph
+
+class Block(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.n1, self.qkv, self.o = nn.LayerNorm(d), nn.Linear(d, 3 * d), nn.Linear(d, d)
+        self.n2, self.a, self.b = nn.LayerNorm(d), nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
+    def forward(self, x):
+        b, t, d = x.shape
+        q, k, v = (y.view(b, t, 8, d // 8).transpose(1, 2) for y in self.qkv(self.n1(x)).split(d, -1))
+        x = x + self.o(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(b, t, d))
+        return x + self.b(F.gelu(self.a(self.n2(x))))
+
+class GPT(nn.Module):
+    def __init__(self, layers=8, d=512, words=20000):
+        super().__init__()
+        self.e, self.layers, self.head = nn.Embedding(words, d), nn.ModuleList(Block(d) for _ in range(layers)), nn.Linear(d, words, bias=False)
+    def forward(self, ids):
+        x = self.e(ids)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+def loss_fn(model, batch):
+    return F.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
+
+def tell(**what):
+    print("TOLD " + json.dumps(what), flush=True)
+"""
+
+
+@pytest.fixture
+def virtually(oomph, tmp_path):
+    """Runs code after GPT on a virtual T4; gives (what it told, stderr)."""
+    if not STAGE.exists() or not torch.backends.cuda.is_built():
+        pytest.skip("needs target/debug/examples/stage and a CUDA build of PyTorch")
+
+    def run(code, gpu="t4", fails=False):
+        script = tmp_path / "train.py"
+        script.write_text(GPT + textwrap.dedent(code))
+        environment = {**os.environ, "OOMPH_COMMAND": oomph.binary, "PYTHONPATH": str(ROOT / "python")}
+        ran = subprocess.run([STAGE, sys.executable, gpu, sys.executable, script], capture_output=True, text=True, timeout=600, env=environment)
+        assert fails or ran.returncode == 0, ran.stderr
+        return [json.loads(line[5:]) for line in ran.stdout.splitlines() if line.startswith("TOLD ")], ran.stderr
+
+    return run
+
+
+def test_a_step_that_does_not_fit_is_planned_and_takes_what_was_predicted(virtually):
+    told, err = virtually("""
+        model = GPT().cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        ids = torch.randint(20000, (32, 257), device="cuda")
+        fit = oomph.fit(model, optimizer, loss=loss_fn, batch=ids, budget="2GiB")
+        torch.cuda.reset_peak_memory_stats()
+        for length in (257, 257, 100, 257, 30, 257):
+            fit.step(ids[:, :length])
+        allocated, reserved = fit.peak()
+        stats, said = torch.cuda.memory_stats(), fit.plan.to_dict()
+        tell(allocated=allocated, reserved=reserved, ooms=stats["num_ooms"], retries=stats["num_alloc_retries"], plan=said, text=str(fit.plan), history=fit.plan.history)
+    """)
+    (told,) = told
+    chosen = next(one for one in [told["plan"]["plain"], *told["plan"]["chain"]] if one["plan"] == told["plan"]["chosen"])
+    assert told["plan"]["plain"]["reserved"] > 2 * GIB >= told["reserved"]
+    assert abs(told["allocated"] - chosen["allocated"]) <= 0.005 * chosen["allocated"]
+    assert abs(told["reserved"] - chosen["reserved"]) <= 0.02 * chosen["reserved"]
+    assert told["ooms"] == told["retries"] == 0 and told["history"] == []
+    assert "the plain step" in told["text"] and "logits and cross-entropy in pieces" in told["text"]
+    assert err.startswith("oomph.fit: ")
+
+
+def test_an_out_of_memory_leads_one_rung_down_and_the_batch_is_repeated(virtually):
+    told, err = virtually("""
+        model = GPT().cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        fit = oomph.fit(model, optimizer, loss=loss_fn, batch=torch.randint(20000, (8, 129), device="cuda"), budget="1600MiB")
+        counted = []
+        optimizer.register_step_post_hook(lambda *_: counted.append(1))
+        tell(plan=fit.plan.chosen.to_dict())
+        state = torch.cuda.get_rng_state()
+        fit.step(torch.randint(20000, (8, 1025), device="cuda"))
+        tell(steps=fit.steps, updates=len(counted), history=fit.plan.history, ooms=torch.cuda.memory_stats()["num_ooms"], plan=fit.plan.chosen.to_dict())
+    """)
+    first, after = told
+    assert first["plan"] == Plan().to_dict()
+    assert after["ooms"] >= 1 and after["steps"] == after["updates"] == 1
+    assert after["history"] and all("out of memory; one rung down" in line for line in after["history"])
+    assert after["plan"] != first["plan"] and after["history"][0] in err
+
+
+def test_an_optimizer_that_runs_out_goes_on_with_its_state_on_the_host(virtually):
+    told, _ = virtually("""
+        model = nn.Sequential(*(nn.Linear(4096, 4096, bias=False) for _ in range(8))).cuda()   # 512 MiB of weights
+        optimizer = torch.optim.AdamW(model.parameters())
+        batch = (torch.zeros(4, 4096, device="cuda"), torch.zeros(4, 4096, device="cuda"))
+        fit = oomph.fit(model, optimizer, loss=nn.MSELoss(), batch=batch, plan=oomph.Plan(fused=True))
+        updated = []
+        optimizer.register_step_post_hook(lambda *_: updated.append(1))
+        torch.cuda.set_per_process_memory_fraction(1300 * 2**20 / torch.cuda.get_device_properties(0).total_memory)
+        fit.step(batch)
+        fit.step(batch)
+        steps = {float(state["step"]) for state in optimizer.state.values()}
+        tell(steps=fit.steps, on_host=fit.plan.chosen.states_on_host, history=fit.plan.history, devices=sorted({state["exp_avg"].device.type for state in optimizer.state.values()}), number=len(optimizer.state))
+    """)
+    (told,) = told
+    assert told["steps"] == 2 and told["on_host"] and told["devices"] == ["cpu"] and told["number"] == 8
+    assert "out of memory in the optimizer" in told["history"][0]
+
+
+def test_wrong_use_says_the_least_budget_that_could_work(virtually):
+    told, _ = virtually("""
+        model = GPT(layers=4)
+        optimizer = torch.optim.AdamW(model.parameters())
+        ids = torch.randint(20000, (4, 65))
+        def attempt(name, **how):
+            try:
+                oomph.fit(model, optimizer, loss=loss_fn, batch=ids, quiet=True, **how)
+            except oomph.FitError as error:
+                tell(name=name, error=str(error), least=error.least)
+        attempt("on the CPU")
+        weights = sum(p.numel() * 4 for p in model.parameters())
+        model.cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        ids = ids.cuda()
+        attempt("below the parameters", budget=weights // 2 + 110 * 2**20)
+        tell(weights=weights)
+    """)
+    on_cpu, below, weights = told
+    assert "the model is on the CPU" in on_cpu["error"] and 'model.to("cuda")' in on_cpu["error"] and "least budget that could work" in on_cpu["error"]
+    assert "whatever is done" in below["error"] and "the parameters alone are" in below["error"]
+    assert 2 * weights["weights"] < below["least"] < 4 * weights["weights"] + 500 * MIB
+    assert abs(on_cpu["least"] - below["least"]) < 200 * MIB
+
+
+def test_the_least_budget_does_work(virtually):
+    told, _ = virtually("""
+        model = GPT(layers=4).cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        ids = torch.randint(20000, (4, 65), device="cuda")
+        try:
+            oomph.fit(model, optimizer, loss=loss_fn, batch=ids, budget="400MiB", quiet=True)
+        except oomph.FitError as error:
+            least = error.least
+        fit = oomph.fit(model, optimizer, loss=loss_fn, batch=ids, budget=least, quiet=True)
+        fit.step(ids)
+        fit.step(ids)
+        tell(ooms=torch.cuda.memory_stats()["num_ooms"], on_host=fit.plan.chosen.states_on_host)
+    """)
+    assert told == [{"ooms": 0, "on_host": True}]
+
+
+def test_what_is_allowed_is_used_and_what_is_not_is_not(virtually):
+    told, _ = virtually("""
+        model = GPT().cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        ids = torch.randint(20000, (16, 257), device="cuda")
+        for allow in ((), ("bf16",)):
+            with oomph.fit(model, optimizer, loss=loss_fn, batch=ids, budget="2GiB", allow=allow, quiet=True) as fit:
+                fit.step(ids)
+                tell(autocast=fit.plan.chosen.autocast, exact=fit.plan.chosen.exact)
+            optimizer.state.clear()
+    """, gpu="a100-40gb")
+    assert told[0] == {"autocast": None, "exact": True}
+    assert told[1]["autocast"] in (None, "bfloat16")
+
+
+def test_a_model_that_cannot_be_sent_is_fitted_while_it_runs(virtually):
+    told, err = virtually("""
+        model = GPT().cuda()
+        import threading; model.lock = threading.Lock()
+        optimizer = torch.optim.AdamW(model.parameters())
+        ids = torch.randint(20000, (16, 513), device="cuda")
+        fit = oomph.fit(model, optimizer, loss=loss_fn, batch=ids, budget="2GiB")
+        fit.step(ids)
+        tell(history=fit.plan.history, notes=fit.plan.notes)
+    """)
+    assert "cannot be sent to another process" in told[0]["notes"][0] and told[0]["history"]
+    assert "memory is saved when it runs out" in err
+
+
+# -- several ranks
+
+
+def test_ranks_step_down_together_and_have_the_gradients_of_ddp(tmp_path):
+    script = tmp_path / "rank.py"
+    script.write_text(
+        textwrap.dedent("""
+        import copy, os, sys
+        import torch, torch.distributed as dist, torch.nn as nn
+        import oomph
+        from oomph.fitting import fit as module
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo")
+        rank = dist.get_rank()
+        torch.manual_seed(0)
+        plain = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
+        model = copy.deepcopy(plain)
+        ddp = nn.parallel.DistributedDataParallel(plain)
+        one, two = (torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (plain, model))
+        torch.manual_seed(rank + 1)
+        batches = [(torch.randn(6, 8), torch.randint(3, (6,))) for _ in range(5)]
+        fit = oomph.fit(nn.parallel.DistributedDataParallel(model), two, loss=nn.CrossEntropyLoss(), batch=batches[0], plan=oomph.Plan(micro=4), quiet=True)
+        fails = [rank == 1]
+        loss_of = fit.loss_of
+        class Failing(type(loss_of)):
+            def __call__(self, model, batch):
+                if fails and fails.pop():
+                    raise torch.cuda.OutOfMemoryError("CUDA out of memory (a test)")
+                return super().__call__(model, batch)
+        fit._running.loss_of = Failing(loss_of.loss)
+        for x, y in batches:
+            one.zero_grad()
+            nn.functional.cross_entropy(ddp(x), y).backward()
+            one.step()
+            fit.step((x, y))
+        far = max((a - b).abs().max().item() for a, b in zip(plain.parameters(), model.parameters()))
+        print("RANK", rank, far < 1e-6, fit.plan.chosen.micro, len(fit.plan.history), flush=True)
+    """)
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", str(script)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    lines = sorted(line for line in ran.stdout.splitlines() if "RANK" in line)
+    assert [line.split("RANK ")[1] for line in lines] == ["0 True 3 1", "1 True 3 1"], ran.stderr[-3000:]
