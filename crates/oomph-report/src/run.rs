@@ -128,6 +128,5 @@ fn overflow(out: &mut String, device: &Value, line_of: LineOf) {
         let _ = writeln!(out, "  ·  {:>9}  {}", bytes(*sum), printable(line));
     }
     policies(out, device);
-    let _ =
-        writeln!(out, "  A program that fits is faster: a smaller batch, checkpointing; see oomph explain");
+    let _ = writeln!(out, "  A program that fits is faster: oomph.fit makes it fit, with the same result");
 }

@@ -268,7 +268,8 @@ class Fit:
     def _say_what_was_seen(self) -> None:
         if self._not_splittable is not None and self.size > 1:
             self.plan.notes.append(f"the batch is not cut: {self._not_splittable}")
-        if self._weighing is not None and _draws(self.model):
+        chosen = self.plan.found.chosen if self.plan.found is not None else None
+        if self._weighing is not None and (chosen is None or chosen.plan.micro) and _draws(self.model):
             self.plan.notes.append("dropout draws other random numbers when the batch is cut into parts")
 
     def _does_not_fit(self, found: Found, room: Room) -> FitError:

@@ -87,8 +87,7 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
             let more: Vec<&str> =
                 ALLOWED.into_iter().filter(|name| !arguments.allow.iter().any(|one| one == name)).collect();
             let card = card(arguments, written.as_deref());
-            let named =
-                NamedPlan { program: &typed, gpu: &gpu, planned: &planned, card: &card, more: &more };
+            let named = NamedPlan { program: &typed, gpu: &gpu, planned: &planned, card: &card, more: &more };
             printer.data(&match arguments.format {
                 Format::Text => report::text(&named, width()),
                 Format::Json => report::json(&named),
