@@ -226,6 +226,17 @@ def test_what_cannot_be_split_is_said():
     assert "one sample" in fit._not_splittable
 
 
+def test_a_model_that_begins_to_train_after_it_was_planned_is_looked_at_again():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)).eval()
+    batch = (torch.randn(6, 4), torch.randint(2, (6,)))
+    fit = package.fit(model, torch.optim.SGD(model.parameters(), lr=0.1), loss=nn.CrossEntropyLoss(), batch=batch, plan=Plan(micro=2), quiet=True)
+    fit.step(batch)
+    model.train()
+    with pytest.raises(FitError, match="1 takes statistics over the batch since model.train"):
+        fit.step(batch)
+
+
 def test_wrong_names_are_refused():
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

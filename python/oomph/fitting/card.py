@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import json
 import subprocess
 from dataclasses import dataclass
@@ -91,6 +92,8 @@ def room_on(card: Card, budget: str | int) -> Room:
 
 def room_here(device: torch.device, card: Card, budget: str | int, own: int) -> Room:
     """On the card of this process; ``own`` is what the model, the optimizer and the example hold on it already."""
+    # What nobody holds any more is not taken for somebody else's: weights that were tied after they were made, for instance.
+    gc.collect()
     torch.cuda.synchronize(device)
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)

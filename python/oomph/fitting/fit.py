@@ -17,7 +17,7 @@ from oomph.fitting.batches import moved, samples, take
 from oomph.fitting.blocks import find_blocks
 from oomph.fitting.card import Card, Room, bytes_on, half_of, here, named, room_here, room_on
 from oomph.fitting.costs import Speeds, assumed_speeds, measure_speeds
-from oomph.fitting.counts import Accumulator, Counted, Weighing, learn_weighing
+from oomph.fitting.counts import Accumulator, Counted, Weighing, batch_norms, learn_weighing
 from oomph.fitting.cross_entropy import find_heads
 from oomph.fitting.errors import FitError, NotSplittable
 from oomph.fitting.finding import is_out_of_memory
@@ -116,7 +116,9 @@ class FitPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """For scripts: plain data, bytes as integers."""
+        found = self.found.to_dict() if self.found else {}
         return {
+            **found,
             "schema_version": 1,
             "chosen": self.chosen.to_dict(),
             "batch": self.batch,
@@ -128,8 +130,7 @@ class FitPlan:
             "speeds": self.speeds and self.speeds.to_dict(),
             "notes": self.notes,
             "history": self.history,
-            **(self.found.to_dict() if self.found else {}),
-        } | {"chosen": self.chosen.to_dict()}
+        }
 
 
 class Fit:
@@ -157,6 +158,7 @@ class Fit:
         self.device = device_of(self.model)
         self._weighing: Weighing | None = None
         self._not_splittable: str | None = None
+        self._learnt_in_training = model.training
         self._running: Running | None = None
         self._rungs: list[Measured] = []
         self._undo: list[Callable[[], None]] = []
@@ -222,6 +224,7 @@ class Fit:
         """How the losses of parts make that of the whole, or why they do not."""
         if self._weighing is not None or self._not_splittable is not None:
             return
+        self._learnt_in_training = self.model.training
         example = self.example
 
         def compute(part: Any) -> torch.Tensor:
@@ -266,6 +269,8 @@ class Fit:
         return Found.from_dict(said), said["blocks"]
 
     def _say_what_was_seen(self) -> None:
+        if not self.model.training:
+            self.plan.notes.append("the model is in evaluation: it is planned and trained like that; call model.train() before, if that is not meant")
         if self._not_splittable is not None and self.size > 1:
             self.plan.notes.append(f"the batch is not cut: {self._not_splittable}")
         chosen = self.plan.found.chosen if self.plan.found is not None else None
@@ -321,6 +326,7 @@ class Fit:
     def backward(self, batch: Any) -> torch.Tensor:
         """Forward and backward alone: gradients of the mean over the whole batch are in ``.grad`` then, on all ranks the same. One call for each ``update``."""
         running = self._run()
+        self._check_mode()
         while True:
             before = Before(self.model, self.device, self._untouched)
             loss, failed = None, None
@@ -341,6 +347,13 @@ class Fit:
             running = self._run()
         ranks.average_gradients(self.model)
         return loss  # type: ignore[return-value]
+
+    def _check_mode(self) -> None:
+        """A model that was in evaluation when it was planned may have BatchNorm that has begun to look at the batch."""
+        if self.model.training and not self._learnt_in_training:
+            self._learnt_in_training = True
+            if self.plan.chosen.micro and (names := batch_norms(self.model)):
+                raise NotSplittable(f"{names[0]} takes statistics over the batch since model.train() was called, and the batch is cut: call model.train() before oomph.fit")
 
     def update(self) -> None:
         """The optimizer's step, after ``backward``; gradients are let go."""
