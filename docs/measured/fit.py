@@ -338,6 +338,7 @@ def model_size(method, budget):
     """The most layers of a GPT-2 of width 1280 that train with a batch of 8 sequences."""
     import torch
 
+    reasons = {}
     if method == "fit":
         import oomph
 
@@ -346,7 +347,8 @@ def model_size(method, budget):
             given = batch(8)
             try:
                 fit = oomph.fit(model, optimizer, batch=given, budget=budget, quiet=True)
-            except oomph.FitError:
+            except oomph.FitError as error:
+                reasons[layers] = str(error)
                 return None
             torch.cuda.reset_peak_memory_stats()
             speed = timed(lambda: fit.step(given), 8, 2)
@@ -381,14 +383,14 @@ def model_size(method, budget):
 
         try:
             row = tries(layers)
-        except torch.cuda.OutOfMemoryError:
-            row = None
+        except torch.cuda.OutOfMemoryError as error:
+            reasons[layers], row = str(error), None
         gc.collect()
         torch.cuda.empty_cache()
         if row is None:
             break
         best = row
-    return best or {"layers": 0}
+    return (best or {"layers": 0}) | {"reasons": reasons}
 
 
 # -- one process each
