@@ -233,7 +233,7 @@ def test_a_model_that_begins_to_train_after_it_was_planned_is_looked_at_again():
     fit = package.fit(model, torch.optim.SGD(model.parameters(), lr=0.1), loss=nn.CrossEntropyLoss(), batch=batch, plan=Plan(micro=2), quiet=True)
     fit.step(batch)
     model.train()
-    with pytest.raises(FitError, match="1 takes statistics over the batch since model.train"):
+    with pytest.raises(FitError, match="1 takes statistics over the batch"):
         fit.step(batch)
 
 

@@ -69,7 +69,7 @@ class Trials:
     def __init__(self, things: dict[str, Any], speeds: Speeds, progress: str) -> None:
         leave_the_compiler_out(CountCosts.__torch_dispatch__)
         self.model, self.optimizer, self.loss_of, self.batch = things["model"], things["optimizer"], things["loss_of"], things["batch"]
-        self.weighing, self.clip = things["weighing"], things["clip_grad_norm"]
+        self.weighing, self.clip, self.scales = things["weighing"], things["clip_grad_norm"], things.get("scales", False)
         self.speeds, self.progress = speeds, progress
         self.state = {key: dict(value) for key, value in self.optimizer.state.items()}
         self.parameters = sum(p.numel() * p.element_size() for p in self.model.parameters())
@@ -83,7 +83,7 @@ class Trials:
     def size(self) -> int:
         from oomph.fitting.batches import samples
 
-        return samples(self.batch)
+        return samples(self.batch) if self.weighing is not None else 1
 
     @staticmethod
     def _worth(costs: ForwardCosts, name: str) -> float:
@@ -93,6 +93,7 @@ class Trials:
     def reset(self) -> None:
         """As before the first step."""
         self.model.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=True)
         self.optimizer.state.clear()
         self.optimizer.state.update({key: dict(value) for key, value in self.state.items()})
         gc.collect()
@@ -125,9 +126,10 @@ class Trials:
 
     def _run(self, plan: Plan, steps: int, parts: int) -> Measured:
         self.reset()
-        put_back = use_expandable_segments(True) if plan.expandable else None
+        put_back = use_expandable_segments() if plan.expandable else None
         as_is = plan == Plan()
-        running = Running(self.model, self.optimizer, self.loss_of, plan, self.batch, self.weighing, self.clip, as_is=as_is, rehearse=True)
+        scaler = torch.amp.GradScaler("cuda") if self.scales else None
+        running = Running(self.model, self.optimizer, self.loss_of, plan, self.batch, self.weighing, self.clip, as_is=as_is, rehearse=True, scaler=scaler)
         try:
             if steps == 1:
                 self._make_state(running)
@@ -150,7 +152,7 @@ class Trials:
 
     def _make_state(self, running: Running) -> None:
         """An update without a step before it: gradients are only there, their values do not matter."""
-        for parameter in self.model.parameters():
+        for parameter in running.parameters():
             if parameter.requires_grad:
                 parameter.grad = torch.empty_like(parameter)
         running.update()

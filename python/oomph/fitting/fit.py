@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import traceback
+import weakref
 from typing import Any, Callable, Iterable
 
 import torch
@@ -26,9 +27,11 @@ from oomph.fitting.optimizers import ResumableStep, fuse, to_8bit
 from oomph.fitting.payload import NotPackable, pack
 from oomph.fitting.plan import ALLOWED, Measured, Plan
 from oomph.fitting.repeating import Before, let_go
-from oomph.fitting.running import Running, device_of, steps_in_parts, use_expandable_segments
+from oomph.fitting.running import Running, device_of, has_sparse_gradients, steps_in_parts, use_expandable_segments
 from oomph.fitting.search import Facts, Found, Search
 
+# The fit that was made last for a model.
+_FITS: weakref.WeakKeyDictionary[torch.nn.Module, weakref.ref[Fit]] = weakref.WeakKeyDictionary()
 # Of the host memory that is free now, how much offloading may take.
 _HOST_SHARE = 0.8
 
@@ -43,6 +46,7 @@ def fit(
     gpu: str | None = None,
     allow: Iterable[str] = (),
     clip_grad_norm: float | None = None,
+    scaler: Any = None,
     plan: Plan | dict[str, Any] | None = None,
     quiet: bool = False,
 ) -> Fit:
@@ -58,9 +62,9 @@ def fit(
     included; ``gpu="t4"`` takes the budget of that card. The process is held to a budget that is named.
 
     Only what gives the same numbers is done. ``allow=("bf16", "8bit-optimizer", "bf16-weights")`` names what may be done beyond that.
-    ``clip_grad_norm`` clips gradients before each update. ``plan`` takes a plan of before (``fit.plan.chosen``) and predicts nothing.
+    ``clip_grad_norm`` clips gradients before each update; ``scaler`` is the torch.amp.GradScaler of a loss in float16. ``plan`` takes a plan of before (``fit.plan.chosen``) and predicts nothing.
     """
-    fitted = Fit(model, optimizer, LossOf(loss), batch, tuple(allow), clip_grad_norm)
+    fitted = Fit(model, optimizer, LossOf(loss), batch, tuple(allow), clip_grad_norm, scaler)
     if plan is not None:
         fitted._apply_given(plan if isinstance(plan, Plan) else Plan.from_dict(plan))
     else:
@@ -146,6 +150,7 @@ class Fit:
         example: Any,
         allow: tuple[str, ...],
         clip_grad_norm: float | None,
+        scaler: Any = None,
     ) -> None:
         unknown = [name for name in allow if name not in ALLOWED]
         if unknown:
@@ -154,11 +159,16 @@ class Fit:
             raise FitError("oomph.fit(model, optimizer, ...) takes a torch.nn.Module and its torch.optim optimizer")
         ranks.refuse_sharded(model)
         self.model, self.optimizer, self.loss_of, self.allow, self.clip_grad_norm = ranks.without_ddp(model), optimizer, loss_of, allow, clip_grad_norm
-        self.example, self.size = example, samples(example)
-        self.device = device_of(self.model)
+        self._close_the_one_before()
+        self.scaler = scaler
         self._weighing: Weighing | None = None
         self._not_splittable: str | None = None
-        self._learnt_in_training = model.training
+        self.example, self.size = example, 1
+        try:
+            self.size = samples(example)
+        except NotSplittable as error:
+            self._not_splittable = str(error)
+        self.device = device_of(self.model)
         self._running: Running | None = None
         self._rungs: list[Measured] = []
         self._undo: list[Callable[[], None]] = []
@@ -166,7 +176,17 @@ class Fit:
         self._untouched: set[int] = set()
         self._retries = 0
         self._thrashed = 0
+        # Gradients are there that no update has used.
+        self._due = False
         self.steps = 0
+
+    def _close_the_one_before(self) -> None:
+        """A cell that is run again: what the fit of before has put around the model goes."""
+        before = _FITS.get(self.model)
+        before = before() if before is not None else None
+        if before is not None:
+            before.close()
+        _FITS[self.model] = weakref.ref(self)
 
     # -- planning
 
@@ -202,8 +222,9 @@ class Fit:
         if found is not None and found.chosen is None:
             raise self._does_not_fit(found, room)
         if room.fraction is not None and on_gpu:
+            before = getattr(torch.cuda, "get_per_process_memory_fraction", lambda device: 1.0)(self.device)
             torch.cuda.set_per_process_memory_fraction(room.fraction, self.device)
-            self._undo.append(lambda: torch.cuda.set_per_process_memory_fraction(1.0, self.device))
+            self._undo.append(lambda: torch.cuda.set_per_process_memory_fraction(before, self.device))
         self._rungs = list(found.rungs) if found is not None else self._unmeasured_rungs()
         chosen = found.chosen.plan if found is not None and found.chosen is not None else Plan()
         self.plan.chosen = chosen
@@ -224,16 +245,32 @@ class Fit:
         """How the losses of parts make that of the whole, or why they do not."""
         if self._weighing is not None or self._not_splittable is not None:
             return
-        self._learnt_in_training = self.model.training
-        example = self.example
-
-        def compute(part: Any) -> torch.Tensor:
-            return self.loss_of(self.model, moved(part, self.device))
-
         try:
-            self._weighing = learn_weighing(compute, example, self.model)
+            weighing = learn_weighing(self._compute, self.example, self.model)
+            self._try_to_train(weighing)
+            self._weighing = weighing
         except NotSplittable as error:
             self._not_splittable = str(error)
+
+    def _compute(self, part: Any) -> torch.Tensor:
+        return self.loss_of(self.model, moved(part, self.device))
+
+    def _try_to_train(self, weighing: Weighing) -> None:
+        """A forward pass of a few samples as in training: what it changes besides gradients would be changed once for each part."""
+        before = Before(self.model, self.device)
+        try:
+            with Counted() as counted:
+                self._compute(take(self.example, 0, min(2, self.size)))
+            if weighing.kind == "unknown" and counted.total() is None:
+                raise NotSplittable(f"how its loss is made cannot be found out: {weighing.reason}")
+            if changed := before.changed():
+                raise NotSplittable(f"the buffer {changed[0]} is changed by every forward pass: in parts it would be changed more often")
+        except Exception as error:
+            if isinstance(error, FitError):
+                raise
+            raise NotSplittable(f"the loss of two samples failed with {type(error).__name__}: {error}") from error
+        finally:
+            before.restore()
 
     def _facts(self, room: Room, card: Card) -> dict[str, Any]:
         fused = fuse(self.optimizer)
@@ -247,7 +284,7 @@ class Fit:
             "splits": self._weighing is not None,
             "defers": bool(find_heads(self.model)),
             "expands": _expandable_can_be_set(),
-            "fuses": fused is not None or self.device.type != "cuda",
+            "fuses": (fused is not None or self.device.type != "cuda") and not has_sparse_gradients(self.model),
             "hosts": steps_in_parts(self.optimizer),
             "allow": [name for name in self.allow if name != "8bit-optimizer" or self._can_be_8bit()],
             "half": half_of(card.capability),
@@ -263,7 +300,7 @@ class Fit:
 
     def _ask(self, card: Card, room: Room, speeds: Speeds) -> tuple[Found, int]:
         things = {"model": self.model, "optimizer": self.optimizer, "loss_of": self.loss_of, "batch": self.example}
-        things |= {"weighing": self._weighing, "clip_grad_norm": self.clip_grad_norm}
+        things |= {"weighing": self._weighing, "clip_grad_norm": self.clip_grad_norm, "scales": self.scaler is not None}
         payload = pack(things, onto_gpu=self.device.type != "cuda")
         said = ask("oomph.fitting.child:plan", payload, {"facts": self._facts(room, card), "speeds": speeds.to_dict()}, gpu=card.name)
         return Found.from_dict(said), said["blocks"]
@@ -273,6 +310,8 @@ class Fit:
             self.plan.notes.append("the model is in evaluation: it is planned and trained like that; call model.train() before, if that is not meant")
         if self._not_splittable is not None and self.size > 1:
             self.plan.notes.append(f"the batch is not cut: {self._not_splittable}")
+        if self._weighing is not None and self._weighing.kind not in ("targets", "sum") and "as far as" in self._weighing.reason:
+            self.plan.notes.append(f"the loss is {self._weighing.reason}")
         chosen = self.plan.found.chosen if self.plan.found is not None else None
         if self._weighing is not None and (chosen is None or chosen.plan.micro) and _draws(self.model):
             self.plan.notes.append("dropout draws other random numbers when the batch is cut into parts")
@@ -303,16 +342,12 @@ class Fit:
         return Search(facts, lambda plan: Measured(plan, 0, next(reserved) if plan != top else 1 << 63, 0.0), lambda plan: 0.0).rungs(top)
 
     def _apply(self, plan: Plan) -> None:
-        scaler = None
-        if self._running is not None:
-            scaler = self._running.scaler
-            self._running.undo(leave_states_on_host=plan.states_on_host)
-        if plan.expandable and self.device.type == "cuda" and (undo := use_expandable_segments(True)) is not None:
+        lasting = self._running.undo(then=plan) if self._running is not None else None
+        self._running = None
+        if plan.expandable and self.device.type == "cuda" and (undo := use_expandable_segments()) is not None:
             self._undo.append(undo)
-        self._running = Running(self.model, self.optimizer, self.loss_of, plan, self.example, self._weighing, self.clip_grad_norm)
-        if scaler is not None and self._running.scaler is not None:
-            # It has learnt how far gradients can be scaled.
-            self._running.scaler = scaler
+        given = (self.model, self.optimizer, self.loss_of, plan, self.example, self._weighing, self.clip_grad_norm)
+        self._running = Running(*given, scaler=self.scaler, lasting=lasting)
         self.plan.chosen = plan
 
     # -- running
@@ -326,7 +361,8 @@ class Fit:
     def backward(self, batch: Any) -> torch.Tensor:
         """Forward and backward alone: gradients of the mean over the whole batch are in ``.grad`` then, on all ranks the same. One call for each ``update``."""
         running = self._run()
-        self._check_mode()
+        if self._due:
+            raise FitError("fit.backward was called twice without fit.update: give it the whole batch, it cuts it by itself")
         while True:
             before = Before(self.model, self.device, self._untouched)
             loss, failed = None, None
@@ -345,15 +381,10 @@ class Fit:
             before.restore()
             self._step_down(failed)
             running = self._run()
-        ranks.average_gradients(self.model)
+        ranks.average_gradients(running.parameters())
+        running.unscale()
+        self._due = True
         return loss  # type: ignore[return-value]
-
-    def _check_mode(self) -> None:
-        """A model that was in evaluation when it was planned may have BatchNorm that has begun to look at the batch."""
-        if self.model.training and not self._learnt_in_training:
-            self._learnt_in_training = True
-            if self.plan.chosen.micro and (names := batch_norms(self.model)):
-                raise NotSplittable(f"{names[0]} takes statistics over the batch since model.train() was called, and the batch is cut: call model.train() before oomph.fit")
 
     def update(self) -> None:
         """The optimizer's step, after ``backward``; gradients are let go."""
@@ -369,6 +400,7 @@ class Fit:
             failed = None
         if failed is not None:
             self._update_with_less(failed)
+        self._due = False
         self.steps += 1
         self._watch_for_thrashing()
 
@@ -394,24 +426,35 @@ class Fit:
         self._run().update(begun=True)
 
     def evaluate(self, batch: Any) -> torch.Tensor:
-        """The loss of a batch without training: in eval mode, under inference_mode, in parts of the plan's size."""
-        running = self._run()
-        was = {module: module.training for module in self.model.modules()}
+        """The loss of a batch without training: in eval mode, under inference_mode, in parts of the plan's size; fewer at a time if memory runs out."""
+        was = [(module, module.training) for module in self.model.modules()]
         self.model.eval()
         try:
-            with torch.inference_mode():
-                parts = running.parts(batch)
-                if len(parts) == 1:
-                    return self.loss_of(self.model, moved(batch, self.device))
-                gathered = Accumulator(self._weighing)
-                for start, stop in parts:
-                    with Counted() as counted:
-                        loss = self.loss_of(self.model, moved(take(batch, start, stop), self.device))
-                    gathered.scale(loss, counted, stop - start)
-                return gathered.finish([])
+            while True:
+                try:
+                    return self._evaluate(batch)
+                except Exception as error:
+                    if not is_out_of_memory(error):
+                        raise
+                    traceback.clear_frames(error.__traceback__)
+                    failed = error.with_traceback(None)
+                self._step_down(failed)
         finally:
-            for module, training in was.items():
+            for module, training in was:
                 module.training = training
+
+    def _evaluate(self, batch: Any) -> torch.Tensor:
+        running = self._run()
+        parts = running.parts(batch)
+        with torch.inference_mode(), running.autocast():
+            if len(parts) == 1:
+                return self._compute(batch)
+            gathered = Accumulator(self._weighing)  # type: ignore[arg-type]
+            for start, stop in parts:
+                with Counted() as counted:
+                    loss = self._compute(take(batch, start, stop))
+                gathered.scale(loss, counted, stop - start)
+            return gathered.finish([])
 
     def peak(self) -> tuple[int, int]:
         """Most that PyTorch has allocated and reserved in this process so far: to hold the prediction against."""
@@ -440,6 +483,10 @@ class Fit:
         """One rung. Raises what failed if there is none left."""
         self._run().forget_gradients()
         let_go(self.device)
+        if self._weighing is None and self._not_splittable is None:
+            # Of a plan that was given nothing had to be known so far.
+            self._learn()
+            self._rungs = self._unmeasured_rungs(self.plan.chosen)
         if not self._rungs:
             allowed = [name for name in ALLOWED if name not in self.allow]
             more = f"; not allowed so far: {', '.join(allowed)}" if allowed else ""

@@ -87,7 +87,7 @@ class LoopFit(Fit):
         if last:
             self._since_update.clear()
             self._before_them = None
-            ranks.average_gradients(self.model)
+            ranks.average_gradients(self._run().parameters())
         return loss  # type: ignore[return-value]
 
     def weight_of_part(self) -> Any:

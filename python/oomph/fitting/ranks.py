@@ -70,14 +70,17 @@ def by_the_first(work: Callable[[], Answer]) -> Answer:
     return answer[0]
 
 
-def average_gradients(model: torch.nn.Module) -> None:
-    """As DistributedDataParallel would have done within the backward pass."""
+def average_gradients(parameters: list[torch.Tensor]) -> None:
+    """As DistributedDataParallel would have done within the backward pass. What no rank has used keeps no gradient."""
     if not several():
         return
     world = dist.get_world_size()
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    used = torch.tensor([float(parameter.grad is not None) for parameter in trained], device=trained[0].device)
+    dist.all_reduce(used, op=dist.ReduceOp.MAX)
     waiting = []
-    for parameter in model.parameters():
-        if not parameter.requires_grad:
+    for parameter, anywhere in zip(trained, used.tolist()):
+        if not anywhere:
             continue
         if parameter.grad is None:
             # A rank whose samples did not use it takes part all the same.

@@ -16,20 +16,32 @@ class Before:
         self.device = device
         self.cpu = torch.get_rng_state()
         self.cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-        kept = [buffer for buffer in model.buffers() if id(buffer) not in untouched] if model.training else []
-        self.buffers = [(buffer, buffer.detach().clone(), buffer._version) for buffer in kept]
+        self.buffers = [
+            (module, name, buffer, buffer.detach().clone(), buffer._version)
+            for module in model.modules()
+            for name, buffer in module._buffers.items()
+            if buffer is not None and id(buffer) not in untouched
+        ]
+
+    def changed(self) -> list[str]:
+        """The names of the buffers that are others, or have other values, than before."""
+        return [name for module, name, buffer, _, version in self.buffers if module._buffers.get(name) is not buffer or buffer._version != version]
 
     def learn(self, untouched: set[int]) -> None:
         """Once the pass is over: adds the buffers that are as they were."""
-        untouched.update(id(buffer) for buffer, _, version in self.buffers if buffer._version == version)
+        untouched.update(
+            id(buffer) for module, name, buffer, _, version in self.buffers if module._buffers.get(name) is buffer and buffer._version == version
+        )
 
     def restore(self) -> None:
         torch.set_rng_state(self.cpu)
         if self.cuda is not None:
             torch.cuda.set_rng_state(self.cuda, self.device)
         with torch.no_grad():
-            for buffer, value, _ in self.buffers:
-                buffer.copy_(value)
+            for module, name, buffer, value, version in self.buffers:
+                module._buffers[name] = buffer
+                if buffer._version != version:
+                    buffer.copy_(value)
 
 
 def let_go(device: torch.device) -> None:

@@ -5,6 +5,7 @@ It applies what the plan says to the live model and optimizer, runs steps, and t
 
 from __future__ import annotations
 
+import collections
 import contextlib
 from typing import Any, Callable
 
@@ -13,9 +14,9 @@ import torch
 from oomph.fitting.activations import offload_blocks
 from oomph.fitting.batches import cuts, moved, per_sample, samples, take
 from oomph.fitting.checkpoints import checkpoint_blocks
-from oomph.fitting.counts import Accumulator, Counted, Weighing
+from oomph.fitting.counts import Accumulator, Counted, Weighing, batch_norms
 from oomph.fitting.cross_entropy import defer_logits
-from oomph.fitting.errors import FitError
+from oomph.fitting.errors import FitError, NotSplittable
 from oomph.fitting.losses import LossOf
 from oomph.fitting.optimizers import ResumableStep, StatesOnHost, fuse, to_8bit
 from oomph.fitting.plan import Plan
@@ -39,6 +40,8 @@ class Running:
         clip_grad_norm: float | None = None,
         as_is: bool = False,
         rehearse: bool = False,
+        scaler: Any = None,
+        lasting: dict[str, Any] | None = None,
     ) -> None:
         self.model, self.optimizer, self.loss_of, self.plan, self.weighing = model, optimizer, loss_of, plan, weighing
         self.clip_grad_norm = clip_grad_norm
@@ -47,9 +50,14 @@ class Running:
         # On the virtual GPU nothing is copied to the host: it would take real memory there.
         self.rehearse = rehearse
         self.device = device_of(model)
-        self.size, self.length = samples(example), per_sample(example)
-        self._applied: list[Any] = []
+        if weighing is not None:
+            self.size, self.length = samples(example), per_sample(example)
+        # What a plan before this one has left in place, by the plan's name for it.
+        self._lasting = lasting or {}
+        self._applied: list[tuple[str, Any]] = []
         self.states: Any = None
+        self.scaler = self._lasting.get("scaler") or scaler
+        self._unscaled = False
         #: Of the part whose loss was weighed last, in units that the parts of a batch share.
         self.weight: Any = 1.0
         try:
@@ -59,42 +67,60 @@ class Running:
             raise
 
     def _apply(self) -> None:
-        plan, keep = self.plan, self._applied.append
+        plan = self.plan
         if plan.bf16_weights:
-            keep(bf16_weights(self.model, self.optimizer))
-        stepped = self.optimizer
-        if plan.optimizer_8bit:
-            keep(small := to_8bit(stepped))
-            stepped = small.optimizer
-        elif plan.fused and (fused := fuse(stepped)) is not None:
-            keep(fused)
+            self._keep("bf16_weights", lambda: bf16_weights(self.model, self.optimizer))
+        self.stepped = stepped = self._smaller_optimizer() if plan.optimizer_8bit else self.optimizer
+        if plan.fused and not plan.optimizer_8bit and not has_sparse_gradients(self.model) and (fused := fuse(stepped)) is not None:
+            self._keep("fused", lambda: fused)
         if plan.defer_logits:
-            keep(defer_logits(self.model))
+            self._keep("defer_logits", lambda: defer_logits(self.model))
         if plan.checkpoint:
-            keep(checkpoint_blocks(self.model, plan.checkpoint))
-        self.activations = offload_blocks(self.model, plan.offload, rehearse=self.rehearse) if plan.offload else None
-        if self.activations is not None:
-            keep(self.activations)
-        self.stepped = stepped
+            self._keep("checkpoint", lambda: checkpoint_blocks(self.model, plan.checkpoint))
+        self.activations = None
+        if plan.offload:
+            self.activations = self._keep("offload", lambda: offload_blocks(self.model, plan.offload, rehearse=self.rehearse))
         if plan.states_on_host:
-            keep(states := StatesOnHost(stepped))
-            self.states = states
+            self.states = self._keep("states_on_host", lambda: StatesOnHost(stepped))
         elif self.as_is or not steps_in_parts(stepped):
             self.states = stepped
         else:
-            keep(states := ResumableStep(stepped))
-            self.states = states
-        self.scaler = torch.amp.GradScaler(self.device.type) if plan.autocast == "float16" else None
+            self.states = self._keep("states", lambda: ResumableStep(stepped))
+        if plan.autocast == "float16" and self.scaler is None:
+            self.scaler = torch.amp.GradScaler(self.device.type)
         self.scaled = _Scaled(stepped, self.states.step)
 
-    def undo(self, leave_states_on_host: bool = False) -> None:
-        """The model and the optimizer as they were, but for what they have learnt."""
+    def _keep(self, name: str, apply: Callable[[], Any]) -> Any:
+        applied = self._lasting.pop(name, None) or apply()
+        self._applied.append((name, applied))
+        return applied
+
+    def _smaller_optimizer(self) -> torch.optim.Optimizer:
+        small = self._keep("optimizer_8bit", lambda: to_8bit(self.optimizer))
+        # So that the state_dict of the optimizer that people hold is not empty.
+        self.optimizer.state = small.optimizer.state
+        return small.optimizer
+
+    def undo(self, then: Plan | None = None) -> dict[str, Any]:
+        """The model and the optimizer as they were, but for what they have learnt. What the plan ``then`` does too, and what cannot be undone without losing
+        something or without room for it, stays, and is returned for the one that comes next."""
+        lasting: dict[str, Any] = {} if then is None or self.scaler is None else {"scaler": self.scaler}
         while self._applied:
-            one = self._applied.pop()
-            if leave_states_on_host and isinstance(one, StatesOnHost):
+            name, one = self._applied.pop()
+            if then is not None and name in ("bf16_weights", "optimizer_8bit") and getattr(then, name):
+                lasting[name] = one
+            elif then is not None and then.states_on_host and isinstance(one, StatesOnHost):
                 one.undo(to_device=False)
             else:
                 one.undo()
+                if name == "optimizer_8bit":
+                    self.optimizer.state = collections.defaultdict(dict)
+        return lasting
+
+    def parameters(self) -> list[torch.Tensor]:
+        """All that is trained: the model's, and what the optimizer has besides (those of a loss, for instance)."""
+        besides = (parameter for group in self.optimizer.param_groups for parameter in group["params"])
+        return list({id(parameter): parameter for parameter in (*self.model.parameters(), *besides)}.values())
 
     def bytes_on_host(self) -> int:
         """Optimizer state and activations of the last step that waited in host memory."""
@@ -102,8 +128,10 @@ class Running:
 
     def parts(self, batch: Any) -> list[tuple[int, int]]:
         """Where the batch is cut. The plan's size of a part holds for samples as long as the example's; longer ones come in smaller parts."""
+        if self.weighing is None:
+            return [(0, 1)]
         count = samples(batch)
-        size = min(self.plan.micro or self.size, count) if self.plan.micro or self.weighing is not None else count
+        size = min(self.plan.micro or self.size, count)
         if self.plan.micro and (longer := per_sample(batch)) > self.length:
             size = max(1, size * self.length // longer)
         return cuts(count, -(-count // size))
@@ -116,6 +144,8 @@ class Running:
         """
         parts = self.parts(batch)
         whole = len(parts) == 1
+        if not whole and (names := batch_norms(self.model)):
+            raise NotSplittable(f"{names[0]} takes statistics over the batch, and the batch is cut: was model.train() called after oomph.fit? Call it before")
         gathered = Accumulator(self.weighing) if not whole else None  # type: ignore[arg-type]
         # The sum is divided at the end, and what was there before must not be.
         aside = self._set_aside() if gathered is not None and self.weighing.kind != "sum" else []  # type: ignore[union-attr]
@@ -123,7 +153,7 @@ class Running:
         for start, stop in parts[:only]:
             with contextlib.ExitStack() as forward:
                 counted = forward.enter_context(Counted()) if gathered is not None else None
-                forward.enter_context(self._autocast())
+                forward.enter_context(self.autocast())
 
                 def weigh(loss: torch.Tensor) -> torch.Tensor:
                     forward.close()
@@ -135,7 +165,7 @@ class Running:
 
                 loss = (through or self._through)(moved(batch if whole else take(batch, start, stop), self.device), weigh)
         if gathered is not None:
-            loss = gathered.finish(self.model.parameters())
+            loss = gathered.finish(self.parameters())
         for parameter, gradient in aside:
             parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
         return loss  # type: ignore[return-value]
@@ -149,30 +179,38 @@ class Running:
         return loss
 
     def _set_aside(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        held = [(parameter, parameter.grad) for parameter in self.model.parameters() if parameter.grad is not None]
+        held = [(parameter, parameter.grad) for parameter in self.parameters() if parameter.grad is not None]
         for parameter, _ in held:
             parameter.grad = None
         return held
 
+    def unscale(self) -> None:
+        """Gradients as they are without the scaler; once for each update."""
+        if self.scaler is not None and not self._unscaled:
+            self.scaler.unscale_(self.scaled)
+            self._unscaled = True
+
     def update(self, begun: bool = False) -> None:
         """The optimizer's step, and gradients let go. Called again after an out-of-memory, it goes on where it was; ``begun`` says that another has begun it."""
         begun = begun or getattr(self.states, "in_progress", False)
-        if self.scaler is not None and not begun:
-            self.scaler.unscale_(self.scaled)
-        if self.clip_grad_norm is not None and not begun:
-            torch.nn.utils.clip_grad_norm_([p for group in self.stepped.param_groups for p in group["params"]], self.clip_grad_norm)
+        if not begun:
+            self.unscale()
+            if self.clip_grad_norm is not None:
+                torch.nn.utils.clip_grad_norm_([p for group in self.stepped.param_groups for p in group["params"]], self.clip_grad_norm)
         if self.scaler is not None and not begun:
             self.scaler.step(self.scaled)
-            self.scaler.update()
         else:
             self.states.step()
+        if self.scaler is not None:
+            self.scaler.update()
         self.forget_gradients()
 
     def forget_gradients(self) -> None:
-        self.model.zero_grad(set_to_none=True)
-        self.optimizer.zero_grad(set_to_none=True)
+        for parameter in self.parameters():
+            parameter.grad = None
+        self._unscaled = False
 
-    def _autocast(self) -> Any:
+    def autocast(self) -> Any:
         if self.plan.autocast is None:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, getattr(torch, self.plan.autocast))
@@ -198,18 +236,22 @@ def steps_in_parts(optimizer: torch.optim.Optimizer) -> bool:
     return True
 
 
+def has_sparse_gradients(model: torch.nn.Module) -> bool:
+    return any(getattr(module, "sparse", False) for module in model.modules() if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)))
+
+
 def device_of(model: torch.nn.Module) -> torch.device:
     first = next(model.parameters(), None)
     return first.device if first is not None else torch.device("cpu")
 
 
-def use_expandable_segments(on: bool) -> Callable[[], None] | None:
-    """Tells the allocator of the running process. What undoes it, or None where this PyTorch cannot."""
+def use_expandable_segments() -> Callable[[], None] | None:
+    """Tells the allocator of the running process. What undoes it, or None where it is so already or this PyTorch cannot."""
     setter = getattr(torch._C, "_accelerator_setAllocatorSettings", None) or getattr(torch.cuda.memory, "_set_allocator_settings", None)
-    if setter is None:
+    if setter is None or torch.cuda.memory._snapshot().get("allocator_settings", {}).get("expandable_segments"):
         return None
     try:
-        setter(f"expandable_segments:{on}")
+        setter("expandable_segments:True")
     except (RuntimeError, ValueError):
         return None
-    return lambda: setter(f"expandable_segments:{not on}")
+    return lambda: setter("expandable_segments:False")

@@ -182,7 +182,7 @@ class Search:
     def explore(self, base: Plan, found: list[Plan]) -> list[Plan]:
         """The plans on this base that fit: the largest part that needs nothing else, and larger ones with blocks run again or offloaded."""
         sizes, blocks = self.sizes(), self.facts.blocks
-        if blocks and not self.fits(base.but(micro=sizes[-1], checkpoint=blocks, offload=blocks)):
+        if blocks and self.measure(base.but(micro=sizes[-1], checkpoint=blocks, offload=blocks)).reserved > self.limit:
             return []
         plain = _first(sizes, lambda size: self.fits(base.but(micro=size)))
         fitting = [base.but(micro=sizes[plain])] if plain < len(sizes) else []
