@@ -140,6 +140,128 @@ def test_gradients_are_clipped_as_in_the_plain_loop():
         torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-6)
 
 
+def test_parameters_that_only_the_optimizer_has_are_trained_as_in_the_plain_loop():
+    class Tempered(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.temperature = nn.Parameter(torch.tensor(2.0))
+
+        def forward(self, output, target):
+            return nn.functional.cross_entropy(output / self.temperature, target)
+
+    torch.manual_seed(0)
+    batch = (torch.randn(8, 4), torch.randint(3, (8,)))
+    trained = []
+    for plan in (None, Plan(micro=2)):
+        torch.manual_seed(1)
+        model, loss = nn.Linear(4, 3), Tempered()
+        optimizer = torch.optim.SGD([*model.parameters(), *loss.parameters()], lr=0.5)
+        if plan is None:
+            loss(model(batch[0]), batch[1]).backward()
+            optimizer.step()
+        else:
+            package.fit(model, optimizer, loss=loss, batch=batch, plan=plan, quiet=True).step(batch)
+        trained.append(loss.temperature.item())
+    assert trained[0] != 2.0 and trained[1] == pytest.approx(trained[0], rel=1e-6)
+
+
+def test_a_scaler_that_is_given_is_used_and_gradients_are_without_it():
+    torch.manual_seed(0)
+    model = Language()
+    batch = padded_batches(1)[0]
+    token_mean(model, batch).backward()
+    expected = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    fit = package.fit(model, optimizer, loss=token_mean, batch=batch, plan=Plan(micro=3), scaler=scaler, quiet=True)
+    fit.backward(batch)
+    for parameter, gradient in zip(model.parameters(), expected):
+        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-7)
+    with pytest.raises(FitError, match="twice without fit.update"):
+        fit.backward(batch)
+    fit.update()
+    fit.step(batch)
+    assert scaler.get_scale() == 4096.0
+
+
+def test_an_out_of_memory_puts_random_numbers_and_replaced_buffers_back():
+    class Counts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.fails = nn.Linear(4, 2), 1
+            self.register_buffer("seen", torch.zeros(()))
+
+        def forward(self, x):
+            self.seen = self.seen + 1
+            x = nn.functional.dropout(self.linear(x), 0.5)
+            if self.fails:
+                self.fails -= 1
+                raise torch.cuda.OutOfMemoryError("CUDA out of memory (a test)")
+            return x
+
+    losses = []
+    for fails in (0, 1):
+        torch.manual_seed(0)
+        model = Counts()
+        model.fails = fails
+        batch = (torch.ones(4, 4), torch.zeros(4, dtype=torch.long))
+        fit = package.fit(model, torch.optim.SGD(model.parameters(), lr=0.1), loss=nn.CrossEntropyLoss(), batch=batch, plan=Plan(), quiet=True)
+        fit._not_splittable = "a test"
+        fit._rungs = [Measured(Plan(fused=True), 0, 0, 0.0)]
+        losses.append((fit.step(batch).item(), model.seen.item(), len(fit.plan.history)))
+    assert losses[0][:2] == losses[1][:2] and losses[0][1] == 1 and [one[2] for one in losses] == [0, 1]
+
+
+def test_a_cell_that_is_run_again_begins_anew():
+    torch.manual_seed(0)
+    model = Language()
+    batch = padded_batches(1)[0]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    fits = [package.fit(model, optimizer, loss=token_mean, batch=batch, plan=Plan(checkpoint=NAMES, defer_logits=True), quiet=True) for _ in range(2)]
+    fits[1].step(batch)
+    with pytest.raises(FitError, match="was closed"):
+        fits[0].step(batch)
+
+
+def test_a_batch_without_a_common_dimension_is_fitted_whole():
+    torch.manual_seed(0)
+    batch = (torch.randn(5, 4), torch.tensor([[0, 1, 2], [1, 2, 3]]))
+
+    def neighbours(model, batch):
+        nodes, edges = batch
+        out = model(nodes)
+        return (out[edges[0]] - out[edges[1]]).square().mean()
+
+    model = nn.Linear(4, 2)
+    fit = package.fit(model, torch.optim.SGD(model.parameters(), lr=0.1), loss=neighbours, batch=batch, plan=Plan(), quiet=True)
+    expected = neighbours(model, batch).item()
+    assert fit.step(batch).item() == expected
+    with pytest.raises(FitError, match="not clear how many samples"):
+        package.fit(model, torch.optim.SGD(model.parameters(), lr=0.1), loss=neighbours, batch=batch, plan=Plan(micro=1))
+
+
+def test_buffers_that_every_forward_changes_forbid_the_cut():
+    class Centred(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 3)
+            self.register_buffer("centre", torch.zeros(3))
+
+        def forward(self, x):
+            out = self.linear(x)
+            if self.training:
+                self.centre.mul_(0.9).add_(0.1 * out.detach().mean(0))
+            return out - self.centre
+
+    torch.manual_seed(0)
+    model = Centred()
+    batch = (torch.randn(6, 4), torch.randint(3, (6,)))
+    with pytest.raises(FitError, match="the buffer centre is changed by every forward pass"):
+        package.fit(model, torch.optim.SGD(model.parameters(), lr=0.1), loss=nn.CrossEntropyLoss(), batch=batch, plan=Plan(micro=2))
+    assert model.centre.tolist() == [0.0, 0.0, 0.0]
+
+
 def test_evaluation_is_that_of_the_whole_batch_and_leaves_the_model_training():
     torch.manual_seed(0)
     model = Language()
@@ -293,6 +415,15 @@ def test_the_fastest_that_fits_is_chosen_and_every_rung_needs_less():
             assert found.chosen.seconds <= best * 1.031, (limit, found.chosen)
         needs = [found.chosen.reserved, *(rung.reserved for rung in found.rungs)]
         assert needs == sorted(needs, reverse=True) and len(set(needs)) == len(needs)
+
+
+def test_checkpointing_is_found_where_there_is_no_host_memory():
+    names = tuple("abcdef")
+    cost = lambda plan: 10 + 6 * (6 - len(plan.checkpoint)) - len(plan.offload)
+    facts = Facts(1, names, 20, 20, 0, splits=False)
+    measure = lambda plan: Measured(plan, cost(plan), cost(plan), 1.0, host=len(plan.offload))
+    found = Search(facts, measure, lambda plan: 1.0 + len(plan.checkpoint)).run()
+    assert len(found.chosen.plan.checkpoint) == 5 and not found.chosen.plan.offload
 
 
 def test_a_batch_that_cannot_be_split_is_not():
@@ -500,8 +631,12 @@ def test_the_least_budget_does_work(virtually):
         fit.step(ids)
         fit.step(ids)
         tell(ooms=torch.cuda.memory_stats()["num_ooms"], on_host=fit.plan.chosen.states_on_host)
+        settings = lambda: torch.cuda.memory._snapshot()["allocator_settings"]["expandable_segments"]
+        applied = settings()
+        fit.close()
+        tell(applied=applied, after=settings(), devices=sorted({s["exp_avg"].device.type for s in optimizer.state.values()}))
     """)
-    assert told == [{"ooms": 0, "on_host": True}]
+    assert told == [{"ooms": 0, "on_host": True}, {"applied": True, "after": False, "devices": ["cuda"]}]
 
 
 def test_what_is_allowed_is_used_and_what_is_not_is_not(virtually):
@@ -548,10 +683,17 @@ def test_ranks_step_down_together_and_have_the_gradients_of_ddp(tmp_path):
         dist.init_process_group("gloo")
         rank = dist.get_rank()
         torch.manual_seed(0)
-        plain = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.used, self.unused = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3)), nn.Linear(3, 3)
+            def forward(self, x):
+                return self.used(x)
+        plain = Model()
         model = copy.deepcopy(plain)
-        ddp = nn.parallel.DistributedDataParallel(plain)
-        one, two = (torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (plain, model))
+        ddp = nn.parallel.DistributedDataParallel(plain, find_unused_parameters=True)
+        # What nothing uses must not be decayed either.
+        one, two = (torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1) for m in (plain, model))
         torch.manual_seed(rank + 1)
         batches = [(torch.randn(6, 8), torch.randint(3, (6,))) for _ in range(5)]
         fit = oomph.fit(nn.parallel.DistributedDataParallel(model), two, loss=nn.CrossEntropyLoss(), batch=batches[0], plan=oomph.Plan(micro=4), quiet=True)

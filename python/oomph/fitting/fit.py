@@ -232,7 +232,7 @@ class Fit:
             self._apply(chosen)
 
     def _apply_given(self, plan: Plan) -> None:
-        if plan.micro and plan.micro < self.size:
+        if plan.micro and (plan.micro < self.size or self._not_splittable is not None):
             self._learn()
             if self._weighing is None:
                 raise NotSplittable(self._not_splittable or "the batch cannot be cut")
@@ -361,7 +361,7 @@ class Fit:
     def backward(self, batch: Any) -> torch.Tensor:
         """Forward and backward alone: gradients of the mean over the whole batch are in ``.grad`` then, on all ranks the same. One call for each ``update``."""
         running = self._run()
-        if self._due:
+        if self._due and any(parameter.grad is not None for parameter in running.parameters()):
             raise FitError("fit.backward was called twice without fit.update: give it the whole batch, it cuts it by itself")
         while True:
             before = Before(self.model, self.device, self._untouched)
