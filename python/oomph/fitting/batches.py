@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,8 @@ from oomph.fitting.errors import NotSplittable
 
 # What data sets and tokenizers call the targets.
 _NAMES_OF_TARGETS = ("labels", "label", "targets", "target")
+# How many elements of a sample are looked at for padding.
+_ELEMENTS_SEEN = 4096
 
 
 def samples(batch: Any) -> int:
@@ -42,6 +44,68 @@ def samples(batch: Any) -> int:
 def take(batch: Any, start: int, stop: int) -> Any:
     """The samples from `start` to before `stop`, in the same structure. Tensors are views of the batch's; nothing is copied."""
     return _take(batch, start, stop, samples(batch), top=True)
+
+
+def pick(batch: Any, rows: Sequence[int]) -> Any:
+    """The samples of those numbers, in that order, in the same structure. Tensors are copies, unless the rows follow each other."""
+    count = samples(batch)
+    if list(rows) == list(range(rows[0], rows[0] + len(rows))):
+        return _take(batch, rows[0], rows[0] + len(rows), count, top=True)
+    of_tensor = lambda tensor: tensor.index_select(0, torch.tensor(rows, device=tensor.device))  # noqa: E731
+    return _cut(batch, count, True, of_tensor, lambda node: [node[row] for row in rows])
+
+
+def traits(batch: Any) -> dict[tuple[int, str], list[float]]:
+    """What may make samples count differently, by tensor and kind: for each sample how much of it is padding or masked, or how long it is.
+
+    Zeros, -100, and how often the first and the last element are repeated: padding of any value does that. What has one number for each
+    sample (lengths, weights) is that number. Only what differs between samples, by more than a hundredth of their elements, is returned.
+    Waits for the GPU once if tensors are there.
+    """
+    count = samples(batch)
+    seen: dict[tuple[int, str], Any] = {}
+    waiting: list[tuple[Any, bool]] = [(batch, True)]
+    number = 0
+    while waiting:
+        node, top = waiting.pop(0)
+        number += 1
+        if isinstance(node, torch.Tensor):
+            if node.dim() > 0 and node.shape[0] == count and node.numel():
+                seen.update(((number, name), values) for name, values in _traits_of(node.detach()).items())
+        elif _children(node) is not None and _has_one_each(node, count, top):
+            seen[number, "amount"] = torch.tensor([_amount(child) for child in node], dtype=torch.float32)
+        else:
+            waiting += [(child, False) for child in _children(node) or ()]
+    if not seen:
+        return {}
+    values = torch.stack([one.to(device=next(iter(seen.values())).device, dtype=torch.float32) for one in seen.values()]).tolist()
+    return {key: row for key, row in zip(seen, values) if min(row) < max(row)}
+
+
+def _traits_of(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
+    flat = tensor.reshape(tensor.shape[0], -1)
+    if flat.shape[1] == 1:
+        return {"value": torch.view_as_real(flat)[..., 0, 0] if flat.is_complex() else flat[:, 0]}
+    flat = flat[:, :: -(-flat.shape[1] // _ELEMENTS_SEEN)]
+    found = {"zeros": (flat == 0).sum(1)}
+    if not flat.dtype.is_floating_point and not flat.is_complex() and flat.dtype not in (torch.bool, torch.uint8):
+        found["ignored"] = (flat == -100).sum(1)
+    found["first"] = (flat == flat[:, :1]).cumprod(1).sum(1)
+    found["last"] = (flat == flat[:, -1:]).flip(1).cumprod(1).sum(1)
+    # Some zeros more or less are in any data; in steps of a hundredth they are no difference.
+    return {name: count // -(-flat.shape[1] // 100) for name, count in found.items()}
+
+
+def _amount(node: Any) -> float:
+    """How much there is of one sample in a list: elements of tensors, letters of texts, or a number itself."""
+    if isinstance(node, torch.Tensor):
+        return node.numel()
+    if isinstance(node, (int, float)):
+        return float(node)
+    children = _children(node)
+    if children is not None:
+        return sum(_amount(child) for child in children)
+    return len(node) if isinstance(node, (str, bytes)) else 0
 
 
 def moved(batch: Any, device: torch.device) -> Any:
@@ -210,14 +274,20 @@ def _is_cut(node: Any, count: int) -> bool:
 
 
 def _take(node: Any, start: int, stop: int, count: int, top: bool) -> Any:
+    # narrow and not a slice: subclasses that come from indexing forget what they are.
+    return _cut(node, count, top, lambda tensor: tensor.narrow(0, start, stop - start), lambda some: list(some)[start:stop])
+
+
+def _cut(node: Any, count: int, top: bool, of_tensor: Callable[[torch.Tensor], Any], of_list: Callable[[Any], list[Any]]) -> Any:
+    """The same structure with some samples of each tensor and list that has them all."""
     if isinstance(node, torch.Tensor):
-        # narrow and not a slice: subclasses that come from indexing forget what they are.
-        return node.narrow(0, start, stop - start) if node.dim() > 0 and node.shape[0] == count else node
-    if _children(node) is None:
+        return of_tensor(node) if node.dim() > 0 and node.shape[0] == count else node
+    children = _children(node)
+    if children is None:
         return node
     if _has_one_each(node, count, top):
-        return _rebuilt(node, list(node)[start:stop])
-    return _rebuilt(node, [_take(child, start, stop, count, top=False) for child in _children(node) or ()])
+        return _rebuilt(node, of_list(node))
+    return _rebuilt(node, [_cut(child, count, False, of_tensor, of_list) for child in children])
 
 
 def _rebuilt(node: Any, children: list[Any]) -> Any:

@@ -1,17 +1,14 @@
 """How the losses of the parts make the loss of the whole.
 
 A mean over targets is a sum over targets by their count: parts must be weighed by their counts, and those differ where sequences are
-padded. `Counted` reads the count off PyTorch's own losses while they are called, `learn_weighing` tries on a few samples which rule holds,
-and `Accumulator` applies it over the parts of a step without making the program wait for the GPU.
+padded. `Counted` reads the count off PyTorch's own losses while they are called, `learn_weighing` tries on a few samples which rule holds
+(how is said in ``trials``), and `Accumulator` applies it over the parts of a step without making the program wait for the GPU.
 """
 
 from __future__ import annotations
 
-import contextlib
-import random
-import sys
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,8 +16,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from oomph.fitting.batches import samples, take
-from oomph.fitting.errors import FitError, NotSplittable
+from oomph.fitting.errors import NotSplittable
 
 _MEAN = 1  # torch.nn._reduction.get_enum("mean")
 _SUM = 2
@@ -61,13 +57,14 @@ class Mean:
     """One call of a loss that returned a mean: of what, its denominator, and the most that could be.
 
     ``count`` is a number, a tensor without dimensions on the device, or None where it is not known. ``over`` is kept so that no other
-    tensor comes to lie where the targets were, and is taken for them.
+    tensor comes to lie where the targets were, and is taken for them. ``value`` is the mean itself, without its graph.
     """
 
     of: tuple[Any, ...]
     count: torch.Tensor | float | None
     most: int
     over: torch.Tensor | None = None
+    value: torch.Tensor | None = None
 
 
 class Counted:
@@ -99,14 +96,18 @@ class Counted:
 
         None where no mean was seen, or several whose denominators may differ: no single weight is right for them.
         """
-        kinds = {mean.of: mean for mean in self.means}
-        if any(mean.count is None for mean in kinds.values()):
+        kinds = self.kinds()
+        if any(mean.count is None for mean in kinds):
             return None
         if len(kinds) == 1:
-            return next(iter(kinds.values())).count
+            return kinds[0].count
         # Several fixed denominators grow together with the samples; that they do is seen in `meaning`.
-        fixed = [mean.count for mean in kinds.values() if not isinstance(mean.count, torch.Tensor)]
+        fixed = [mean.count for mean in kinds if not isinstance(mean.count, torch.Tensor)]
         return fixed[0] if fixed and len(fixed) == len(kinds) else None
+
+    def kinds(self) -> list[Mean]:
+        """One mean for each denominator: several heads may have the same targets."""
+        return list({mean.of: mean for mean in self.means}.values())
 
     def most(self) -> int:
         """The most that `total` could be, known without asking the device."""
@@ -114,17 +115,17 @@ class Counted:
 
     def meaning(self) -> tuple[Any, ...]:
         """What was counted; parts whose meanings differ have no common weight."""
-        kinds = {mean.of: mean for mean in self.means}
+        kinds = self.kinds()
         if len(kinds) < 2:
-            return tuple(of[0] for of in kinds)
-        fixed = [mean.count if isinstance(mean.count, (int, float)) else 0 for mean in kinds.values()]
-        return tuple((of[0], count / fixed[0] if fixed[0] else None) for of, count in zip(kinds, fixed))
+            return tuple(mean.of[0] for mean in kinds)
+        fixed = [mean.count if isinstance(mean.count, (int, float)) else 0 for mean in kinds]
+        return tuple((mean.of[0], count / fixed[0] if fixed[0] else None) for mean, count in zip(kinds, fixed))
 
     def _note(self, mean: Mean, result: torch.Tensor | None = None) -> None:
         # What a program computes aside, without gradients, is no part of its loss.
         if torch.is_grad_enabled() != self._with_grad or (self._with_grad and result is not None and not result.requires_grad):
             return
-        self.means.append(mean)
+        self.means.append(mean if result is None else replace(mean, value=result.detach()))
 
 
 def note_cross_entropy(target: torch.Tensor, weight: torch.Tensor | None, ignore_index: int, count: torch.Tensor) -> None:
@@ -208,10 +209,28 @@ class Weighing:
     ``kind``: "targets" (each by its count of targets, read by `Counted` while it runs), "samples" (each by its samples), "sum" (their sum),
     "unknown" (could not be tried, see ``reason``; by targets if they can be counted). It can be pickled and has no tensors: what was learnt
     in one process is true in another. ``reason`` is for the person who asks.
+
+    ``provisional``: the example does not prove the rule for batches whose samples count differently; see `verify`. ``means``: of so many
+    means with targets of their own, each must have the same share of its targets in all parts; `Accumulator` refuses where they have not.
     """
 
     kind: str
     reason: str = ""
+    provisional: bool = False
+    means: int = 0
+
+    def verify(self, compute_loss: Callable[[Any], Any], batch: Any, model: nn.Module) -> bool:
+        """Tries the rule on those samples of this batch that differ most in padding. Raises NotSplittable where it does not hold.
+
+        Returns whether anything could be seen. `oomph.fitting.trials.Verifier` says for which batches this is worth its time.
+        """
+        from oomph.fitting.trials import verify  # It tries the rules that are stated here.
+
+        return bool(verify(self, compute_loss, batch, model))
+
+    def unwatched(self) -> Weighing:
+        """The same rule where there are no true values to hold it against, as on a virtual GPU."""
+        return replace(self, provisional=False, means=0)
 
     def weight(self, counted: Counted, part_samples: int) -> torch.Tensor | float:
         """How much a part weighs, in units that only its siblings share."""
@@ -250,6 +269,8 @@ class Accumulator:
         self._total: torch.Tensor | float = 0.0
         self._losses: torch.Tensor | float = 0.0
         self._first: torch.Tensor | None = None
+        self._share: torch.Tensor | None = None  # Of each mean, the targets for each sample of the first part.
+        self._uneven: torch.Tensor | None = None  # Whether another part has another share; on the device, until the end.
 
     def scale(self, loss: torch.Tensor, counted: Counted, part_samples: int, *, last: Iterable[torch.Tensor] | None = None) -> torch.Tensor:
         """What to call backward on for this part. `last`: the parameters, if this is the last part and they are to be divided now."""
@@ -259,6 +280,8 @@ class Accumulator:
             if last is not None:
                 return loss  # The only part: nothing to weigh.
         weight = self._weight(counted, part_samples, first)
+        if self.weighing.kind == "samples" and self.weighing.means:
+            self._watch(counted, part_samples)
         if first:
             # A part without targets has no size to compare with; the most that it could have does as well.
             self._unit = torch.where(weight > 0, weight, counted.most()) if isinstance(weight, torch.Tensor) else weight
@@ -271,11 +294,20 @@ class Accumulator:
         return _weighed(loss, weight, self._unit)
 
     def finish(self, parameters: Iterable[torch.Tensor]) -> torch.Tensor:
-        """Divides the gradients, unless that is done, and returns the loss of the whole batch, detached."""
+        """Divides the gradients, unless that is done, and returns the loss of the whole batch, detached.
+
+        Raises NotSplittable, before anything is done with the gradients, if several means have turned out to have different counts.
+        """
         if self._first is None:
             raise ValueError("no part has been scaled")
         if self._parts == 1:
             return self._first
+        if self._uneven is not None and bool(self._uneven):
+            raise NotSplittable(
+                "the loss has several means over targets, and the parts of this batch have different counts of them (some are ignored): no "
+                "single weight is right. Take one F.cross_entropy over all targets, whose count is known, or give each with "
+                'reduction="sum", divided by a fixed number'
+            )
         if self.weighing.kind == "sum":
             return torch.as_tensor(self._losses).to(self._first.dtype)
         if self._unit is not self._total:
@@ -289,6 +321,17 @@ class Accumulator:
             elif counted.meaning() != self._meaning:
                 raise NotSplittable("the parts of a batch have different losses: the weights of their means cannot be compared")
         return self.weighing.weight(counted, part_samples)
+
+    def _watch(self, counted: Counted, part_samples: int) -> None:
+        kinds = counted.kinds()
+        if len(kinds) != self.weighing.means:
+            raise NotSplittable(f"the loss had {self.weighing.means} means when it was tried, and a part of this batch has {len(kinds)}: no single weight is right")
+        share = torch.stack([mean.count.detach().float() / part_samples for mean in kinds if isinstance(mean.count, torch.Tensor)])
+        if self._share is None:
+            self._share = share
+            return
+        uneven = ((share - self._share).abs() > 1e-4 * torch.maximum(share, self._share)).any()
+        self._uneven = uneven if self._uneven is None else self._uneven | uneven
 
     def _divide(self, parameters: Iterable[torch.Tensor]) -> None:
         factor = self._unit / self._total
@@ -330,135 +373,12 @@ def batch_norms(model: nn.Module) -> list[str]:
 
 
 def learn_weighing(compute_loss: Callable[[Any], Any], batch: Any, model: nn.Module) -> Weighing:
-    """Finds out how the loss of a batch is made of those of its parts, by computing both for a few samples.
+    """Finds out how the loss of a batch is made of those of its parts, by computing both for a few samples, and their gradients.
 
-    Nothing of the model changes: gradients are off, the modules are in evaluation meanwhile (dropout would hide the answer), and buffers
-    and the state of random numbers are put back. The values must be real, so this is nothing for a virtual GPU. Raises NotSplittable where
-    parts cannot give the loss of the whole.
+    Nothing of the model changes: the modules are in evaluation meanwhile (dropout would hide the answer), and gradients, buffers and the
+    state of random numbers are as before. The values must be real, so this is nothing for a virtual GPU. Raises NotSplittable where parts
+    cannot give the loss and the gradients of the whole.
     """
-    count = samples(batch)
-    if count < 2:
-        raise NotSplittable("the batch has one sample: there is nothing to part")
-    names = batch_norms(model)
-    if names:
-        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        raise NotSplittable(
-            f"the model has statistics over the batch ({shown}): parts of a batch give another result. GroupNorm has none; "
-            "BatchNorm in evaluation, as in much fine-tuning, has none either"
-        )
-    size = min(count, 4)
-    # Where to start, cut and end: uneven parts tell the rules apart, and where one has no targets another cut may help.
-    start = count - size
-    places = [(0, 1, size), (start, count - 1, count), (0, size - 1, size), (start, start + 1, count), (0, size // 2, size)]
-    with _evaluating(model):
-        try:
-            tried = []
-            for place in dict.fromkeys(places):
-                if sum(trial is not None for trial in tried) < 2:
-                    tried.append(_Trial.of(compute_loss, batch, *place))
-        except FitError:
-            raise
-        except Exception as error:
-            return Weighing("unknown", f"the loss in evaluation failed with {type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
-        useful = [trial for trial in tried if trial is not None]
-        if not useful:
-            return Weighing("unknown", "the samples that were tried have no loss in evaluation")
-        tolerance = _tolerance(model)
-        for kind in ("targets", "samples", "sum"):
-            if all(trial.holds(kind, tolerance) for trial in useful):
-                return Weighing(kind, _in_words(kind, useful))
-        again = _Trial.of(compute_loss, batch, *useful[0].place)
-        if again is None or again.whole[0] != useful[0].whole[0]:
-            return Weighing("unknown", "the loss is random in evaluation too")
-    raise NotSplittable(
-        "the loss of a batch is not the mean of its parts' losses, nor their sum: samples are compared with each other "
-        "(in-batch negatives?), or several means have different counts"
-    )
+    from oomph.fitting.trials import learn  # It tries the rules that are stated here.
 
-
-@dataclass(frozen=True)
-class _Trial:
-    """(loss, targets, samples) of some samples, of the first of them, and of the others."""
-
-    place: tuple[int, int, int]
-    whole: tuple[float, float | None, int]
-    one: tuple[float, float | None, int]
-    rest: tuple[float, float | None, int]
-    several: bool
-
-    @staticmethod
-    def of(compute_loss: Callable[[Any], Any], batch: Any, start: int, cut: int, stop: int) -> _Trial | None:
-        seen, several = [], False
-        for first, end in ((start, stop), (start, cut), (cut, stop)):
-            with Counted() as counted:
-                loss = compute_loss(take(batch, first, end))
-            if loss is None:
-                return None
-            if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-                what = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
-                raise FitError(f"the loss must be one number (a tensor without dimensions), not {what}: take its mean")
-            total = counted.total()
-            several |= total is None and len(counted.means) > 1
-            seen.append((float(loss), None if total is None else float(total), end - first))
-        # A part without targets has no mean, and says nothing.
-        return None if any(loss != loss for loss, _, _ in seen) else _Trial((start, cut, stop), *seen, several)
-
-    def holds(self, kind: str, tolerance: float) -> bool:
-        (whole, targets, size), (one, its_targets, its_size), (rest, their_targets, _) = self.whole, self.one, self.rest
-        if kind == "sum":
-            expected = one + rest
-        elif kind == "samples":
-            expected = (one * its_size + rest * (size - its_size)) / size
-        else:
-            if targets is None or its_targets is None or their_targets is None or not targets:
-                return False
-            if abs(its_targets + their_targets - targets) > 1e-4 * targets:
-                return False
-            expected = (one * its_targets + rest * their_targets) / targets
-        return abs(whole - expected) <= tolerance * max(abs(one), abs(rest), abs(whole))
-
-
-def _in_words(kind: str, trials: list[_Trial]) -> str:
-    if kind == "targets":
-        return "a mean over targets"
-    if kind == "samples" and any(trial.several for trial in trials):
-        return "a mean over samples, as far as the example shows: several means were seen, and their counts may differ in other batches"
-    return "a mean over samples" if kind == "samples" else "a sum"
-
-
-def _tolerance(model: nn.Module) -> float:
-    """How far apart the same loss may be when other shapes are multiplied."""
-    parameter = next(iter(model.parameters()), None)
-    device = parameter.device.type if parameter is not None else "cpu"
-    half = torch.is_autocast_enabled(device) or any(one.dtype in (torch.float16, torch.bfloat16) for one in model.parameters())
-    return 2e-2 if half else 1e-3  # TensorFloat-32 has ten bits.
-
-
-@contextlib.contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """No gradients and all modules in evaluation; afterwards modes, buffers and random numbers are as they were."""
-    modes = [(module, module.training) for module in model.modules()]
-    buffers = [
-        (module._buffers, name, buffer, buffer.clone())
-        for module in model.modules()
-        for name, buffer in module._buffers.items()
-        if buffer is not None
-    ]
-    numpy = sys.modules.get("numpy")
-    of_python, of_numpy = random.getstate(), numpy.random.get_state() if numpy is not None else None
-    devices = sorted({tensor.device.index or 0 for tensor in model.parameters() if tensor.is_cuda})
-    try:
-        with torch.random.fork_rng(devices=devices), torch.no_grad():
-            model.eval()
-            yield
-    finally:
-        for module, training in modes:
-            module.training = training
-        with torch.no_grad():
-            for holder, name, buffer, was in buffers:
-                holder[name] = buffer
-                if not buffer.is_inference():
-                    buffer.copy_(was)
-        random.setstate(of_python)
-        if numpy is not None:
-            numpy.random.set_state(of_numpy)
+    return learn(compute_loss, batch, model)
