@@ -20,6 +20,7 @@ from torch import nn  # noqa: E402
 from torch.nn.functional import cross_entropy  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
+from oomph.fitting import losses, trials  # noqa: E402
 from oomph.fitting.batches import cuts, micro_batches, per_sample, samples, take  # noqa: E402
 from oomph.fitting.counts import Accumulator, Counted, Weighing, learn_weighing  # noqa: E402
 from oomph.fitting.cross_entropy import DeferredLogits, defer_logits, find_heads  # noqa: E402
@@ -255,6 +256,247 @@ def test_learning_says_what_it_cannot_know():
     assert learn_weighing(lambda part: None, batch, model).kind == "unknown"
     random = learn_weighing(lambda part: F.dropout(model(part[0])).mean(), batch, model)
     assert random.kind == "unknown" and "random" in random.reason
+
+
+def cut_into(model, loss_of, batch, parts, weighing):
+    """The loss and the gradients of a batch in parts, and those of the whole."""
+    plain, parted = copy.deepcopy(model), copy.deepcopy(model)
+    whole = loss_of(plain, batch)
+    whole.backward()
+    accumulator = Accumulator(weighing)
+    for start, stop in cuts(samples(batch), parts):
+        with Counted() as counted:
+            loss = loss_of(parted, take(batch, start, stop))
+        accumulator.scale(loss, counted, stop - start).backward()
+    loss = accumulator.finish(parted.parameters())
+    return (loss, [one.grad for one in parted.parameters()]), (whole.detach(), [one.grad for one in plain.parameters()])
+
+
+def error_of(parted, plain):
+    return max(float((one - other).norm() / other.norm()) for one, other in zip(parted[1], plain[1]))
+
+
+def masked_mean(model, batch):
+    losses = F.cross_entropy(model(batch["x"]).flatten(0, 1), batch["y"].flatten(), reduction="none").view_as(batch["y"])
+    return (losses * batch["mask"]).sum() / batch["mask"].sum()
+
+
+def masked_batch(lengths, dtype=torch.float32, longest=12):
+    mask = torch.arange(longest) < torch.tensor(lengths)[:, None]
+    return {"x": torch.randint(0, 50, (len(lengths), longest)), "y": torch.randint(0, 50, (len(lengths), longest)), "mask": mask.to(dtype)}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool])
+def test_a_mean_by_hand_is_tried_again_where_there_is_padding(dtype):
+    model = nn.Sequential(nn.Embedding(50, 16), nn.Linear(16, 50))
+    compute = lambda part: masked_mean(model, part)  # noqa: E731
+    weighing = learn_weighing(compute, masked_batch([12] * 8, dtype), model)
+    assert (weighing.kind, weighing.provisional) == ("samples", True)
+    uneven = masked_batch([12, 12, 1, 2, 3, 12, 1, 1], dtype)
+    assert error_of(*cut_into(model, masked_mean, uneven, 4, weighing)) > 0.5, "what it would come to"
+    verifier = trials.Verifier(weighing)
+    for _ in range(3):
+        verifier.check(compute, masked_batch([12] * 8, dtype), model)
+    before = torch.get_rng_state()
+    with pytest.raises(NotSplittable, match="ignore_index"):
+        verifier.check(compute, uneven, model)
+    assert torch.equal(torch.get_rng_state(), before) and model.training and all(one.grad is None for one in model.parameters())
+    # Sorted by length: neighbours are alike, the first and the last are not.
+    with pytest.raises(NotSplittable, match="padding"):
+        weighing.verify(compute, masked_batch([12, 11, 10, 9, 8, 7, 6, 5], dtype), model)
+    with pytest.raises(NotSplittable):
+        learn_weighing(compute, uneven, model)
+
+
+def test_padding_of_any_value_is_noticed():
+    model = nn.Sequential(nn.Embedding(50, 16), nn.Linear(16, 50))
+
+    def loss(part):
+        losses = F.cross_entropy(model(part).flatten(0, 1), part.flatten(), reduction="none")
+        return (losses * (part != 7).flatten()).sum() / (part != 7).sum()
+
+    tokens = torch.randint(8, 50, (6, 40))
+    weighing = learn_weighing(loss, tokens, model)
+    verifier = trials.Verifier(weighing)
+    verifier.check(loss, tokens, model)
+    tokens = tokens.clone()
+    tokens[3, 10:] = 7
+    with pytest.raises(NotSplittable):
+        verifier.check(loss, tokens, model)
+
+
+def test_a_true_mean_over_samples_is_tried_a_few_times_only():
+    model = nn.Linear(12, 3)
+    calls = []
+
+    def loss(part):
+        calls.append(len(part["mask"]))
+        return (model(part["x"].float() * part["mask"]) - 1).square().mean()
+
+    weighing = learn_weighing(loss, masked_batch([12] * 8), model)
+    assert (weighing.kind, weighing.provisional) == ("samples", True) and max(calls) <= 4 and len(calls) <= 16
+    verifier, counts = trials.Verifier(weighing), []
+    for _ in range(30):
+        calls.clear()
+        verifier.check(loss, masked_batch(torch.randint(1, 13, (8,)).tolist()), model)
+        counts.append(len(calls))
+    assert counts[0] > 0 and not any(counts[10:]) and sum(counts) < 200, counts
+
+
+def test_a_term_beside_a_counted_mean_makes_it_provisional():
+    model = Words(width=8)
+
+    def with_term(model, batch):
+        logits = model(batch["input_ids"])
+        return F.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten()) + 0.1 * logits.logsumexp(-1).square().mean()
+
+    whole = {"input_ids": torch.randint(0, VOCABULARY, (8, 12)), "labels": torch.randint(0, VOCABULARY, (8, 12))}
+    compute = lambda part: with_term(model, part)  # noqa: E731
+    weighing = learn_weighing(compute, whole, model)
+    assert (weighing.kind, weighing.provisional) == ("targets", True)
+    with pytest.raises(NotSplittable):
+        weighing.verify(compute, padded(8), model)
+    pure = learn_weighing(lambda part: next_word_loss(model, part) / 4, whole, model)
+    assert (pure.kind, pure.provisional) == ("targets", False), "nothing but the mean: proved"
+
+
+def two_heads(model, batch):
+    """As for question answering: where an answer begins and ends, or neither."""
+    scores = model(batch["x"])
+    return (F.cross_entropy(scores[:, :10], batch["s"], ignore_index=10) + F.cross_entropy(scores[:, 10:], batch["e"], ignore_index=10)) / 2
+
+
+def test_several_means_whose_counts_part_are_refused():
+    model = nn.Linear(8, 20)
+    batch = {"x": torch.randn(8, 8), "s": torch.randint(0, 10, (8,)), "e": torch.randint(0, 10, (8,))}
+    weighing = learn_weighing(lambda part: two_heads(model, part), batch, model)
+    assert (weighing.kind, weighing.provisional, weighing.means) == ("samples", True, 2)
+    parted, plain = cut_into(model, two_heads, batch, 4, weighing)
+    torch.testing.assert_close(parted, plain, rtol=1e-5, atol=1e-6)
+    batch["s"][2:6], batch["e"][0] = 10, 10
+    with pytest.raises(NotSplittable, match="different counts"):
+        cut_into(model, two_heads, batch, 4, weighing)
+    cut_into(model, two_heads, batch, 4, weighing.unwatched())
+    batch["s"][:], batch["e"][:] = 1, 2
+    batch["s"][::2], batch["e"][::2] = 10, 10
+    parted, plain = cut_into(model, two_heads, batch, 4, weighing)
+    torch.testing.assert_close(parted, plain, rtol=1e-5, atol=1e-6)
+
+
+def test_a_mean_for_each_sample_is_not_several_means():
+    model = nn.Linear(6, 5)
+    loss = lambda model, batch: torch.stack([F.cross_entropy(model(x), y) for x, y in zip(*batch)]).mean()  # noqa: E731
+    batch = (torch.randn(8, 4, 6), torch.randint(0, 5, (8, 4)))
+    weighing = learn_weighing(lambda part: loss(model, part), batch, model)
+    assert (weighing.kind, weighing.means) == ("samples", 0)
+    batch[1][:5, 2:] = -100
+    assert weighing.verify(lambda part: loss(model, part), batch, model)
+    parted, plain = cut_into(model, loss, batch, 3, weighing)
+    torch.testing.assert_close(parted, plain, rtol=1e-5, atol=1e-6)
+
+
+class Recurrent(nn.Module):
+    def __init__(self, batch_first, kind="lstm"):
+        super().__init__()
+        self.embedding = nn.Embedding(1000, 32)
+        layer = lambda: nn.TransformerEncoderLayer(32, 4, 64, batch_first=batch_first)  # noqa: E731
+        self.middle = nn.LSTM(32, 32, 2, dropout=0.5, batch_first=batch_first) if kind == "lstm" else layer()
+        self.head = nn.Linear(32, 1000)
+
+    def forward(self, tokens):
+        middle = self.middle(self.embedding(tokens))
+        return self.head(middle[0] if isinstance(middle, tuple) else middle)
+
+
+@pytest.mark.parametrize("kind, named", [("lstm", r"middle \(nn.LSTM\)"), ("attention", r"middle.self_attn \(nn.MultiheadAttention\)")])
+def test_time_is_not_cut(kind, named):
+    batch = (torch.randint(0, 1000, (32, 8)), torch.randint(0, 1000, (32, 8)))
+    loss = lambda model: lambda part: cross_entropy(model(part[0]).reshape(-1, 1000), part[1].reshape(-1))  # noqa: E731
+    model = Recurrent(False, kind)
+    with pytest.raises(NotSplittable, match=f"the first dimension is time for {named} with batch_first=False"):
+        learn_weighing(loss(model), batch, model)
+    model = Recurrent(True, kind)
+    assert learn_weighing(loss(model), batch, model).kind == "targets"
+    if kind == "lstm":
+        assert model.middle.dropout == 0.5 and model.middle.training
+        # Any loop over time, without a module that says so.
+        cell, head = nn.LSTMCell(32, 32), nn.Linear(32, 1000)
+        model = nn.ModuleList([Recurrent(True).embedding, cell, head])
+
+        def over_time(part):
+            state, out = None, []
+            for step in model[0](part[0]):
+                state = cell(step, state)
+                out.append(head(state[0]))
+            return cross_entropy(torch.stack(out).flatten(0, 1), part[1].flatten())
+
+        with pytest.raises(NotSplittable, match="gradients: samples"):
+            learn_weighing(over_time, batch, model)
+
+
+def test_a_small_term_over_the_batch_is_refused():
+    model = nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 100))
+    batch = (torch.randn(8, 8), torch.randint(0, 100, (8,)))
+
+    def with_entropy(part):
+        scores = model(part[0])
+        mean = scores.softmax(-1).mean(0)
+        return cross_entropy(scores, part[1]) + 0.1 * (mean * mean.log()).sum()
+
+    with pytest.raises(NotSplittable, match="over the whole batch"):
+        learn_weighing(with_entropy, batch, model)
+
+
+class InTraining(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 5)
+
+    def forward(self, x, y):
+        scores = self.layer(x)
+        return cross_entropy(scores, y) if self.training else scores
+
+
+def test_a_loss_in_training_only_is_unknown_and_counted():
+    model = InTraining()
+    batch = (torch.randn(8, 8), torch.tensor([0, 1, -100, -100, -100, 3, 4, 1]))
+    compute = lambda part: losses.LossOf(None)(model, part)  # noqa: E731
+    for training in (True, False):
+        weighing = learn_weighing(compute, batch, model.train(training))
+        assert weighing.kind == "unknown" and "in training only" in weighing.reason and model.training is training
+    model.train()
+    parted, plain = cut_into(model, lambda model, part: model(*part), batch, 3, weighing)
+    torch.testing.assert_close(parted, plain, rtol=1e-5, atol=1e-6)
+    with pytest.raises(FitError, match="must be one number"):
+        learn_weighing(lambda part: losses.LossOf(None)(model.layer, part[0]), batch, model)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_learning_allows_for_rounding(autocast):
+    """Deep and in half precision, with keys whose gradients are nothing but rounding: still a mean."""
+    layers = [nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, norm_first=True) for _ in range(6)]
+    model = nn.Sequential(nn.Embedding(200, 64), *layers, nn.Linear(64, 200))
+
+    def loss(part):
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            return cross_entropy(model(part).flatten(0, 1), part.flatten())
+
+    before = [torch.randn_like(one) for one in model.parameters()]
+    for one, gradient in zip(model.parameters(), before):
+        one.grad = gradient
+    weighing = learn_weighing(loss, torch.randint(0, 200, (6, 16)), model)
+    assert (weighing.kind, weighing.provisional) == ("targets", False), weighing
+    assert all(one.grad is gradient for one, gradient in zip(model.parameters(), before)), "gradients are as they were"
+    assert trials._precision(loss, torch.randint(0, 200, (1, 16)), model) is (trials._HALF if autocast else trials._FULL)
+
+
+def test_gradients_that_are_compared_take_little_memory():
+    large = [nn.Linear(1024, 4096, bias=False) for _ in range(12)]  # 16 MiB each
+    model = nn.Sequential(*large, nn.Linear(8, 8))
+    chosen = trials._compared(model)
+    ids = [id(one) for one in chosen]
+    assert sum(one.numel() * 4 for one in chosen) <= 64 << 20
+    assert all(id(one) in ids for one in (model[-1].weight, model[-1].bias, large[0].weight, large[-1].weight)) and len(chosen) == 5
 
 
 def test_several_means_are_one_only_if_their_counts_are():
@@ -552,6 +794,7 @@ ON_TWO_RANKS = """
 import contextlib, copy, json, sys
 import torch, torch.distributed as dist, torch.nn.functional as F
 from torch import nn
+from oomph.fitting import losses, trials  # noqa: E402
 from oomph.fitting.batches import cuts, take
 from oomph.fitting.counts import Accumulator, Counted, Weighing
 from oomph.fitting.finding import find_batch
