@@ -135,6 +135,83 @@ for step in range(3):
     print("loss", loss.item())
 """
 
+# What changes results and targets in place, and a division that is no accumulation.
+IN_PLACE = """
+import sys
+import torch
+import torch.nn.functional as F
+
+device = sys.argv[1] if len(sys.argv) > 1 else "cuda"
+torch.manual_seed(0)
+net = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10)).to(device)
+opt = torch.optim.SGD(net.parameters(), lr=0.01)
+temperature = 0.5
+seen = []
+for step in range(3):
+    x, y = torch.randn(16384, 64).to(device), torch.randint(10, (16384,)).to(device)
+    banned = (torch.rand(16384, 10) > 0.9).to(device)
+    logits = net(x)
+    logits[banned] = -1e4
+    logits.clamp_(max=2.0)
+    logits[:, 0] *= 0.5
+    y[y == 3] = -100
+    seen.append(logits.shape)
+    print("shape", logits.shape)
+    loss = F.cross_entropy(logits, y)
+    loss = loss / temperature
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    print("loss", loss.item())
+"""
+
+# What happens between the model and backward is put in for DONE.
+UNCLEAR = """
+import torch
+import torch.nn.functional as F
+
+
+def relabel(targets):
+    targets.fill_(1)
+
+
+net = torch.nn.Linear(64, 10).cuda()
+opt = torch.optim.SGD(net.parameters(), lr=0.01)
+for step in range(3):
+    x, y = torch.randn(64, 64).cuda(), torch.randint(10, (64,)).cuda()
+    logits = net(x)
+    DONE
+    loss = F.cross_entropy(logits, y)
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+
+SCALED = """
+import sys
+import torch
+import torch.nn.functional as F
+
+device = sys.argv[1] if len(sys.argv) > 1 else "cuda"
+kind = torch.float16 if device == "cuda" else torch.bfloat16
+torch.manual_seed(0)
+net = torch.nn.Sequential(torch.nn.Linear(64, 512), torch.nn.ReLU(), torch.nn.Linear(512, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10)).to(device)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+half = torch.amp.GradScaler(device)
+for step in range(3):
+    x, y = torch.randn(16384, 64).to(device), torch.randint(10, (16384,)).to(device)
+    opt.zero_grad()
+    with torch.autocast(device, kind):
+        logits = net(x)
+    loss = F.cross_entropy(logits.float(), y)
+    half.scale(loss).backward()
+    half.unscale_(opt)
+    torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)
+    half.step(opt)
+    half.update()
+    print("loss", loss.item())
+"""
+
 GAN = """
 import torch
 from torch import nn
@@ -182,20 +259,23 @@ from oomph.fitting.losses import LossOf
 import torch
 
 class Fit:
-    def __init__(self, model, optimizer, loss, clip):
+    def __init__(self, model, optimizer, loss, clip, scaler):
         self.model, self.optimizer, self.loss_of, self.clip = model, optimizer, LossOf(loss), clip
+        self.scaler = scaler or torch.amp.GradScaler("cpu", enabled=False)
 
     def step(self, batch):
         loss = self.loss_of(self.model, batch)
         self.optimizer.zero_grad()
-        loss.backward()
+        self.scaler.scale(loss).backward()
+        self.scaler.unscale_(self.optimizer)
         if self.clip:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
-        self.optimizer.step()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
         return loss.detach()
 
 import oomph
-oomph.fit = lambda model, optimizer, loss, batch, budget=None, clip_grad_norm=None: Fit(model, optimizer, loss, clip_grad_norm)
+oomph.fit = lambda model, optimizer, loss, batch, budget=None, clip_grad_norm=None, scaler=None: Fit(model, optimizer, loss, clip_grad_norm, scaler)
 import runpy, sys
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
@@ -275,6 +355,52 @@ def test_a_batch_without_a_name_gets_one(fit, tmp_path):
     assert told["loss"]["definition"] == "def loss_fn(model, inputs):\n    return model(inputs).square().mean()"
     text = changed(tmp_path / "train.py", told["lines"])
     assert "    inputs = torch.randn(16384, 64).to(device)\n    fit = fit or oomph.fit(model, optimizer, loss=loss_fn, batch=inputs" in text
+    new = tmp_path / "changed.py"
+    new.write_text(text)
+    assert losses(new, stand_in=True) == losses(tmp_path / "train.py")
+
+
+def test_what_changes_in_place_is_part_of_the_loss(fit, tmp_path):
+    code, told, _, err = fit(IN_PLACE, "--budget", "530MiB")
+    assert code == 0, err
+    assert told["loss"]["definition"] == textwrap.dedent("""\
+        def loss_fn(model, batch):
+            x, banned, y = batch
+            y = y.clone()
+            logits = model(x)
+            logits[banned] = -10000.0
+            logits.clamp_(max=2.0)
+            logits[:, 0] *= 0.5
+            y[y == 3] = -100
+            loss = F.cross_entropy(logits, y)
+            return loss / temperature""")
+    text = changed(tmp_path / "train.py", told["lines"])
+    new = tmp_path / "changed.py"
+    new.write_text("\n".join(line for line in text.splitlines() if "logits.shape" not in line))
+    assert losses(new, stand_in=True) == losses(tmp_path / "train.py")
+
+
+@pytest.mark.parametrize(
+    "done, why",
+    [
+        ("flat = logits.view(-1); flat.clamp_(max=2.0)", "the script's own also has"),
+        ("relabel(y)", "y changed between the model's call and backward, by a statement that is not understood"),
+        ("(logits.mean() * 2).backward(retain_graph=True)", "backward is called on lines 14 and 17 for one step"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_lines_to_write(fit, done, why):
+    code, told, _, err = fit(UNCLEAR.replace("DONE", done), "--gpu", "t4")
+    assert code == 2 and told["verdict"] == "unknown", err
+    assert why in told["why"] and "oomph.fit(model, optimizer, loss=loss_fn" in told["by_hand"]
+
+
+def test_a_gradient_scaler_goes_along(fit, tmp_path):
+    code, told, _, err = fit(SCALED, "--budget", "530MiB")
+    assert code == 0, err
+    assert any("GradScaler goes to oomph.fit" in note for note in told["notes"])
+    text = changed(tmp_path / "train.py", told["lines"])
+    assert 'fit = fit or oomph.fit(net, opt, loss=loss_fn, batch=(x, y), budget="530MiB", clip_grad_norm=0.5, scaler=half)' in text
+    assert not any(gone in text for gone in ("half.scale", "half.unscale_", "half.step", "half.update", "zero_grad", "clip_grad_norm_"))
     new = tmp_path / "changed.py"
     new.write_text(text)
     assert losses(new, stand_in=True) == losses(tmp_path / "train.py")

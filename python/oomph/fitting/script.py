@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from oomph.fitting.losses import LossOf
 from oomph.fitting.plan import Plan
 from oomph.fitting.search import Found
 from oomph.fitting.source import Reader, Step
-from oomph.fitting.watching import Place, Seen, is_library, tensors_in
+from oomph.fitting.watching import Graph, Place, Seen, graph_of, is_library, tensors_in
 
 # What the script holds besides the step is worth a word from here on.
 _MUCH = 64 << 20
@@ -144,9 +145,10 @@ class Script:
         card = _card(self.wish["card"])
         room = room_on(card, self.wish["budget"] or "auto")
         speeds = assumed_speeds(card.multiprocessors, card.capability)
-        loss_of = _Within(LossOf(step.loss), self.autocast)
+        loss_of = _Within(LossOf(step.loss), self.reader.backward.autocast_around)
         fitted = Fit(step.model, self.optimizer, loss_of, step.batch, tuple(self.wish["allow"]), self._clip(seen))  # type: ignore[arg-type]
         self._let_go(step)
+        self._check(step, loss_of)
         held = torch.cuda.memory_allocated() - bytes_on(fitted.device, fitted.model, self.optimizer, step.batch)
         self._weigh(fitted)
         self._write_lines(step)
@@ -199,6 +201,30 @@ class Script:
         self.optimizer.zero_grad(set_to_none=True)
         self.optimizer.state.clear()
 
+    def _check(self, step: Step, loss_of: _Within) -> None:
+        """Whether the loss that was read is the script's own: autograd must have seen the same operations for both."""
+        backward, results = self.reader.backward, set()
+
+        def note(_module: Any, _given: Any, output: Any) -> None:
+            tensors: list[torch.Tensor] = []
+            tensors_in(torch, output, tensors)
+            results.update(tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None)
+
+        hooks = [model.register_forward_hook(note) for model in backward.models]
+        try:
+            with torch.enable_grad():
+                graph = graph_of(loss_of(step.model, moved(step.batch, next(step.model.parameters()).device)), results)
+        except FitError:
+            raise
+        except Exception as error:
+            raise Refused(f"the loss cannot be read off the source: what was read stops with {type(error).__name__}: {error}", _BY_HAND) from error
+        finally:
+            for hook in hooks:
+                hook.remove()
+        different = _difference(backward.graph, graph, step.left_out, bool(step.left_out["MulBackward0"]))
+        if different:
+            raise Refused(f"the loss cannot be read off lines {backward.called_on} to {backward.backward_on}: {different}", _BY_HAND)
+
     def _weigh(self, fitted: Fit) -> None:
         """How the losses of parts make that of the whole, by the kind of the loss: values are not known here."""
         norms = batch_norms(fitted.model)
@@ -219,8 +245,8 @@ class Script:
         notes = []
         if self.backwards > 1:
             notes.append(f"the script calls backward {self.backwards} times for a step: with oomph.fit, give the whole batch at once and let it be cut, without dividing the loss")
-        if seen.scaled:
-            notes.append("the script has a GradScaler, which fit.step does not use: without it, float16 gradients may vanish; allow=(\"bf16\",) brings its own")
+        if seen.scalers and "scaler=" in self.reader.arguments:
+            notes.append("the script's GradScaler goes to oomph.fit: fit.step scales the loss, unscales before it clips, steps and updates with it")
         if self.autocast is not None:
             notes.append(f"the step is planned as it is, under autocast in {str(self.autocast[1]).removeprefix('torch.')}")
         if held > _MUCH:
@@ -250,6 +276,25 @@ class _Within:
             return self.loss_of(model, batch)
         with torch.autocast(self.autocast[0], self.autocast[1]):
             return self.loss_of(model, batch)
+
+
+def _difference(script: Graph, read: Graph, left_out: Counter[str], scaled: bool) -> str:
+    """In words; empty if there is none."""
+    more, less = script.operations - read.operations - left_out, read.operations - script.operations
+    if script.dimensions:
+        less -= Counter(["ViewBackward0"])  # A loss of one element is made a number.
+    said = []
+    if more:
+        said.append(f"the script's own also has {_operations(more)}")
+    if less:
+        said.append(f"what was read has {_operations(less)} which the script's has not")
+    if not said and script.dtype != read.dtype and not scaled:
+        said.append(f"the script's own is in {str(script.dtype).removeprefix('torch.')}, what was read in {str(read.dtype).removeprefix('torch.')}")
+    return "; ".join(said)
+
+
+def _operations(names: Counter[str]) -> str:
+    return ", ".join(name.removesuffix("0").removesuffix("Backward") for name in sorted(names))
 
 
 def _card(given: dict[str, Any]) -> Card:

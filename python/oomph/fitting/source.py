@@ -11,7 +11,9 @@ import builtins
 import copy
 import linecache
 import textwrap
-from collections.abc import Mapping
+import types
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Callable, Iterable
 
@@ -22,6 +24,9 @@ from oomph.fitting.losses import LossOf
 from oomph.fitting.watching import Backward, Place, Seen, is_library, tensors_in
 
 _LOOPS = (ast.For, ast.While, ast.AsyncFor)
+_CONTAINERS = (list, dict, set, deque)
+# Methods that change a container, for what is not there to be looked at.
+_CONTAINER_METHODS = {"append", "extend", "insert", "add", "update", "setdefault", "pop", "popitem", "remove", "clear"}
 
 
 class NotRead(FitError):
@@ -58,6 +63,8 @@ class Step:
     definition: str
     #: How the call begins: other libraries' loops have functions of their own.
     call_text: str = "oomph.fit("
+    #: Operations of the script's own graph that this loss leaves out: scaling for float16, division for accumulation.
+    left_out: Counter[str] = field(default_factory=Counter)
     lines: list[Line] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -82,21 +89,27 @@ class Reader:
     def read(self) -> Step:
         """While the script's names are there: the function and the batch."""
         backward = self.backward
+        places = self.seen.backward_places
+        if len(places) > 1:
+            lines = " and ".join(str(place.line) for place in places)
+            raise NotRead(f"backward is called on lines {lines} for one step: oomph.fit takes one loss, so add them up and call it once")
         model = self.find_model()
         function = self.find_function()
         region = _region(function.body, backward.called_on, backward.backward_on, ())
         if region is None:
             raise NotRead(f"line {backward.called_on} (the model) and line {backward.backward_on} (backward) are not in one block of {backward.function}")
         self.block, self.first, self.last, self.loops = region
+        self.model, self.left_out, self.notes = model, Counter(), []
         loss = self.loss_expression()
-        kept, needed = _slice(self.block[self.first : self.last], _loads(loss))
+        kept, _ = self.slice(self.block[self.first : self.last], _loads(loss))
         replace = _Replace(self, model)
         kept = [replace.visit(copy.deepcopy(statement)) for statement in kept]
         expression = replace.visit(copy.deepcopy(loss))
         self.made_there = replace.made_there
         batch = self.find_batch(kept, expression, replace.hoisted)
         self.function, self.kept, self.loss = function, kept, loss
-        step = self.compose(model, kept, expression, batch)
+        step = self.compose(model, [*self.copies(kept, expression, batch), *kept], expression, batch)
+        step.left_out, step.notes = self.left_out, self.notes
         self.names = {}
         self.made_there = {name: (None, text) for name, (_, text) in self.made_there.items()}
         return step
@@ -142,18 +155,111 @@ class Reader:
                 # accelerator.backward(loss), fabric.backward(loss)
                 if call.args and not isinstance(self.value(found, self.backward.after), torch.Tensor) and isinstance(found, (ast.Name, ast.Attribute)):
                     found = call.args[0]
+                    # They divide and scale by themselves.
+                    self.left_out.update(["DivBackward0", "MulBackward0"])
                 break
         if found is None and calls and calls[0].args:
             found = calls[0].args[0]
         if found is None:
             raise NotRead(f"line {line}: what backward is called on has no name")
         while True:
-            if isinstance(found, ast.Call) and isinstance(found.func, ast.Attribute) and found.func.attr == "scale" and len(found.args) == 1:
+            if isinstance(found, ast.Call) and len(found.args) == 1 and self.is_scaler(found.func):
+                self.left_out["MulBackward0"] += 1
                 found = found.args[0]
-            elif isinstance(found, ast.BinOp) and isinstance(found.op, ast.Div) and not isinstance(self.value(found.right), torch.Tensor):
+            elif isinstance(found, ast.BinOp) and isinstance(found.op, ast.Div) and self.is_accumulation(found.right):
                 found = found.left
             else:
                 return found
+
+    def is_scaler(self, function: ast.expr) -> bool:
+        """Whether it is ``scale`` of a GradScaler."""
+        return isinstance(function, ast.Attribute) and function.attr == "scale" and isinstance(self.value(function.value), torch.amp.GradScaler)
+
+    def is_accumulation(self, divisor: ast.expr) -> bool:
+        """Whether a loss is divided by it because a step has so many backward passes: a mean over the whole batch does not need that."""
+        value, times = self.value(divisor), self.seen.backwards
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return False
+        if times > 1 and value == times:
+            self.left_out["DivBackward0"] += 1
+            return True
+        if isinstance(value, int) and value > 1:
+            written = ast.unparse(divisor) if isinstance(divisor, ast.Constant) else f"{ast.unparse(divisor)} ({value})"
+            self.notes.append(f"line {divisor.lineno} divides by {written}, which is kept: if that is for gradient accumulation, leave it out, and give the whole batch at once")
+        return False
+
+    # -- the statements that count
+
+    def slice(self, statements: list[ast.stmt], needed: set[str]) -> tuple[list[ast.stmt], set[str]]:
+        """The statements that these names depend on, and the names that those need."""
+        kept: list[ast.stmt] = []
+        for statement in reversed(statements):
+            stored, changed = _stores(statement), self.changed(statement, needed)
+            if not changed and not stored & {path.split(".")[0] for path in needed}:
+                continue
+            if isinstance(statement, (ast.With, ast.AsyncWith)):
+                inner, needed = self.slice(statement.body, needed)
+                if not inner:
+                    continue
+                statement = copy.copy(statement)
+                statement.body = inner
+                needed |= {path for item in statement.items for path in _loads(item)}
+            else:
+                divisor = _divided_by(statement)
+                if divisor is not None and self.is_accumulation(divisor):
+                    continue
+                if isinstance(statement, (ast.Assign, ast.AnnAssign)):
+                    needed = {path for path in needed if path.split(".")[0] not in stored}
+                needed = needed | _loads(statement)
+            kept.insert(0, statement)
+        return kept, needed
+
+    def changed(self, statement: ast.stmt, needed: set[str]) -> set[str]:
+        """Those of the needed names that the statement changes without giving them a new value: ``x[i] = …``, ``x.y = …``, ``x.add_(…)``."""
+        alone = {id(one.value) for one in ast.walk(statement) if isinstance(one, ast.Expr)}
+        found: set[str] = set()
+        for node in ast.walk(statement):
+            if isinstance(node, (ast.Subscript, ast.Attribute)) and not isinstance(node.ctx, ast.Load):
+                found |= {path} if (path := _path(node)) is not None and _touches(path, needed) else set()
+            elif isinstance(node, ast.Call):
+                found |= {path for path in self.changed_by_call(node, needed, id(node) in alone)}
+        return {path.split(".")[0] for path in found}
+
+    def changed_by_call(self, call: ast.Call, needed: set[str], alone: bool) -> Iterator[str]:
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else call.func.id if isinstance(call.func, ast.Name) else ""
+        in_place = name.endswith("_") and not name.endswith("__")
+        if isinstance(call.func, ast.Attribute) and (path := _path(call.func.value)) is not None and _touches(path, needed):
+            value = self.value(call.func.value, self.backward.after)
+            if isinstance(value, torch.Tensor) or value is None:
+                if in_place or name == "register_hook" or (value is None and alone and name in _CONTAINER_METHODS):
+                    yield path
+                    return
+            elif isinstance(value, _CONTAINERS):
+                if name in _CONTAINER_METHODS:
+                    yield path
+                    return
+            elif alone and path in needed and not self.belongs_to_model(value) and not isinstance(value, types.ModuleType):
+                raise NotRead(f"line {call.lineno} calls {ast.unparse(call.func)}, and the loss depends on {path}: what it changes cannot be seen")
+        inside = any(one.arg == "inplace" and isinstance(one.value, ast.Constant) and one.value.value is True for one in call.keywords)
+        if in_place or inside or any(one.arg == "out" for one in call.keywords):
+            given = [*call.args[:1], *(one.value for one in call.keywords if one.arg in ("out", "input"))]
+            yield from (path for one in given if (path := _path(one)) is not None and _touches(path, needed))
+
+    def belongs_to_model(self, value: Any) -> bool:
+        """train() and zero_grad() of the model say nothing about a loss that was made before."""
+        return isinstance(value, torch.nn.Module) and (any(one is value for one in self.model.modules()) or any(one is self.model for one in value.modules()))
+
+    def copies(self, kept: list[ast.stmt], expression: ast.expr, batch: dict[str, tuple[Any, str]]) -> list[ast.stmt]:
+        """What is changed in place must be the function's own: it may be called more than once with a batch."""
+        free = _free(kept, expression)
+        changed = {name: statement.lineno for statement in kept for name in self.changed(statement, set(free))}
+        for name, line in changed.items():
+            if name == "model" or not isinstance(batch.get(name, (None,))[0], torch.Tensor):
+                raise NotRead(f"line {line} changes {name}, which is made before the model is called: make it, or change it, in one place")
+        unseen = sorted(name for name in self.backward.written if name in free and name not in changed)
+        if unseen:
+            raise NotRead(f"{' and '.join(unseen)} changed between the model's call and backward, by a statement that is not understood")
+        return [ast.copy_location(ast.parse(f"{name} = {name}.clone()").body[0], kept[0]) for name in changed]
 
     def value(self, node: ast.expr, names: Mapping[str, Any] | None = None) -> Any:
         """What an expression stands for, if it can be had without calling anything of the script."""
@@ -198,6 +304,8 @@ class Reader:
         accelerator = next((name for name, value in self.names.items() if type(value).__name__ == "Accelerator"), None)
         if accelerator is not None:
             texts["call_text"] = f"oomph.fit_accelerate({accelerator}, "
+        elif self.seen.scalers:
+            self.arguments += f", scaler={self.name_of(self.seen.scalers[-1])}"
         names = list(batch)
         values, written = [value for value, _ in batch.values()], [text for _, text in batch.values()]
         whole, whole_text = (values[0], written[0]) if len(values) == 1 else (tuple(values), f"({', '.join(written)})")
@@ -266,7 +374,7 @@ class Reader:
             if value is thing:
                 return f"self.{name}"
         modules = getattr(owner, "_modules", None) or {}
-        return next((f"self.{name}" for name, value in modules.items() if value is thing), f"<the {'model' if isinstance(thing, torch.nn.Module) else 'optimizer'}>")
+        return next((f"self.{name}" for name, value in modules.items() if value is thing), f"<the {_kind(thing)}>")
 
     # -- lines
 
@@ -323,6 +431,10 @@ class Reader:
                     made.discard(node.id)
 
 
+def _kind(thing: Any) -> str:
+    return "model" if isinstance(thing, torch.nn.Module) else "optimizer" if isinstance(thing, torch.optim.Optimizer) else "scaler"
+
+
 class _Replace(ast.NodeTransformer):
     """Writes the model as ``model``, and gives a name to parts that are taken of something larger (``data[i : i + 8]``)."""
 
@@ -373,47 +485,75 @@ class _Replace(ast.NodeTransformer):
 
 
 def _loads(node: ast.AST) -> set[str]:
-    found = {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)}
-    return found | {one.target.id for one in ast.walk(node) if isinstance(one, ast.AugAssign) and isinstance(one.target, ast.Name)}
+    """What is read, with its attributes: ``self.model``, ``logits``."""
+    found: set[str] = set()
+
+    def visit(one: ast.AST) -> None:
+        if isinstance(one, (ast.Name, ast.Attribute)) and (path := _dotted(one)) is not None:
+            if isinstance(one.ctx, ast.Load):
+                found.add(path)
+            elif isinstance(one, ast.Attribute):
+                found.add(path.rpartition(".")[0])
+            return
+        if isinstance(one, ast.AugAssign) and isinstance(one.target, ast.Name):
+            found.add(one.target.id)
+        for child in ast.iter_child_nodes(one):
+            visit(child)
+
+    visit(node)
+    return found
+
+
+def _dotted(node: ast.expr) -> str | None:
+    """``a.b.c``, or None if it is anything but names."""
+    if isinstance(node, ast.Name):
+        return node.id
+    before = _dotted(node.value) if isinstance(node, ast.Attribute) else None
+    return None if before is None else f"{before}.{node.attr}"  # type: ignore[attr-defined]
+
+
+def _path(node: ast.expr) -> str | None:
+    """What something is part of, or a view of: ``x`` for ``x[i].view(-1)``, ``out.logits`` for ``out.logits[i]``."""
+    if isinstance(node, ast.Subscript):
+        return _path(node.value)
+    if isinstance(node, ast.Call):
+        return _path(node.func.value) if isinstance(node.func, ast.Attribute) else None
+    if isinstance(node, ast.Attribute):
+        return _dotted(node) or _path(node.value)
+    return _dotted(node)
+
+
+def _touches(path: str, needed: set[str]) -> bool:
+    return any(one == path or one.startswith(path + ".") or path.startswith(one + ".") for one in needed)
 
 
 def _stores(node: ast.AST) -> set[str]:
-    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
-
-
-def _slice(statements: list[ast.stmt], needed: set[str]) -> tuple[list[ast.stmt], set[str]]:
-    """The statements that these names depend on, and the names that those need."""
-    kept: list[ast.stmt] = []
-    for statement in reversed(statements):
-        if not _stores(statement) & needed or isinstance(statement, ast.Expr):
-            continue
-        if isinstance(statement, ast.With):
-            inner, needed = _slice(statement.body, needed)
-            if not inner:
-                continue
-            statement = copy.copy(statement)
-            statement.body = inner
-            needed |= {name for item in statement.items for name in _loads(item)}
+    """Names that get a value, in this scope."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return {node.name}
+    if isinstance(node, ast.Lambda):
+        return set()
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        return {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+    found = {node.id} if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) else set()
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.comprehension):
+            # Its names are its own.
+            found |= _stores(child.iter).union(*map(_stores, child.ifs))
         else:
-            if isinstance(statement, (ast.Assign, ast.AnnAssign)):
-                needed -= _stores(statement)
-            if _is_scaling(statement):
-                needed |= _stores(statement)
-                continue
-            needed |= _loads(statement)
-        kept.insert(0, statement)
-    return kept, needed
+            found |= _stores(child)
+    return found
 
 
-def _is_scaling(statement: ast.stmt) -> bool:
-    """loss = loss / steps, loss /= steps: what accumulation does, and a mean over the whole batch does not need."""
+def _divided_by(statement: ast.stmt) -> ast.expr | None:
+    """What ``loss /= steps`` and ``loss = loss / steps`` divide by."""
     if isinstance(statement, ast.AugAssign):
-        return isinstance(statement.op, ast.Div) and isinstance(statement.value, (ast.Constant, ast.Name, ast.Attribute))
+        return statement.value if isinstance(statement.op, ast.Div) and isinstance(statement.target, ast.Name) else None
     if not isinstance(statement, ast.Assign) or len(statement.targets) != 1 or not isinstance(statement.value, ast.BinOp):
-        return False
+        return None
     target, made = statement.targets[0], statement.value
     same = isinstance(target, ast.Name) and isinstance(made.left, ast.Name) and made.left.id == target.id
-    return same and isinstance(made.op, ast.Div) and isinstance(made.right, (ast.Constant, ast.Name, ast.Attribute))
+    return made.right if same and isinstance(made.op, ast.Div) else None
 
 
 def _free(statements: list[ast.stmt], expression: ast.expr) -> list[str]:
@@ -423,7 +563,8 @@ def _free(statements: list[ast.stmt], expression: ast.expr) -> list[str]:
     for node in [*statements, expression]:
         parts = [node.value, *node.targets] if isinstance(node, ast.Assign) else [node]
         for part in parts:
-            names = [one for one in ast.walk(part) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)]
+            again = {id(one.target) for one in ast.walk(part) if isinstance(one, ast.AugAssign)}
+            names = [one for one in ast.walk(part) if isinstance(one, ast.Name) and (isinstance(one.ctx, ast.Load) or id(one) in again)]
             for one in sorted(names, key=lambda one: (one.lineno, one.col_offset)):
                 if one.id not in defined and not hasattr(builtins, one.id):
                     free.setdefault(one.id)

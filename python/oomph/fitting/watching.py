@@ -9,8 +9,9 @@ import functools
 import inspect
 import os
 import sys
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Callable
+from typing import Any, Callable, Iterable
 
 # Frames of a call that are looked at, from the inside.
 _DEPTH = 40
@@ -35,6 +36,17 @@ class Call:
     arguments: tuple[Any, ...]
     samples: int | None
     autocast: Any
+    #: How often each tensor that had a name was written to, once the model was done with it.
+    versions: dict[int, int]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """What autograd knows of a loss: its type, and the names of the operations between it and what the models gave."""
+
+    dtype: Any
+    dimensions: int
+    operations: Counter[str]
 
 
 @dataclass
@@ -56,6 +68,12 @@ class Backward:
     samples: int | None
     #: (type of the device, type of the numbers), if the model was called under autocast.
     autocast: tuple[str, Any] | None
+    #: The same, for the call of backward: then autocast is around the whole step.
+    autocast_around: tuple[str, Any] | None
+    #: Of what backward was called on.
+    graph: Graph
+    #: Names of tensors that were written to in place between the model's call and backward.
+    written: set[str]
 
 
 @dataclass
@@ -64,13 +82,15 @@ class Seen:
 
     backward: Backward | None = None
     backwards: int = 0
+    #: The lines that call backward before the first step.
+    backward_places: list[Place] = field(default_factory=list)
     optimizers: list[Any] = field(default_factory=list)
     made: dict[int, Place] = field(default_factory=dict)
     stepped: list[Place] = field(default_factory=list)
     zeroed: list[Place] = field(default_factory=list)
     clipped: list[tuple[Place, float | None]] = field(default_factory=list)
     scaled: list[Place] = field(default_factory=list)
-    trained: bool = False
+    scalers: list[Any] = field(default_factory=list)
 
 
 class Watcher:
@@ -89,7 +109,7 @@ class Watcher:
         self._put(torch.nn.Module, "zero_grad", functools.partial(self._at, self.seen.zeroed))
         self._put(torch.nn.utils, "clip_grad_norm_", self._clipping)
         for name in ("step", "update", "unscale_"):
-            self._put(torch.amp.GradScaler, name, functools.partial(self._at, self.seen.scaled))
+            self._put(torch.amp.GradScaler, name, self._scaling)
 
     def stop(self) -> None:
         """PyTorch as it was."""
@@ -136,12 +156,16 @@ class Watcher:
             self._inside -= 1
         if any(parameter.requires_grad for parameter in module.parameters()):
             results = {tensor.grad_fn for tensor in self._tensors(output) if tensor.grad_fn is not None}
-            self._calls.append(Call(module, frames, results, args, _samples((args, kwargs)), self._autocast()))
+            versions = {id(value): _version(value) for _, _, names in frames for value in names.values() if isinstance(value, torch.Tensor)}
+            self._calls.append(Call(module, frames, results, args, _samples((args, kwargs)), self._autocast(), versions))
         return output
 
     def _backward(self, original: Callable[..., Any], loss: Any, *args: Any, **kwargs: Any) -> Any:
         if self._inside == 0:
             self.seen.backwards += 1
+            place = self.place()
+            if place is not None and place not in self.seen.backward_places and not self.seen.optimizers:
+                self.seen.backward_places.append(place)
             if self.seen.backward is None:
                 self.seen.backward = self._what_led_to(loss, sys._getframe(2))
                 self._calls.clear()
@@ -158,6 +182,11 @@ class Watcher:
         if place is not None and place not in places:
             places.append(place)
         return original(*args, **kwargs)
+
+    def _scaling(self, original: Callable[..., Any], scaler: Any, *args: Any, **kwargs: Any) -> Any:
+        if not any(one is scaler for one in self.seen.scalers):
+            self.seen.scalers.append(scaler)
+        return self._at(self.seen.scaled, original, scaler, *args, **kwargs)
 
     def _clipping(self, original: Callable[..., Any], parameters: Any, max_norm: Any, *args: Any, **kwargs: Any) -> Any:
         place = self.place()
@@ -192,12 +221,7 @@ class Watcher:
         return frames
 
     def _what_led_to(self, loss: Any, frame: Any) -> Backward | None:
-        nodes, waiting = set(), [loss.grad_fn]
-        while waiting:
-            node = waiting.pop()
-            if node is not None and node not in nodes:
-                nodes.add(node)
-                waiting += [following for following, _ in node.next_functions]
+        nodes = set(_nodes(loss.grad_fn, ()))
         calls = [call for call in self._calls if call.results & nodes] or self._calls[-1:]
         if not calls:
             return None
@@ -227,6 +251,13 @@ class Watcher:
                     arguments=first.arguments if len(calls) == 1 else (),
                     samples=first.samples,
                     autocast=first.autocast,
+                    autocast_around=self._autocast(),
+                    graph=graph_of(loss, {node for call in calls for node in call.results}),
+                    written={
+                        name
+                        for name, value in names.items()
+                        if isinstance(value, self.torch.Tensor) and _version(value) != first.versions.get(id(value), _version(value))
+                    },
                 )
         return None
 
@@ -238,6 +269,29 @@ class Watcher:
         found: list[Any] = []
         tensors_in(self.torch, things, found)
         return found
+
+
+def graph_of(loss: Any, results: Iterable[Any]) -> Graph:
+    """What lies between the loss and the results of models; what is inside of the models may differ from call to call (layers that are left out)."""
+    nodes = _nodes(loss.grad_fn, results)
+    return Graph(loss.dtype, loss.dim(), Counter(node.name() for node in nodes))
+
+
+def _nodes(first: Any, ends: Iterable[Any]) -> list[Any]:
+    """The nodes of autograd that lead to this one, without those at the ends and behind them."""
+    seen, found, waiting = set(ends), [], [first]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            found.append(node)
+            waiting += [following for following, _ in node.next_functions]
+    return found
+
+
+def _version(tensor: Any) -> int:
+    """How often it was written to. Tensors of inference mode do not count that."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def is_library(file: str) -> bool:
