@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT / "python"))
 
 from oomph.fitting.errors import FitError, NotSplittable  # noqa: E402
 from oomph.fitting.inference import FitInference, InferencePlan, WeightStream, fit_inference, join, pad_and_join  # noqa: E402
-from oomph.fitting.weights import bf16_weights, prune, quantize_weights, weight_bytes  # noqa: E402
+from oomph.fitting.weights import bf16_weights, prune, quantize_weights, weight_bytes, why_not_semi_structured  # noqa: E402
 from torch import nn  # noqa: E402
 
 STAGE = ROOT / "target/debug/examples/stage"
@@ -217,6 +217,14 @@ def test_pruning_says_that_zeros_save_nothing(net):
         prune(net, 2)
 
 
+def test_it_says_why_no_weights_can_be_left_out(net):
+    assert why_not_semi_structured(net, (7, 5)).endswith("compute capability 8.0 or newer, and this one has 7.5")
+    assert why_not_semi_structured(net, (8, 0), halved=True) == "no linear layer has fp16 or bf16 weights in multiples of 64"
+    wide = Net(64, 1)
+    assert why_not_semi_structured(wide, (8, 0)).endswith("in multiples of 64, but some would with weights in bf16")
+    assert why_not_semi_structured(wide, (8, 0), halved=True) is None and why_not_semi_structured(wide.half(), (9, 0)) is None
+
+
 def test_without_a_quantiser_it_says_what_to_install(net, monkeypatch):
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
     monkeypatch.setitem(sys.modules, "torchao", None)
@@ -295,13 +303,40 @@ print(json.dumps(out))
 '''
 
 
-def on_gpu(gpu):
+def on_gpu(gpu, program=ON_GPU):
     if not STAGE.exists():
         pytest.skip("no virtual GPU: cargo build -p oomph-predict --examples")
-    command = [STAGE, sys.executable, gpu, sys.executable, "-c", ON_GPU, ROOT / "python", Path(__file__).parent]
+    command = [STAGE, sys.executable, gpu, sys.executable, "-c", program, ROOT / "python", Path(__file__).parent]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env={**os.environ, "PYTHONWARNINGS": "ignore"})
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
+
+
+PRUNED = '''
+import json, sys
+sys.path[:0] = [sys.argv[1], sys.argv[2]]
+import torch
+from test_fit_inference import Net
+from oomph.fitting.inference import FitInference, InferencePlan
+
+model, device = Net(1024, 8).bfloat16(), torch.device("cuda:0")
+x = torch.empty(64, 16, dtype=torch.bfloat16)
+weight = model.blocks[3].wide.weight
+torch.cuda.reset_peak_memory_stats()
+fitted = FitInference(model, device, InferencePlan(pruned=True), 64)
+MiB = 1 << 20
+out = {"held": torch.cuda.memory_allocated() // MiB, "peak": torch.cuda.max_memory_allocated() // MiB, "saved": fitted.pruning.saved // MiB}
+out["shape"] = list(fitted(x).shape)
+fitted.undo()
+out["back"] = [model.blocks[3].wide.weight is weight, weight.device.type, list(weight.shape)]
+print(json.dumps(out))
+'''
+
+
+def test_pruned_weights_never_are_on_the_gpu_in_full():
+    out = on_gpu("a100-40gb", PRUNED)
+    assert out == {"held": 72, "peak": out["peak"], "saved": 56, "shape": [64, 3], "back": [True, "cpu", [4096, 1024]]}
+    assert 72 <= out["peak"] < 120
 
 
 def test_on_a_gpu_two_blocks_are_there_at_a_time():
@@ -327,3 +362,16 @@ def test_a_plan_is_found_without_a_gpu(net, oomph, monkeypatch, capsys):
     with pytest.raises(FitError, match="nothing fits") as refused:
         fit_inference(model, example, gpu="t4", budget="200MiB")
     assert 200 << 20 < refused.value.least < 400 << 20
+
+
+def test_pruning_is_planned_where_the_card_has_it(net, oomph, monkeypatch):
+    if not Path(oomph.binary).exists():
+        pytest.skip("the command is not built")
+    monkeypatch.setenv("OOMPH_COMMAND", oomph.binary)
+    model, example = Net(1024, 8).bfloat16(), torch.zeros(64, 16, dtype=torch.bfloat16)  # 128 MiB of weights, 72 when they are pruned.
+    fitted = fit_inference(model, example, gpu="a100-40gb", budget="600MiB", allow=["pruning"], quiet=True)
+    assert fitted.chosen.pruned and not fitted.chosen.streamed
+    assert "two of every four weights dropped (allowed)" in fitted.plan and "pruning saves 56.0 MiB of weights" in fitted.plan
+    fitted.undo()
+    with pytest.raises(FitError, match="pruning saves nothing here: .* compute capability 8.0 or newer, and this one has 7.5"):
+        fit_inference(model, example, gpu="t4", budget="150MiB", allow=["pruning"], quiet=True)

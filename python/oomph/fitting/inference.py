@@ -27,8 +27,9 @@ from oomph.fitting.blocks import find_blocks
 from oomph.fitting.card import Card, Room, bytes_on, here, named, room_here, room_on
 from oomph.fitting.errors import FitError, NotSplittable
 from oomph.fitting.finding import is_out_of_memory
+from oomph.fitting.host import Lanes, Slab, aligned, size_of
 from oomph.fitting.payload import NotPackable, pack
-from oomph.fitting.weights import bf16_weights, quantize_weights
+from oomph.fitting.weights import Shrunk, bf16_weights, prune, quantize_weights, why_not_semi_structured
 from oomph.live.frames import release
 
 ALLOWED = {
@@ -36,6 +37,7 @@ ALLOWED = {
     "8bit-weights": "weights of linear layers in 8 bits",
     "4bit-weights": "weights of linear layers in 4 bits",
     "8bit-cache": "the cache of keys and values in 8 bits (needs hqq)",
+    "pruning": "two of every four weights of linear layers dropped (fp16 or bf16, compute capability 8.0 or newer)",
 }
 
 # Of the host memory that is free now, how much weights may take.
@@ -55,6 +57,8 @@ class InferencePlan:
     bf16_weights: bool = False
     #: Bits of weights, 0 is as they are.
     bits: int = 0
+    #: Two of every four weights are dropped.
+    pruned: bool = False
 
     def but(self, **changes: Any) -> InferencePlan:
         return dataclasses.replace(self, **changes)
@@ -66,6 +70,8 @@ class InferencePlan:
             said.append("weights in bfloat16 (allowed)")
         if self.bits:
             said.append(f"weights in {self.bits} bits (allowed)")
+        if self.pruned:
+            said.append("two of every four weights dropped (allowed)")
         if self.cache:
             said.append("the cache in host memory" if self.cache == "offloaded" else "the cache in 8 bits (allowed)")
         if self.streamed:
@@ -84,7 +90,7 @@ class WeightStream:
 
     def __init__(self, model: nn.Module, device: torch.device, streamed: int) -> None:
         self._device = device
-        self._lanes = optimizers._Lanes(device)
+        self._lanes = Lanes(device)
         self._origins = [(tensor, tensor.device) for tensor in [*model.parameters(), *model.buffers()]]
         self._blocks = [_Block(tensors, device) for tensors in _own_tensors(model)]
         streamed_tensors = {id(tensor) for block in self._blocks for tensor in block.tensors}
@@ -180,9 +186,9 @@ class _Block:
         """To host memory."""
         places, end = [], 0
         for tensor in self.tensors:
-            places.append((end, optimizers._size(tensor)))
-            end += -(-places[-1][1] // optimizers._ALIGNMENT) * optimizers._ALIGNMENT
-        self.slab, self._places = optimizers._Slab(max(end, 1), self.device), places
+            places.append((end, size_of(tensor)))
+            end += aligned(places[-1][1])
+        self.slab, self._places = Slab(max(end, 1), self.device), places
         self._host = [_inside(self.slab.tensor, place, tensor) for place, tensor in zip(places, self.tensors)]
         for host, tensor in zip(self._host, self.tensors):
             if optimizers.copies_are_real or not lanes.is_cuda:
@@ -318,6 +324,8 @@ class FitInference:
         self.history: list[str] = []
         self._undo: list[Callable[[], None]] = []
         self._stream: WeightStream | None = None
+        #: What pruning did, if it is in the plan and was applied.
+        self.pruning: Shrunk | None = None
         try:
             self._prepare(apply, fraction)
         except BaseException:
@@ -340,6 +348,10 @@ class FitInference:
             self._undo.append(lambda: torch.cuda.set_per_process_memory_fraction(1.0, self.device))
         if self.chosen.bf16_weights:
             self._undo.append(bf16_weights(self.model).undo)
+        if self.chosen.pruned:
+            # Before the others come to the GPU: it need not hold all of the full weights.
+            self.pruning = prune(self.model, semi_structured=True, device=self.device)
+            self._undo.append(self.pruning.undo)
         if self.chosen.streamed:
             self._start_streaming()
         else:
@@ -429,7 +441,7 @@ class FitInference:
             plan = plan.but(size=-(-size // 2))
         elif generating and plan.cache is None:
             plan = plan.but(cache="offloaded", size=1)
-        elif plan.streamed < self.blocks and not plan.bits:
+        elif plan.streamed < self.blocks and not plan.bits and not plan.pruned:
             plan = plan.but(streamed=min(self.blocks, max(1, plan.streamed * 2)), size=1)
         else:
             raise error
@@ -501,7 +513,8 @@ def fit_inference(
 
     ``batch`` is an example as large as they come. ``generate=dict(max_new_tokens=...)`` plans for ``fit.generate``. ``budget`` and ``gpu``
     are as in ``oomph.fit``. The model may be on the CPU: it is moved, as far as it fits. ``to="cpu"`` takes outputs off the GPU, part by
-    part. ``allow`` names what may change numerics: "bf16-weights", "8bit-weights", "4bit-weights", "8bit-cache".
+    part. ``allow`` names what may change numerics: "bf16-weights", "8bit-weights", "4bit-weights", "8bit-cache", and "pruning",
+    which drops two of every four weights where the card can leave them out (what that does to the results is for you to measure).
     """
     allow = tuple(allow)
     for name in allow:
@@ -535,9 +548,10 @@ def fit_inference(
     else:
         if said["chosen"] is None:
             words, least = InferencePlan(**said["least"]).words(count, said["blocks"]), room.needed_for(said["reserved"])
-            raise FitError(f"nothing fits: what needs least is {words}, and it needs a budget of {text(least)}", least)
+            why = "".join(f"\n{note}" for note in said["notes"])
+            raise FitError(f"nothing fits: what needs least is {words}, and it needs a budget of {text(least)}{why}", least)
         plan = InferencePlan(**said["chosen"])
-        notes = [f"{text(said['reserved'])} of {text(room.limit)} predicted on {card.title}; {said['tried']} plans were tried"]
+        notes = [f"{text(said['reserved'])} of {text(room.limit)} predicted on {card.title}; {said['tried']} plans were tried", *said["notes"]]
     fitted = FitInference(model, device, plan, count, to, apply=on_gpu, fraction=room.fraction if on_gpu else None)
     fitted.notes += notes if on_gpu else [*notes, "there is no GPU here: parts are run on the CPU, and nothing else of the plan is done"]
     if not quiet:
@@ -565,12 +579,17 @@ class _Search:
         self.count, self.blocks = samples(self.batch), len(find_blocks(self.model))
         self.seen: dict[InferencePlan, int] = {}
         self.too_much_for_host: set[InferencePlan] = set()
+        #: What pruning saved, by plan.
+        self.saved: dict[InferencePlan, int] = {}
+        self.notes: list[str] = []
 
     def run(self) -> dict[str, Any]:
         chosen = self.choose()
         least = min(self.seen, key=self.seen.__getitem__)
         answer = {"chosen": chosen and dataclasses.asdict(chosen), "least": dataclasses.asdict(least), "tried": len(self.seen)}
-        return {**answer, "reserved": self.seen[chosen or least], "blocks": self.blocks}
+        if chosen in self.saved:
+            self.notes.append(f"pruning saves {text(self.saved[chosen])} of weights, and changes results")
+        return {**answer, "reserved": self.seen[chosen or least], "blocks": self.blocks, "notes": self.notes}
 
     def choose(self) -> InferencePlan | None:
         bases = [InferencePlan()]
@@ -583,11 +602,18 @@ class _Search:
         for bits in (8, 4):
             if f"{bits}bit-weights" in self.allow:
                 bases.append(bases[-1].but(bits=bits))
+        if "pruning" in self.allow:
+            base = bases[-1].but(bits=0, pruned=True)
+            why = why_not_semi_structured(self.model, torch.cuda.get_device_capability(), base.bf16_weights)
+            if why is None:
+                bases.append(base)
+            else:
+                self.notes.append(f"pruning saves nothing here: {why}")
         for base in bases:
             size = self.largest_size(base)
             if size is not None:
                 return base.but(size=size)
-        base = bases[-1].but(bits=0, streamed=self.blocks)
+        base = bases[-1].but(bits=0, pruned=False, streamed=self.blocks)
         if not self.blocks or (size := self.largest_size(base)) is None:
             return None
         # The fewer travel, the faster.
@@ -617,6 +643,8 @@ class _Search:
         try:
             if fitted._stream is not None and fitted._stream.bytes_on_host > self.host:
                 self.too_much_for_host.add(plan)
+            if fitted.pruning is not None:
+                self.saved[plan] = fitted.pruning.saved
             gc.collect()
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()

@@ -7,12 +7,11 @@ schedulers of the learning rate and ``GradScaler`` see one step. Which of these 
 from __future__ import annotations
 
 import functools
-import mmap
 import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -23,13 +22,12 @@ from torch.optim import Optimizer
 from torch.optim import optimizer as torch_optimizer
 
 from .errors import FitError
+from .host import Lanes, Slab, aligned, size_of
 
 # State that is on its way: what crosses PCIe in about 3 ms, which hides the time that a launch takes.
 _BUCKET = 32 << 20
 # Parameters that are updated at a time on the device, where a copy of them is kept for the case that the update fails.
 _CHUNK = 16 << 20
-# What kernels that read 16 bytes at a time want, with room to spare.
-_ALIGNMENT = 128
 
 # False on a virtual GPU: the bytes that would come from there are worth nothing, and writing them would take real RAM.
 copies_are_real = True
@@ -228,7 +226,7 @@ class ResumableStep:
         for group in self.optimizer.param_groups:
             due = [p for p in group["params"] if p.grad is not None]
             limit = sys.maxsize if group.get("fused") else self.bucket_bytes
-            for params in _in_pieces(due, limit, _size):
+            for params in _in_pieces(due, limit, size_of):
                 yield [(group, params)]
 
     def _update_all(self, parts: deque[Any]) -> None:
@@ -324,45 +322,7 @@ def _in_pieces(params: Iterable[Tensor], limit: int, size: Callable[[Tensor], in
         yield piece
 
 
-def _size(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
 # -- State in host memory
-
-
-class _Slab:
-    """Host memory that the GPU copies from and to while the program goes on. PyTorch rounds its pinned memory up to a power of two; this is
-    not rounded.
-    """
-
-    def __init__(self, size: int, device: torch.device) -> None:
-        self.size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
-        try:
-            self._memory = mmap.mmap(-1, self.size)
-        except OSError as error:
-            raise FitError(f"no {self.size >> 20} MiB of RAM for the optimizer's state: {error}") from error
-        self.tensor = torch.frombuffer(self._memory, dtype=torch.uint8)
-        if device.type == "cuda":
-            self._pin(device)
-
-    def _pin(self, device: torch.device) -> None:
-        address = self.tensor.data_ptr()
-        if int(torch.cuda.cudart().cudaHostRegister(address, self.size, 0)) == 0:
-            weakref.finalize(self, _unpin, address, device).atexit = False
-            return
-        # Not pinned is slower and no more; but the error stays in CUDA until somebody has seen it.
-        try:
-            torch.zeros(1, device=device).add_(1)
-        except torch.cuda.OutOfMemoryError:
-            raise
-        except RuntimeError:
-            pass
-
-
-def _unpin(address: int, device: torch.device) -> None:
-    torch.cuda.synchronize(device)
-    torch.cuda.cudart().cudaHostUnregister(address)
 
 
 @dataclass(frozen=True, eq=False)
@@ -394,7 +354,7 @@ class _Bucket:
     def __init__(self, params: list[Tensor]) -> None:
         self.params = params
         self.device = params[0].device
-        self.slab: _Slab | None = None
+        self.slab: Slab | None = None
         self.homes: list[tuple[_Place, Tensor]] = []
 
     def lay_out(self, state: dict[Tensor, dict[str, Any]]) -> list[_Place]:
@@ -408,15 +368,15 @@ class _Bucket:
                 if value.device not in (p.device, torch.device("cpu")):
                     continue
                 dense = torch.empty_like(value, device="meta")  # With the strides that a copy would have.
-                places.append(_Place(p, key, end, _size(value), value.dtype, value.shape, dense.stride()))
-                end += -(-_size(value) // _ALIGNMENT) * _ALIGNMENT
+                places.append(_Place(p, key, end, size_of(value), value.dtype, value.shape, dense.stride()))
+                end += aligned(size_of(value))
         return places
 
     def settle(self, places: list[_Place]) -> None:
         """Takes host memory for these places."""
         self.homes, self.slab = [], None
         if places:
-            self.slab = _Slab(places[-1].offset + places[-1].size, self.device)
+            self.slab = Slab(places[-1].offset + places[-1].size, self.device)
             self.homes = [(place, place.inside(self.slab.tensor)) for place in places]
 
     @property
@@ -435,35 +395,6 @@ class _Guest:
     keep: list[Tensor] = field(default_factory=list)
 
 
-class _Lanes:
-    """One stream that brings state to a device and one that takes it away. On the CPU, where tests run, there are none."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.is_cuda = device.type == "cuda"
-        self.coming = torch.cuda.Stream(device) if self.is_cuda else None
-        self.going = torch.cuda.Stream(device) if self.is_cuda else None
-
-    def copying(self, lane: Any) -> Any:
-        """What is copied inside comes after everything that the program has asked of the GPU so far."""
-        if lane is None:
-            return nullcontext()
-        lane.wait_stream(torch.cuda.current_stream(self.device))
-        return torch.cuda.stream(lane)
-
-    def mark(self, lane: Any) -> Any:
-        return None if lane is None else lane.record_event()
-
-    def wait(self, event: Any) -> None:
-        if event is not None:
-            torch.cuda.current_stream(self.device).wait_event(event)
-
-    def wait_for_all(self) -> None:
-        for lane in (self.coming, self.going):
-            if lane is not None:
-                torch.cuda.current_stream(self.device).wait_stream(lane)
-
-
 class StatesOnHost(ResumableStep):
     """Keeps the optimizer's state in pinned host memory and takes it through the GPU at each step, ``bucket_bytes`` of it at a time.
 
@@ -476,7 +407,7 @@ class StatesOnHost(ResumableStep):
     def __init__(self, optimizer: Optimizer, bucket_bytes: int = _BUCKET) -> None:
         super().__init__(optimizer, bucket_bytes)
         self._buckets: list[_Bucket] = []
-        self._lanes: dict[torch.device, _Lanes] = {}
+        self._lanes: dict[torch.device, Lanes] = {}
         self._state_dict_hook = optimizer.register_state_dict_pre_hook(lambda _: self.synchronize())
         try:
             with torch.no_grad():
@@ -524,14 +455,14 @@ class StatesOnHost(ResumableStep):
         made = []
         for device in dict.fromkeys(p.device for p in params):
             # Before the first step nobody knows what an optimizer will keep; Adam keeps two values for each one of the parameter.
-            pieces = _in_pieces((p for p in params if p.device == device), self.bucket_bytes, lambda p: 2 * _size(p))
+            pieces = _in_pieces((p for p in params if p.device == device), self.bucket_bytes, lambda p: 2 * size_of(p))
             made.extend(_Bucket(piece) for piece in pieces)
         self._buckets.extend(made)
         return made
 
-    def _lane(self, bucket: _Bucket) -> _Lanes:
+    def _lane(self, bucket: _Bucket) -> Lanes:
         if bucket.device not in self._lanes:
-            self._lanes[bucket.device] = _Lanes(bucket.device)
+            self._lanes[bucket.device] = Lanes(bucket.device)
         return self._lanes[bucket.device]
 
     def _divide(self) -> Iterable[_Bucket]:

@@ -15,6 +15,8 @@ from torch.optim import Optimizer
 
 from .errors import FitError
 
+# Fours of weights that are looked at in one go: what sorts them takes memory too.
+_FOURS = 1 << 18
 _PIP = "\n\nhint: pip install torchao (or bitsandbytes)"
 
 
@@ -201,12 +203,12 @@ def _bitsandbytes_quantiser(bits: int) -> Callable[[nn.Linear], nn.Module] | Non
 # -- Zeros
 
 
-def prune(model: nn.Module, amount: float = 0.5, semi_structured: bool = False) -> Shrunk:
+def prune(model: nn.Module, amount: float = 0.5, semi_structured: bool = False, device: torch.device | None = None) -> Shrunk:
     """Makes the smallest weights of linear and convolution layers zero, for good: ``amount`` of each layer.
 
     That saves no memory, because zeros are stored like other numbers. With ``semi_structured``, the two smallest of every four weights of
-    linear layers are dropped and not stored (fp16 or bf16, on GPUs of compute capability 8.0 or newer): 9/16 of the bytes remain. The full
-    weights wait in host memory for ``undo``.
+    linear layers are dropped and not stored (fp16 or bf16, on GPUs of compute capability 8.0 or newer): 9/16 of the bytes remain. They go to
+    ``device``, one after the other, so that the GPU need not hold the full ones; those wait in host memory for ``undo``.
     """
     before = weight_bytes(model)
     kept: list[tuple[nn.Module, nn.Parameter, Tensor]] = []
@@ -219,7 +221,7 @@ def prune(model: nn.Module, amount: float = 0.5, semi_structured: bool = False) 
 
     try:
         if semi_structured:
-            note = _drop_two_of_four(model, kept)
+            note = _drop_two_of_four(model, kept, device)
         else:
             note = _zero_smallest(model, amount, kept)
     except BaseException:
@@ -245,24 +247,40 @@ def _zero_smallest(model: nn.Module, amount: float, kept: list[tuple[nn.Module, 
     return f"{amount:.0%} of the weights are zero; stored densely, zeros save no memory (semi_structured=True does, where the GPU knows it)"
 
 
-def _drop_two_of_four(model: nn.Module, kept: list[tuple[nn.Module, nn.Parameter, Tensor]]) -> str:
+def why_not_semi_structured(model: nn.Module, capability: tuple[int, int], halved: bool = False) -> str | None:
+    """Why no weights can be stored with two zeros of every four; None if some can. ``halved`` asks for the model after ``bf16_weights``."""
+    if capability < (8, 0):
+        return f"weights with two zeros of every four are for GPUs of compute capability 8.0 or newer, and this one has {capability[0]}.{capability[1]}"
+    if any(_has_fours(linear, halved) for _, _, linear in _linears(model)):
+        return None
+    why = "no linear layer has fp16 or bf16 weights in multiples of 64"
+    return f"{why}, but some would with weights in bf16" if any(_has_fours(linear, True) for _, _, linear in _linears(model)) else why
+
+
+def _has_fours(linear: nn.Linear, halved: bool) -> bool:
+    kinds = (torch.float16, torch.bfloat16, *((torch.float32, torch.float64) if halved else ()))
+    return linear.weight.dtype in kinds and not any(size % 64 for size in linear.weight.shape)
+
+
+def _drop_two_of_four(model: nn.Module, kept: list[tuple[nn.Module, nn.Parameter, Tensor]], device: torch.device | None) -> str:
     from torch.sparse import to_sparse_semi_structured
 
-    for _, _, linear in list(_linears(model)):
+    for _, _, linear in [found for found in _linears(model) if _has_fours(found[2], False)]:
         weight = linear.weight
-        if weight.dtype not in (torch.float16, torch.bfloat16) or any(size % 64 for size in weight.shape):
-            continue
-        if weight.device.type != "cuda" or torch.cuda.get_device_capability(weight.device) < (8, 0):
+        there = device or weight.device
+        if there.type != "cuda":
             raise FitError("weights with two zeros of every four are for GPUs of compute capability 8.0 or newer")
+        if (why := why_not_semi_structured(model, torch.cuda.get_device_capability(there))) is not None:
+            raise FitError(why)
         kept.append((linear, weight, weight.detach().cpu()))
-        fours = weight.detach().view(-1, 4)
-        smallest = fours.abs().argsort(dim=1)[:, :2]
-        sparse = to_sparse_semi_structured(fours.scatter(1, smallest, 0).view_as(weight))
-        linear.weight = nn.Parameter(sparse, requires_grad=False)
+        values = weight.detach().to(there, copy=True, memory_format=torch.contiguous_format)
+        for fours in values.view(-1, 4).split(_FOURS):
+            fours.scatter_(1, fours.abs().argsort(dim=1)[:, :2], 0)
+        linear.weight = nn.Parameter(to_sparse_semi_structured(values), requires_grad=False)
         weight.data = torch.empty(0, dtype=weight.dtype, device=weight.device)
     if not kept:
         raise FitError("no linear layer has fp16 or bf16 weights in multiples of 64: none can be stored with two zeros of every four")
-    return f"two of every four weights are dropped in {len(kept)} linear layers; for inference"
+    return f"two of every four weights are dropped in {len(kept)} linear layers"
 
 
 # -- Helpers
