@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -14,6 +15,12 @@ FIXTURES = ROOT / "fixtures"
 PROGRAMS = ROOT / "tests" / "programs"
 # The PyTorch that the H200's counters in the fixtures were taken with.
 PYTHON_2_11 = ROOT / ".venv-torch2.11" / "bin" / "python"
+
+
+# Tests that are started with nohup, or in the background of a shell, ignore these, and so would the programs that they send them to.
+for _ignored, _handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
+    if signal.getsignal(_ignored) is signal.SIG_IGN:
+        signal.signal(_ignored, _handler)
 
 
 @pytest.fixture(scope="session")
