@@ -325,7 +325,8 @@ class Accumulator:
     def _watch(self, counted: Counted, part_samples: int) -> None:
         kinds = counted.kinds()
         if len(kinds) != self.weighing.means:
-            raise NotSplittable(f"the loss had {self.weighing.means} means when it was tried, and a part of this batch has {len(kinds)}: no single weight is right")
+            tried = self.weighing.means
+            raise NotSplittable(f"the loss had {tried} means when it was tried, and in a part of this batch {len(kinds)}: no single weight is right")
         share = torch.stack([mean.count.detach().float() / part_samples for mean in kinds if isinstance(mean.count, torch.Tensor)])
         if self._share is None:
             self._share = share

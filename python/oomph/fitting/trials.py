@@ -25,7 +25,7 @@ Traits = dict[tuple[int, str], list[float]]  # As `oomph.fitting.batches.traits`
 
 _KINDS = ("targets", "samples", "sum")
 _SAMPLES = 4
-_ENOUGH = 3  # Trials that say something.
+_ENOUGH = 2  # Trials that say something.
 _PAIRS = 6  # Of samples that differ, tried for one batch.
 _FAILURES = 8
 _GRADIENTS = 64 << 20  # Bytes of gradients that are compared.
@@ -133,8 +133,8 @@ def verify(weighing: Weighing, compute_loss: ComputeLoss, batch: Any, model: nn.
             return []
     if not holds:
         raise NotSplittable(
-            f"the loss was taken for {_in_words(weighing.kind)}, which is not true for this batch: its samples count differently (padding?), "
-            "and the loss divides by something that cannot be seen. Let PyTorch take the mean, as F.cross_entropy(scores, targets, "
+            f"the loss was taken for {_in_words(weighing.kind)}, which is not true for this batch: its samples count differently "
+            "(padding?), and the loss divides by something that cannot be seen. Let PyTorch take the mean, as F.cross_entropy(scores, targets, "
             'ignore_index=-100) does, whose targets are counted, or give the loss as a sum (reduction="sum") divided by a fixed number'
         )
     return tried
@@ -152,10 +152,11 @@ class _Seen(NamedTuple):
 
     @staticmethod
     def of(loss: torch.Tensor, counted: Counted, count: int) -> _Seen:
-        total, kinds = counted.total(), counted.kinds()
+        kinds = counted.kinds()
         counts = tuple(float(mean.count) for mean in kinds if isinstance(mean.count, torch.Tensor))
-        value = counted.means[0].value if len(counted.means) == 1 else None
-        return _Seen(float(loss), None if total is None else float(total), count, counts, len(kinds), None if value is None else float(value))
+        total, value = counted.total(), counted.means[0].value if len(counted.means) == 1 else None
+        total, value = (None if one is None else float(one) for one in (total, value))
+        return _Seen(float(loss), total, count, counts, len(kinds), value)
 
 
 class _Trial(NamedTuple):
@@ -270,7 +271,7 @@ def _is_the_mean(trials: list[_Trial]) -> bool:
     if any(not part.value for part in seen):
         return False
     factors = [part.loss / part.value for part in seen]  # type: ignore[operator]
-    return max(factors) - min(factors) <= 1e-5 * max(map(abs, factors))
+    return max(factors) - min(factors) <= 5e-7 * max(map(abs, factors))  # Rounding in float32, and no more.
 
 
 def _in_words(kind: str) -> str:
@@ -300,7 +301,9 @@ def _without_evaluation(compute_loss: ComputeLoss, part: Any, in_training: Calla
     return Weighing("unknown", "the model has a loss in training only, where it cannot be tried without its random numbers")
 
 
-def _gradients_agree(compute_loss: ComputeLoss, batch: Any, model: nn.Module, kind: str, trial: _Trial, precision: _Precision) -> bool | None:
+def _gradients_agree(
+    compute_loss: ComputeLoss, batch: Any, model: nn.Module, kind: str, trial: _Trial, precision: _Precision
+) -> bool | None:
     """Whether the weighed gradients of two parts add up to those of the whole; None where there are none."""
     parameters = _compared(model)
     if not parameters:
@@ -335,7 +338,8 @@ def _gradients(compute_loss: ComputeLoss, part: Any, parameters: list[nn.Paramet
     if not loss.requires_grad:
         return None
     found = torch.autograd.grad(loss, parameters, grad_outputs=torch.full_like(loss, weight), allow_unused=True)
-    dense = [torch.zeros_like(of) if one is None else one.to_dense() if one.layout != torch.strided else one for one, of in zip(found, parameters)]
+    used = [torch.zeros_like(parameter) if one is None else one for one, parameter in zip(found, parameters)]
+    dense = [one.to_dense() if one.layout != torch.strided else one for one in used]
     # Of its own: what a program's hooks return may be kept by it.
     return [one.detach().to(torch.promote_types(one.dtype, torch.float32), copy=True) for one in dense]
 
