@@ -326,7 +326,7 @@ class Accumulator:
         kinds = counted.kinds()
         if len(kinds) != self.weighing.means:
             tried = self.weighing.means
-            raise NotSplittable(f"the loss had {tried} means when it was tried, and in a part of this batch {len(kinds)}: no single weight is right")
+            raise NotSplittable(f"the loss had {tried} means when it was tried, and has {len(kinds)} in a part of this batch")
         share = torch.stack([mean.count.detach().float() / part_samples for mean in kinds if isinstance(mean.count, torch.Tensor)])
         if self._share is None:
             self._share = share

@@ -134,8 +134,9 @@ def verify(weighing: Weighing, compute_loss: ComputeLoss, batch: Any, model: nn.
     if not holds:
         raise NotSplittable(
             f"the loss was taken for {_in_words(weighing.kind)}, which is not true for this batch: its samples count differently "
-            "(padding?), and the loss divides by something that cannot be seen. Let PyTorch take the mean, as F.cross_entropy(scores, targets, "
-            'ignore_index=-100) does, whose targets are counted, or give the loss as a sum (reduction="sum") divided by a fixed number'
+            "(padding?), and the loss divides by something that cannot be seen. Let PyTorch take the mean, as F.cross_entropy(scores, "
+            'targets, ignore_index=-100) does, whose targets are counted, or give the loss as a sum (reduction="sum") divided by a fixed '
+            "number"
         )
     return tried
 
