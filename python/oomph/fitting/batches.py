@@ -110,7 +110,7 @@ def _amount(node: Any) -> float:
 
 def moved(batch: Any, device: torch.device) -> Any:
     """The same structure with its tensors on that device; those that are there already stay. Copies of pinned memory do not wait."""
-    if isinstance(batch, torch.Tensor):
+    if isinstance(batch, (torch.Tensor, PackedSequence)):
         return batch.to(device, non_blocking=True)
     children = _children(batch)
     if children is None:

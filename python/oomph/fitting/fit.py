@@ -29,6 +29,7 @@ from oomph.fitting.plan import ALLOWED, Measured, Plan
 from oomph.fitting.repeating import Before, let_go
 from oomph.fitting.running import Running, device_of, has_sparse_gradients, steps_in_parts, use_expandable_segments
 from oomph.fitting.search import Facts, Found, Search
+from oomph.fitting.trials import Verifier
 
 # The fit that was made last for a model.
 _FITS: weakref.WeakKeyDictionary[torch.nn.Module, weakref.ref[Fit]] = weakref.WeakKeyDictionary()
@@ -162,6 +163,7 @@ class Fit:
         self._close_the_one_before()
         self.scaler = scaler
         self._weighing: Weighing | None = None
+        self._verifier: Verifier | None = None
         self._not_splittable: str | None = None
         self.example, self.size = example, 1
         try:
@@ -248,7 +250,7 @@ class Fit:
         try:
             weighing = learn_weighing(self._compute, self.example, self.model)
             self._try_to_train(weighing)
-            self._weighing = weighing
+            self._weighing, self._verifier = weighing, Verifier(weighing)
         except NotSplittable as error:
             self._not_splittable = str(error)
 
@@ -300,7 +302,7 @@ class Fit:
 
     def _ask(self, card: Card, room: Room, speeds: Speeds) -> tuple[Found, int]:
         things = {"model": self.model, "optimizer": self.optimizer, "loss_of": self.loss_of, "batch": self.example}
-        things |= {"weighing": self._weighing, "clip_grad_norm": self.clip_grad_norm, "scales": self.scaler is not None}
+        things |= {"weighing": self._weighing and self._weighing.unwatched(), "clip_grad_norm": self.clip_grad_norm, "scales": self.scaler is not None}
         payload = pack(things, onto_gpu=self.device.type != "cuda")
         said = ask("oomph.fitting.child:plan", payload, {"facts": self._facts(room, card), "speeds": speeds.to_dict()}, gpu=card.name)
         return Found.from_dict(said), said["blocks"]
@@ -365,18 +367,26 @@ class Fit:
             raise FitError("fit.backward was called twice without fit.update: give it the whole batch, it cuts it by itself")
         while True:
             before = Before(self.model, self.device, self._untouched)
-            loss, failed = None, None
+            loss, failed, refused = None, None, None
             try:
+                self._verify(batch)
                 loss = running.backward(batch)
             except Exception as error:
-                if not is_out_of_memory(error):
+                if isinstance(error, NotSplittable) and ranks.several():
+                    # The others wait for this one.
+                    refused = error
+                elif is_out_of_memory(error):
+                    # The frames of what failed hold its tensors.
+                    traceback.clear_frames(error.__traceback__)
+                    failed = error.with_traceback(None)
+                else:
                     raise
-                # The frames of what failed hold its tensors.
-                traceback.clear_frames(error.__traceback__)
-                failed = error.with_traceback(None)
-            if not ranks.any_of(failed is not None, self.device):
+            verdict = ranks.worst(2 if refused is not None else int(failed is not None), self.device)
+            if verdict == 0:
                 before.learn(self._untouched)
                 break
+            if verdict == 2:
+                raise refused or NotSplittable("the batch of another rank cannot be cut")
             del loss
             before.restore()
             self._step_down(failed)
@@ -385,6 +395,13 @@ class Fit:
         running.unscale()
         self._due = True
         return loss  # type: ignore[return-value]
+
+    def _verify(self, batch: Any) -> None:
+        """Where a rule was learnt from an example that does not show all: whether it holds for this batch too."""
+        running = self._run()
+        if self._verifier is not None and self._weighing is not None and self._weighing.provisional and len(running.parts(batch)) > 1:
+            with running.autocast():
+                self._verifier.check(self._compute, batch, self.model)
 
     def update(self) -> None:
         """The optimizer's step, after ``backward``; gradients are let go."""
@@ -432,6 +449,7 @@ class Fit:
         try:
             while True:
                 try:
+                    self._verify(batch)
                     return self._evaluate(batch)
                 except Exception as error:
                     if not is_out_of_memory(error):

@@ -64,6 +64,7 @@ class LoopFit(Fit):
         """
         if self._before_them is None:
             self._before_them = Before(self.model, self.device)
+        self._verify(batch)
         self._since_update.append((batch, through))
         due = self._since_update[-1:]
         while True:

@@ -38,11 +38,16 @@ def refuse_sharded(model: torch.nn.Module) -> None:
 
 def any_of(flag: bool, device: torch.device) -> bool:
     """Whether it is so on any rank. All ranks must ask."""
+    return bool(worst(int(flag), device))
+
+
+def worst(code: int, device: torch.device) -> int:
+    """The highest of all ranks. All ranks must ask."""
     if not several():
-        return flag
-    told = torch.tensor([int(flag)], device=device)
+        return code
+    told = torch.tensor([code], device=device)
     dist.all_reduce(told, op=dist.ReduceOp.MAX)
-    return bool(told.item())
+    return int(told.item())
 
 
 def least_room(room: Room) -> Room:

@@ -150,24 +150,31 @@ class Running:
         # The sum is divided at the end, and what was there before must not be.
         aside = self._set_aside() if gathered is not None and self.weighing.kind != "sum" else []  # type: ignore[union-attr]
         loss = None
-        for start, stop in parts[:only]:
-            with contextlib.ExitStack() as forward:
-                counted = forward.enter_context(Counted()) if gathered is not None else None
-                forward.enter_context(self.autocast())
+        try:
+            for start, stop in parts[:only]:
+                with contextlib.ExitStack() as forward:
+                    counted = forward.enter_context(Counted()) if gathered is not None else None
+                    forward.enter_context(self.autocast())
 
-                def weigh(loss: torch.Tensor) -> torch.Tensor:
-                    forward.close()
-                    if gathered is None:
-                        return loss
-                    scaled = gathered.scale(loss, counted, stop - start)
-                    self.weight = self.weighing.weight(counted, stop - start)  # type: ignore[union-attr, arg-type]
-                    return scaled
+                    def weigh(loss: torch.Tensor) -> torch.Tensor:
+                        forward.close()
+                        if gathered is None:
+                            return loss
+                        scaled = gathered.scale(loss, counted, stop - start)
+                        self.weight = self.weighing.weight(counted, stop - start)  # type: ignore[union-attr, arg-type]
+                        return scaled
 
-                loss = (through or self._through)(moved(batch if whole else take(batch, start, stop), self.device), weigh)
-        if gathered is not None:
-            loss = gathered.finish(self.parameters())
-        for parameter, gradient in aside:
-            parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+                    loss = (through or self._through)(moved(batch if whole else take(batch, start, stop), self.device), weigh)
+            if gathered is not None:
+                loss = gathered.finish(self.parameters())
+        except NotSplittable:
+            # Gradients of some of the parts are worth nothing.
+            for parameter in self.parameters():
+                parameter.grad = None
+            raise
+        finally:
+            for parameter, gradient in aside:
+                parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
         return loss  # type: ignore[return-value]
 
     def _through(self, part: Any, weigh: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
