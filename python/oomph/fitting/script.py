@@ -146,6 +146,7 @@ class Script:
         room = room_on(card, self.wish["budget"] or "auto")
         speeds = assumed_speeds(card.multiprocessors, card.capability)
         loss_of = _Within(LossOf(step.loss), self.reader.backward.autocast_around)
+        # A scaler is a few numbers: plans are the same with it.
         fitted = Fit(step.model, self.optimizer, loss_of, step.batch, tuple(self.wish["allow"]), self._clip(seen))  # type: ignore[arg-type]
         self._let_go(step)
         self._check(step, loss_of)

@@ -82,7 +82,8 @@ class Reader:
         if not self.source:
             raise NotRead(f"{backward.file}: the source is not there")
         self.tree = ast.parse("".join(self.source))
-        self.names = {**backward.globals, **backward.locals}
+        # The globals of a script know already what came after the model's call.
+        self.names = dict(backward.locals) if backward.function == "<module>" else {**backward.globals, **backward.locals}
 
     # -- the whole
 
@@ -100,6 +101,7 @@ class Reader:
             raise NotRead(f"line {backward.called_on} (the model) and line {backward.backward_on} (backward) are not in one block of {backward.function}")
         self.block, self.first, self.last, self.loops = region
         self.model, self.left_out, self.notes = model, Counter(), []
+        self.divisions: set[int] = set()
         loss = self.loss_expression()
         kept, _ = self.slice(self.block[self.first : self.last], _loads(loss))
         replace = _Replace(self, model)
@@ -173,7 +175,8 @@ class Reader:
 
     def is_scaler(self, function: ast.expr) -> bool:
         """Whether it is ``scale`` of a GradScaler."""
-        return isinstance(function, ast.Attribute) and function.attr == "scale" and isinstance(self.value(function.value), torch.amp.GradScaler)
+        scales = isinstance(function, ast.Attribute) and function.attr == "scale"
+        return scales and isinstance(self.value(function.value), torch.amp.GradScaler)  # type: ignore[attr-defined]
 
     def is_accumulation(self, divisor: ast.expr) -> bool:
         """Whether a loss is divided by it because a step has so many backward passes: a mean over the whole batch does not need that."""
@@ -185,7 +188,8 @@ class Reader:
             return True
         if isinstance(value, int) and value > 1:
             written = ast.unparse(divisor) if isinstance(divisor, ast.Constant) else f"{ast.unparse(divisor)} ({value})"
-            self.notes.append(f"line {divisor.lineno} divides by {written}, which is kept: if that is for gradient accumulation, leave it out, and give the whole batch at once")
+            told = "which is kept: if that is for gradient accumulation, leave it out, and give the whole batch at once"
+            self.notes.append(f"line {divisor.lineno} divides by {written}, {told}")
         return False
 
     # -- the statements that count
@@ -205,8 +209,10 @@ class Reader:
                 statement.body = inner
                 needed |= {path for item in statement.items for path in _loads(item)}
             else:
-                divisor = _divided_by(statement)
-                if divisor is not None and self.is_accumulation(divisor):
+                name, divisor = _division(statement)
+                whole = self.backward.after.get(name)
+                if divisor is not None and isinstance(whole, torch.Tensor) and whole.numel() == 1 and self.is_accumulation(divisor):
+                    self.divisions.add(statement.lineno)
                     continue
                 if isinstance(statement, (ast.Assign, ast.AnnAssign)):
                     needed = {path for path in needed if path.split(".")[0] not in stored}
@@ -215,14 +221,14 @@ class Reader:
         return kept, needed
 
     def changed(self, statement: ast.stmt, needed: set[str]) -> set[str]:
-        """Those of the needed names that the statement changes without giving them a new value: ``x[i] = …``, ``x.y = …``, ``x.add_(…)``."""
+        """Those of the needed names that the statement changes in place: ``x[i] = …``, ``x.y = …``, ``x.add_(…)``."""
         alone = {id(one.value) for one in ast.walk(statement) if isinstance(one, ast.Expr)}
         found: set[str] = set()
         for node in ast.walk(statement):
             if isinstance(node, (ast.Subscript, ast.Attribute)) and not isinstance(node.ctx, ast.Load):
                 found |= {path} if (path := _path(node)) is not None and _touches(path, needed) else set()
             elif isinstance(node, ast.Call):
-                found |= {path for path in self.changed_by_call(node, needed, id(node) in alone)}
+                found |= set(self.changed_by_call(node, needed, id(node) in alone))
         return {path.split(".")[0] for path in found}
 
     def changed_by_call(self, call: ast.Call, needed: set[str], alone: bool) -> Iterator[str]:
@@ -247,7 +253,9 @@ class Reader:
 
     def belongs_to_model(self, value: Any) -> bool:
         """train() and zero_grad() of the model say nothing about a loss that was made before."""
-        return isinstance(value, torch.nn.Module) and (any(one is value for one in self.model.modules()) or any(one is self.model for one in value.modules()))
+        if not isinstance(value, torch.nn.Module):
+            return False
+        return any(one is value for one in self.model.modules()) or any(one is self.model for one in value.modules())
 
     def copies(self, kept: list[ast.stmt], expression: ast.expr, batch: dict[str, tuple[Any, str]]) -> list[ast.stmt]:
         """What is changed in place must be the function's own: it may be called more than once with a batch."""
@@ -256,6 +264,10 @@ class Reader:
         for name, line in changed.items():
             if name == "model" or not isinstance(batch.get(name, (None,))[0], torch.Tensor):
                 raise NotRead(f"line {line} changes {name}, which is made before the model is called: make it, or change it, in one place")
+        for statement in kept:
+            again = sorted(name for name in _stores(statement) if name in free and name in self.names and name not in batch)
+            if again:
+                raise NotRead(f"line {statement.lineno} goes on with {again[0]}, which is made before the model is called: make it after that")
         unseen = sorted(name for name in self.backward.written if name in free and name not in changed)
         if unseen:
             raise NotRead(f"{' and '.join(unseen)} changed between the model's call and backward, by a statement that is not understood")
@@ -416,11 +428,23 @@ class Reader:
         lines.append(Line(file, before, before, False, "\n".join(once)))
         lines.append(Line(file, at, at, False, "\n".join(comes)))
         step.lines = sorted(lines, key=lambda line: (line.file != file, line.line, not line.remove))
+        self.say_what_goes_too(step)
         self.say_what_is_used_later(step, starts, name)
 
     def _elsewhere(self, file: str) -> Iterable[Place]:
         places = [*self.seen.zeroed, *self.seen.stepped, *self.seen.scaled, *(place for place, _ in self.seen.clipped)]
         return (place for place in dict.fromkeys(places) if place.file != file and not is_library(place.file))
+
+    def say_what_goes_too(self, step: Step) -> None:
+        """What is no part of the loss, in a block that is removed."""
+        kept = {one.lineno for statement in self.kept for one in ast.walk(statement) if isinstance(one, ast.stmt)}
+        for block in self.block[self.first : self.last]:
+            if block.lineno not in kept:
+                continue
+            lines = sorted({one.lineno for one in ast.walk(block) if isinstance(one, ast.stmt) and not _blocks(one)} - kept - self.divisions)
+            if lines:
+                words = "lines " + ", ".join(map(str, lines)) + " are" if len(lines) > 1 else f"line {lines[0]} is"
+                step.notes.append(f"{words} no part of the loss and removed with the block around: put what you need of it behind fit.step")
 
     def say_what_is_used_later(self, step: Step, gone: list[tuple[int, int]], loss: str) -> None:
         made = {name for statement in self.kept for name in _stores(statement)} - {loss}
@@ -545,30 +569,48 @@ def _stores(node: ast.AST) -> set[str]:
     return found
 
 
-def _divided_by(statement: ast.stmt) -> ast.expr | None:
-    """What ``loss /= steps`` and ``loss = loss / steps`` divide by."""
+def _division(statement: ast.stmt) -> tuple[str, ast.expr | None]:
+    """The name, and what ``name /= steps`` and ``name = name / steps`` divide by; None if it is something else."""
     if isinstance(statement, ast.AugAssign):
-        return statement.value if isinstance(statement.op, ast.Div) and isinstance(statement.target, ast.Name) else None
-    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1 or not isinstance(statement.value, ast.BinOp):
-        return None
-    target, made = statement.targets[0], statement.value
-    same = isinstance(target, ast.Name) and isinstance(made.left, ast.Name) and made.left.id == target.id
-    return made.right if same and isinstance(made.op, ast.Div) else None
+        if isinstance(statement.op, ast.Div) and isinstance(statement.target, ast.Name):
+            return statement.target.id, statement.value
+    elif isinstance(statement, ast.Assign) and len(statement.targets) == 1 and isinstance(statement.value, ast.BinOp):
+        target, made = statement.targets[0], statement.value
+        if isinstance(target, ast.Name) and isinstance(made.op, ast.Div) and isinstance(made.left, ast.Name) and made.left.id == target.id:
+            return target.id, made.right
+    return "", None
 
 
 def _free(statements: list[ast.stmt], expression: ast.expr) -> list[str]:
     """Names that are read before they are set, in the order in which they are read."""
     free: dict[str, None] = {}
     defined: set[str] = set()
+
+    def read(node: ast.AST) -> None:
+        again = {id(one.target) for one in ast.walk(node) if isinstance(one, ast.AugAssign)}
+        names = [one for one in ast.walk(node) if isinstance(one, ast.Name) and (isinstance(one.ctx, ast.Load) or id(one) in again)]
+        for one in sorted(names, key=lambda one: (one.lineno, one.col_offset)):
+            if one.id not in defined and not hasattr(builtins, one.id):
+                free.setdefault(one.id)
+
+    def run(node: ast.AST) -> None:
+        blocks = _blocks(node) if isinstance(node, ast.stmt) and not isinstance(node, (ast.FunctionDef, ast.ClassDef)) else []
+        if not blocks:
+            for part in [node.value, *node.targets] if isinstance(node, ast.Assign) else [node]:
+                read(part)
+            defined.update(_stores(node))
+            return
+        # What stands before its blocks: conditions, what a loop goes over, what `with` opens.
+        for part in ast.iter_child_nodes(node):
+            if not isinstance(part, (ast.stmt, ast.ExceptHandler, ast.match_case)):
+                read(part)
+                defined.update(_stores(part))
+        for block in blocks:
+            for one in block:
+                run(one)
+
     for node in [*statements, expression]:
-        parts = [node.value, *node.targets] if isinstance(node, ast.Assign) else [node]
-        for part in parts:
-            again = {id(one.target) for one in ast.walk(part) if isinstance(one, ast.AugAssign)}
-            names = [one for one in ast.walk(part) if isinstance(one, ast.Name) and (isinstance(one.ctx, ast.Load) or id(one) in again)]
-            for one in sorted(names, key=lambda one: (one.lineno, one.col_offset)):
-                if one.id not in defined and not hasattr(builtins, one.id):
-                    free.setdefault(one.id)
-        defined |= _stores(node)
+        run(node)
     return list(free)
 
 

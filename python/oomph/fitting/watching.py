@@ -272,7 +272,7 @@ class Watcher:
 
 
 def graph_of(loss: Any, results: Iterable[Any]) -> Graph:
-    """What lies between the loss and the results of models; what is inside of the models may differ from call to call (layers that are left out)."""
+    """What lies between the loss and the results of models: inside of them, layers may be left out in one call and not in another."""
     nodes = _nodes(loss.grad_fn, results)
     return Graph(loss.dtype, loss.dim(), Counter(node.name() for node in nodes))
 

@@ -250,7 +250,8 @@ def _zero_smallest(model: nn.Module, amount: float, kept: list[tuple[nn.Module, 
 def why_not_semi_structured(model: nn.Module, capability: tuple[int, int], halved: bool = False) -> str | None:
     """Why no weights can be stored with two zeros of every four; None if some can. ``halved`` asks for the model after ``bf16_weights``."""
     if capability < (8, 0):
-        return f"weights with two zeros of every four are for GPUs of compute capability 8.0 or newer, and this one has {capability[0]}.{capability[1]}"
+        has = ".".join(map(str, capability))
+        return f"weights with two zeros of every four are for GPUs of compute capability 8.0 or newer, and this one has {has}"
     if any(_has_fours(linear, halved) for _, _, linear in _linears(model)):
         return None
     why = "no linear layer has fp16 or bf16 weights in multiples of 64"
