@@ -640,18 +640,21 @@ def test_the_least_budget_does_work(virtually):
 
 
 def test_what_is_allowed_is_used_and_what_is_not_is_not(virtually):
+    """A T4 has no bfloat16: its 16 bits are float16, with a scaler, as for a loss that has one already."""
     told, _ = virtually("""
         model = GPT(layers=3).cuda()
-        optimizer = torch.optim.AdamW(model.parameters())
         ids = torch.randint(20000, (16, 257), device="cuda")
-        for allow in ((), ("bf16",)):
-            with oomph.fit(model, optimizer, loss=loss_fn, batch=ids, budget="1500MiB", allow=allow, quiet=True) as fit:
+        for how in ({}, {"allow": ("bf16",)}, {"scaler": torch.amp.GradScaler("cuda")}):
+            optimizer = torch.optim.AdamW(model.parameters())
+            with oomph.fit(model, optimizer, loss=loss_fn, batch=ids, budget="1200MiB", quiet=True, **how) as fit:
                 fit.step(ids)
-                tell(autocast=fit.plan.chosen.autocast, exact=fit.plan.chosen.exact)
-            optimizer.state.clear()
-    """, gpu="a100-40gb")
-    assert told[0] == {"autocast": None, "exact": True}
-    assert told[1]["autocast"] in (None, "bfloat16")
+                predicted = fit.plan.predicted
+                tell(autocast=fit.plan.chosen.autocast, exact=fit.plan.chosen.exact, notes=fit.plan.notes, predicted=predicted and predicted.reserved)
+    """)
+    exact, allowed, scaled = told
+    assert exact["autocast"] is None and exact["exact"] and exact["predicted"]
+    assert allowed["autocast"] == "float16" and not allowed["exact"] and allowed["predicted"]
+    assert scaled["autocast"] is None and scaled["exact"] and scaled["predicted"] and "could not be predicted" not in str(scaled["notes"])
 
 
 def test_a_model_that_cannot_be_sent_is_fitted_while_it_runs(virtually):

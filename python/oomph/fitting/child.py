@@ -155,6 +155,9 @@ class Trials:
         for parameter in running.parameters():
             if parameter.requires_grad:
                 parameter.grad = torch.empty_like(parameter)
+        if running.scaler is not None:
+            # It must have scaled something before it can take that back.
+            running.scaler.scale(torch.zeros((), device="cuda"))
         running.update()
 
     # -- time
