@@ -23,6 +23,17 @@ for _ignored, _handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, sign
         signal.signal(_ignored, _handler)
 
 
+@pytest.fixture
+def one_thread():
+    """Sums are in the same order each time, and a busy machine is not made busier."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="session")
 def oomph():
     """Runs the command; gives (exit code, stdout, stderr)."""

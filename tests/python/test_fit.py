@@ -31,13 +31,7 @@ FitError, GIB, MIB = package.FitError, 1 << 30, 1 << 20
 STAGE = ROOT / "target" / "debug" / "examples" / "stage"
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Sums are in the same order each time."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # -- the same result

@@ -25,13 +25,7 @@ STAGE = ROOT / "target" / "debug" / "examples" / "stage"
 MIB = 1 << 20
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Sums are in the same order each time, and a busy machine is not made busier."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Layer(nn.Module):

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from oomph.fitting import optimizers
+from oomph.fitting.batches import moved, samples, take
 from oomph.fitting.blocks import find_blocks, get_block
 from oomph.fitting.costs import Cost, CountCosts, ForwardCosts, Speeds, gather
 from oomph.fitting.errors import FitError
@@ -81,8 +82,6 @@ class Trials:
 
     @property
     def size(self) -> int:
-        from oomph.fitting.batches import samples
-
         return samples(self.batch) if self.weighing is not None else 1
 
     @staticmethod
@@ -189,8 +188,6 @@ class Trials:
         return self.forwards[size, half]
 
     def _count(self, size: int, half: str | None) -> ForwardCosts:
-        from oomph.fitting.batches import moved, take
-
         self.reset()
         part = moved(take(self.batch, 0, size) if size < self.size else self.batch, torch.device("cuda"))
         costs = ForwardCosts(Cost())

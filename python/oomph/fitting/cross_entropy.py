@@ -28,7 +28,7 @@ _LEAST_COLUMNS = 4096
 CHUNK_BYTES = 128 << 20
 
 
-class Undoable:
+class DeferredHeads:
     """What was changed in a model; ``undo`` changes it back, and a second time does nothing."""
 
     def __init__(self, heads: dict[str, nn.Linear]) -> None:
@@ -59,13 +59,13 @@ def find_heads(model: nn.Module) -> dict[str, nn.Linear]:
     return {name: one for name, one in wide.items() if is_head(name, one)}
 
 
-def defer_logits(model: nn.Module, chunk_bytes: int = CHUNK_BYTES) -> Undoable:
+def defer_logits(model: nn.Module, chunk_bytes: int = CHUNK_BYTES) -> DeferredHeads:
     """Makes the heads of a model return `DeferredLogits` while gradients are recorded. ``heads`` of the result has their names."""
     heads = find_heads(model)
     for head in heads.values():
         # A bound method, and no closure, so that a deep copy of the model has one of its own.
         head.forward = types.MethodType(_Forward(chunk_bytes), head)  # type: ignore[method-assign]
-    return Undoable(heads)
+    return DeferredHeads(heads)
 
 
 class _Forward:

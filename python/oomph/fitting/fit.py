@@ -18,7 +18,7 @@ from oomph.fitting.batches import moved, samples, take
 from oomph.fitting.blocks import find_blocks
 from oomph.fitting.card import Card, Room, bytes_on, half_of, here, named, room_here, room_on
 from oomph.fitting.costs import Speeds, assumed_speeds, measure_speeds
-from oomph.fitting.counts import Accumulator, Counted, Weighing, batch_norms, learn_weighing
+from oomph.fitting.counts import Accumulator, Counted, Weighing, learn_weighing
 from oomph.fitting.cross_entropy import find_heads
 from oomph.fitting.errors import FitError, NotSplittable
 from oomph.fitting.finding import is_out_of_memory
@@ -27,7 +27,7 @@ from oomph.fitting.optimizers import ResumableStep, fuse, to_8bit
 from oomph.fitting.payload import NotPackable, pack
 from oomph.fitting.plan import ALLOWED, Measured, Plan
 from oomph.fitting.repeating import Before, let_go
-from oomph.fitting.running import Running, device_of, has_sparse_gradients, steps_in_parts, use_expandable_segments
+from oomph.fitting.running import Running, allocator_setter, device_of, has_sparse_gradients, steps_in_parts, use_expandable_segments
 from oomph.fitting.search import Facts, Found, Search
 from oomph.fitting.trials import Verifier
 
@@ -92,7 +92,8 @@ class FitPlan:
         """What was predicted for the plan that is applied now."""
         if self.found is None:
             return None
-        known = [self.found.plain, *self.found.chain, *self.found.rungs, *([self.found.chosen] if self.found.chosen else [])]
+        # What was chosen has been run for longer than the others.
+        known = [*([self.found.chosen] if self.found.chosen else []), self.found.plain, *self.found.chain, *self.found.rungs]
         return next((one for one in known if one.plan == self.chosen), None)
 
     def summary(self) -> str:
@@ -285,7 +286,7 @@ class Fit:
             "host": int(_ram.left() * _HOST_SHARE),
             "splits": self._weighing is not None,
             "defers": bool(find_heads(self.model)),
-            "expands": _expandable_can_be_set(),
+            "expands": allocator_setter() is not None,
             "fuses": (fused is not None or self.device.type != "cuda") and not has_sparse_gradients(self.model),
             "hosts": steps_in_parts(self.optimizer),
             "allow": [name for name in self.allow if name != "8bit-optimizer" or self._can_be_8bit()],
@@ -339,7 +340,7 @@ class Fit:
     def _unmeasured_rungs(self, top: Plan = Plan()) -> list[Measured]:
         """Where nothing could be predicted, down all the same: each rung is taken to need less."""
         blocks = tuple(find_blocks(self.model))
-        facts = Facts(self.size, blocks, 0, 0, sys.maxsize, self._weighing is not None, bool(find_heads(self.model)), _expandable_can_be_set(), hosts=steps_in_parts(self.optimizer), allow=self.allow)
+        facts = Facts(self.size, blocks, 0, 0, sys.maxsize, self._weighing is not None, bool(find_heads(self.model)), allocator_setter() is not None, hosts=steps_in_parts(self.optimizer), allow=self.allow)
         reserved = iter(range(1 << 62, 0, -(1 << 55)))
         return Search(facts, lambda plan: Measured(plan, 0, next(reserved) if plan != top else 1 << 63, 0.0), lambda plan: 0.0).rungs(top)
 
@@ -537,7 +538,3 @@ class Fit:
 
 def _draws(model: torch.nn.Module) -> bool:
     return any(isinstance(module, torch.nn.modules.dropout._DropoutNd) and module.p > 0 for module in model.modules())
-
-
-def _expandable_can_be_set() -> bool:
-    return hasattr(torch.cuda.memory, "_set_allocator_settings") or hasattr(torch._C, "_accelerator_setAllocatorSettings")

@@ -252,9 +252,14 @@ def device_of(model: torch.nn.Module) -> torch.device:
     return first.device if first is not None else torch.device("cpu")
 
 
+def allocator_setter() -> Callable[[str], None] | None:
+    """What changes the allocator's settings in the running process, where this PyTorch has it."""
+    return getattr(torch._C, "_accelerator_setAllocatorSettings", None) or getattr(torch.cuda.memory, "_set_allocator_settings", None)
+
+
 def use_expandable_segments() -> Callable[[], None] | None:
     """Tells the allocator of the running process. What undoes it, or None where it is so already or this PyTorch cannot."""
-    setter = getattr(torch._C, "_accelerator_setAllocatorSettings", None) or getattr(torch.cuda.memory, "_set_allocator_settings", None)
+    setter = allocator_setter()
     if setter is None or torch.cuda.memory._snapshot().get("allocator_settings", {}).get("expandable_segments"):
         return None
     try:
