@@ -33,6 +33,7 @@ from dataclasses import dataclass
 
 from oomph import _black_box, _cgroups
 from oomph._cgroups import Level, Process
+from oomph._environment import on_virtual_gpu
 from oomph._floor import Detours, Floor
 from oomph._measure import percent, size_in_bytes, text
 
@@ -183,7 +184,7 @@ class RamGuard:
         tightest = self._tightest(levels)
         growth = min(self._growth(level, process.own) for level in levels)
         # The virtual GPU's memory is mapped as the program's own, and takes none: no floor under that.
-        if process.mapped and "OOMPH_VIRTUAL_GPU" not in os.environ:
+        if process.mapped and not on_virtual_gpu():
             self._floor.set(process.mapped + growth + _cuda_start())
         self._detours.make()
         self._pause = self._pause_for(tightest.left - self._reserve(tightest))

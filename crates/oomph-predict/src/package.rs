@@ -17,6 +17,7 @@ const FILES: &[(&str, &str)] = &package![
     "__main__.py",
     "_black_box.py",
     "_cgroups.py",
+    "_environment.py",
     "_find.py",
     "_floor.py",
     "_free.py",
