@@ -1,6 +1,7 @@
 //! What is told about a recording: owned data, ready for any renderer.
 
 use crate::context::Context;
+use crate::detail::Detail;
 use crate::finding::{Finding, Place, Severity};
 use crate::kinds::{Kind, Kinds};
 use crate::oom::{Outcome, Reason};
@@ -10,7 +11,7 @@ use crate::steps::{Steps, Witness, optimizer_steps};
 use crate::timeline::Timeline;
 use crate::waste::Waste;
 use hashbrown::HashMap;
-use oomph_trace::{Action, History, Peaks, Recording, StackId, Warning};
+use oomph_trace::{Action, FrameId, History, Peaks, Recording, StackId, Warning};
 
 /// Everything there is to say about a recording.
 #[derive(Clone, Debug)]
@@ -198,6 +199,20 @@ pub fn explain(recording: &Recording) -> Explanation {
 /// The same with every device's memory over time, in so many columns. It takes longer: the kind of every block is worked
 /// out, not only of those at the peak.
 pub fn explain_over_time(recording: &Recording, columns: usize) -> Explanation {
+    explained(recording, |context| describe(context, columns))
+}
+
+/// The same with every allocation, device by device in the order of the explanation's.
+pub fn explain_in_detail(recording: &Recording, columns: usize) -> (Explanation, Vec<Detail>) {
+    let mut details = Vec::new();
+    let explanation = explained(recording, |context| {
+        details.push(Detail::of(context));
+        describe(context, columns)
+    });
+    (explanation, details)
+}
+
+fn explained(recording: &Recording, mut describe: impl FnMut(&Context) -> DeviceExplanation) -> Explanation {
     let sources = Sources::of(recording);
     let mut explanation = Explanation {
         format: recording.source.format.name(),
@@ -215,7 +230,7 @@ pub fn explain_over_time(recording: &Recording, columns: usize) -> Explanation {
         let annotated = optimizer_steps(recording, device);
         let kinds = Kinds::of(recording, device, &history, &sources, &annotated, &boundaries);
         let context = Context::of(recording, device, &history, &sources, &kinds, steps);
-        explanation.devices.push(describe(&context, columns));
+        explanation.devices.push(describe(&context));
         for rule in rules::ALL {
             for mut finding in (rule.check)(&context) {
                 finding.device = device.ordinal;
@@ -305,30 +320,44 @@ fn sums<K: std::hash::Hash + Eq>(context: &Context, key: impl Fn(StackId, bool) 
     sums
 }
 
+/// What makes two stacks one line.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct LineKey {
+    place: Option<FrameId>,
+    through: Option<FrameId>,
+    /// From before the recording, without a place.
+    pub(crate) before: bool,
+}
+
+pub(crate) fn line_key(context: &Context, stack: StackId, before: bool) -> LineKey {
+    let facts = context.sources.of_stack(stack);
+    LineKey {
+        place: facts.place,
+        through: facts.innermost.filter(|_| facts.own && facts.innermost != facts.place),
+        before: before && facts.place.is_none(),
+    }
+}
+
+/// See [`LineBytes::through`].
+pub(crate) fn through(context: &Context, stack: StackId) -> Option<String> {
+    let frame = context.recording.stacks.frame(line_key(context, stack, false).through?);
+    let file = context.recording.strings.get(frame.file);
+    let file = file.rsplit(['/', '\\']).next().unwrap_or(file);
+    Some(format!("{file}:{} {}", frame.line, context.recording.strings.get(frame.name)))
+}
+
 fn lines(context: &Context) -> Vec<LineBytes> {
-    let through = |stack: StackId| {
-        let facts = context.sources.of_stack(stack);
-        facts.innermost.filter(|_| facts.own && facts.innermost != facts.place)
-    };
-    sums(context, |stack, before| {
-        let place = context.sources.of_stack(stack).place;
-        (place, through(stack), before && place.is_none())
-    })
-    .into_iter()
-    .take(MOST_LINES)
-    .map(|sum| LineBytes {
-        place: context.place(sum.stack, sum.born),
-        through: through(sum.stack).map(|frame| {
-            let frame = context.recording.stacks.frame(frame);
-            let file = context.recording.strings.get(frame.file);
-            let file = file.rsplit(['/', '\\']).next().unwrap_or(file);
-            format!("{file}:{} {}", frame.line, context.recording.strings.get(frame.name))
-        }),
-        bytes: sum.bytes,
-        count: sum.count,
-        kind: sum.kind(),
-    })
-    .collect()
+    sums(context, |stack, before| line_key(context, stack, before))
+        .into_iter()
+        .take(MOST_LINES)
+        .map(|sum| LineBytes {
+            place: context.place(sum.stack, sum.born),
+            through: through(context, sum.stack),
+            bytes: sum.bytes,
+            count: sum.count,
+            kind: sum.kind(),
+        })
+        .collect()
 }
 
 fn stacks(context: &Context) -> Vec<StackBytes> {

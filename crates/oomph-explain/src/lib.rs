@@ -10,6 +10,7 @@
 //! says how it came about; what is not known is said to be unknown.
 
 mod context;
+mod detail;
 mod diff;
 mod explanation;
 mod finding;
@@ -24,10 +25,11 @@ mod timeline;
 mod waste;
 mod what_if;
 
+pub use detail::{Annotated, Detail, DetailLine, DetailStack, SegmentChange};
 pub use diff::{Change, DeviceDiff, Diff, diff};
 pub use explanation::{
     Completeness, DeviceExplanation, Explanation, KindBytes, LineBytes, OomExplanation, OomState, StackBytes,
-    StepsExplanation, explain, explain_over_time,
+    StepsExplanation, explain, explain_in_detail, explain_over_time,
 };
 pub use finding::{
     Basis, Finding, Fix, Grade, Place, Saving, Severity, Where, bytes, grouped, harmless, percent, plural,

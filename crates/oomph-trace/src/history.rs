@@ -70,6 +70,14 @@ impl Allocations<'_> {
         self.size.is_empty()
     }
 
+    /// Those that were not back in their pool as soon as the program let go of them, and the moment at which they were.
+    pub fn deferred(&self) -> Vec<(u32, Moment)> {
+        let mut deferred: Vec<(u32, Moment)> =
+            self.deferred.iter().map(|(&index, &at)| (index, at)).collect();
+        deferred.sort_unstable();
+        deferred
+    }
+
     /// How many of them were there before the first event.
     pub fn born_before(&self) -> usize {
         self.before.len()

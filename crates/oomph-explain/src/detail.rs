@@ -1,0 +1,186 @@
+//! Every allocation with what is known of it, in columns: for pictures that can be looked into.
+//!
+//! An [`crate::Explanation`] says what was alive at the peak; this says it of every moment. Lines are the same as there: summed up
+//! at the peak, both give the same bytes.
+
+use crate::context::Context;
+use crate::finding::Place;
+use crate::kinds::Kind;
+use hashbrown::HashMap;
+use oomph_trace::{Moment, Reserved, StackId, Stage};
+
+/// One device, allocation by allocation.
+#[derive(Clone, Debug, Default)]
+pub struct Detail {
+    /// The device's ordinal.
+    pub ordinal: u32,
+    /// The first moment at which an allocation is alive; 0 if it was there before. All columns are in this order.
+    pub born: Vec<Moment>,
+    /// The first moment at which it no longer is, or `NEVER`.
+    pub freed: Vec<Moment>,
+    /// What the block takes.
+    pub size: Vec<u64>,
+    /// What the program asked for.
+    pub requested: Vec<u64>,
+    /// Where it lies.
+    pub address: Vec<u64>,
+    /// Index of its stream.
+    pub stream: Vec<u32>,
+    /// What it is.
+    pub kind: Vec<Kind>,
+    /// Index into `stacks`.
+    pub stack: Vec<u32>,
+    /// Stacks that allocated something, in order of first sight.
+    pub stacks: Vec<DetailStack>,
+    /// Lines that stacks stand for, in order of first sight.
+    pub lines: Vec<DetailLine>,
+    /// Allocations that the program let go of before their block was back in its pool, and when it was.
+    pub deferred: Vec<(u32, Moment)>,
+    /// Memory taken from the device and given back, in order; what was there before is taken at moment 0.
+    pub segments: Vec<SegmentChange>,
+    /// Where steps begin, and the end of the last; empty if none were found.
+    pub steps: Vec<Moment>,
+    /// What the program named.
+    pub annotations: Vec<Annotated>,
+}
+
+/// A stack, and the line that stands for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DetailStack {
+    /// Names it in the recording.
+    pub stack: StackId,
+    /// Index into [`Detail::lines`].
+    pub line: u32,
+}
+
+/// A line as [`crate::LineBytes`] has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DetailLine {
+    /// The line.
+    pub place: Place,
+    /// The library's line that it came to, if it was not the line itself that allocated.
+    pub through: Option<String>,
+}
+
+/// Memory taken from the device, or given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentChange {
+    /// The first moment at which it is so.
+    pub moment: Moment,
+    /// Taken, or given back.
+    pub taken: bool,
+    /// Which.
+    pub range: Reserved,
+    /// The line that asked for it, if that is known.
+    pub line: Option<u32>,
+}
+
+/// A named range of moments, or a mark.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Annotated {
+    /// Its name.
+    pub name: String,
+    /// Where it begins.
+    pub from: Moment,
+    /// Where it ends; `None` for a mark.
+    pub to: Option<Moment>,
+}
+
+impl Detail {
+    /// Goes over all allocations once.
+    pub(crate) fn of(context: &Context) -> Self {
+        let (device, history) = (context.device, context.history);
+        let all = &history.allocations;
+        let mut lines = Lines::default();
+        let count = all.len();
+        let mut detail = Self {
+            ordinal: device.ordinal,
+            born: (0..count).map(|i| all.born(i)).collect(),
+            freed: (0..count).map(|i| all.freed(i)).collect(),
+            size: (0..count).map(|i| all.size(i)).collect(),
+            requested: (0..count).map(|i| all.requested(i)).collect(),
+            address: (0..count).map(|i| all.address(i)).collect(),
+            stream: (0..count).map(|i| all.stream(i)).collect(),
+            kind: (0..count).map(|i| context.kinds.kind(i)).collect(),
+            stack: (0..count).map(|i| lines.stack(context, all.stack(i), all.born(i))).collect(),
+            deferred: all.deferred(),
+            steps: context.steps.as_ref().map_or(Vec::new(), |steps| steps.boundaries.clone()),
+            annotations: annotations(context),
+            ..Self::default()
+        };
+        let before = history.reserved_at(0).into_iter().map(|range| (0, true, range));
+        let changes = history.reserved_changes().map(|(moment, taken, range)| (moment, taken, *range));
+        let mut line_of: HashMap<StackId, u32> = HashMap::new();
+        detail.segments = before
+            .chain(changes)
+            .map(|(moment, taken, range)| {
+                let line = (range.stack != oomph_trace::NO_STACK).then(|| {
+                    *line_of.entry(range.stack).or_insert_with(|| {
+                        let stack = lines.stack(context, range.stack, 1);
+                        lines.stacks[stack as usize].line
+                    })
+                });
+                SegmentChange { moment, taken, range, line }
+            })
+            .collect();
+        (detail.stacks, detail.lines) = (lines.stacks, lines.lines);
+        detail
+    }
+}
+
+/// Numbers stacks and lines as they are met.
+#[derive(Default)]
+struct Lines {
+    stacks: Vec<DetailStack>,
+    lines: Vec<DetailLine>,
+    seen_stacks: HashMap<(StackId, bool), u32>,
+    seen_lines: HashMap<crate::explanation::LineKey, u32>,
+}
+
+impl Lines {
+    fn stack(&mut self, context: &Context, stack: StackId, born: Moment) -> u32 {
+        let Self { stacks, lines, seen_stacks, seen_lines } = self;
+        let key = crate::explanation::line_key(context, stack, born == 0);
+        *seen_stacks.entry((stack, key.before)).or_insert_with(|| {
+            let line = *seen_lines.entry(key).or_insert_with(|| {
+                lines.push(DetailLine {
+                    place: context.place(stack, born),
+                    through: crate::explanation::through(context, stack),
+                });
+                lines.len() as u32 - 1
+            });
+            stacks.push(DetailStack { stack, line });
+            stacks.len() as u32 - 1
+        })
+    }
+}
+
+/// Ranges by their ends: an end closes the last range of its name that is open.
+fn annotations(context: &Context) -> Vec<Annotated> {
+    let (recording, device) = (context.recording, context.device);
+    if !device.events.has_times() {
+        return Vec::new();
+    }
+    let moment_of = |time: i64| device.events.time.partition_point(|&at| at <= time) as Moment;
+    let mut found: Vec<Annotated> = Vec::new();
+    let mut open: HashMap<u32, Vec<usize>> = HashMap::new();
+    for annotation in recording.annotations.iter().filter(|one| one.device == device.ordinal) {
+        let at = moment_of(annotation.time);
+        match annotation.stage {
+            Stage::End => {
+                if let Some(index) = open.get_mut(&annotation.name).and_then(Vec::pop) {
+                    found[index].to = Some(at);
+                }
+                continue;
+            }
+            Stage::Start => open.entry(annotation.name).or_default().push(found.len()),
+            Stage::Mark => {}
+        }
+        found.push(Annotated { name: recording.strings.get(annotation.name).to_owned(), from: at, to: None });
+    }
+    // What was never closed lasts to the end.
+    for index in open.into_values().flatten() {
+        found[index].to = Some(device.events.len() as Moment);
+    }
+    found
+}
