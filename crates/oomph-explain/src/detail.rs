@@ -6,8 +6,10 @@
 use crate::context::Context;
 use crate::finding::Place;
 use crate::kinds::Kind;
+use crate::sources::{is_native, is_own_file};
 use hashbrown::HashMap;
-use oomph_trace::{Moment, Reserved, StackId, Stage};
+use oomph_trace::rounding::round_size;
+use oomph_trace::{FrameId, Moment, Reserved, StackId, Stage};
 
 /// One device, allocation by allocation.
 #[derive(Clone, Debug, Default)]
@@ -22,6 +24,8 @@ pub struct Detail {
     pub size: Vec<u64>,
     /// What the program asked for.
     pub requested: Vec<u64>,
+    /// That, rounded up as the allocator does.
+    pub rounded: Vec<u64>,
     /// Where it lies.
     pub address: Vec<u64>,
     /// Index of its stream.
@@ -34,6 +38,10 @@ pub struct Detail {
     pub stacks: Vec<DetailStack>,
     /// Lines that stacks stand for, in order of first sight.
     pub lines: Vec<DetailLine>,
+    /// The calls that stacks consist of, as a tree: callers come before what they call.
+    pub calls: Vec<Call>,
+    /// What calls name.
+    pub frames: Vec<DetailFrame>,
     /// Allocations that the program let go of before their block was back in its pool, and when it was.
     pub deferred: Vec<(u32, Moment)>,
     /// Memory taken from the device and given back, in order; what was there before is taken at moment 0.
@@ -51,6 +59,32 @@ pub struct DetailStack {
     pub stack: StackId,
     /// Index into [`Detail::lines`].
     pub line: u32,
+    /// Its innermost call, as an index into [`Detail::calls`]; `None` if it is empty.
+    pub call: Option<u32>,
+}
+
+/// A call, and who made it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Call {
+    /// Index into [`Detail::calls`]; `None` for the outermost.
+    pub parent: Option<u32>,
+    /// Index into [`Detail::frames`].
+    pub frame: u32,
+}
+
+/// A line of a function, as recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DetailFrame {
+    /// The file.
+    pub file: String,
+    /// From 1; 0 when unknown.
+    pub line: u32,
+    /// The function.
+    pub function: String,
+    /// Of the program's own files.
+    pub own: bool,
+    /// C++ rather than Python.
+    pub native: bool,
 }
 
 /// A line as [`crate::LineBytes`] has it.
@@ -91,6 +125,7 @@ impl Detail {
     pub(crate) fn of(context: &Context) -> Self {
         let (device, history) = (context.device, context.history);
         let all = &history.allocations;
+        let divisions = &context.recording.settings.roundup_power2_divisions;
         let mut lines = Lines::default();
         let count = all.len();
         let mut detail = Self {
@@ -99,6 +134,7 @@ impl Detail {
             freed: (0..count).map(|i| all.freed(i)).collect(),
             size: (0..count).map(|i| all.size(i)).collect(),
             requested: (0..count).map(|i| all.requested(i)).collect(),
+            rounded: (0..count).map(|i| round_size(all.requested(i), divisions).min(all.size(i))).collect(),
             address: (0..count).map(|i| all.address(i)).collect(),
             stream: (0..count).map(|i| all.stream(i)).collect(),
             kind: (0..count).map(|i| context.kinds.kind(i)).collect(),
@@ -124,34 +160,72 @@ impl Detail {
             })
             .collect();
         (detail.stacks, detail.lines) = (lines.stacks, lines.lines);
+        (detail.calls, detail.frames) = (lines.calls, lines.frames);
         detail
     }
 }
 
-/// Numbers stacks and lines as they are met.
+/// How many calls of a stack are kept, the innermost: recursion without end is no news.
+const MOST_CALLS: usize = 200;
+
+/// Numbers stacks, their calls and lines as they are met.
 #[derive(Default)]
 struct Lines {
     stacks: Vec<DetailStack>,
     lines: Vec<DetailLine>,
+    calls: Vec<Call>,
+    frames: Vec<DetailFrame>,
+    seen_calls: HashMap<Call, u32>,
+    seen_frames: HashMap<FrameId, u32>,
     seen_stacks: HashMap<(StackId, bool), u32>,
     seen_lines: HashMap<crate::explanation::LineKey, u32>,
 }
 
 impl Lines {
     fn stack(&mut self, context: &Context, stack: StackId, born: Moment) -> u32 {
-        let Self { stacks, lines, seen_stacks, seen_lines } = self;
         let key = crate::explanation::line_key(context, stack, born == 0);
-        *seen_stacks.entry((stack, key.before)).or_insert_with(|| {
-            let line = *seen_lines.entry(key).or_insert_with(|| {
-                lines.push(DetailLine {
-                    place: context.place(stack, born),
-                    through: crate::explanation::through(context, stack),
-                });
-                lines.len() as u32 - 1
+        if let Some(&known) = self.seen_stacks.get(&(stack, key.before)) {
+            return known;
+        }
+        let lines = &mut self.lines;
+        let line = *self.seen_lines.entry(key).or_insert_with(|| {
+            lines.push(DetailLine {
+                place: context.place(stack, born),
+                through: crate::explanation::through(context, stack),
             });
-            stacks.push(DetailStack { stack, line });
-            stacks.len() as u32 - 1
-        })
+            lines.len() as u32 - 1
+        });
+        let call = self.call(context, stack);
+        let number = self.stacks.len() as u32;
+        self.stacks.push(DetailStack { stack, line, call });
+        self.seen_stacks.insert((stack, key.before), number);
+        number
+    }
+
+    /// The innermost call of a stack, and all that lead to it.
+    fn call(&mut self, context: &Context, stack: StackId) -> Option<u32> {
+        let recording = context.recording;
+        let mut parent = None;
+        for &id in recording.stacks.get(stack).iter().take(MOST_CALLS).rev() {
+            let frames = &mut self.frames;
+            let frame = *self.seen_frames.entry(id).or_insert_with(|| {
+                let frame = recording.stacks.frame(id);
+                frames.push(DetailFrame {
+                    file: recording.strings.get(frame.file).to_owned(),
+                    line: frame.line,
+                    function: recording.strings.get(frame.name).to_owned(),
+                    own: is_own_file(recording, &frame),
+                    native: is_native(recording, &frame),
+                });
+                frames.len() as u32 - 1
+            });
+            let (calls, call) = (&mut self.calls, Call { parent, frame });
+            parent = Some(*self.seen_calls.entry(call).or_insert_with(|| {
+                calls.push(call);
+                calls.len() as u32 - 1
+            }));
+        }
+        parent
     }
 }
 

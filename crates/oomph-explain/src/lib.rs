@@ -25,7 +25,7 @@ mod timeline;
 mod waste;
 mod what_if;
 
-pub use detail::{Annotated, Detail, DetailLine, DetailStack, SegmentChange};
+pub use detail::{Annotated, Call, Detail, DetailFrame, DetailLine, DetailStack, SegmentChange};
 pub use diff::{Change, DeviceDiff, Diff, diff};
 pub use explanation::{
     Completeness, DeviceExplanation, Explanation, KindBytes, LineBytes, OomExplanation, OomState, StackBytes,
