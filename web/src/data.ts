@@ -1,0 +1,235 @@
+// What is in the page, as its writer put it there, and how to read it.
+//
+// The types mirror `crates/oomph-report/src/page`. Columns are base64 of raw deflate of LEB128 varints: the browser
+// inflates, and the loops here only add up. Of the DOM, nothing but reading <script> elements.
+
+export interface At {
+  bytes: number;
+  moment: number;
+}
+
+/** Where a column is: the id of its <script>, and its rows. */
+export interface Column {
+  id: string;
+  rows: number;
+}
+
+export const COLUMNS = [
+  "born", "life", "size", "slack", "address", "kind", "stack", "stream", "sizes", "slacks", "addresses",
+  "deferred", "segments", "nodes", "stacks", "times", "text",
+] as const;
+export type ColumnName = (typeof COLUMNS)[number];
+
+export interface Kind {
+  key: string;
+  name: string;
+  colour: string;
+}
+
+/** Reserved bytes at a moment, all accounted for; the words are those of `oomph explain`. */
+export type Waste = Record<
+  | "reserved" | "allocated" | "requested" | "rounding" | "remainders" | "pending" | "holes" | "cached"
+  | "other_streams" | "private_pools" | "largest_free",
+  number
+>;
+
+export interface Steps {
+  begins: number[];
+  end: number;
+  partial: boolean;
+  repeated: number;
+  peaks: number[];
+}
+
+export interface Oom {
+  moment: number;
+  size: number;
+  fatal: boolean;
+  text: string;
+  place: string;
+}
+
+export interface Annotation {
+  name: string;
+  from: number;
+  to: number | null;
+}
+
+export interface Finding {
+  code: string;
+  severity: string;
+  title: string;
+  saving: number | null;
+  anchor: string;
+}
+
+export interface Trial {
+  conf: string;
+  recorded: boolean;
+  best: boolean;
+  fit: "yes" | "no" | "maybe" | null;
+  peak_reserved: number;
+  retries: number | null;
+  stalls: number | null;
+  least: number | null;
+  samples: Column;
+}
+
+export interface WhatIf {
+  trials: Trial[];
+  lower_bound: number;
+  memory: string | null;
+  verdict: string;
+  paste: string | null;
+  doubts: string[];
+}
+
+/** One device of one recording. */
+export interface SubjectHead {
+  title: string;
+  file: string;
+  recording: number;
+  device: number;
+  format: string;
+  conf: string | null;
+  /** `roundup_power2_divisions` for requests from 1, 2, 4 … 32768 MiB on; not there: none. */
+  roundup?: number[] | null;
+  events: number;
+  seconds: number | null;
+  complete: boolean;
+  completeness: string;
+  limit: { bytes: number; text: string } | null;
+  peak: { allocated: At; reserved: At; requested: At; step: number | null; place: string };
+  waste: Waste;
+  steps: Steps | null;
+  ooms: Oom[];
+  annotations: Annotation[];
+  findings: Finding[];
+  times: { every: number } | null;
+  columns: Record<ColumnName, Column>;
+  what_if: WhatIf | null;
+}
+
+export interface DiffDevice {
+  ordinal: number;
+  before: number | null;
+  after: number | null;
+  lines: { label: string; own: boolean; before: number; after: number }[];
+  kinds: { key: string; name: string; before: number; after: number }[];
+}
+
+export interface Page {
+  schema: 1;
+  version: string;
+  mode: "one" | "diff" | "ranks";
+  kinds: Kind[];
+  subjects: SubjectHead[];
+  worst: number;
+  diff: DiffDevice[] | null;
+}
+
+/** The column `text`: numbers index `strings`, but for line numbers and flags. */
+export interface Text {
+  strings: string[];
+  frames: [name: number, file: number, line: number, flags: number][];
+  lines: [label: number, file: number, line: number, function_: number, flags: number, through: number, source: number][];
+}
+
+/** The page's JSON. */
+export function readPage(): Page {
+  const page = JSON.parse(scriptText("oomph-page")) as Page;
+  if (page.schema !== 1) {
+    throw new Error(`this page has schema ${String(page.schema)}, its script reads 1`);
+  }
+  return page;
+}
+
+function scriptText(id: string): string {
+  const script = document.getElementById(id);
+  if (script === null) {
+    throw new Error(`the page lacks its part ${id}: the file is incomplete`);
+  }
+  return script.textContent ?? "";
+}
+
+/** A column's bytes as its writer had them. */
+export async function inflated(column: Column): Promise<Uint8Array> {
+  const packed = fromBase64(scriptText(column.id));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}
+
+function fromBase64(text: string): Uint8Array<ArrayBuffer> {
+  const binary = atob(text);
+  const bytes = new Uint8Array(binary.length);
+  for (let i = 0; i < bytes.length; i++) {
+    bytes[i] = binary.charCodeAt(i);
+  }
+  return bytes;
+}
+
+/** A reader of LEB128 varints. Exact up to 2^53. */
+export class Varints {
+  #bytes: Uint8Array;
+  #at = 0;
+
+  constructor(bytes: Uint8Array) {
+    this.#bytes = bytes;
+  }
+
+  /** The next unsigned number. */
+  unsigned(): number {
+    const first = this.#byte();
+    return first < 0x80 ? first : this.#rest(first & 0x7f, 0x80);
+  }
+
+  /** The next signed number, zigzag: the sign is the lowest bit. */
+  signed(): number {
+    const first = this.#byte();
+    const low = (first & 0x7f) >> 1;
+    // The magnitude is put together without the sign's bit: doubled, it might not be exact.
+    const magnitude = first < 0x80 ? low : this.#rest(low, 0x40);
+    return (first & 1) === 0 ? magnitude : -magnitude - 1;
+  }
+
+  #byte(): number {
+    if (this.#at >= this.#bytes.length) {
+      throw new Error("a column of the page ends early: the file is incomplete");
+    }
+    return this.#bytes[this.#at++];
+  }
+
+  #rest(low: number, scale: number): number {
+    let value = low;
+    for (;;) {
+      const byte = this.#byte();
+      // Floating point, not shifts: bytes and addresses exceed 32 bits.
+      value += (byte & 0x7f) * scale;
+      if (byte < 0x80) {
+        return value;
+      }
+      scale *= 128;
+    }
+  }
+}
+
+/** Reserved bytes over time of a setting that was tried: `reserved[i]` is the most from `events[i]` to the next. */
+export interface Samples {
+  events: Float64Array;
+  reserved: Float64Array;
+}
+
+export async function samplesOf(column: Column): Promise<Samples> {
+  return decodeSamples(await inflated(column), column.rows);
+}
+
+export function decodeSamples(bytes: Uint8Array, rows: number): Samples {
+  const reader = new Varints(bytes);
+  const events = new Float64Array(rows);
+  const reserved = new Float64Array(rows);
+  for (let row = 0, event = 0, held = 0; row < rows; row++) {
+    events[row] = event += reader.unsigned();
+    reserved[row] = held += reader.signed();
+  }
+  return { events, reserved };
+}

@@ -1,0 +1,70 @@
+// Numbers and times as the rest of oomph writes them (`crates/oomph-explain/src/finding.rs`).
+
+const UNITS: [number, string][] = [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]];
+
+/** Bytes as GiB, MiB or KiB, with three digits. */
+export function bytes(value: number): string {
+  for (const [unit, name] of UNITS) {
+    if (value >= unit) {
+      const number = value / unit;
+      return `${fixed(number, number >= 100 ? 0 : number < 10 ? 2 : 1)} ${name}`;
+    }
+  }
+  return `${value} B`;
+}
+
+/** A change in bytes, with its sign. */
+export function change(value: number): string {
+  return value === 0 ? "0 B" : (value < 0 ? "−" : "+") + bytes(Math.abs(value));
+}
+
+/** A whole number with separators. */
+export function grouped(value: number): string {
+  return String(Math.trunc(value)).replace(/\B(?=(\d{3})+$)/g, ",");
+}
+
+/** A count with its noun. */
+export function plural(count: number, noun: string): string {
+  return count === 1 ? `1 ${noun}` : `${grouped(count)} ${noun}s`;
+}
+
+/** A share as a percentage; never 0 % for something, never 100 % for less than all. */
+export function percent(part: number, whole: number): string {
+  if (whole === 0 || part === 0) {
+    return "0 %";
+  }
+  const share = (100 * part) / whole;
+  if (share < 1) {
+    return "<1 %";
+  }
+  return part < whole && share > 99 ? ">99 %" : `${fixed(share, 0)} %`;
+}
+
+/** A time or a duration. */
+export function seconds(value: number): string {
+  const size = Math.abs(value);
+  if (size >= 100) {
+    return `${grouped(Math.round(value))} s`;
+  }
+  if (size >= 1) {
+    return `${value.toFixed(size >= 10 ? 1 : 2)} s`;
+  }
+  return size >= 1e-3 ? `${(value * 1e3).toPrecision(3)} ms` : `${Math.round(value * 1e6)} µs`;
+}
+
+/** An address, as people who debug write it. */
+export function address(value: number): string {
+  return `0x${value.toString(16)}`;
+}
+
+/** Decimals as Rust rounds them: ties go to the even digit. Powers of two make ties common, and the page must agree with the terminal. */
+export function fixed(value: number, digits: number): string {
+  // A tie at this digit is an odd multiple of 1/2^(digits + 1), and that product is exact.
+  const halves = value * 2 ** (digits + 1);
+  if (!Number.isInteger(halves) || halves % 2 === 0) {
+    return value.toFixed(digits);
+  }
+  const scale = 10 ** digits;
+  const below = Math.floor(value * scale);
+  return ((below + (below % 2)) / scale).toFixed(digits);
+}

@@ -1,0 +1,116 @@
+// Reads the page, mounts its views, and connects them.
+
+import "uplot/dist/uPlot.min.css";
+import "./style.css";
+import "./views.css";
+import * as allocations from "./allocations.ts";
+import type { App, Mount } from "./app.ts";
+import type { Page } from "./data.ts";
+import { readPage } from "./data.ts";
+import { el } from "./dom.ts";
+import { Memory } from "./memory.ts";
+import type { State, Store } from "./state.ts";
+import { createStore } from "./state.ts";
+import { createThemes } from "./theme.ts";
+import * as timeline from "./timeline.ts";
+
+/** The views in the order of the page; the last part says which pages have it, all if it is left out. */
+const VIEWS: [id: string, heading: string, mount: Mount, has?: (page: Page) => boolean][] = [
+  ["timeline", "Timeline", timeline.mount],
+  ["allocations", "Allocations", allocations.mount],
+];
+
+declare global {
+  interface Window {
+    /** For people at the console, and for tests. */
+    oomph?: { page: Page; store: Store; memory: () => Memory };
+  }
+}
+
+async function main(host: HTMLElement): Promise<void> {
+  const page = readPage();
+  const themes = createThemes();
+  document.querySelector(".oomph-header")?.append(themes.button);
+  if (page.subjects.length === 0) {
+    return; // the answer says why
+  }
+
+  const known = new Map<number, Promise<Memory>>();
+  const memoryOf = (subject: number): Promise<Memory> => {
+    const found = known.get(subject) ?? Memory.load(page, subject);
+    known.set(subject, found);
+    return found;
+  };
+  let memory = await memoryOf(page.worst);
+  const store = createStore(atPeak(page, page.worst, "kind"));
+  const status = el("div", { class: "visually-hidden", role: "status", "aria-live": "polite" });
+  let latest = page.worst;
+  const app: App = {
+    page,
+    store,
+    memory: () => memory,
+    memoryOf,
+    async show(subject) {
+      latest = subject;
+      const loaded = await memoryOf(subject);
+      if (latest === subject && memory !== loaded) {
+        memory = loaded;
+        store.set(atPeak(page, subject, store.state.by));
+      }
+    },
+    theme: themes.theme,
+    onTheme: themes.onTheme,
+    announce(text) {
+      status.textContent = text;
+    },
+  };
+  window.oomph = { page, store, memory: app.memory };
+
+  host.append(status);
+  if (page.subjects.length > 1) {
+    host.append(subjectChooser(app));
+  }
+  showAnswer(store.state.subject);
+  store.on((now) => showAnswer(now.subject));
+  const views = VIEWS.filter(([, , , has]) => has?.(page) ?? true);
+  for (const [id, heading, mount] of views) {
+    const section = el("section", { id, class: "view", "aria-labelledby": `${id}-heading` });
+    section.append(el("h2", { id: `${id}-heading` }, heading));
+    host.append(section);
+    mount(section, app);
+    // What is on top of the page is seen before what is below is made.
+    await new Promise((resolve) => setTimeout(resolve));
+  }
+  document.documentElement.dataset.ready = "true";
+}
+
+function atPeak(page: Page, subject: number, by: State["by"]): State {
+  const head = page.subjects[subject];
+  return { subject, from: 0, to: head.events, moment: head.peak.allocated.moment, by };
+}
+
+function subjectChooser(app: App): HTMLElement {
+  const select = el("select", { onchange: () => void app.show(Number(select.value)) });
+  app.page.subjects.forEach((head, subject) => {
+    select.append(el("option", { value: subject, selected: subject === app.store.state.subject }, head.title));
+  });
+  app.store.on((now) => {
+    select.value = String(now.subject);
+  });
+  return el("nav", { class: "subjects", "aria-label": "Device" }, el("label", {}, "Shown: ", select));
+}
+
+function showAnswer(subject: number): void {
+  for (const answer of document.querySelectorAll<HTMLElement>(".answer[data-subject]")) {
+    answer.hidden = answer.dataset.subject !== String(subject);
+  }
+}
+
+const host = document.getElementById("app");
+if (host !== null) {
+  main(host).catch((error: unknown) => {
+    const what = error instanceof Error ? error.message : String(error);
+    host.append(el("p", { class: "failure", role: "alert" }, `The charts could not be drawn: ${what}`));
+    throw error;
+  });
+}

@@ -1,0 +1,587 @@
+// One subject's memory in typed arrays, and every question that a view asks about it. No DOM.
+//
+// A moment m is the state after the first m events. The questions are single passes over the columns: a recording of
+// two million events answers within a frame or two.
+
+import type { ColumnName, Page, SubjectHead, Text, Waste } from "./data.ts";
+import { COLUMNS, Varints, inflated } from "./data.ts";
+import type { Occupant, Segment } from "./segments.ts";
+import { SegmentLog, addSegments, fillRanges, roundSize } from "./segments.ts";
+import { countUpTo, largestFirst } from "./sorting.ts";
+
+export type { Block, BlockState, Segment } from "./segments.ts";
+export type { Waste } from "./data.ts";
+
+/** The end of an allocation that was never freed. */
+export const NEVER = 0xffffffff;
+
+/** How many lines a timeline shows apart; the others are one group. */
+const TOP_LINES = 10;
+
+/** A line of source, or what stands for one. */
+export interface Line {
+  label: string;
+  file: string;
+  line: number;
+  function: string;
+  /** The program's own code, rather than a library's. */
+  own: boolean;
+  /** Whether there is such a line; others are the backward pass, before the recording, no stack. */
+  real: boolean;
+  /** The library's line that the call came to; empty: none. */
+  through: string;
+  /** The text of the line; empty: not at hand. */
+  source: string;
+}
+
+export interface Frame {
+  name: string;
+  file: string;
+  line: number;
+  own: boolean;
+  native: boolean;
+}
+
+export interface Group {
+  /** Index of the kind or line; -1: all other lines. */
+  key: number;
+  name: string;
+  /** One for each column. */
+  bytes: Float64Array;
+}
+
+/** A stretch of the recording in columns. A column is all moments from its start to the next one's. */
+export interface Timeline {
+  by: "kind" | "line";
+  from: number;
+  to: number;
+  /** The first moment of each column. */
+  starts: Float64Array;
+  /** The moment of each column at which allocated was most: what `groups` and `allocated` show. */
+  tops: Float64Array;
+  /** What `allocated` is made of: kinds in the page's order, or lines with the largest first. */
+  groups: Group[];
+  allocated: Float64Array;
+  /** The most reserved in each column. */
+  reserved: Float64Array;
+}
+
+export interface FlameNode {
+  name: string;
+  /** Index of the frame; -1: not a call (all, or what stands for a stack). */
+  frame: number;
+  bytes: number;
+  count: number;
+  /** Largest first. */
+  children: FlameNode[];
+}
+
+export interface LineAt {
+  line: number;
+  bytes: number;
+  count: number;
+  /** The kind with the most of the bytes. */
+  kind: number;
+}
+
+export interface KindAt {
+  kind: number;
+  bytes: number;
+  count: number;
+}
+
+export class Memory {
+  readonly page: Page;
+  readonly head: SubjectHead;
+  readonly count: number;
+  readonly born: Uint32Array;
+  readonly freed: Uint32Array;
+  readonly size: Float64Array;
+  readonly slack: Float64Array;
+  readonly address: Float64Array;
+  readonly kind: Uint8Array;
+  readonly stack: Uint32Array;
+  readonly line: Uint32Array;
+  readonly stream: Uint32Array;
+  readonly lines: Line[];
+  readonly frames: Frame[];
+  /** Allocated bytes at each moment. */
+  readonly allocated: Float64Array;
+  #segments: SegmentLog;
+  /** Allocations whose block came back to its pool later than the program let go of it, and when it did. */
+  #deferred: { allocation: Uint32Array; back: Float64Array };
+  #parent: Int32Array;
+  #frame: Uint32Array;
+  #innermost: Int32Array;
+  #lineOfStack: Uint32Array;
+  #times: Float64Array;
+  /** The rank of each allocation's size among all sizes. */
+  #rank: Uint32Array;
+  #bySize: Uint32Array | null = null;
+  #byLifetime: Uint32Array | null = null;
+
+  static async load(page: Page, subject: number): Promise<Memory> {
+    const { columns } = page.subjects[subject];
+    const read = await Promise.all(COLUMNS.map(async (name) => [name, await inflated(columns[name])] as const));
+    return new Memory(page, subject, Object.fromEntries(read) as Record<ColumnName, Uint8Array>);
+  }
+
+  /** From the inflated columns. */
+  constructor(page: Page, subject: number, columns: Record<ColumnName, Uint8Array>) {
+    const head = page.subjects[subject];
+    const rows = (name: ColumnName) => head.columns[name].rows;
+    this.page = page;
+    this.head = head;
+    this.count = rows("born");
+
+    this.born = new Uint32Array(this.count);
+    this.freed = new Uint32Array(this.count);
+    const births = new Varints(columns.born);
+    const lives = new Varints(columns.life);
+    for (let i = 0, born = 0; i < this.count; i++) {
+      born += births.unsigned();
+      const life = lives.unsigned();
+      this.born[i] = born;
+      this.freed[i] = life === 0 ? NEVER : born + life;
+    }
+
+    const sizes = unsigned(columns.sizes, new Float64Array(rows("sizes")));
+    const rankOfSize = ranks(sizes);
+    this.size = new Float64Array(this.count);
+    this.#rank = new Uint32Array(this.count);
+    const sizeOf = new Varints(columns.size);
+    for (let i = 0; i < this.count; i++) {
+      const index = sizeOf.unsigned();
+      this.size[i] = sizes[index];
+      this.#rank[i] = rankOfSize[index];
+    }
+    this.slack = looked(columns.slack, unsigned(columns.slacks, new Float64Array(rows("slacks"))), this.count);
+    const addresses = new Float64Array(rows("addresses"));
+    const steps = new Varints(columns.addresses);
+    for (let i = 0, address = 0; i < addresses.length; i++) {
+      addresses[i] = address += steps.signed();
+    }
+    this.address = looked(columns.address, addresses, this.count);
+    this.kind = unsigned(columns.kind, new Uint8Array(this.count));
+    this.stack = unsigned(columns.stack, new Uint32Array(this.count));
+    this.stream = unsigned(columns.stream, new Uint32Array(this.count));
+
+    this.#parent = new Int32Array(rows("nodes"));
+    this.#frame = new Uint32Array(rows("nodes"));
+    const nodes = new Varints(columns.nodes);
+    for (let i = 0; i < this.#parent.length; i++) {
+      this.#parent[i] = nodes.unsigned() - 1;
+      this.#frame[i] = nodes.unsigned();
+    }
+    this.#innermost = new Int32Array(rows("stacks"));
+    this.#lineOfStack = new Uint32Array(rows("stacks"));
+    const stacks = new Varints(columns.stacks);
+    for (let i = 0; i < this.#innermost.length; i++) {
+      this.#innermost[i] = stacks.unsigned() - 1;
+      this.#lineOfStack[i] = stacks.unsigned();
+    }
+    this.line = new Uint32Array(this.count);
+    for (let i = 0; i < this.count; i++) {
+      this.line[i] = this.#lineOfStack[this.stack[i]];
+    }
+
+    this.#segments = new SegmentLog(columns.segments, rows("segments"));
+    const deferred = new Varints(columns.deferred);
+    const late = new Uint32Array(rows("deferred"));
+    const back = new Float64Array(late.length);
+    for (let i = 0, index = 0; i < late.length; i++) {
+      index += deferred.unsigned();
+      late[i] = index;
+      back[i] = this.freed[index] + deferred.unsigned();
+    }
+    this.#deferred = { allocation: late, back };
+
+    this.#times = new Float64Array(rows("times"));
+    const times = new Varints(columns.times);
+    for (let i = 0, time = 0; i < this.#times.length; i++) {
+      this.#times[i] = time += times.unsigned();
+    }
+
+    const text = JSON.parse(new TextDecoder().decode(columns.text)) as Text;
+    const string = (index: number) => text.strings[index] ?? "";
+    this.frames = text.frames.map(([name, file, line, flags]) => {
+      return { name: string(name), file: string(file), line, own: (flags & 1) !== 0, native: (flags & 2) !== 0 };
+    });
+    this.lines = text.lines.map(([label, file, line, function_, flags, through, source]) => {
+      return {
+        label: string(label), file: string(file), line, function: string(function_), own: (flags & 1) !== 0,
+        real: (flags & 2) !== 0, through: string(through), source: string(source),
+      };
+    });
+
+    this.allocated = new Float64Array(head.events + 1);
+    for (let i = 0; i < this.count; i++) {
+      const size = this.size[i];
+      this.allocated[this.born[i]] += size;
+      // Beyond the end for what is never freed, where a typed array takes no notice.
+      this.allocated[this.freed[i]] -= size;
+    }
+    for (let moment = 1; moment <= head.events; moment++) {
+      this.allocated[moment] += this.allocated[moment - 1];
+    }
+  }
+
+  /** The moments from `from` to `to` in at most `columns` columns. */
+  timeline(by: "kind" | "line", from: number, to: number, columns: number): Timeline {
+    const moments = to - from + 1;
+    columns = Math.max(1, Math.min(columns, moments));
+    const starts = new Float64Array(columns);
+    for (let column = 0; column < columns; column++) {
+      starts[column] = from + Math.floor((column * moments) / columns);
+    }
+    const tops = new Float64Array(columns);
+    const allocated = new Float64Array(columns);
+    for (let column = 0; column < columns; column++) {
+      const end = column + 1 < columns ? starts[column + 1] : to + 1;
+      let top = starts[column];
+      for (let moment = top + 1; moment < end; moment++) {
+        if (this.allocated[moment] > this.allocated[top]) {
+          top = moment;
+        }
+      }
+      tops[column] = top;
+      allocated[column] = this.allocated[top];
+    }
+
+    // Which column first shows the state at a moment or a later one.
+    const shownFrom = (moment: number): number => {
+      if (moment <= from) {
+        return 0;
+      }
+      if (moment > to) {
+        return columns;
+      }
+      const column = Math.floor(((moment - from + 1) * columns - 1) / moments);
+      return tops[column] >= moment ? column : column + 1;
+    };
+    const groups = by === "kind" ? this.#kindGroups() : this.#lineGroups(from, to, allocated, tops);
+    // Each allocation is added where it first shows and taken away where it no longer does; then summed from the left.
+    const changes = new Float64Array(groups.keys.length * (columns + 1));
+    const of = by === "kind" ? this.kind : this.line;
+    const end = countUpTo(this.born, to);
+    for (let i = 0; i < end; i++) {
+      const freed = this.freed[i];
+      if (freed <= from) {
+        continue;
+      }
+      const row = groups.of[of[i]] * (columns + 1);
+      changes[row + shownFrom(this.born[i])] += this.size[i];
+      changes[row + shownFrom(freed)] -= this.size[i];
+    }
+    const named = groups.keys.map((key, group) => {
+      const bytes = changes.subarray(group * (columns + 1), group * (columns + 1) + columns);
+      for (let column = 1; column < columns; column++) {
+        bytes[column] += bytes[column - 1];
+      }
+      return { key, name: this.groupName(by, key), bytes };
+    });
+    const shown = named.filter(({ bytes }) => bytes.some((value) => value > 0));
+    return { by, from, to, starts, tops, groups: shown, allocated, reserved: this.#mostReserved(starts, to) };
+  }
+
+  /** What people call a group of a timeline. */
+  groupName(by: "kind" | "line", key: number): string {
+    if (by === "kind") {
+      return this.page.kinds[key]?.name ?? "unknown";
+    }
+    return key < 0 ? "other lines" : this.lines[key].label;
+  }
+
+  #kindGroups(): { keys: number[]; of: ArrayLike<number> } {
+    const keys = this.page.kinds.map((_, kind) => kind);
+    return { keys, of: keys };
+  }
+
+  /** The lines that hold the most in a view: on average, and when allocated is most there. */
+  #lineGroups(from: number, to: number, allocated: Float64Array, tops: Float64Array): { keys: number[]; of: Uint32Array } {
+    let most = 0;
+    allocated.forEach((bytes, column) => {
+      most = bytes > allocated[most] ? column : most;
+    });
+    const peak = tops[most];
+    const weights = new Float64Array(this.lines.length);
+    const end = countUpTo(this.born, to);
+    for (let i = 0; i < end; i++) {
+      const freed = this.freed[i];
+      if (freed <= from) {
+        continue;
+      }
+      const born = this.born[i];
+      const share = (Math.min(freed, to + 1) - Math.max(born, from)) / (to - from + 1);
+      weights[this.line[i]] += this.size[i] * (born <= peak && peak < freed ? share + 1 : share);
+    }
+    const keys = [...weights.keys()].filter((line) => weights[line] > 0);
+    keys.sort((a, b) => weights[b] - weights[a] || a - b);
+    // A group of all others that has one member is that member.
+    const shown = keys.length <= TOP_LINES + 1 ? keys : [...keys.slice(0, TOP_LINES), -1];
+    const of = new Uint32Array(this.lines.length).fill(Math.max(0, shown.length - 1));
+    shown.forEach((line, group) => {
+      if (line >= 0) {
+        of[line] = group;
+      }
+    });
+    return { keys: shown, of };
+  }
+
+  #mostReserved(starts: Float64Array, to: number): Float64Array {
+    const { moments, reserved } = this.#segments;
+    let next = countUpTo(moments, starts[0]);
+    let held = next > 0 ? reserved[next - 1] : 0;
+    return starts.map((_, column) => {
+      let most = held;
+      const end = column + 1 < starts.length ? starts[column + 1] : to + 1;
+      while (next < moments.length && moments[next] < end) {
+        held = reserved[next];
+        most = moments[next] === starts[column] ? held : Math.max(most, held);
+        next++;
+      }
+      return most;
+    });
+  }
+
+  /** The allocations that are alive at `moment`, largest first. */
+  aliveAt(moment: number): Uint32Array {
+    return this.inRange(moment, moment);
+  }
+
+  /** The allocations that are alive at any moment from `from` to `to`, largest first. */
+  inRange(from: number, to: number): Uint32Array {
+    return this.bySize().filter((i) => this.born[i] <= to && from < this.freed[i]);
+  }
+
+  /** All allocations, largest first. */
+  bySize(): Uint32Array {
+    this.#bySize ??= largestFirst(this.#rank);
+    return this.#bySize;
+  }
+
+  /** All allocations, those that live longest first. */
+  byLifetime(): Uint32Array {
+    this.#byLifetime ??= largestFirst(this.born.map((born, i) => Math.min(this.freed[i], this.head.events + 1) - born));
+    return this.#byLifetime;
+  }
+
+  /** Calls `visit` with each allocation that is alive at `moment`. */
+  #eachAlive(moment: number, visit: (allocation: number) => void): void {
+    const end = countUpTo(this.born, moment);
+    for (let i = 0; i < end; i++) {
+      if (moment < this.freed[i]) {
+        visit(i);
+      }
+    }
+  }
+
+  /** What each line holds at `moment`, largest first. */
+  linesAt(moment: number): LineAt[] {
+    const kinds = this.page.kinds.length;
+    const bytes = new Float64Array(this.lines.length * kinds);
+    const counts = new Uint32Array(this.lines.length);
+    this.#eachAlive(moment, (i) => {
+      const line = this.line[i];
+      bytes[line * kinds + this.kind[i]] += this.size[i];
+      counts[line]++;
+    });
+    const found: LineAt[] = [];
+    counts.forEach((count, line) => {
+      if (count === 0) {
+        return;
+      }
+      const ofLine = bytes.subarray(line * kinds, (line + 1) * kinds);
+      const sum = ofLine.reduce((total, value) => total + value, 0);
+      found.push({ line, bytes: sum, count, kind: ofLine.indexOf(Math.max(...ofLine)) });
+    });
+    return found.sort((a, b) => b.bytes - a.bytes || a.line - b.line);
+  }
+
+  /** What each kind holds at `moment`, largest first. */
+  kindsAt(moment: number): KindAt[] {
+    const found = this.page.kinds.map((_, kind) => ({ kind, bytes: 0, count: 0 }));
+    this.#eachAlive(moment, (i) => {
+      const group = found[this.kind[i]];
+      group.bytes += this.size[i];
+      group.count++;
+    });
+    return found.filter(({ count }) => count > 0).sort((a, b) => b.bytes - a.bytes || a.kind - b.kind);
+  }
+
+  /** What is held at `moment` by calls, outermost first. Calls that are not shown are left out of the stacks. */
+  flameAt(moment: number, show: "own" | "python" | "all"): FlameNode {
+    const bytes = new Float64Array(this.#innermost.length);
+    const counts = new Uint32Array(this.#innermost.length);
+    this.#eachAlive(moment, (i) => {
+      const stack = this.stack[i];
+      bytes[stack] += this.size[i];
+      counts[stack]++;
+    });
+    const shown = (frame: Frame) => show === "all" || (show === "own" ? frame.own : !frame.native);
+    const root: FlameNode = { name: "all", frame: -1, bytes: 0, count: 0, children: [] };
+    const children = new Map<FlameNode, Map<string | number, FlameNode>>();
+    const descend = (parent: FlameNode, key: string | number, name: string, frame: number): FlameNode => {
+      let known = children.get(parent);
+      if (known === undefined) {
+        children.set(parent, (known = new Map()));
+      }
+      let child = known.get(key);
+      if (child === undefined) {
+        child = { name, frame, bytes: 0, count: 0, children: [] };
+        known.set(key, child);
+        parent.children.push(child);
+      }
+      return child;
+    };
+    counts.forEach((count, stack) => {
+      if (count === 0) {
+        return;
+      }
+      const path: number[] = [];
+      for (let node = this.#innermost[stack]; node >= 0; node = this.#parent[node]) {
+        const frame = this.#frame[node];
+        if (shown(this.frames[frame])) {
+          path.push(frame);
+        }
+      }
+      let at = root;
+      const grow = () => {
+        at.bytes += bytes[stack];
+        at.count += count;
+      };
+      grow();
+      if (path.length === 0) {
+        const { label } = this.lines[this.#lineOfStack[stack]];
+        at = descend(at, label, label, -1);
+        grow();
+      }
+      for (const frame of path.reverse()) {
+        at = descend(at, frame, this.frames[frame].name, frame);
+        grow();
+      }
+    });
+    for (const node of children.keys()) {
+      node.children.sort((a, b) => b.bytes - a.bytes);
+    }
+    return root;
+  }
+
+  /** The calls that led to an allocation, innermost first. */
+  stackOf(allocation: number): Frame[] {
+    const frames: Frame[] = [];
+    for (let node = this.#innermost[this.stack[allocation]]; node >= 0; node = this.#parent[node]) {
+      frames.push(this.frames[this.#frame[node]]);
+    }
+    return frames;
+  }
+
+  /** Allocations that the program has let go of, but that are not back in their pool at `moment`. */
+  #pendingAt(moment: number): number[] {
+    const { allocation, back } = this.#deferred;
+    const pending: number[] = [];
+    for (let i = 0; i < allocation.length; i++) {
+      if (this.freed[allocation[i]] <= moment && moment < back[i]) {
+        pending.push(allocation[i]);
+      }
+    }
+    return pending;
+  }
+
+  /** What is taken from the device at `moment` and what lies in it, by address. */
+  segmentsAt(moment: number): Segment[] {
+    const occupants: Occupant[] = [];
+    const occupy = (allocation: number, pending: boolean) => {
+      occupants.push({ address: this.address[allocation], size: this.size[allocation], allocation, pending });
+    };
+    this.#eachAlive(moment, (i) => occupy(i, false));
+    this.#pendingAt(moment).forEach((i) => occupy(i, true));
+    occupants.sort((a, b) => a.address - b.address || a.size - b.size);
+    return fillRanges(this.#segments.after(countUpTo(this.#segments.moments, moment)), occupants);
+  }
+
+  /** Where all reserved bytes are at `moment`. */
+  wasteAt(moment: number): Waste {
+    const waste: Waste = {
+      reserved: 0, allocated: 0, requested: 0, rounding: 0, remainders: 0, pending: 0, holes: 0, cached: 0,
+      other_streams: 0, private_pools: 0, largest_free: 0,
+    };
+    const roundup = this.head.roundup ?? [];
+    this.#eachAlive(moment, (i) => {
+      const size = this.size[i];
+      const requested = size - this.slack[i];
+      const rounded = Math.min(roundSize(requested, roundup), size);
+      waste.allocated += size;
+      waste.requested += requested;
+      waste.rounding += rounded - requested;
+      waste.remainders += size - rounded;
+    });
+    for (const i of this.#pendingAt(moment)) {
+      waste.pending += this.size[i];
+    }
+    addSegments(waste, this.segmentsAt(moment));
+    return waste;
+  }
+
+  allocatedAt(moment: number): number {
+    return this.allocated[Math.max(0, Math.min(moment, this.head.events))];
+  }
+
+  reservedAt(moment: number): number {
+    const changes = countUpTo(this.#segments.moments, moment);
+    return changes > 0 ? this.#segments.reserved[changes - 1] : 0;
+  }
+
+  /** Seconds from the first event to the event that made `moment`; between samples, in proportion. */
+  timeOf(moment: number): number | null {
+    if (this.head.times === null || this.#times.length === 0) {
+      return null;
+    }
+    const last = this.#times.length - 1;
+    const event = Math.max(0, Math.min(moment, this.head.events) - 1);
+    const { every } = this.head.times;
+    const sample = Math.min(Math.floor(event / every), last);
+    const next = Math.min(sample + 1, last);
+    const width = Math.min(next * every, this.head.events - 1) - sample * every;
+    const passed = width > 0 ? (event - sample * every) / width : 0;
+    return (this.#times[sample] + passed * (this.#times[next] - this.#times[sample])) / 1e6;
+  }
+
+  /** The step that `moment` is in, from 1. */
+  stepOf(moment: number): number | null {
+    const { steps } = this.head;
+    if (steps === null || moment >= steps.end) {
+      return null;
+    }
+    const step = countUpTo(steps.begins, moment);
+    return step === 0 ? null : step;
+  }
+}
+
+function unsigned<T extends Float64Array | Uint32Array | Uint8Array>(bytes: Uint8Array, into: T): T {
+  const reader = new Varints(bytes);
+  for (let i = 0; i < into.length; i++) {
+    into[i] = reader.unsigned();
+  }
+  return into;
+}
+
+/** A column of indices, as what they stand for. */
+function looked(bytes: Uint8Array, values: Float64Array, rows: number): Float64Array {
+  const reader = new Varints(bytes);
+  const found = new Float64Array(rows);
+  for (let i = 0; i < rows; i++) {
+    found[i] = values[reader.unsigned()];
+  }
+  return found;
+}
+
+/** Each value's place among all, from 0. */
+function ranks(values: Float64Array): Uint32Array {
+  const order = [...values.keys()].sort((a, b) => values[a] - values[b]);
+  const found = new Uint32Array(values.length);
+  order.forEach((index, rank) => {
+    found[index] = rank;
+  });
+  return found;
+}
