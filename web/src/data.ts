@@ -15,7 +15,7 @@ export interface Column {
 }
 
 export const COLUMNS = [
-  "born", "life", "size", "slack", "address", "kind", "stack", "stream", "sizes", "slacks", "addresses",
+  "born", "life", "size", "slack", "rounding", "address", "kind", "stack", "stream", "sizes", "slacks", "addresses",
   "deferred", "segments", "nodes", "stacks", "times", "text",
 ] as const;
 export type ColumnName = (typeof COLUMNS)[number];
@@ -70,7 +70,6 @@ export interface Trial {
   fit: "yes" | "no" | "maybe" | null;
   peak_reserved: number;
   retries: number | null;
-  stalls: number | null;
   least: number | null;
   samples: Column;
 }
@@ -92,8 +91,6 @@ export interface SubjectHead {
   device: number;
   format: string;
   conf: string | null;
-  /** `roundup_power2_divisions` for requests from 1, 2, 4 … 32768 MiB on; not there: none. */
-  roundup?: number[] | null;
   events: number;
   seconds: number | null;
   complete: boolean;
@@ -106,7 +103,8 @@ export interface SubjectHead {
   annotations: Annotation[];
   findings: Finding[];
   times: { every: number } | null;
-  columns: Record<ColumnName, Column>;
+  /** `times` is there where the recording has times. */
+  columns: Record<Exclude<ColumnName, "times">, Column> & { times?: Column };
   what_if: WhatIf | null;
 }
 

@@ -6,7 +6,7 @@
 import type { ColumnName, Page, SubjectHead, Text, Waste } from "./data.ts";
 import { COLUMNS, Varints, inflated } from "./data.ts";
 import type { Occupant, Segment } from "./segments.ts";
-import { SegmentLog, addSegments, fillRanges, roundSize } from "./segments.ts";
+import { SegmentLog, addSegments, fillRanges } from "./segments.ts";
 import { countUpTo, largestFirst } from "./sorting.ts";
 
 export type { Block, BlockState, Segment } from "./segments.ts";
@@ -97,7 +97,10 @@ export class Memory {
   readonly born: Uint32Array;
   readonly freed: Uint32Array;
   readonly size: Float64Array;
+  /** Bytes beyond what was requested. */
   readonly slack: Float64Array;
+  /** Those of them that are lost by rounding; the others were too few to be split off. */
+  readonly rounding: Float64Array;
   readonly address: Float64Array;
   readonly kind: Uint8Array;
   readonly stack: Uint32Array;
@@ -122,14 +125,19 @@ export class Memory {
 
   static async load(page: Page, subject: number): Promise<Memory> {
     const { columns } = page.subjects[subject];
-    const read = await Promise.all(COLUMNS.map(async (name) => [name, await inflated(columns[name])] as const));
+    const read = await Promise.all(
+      COLUMNS.map(async (name) => {
+        const column = columns[name];
+        return [name, column === undefined ? new Uint8Array() : await inflated(column)] as const;
+      }),
+    );
     return new Memory(page, subject, Object.fromEntries(read) as Record<ColumnName, Uint8Array>);
   }
 
   /** From the inflated columns. */
   constructor(page: Page, subject: number, columns: Record<ColumnName, Uint8Array>) {
     const head = page.subjects[subject];
-    const rows = (name: ColumnName) => head.columns[name].rows;
+    const rows = (name: ColumnName) => head.columns[name]?.rows ?? 0;
     this.page = page;
     this.head = head;
     this.count = rows("born");
@@ -155,7 +163,9 @@ export class Memory {
       this.size[i] = sizes[index];
       this.#rank[i] = rankOfSize[index];
     }
-    this.slack = looked(columns.slack, unsigned(columns.slacks, new Float64Array(rows("slacks"))), this.count);
+    const slacks = unsigned(columns.slacks, new Float64Array(rows("slacks")));
+    this.slack = looked(columns.slack, slacks, this.count);
+    this.rounding = looked(columns.rounding, slacks, this.count);
     const addresses = new Float64Array(rows("addresses"));
     const steps = new Varints(columns.addresses);
     for (let i = 0, address = 0; i < addresses.length; i++) {
@@ -506,15 +516,11 @@ export class Memory {
       reserved: 0, allocated: 0, requested: 0, rounding: 0, remainders: 0, pending: 0, holes: 0, cached: 0,
       other_streams: 0, private_pools: 0, largest_free: 0,
     };
-    const roundup = this.head.roundup ?? [];
     this.#eachAlive(moment, (i) => {
-      const size = this.size[i];
-      const requested = size - this.slack[i];
-      const rounded = Math.min(roundSize(requested, roundup), size);
-      waste.allocated += size;
-      waste.requested += requested;
-      waste.rounding += rounded - requested;
-      waste.remainders += size - rounded;
+      waste.allocated += this.size[i];
+      waste.requested += this.size[i] - this.slack[i];
+      waste.rounding += this.rounding[i];
+      waste.remainders += this.slack[i] - this.rounding[i];
     });
     for (const i of this.#pendingAt(moment)) {
       waste.pending += this.size[i];
@@ -550,10 +556,11 @@ export class Memory {
   /** The step that `moment` is in, from 1. */
   stepOf(moment: number): number | null {
     const { steps } = this.head;
-    if (steps === null || moment >= steps.end) {
+    if (steps === null || moment > steps.end) {
       return null;
     }
-    const step = countUpTo(steps.begins, moment);
+    // A step's first event makes the moment after its beginning.
+    const step = countUpTo(steps.begins, moment - 1);
     return step === 0 ? null : step;
   }
 }

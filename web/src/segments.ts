@@ -234,29 +234,3 @@ export function addSegments(waste: Waste, segments: readonly Segment[]): void {
     }
   }
 }
-
-const MIN_BLOCK = 512;
-
-/** The bytes that a request takes once rounded: `round_size` of `crates/oomph-trace/src/rounding.rs`. */
-export function roundSize(requested: number, roundup: readonly number[]): number {
-  if (requested < MIN_BLOCK) {
-    return MIN_BLOCK;
-  }
-  const power = largestPower(requested);
-  const divisions = roundup[Math.min(15, Math.max(0, Math.log2(power) - 20))] ?? 0;
-  if (divisions > 1 && requested > MIN_BLOCK * divisions) {
-    if (requested === power) {
-      return requested;
-    }
-    const step = Math.floor(power / largestPower(divisions));
-    return step === 0 ? power * 2 : Math.ceil(requested / step) * step;
-  }
-  return Math.ceil(requested / MIN_BLOCK) * MIN_BLOCK;
-}
-
-/** The largest power of two that is at most `value`. */
-function largestPower(value: number): number {
-  const power = 2 ** Math.floor(Math.log2(value));
-  // The logarithm is rounded, and may reach the next power.
-  return power > value ? power / 2 : power;
-}

@@ -1,0 +1,97 @@
+// Writes columns as the page's writer does, from plain objects: for tests.
+
+export const NEVER = 0xffffffff;
+
+/** Adds LEB128 varints to a list of bytes. Takes BigInt where a number would not be exact. */
+export class Writer {
+  bytes = [];
+
+  unsigned(value) {
+    let rest = BigInt(value);
+    do {
+      const low = Number(rest & 0x7fn);
+      rest >>= 7n;
+      this.bytes.push(rest > 0n ? low | 0x80 : low);
+    } while (rest > 0n);
+    return this;
+  }
+
+  signed(value) {
+    const exact = BigInt(value);
+    return this.unsigned(exact >= 0n ? 2n * exact : -2n * exact - 1n);
+  }
+
+  done() {
+    return Uint8Array.from(this.bytes);
+  }
+}
+
+function column(rows, write) {
+  const writer = new Writer();
+  rows.forEach((row, i) => write(writer, row, rows[i - 1]));
+  return writer.done();
+}
+
+/**
+ * A page with one subject, and its columns.
+ *
+ * `allocations`: `{ born, freed, size, requested, rounded, address, kind, stack, stream, back }` in order of birth;
+ * `segments`: `{ moment, taken, address, size, stream, pool, small, expandable, line }` in order;
+ * `nodes`: `[parent, frame]`; `stacks`: `[node, line]`; `times`: microseconds, every `every` events.
+ */
+export function subject({
+  events, allocations = [], segments = [], kinds = ["parameter", "activation", "unknown"], nodes = [],
+  stacks = [[-1, 0]], text = { strings: ["no stack"], frames: [], lines: [[0, -1, 0, -1, 0, -1, -1]] },
+  times = null, every = 1, head = {},
+}) {
+  const blocks = allocations.map((block) => {
+    const whole = { requested: block.size, kind: 0, stack: 0, stream: 0, address: 0, freed: NEVER, ...block };
+    return { rounded: whole.size, ...whole };
+  });
+  const distinct = () => {
+    const index = new Map();
+    return { of: (value) => index.get(value) ?? (index.set(value, index.size), index.size - 1), index };
+  };
+  const [sizes, slacks, addresses] = [distinct(), distinct(), distinct()];
+  const each = (write) => column(blocks, (writer, block) => writer.unsigned(write(block)));
+  const late = blocks.map((block, i) => ({ i, freed: block.freed, back: block.back })).filter(({ back }) => back);
+  const columns = {
+    born: column(blocks, (writer, block, before) => writer.unsigned(block.born - (before?.born ?? 0))),
+    life: each(({ born, freed }) => (freed === NEVER ? 0 : freed - born)),
+    size: each(({ size }) => sizes.of(size)),
+    slack: each(({ size, requested }) => slacks.of(size - requested)),
+    rounding: each(({ rounded, requested }) => slacks.of(rounded - requested)),
+    address: each(({ address }) => addresses.of(address)),
+    kind: each(({ kind }) => kind),
+    stack: each(({ stack }) => stack),
+    stream: each(({ stream }) => stream),
+    sizes: column([...sizes.index.keys()], (writer, size) => writer.unsigned(size)),
+    slacks: column([...slacks.index.keys()], (writer, slack) => writer.unsigned(slack)),
+    addresses: column([...addresses.index.keys()], (writer, address, before) => writer.signed(address - (before ?? 0))),
+    deferred: column(late, (writer, { i, freed, back }, before) => writer.unsigned(i - (before?.i ?? 0)).unsigned(back - freed)),
+    segments: column(segments, (writer, change, before) => {
+      const { moment, taken, address, size, stream = 0, pool = 0, small = false, expandable = false, line = -1 } = change;
+      writer.unsigned(moment - (before?.moment ?? 0)).unsigned(taken ? 1 : 0).signed(address - (before?.address ?? 0));
+      writer.unsigned(size).unsigned(stream).unsigned(pool);
+      writer.unsigned((small ? 1 : 0) | (expandable ? 2 : 0)).unsigned(line + 1);
+    }),
+    nodes: column(nodes, (writer, [parent, frame]) => writer.unsigned(parent + 1).unsigned(frame)),
+    stacks: column(stacks, (writer, [node, line]) => writer.unsigned(node + 1).unsigned(line)),
+    times: column(times ?? [], (writer, time, before) => writer.unsigned(time - (before ?? 0))),
+    text: new TextEncoder().encode(JSON.stringify(text)),
+  };
+  const rows = {
+    deferred: late.length, segments: segments.length, nodes: nodes.length, stacks: stacks.length, times: times?.length ?? 0,
+    text: 1, sizes: sizes.index.size, slacks: slacks.index.size, addresses: addresses.index.size,
+  };
+  const page = {
+    schema: 1, version: "0", mode: "one", worst: 0, diff: null,
+    kinds: kinds.map((key) => ({ key, name: key, colour: "#888888" })),
+    subjects: [{
+      events, steps: null, times: times === null ? null : { every },
+      columns: Object.fromEntries(Object.keys(columns).map((name) => [name, { id: name, rows: rows[name] ?? blocks.length }])),
+      ...head,
+    }],
+  };
+  return { page, columns };
+}

@@ -1,0 +1,36 @@
+// Numbers read as everywhere else in oomph: the cases are those of `crates/oomph-explain/src/finding.rs`, and ties.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { bytes, change, fixed, grouped, percent, plural, seconds } from "../src/format.ts";
+
+test("bytes read as in the terminal", () => {
+  const cases = [
+    [0, "0 B"], [1023, "1023 B"], [1024, "1.00 KiB"], [2 ** 20, "1.00 MiB"], [33_554_432, "32.0 MiB"],
+    [400_000_000, "381 MiB"], [4_288_675_840, "3.99 GiB"], [142_446_034_944, "133 GiB"], [2 ** 30 - 1, "1024 MiB"],
+    [1.125 * 2 ** 30, "1.12 GiB"], [1.375 * 2 ** 30, "1.38 GiB"], [12.25 * 2 ** 20, "12.2 MiB"],
+  ];
+  for (const [value, text] of cases) {
+    assert.equal(bytes(value), text);
+  }
+  assert.deepEqual([change(2048), change(-2048), change(0)], ["+2.00 KiB", "−2.00 KiB", "0 B"]);
+});
+
+test("ties go to the even digit, as Rust rounds", () => {
+  assert.deepEqual([fixed(2.5, 0), fixed(100.5, 0), fixed(0.5, 0), fixed(3.5, 0)], ["2", "100", "0", "4"]);
+  assert.deepEqual([fixed(12.75, 1), fixed(12.25, 1), fixed(1.005, 2), fixed(9.995, 2)], ["12.8", "12.2", "1.00", "9.99"]);
+});
+
+test("shares do not lie at the ends", () => {
+  assert.deepEqual(
+    [percent(1, 1000), percent(999, 1000), percent(1, 1), percent(0, 5), percent(5, 0), percent(1, 8)],
+    ["<1 %", ">99 %", "100 %", "0 %", "0 %", "12 %"],
+  );
+  assert.deepEqual([grouped(1_234_567), grouped(999), plural(1, "block"), plural(1000, "block")],
+    ["1,234,567", "999", "1 block", "1,000 blocks"]);
+});
+
+test("times have the unit that people would use", () => {
+  assert.deepEqual([seconds(0), seconds(0.000012), seconds(0.0123), seconds(1.5), seconds(12.34), seconds(1234.5)],
+    ["0 µs", "12 µs", "12.3 ms", "1.50 s", "12.3 s", "1,235 s"]);
+});
