@@ -163,6 +163,14 @@ impl Drop for Watched {
     }
 }
 
+/// Whether a file may be written here: it is not there, or may be replaced.
+pub(crate) fn may_write(path: &Path, force: bool) -> anyhow::Result<()> {
+    if !force && path.metadata().is_ok_and(|metadata| metadata.is_file()) {
+        bail!("{}: exists already (--force writes over it)", path.display());
+    }
+    Ok(())
+}
+
 /// Writes a file beside its place and moves it there when it is whole.
 pub(crate) fn write_whole(
     path: &Path,
@@ -182,10 +190,8 @@ pub(crate) fn write_whole(
             write(&mut out).with_context(name)?;
             return out.flush().with_context(name);
         }
-        if !force {
-            bail!("{}: exists already (--force writes over it)", path.display());
-        }
     }
+    may_write(path, force)?;
     let folder = match path.parent() {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),

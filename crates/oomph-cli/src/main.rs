@@ -10,6 +10,7 @@ mod files;
 mod memory;
 mod printer;
 mod sizes;
+mod source_text;
 
 use arguments::CommandLine;
 use clap::Parser;

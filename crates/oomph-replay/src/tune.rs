@@ -2,6 +2,7 @@
 
 use crate::allocator::Memory;
 use crate::conf::{Conf, ConfError};
+use crate::program::Options;
 use crate::replayer::{Doubt, Replayed, Replayer};
 use crate::version::Version;
 use oomph_trace::rounding::SEGMENT_QUANTUM;
@@ -152,11 +153,12 @@ fn overlay(recorded: &str, candidate: &str) -> String {
     kept.chain(tried).collect::<Vec<_>>().join(",")
 }
 
-/// Tries settings. `extra` ones are the user's own. `progress` hears how many of how many replays are done.
+/// Tries settings. `extra` ones are the user's own. `samples` over time are taken of each. `progress` hears how many of how many replays are done.
 pub fn tune(
     replayer: &Replayer,
     memory: Option<Memory>,
     extra: &[String],
+    samples: usize,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Tuning, ConfError> {
     let (version, lower_bound) = (replayer.version(), replayer.lower_bound());
@@ -197,7 +199,7 @@ pub fn tune(
                 loop {
                     let index = next.fetch_add(1, Ordering::Relaxed);
                     let Some((text, conf)) = settings.get(index) else { break };
-                    let trial = try_out(replayer, text, conf, memory, squeeze, &tick);
+                    let trial = try_out(replayer, text, conf, memory, squeeze, samples, &tick);
                     if let Ok(mut trials) = trials.lock() {
                         trials.push((index, trial));
                     }
@@ -229,12 +231,14 @@ fn try_out(
     conf: &Conf,
     memory: Option<Memory>,
     squeeze: Squeeze,
+    samples: usize,
     tick: &dyn Fn(),
 ) -> Trial {
-    let plenty = replayer.under(conf, Memory::UNLIMITED, &crate::program::Options::default());
+    let options = Options { samples, ..Options::default() };
+    let plenty = replayer.under(conf, Memory::UNLIMITED, &options);
     tick();
     let asked = memory.map(|memory| {
-        let replayed = replayer.under(conf, memory, &crate::program::Options::default());
+        let replayed = replayer.under(conf, memory, &options);
         tick();
         replayed
     });

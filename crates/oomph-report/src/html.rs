@@ -10,8 +10,8 @@ use oomph_explain::{
 };
 use std::fmt::Write;
 
-const STYLE: &str = "<style>
-.oomph{color:var(--jp-content-font-color1,inherit);font-size:13px;line-height:1.45;max-width:900px;--oomph-line:rgba(0,0,0,.18)}
+/// The style of everything inside `.oomph`.
+pub(crate) const CSS: &str = ".oomph{color:var(--jp-content-font-color1,inherit);font-size:13px;line-height:1.45;max-width:900px;--oomph-line:rgba(0,0,0,.18)}
 @media (prefers-color-scheme:dark){.oomph{--oomph-line:rgba(255,255,255,.25)}}
 .oomph svg{width:100%;height:auto;display:block}
 .oomph svg text{fill:currentColor;font-size:10px;font-family:inherit;opacity:.8}
@@ -35,12 +35,11 @@ const STYLE: &str = "<style>
 .oomph td,.oomph th{padding:2px 10px 2px 0;text-align:left;border:0}
 .oomph td.number,.oomph th.number{text-align:right;white-space:nowrap}
 .oomph code{background:none;color:inherit}
-</style>
 ";
 
 /// One recording, or several: a table, then the worst.
 pub fn explanation(all: &[Named], lines: usize) -> String {
-    let mut out = format!("<div class=\"oomph\">\n{STYLE}");
+    let mut out = format!("<div class=\"oomph\">\n<style>\n{CSS}</style>\n");
     if all.len() > 1 {
         ranks(&mut out, all);
     }
@@ -95,7 +94,7 @@ fn recording(out: &mut String, named: &Named, lines: usize) {
             let _ = writeln!(out, "<p>No problem was found{scope}.</p>");
         }
         for finding in findings_of(explanation, device) {
-            self::finding(out, finding);
+            self::finding(out, finding, None);
         }
         by_line(out, device, lines);
     }
@@ -114,7 +113,7 @@ fn head(out: &mut String, name: &str, explanation: &Explanation, device: &Device
     );
 }
 
-fn legend(out: &mut String, device: &DeviceExplanation) {
+pub(crate) fn legend(out: &mut String, device: &DeviceExplanation) {
     let peak = device.peak.allocated.bytes;
     let _ = write!(
         out,
@@ -136,12 +135,14 @@ fn legend(out: &mut String, device: &DeviceExplanation) {
     out.push_str("<span><i class=\"line\"></i>reserved</span></p>\n");
 }
 
-fn finding(out: &mut String, finding: &Finding) {
+/// `id` names it within a page.
+pub(crate) fn finding(out: &mut String, finding: &Finding, id: Option<&str>) {
     let severity = finding.severity.name();
+    let id = id.map_or(String::new(), |id| format!(" id=\"{id}\""));
     let open = if finding.severity <= Severity::Warning { " open" } else { "" };
     let _ = writeln!(
         out,
-        "<details class=\"{severity}\"{open}><summary>{severity} {}: {}</summary>\n<ul>",
+        "<details class=\"{severity}\"{id}{open}><summary>{severity} {}: {}</summary>\n<ul>",
         finding.code,
         escape(&finding.title)
     );
@@ -159,7 +160,7 @@ fn finding(out: &mut String, finding: &Finding) {
     out.push_str("</ul></details>\n");
 }
 
-fn by_line(out: &mut String, device: &DeviceExplanation, lines: usize) {
+pub(crate) fn by_line(out: &mut String, device: &DeviceExplanation, lines: usize) {
     let peak = device.peak.allocated.bytes;
     out.push_str("<details><summary>Held at the peak, by line</summary>\n<table>\n");
     for line in device.lines.iter().take(lines) {
@@ -185,7 +186,7 @@ fn by_line(out: &mut String, device: &DeviceExplanation, lines: usize) {
 }
 
 /// A stranger's text must not become markup.
-fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     let mut out = String::new();
     for c in harmless(text).chars() {
         match c {

@@ -11,6 +11,7 @@ pub mod html;
 pub mod json;
 pub mod markdown;
 pub mod packing;
+pub mod page;
 pub mod picture;
 pub mod predict;
 pub mod replay;

@@ -34,7 +34,7 @@ pub struct NamedTuning<'a> {
 }
 
 /// What `tune` says to do.
-fn advice(named: &NamedTuning) -> Vec<String> {
+pub(crate) fn advice(named: &NamedTuning) -> Vec<String> {
     let tuning = named.tuning;
     let recorded = tuning.recorded();
     let mut lines = Vec::new();
@@ -174,7 +174,7 @@ fn reserved(trial: &Trial) -> String {
 }
 
 /// Retries in the memory that was asked about; without any, in the least that it completes in.
-fn stalls(trial: &Trial) -> u64 {
+pub(crate) fn stalls(trial: &Trial) -> u64 {
     match (&trial.asked, trial.least) {
         (Some(asked), _) => asked.usage.retries,
         (None, Some(least)) => least.retries,

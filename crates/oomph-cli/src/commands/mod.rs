@@ -31,6 +31,7 @@ verbs! {
     Predict in predict,
     Fit in fit,
     Explain in explain,
+    Report in report,
     Diff in diff,
     Check in check,
     Replay in replay,

@@ -57,7 +57,7 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
     let replayer = Replayer::new(&recording, device, &history, version, fatal);
     let bar = printer.progress("tuning");
     let tuning =
-        oomph_replay::tune::tune(&replayer, arguments.memory.memory(), &arguments.extra, &|done, of| {
+        oomph_replay::tune::tune(&replayer, arguments.memory.memory(), &arguments.extra, 0, &|done, of| {
             bar.set(done as u64, of as u64)
         });
     drop(bar);

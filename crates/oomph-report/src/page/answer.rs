@@ -1,0 +1,79 @@
+//! What is told before any script runs, and where none runs: in a mail, in print, in a reader for the blind.
+
+use crate::html::{self, escape};
+use crate::picture;
+use crate::shared::{Named, completeness, findings_of};
+use oomph_explain::{DeviceExplanation, Severity, bytes, plural};
+use std::fmt::Write;
+
+/// Lines of the table that is shown where no script runs.
+const LINES: usize = 20;
+
+/// Names a finding within the page.
+pub(super) fn anchor(subject: usize, finding: usize) -> String {
+    format!("finding-{subject}-{finding}")
+}
+
+/// One device: what was found, the numbers, a picture.
+pub(super) fn answer(number: usize, named: &Named, device: &DeviceExplanation) -> String {
+    let explanation = named.explanation;
+    let mut out = format!("<div class=\"oomph answer\" id=\"answer-{number}\" data-subject=\"{number}\">\n");
+    for warning in &explanation.warnings {
+        let _ = writeln!(out, "<p><b>warning</b>: {}</p>", escape(&warning.message));
+    }
+    let _ = writeln!(
+        out,
+        "<p class=\"head\"><b>{}</b> ({}, device {}: {}, {})</p>",
+        escape(named.name),
+        explanation.format,
+        device.ordinal,
+        plural(device.events, "event"),
+        escape(&completeness(device))
+    );
+    numbers(&mut out, device);
+    if findings_of(explanation, device).all(|finding| finding.severity > Severity::Warning) {
+        let scope = if device.completeness.complete { "" } else { " in what was recorded" };
+        let _ = writeln!(out, "<p class=\"no-problem\">No problem was found{scope}.</p>");
+    }
+    for (index, finding) in findings_of(explanation, device).enumerate() {
+        html::finding(&mut out, finding, Some(&anchor(number, index)));
+    }
+    out.push_str("<div class=\"static-picture\">\n");
+    if let Some(timeline) = &device.timeline {
+        out.push_str(&picture::timeline(timeline));
+    }
+    html::legend(&mut out, device);
+    html::by_line(&mut out, device, LINES);
+    out.push_str("</div>\n</div>\n");
+    out
+}
+
+fn numbers(out: &mut String, device: &DeviceExplanation) {
+    out.push_str("<dl class=\"numbers\">");
+    let mut number = |name: &str, key: &str, value: String| {
+        let _ = write!(out, "<div><dt>{name}</dt><dd data-number=\"{key}\">{}</dd></div>", escape(&value));
+    };
+    let peak = &device.peak;
+    number("peak allocated", "allocated", bytes(peak.allocated.bytes));
+    number("peak reserved", "reserved", bytes(peak.reserved.bytes));
+    number("asked for at most", "requested", bytes(peak.requested.bytes));
+    if let Some(step) = device.peak_step {
+        number("peak in step", "step", step.to_string());
+    }
+    if let Some(steps) = &device.steps {
+        number("steps", "steps", oomph_explain::grouped(steps.count + steps.repeated));
+    }
+    if let Some(seconds) = device.seconds {
+        number("recorded", "seconds", format!("{seconds:.2} s"));
+    }
+    number(
+        "settings",
+        "conf",
+        match device.conf.as_deref() {
+            Some("") => "PyTorch's defaults".to_owned(),
+            Some(conf) => oomph_explain::printable(conf),
+            None => "not recorded".to_owned(),
+        },
+    );
+    out.push_str("</dl>\n");
+}

@@ -1,0 +1,138 @@
+//! One page that holds everything: the answer in words, then pictures that can be looked into. Nothing is loaded.
+//!
+//! The words are HTML; the pictures are drawn by a script (`web/`, built into `assets/`) from what [`Subject`] packs. The script is named by
+//! its hash in the page's security policy: nothing else runs, and nothing is fetched, whatever a recording contains.
+
+mod answer;
+mod columns;
+mod subject;
+
+pub use subject::{Extras, Limit, Subject};
+
+use crate::html::{self, escape};
+use crate::shared::Named;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use oomph_explain::{Change, Diff, Place, harmless};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use std::io::{self, Write};
+
+const SCRIPT: &str = include_str!("../../assets/report.js");
+const STYLE: &str = include_str!("../../assets/report.css");
+
+/// What several recordings are to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// There is one.
+    One,
+    /// Before and after.
+    Diff,
+    /// Parts of one run.
+    Ranks,
+}
+
+impl Mode {
+    fn key(self) -> &'static str {
+        match self {
+            Self::One => "one",
+            Self::Diff => "diff",
+            Self::Ranks => "ranks",
+        }
+    }
+}
+
+/// Writes a page. `all` are the explanations in the order of the subjects' recordings.
+pub fn write(
+    subjects: &[Subject],
+    all: &[Named],
+    mode: Mode,
+    diff: Option<&Diff>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let worst = crate::shared::worst(all).and_then(|(recording, device)| {
+        subjects.iter().position(|one| one.recording == recording && one.ordinal == device.ordinal)
+    });
+    // Of two that are compared, what is there now.
+    let shown = match mode {
+        Mode::Diff => subjects.iter().position(|one| one.recording == 1).or(worst).unwrap_or(0),
+        Mode::One | Mode::Ranks => worst.unwrap_or(0),
+    };
+    let names: Vec<&str> = all.iter().map(|named| named.name).collect();
+    let title = match (mode, &names[..]) {
+        (Mode::Diff, [before, after, ..]) => format!("{before} → {after}"),
+        (_, [one]) => (*one).to_owned(),
+        (_, several) => format!("{} recordings", several.len()),
+    };
+    let headline =
+        subjects.get(shown).map_or("There is no event and no segment in this file", |one| &one.headline);
+    let hash = STANDARD.encode(Sha256::digest(SCRIPT.as_bytes()));
+    write!(
+        out,
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"generator\" content=\"oomph {version}\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'sha256-{hash}'; \
+         style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'\">\n\
+         <title>{title} – oomph</title>\n<style>\n{fragment}{STYLE}</style>\n</head>\n<body>\n\
+         <header class=\"oomph-header\"><h1>{headline}</h1></header>\n<main>\n\
+         <section id=\"answer\" aria-label=\"Answer\">\n",
+        version = env!("CARGO_PKG_VERSION"),
+        title = escape(&title),
+        fragment = html::CSS,
+        headline = escape(headline),
+    )?;
+    for subject in subjects {
+        out.write_all(subject.answer.as_bytes())?;
+    }
+    let page = json!({
+        "schema": 1,
+        "version": env!("CARGO_PKG_VERSION"),
+        "mode": mode.key(),
+        "kinds": subject::kinds(),
+        "subjects": subjects.iter().map(|one| &one.head).collect::<Vec<_>>(),
+        "worst": shown,
+        "diff": diff.map(|diff| diff_of(diff, subjects)),
+    });
+    // Inside a script element, only `<` could end it.
+    let page = page.to_string().replace('<', "\\u003c");
+    write!(
+        out,
+        "</section>\n<div id=\"app\"></div>\n<noscript><p>The pictures that can be looked into need JavaScript.</p></noscript>\n</main>\n\
+         <script type=\"application/json\" id=\"oomph-page\">{page}</script>\n"
+    )?;
+    for (id, packed) in subjects.iter().flat_map(|one| &one.columns) {
+        writeln!(out, "<script type=\"text/plain\" id=\"{id}\">{packed}</script>")?;
+    }
+    write!(out, "<script>{SCRIPT}</script>\n</body>\n</html>\n")
+}
+
+fn diff_of(diff: &Diff, subjects: &[Subject]) -> Vec<Value> {
+    let find = |recording, ordinal| {
+        subjects.iter().position(|one| one.recording == recording && one.ordinal == ordinal)
+    };
+    (diff.devices.iter())
+        .map(|device| {
+            json!({
+                "ordinal": device.ordinal,
+                "before": find(0, device.ordinal),
+                "after": find(1, device.ordinal),
+                "lines": device.lines.iter().map(change).collect::<Vec<_>>(),
+                "kinds": device.kinds.iter().map(change).collect::<Vec<_>>(),
+            })
+        })
+        .collect()
+}
+
+fn change(change: &Change) -> Value {
+    let Change { what, before, after } = change;
+    match what {
+        Ok(place) => json!({
+            "label": harmless(&place.short()),
+            "own": matches!(place, Place::Line { own: true, .. }),
+            "before": before,
+            "after": after,
+        }),
+        Err(kind) => json!({ "key": kind.replace(' ', "_"), "name": kind, "before": before, "after": after }),
+    }
+}

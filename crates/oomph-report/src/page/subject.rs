@@ -1,0 +1,422 @@
+//! One device of one recording, as the page's script reads it: what it is in JSON, every allocation in columns.
+
+use super::columns::{Column, Distinct, packed};
+use crate::replay::{Typed, doubt, room, words_for_memory};
+use crate::shared::{Named, completeness, findings_of};
+use crate::tune::{NamedTuning, advice, line_to_paste, stalls};
+use oomph_explain::{
+    Detail, DetailLine, DeviceExplanation, Explanation, Kind, OomExplanation, Outcome, Place, Reason, Waste,
+    bytes, harmless, printable,
+};
+use oomph_replay::allocator::Memory;
+use oomph_replay::recorded::RecordedMemory;
+use oomph_replay::tune::Fit;
+use oomph_trace::{NEVER, Peak, Recording};
+use serde_json::{Value, json};
+use std::collections::HashMap;
+
+/// What a process could have: a line in the timeline.
+#[derive(Clone, Debug)]
+pub struct Limit {
+    /// Bytes of segments.
+    pub bytes: u64,
+    /// What it is, in words.
+    pub text: String,
+}
+
+impl Limit {
+    /// What was asked about.
+    pub fn asked(memory: Memory, typed: &Typed) -> Option<Self> {
+        let bytes = room(memory)?;
+        let text = match (&typed.card, memory.limit) {
+            (Some(card), None) => format!("{}, what is usable of it", printable(card)),
+            (_, Some(limit)) if limit <= memory.free => "the limit that was asked about".to_owned(),
+            _ => "the memory that was asked about".to_owned(),
+        };
+        Some(Self { bytes, text })
+    }
+
+    /// What the recorded program had, if it ever ran short.
+    pub fn recorded(memory: &RecordedMemory) -> Option<Self> {
+        let room = room(memory.memory)?;
+        let what =
+            if memory.memory.limit.is_some() { "the limit on the process" } else { "what the device had" };
+        let text = match memory.below {
+            Some(below) if below > room + 1 => format!("{what}: at least this, less than {}", bytes(below)),
+            _ => what.to_owned(),
+        };
+        Some(Self { bytes: room, text })
+    }
+}
+
+/// What else is told about a device.
+pub struct Extras<'a> {
+    /// What the process could have, if that is known.
+    pub limit: Option<Limit>,
+    /// What other settings would have done, with samples over time.
+    pub what_if: Option<&'a NamedTuning<'a>>,
+    /// The text of a line of a file, where it is at hand.
+    pub source: &'a dyn Fn(&str, u32) -> Option<String>,
+}
+
+/// A device, ready to be put into a page.
+pub struct Subject {
+    pub(super) head: Value,
+    /// What the page's `<script>`s hold, by id.
+    pub(super) columns: Vec<(String, String)>,
+    pub(super) answer: String,
+    pub(super) recording: usize,
+    pub(super) ordinal: u32,
+    pub(super) headline: String,
+}
+
+/// Times are looked up in a table of at most so many samples.
+const MOST_TIMES: usize = 20_000;
+/// How many annotations are drawn; more are a solid band.
+const MOST_ANNOTATIONS: usize = 50_000;
+/// How long a name may be.
+const LONGEST: usize = 500;
+
+impl Subject {
+    /// Puts a device of a recording into columns. `number` is its place in the page, `of` the number of its recording.
+    pub fn of(
+        (number, of): (usize, usize),
+        named: &Named,
+        recording: &Recording,
+        device: &DeviceExplanation,
+        detail: &Detail,
+        extras: &Extras,
+    ) -> Self {
+        let explanation = named.explanation;
+        let mut packer =
+            Packer { prefix: format!("c{number}-"), columns: Vec::new(), heads: serde_json::Map::new() };
+        allocations(&mut packer, detail);
+        segments(&mut packer, detail);
+        text(&mut packer, detail, extras.source);
+        let times = (recording.devices.iter().find(|one| one.ordinal == device.ordinal))
+            .and_then(|one| times(&mut packer, &one.events.time));
+        let what_if = extras.what_if.map(|tuning| what_if(&mut packer, tuning));
+        let heads = std::mem::take(&mut packer.heads);
+        let title = match explanation.devices.len() {
+            1 => harmless(named.name),
+            _ => format!("{}, device {}", harmless(named.name), device.ordinal),
+        };
+        let findings: Vec<Value> = (findings_of(explanation, device).enumerate())
+            .map(|(index, finding)| {
+                json!({
+                    "code": finding.code,
+                    "severity": finding.severity.name(),
+                    "title": harmless(&finding.title),
+                    "saving": finding.saving.as_ref().filter(|saving| !saving.missing).map(|saving| saving.bytes),
+                    "anchor": super::answer::anchor(number, index),
+                })
+            })
+            .collect();
+        let steps = device.steps.as_ref().zip(detail.steps.split_last()).map(|(steps, (end, begins))| {
+            json!({
+                "begins": begins,
+                "end": end,
+                "partial": steps.last_is_partial,
+                "repeated": steps.repeated,
+                "peaks": steps.peaks,
+            })
+        });
+        let head = json!({
+            "title": title,
+            "file": harmless(named.name),
+            "recording": of,
+            "device": device.ordinal,
+            "format": explanation.format,
+            "conf": device.conf.as_deref().map(printable),
+            "events": device.events,
+            "seconds": device.seconds,
+            "complete": device.completeness.complete,
+            "completeness": completeness(device),
+            "limit": extras.limit.as_ref().map(|limit| json!({ "bytes": limit.bytes, "text": limit.text })),
+            "peak": {
+                "allocated": at(device.peak.allocated),
+                "reserved": at(device.peak.reserved),
+                "requested": at(device.peak.requested),
+                "step": device.peak_step,
+                "place": device.peak_place.short(),
+            },
+            "waste": waste(&device.waste),
+            "steps": steps,
+            "ooms": device.ooms.iter().map(oom).collect::<Vec<_>>(),
+            "annotations": detail.annotations.iter().take(MOST_ANNOTATIONS).map(|one| json!({
+                "name": printable(&one.name), "from": one.from, "to": one.to,
+            })).collect::<Vec<_>>(),
+            "findings": findings,
+            "times": times,
+            "columns": heads,
+            "what_if": what_if,
+        });
+        Self {
+            head,
+            columns: packer.columns,
+            answer: super::answer::answer(number, named, device),
+            recording: of,
+            ordinal: device.ordinal,
+            headline: headline(explanation, device),
+        }
+    }
+}
+
+/// The page's first words.
+fn headline(explanation: &Explanation, device: &DeviceExplanation) -> String {
+    match findings_of(explanation, device).find(|one| one.severity <= oomph_explain::Severity::Warning) {
+        Some(finding) => finding.title.clone(),
+        None => format!("{} allocated at the peak, and no problem found", bytes(device.peak.allocated.bytes)),
+    }
+}
+
+struct Packer {
+    prefix: String,
+    columns: Vec<(String, String)>,
+    heads: serde_json::Map<String, Value>,
+}
+
+impl Packer {
+    /// Takes a column and says where it is.
+    fn put(&mut self, name: &str, column: &Column) -> Value {
+        self.put_packed(name, column.rows(), column.packed())
+    }
+
+    fn put_packed(&mut self, name: &str, rows: usize, packed: String) -> Value {
+        let id = format!("{}{name}", self.prefix);
+        let head = json!({ "id": id, "rows": rows });
+        self.columns.push((id, packed));
+        head
+    }
+
+    fn add(&mut self, name: &str, column: &Column) {
+        let head = self.put(name, column);
+        self.heads.insert(name.to_owned(), head);
+    }
+}
+
+fn allocations(packer: &mut Packer, detail: &Detail) {
+    packer.add("born", &Column::of_rising(detail.born.iter().map(|&born| u64::from(born))));
+    let lives = detail.born.iter().zip(&detail.freed).map(|(&born, &freed)| match freed {
+        NEVER => 0,
+        freed => u64::from(freed.saturating_sub(born)),
+    });
+    packer.add("life", &Column::of(lives));
+    let (mut sizes, mut slacks, mut addresses) =
+        (Distinct::default(), Distinct::default(), Distinct::default());
+    packer.add("size", &Column::of(detail.size.iter().map(|&size| sizes.index(size))));
+    let slack =
+        detail.size.iter().zip(&detail.requested).map(|(size, requested)| size.saturating_sub(*requested));
+    packer.add("slack", &Column::of(slack.map(|slack| slacks.index(slack))));
+    let rounding = detail
+        .rounded
+        .iter()
+        .zip(&detail.requested)
+        .map(|(rounded, requested)| rounded.saturating_sub(*requested));
+    packer.add("rounding", &Column::of(rounding.map(|rounding| slacks.index(rounding))));
+    packer.add("address", &Column::of(detail.address.iter().map(|&address| addresses.index(address))));
+    packer.add("kind", &Column::of(detail.kind.iter().map(|&kind| kind as u64)));
+    packer.add("stack", &Column::of(detail.stack.iter().map(|&stack| u64::from(stack))));
+    packer.add("stream", &Column::of(detail.stream.iter().map(|&stream| u64::from(stream))));
+    packer.add("sizes", &Column::of(sizes.values().iter().copied()));
+    packer.add("slacks", &Column::of(slacks.values().iter().copied()));
+    let (mut column, mut before) = (Column::default(), 0);
+    for &address in addresses.values() {
+        column.difference(address, before);
+        column.row();
+        before = address;
+    }
+    packer.add("addresses", &column);
+    let (mut column, mut before) = (Column::default(), 0);
+    for &(index, back) in &detail.deferred {
+        column.unsigned(u64::from(index - before));
+        let freed = detail.freed.get(index as usize).copied().unwrap_or(back);
+        column.unsigned(u64::from(back.saturating_sub(freed)));
+        column.row();
+        before = index;
+    }
+    packer.add("deferred", &column);
+}
+
+fn segments(packer: &mut Packer, detail: &Detail) {
+    let mut pools: HashMap<oomph_trace::PoolId, u64> = HashMap::from([(oomph_trace::DEFAULT_POOL, 0)]);
+    let (mut column, mut moment, mut address) = (Column::default(), 0, 0);
+    for change in &detail.segments {
+        let range = &change.range;
+        let next = pools.len() as u64;
+        column.unsigned(u64::from(change.moment.saturating_sub(moment)));
+        column.unsigned(u64::from(change.taken));
+        column.difference(range.address, address);
+        column.unsigned(range.size);
+        column.unsigned(u64::from(range.stream));
+        column.unsigned(*pools.entry(range.pool).or_insert(next));
+        column.unsigned(u64::from(range.small) | u64::from(range.expandable) << 1);
+        column.unsigned(change.line.map_or(0, |line| u64::from(line) + 1));
+        column.row();
+        (moment, address) = (change.moment.max(moment), range.address);
+    }
+    packer.add("segments", &column);
+}
+
+/// Stacks, and all names.
+fn text(packer: &mut Packer, detail: &Detail, source: &dyn Fn(&str, u32) -> Option<String>) {
+    let mut calls = Column::default();
+    for call in &detail.calls {
+        calls.unsigned(call.parent.map_or(0, |parent| u64::from(parent) + 1));
+        calls.unsigned(u64::from(call.frame));
+        calls.row();
+    }
+    packer.add("nodes", &calls);
+    let mut stacks = Column::default();
+    for stack in &detail.stacks {
+        stacks.unsigned(stack.call.map_or(0, |call| u64::from(call) + 1));
+        stacks.unsigned(u64::from(stack.line));
+        stacks.row();
+    }
+    packer.add("stacks", &stacks);
+    let mut strings = Names::default();
+    let frames: Vec<Value> = (detail.frames.iter())
+        .map(|frame| {
+            let flags = u32::from(frame.own) | u32::from(frame.native) << 1;
+            json!([strings.index(&frame.function), strings.index(&frame.file), frame.line, flags])
+        })
+        .collect();
+    let lines: Vec<Value> = detail.lines.iter().map(|line| line_row(&mut strings, line, source)).collect();
+    let tables = json!({ "strings": strings.all, "frames": frames, "lines": lines });
+    let head = packer.put_packed("text", 1, packed(tables.to_string().as_bytes()));
+    packer.heads.insert("text".to_owned(), head);
+}
+
+fn line_row(strings: &mut Names, line: &DetailLine, source: &dyn Fn(&str, u32) -> Option<String>) -> Value {
+    let label = strings.index(&line.place.short());
+    let through = line.through.as_deref().map_or(-1, |through| strings.index(through));
+    match &line.place {
+        Place::Line { file, line, function, own } => {
+            let text = source(file, *line).map_or(-1, |text| strings.index(text.trim()));
+            json!([
+                label,
+                strings.index(file),
+                line,
+                strings.index(function),
+                u32::from(*own) | 2,
+                through,
+                text
+            ])
+        }
+        _ => json!([label, -1, 0, -1, 0, through, -1]),
+    }
+}
+
+/// Strings of a recording, each once; a stranger's text without what moves cursors, and not endless.
+#[derive(Default)]
+struct Names {
+    seen: HashMap<String, i64>,
+    all: Vec<String>,
+}
+
+impl Names {
+    fn index(&mut self, text: &str) -> i64 {
+        if let Some(&index) = self.seen.get(text) {
+            return index;
+        }
+        let index = self.all.len() as i64;
+        self.all.push(harmless(text).chars().take(LONGEST).collect());
+        self.seen.insert(text.to_owned(), index);
+        index
+    }
+}
+
+fn times(packer: &mut Packer, time: &[i64]) -> Option<Value> {
+    let (&first, &last) = (time.first().filter(|&&first| first != 0)?, time.last()?);
+    let every = time.len().div_ceil(MOST_TIMES).max(1);
+    let sampled = time.iter().step_by(every).chain([&last]);
+    packer.add("times", &Column::of_rising(sampled.map(|&at| at.saturating_sub(first).max(0) as u64)));
+    Some(json!({ "every": every }))
+}
+
+fn at(peak: Peak) -> Value {
+    json!({ "bytes": peak.bytes, "moment": peak.moment })
+}
+
+fn waste(waste: &Waste) -> Value {
+    json!({
+        "reserved": waste.reserved,
+        "allocated": waste.allocated,
+        "requested": waste.requested,
+        "rounding": waste.rounding,
+        "remainders": waste.remainders,
+        "pending": waste.pending,
+        "holes": waste.holes,
+        "cached": waste.cached,
+        "other_streams": waste.other_streams,
+        "private_pools": waste.private_pools,
+        "largest_free": waste.largest_free,
+    })
+}
+
+fn oom(oom: &OomExplanation) -> Value {
+    let why = match oom.reason {
+        Reason::OutOfMemory => "what was alive needed it all",
+        Reason::Fragmentation => "enough was free, in pieces that are too small",
+        Reason::OtherStream => "a piece that fits belonged to another stream",
+        Reason::PrivatePool => "a piece that fits belonged to a private pool",
+        Reason::NotLookedInto => "one of many",
+    };
+    let end = match oom.outcome {
+        Outcome::Fatal => "the program ended here",
+        Outcome::CaughtByLibrary => "a library went on with less",
+        Outcome::CaughtByProgram => "the program caught it",
+    };
+    json!({
+        "moment": oom.event,
+        "size": oom.size,
+        "fatal": oom.outcome == Outcome::Fatal,
+        "text": format!("out of memory: {} asked for, {why}; {end}", bytes(oom.size)),
+        "place": oom.place.short(),
+    })
+}
+
+fn what_if(packer: &mut Packer, named: &NamedTuning) -> Value {
+    let tuning = named.tuning;
+    let trials: Vec<Value> = (tuning.trials.iter().zip(&named.fits).enumerate())
+        .map(|(index, (trial, fits))| {
+            // What happens in the memory that there is says more than what happens with plenty.
+            let replayed = trial.asked.as_ref().unwrap_or(&trial.plenty);
+            let (mut column, mut event, mut reserved) = (Column::default(), 0, 0);
+            for sample in &replayed.outcome.timeline {
+                column.unsigned(u64::from(sample.event - event));
+                column.difference(sample.reserved, reserved);
+                column.row();
+                (event, reserved) = (sample.event, sample.reserved);
+            }
+            json!({
+                "conf": printable(&trial.conf),
+                "recorded": trial.recorded,
+                "best": tuning.best == Some(index),
+                "fit": fits.map(Fit::key),
+                "peak_reserved": trial.plenty.usage.reserved.peak,
+                "retries": stalls(trial),
+                "least": trial.least.map(|least| least.bytes),
+                "samples": packer.put(&format!("samples{index}"), &column),
+            })
+        })
+        .collect();
+    json!({
+        "trials": trials,
+        "lower_bound": tuning.lower_bound,
+        "memory": tuning.memory.and_then(room).map(|_| {
+            words_for_memory(tuning.memory, named.typed, "for").trim_start_matches(", ").to_owned()
+        }),
+        "verdict": advice(named).join(" "),
+        "paste": line_to_paste(tuning),
+        "doubts": tuning.doubts().iter().map(doubt).collect::<Vec<_>>(),
+        "torch": named.version,
+    })
+}
+
+/// Kinds in the order in which allocations number them.
+pub(super) fn kinds() -> Vec<Value> {
+    (Kind::ALL.into_iter())
+        .map(|kind| json!({ "key": kind.key(), "name": kind.name(), "colour": crate::picture::colour(kind) }))
+        .collect()
+}
