@@ -16,6 +16,9 @@ PROGRAMS = ROOT / "tests" / "programs"
 # The PyTorch that the H200's counters in the fixtures were taken with.
 PYTHON_2_11 = ROOT / ".venv-torch2.11" / "bin" / "python"
 
+# Hundreds of processes import PyTorch here. Where containers forbid Python to keep what it compiled, each compiles all of it again: 11 seconds, not 3.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Tests that are started with nohup, or in the background of a shell, ignore these, and so would the programs that they send them to.
 for _ignored, _handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
