@@ -3,8 +3,10 @@
 //! Every renderer takes what another crate says and gives a string: for a terminal (with ANSI styles, which the caller
 //! strips where they are not wanted), for scripts, for issues and pull requests, and for notebooks. [`text`], [`json`], [`markdown`]
 //! and [`html`] (with a [`picture`]) render what `oomph-explain` says; [`predict`], [`fit`], [`replay`], [`tune`], [`packing`] and [`gpus`] have all three in one file each.
-//! [`run`] is what follows a run. Nothing is computed here, and nothing printed.
+//! [`run`] is what follows a run. [`chrome_trace`] and [`tensorboard`] (with [`raster`]) write for other programs. Nothing is computed here, and nothing printed.
 
+pub mod chrome_trace;
+mod exports;
 pub mod fit;
 pub mod gpus;
 pub mod html;
@@ -14,10 +16,13 @@ pub mod packing;
 pub mod page;
 pub mod picture;
 pub mod predict;
+pub mod raster;
 pub mod replay;
 pub mod run;
 mod shared;
+pub mod tensorboard;
 pub mod text;
 pub mod tune;
 
+pub use exports::Exported;
 pub use shared::{Check, CheckLimit, Named, TextOptions, worst};
