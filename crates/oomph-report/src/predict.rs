@@ -3,7 +3,7 @@
 use crate::json::{self, pretty, with_version};
 use crate::markdown::escape;
 use crate::shared::{TextOptions, findings_of, quoted};
-use crate::text::{self, BOLD, CYAN, DIM, GREEN, RED, YELLOW, paint, wrap};
+use crate::text::{self, BOLD, CYAN, DIM, GREEN, RED, YELLOW, paint, see_it, wrap};
 use oomph_explain::{DeviceExplanation, bytes, harmless, plural, printable};
 use oomph_predict::prediction::{Prediction, Uncertain, Verdict};
 use oomph_predict::run::Status;
@@ -170,6 +170,7 @@ pub fn text(named: &NamedPrediction, options: TextOptions) -> String {
         let _ = writeln!(out, "\n{} {}", paint(BOLD, "Recording:"), printable(recording));
     }
     let _ = writeln!(out, "{} {}", paint(BOLD, "Next:"), paint(CYAN, next(named)));
+    see_it(&mut out, named.recording.as_slice(), Some(&prediction.gpu.name));
     out
 }
 

@@ -3,8 +3,8 @@
 //! Colour marks severity and headings only; every line reads the same without it.
 
 use crate::shared::{
-    Check, CheckLimit, Named, TextOptions, completeness, findings_of, next_command, saving, waste_parts,
-    worst,
+    Check, CheckLimit, Named, TextOptions, completeness, findings_of, next_command, page_command, quoted,
+    saving, waste_parts, worst,
 };
 use anstyle::{AnsiColor, Style};
 use oomph_explain::{
@@ -37,6 +37,10 @@ pub fn explanation(all: &[Named], options: TextOptions) -> String {
                 recording(&mut out, &several[index], options);
             }
         }
+    }
+    if all.iter().any(|named| !named.explanation.devices.is_empty()) {
+        let names: Vec<&str> = all.iter().map(|named| named.name).collect();
+        see_it(&mut out, &names, None);
     }
     out
 }
@@ -101,6 +105,13 @@ fn recording(out: &mut String, named: &Named, options: TextOptions) {
     }
     let _ =
         writeln!(out, "\n{} {}", paint(BOLD, "Next:"), paint(CYAN, next_command(explanation, named.name)));
+}
+
+/// The line that makes a page of it; with a card, its limit drawn in.
+pub(crate) fn see_it(out: &mut String, names: &[&str], card: Option<&str>) {
+    if let Some(command) = page_command(names, card) {
+        let _ = writeln!(out, "{} {}", paint(BOLD, "See it:"), paint(CYAN, command));
+    }
 }
 
 fn header(out: &mut String, name: &str, explanation: &Explanation, device: &DeviceExplanation) {
@@ -431,8 +442,9 @@ pub fn diff(diff: &Diff, before: &str, after: &str, options: TextOptions) -> Str
         out,
         "\n{} {}",
         paint(BOLD, "Next:"),
-        paint(CYAN, format!("oomph explain {}", printable(after)))
+        paint(CYAN, format!("oomph explain {}", quoted(after)))
     );
+    see_it(&mut out, &[before, after], None);
     out
 }
 

@@ -6,15 +6,18 @@ use crate::source_text::SourceText;
 use crate::{Outcome, files};
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use oomph_explain::{Explanation, bytes, plural};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use oomph_explain::{Detail, Explanation, bytes, plural};
 use oomph_replay::answer::replayable;
 use oomph_replay::replayer::Replayer;
-use oomph_report::Named;
 use oomph_report::page::{self, Extras, Limit, Mode, Subject};
 use oomph_report::picture;
 use oomph_report::tune::NamedTuning;
+use oomph_report::{Exported, Named, chrome_trace, tensorboard};
 use oomph_trace::{Device, History, Recording};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 /// Write a page that shows where the memory went: one HTML file that needs no network
 ///
@@ -95,15 +98,18 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         bail!("--open shows a file: leave out -o -");
     }
     let mode = mode(arguments)?;
-    if !to_stdout {
-        // Better now than after a minute of work.
-        files::may_write(&output, arguments.force)?;
+    // Better now than after a minute of work.
+    for path in [Some(&output), arguments.chrome_trace.as_ref()].into_iter().flatten() {
+        files::may_write(path, arguments.force)?;
     }
     let source = match arguments.no_source {
         true => SourceText::none(),
         false => SourceText::below(&arguments.source),
     };
+    let exports = arguments.tensorboard.is_some() || arguments.chrome_trace.is_some();
     let mut read: Vec<(String, Explanation)> = Vec::new();
+    // Kept only where they are needed again: ranks are many, and large.
+    let mut kept: Vec<(Recording, Vec<Detail>)> = Vec::new();
     let mut subjects = Vec::new();
     let (mut events, mut left_out, mut failed) = (0, 0, false);
     for path in &arguments.files {
@@ -137,6 +143,9 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
             subjects.push(told(arguments, &recording, device, &name, replays, &text, printer, subject)?);
         }
         read.push((name, explanation));
+        if exports {
+            kept.push((recording, details));
+        }
     }
     if read.is_empty() {
         return Ok(Outcome::Failed);
@@ -147,6 +156,21 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
     files::write_whole(&output, arguments.force, |out| {
         Ok(page::write(&subjects, &all, mode, diff.as_ref(), out)?)
     })?;
+    let exported: Vec<Exported> = (read.iter().zip(&kept))
+        .map(|((name, explanation), (recording, details))| Exported { name, recording, explanation, details })
+        .collect();
+    if let Some(path) = &arguments.chrome_trace {
+        write_trace(&exported, path, arguments.force)?;
+        printer.note(&format!("wrote {}: open it in ui.perfetto.dev or chrome://tracing", path.display()));
+    }
+    if let Some(folder) = &arguments.tensorboard {
+        let runs = write_runs(&exported, folder)?;
+        printer.note(&format!(
+            "wrote {} to {folder}: tensorboard --logdir {folder}",
+            plural(runs as u64, "run"),
+            folder = folder.display()
+        ));
+    }
     if source.changed() > 0 {
         printer.note(&format!(
             "{} changed since the recording and not quoted",
@@ -214,6 +238,31 @@ fn told(
         tuning: &tuning,
     };
     Ok(subject(&Extras { limit, what_if: Some(&named), source }))
+}
+
+fn write_trace(exported: &[Exported], path: &Path, force: bool) -> anyhow::Result<()> {
+    files::write_whole(path, force, |out| {
+        if path.extension().is_some_and(|ending| ending == "gz") {
+            let mut compressed = GzEncoder::new(out, Compression::default());
+            chrome_trace::write(exported, &mut compressed)?;
+            compressed.finish()?;
+            return Ok(());
+        }
+        Ok(chrome_trace::write(exported, out)?)
+    })
+}
+
+/// A recording written again replaces its run: TensorBoard would show both as one.
+fn write_runs(exported: &[Exported], folder: &Path) -> anyhow::Result<usize> {
+    let now =
+        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
+    let runs = tensorboard::runs(exported);
+    for run in &runs {
+        let place = folder.join(&run.folder);
+        std::fs::create_dir_all(&place).with_context(|| place.display().to_string())?;
+        files::write_whole(&place.join(&run.file), true, |out| Ok(run.write(now, out)?))?;
+    }
+    Ok(runs.len())
 }
 
 fn mode(arguments: &Arguments) -> anyhow::Result<Mode> {
