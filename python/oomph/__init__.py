@@ -2,7 +2,7 @@
 
 The package carries the command ``oomph``; ``python -m oomph`` runs it where the scripts folder is not on the path.
 ``oomph.predict`` says what a function takes on a card, without the card; ``oomph.who`` what holds GPU memory now, ``oomph.free`` lets go of
-what has no name; ``oomph.fit`` makes a training step fit, with the same result; ``oomph.record`` records; ``oomph.guard_ram`` turns a kill for RAM into a MemoryError; ``%load_ext oomph`` is for notebooks. Importing changes
+what has no name; ``oomph.fit`` makes a training step fit, with the same result; ``oomph.record`` records; ``oomph.report`` shows it; ``oomph.guard_ram`` turns a kill for RAM into a MemoryError; ``%load_ext oomph`` is for notebooks. Importing changes
 nothing.
 """
 
@@ -17,6 +17,7 @@ from oomph._predict import Prediction, PredictionError, predict
 if TYPE_CHECKING:
     from oomph._free import Freed, free
     from oomph._record import Recording, RecordingError, record
+    from oomph._report import Report, ReportError, report
     from oomph._ram import RamGuard, RamLimit, guard_ram, unguard_ram
     from oomph._who import Holder, Holders, who
     from oomph.fitting.accelerating import fit_accelerate
@@ -29,13 +30,14 @@ if TYPE_CHECKING:
     from oomph.fitting.lightning import FitLightning
     from oomph.fitting.plan import Plan
 
-__all__ = ["Freed", "Holder", "Holders", "Prediction", "PredictionError", "RamGuard", "RamLimit", "Recording", "RecordingError"]
+__all__ = ["Freed", "Holder", "Holders", "Prediction", "PredictionError", "RamGuard", "RamLimit", "Recording", "RecordingError", "Report", "ReportError"]
 __all__ += ["Fit", "FitCallback", "FitError", "FitLightning", "Plan", "find_batch", "fit", "fit_accelerate", "fit_inference", "fit_trainer", "micro_batches"]
-__all__ += ["find_oomph", "free", "guard_ram", "predict", "record", "unguard_ram", "who"]
+__all__ += ["find_oomph", "free", "guard_ram", "predict", "record", "report", "unguard_ram", "who"]
 
 # Imported when they are first asked for: name -> module.
 _LATER = {"Freed": "oomph._free", "free": "oomph._free", "Holder": "oomph._who", "Holders": "oomph._who", "who": "oomph._who"}
 _LATER.update(dict.fromkeys(("Recording", "RecordingError", "record"), "oomph._record"))
+_LATER.update(dict.fromkeys(("Report", "ReportError", "report"), "oomph._report"))
 _LATER.update(dict.fromkeys(("RamGuard", "RamLimit", "guard_ram", "unguard_ram"), "oomph._ram"))
 _LATER.update({"Fit": "oomph.fitting.fit", "fit": "oomph.fitting.fit", "FitError": "oomph.fitting.errors", "Plan": "oomph.fitting.plan"})
 _LATER.update({"find_batch": "oomph.fitting.finding", "fit_inference": "oomph.fitting.inference", "micro_batches": "oomph.fitting.batches"})

@@ -25,6 +25,7 @@ const FILES: &[(&str, &str)] = &package![
     "_predict.py",
     "_ram.py",
     "_record.py",
+    "_report.py",
     "_roots.py",
     "_tensors.py",
     "_walk.py",

@@ -170,7 +170,8 @@ pub fn text(named: &NamedPrediction, options: TextOptions) -> String {
         let _ = writeln!(out, "\n{} {}", paint(BOLD, "Recording:"), printable(recording));
     }
     let _ = writeln!(out, "{} {}", paint(BOLD, "Next:"), paint(CYAN, next(named)));
-    see_it(&mut out, named.recording.as_slice(), Some(&prediction.gpu.name));
+    let card = format!(" --gpu {}", quoted(&prediction.gpu.name));
+    see_it(&mut out, named.recording.as_slice(), &card);
     out
 }
 

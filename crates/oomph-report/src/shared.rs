@@ -152,14 +152,13 @@ pub(crate) fn next_command(explanation: &Explanation, name: &str) -> String {
 }
 
 /// What to type to see it. Nothing for what came from stdin, or for more files than a line holds.
-pub(crate) fn page_command(names: &[&str], card: Option<&str>) -> Option<String> {
+pub(crate) fn page_command(names: &[&str], options: &str) -> Option<String> {
     const MOST: usize = 16;
     if names.is_empty() || names.len() > MOST || names.contains(&"-") {
         return None;
     }
     let files: Vec<String> = names.iter().map(|name| quoted(name)).collect();
-    let card = card.map_or(String::new(), |card| format!(" --gpu {}", quoted(card)));
-    Some(format!("oomph report {}{card} --open", files.join(" ")))
+    Some(format!("oomph report {}{options} --open", files.join(" ")))
 }
 
 /// A file name as a shell takes it.

@@ -40,7 +40,8 @@ pub fn explanation(all: &[Named], options: TextOptions) -> String {
     }
     if all.iter().any(|named| !named.explanation.devices.is_empty()) {
         let names: Vec<&str> = all.iter().map(|named| named.name).collect();
-        see_it(&mut out, &names, None);
+        // Two would be compared.
+        see_it(&mut out, &names, if names.len() == 2 { " --as ranks" } else { "" });
     }
     out
 }
@@ -107,9 +108,9 @@ fn recording(out: &mut String, named: &Named, options: TextOptions) {
         writeln!(out, "\n{} {}", paint(BOLD, "Next:"), paint(CYAN, next_command(explanation, named.name)));
 }
 
-/// The line that makes a page of it; with a card, its limit drawn in.
-pub(crate) fn see_it(out: &mut String, names: &[&str], card: Option<&str>) {
-    if let Some(command) = page_command(names, card) {
+/// The line that makes a page of it.
+pub(crate) fn see_it(out: &mut String, names: &[&str], options: &str) {
+    if let Some(command) = page_command(names, options) {
         let _ = writeln!(out, "{} {}", paint(BOLD, "See it:"), paint(CYAN, command));
     }
 }
@@ -444,7 +445,7 @@ pub fn diff(diff: &Diff, before: &str, after: &str, options: TextOptions) -> Str
         paint(BOLD, "Next:"),
         paint(CYAN, format!("oomph explain {}", quoted(after)))
     );
-    see_it(&mut out, &[before, after], None);
+    see_it(&mut out, &[before, after], "");
     out
 }
 

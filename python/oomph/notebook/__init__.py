@@ -49,6 +49,7 @@ class Notebook:
         self.shell = shell
         self.mode = "on"
         self.after_the_traceback: Explained | None = None
+        self.last_recording: str | None = None
         self._mark: Mark | None = None
         self._guard: Any = None
 

@@ -7,13 +7,14 @@ import os
 from typing import Any
 
 from oomph._measure import gpus, ram, ram_limit, text
-from oomph.notebook._recorded import recorded
+from oomph.notebook._recorded import recorded, running_recording
 from oomph.notebook._show import Explained, say
 
 _HELP = """What holds memory, and where it went.
 
     %oomph who       what holds GPU memory now, by variable name
     %oomph free      let go of what you did not name; say what came back
+    %oomph report    the page of the last cell that was recorded, or of a file: %oomph report train.oomph
     %oomph status    memory now, and what oomph does after a cell
     %oomph on        after a cell that changed memory, say so (this is the default)
     %oomph quiet     say nothing after cells, but explain when memory runs out
@@ -48,10 +49,12 @@ def _answer(notebook: Any, word: str) -> Any:
         return oomph.who()
     if word == "free":
         return oomph.free()
+    if word.split(maxsplit=1)[:1] == ["report"]:
+        return _report(notebook, word.removeprefix("report").strip())
     if word in ("on", "quiet", "off"):
         notebook.mode = word
     elif word not in ("", "status"):
-        print(f"%oomph {word}: who, free, status, on, quiet or off")
+        print(f"%oomph {word}: who, free, report, status, on, quiet or off")
         return None
     for device, now in enumerate(gpus()):
         own = f"{text(now.allocated)} allocated, {text(now.reserved)} reserved by this program"
@@ -60,6 +63,16 @@ def _answer(notebook: Any, word: str) -> Any:
     print(f"RAM: {text(ram().used)}{f' of {text(limit)}' if limit else ''}")
     print(f"oomph is {notebook.mode}")
     return None
+
+
+def _report(notebook: Any, path: str) -> Any:
+    import oomph
+
+    path = path or notebook.last_recording or running_recording() or ""
+    if not os.path.exists(path):
+        print(f"%oomph report: {path}: there is no such file" if path else "%oomph report: no cell was recorded; %%oomph at the top of one does")
+        return None
+    return oomph.report(path)
 
 
 def _run_cell(notebook: Any, cell: str) -> Any:
@@ -74,11 +87,17 @@ def _run_cell(notebook: Any, cell: str) -> Any:
     if last is not None:
         steps.append((eval, shell.compile(last, name, "eval")))
     value = None
-    with recorded(shell.execution_count) as path:
-        explained = Explained(path)
-        notebook.after_the_traceback = explained
-        for run, code in steps:
-            value = run(code, shell.user_ns)
+    path = ""
+    try:
+        with recorded(shell.execution_count) as path:
+            explained = Explained(path)
+            notebook.after_the_traceback = explained
+            for run, code in steps:
+                value = run(code, shell.user_ns)
+    finally:
+        # What a failed cell left is what people want to see.
+        if os.path.exists(path):
+            notebook.last_recording = path
     notebook.after_the_traceback = None
     if os.path.exists(path):
         explained.show()
