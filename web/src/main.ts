@@ -4,19 +4,29 @@ import "uplot/dist/uPlot.min.css";
 import "./style.css";
 import "./views.css";
 import * as allocations from "./allocations.ts";
+import * as allocator from "./allocator.ts";
 import type { App, Mount } from "./app.ts";
 import type { Page } from "./data.ts";
 import { readPage } from "./data.ts";
+import * as diff from "./diff.ts";
 import { el } from "./dom.ts";
 import { Memory } from "./memory.ts";
+import * as peak from "./peak.ts";
+import * as ranks from "./ranks.ts";
 import type { State, Store } from "./state.ts";
 import { createStore } from "./state.ts";
 import { createThemes } from "./theme.ts";
 import * as timeline from "./timeline.ts";
+import * as whatif from "./whatif.ts";
 
 /** The views in the order of the page; the last part says which pages have it, all if it is left out. */
 const VIEWS: [id: string, heading: string, mount: Mount, has?: (page: Page) => boolean][] = [
+  ["ranks", "All of them", ranks.mount, (page) => page.mode !== "diff" && page.subjects.length > 1],
+  ["diff", "Before and after", diff.mount, (page) => page.diff !== null],
   ["timeline", "Timeline", timeline.mount],
+  ["peak", "Held at the chosen moment", peak.mount],
+  ["allocator", "The allocator at the chosen moment", allocator.mount],
+  ["what-if", "What if", whatif.mount, (page) => page.subjects.some(({ what_if }) => what_if !== null)],
   ["allocations", "Allocations", allocations.mount],
 ];
 

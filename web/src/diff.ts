@@ -1,0 +1,183 @@
+// Two recordings side by side: peaks, what grew and what shrank, and both timelines one over the other.
+
+import type { App } from "./app.ts";
+import type { DiffDevice } from "./data.ts";
+import { el, fill } from "./dom.ts";
+import { bytes, change, grouped, percent, plural } from "./format.ts";
+import { lineChart } from "./line-chart.ts";
+import { whenSeen } from "./redraw.ts";
+import { tableHead } from "./table-head.ts";
+import { colour } from "./theme.ts";
+
+const POINTS = 500;
+const HEIGHT = 220;
+/** Lines that are shown before all are asked for. */
+const FIRST_LINES = 25;
+
+interface Row {
+  label: string;
+  own: boolean;
+  before: number;
+  after: number;
+}
+
+export function mount(host: HTMLElement, app: App): void {
+  const content = el("div");
+  host.append(content);
+  let shown: DiffDevice | undefined;
+  let draw: (() => void) | null = null;
+
+  function build(): void {
+    const { subject } = app.store.state;
+    const devices = app.page.diff ?? [];
+    const next = devices.find(({ before, after }) => before === subject || after === subject) ?? devices[0];
+    host.hidden = next === undefined;
+    if (next !== undefined && next !== shown) {
+      shown = next;
+      draw = show(content, app, next);
+      redraw();
+    }
+  }
+  const redraw = whenSeen(host, () => draw?.());
+  app.store.on((now, before) => {
+    if (now.subject !== before.subject) {
+      build();
+    }
+  });
+  app.onTheme(redraw);
+  build();
+}
+
+/** Fills `content`, and gives the function that draws the chart. */
+function show(content: HTMLElement, app: App, device: DiffDevice): () => void {
+  const chart = lineChart("Allocated and reserved bytes of both recordings, over their length", HEIGHT, null);
+  fill(
+    content,
+    peaks(app, device),
+    el("h3", {}, "Over the recordings"),
+    chart.element,
+    el("h3", {}, "By kind, at the peak"),
+    kinds(app, device),
+    el("h3", {}, "By line, at the peak"),
+    ...lines(device),
+  );
+  return () => void drawChart(app, device, chart);
+}
+
+async function drawChart(app: App, device: DiffDevice, chart: ReturnType<typeof lineChart>): Promise<void> {
+  const sides = [[device.before, "before", "--series-1"], [device.after, "after", "--series-2"]] as const;
+  const points = Array.from({ length: POINTS }, (_, index) => index / (POINTS - 1));
+  const series = await Promise.all(sides.map(async ([subject, name, property]) => {
+    if (subject === null) {
+      return [];
+    }
+    const memory = await app.memoryOf(subject);
+    const { allocated, reserved } = memory.timeline("kind", 0, memory.head.events, POINTS);
+    // A recording with fewer moments than points has fewer columns.
+    const spread = (values: Float64Array): number[] =>
+      points.map((_, index) => values[Math.floor((index * values.length) / POINTS)]!);
+    const stroke = colour(property);
+    return [
+      { name: `${name}: allocated`, colour: stroke, values: spread(allocated), width: 2 },
+      { name: `${name}: reserved`, colour: stroke, values: spread(reserved), width: 1, dash: [4, 3] },
+    ];
+  }));
+  chart.show({
+    points,
+    short: (share) => `${Math.round(share * 100)} %`,
+    long: (share) => `${Math.round(share * 100)} % of the recording`,
+  }, series.flat());
+}
+
+function peaks(app: App, device: DiffDevice): HTMLElement {
+  const before = device.before === null ? null : app.page.subjects[device.before]!;
+  const after = device.after === null ? null : app.page.subjects[device.after]!;
+  const row = (name: string, key: "allocated" | "reserved" | "requested"): HTMLElement => {
+    const [was, is] = [before?.peak[key].bytes ?? 0, after?.peak[key].bytes ?? 0];
+    return el("tr", { "data-peak": key }, el("th", { scope: "row" }, name), el("td", { class: "number" }, before ? bytes(was) : "–"),
+      el("td", { class: "number" }, after ? bytes(is) : "–"), difference(is - was, was));
+  };
+  return el("div", { class: "scroller" }, el("table", { class: "diff-peaks" },
+    el("caption", {}, "Peaks"),
+    el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Peak"),
+      el("th", { scope: "col", class: "number" }, "Before", el("span", { class: "muted file" }, before?.title ?? "not there")),
+      el("th", { scope: "col", class: "number" }, "After", el("span", { class: "muted file" }, after?.title ?? "not there")),
+      el("th", { scope: "col", class: "number" }, "Difference"))),
+    el("tbody", {}, row("allocated", "allocated"), row("reserved", "reserved"), row("requested", "requested"))));
+}
+
+function difference(by: number, was: number): HTMLElement {
+  const share = was > 0 && by !== 0 ? ` (${by < 0 ? "−" : "+"}${percent(Math.abs(by), was)})` : "";
+  return el("td", { class: `number difference ${by > 0 ? "grew" : by < 0 ? "shrank" : ""}` }, change(by), el("span", { class: "muted" }, share));
+}
+
+function kinds(app: App, device: DiffDevice): HTMLElement {
+  const most = largest(device.kinds);
+  return el("div", { class: "scroller" }, el("table", { class: "diff-table" },
+    el("caption", {}, "What each kind holds at the allocated peak"),
+    el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Shrank, grew"), ...["Difference", "Before", "After"].map((name) =>
+      el("th", { scope: "col", class: "number" }, name)), el("th", { scope: "col" }, "Kind"))),
+    el("tbody", {}, ...device.kinds.map((kind) => {
+      const mark = el("span", { class: "swatch", "aria-hidden": "true" });
+      mark.style.background = app.page.kinds.find(({ key }) => key === kind.key)?.colour ?? "";
+      return cells(kind, most, el("th", { scope: "row" }, mark, kind.name), false);
+    }))));
+}
+
+function lines(device: DiffDevice): HTMLElement[] {
+  let query = "";
+  let all = false;
+  const most = largest(device.lines);
+  const field = el("input", { type: "search", id: "diff-search", placeholder: "file or function…", autocomplete: "off", spellcheck: "false" });
+  const found = el("output", { for: "diff-search" });
+  const body = el("tbody");
+  const head = tableHead<Row>([
+    { name: "Shrank, grew", value: (row) => Math.abs(row.after - row.before), numeric: true },
+    { name: "Difference", value: (row) => row.after - row.before, numeric: true },
+    { name: "Before", value: (row) => row.before, numeric: true },
+    { name: "After", value: (row) => row.after, numeric: true },
+    { name: "Line", value: (row) => row.label },
+  ], 0, () => draw());
+  const more = el("button", { type: "button", onclick: () => {
+    all = !all;
+    draw();
+  } });
+
+  function draw(): void {
+    const matching = query === "" ? device.lines : device.lines.filter(({ label }) => label.toLowerCase().includes(query));
+    const sorted = head.sorted(matching);
+    const shown = all ? sorted : sorted.slice(0, FIRST_LINES);
+    fill(body, ...shown.map((row) => cells(row, most, el("th", { scope: "row", class: "place" }, row.label), row.own)));
+    if (shown.length === 0) {
+      fill(body, el("tr", {}, el("td", { colspan: 5, class: "none" }, query === "" ? "No line holds anything at either peak." : "No line matches.")));
+    }
+    const sum = matching.reduce((total, row) => total + row.after - row.before, 0);
+    found.textContent = query === "" ? plural(device.lines.length, "line")
+      : `${grouped(matching.length)} of ${plural(device.lines.length, "line")} match: ${change(sum)}`;
+    more.hidden = sorted.length <= FIRST_LINES;
+    more.textContent = all ? `Show the first ${FIRST_LINES} lines` : `Show all ${grouped(sorted.length)} lines`;
+  }
+  field.addEventListener("input", () => {
+    query = field.value.trim().toLowerCase();
+    draw();
+  });
+  draw();
+  return [
+    el("div", { class: "toolbar", role: "search" }, el("label", { for: "diff-search" }, "Search"), field, found),
+    el("div", { class: "scroller" }, el("table", { class: "diff-table" },
+      el("caption", {}, "What each line holds at the allocated peak, before and after"), head.element, body)),
+    more,
+  ];
+}
+
+function largest(rows: readonly { before: number; after: number }[]): number {
+  return rows.reduce((most, { before, after }) => Math.max(most, Math.abs(after - before)), 0);
+}
+
+function cells(row: { before: number; after: number }, most: number, name: HTMLElement, own: boolean): HTMLTableRowElement {
+  const by = row.after - row.before;
+  const bar = el("span", { class: by < 0 ? "shrank" : "grew" });
+  bar.style.width = most > 0 ? `${(50 * Math.abs(by)) / most}%` : "0";
+  return el("tr", { class: own ? "own" : null }, el("td", { class: "sides", "aria-hidden": "true" }, el("div", {}, bar)), difference(by, row.before),
+    el("td", { class: "number" }, bytes(row.before)), el("td", { class: "number" }, bytes(row.after)), name);
+}

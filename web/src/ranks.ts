@@ -1,0 +1,144 @@
+// Many subjects at a glance: a small timeline for each to the same scale, the worst first, and a table.
+//
+// A subject's columns are read when its picture comes into sight, one subject at a time, and let go again: sixty-four recordings
+// would not fit into a browser's memory at once.
+
+import type { App } from "./app.ts";
+import type { SubjectHead } from "./data.ts";
+import { el, fill, svg } from "./dom.ts";
+import { bytes, grouped, percent, plural } from "./format.ts";
+import { Memory } from "./memory.ts";
+import { tableHead } from "./table-head.ts";
+
+/** The size of a picture, in its own units. */
+const WIDTH = 200;
+const HEIGHT = 64;
+/** How close to the window a picture is made. */
+const NEAR = "300px";
+
+interface Rank {
+  subject: number;
+  head: SubjectHead;
+}
+
+export function mount(host: HTMLElement, app: App): void {
+  const ranks = worstFirst(app);
+  const most = Math.max(1, ...ranks.map(({ head }) => Math.max(head.peak.reserved.bytes, head.peak.allocated.bytes)));
+  const cards = new Map(ranks.map((rank) => [rank.subject, card(app, rank)]));
+  const draw = oneAtATime(async (subject: number) => {
+    const memory = subject === app.store.state.subject ? app.memory() : await Memory.load(app.page, subject);
+    cards.get(subject)?.querySelector(".rank-picture")?.replaceChildren(picture(memory, most));
+  });
+
+  const seen = new IntersectionObserver((entries) => {
+    for (const { isIntersecting, target } of entries) {
+      if (isIntersecting && target instanceof HTMLElement) {
+        seen.unobserve(target);
+        draw(Number(target.dataset.subject));
+      }
+    }
+  }, { rootMargin: NEAR });
+  cards.forEach((element) => seen.observe(element));
+
+  const died = ranks.filter(({ head }) => head.ooms.some(({ fatal }) => fatal)).length;
+  const low = Math.min(...ranks.map(({ head }) => head.peak.allocated.bytes));
+  const high = Math.max(...ranks.map(({ head }) => head.peak.allocated.bytes));
+  host.append(
+    el("p", {}, `${plural(ranks.length, "timeline")} to the same scale (${bytes(most)}), the worst first. Allocated peaks from ${bytes(low)} to ${bytes(high)}`,
+      died > 0 && `; ${grouped(died)} ran out of memory`, ". A click shows that one in the whole page."),
+    el("p", { class: "rank-key muted", "aria-hidden": "true" }, el("span", { class: "allocated" }), "allocated", el("span", { class: "reserved" }), "reserved",
+      el("span", { class: "peak" }), "peak", el("span", { class: "oom" }), "out of memory"),
+    el("div", { class: "rank-cards" }, ...cards.values()),
+    table(app, ranks),
+  );
+
+  const mark = (): void => {
+    for (const button of host.querySelectorAll<HTMLElement>("button[data-subject]")) {
+      button.toggleAttribute("aria-current", button.dataset.subject === String(app.store.state.subject));
+    }
+  };
+  app.store.on((now, before) => {
+    if (now.subject !== before.subject) {
+      mark();
+    }
+  });
+  mark();
+}
+
+/** The worst is the one that the page opens with; after it those that died, then the fullest. */
+function worstFirst(app: App): Rank[] {
+  const ranks = app.page.subjects.map((head, subject) => ({ subject, head }));
+  const weight = ({ subject, head }: Rank): number => (subject === app.page.worst ? 2 : head.ooms.some(({ fatal }) => fatal) ? 1 : 0);
+  return ranks.sort((a, b) => weight(b) - weight(a) || b.head.peak.allocated.bytes - a.head.peak.allocated.bytes || a.subject - b.subject);
+}
+
+function card(app: App, { subject, head }: Rank): HTMLElement {
+  const oom = head.ooms.length > 0;
+  return el("button", { type: "button", class: `rank-card${subject === app.page.worst ? " worst" : ""}`, "data-subject": subject, onclick: () => void app.show(subject) },
+    el("span", { class: "rank-title" }, head.title, subject === app.page.worst && el("span", { class: "badge worst" }, "worst")),
+    el("span", { class: "rank-picture", "aria-hidden": "true" }),
+    el("span", { class: "rank-numbers" }, el("b", {}, bytes(head.peak.allocated.bytes)), ` allocated, ${bytes(head.peak.reserved.bytes)} reserved`,
+      oom && el("span", { class: "rank-oom" }, " out of memory")));
+}
+
+/** Calls `work` for what is asked for, one after the other, with time for the page between. */
+function oneAtATime(work: (item: number) => Promise<void>): (item: number) => void {
+  const waiting: number[] = [];
+  let busy = false;
+  const run = async (): Promise<void> => {
+    busy = true;
+    for (let item = waiting.shift(); item !== undefined; item = waiting.shift()) {
+      await work(item);
+      await new Promise((resolve) => setTimeout(resolve));
+    }
+    busy = false;
+  };
+  return (item) => {
+    waiting.push(item);
+    if (!busy) {
+      void run();
+    }
+  };
+}
+
+function picture(memory: Memory, most: number): SVGElement {
+  const { head } = memory;
+  const { allocated, reserved } = memory.timeline("kind", 0, head.events, WIDTH);
+  const x = (moment: number): number => (WIDTH * moment) / Math.max(1, head.events);
+  const y = (value: number): number => Math.round((HEIGHT - (HEIGHT - 4) * (value / most)) * 10) / 10;
+  const across = (values: Float64Array): string => {
+    const step = WIDTH / values.length;
+    return Array.from(values, (value, column) => `L${(column * step).toFixed(1)} ${y(value)}H${((column + 1) * step).toFixed(1)}`).join("").slice(1);
+  };
+  const limit = head.limit !== null && head.limit.bytes <= most ? y(head.limit.bytes) : null;
+  return svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none" },
+    svg("path", { class: "allocated", d: `M0 ${HEIGHT}L${across(allocated)}V${HEIGHT}Z` }),
+    svg("path", { class: "reserved", d: `M${across(reserved)}` }),
+    limit !== null && svg("path", { class: "limit", d: `M0 ${limit}H${WIDTH}` }),
+    ...head.ooms.map(({ moment, fatal }) => svg("path", { class: fatal ? "oom fatal" : "oom", d: `M${x(moment).toFixed(1)} 0V${HEIGHT}` })),
+    svg("path", { class: "peak", d: `M${x(head.peak.allocated.moment).toFixed(1)} ${y(head.peak.allocated.bytes)}h0` }));
+}
+
+function table(app: App, ranks: readonly Rank[]): HTMLElement {
+  const body = el("tbody");
+  const head = tableHead<Rank>([
+    { name: "Recording", value: ({ head }) => head.title },
+    { name: "Allocated peak", numeric: true, value: ({ head }) => head.peak.allocated.bytes },
+    { name: "Reserved peak", numeric: true, value: ({ head }) => head.peak.reserved.bytes },
+    { name: "Of the limit", numeric: true, value: ({ head }) => (head.limit ? head.peak.reserved.bytes / head.limit.bytes : 0) },
+    { name: "Out of memory", numeric: true, value: ({ head }) => head.ooms.length },
+    { name: "Peak in step", numeric: true, value: ({ head }) => head.peak.step ?? 0 },
+    { name: "Where the peak is reached", value: ({ head }) => head.peak.place },
+  ], 1, () => draw());
+  const number = (text: string): HTMLElement => el("td", { class: "number" }, text);
+  const draw = (): void => fill(body, ...head.sorted(ranks).map(({ subject, head: of }) => el("tr", {},
+    el("th", { scope: "row" }, el("button", {
+      type: "button", class: "link", "data-subject": subject, "aria-current": subject === app.store.state.subject,
+      onclick: () => void app.show(subject),
+    }, of.title), subject === app.page.worst && el("span", { class: "badge worst" }, "worst")),
+    number(bytes(of.peak.allocated.bytes)), number(bytes(of.peak.reserved.bytes)),
+    number(of.limit ? percent(of.peak.reserved.bytes, of.limit.bytes) : "–"), number(of.ooms.length > 0 ? grouped(of.ooms.length) : "–"),
+    number(of.peak.step === null ? "–" : grouped(of.peak.step)), el("td", { class: "place" }, of.peak.place))));
+  draw();
+  return el("div", { class: "scroller" }, el("table", { class: "rank-table" }, el("caption", {}, "Peaks of every recording and device"), head.element, body));
+}
