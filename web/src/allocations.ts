@@ -1,5 +1,230 @@
+// Every allocation, in a list: those alive at the chosen moment, or at any moment of the timeline's view.
+//
+// The list is an array of indices however long it is; elements are made only for the rows of the page that is shown.
+
 import type { App } from "./app.ts";
+import { choice, el, fill, swatch } from "./dom.ts";
+import { address, bytes, grouped, plural, seconds } from "./format.ts";
+import type { Memory } from "./memory.ts";
+import { NEVER } from "./memory.ts";
+import { whenSeen } from "./redraw.ts";
+
+const PAGE = 100;
+
+type Scope = "moment" | "view";
+type Order = "size" | "birth" | "lifetime";
+
+const COLUMNS: [order: Order | null, name: string, of: string][] = [
+  [null, "", "expand"],
+  ["size", "Size", "number"],
+  [null, "Kind", "kind"],
+  [null, "Line", "label"],
+  ["birth", "Born", "number"],
+  [null, "Freed", "number wide"],
+  ["lifetime", "Lifetime", "number"],
+];
 
 export function mount(host: HTMLElement, app: App): void {
-  host.append(String(app.memory().count));
+  const { store } = app;
+  let scope: Scope = "moment";
+  let order: Order = "size";
+  let found: Uint32Array = new Uint32Array();
+  let total = 0;
+  let first = 0;
+  const open = new Set<number>();
+
+  host.classList.add("long");
+  const search = el("input", { type: "search", placeholder: "line, function, kind", "aria-label": "Search allocations", oninput: () => refresh() });
+  const count = el("span", { class: "muted", role: "status" });
+  const back = el("button", { type: "button", onclick: () => turn(-PAGE) }, "Previous");
+  const on = el("button", { type: "button", onclick: () => turn(PAGE) }, "Next");
+  const head = el("tr");
+  const body = el("tbody");
+  const caption = el("caption");
+  host.append(
+    el("div", { class: "toolbar" },
+      choice<Scope>("Allocations alive", [["moment", "At the chosen moment"], ["view", "In the timeline’s view"]], scope, (chosen) => {
+        scope = chosen;
+        refresh();
+      }),
+      search,
+      el("span", { class: "grow" }),
+      count, back, on,
+    ),
+    el("div", { class: "scroller" }, el("table", { class: "allocations" }, caption, el("thead", {}, head), body)),
+  );
+
+  function turn(by: number): void {
+    first = Math.max(0, Math.min(first + by, found.length - 1));
+    draw();
+  }
+
+  function refresh(): void {
+    first = 0;
+    open.clear();
+    list();
+    draw();
+  }
+
+  function list(): void {
+    const memory = app.memory();
+    const { moment, from, to } = store.state;
+    const [begin, end] = scope === "moment" ? [moment, moment] : [from, to];
+    const wanted = matcher(memory, search.value);
+    const { born, freed, size } = memory;
+    total = 0;
+    const keep = (i: number): boolean => {
+      const kept = born[i] <= end && begin < freed[i] && wanted(i);
+      if (kept) {
+        total += size[i];
+      }
+      return kept;
+    };
+    found = inOrder(memory, order).filter(keep);
+  }
+
+  function draw(): void {
+    const memory = app.memory();
+    const rows = found.subarray(first, first + PAGE);
+    const range = found.length === 0 ? "None" : `${grouped(first + 1)}–${grouped(first + rows.length)} of ${grouped(found.length)}, ${bytes(total)}`;
+    count.textContent = range;
+    back.disabled = first === 0;
+    on.disabled = first + PAGE >= found.length;
+    const { moment, from, to } = store.state;
+    caption.textContent =
+      scope === "moment" ? `Allocations alive after event ${grouped(moment)}` : `Allocations alive at any moment from event ${grouped(from)} to ${grouped(to)}`;
+    fill(head, ...COLUMNS.map(([by, name, of]) => heading(by, name, of)));
+    fill(body, ...[...rows].flatMap((i) => (open.has(i) ? [row(memory, i), detail(memory, i)] : [row(memory, i)])));
+  }
+
+  function heading(by: Order | null, name: string, of: string): HTMLElement {
+    const sorted = by === order && (by === "birth" ? "ascending" : "descending");
+    const cell = el("th", { scope: "col", class: of, "aria-sort": sorted });
+    if (by === null) {
+      cell.append(name === "" ? el("span", { class: "visually-hidden" }, "Details") : name);
+      return cell;
+    }
+    const sort = () => {
+      order = by;
+      refresh();
+      head.querySelector<HTMLElement>("[aria-sort] button")?.focus();
+    };
+    cell.append(el("button", { type: "button", onclick: sort }, name, sorted === false ? "" : sorted === "ascending" ? " ▴" : " ▾"));
+    return cell;
+  }
+
+  function row(memory: Memory, i: number): HTMLElement {
+    const line = memory.lines[memory.line[i]];
+    const kind = memory.page.kinds[memory.kind[i]];
+    const expanded = open.has(i);
+    const toggle = el("button", {
+      type: "button", class: "expand", "aria-expanded": String(expanded), "aria-label": `Stack of ${bytes(memory.size[i])} of ${line.label}`, "data-allocation": i,
+    }, expanded ? "▾" : "▸");
+    const flip = () => {
+      if (!open.delete(i)) {
+        open.add(i);
+      }
+      draw();
+      body.querySelector<HTMLElement>(`[data-allocation="${i}"]`)?.focus();
+    };
+    return el(
+      "tr",
+      { class: "row", onclick: flip },
+      el("td", { class: "expand-cell" }, toggle),
+      el("td", { class: "number" }, bytes(memory.size[i])),
+      el("td", { class: "kind" }, swatch(kind.colour), kind.name),
+      el("td", { class: "label", title: line.label }, line.label),
+      el("td", { class: "number" }, birth(memory, i)),
+      el("td", { class: "number wide" }, memory.freed[i] === NEVER ? "never" : grouped(memory.freed[i])),
+      el("td", { class: "number" }, lifetime(memory, i)),
+    );
+  }
+
+  function detail(memory: Memory, i: number): HTMLElement {
+    const line = memory.lines[memory.line[i]];
+    const requested = memory.size[i] - memory.slack[i];
+    const facts: [string, string][] = [
+      ["size", `${bytes(memory.size[i])} (${grouped(memory.size[i])} B)`],
+      ["requested", `${bytes(requested)} (${grouped(requested)} B)`],
+      ["address", address(memory.address[i])],
+      ["stream", String(memory.stream[i])],
+      ["born", when(memory, memory.born[i])],
+      ["freed", memory.freed[i] === NEVER ? "never" : when(memory, memory.freed[i])],
+    ];
+    const stack = memory.stackOf(i);
+    const frames = stack.map(({ name, file, line: number, own }) => {
+      return el("li", { class: own ? "own" : "library" }, name, " ", el("span", { class: "muted" }, number > 0 ? `${file}:${number}` : file));
+    });
+    const choose = (event: Event) => {
+      event.stopPropagation();
+      store.set({ moment: memory.born[i] });
+    };
+    return el(
+      "tr",
+      { class: "detail" },
+      el("td", { colspan: COLUMNS.length },
+        el("dl", { class: "facts" }, ...facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))),
+        line.through !== "" && el("p", {}, "through ", el("code", {}, line.through)),
+        line.source !== "" && el("p", {}, el("code", {}, line.source)),
+        frames.length > 0 ? el("ol", { class: "stack", "aria-label": "Stack, innermost call first" }, ...frames) : el("p", { class: "muted" }, `No calls recorded: ${line.label}.`),
+        el("button", { type: "button", onclick: choose }, "Choose its birth as the moment"),
+      ),
+    );
+  }
+
+  const update = whenSeen(host, refresh);
+  store.on((now, before) => {
+    const moved = scope === "moment" ? now.moment !== before.moment : now.from !== before.from || now.to !== before.to;
+    if (moved || now.subject !== before.subject) {
+      update();
+    }
+  });
+  update();
+}
+
+function inOrder(memory: Memory, order: Order): Uint32Array {
+  switch (order) {
+    case "size":
+      return memory.bySize();
+    case "lifetime":
+      return memory.byLifetime();
+    case "birth":
+      return memory.byBirth();
+  }
+}
+
+/** Whether an allocation is looked for: its line's label or function has the text in it, or its kind does. */
+function matcher(memory: Memory, text: string): (allocation: number) => boolean {
+  const words = text.toLowerCase().split(/\s+/).filter((word) => word !== "");
+  if (words.length === 0) {
+    return () => true;
+  }
+  const has = (...texts: string[]) => {
+    const all = texts.join("\n").toLowerCase();
+    return words.map((word) => all.includes(word));
+  };
+  const lines = memory.lines.map(({ label, function: name, file }) => has(label, name, file));
+  const kinds = memory.page.kinds.map(({ name, key }) => has(name, key));
+  // Each word may be found in the line or in the kind; there are few pairs of them.
+  const pairs = lines.map((line) => kinds.map((kind) => words.every((_, i) => line[i] || kind[i])));
+  return (i) => pairs[memory.line[i]][memory.kind[i]];
+}
+
+function birth(memory: Memory, i: number): string {
+  return memory.born[i] === 0 ? "before" : grouped(memory.born[i]);
+}
+
+function when(memory: Memory, moment: number): string {
+  if (moment === 0) {
+    return "before the recording";
+  }
+  const time = memory.timeOf(moment);
+  const step = memory.stepOf(moment);
+  return [`event ${grouped(moment)}`, time === null ? "" : `${seconds(time)}`, step === null ? "" : `step ${grouped(step)}`].filter((part) => part !== "").join(", ");
+}
+
+function lifetime(memory: Memory, i: number): string {
+  const end = Math.min(memory.freed[i], memory.head.events);
+  const lived = plural(end - memory.born[i], "event");
+  return memory.freed[i] === NEVER ? `${lived} +` : lived;
 }

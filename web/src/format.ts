@@ -68,3 +68,9 @@ export function fixed(value: number, digits: number): string {
   const below = Math.floor(value * scale);
   return ((below + (below % 2)) / scale).toFixed(digits);
 }
+
+/** A time within a stretch of `span` seconds, with as many decimals as tell its parts apart. */
+export function timeWithin(value: number, span: number): string {
+  const digits = span > 0 ? Math.max(0, Math.min(6, 2 - Math.floor(Math.log10(span)))) : 3;
+  return `${value.toFixed(digits)} s`;
+}

@@ -120,6 +120,7 @@ export class Memory {
   #times: Float64Array;
   /** The rank of each allocation's size among all sizes. */
   #rank: Uint32Array;
+  #byBirth: Uint32Array | null = null;
   #bySize: Uint32Array | null = null;
   #byLifetime: Uint32Array | null = null;
 
@@ -368,6 +369,12 @@ export class Memory {
   bySize(): Uint32Array {
     this.#bySize ??= largestFirst(this.#rank);
     return this.#bySize;
+  }
+
+  /** All allocations in order of birth. */
+  byBirth(): Uint32Array {
+    this.#byBirth ??= this.born.map((_, i) => i);
+    return this.#byBirth;
   }
 
   /** All allocations, those that live longest first. */

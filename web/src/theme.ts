@@ -11,6 +11,9 @@ export interface Themes {
   button: HTMLElement;
 }
 
+const resolved = new Map<string, string>();
+let probe: HTMLElement | null = null;
+
 export function createThemes(): Themes {
   const root = document.documentElement;
   const system = matchMedia("(prefers-color-scheme: dark)");
@@ -21,6 +24,7 @@ export function createThemes(): Themes {
   const apply = () => {
     const other: Theme = theme() === "dark" ? "light" : "dark";
     root.dataset.theme = theme();
+    resolved.clear();
     button.textContent = other === "dark" ? "Dark" : "Light";
     button.setAttribute("aria-label", `Change to the ${other} theme`);
     listeners.forEach((listener) => listener());
@@ -45,7 +49,15 @@ export function createThemes(): Themes {
   return { theme, onTheme: (listener) => listeners.push(listener), button };
 }
 
-/** The value of a custom property of the style sheet, for canvases. */
+/** What a custom property of the style sheet means now, for canvases: `light-dark()` is resolved by asking an element. */
 export function colour(name: string): string {
-  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const found = resolved.get(name);
+  if (found !== undefined) {
+    return found;
+  }
+  probe ??= document.body.appendChild(el("span", { hidden: true }));
+  probe.style.color = `var(${name})`;
+  const value = getComputedStyle(probe).color;
+  resolved.set(name, value);
+  return value;
 }

@@ -1,0 +1,44 @@
+// Arithmetic of the timeline's view: which moments are shown after a zoom or a move. All results lie within the recording.
+
+export interface Range {
+  from: number;
+  to: number;
+}
+
+/** As few moments as a view may have. */
+const LEAST = 8;
+
+/** The view with `factor` times as many moments; `at` stays where it is. */
+export function zoomed({ from, to }: Range, at: number, factor: number, events: number): Range {
+  const width = to - from + 1;
+  const all = events + 1;
+  const next = Math.min(all, Math.max(Math.min(LEAST, all), Math.round(width * factor)));
+  const start = Math.round(at - ((at - from) / width) * next);
+  return placed(start, next, events);
+}
+
+/** The view moved by so many moments. */
+export function moved({ from, to }: Range, by: number, events: number): Range {
+  return placed(from + Math.round(by), to - from + 1, events);
+}
+
+/** The view, moved if it must be to have `moment` in it. */
+export function including(range: Range, moment: number, events: number): Range {
+  if (moment < range.from) {
+    return moved(range, moment - range.from, events);
+  }
+  return moment > range.to ? moved(range, moment - range.to, events) : range;
+}
+
+/** The view of a stretch, with a little of what is around it. */
+export function around(from: number, to: number, events: number): Range {
+  const margin = Math.max(1, Math.round((to - from) * 0.03));
+  const start = Math.max(0, Math.floor(from) - margin);
+  return placed(start, Math.max(LEAST, Math.min(events, Math.ceil(to) + margin) - start + 1), events);
+}
+
+function placed(start: number, width: number, events: number): Range {
+  const kept = Math.min(width, events + 1);
+  const from = Math.max(0, Math.min(start, events + 1 - kept));
+  return { from, to: from + kept - 1 };
+}
