@@ -1,6 +1,6 @@
 //! For ui.perfetto.dev and chrome://tracing: Chrome's JSON trace format.
 //!
-//! A process for each device of each recording. Counters say what is allocated and reserved wherever that changes; slices are
+//! A process for each device of each recording. Counters say what is allocated and reserved where that changes; slices are
 //! steps, annotations and the large allocations; instants are out-of-memories and snapshots. What is not in the trace is
 //! counted in its `otherData`. Events are written as they are met, so that the size of a recording is no matter.
 //!
@@ -16,6 +16,9 @@ use std::io::{self, BufWriter, Write};
 
 /// Allocations that are smaller than this part of the peak are in the counters only.
 const LARGE: u64 = 1000;
+/// From so many changes on, counters pass over those smaller than this part of the peak, which nobody sees.
+const MOST_EXACT: usize = 200_000;
+const FINEST: u64 = 10_000;
 /// Calls of a stack that are shown, the innermost.
 const MOST_CALLS: usize = 12;
 /// Slices inside each other on one thread. Perfetto draws 512 at most.
@@ -70,7 +73,7 @@ impl<W: Write> Trace<W> {
         self.steps(process, subject, &clock)?;
         self.annotations(process, subject.detail, &clock)?;
         self.instants(process, subject, &clock)?;
-        self.counters(process, subject.detail, &clock)?;
+        self.counters(process, subject, &clock)?;
         let written = self.allocations(process, subject, &clock)?;
         let all = subject.detail.size.len();
         Ok(json!({
@@ -79,6 +82,7 @@ impl<W: Write> Trace<W> {
             "device": subject.told.ordinal,
             "events": subject.told.events,
             "clock": if clock.real { "microseconds" } else { "events: the recording has no times, an event takes a microsecond" },
+            "counters_within_bytes": tolerance(subject),
             "allocations": all,
             "allocations_left_out": all - written,
             "left_out_below_bytes": smallest(subject),
@@ -145,19 +149,31 @@ impl<W: Write> Trace<W> {
         Ok(())
     }
 
-    fn counters(&mut self, process: usize, detail: &Detail, clock: &Clock) -> io::Result<()> {
+    fn counters(&mut self, process: usize, subject: Subject, clock: &Clock) -> io::Result<()> {
+        let Subject { detail, told, .. } = subject;
         // Only kinds that are ever there: the others would be empty rows.
         let mut used = [false; Kind::ALL.len()];
         for &kind in &detail.kind {
             used[kind as usize] = true;
         }
         let used: Vec<Kind> = Kind::ALL.into_iter().filter(|&kind| used[kind as usize]).collect();
-        let mut before: Option<Column> = None;
+        let tolerance = tolerance(subject);
+        let free = |level: &Column| level.reserved.saturating_sub(level.allocated());
+        let mut written: Option<Column> = None;
         let mut args = String::new();
-        for (moment, level) in levels(detail) {
+        let mut levels = levels(detail).peekable();
+        while let Some((moment, level)) = levels.next() {
+            let far = written.is_none_or(|written| {
+                let mut kinds = level.kinds.iter().zip(written.kinds);
+                level.reserved != written.reserved || kinds.any(|(now, then)| now.abs_diff(then) > tolerance)
+            });
+            if !far && moment != told.peak.allocated.moment && levels.peek().is_some() {
+                continue;
+            }
+            let changed =
+                |of: &dyn Fn(&Column) -> u64| written.is_none_or(|written| of(&written) != of(&level));
             let ts = clock.at(moment);
-            let allocated = level.allocated();
-            if !used.is_empty() && before.is_none_or(|before| before.kinds != level.kinds) {
+            if !used.is_empty() && written.is_none_or(|written| written.kinds != level.kinds) {
                 args.clear();
                 for &kind in &used {
                     let comma = if args.is_empty() { "" } else { "," };
@@ -165,17 +181,15 @@ impl<W: Write> Trace<W> {
                 }
                 self.counter(process, ts, "allocated", format_args!("{args}"))?;
             }
-            let free = level.reserved.saturating_sub(allocated);
-            if before.is_none_or(|before| {
-                (before.allocated(), before.reserved.saturating_sub(before.allocated())) != (allocated, free)
-            }) {
+            if changed(&Column::allocated) || changed(&free) {
+                let (allocated, free) = (level.allocated(), free(&level));
                 let args = format_args!("\"allocated\":{allocated},\"free in reserved\":{free}");
                 self.counter(process, ts, "memory", args)?;
             }
-            if before.is_none_or(|before| before.reserved != level.reserved) {
+            if changed(&|level| level.reserved) {
                 self.counter(process, ts, "reserved", format_args!("\"bytes\":{}", level.reserved))?;
             }
-            before = Some(level);
+            written = Some(level);
         }
         Ok(())
     }
@@ -317,6 +331,12 @@ fn smallest(subject: Subject) -> u64 {
     subject.told.peak.allocated.bytes.div_ceil(LARGE).max(1)
 }
 
+/// By how much counters may be off between peaks: not at all, unless there would be more points than viewers open in good time.
+fn tolerance(subject: Subject) -> u64 {
+    let changes = 2 * subject.detail.size.len();
+    if changes > MOST_EXACT { subject.told.peak.allocated.bytes / FINEST } else { 0 }
+}
+
 /// The calls of a stack, innermost first, in Python where there are any.
 fn innermost(detail: &Detail, stack: usize) -> Vec<String> {
     let calls = || {
@@ -328,7 +348,12 @@ fn innermost(detail: &Detail, stack: usize) -> Vec<String> {
     calls()
         .filter(|frame| all_native || !frame.native)
         .take(MOST_CALLS)
-        .map(|frame| format!("{}:{} {}", frame.file, frame.line, frame.function))
+        .map(|frame| {
+            // The last two parts of its path, as everywhere.
+            let mut slashes = frame.file.rmatch_indices(['/', '\\']);
+            let begin = slashes.nth(1).map_or(0, |(at, _)| at + 1);
+            format!("{}:{} {}", &frame.file[begin..], frame.line, frame.function)
+        })
         .collect()
 }
 
@@ -382,7 +407,7 @@ mod tests {
             (of_phase(&trace, "X").into_iter()).find(|event| event["cat"] == "annotation").unwrap();
         assert_eq!(annotation["name"], "evil\"\\</script>\u{1}\u{202e}");
         let slice = (of_phase(&trace, "X").into_iter()).find(|event| event["cat"] == "allocation").unwrap();
-        assert_eq!(slice["args"]["stack"][0], "/home/me/train.py:7 evil\"\\</script>\u{1}\u{202e}");
+        assert_eq!(slice["args"]["stack"][0], "me/train.py:7 evil\"\\</script>\u{1}\u{202e}");
     }
 
     #[test]

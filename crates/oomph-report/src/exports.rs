@@ -57,7 +57,8 @@ pub(crate) fn levels(detail: &Detail) -> impl Iterator<Item = (Moment, Column)> 
     std::iter::from_fn(move || {
         let moment = next?;
         while detail.born.get(born).is_some_and(|&at| at <= moment) {
-            level.kinds[detail.kind[born] as usize] += detail.size[born];
+            let sum = &mut level.kinds[detail.kind[born] as usize];
+            *sum = sum.saturating_add(detail.size[born]);
             born += 1;
         }
         while let Some((_, index)) = freed_at(freed).filter(|&(at, _)| at <= moment) {

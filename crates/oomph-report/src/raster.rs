@@ -52,8 +52,7 @@ fn draw_timeline(timeline: &Timeline) -> Canvas {
     let x_of = |column: usize| {
         LEFT + (RIGHT - LEFT - 1).min((2 * column + 1) * (RIGHT - LEFT) / (2 * timeline.columns.len().max(1)))
     };
-    for quarter in 0..=4 {
-        let value = (most as f64 * f64::from(quarter) / 4.0) as u64;
+    for value in round_values(most) {
         canvas.fill(LEFT, y_of(value), RIGHT, y_of(value) + 1, GRID);
         canvas.text(LEFT - 8, y_of(value).saturating_sub(8), &bytes(value), INK, Align::Right);
     }
@@ -76,7 +75,9 @@ fn draw_timeline(timeline: &Timeline) -> Canvas {
     }
     for &(column, fatal) in &timeline.ooms {
         let x = x_of(column);
-        canvas.fill(x.saturating_sub(1), TOP, x + 1, BOTTOM, if fatal { FATAL } else { CAUGHT });
+        // Those that were caught are often many.
+        let (width, colour) = if fatal { (2, FATAL) } else { (1, CAUGHT) };
+        canvas.fill(x, TOP, x + width, BOTTOM, colour);
     }
     // One is named, the worst: names would cover each other.
     if let Some(&(column, fatal)) = timeline.ooms.iter().find(|&&(_, fatal)| fatal).or(timeline.ooms.first())
@@ -105,6 +106,12 @@ fn draw_timeline(timeline: &Timeline) -> Canvas {
         Kind::ALL.into_iter().filter(|&kind| drawn.iter().any(|column| column.kinds[kind as usize] > 0));
     canvas.legend(kinds.map(|kind| (kind.name(), paint(kind))).chain([("reserved (line)", INK)]));
     canvas
+}
+
+/// Three to six values up to `most` that are easy to read.
+fn round_values(most: u64) -> impl Iterator<Item = u64> {
+    let step = 1 << (most / 3).max(1).ilog2();
+    (0..=most / step).map(move |count| count * step)
 }
 
 /// What a column of pixels stands for: the highest of the timeline's columns that fall into it.
@@ -200,18 +207,15 @@ fn reserved_at(detail: &Detail, moment: Moment) -> BTreeMap<u64, u64> {
         }
     }
     let mut segments: BTreeMap<u64, u64> = BTreeMap::new();
-    let mut open: Option<(u64, u64)> = None;
+    let (mut end, mut grows) = (0, None);
     for (at, (size, expandable)) in pieces {
-        match open.filter(|&(begin, size)| expandable && begin.saturating_add(size) == at) {
-            Some((begin, before)) => {
-                segments.insert(begin, before + size);
-                open = Some((begin, before + size));
-            }
-            None => {
-                segments.insert(at, size);
-                open = expandable.then_some((at, size));
-            }
+        // Segments that overlap contradict each other: the one before is drawn.
+        if at < end {
+            continue;
         }
+        let begin = grows.filter(|_| expandable && end == at).unwrap_or(at);
+        *segments.entry(begin).or_default() += size;
+        (end, grows) = (at.saturating_add(size), expandable.then_some(begin));
     }
     segments
 }
@@ -420,6 +424,16 @@ mod tests {
     }
 
     #[test]
+    fn axes_have_round_values() {
+        let gib = 1 << 30;
+        assert_eq!(round_values(4 * gib - 1).collect::<Vec<_>>(), [0, gib, 2 * gib, 3 * gib]);
+        assert_eq!(round_values(80 * gib).last(), Some(80 * gib));
+        for most in [1, 2, 3, 511, 5 * gib, u64::MAX] {
+            assert!((2..=7).contains(&round_values(most).count()), "{most}");
+        }
+    }
+
+    #[test]
     fn a_png_holds_the_pixels() {
         let mut canvas = Canvas::new();
         canvas.fill(5, 7, 6, 8, FATAL);
@@ -457,6 +471,9 @@ mod tests {
                 change(1, true, 140, 10, false),
                 change(2, false, 110, 20, true),
                 change(3, false, 140, 10, false),
+                // Two that cannot both be: no sum may overflow.
+                change(4, true, 200, u64::MAX - 200, false),
+                change(4, true, 201, u64::MAX - 201, false),
             ],
             ..Detail::default()
         };
@@ -465,5 +482,7 @@ mod tests {
         assert_eq!(at(1), [(100, 40), (140, 10)]);
         assert_eq!(at(2), [(100, 10), (130, 10), (140, 10)]);
         assert_eq!(at(3), [(100, 10), (130, 10)]);
+        assert_eq!(at(4), [(100, 10), (130, 10), (200, u64::MAX - 200)]);
+        draw_segments(&detail, 4);
     }
 }

@@ -199,7 +199,7 @@ enum Content<'a> {
     Version,
     Scalar {
         tag: &'a str,
-        about: &'a str,
+        about: Option<&'a str>,
         value: f32,
     },
     Text {
@@ -224,8 +224,10 @@ impl Events<'_> {
         about: &str,
         points: impl Iterator<Item = (f64, u64, u64)>,
     ) -> io::Result<()> {
-        for (wall, step, bytes) in points {
+        for (index, (wall, step, bytes)) in points.enumerate() {
             let value = (bytes as f64 / GIB) as f32;
+            // What a series is about is read off its first point.
+            let about = (index == 0).then_some(about);
             self.write(wall, step, Content::Scalar { tag, about, value })?;
         }
         Ok(())
@@ -256,10 +258,13 @@ impl Content<'_> {
         };
         match self {
             Self::Version => Message::new(),
-            Self::Scalar { tag, about, value } => Message::new()
-                .bytes(1, tag.as_bytes())
-                .float(2, value)
-                .message(9, metadata(b"scalars", about, 1)),
+            Self::Scalar { tag, about, value } => {
+                let scalar = Message::new().bytes(1, tag.as_bytes()).float(2, value);
+                match about {
+                    Some(about) => scalar.message(9, metadata(b"scalars", about, 1)),
+                    None => scalar,
+                }
+            }
             Self::Text { tag, text } => {
                 const STRING: u64 = 7;
                 let one = Message::new().message(2, Message::new().varint(1, 1));
