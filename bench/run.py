@@ -1,6 +1,6 @@
 """Measure oomph, each part beside what it is compared to, in the same run.
 
-    python bench/run.py [--check] [--only explain,replay,tune,predict,record,packing] [--packing FOLDER]
+    python bench/run.py [--check] [--only explain,replay,tune,predict,record,report,packing] [--packing FOLDER]
 
 explain   `oomph explain` beside CPython's `pickle.load` of the same bytes. Each round times one process of each, one after
           the other, so that a busy machine slows both; the best and the median of the rounds are shown. Memory is each process's
@@ -12,6 +12,9 @@ predict   `oomph predict` of three steps of GPT-2 (124M parameters, examples/tra
           every training script does (torch, and torch._dynamo, which optimizers import). Bar: two seconds more, by the median.
 record    what a block and its free cost under oomph's recorder beside PyTorch's own, on a virtual GPU, under 50 Python frames: once a
           program repeats its steps, and where every step is new. Bars: a tenth, and a half, of what PyTorch's costs.
+report    `oomph report` beside PyTorch's `_memory_viz.trace_plot` on the same snapshot: seconds, memory and bytes of both pages, and what ours takes to
+          open in headless Chromium, all pictures drawn. PyTorch's cannot be opened here: it fetches its script from a CDN. trace_plot is timed without
+          loading the pickle, which is timed apart. Bars: a page under 5 MB that opens in under two seconds.
 packing   the packer on public problems, if FOLDER (or the variable PACKING) names them: minimalloc/ has the tables of
           google/minimalloc's benchmarks/challenging, idealloc/ those of cappadokes/idealloc's benchmarks, all with the columns
           `id,lower,upper,size`. Height beside first fit and best fit. Bars: minimalloc's within their capacity of 1048576 in a minute each; idealloc's within
@@ -31,13 +34,24 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
-PARTS = ("explain", "replay", "tune", "predict", "record", "packing")
+PARTS = ("explain", "replay", "tune", "predict", "record", "report", "packing")
 LOAD = """
 import pickle, sys, time
 with open(sys.argv[1], "rb") as file:
     start = time.perf_counter()
     pickle.load(file)
     print(time.perf_counter() - start)
+"""
+
+TRACE_PLOT = """
+import pickle, sys, time
+from torch.cuda._memory_viz import trace_plot
+start = time.perf_counter()
+with open(sys.argv[1], "rb") as file:
+    snapshot = pickle.load(file)
+loaded = time.perf_counter()
+page = trace_plot(snapshot)
+print(loaded - start, time.perf_counter() - loaded, len(page))
 """
 
 
@@ -125,6 +139,20 @@ def record(args, _):
         ("a steady program costs a tenth of PyTorch's recorder", costs["steady"] < 0.1 * costs["pytorch"]),
         ("new steps cost half of it", costs["new"] < 0.5 * costs["pytorch"]),
     ]
+
+
+def report(args, data):
+    page = os.path.join(HERE, "data", "report.html")
+    seconds, memory, _ = measure([args.oomph, "report", "-q", data, "-o", page, "--force", "--what-if", "never"])
+    size = os.path.getsize(page)
+    _, their_memory, output = measure([args.python, "-c", TRACE_PLOT, data])
+    load, plot, their_size = output.split()
+    opened = json.loads(subprocess.run([args.python, os.path.join(HERE, "open_page.py"), "5", page], capture_output=True, text=True, check=True).stdout)
+    words, drawn = statistics.median(opened["words"]), statistics.median(opened["drawn"])
+    print(f"{'':28}{'seconds':>9}{'memory':>12}{'page':>12}{'words':>9}{'all drawn':>11}")
+    print(f"{'oomph report':28}{seconds:>9.2f}{memory / 2**20:>8.0f} MiB{size / 1e6:>9.2f} MB{words:>7.2f} s{drawn:>9.2f} s  script's heap {opened['heap'] / 2**20:.0f} MiB")
+    print(f"{'_memory_viz.trace_plot':28}{float(plot):>9.2f}{their_memory / 2**20:>8.0f} MiB{int(their_size) / 1e6:>9.2f} MB{'-':>9}{'-':>11}  after {float(load):.1f} s of loading the pickle")
+    return [("the page is under 5 MB", size < 5e6), ("the page opens in under two seconds", drawn < 2)]
 
 
 def packing(args, _):

@@ -5,16 +5,38 @@
 
 use libfuzzer_sys::fuzz_target;
 use oomph_replay::answer::{Model, Question, ask};
-use oomph_report::{Named, TextOptions, json, markdown, replay, text};
+use oomph_report::page::{self, Extras, Mode, Subject};
+use oomph_report::{Exported, Named, TextOptions, chrome_trace, json, markdown, replay, tensorboard, text};
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(recording) = oomph_trace::read_bytes(bytes) else { return };
-    let explanation = oomph_explain::explain(&recording);
+    let (explanation, details) = oomph_explain::explain_in_detail(&recording, 60);
     let named = [Named { name: "fuzz", explanation: &explanation }];
     let shown = text::explanation(&named, TextOptions { stacks: true, ..TextOptions::default() });
     assert!(!shown.chars().any(|c| c.is_control() && c != '\n' && c != '\u{1b}'));
     let _ = json::explanation(&named);
     let _ = markdown::explanation(&named, 10);
+
+    let extras = Extras { limit: None, what_if: None, source: &|_, _| None };
+    let subjects: Vec<Subject> = (explanation.devices.iter().zip(&details).enumerate())
+        .map(|(number, (device, detail))| {
+            Subject::of((number, 0), &named[0], &recording, device, detail, &extras)
+        })
+        .collect();
+    let mut page = Vec::new();
+    page::write(&subjects, &named, Mode::One, None, &mut page).expect("memory takes any bytes");
+    let page = String::from_utf8(page).expect("a page is text");
+    let (_, data) = page.split_once("id=\"oomph-page\">").expect("a page has its data");
+    let data = data.split_once("</script>").expect("which ends").0;
+    serde_json::from_str::<serde_json::Value>(data).expect("and is JSON");
+    let exported =
+        [Exported { name: "fuzz", recording: &recording, explanation: &explanation, details: &details }];
+    let mut trace = Vec::new();
+    chrome_trace::write(&exported, &mut trace).expect("memory takes any bytes");
+    serde_json::from_slice::<serde_json::Value>(&trace).expect("a trace is JSON");
+    for run in tensorboard::runs(&exported) {
+        run.write(0.0, &mut Vec::new()).expect("memory takes any bytes");
+    }
 
     for device in recording.devices.iter().take(2) {
         for (conf, model) in [

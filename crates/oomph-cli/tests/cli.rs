@@ -137,6 +137,11 @@ snapshots! {
     fit_with_an_unknown_permission: ["fit", "--gpu", "t4", "--allow", "fp4", "train.py"];
     help_check: ["check", "--help"];
     help_convert: ["convert", "--help"];
+    help_report: ["report", "--help"];
+    report_of_nothing_that_can_be_read: ["report", "truth.jsonl", "-o", "-"];
+    report_compares_two: ["report", "--as", "diff", "mlp64.pickle.xz", "-o", "-"];
+    report_opens_a_file_only: ["report", "mlp64.pickle.xz", "-o", "-", "--open"];
+    report_from_stdin_has_no_name: ["report", "-"];
     help_replay: ["replay", "--help"];
     help_tune: ["tune", "--help"];
     help_gpus: ["gpus", "--help"];
@@ -304,6 +309,97 @@ fn convert_makes_what_can_be_read_and_never_half_a_file() {
 
 /// A disk that fills while a file is written: an error, and nothing left behind.
 #[cfg(target_os = "linux")]
+/// The object in the page that its script reads.
+fn page_data(page: &str) -> serde_json::Value {
+    let (_, rest) = page.split_once("<script type=\"application/json\" id=\"oomph-page\">").unwrap();
+    serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap()
+}
+
+#[test]
+fn a_page_holds_the_answer_and_every_allocation() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let output =
+        oomph(&["report", "leak_history8-cap4.0.pickle.xz", "-o", &path("a.html")]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("a.html (1,385 events, "), "{said}");
+    let page = std::fs::read_to_string(folder.path().join("a.html")).unwrap();
+    let data = page_data(&page);
+    let explained =
+        oomph(&["explain", "--format", "json", "leak_history8-cap4.0.pickle.xz"]).output().unwrap();
+    let explained: serde_json::Value = serde_json::from_slice(&explained.stdout).unwrap();
+    let (subject, device) = (&data["subjects"][0], &explained["devices"][0]);
+    assert_eq!(data["mode"], "one");
+    for what in ["allocated", "reserved", "requested"] {
+        assert_eq!(subject["peak"][what]["bytes"], device["peak"][what]);
+        assert_eq!(subject["peak"][what]["moment"], device["peak_at"][what]["event"]);
+    }
+    for (what, bytes) in device["reserved_at_peak"].as_object().unwrap() {
+        assert_eq!(&subject["waste"][what], bytes, "{what}");
+    }
+    let codes = |findings: &serde_json::Value| -> Vec<String> {
+        findings.as_array().unwrap().iter().map(|one| one["code"].to_string()).collect()
+    };
+    assert_eq!(codes(&subject["findings"]), codes(&explained["findings"]));
+    // Every allocation: as many as there are events that allocate, and blocks from before.
+    let before = device["completeness"]["blocks_from_before"].as_u64().unwrap_or(0);
+    assert_eq!(
+        subject["columns"]["born"]["rows"].as_u64().unwrap(),
+        device["actions"]["alloc"].as_u64().unwrap() + before
+    );
+    assert!(subject["what_if"]["trials"].as_array().unwrap().len() > 5);
+    // The words are there without any script, and the script is named by its hash.
+    for finding in explained["findings"].as_array().unwrap() {
+        assert!(page.contains(finding["code"].as_str().unwrap()));
+    }
+    assert!(page.contains("script-src 'sha256-") && !page.contains(" src=") && !page.contains(" href="));
+
+    let again = oomph(&["report", "mlp64.pickle.xz", "-o", &path("a.html")]).output().unwrap();
+    assert_eq!(again.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&again.stderr).contains("exists already (--force writes over it)"));
+    assert_eq!(std::fs::read_to_string(folder.path().join("a.html")).unwrap(), page);
+
+    let failed = oomph(&["report", "truth.jsonl", "-o", &path("b.html")]).output().unwrap();
+    assert_eq!(failed.status.code(), Some(2));
+    assert!(!folder.path().join("b.html").exists());
+    // The same recording gives the same page.
+    let forced = oomph(&["report", "leak_history8-cap4.0.pickle.xz", "-o", &path("a.html"), "--force"]);
+    assert_eq!({ forced }.output().unwrap().status.code(), Some(0));
+    assert_eq!(std::fs::read_to_string(folder.path().join("a.html")).unwrap(), page);
+}
+
+#[test]
+fn two_recordings_are_compared_and_ranks_are_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let ranks = [folder.path().join("rank0.pickle.xz"), folder.path().join("rank1.pickle.xz")];
+    for (rank, file) in ranks.iter().zip(["foreach.pickle.xz", "fused.pickle.xz"]) {
+        std::fs::copy(root().join("fixtures/h200").join(file), rank).unwrap();
+    }
+    let mode_of = |files: &[&str], more: &[&str]| {
+        let arguments = [&["report", "-o", "-", "--what-if", "never"], files, more].concat();
+        let output = oomph(&arguments).output().unwrap();
+        page_data(&String::from_utf8(output.stdout).unwrap())
+    };
+    let ranks: Vec<&str> = ranks.iter().map(|rank| rank.to_str().unwrap()).collect();
+    let files = ["foreach.pickle.xz", "fused.pickle.xz"];
+    let compared = mode_of(&files, &[]);
+    assert_eq!(compared["mode"], "diff");
+    assert_eq!(compared["diff"][0]["before"], 0);
+    assert_eq!(compared["diff"][0]["after"], 1);
+    let diff = oomph(&["diff", "--format", "json", files[0], files[1]]).output().unwrap();
+    let diff: serde_json::Value = serde_json::from_slice(&diff.stdout).unwrap();
+    let bytes = |lines: &serde_json::Value| -> Vec<(u64, u64)> {
+        let lines = lines.as_array().unwrap().iter();
+        lines.map(|line| (line["before"].as_u64().unwrap(), line["after"].as_u64().unwrap())).collect()
+    };
+    assert_eq!(bytes(&compared["diff"][0]["lines"]), bytes(&diff["devices"][0]["by_line"]));
+    assert_eq!(mode_of(&ranks, &[])["mode"], "ranks");
+    assert_eq!(mode_of(&ranks, &["--as", "diff"])["mode"], "diff");
+    assert_eq!(mode_of(&files, &["--as", "ranks"])["mode"], "ranks");
+    assert_eq!(mode_of(&["../shapes/two_devices.pickle"], &[])["subjects"].as_array().unwrap().len(), 2);
+}
+
 #[test]
 fn a_full_disk_is_an_error_and_leaves_nothing() {
     let output = oomph(&["convert", "logits.pickle.xz", "--to", "json", "-o", "/dev/full", "--force"])
@@ -362,4 +458,27 @@ fn colour_is_used_only_where_it_is_wanted() {
         !escapes(&mut oomph(&["explain", "--color", "always", "--format", "json", "plain.pickle.xz"])),
         "JSON has none"
     );
+}
+
+#[test]
+fn whatever_a_file_holds_a_page_is_whole_or_not_there() {
+    let folder = tempfile::tempdir().unwrap();
+    for directory in ["attacks", "fixtures/shapes"] {
+        for entry in std::fs::read_dir(root().join(directory)).unwrap() {
+            let file = entry.unwrap().path();
+            let page = folder.path().join("page.html");
+            let arguments = ["report", "-q", file.to_str().unwrap(), "-o", page.to_str().unwrap()];
+            let output = oomph(&arguments).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            match output.status.code() {
+                Some(0) => {
+                    let page = std::fs::read_to_string(&page).unwrap();
+                    assert!(page.ends_with("</html>\n") && page_data(&page)["schema"] == 1, "{}", file.display());
+                }
+                Some(2) => assert!(said.starts_with("error: ") && !page.exists(), "{}: {said}", file.display()),
+                other => panic!("{}: {other:?}: {said}", file.display()),
+            }
+            let _ = std::fs::remove_file(&page);
+        }
+    }
 }
