@@ -13,7 +13,7 @@ use crate::html::{self, escape};
 use crate::shared::Named;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use oomph_explain::{Change, Diff, Place, harmless};
+use oomph_explain::{Change, Diff, Place, bytes, harmless};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::io::{self, Write};
@@ -64,8 +64,7 @@ pub fn write(
         (_, [one]) => (*one).to_owned(),
         (_, several) => format!("{} recordings", several.len()),
     };
-    let headline =
-        subjects.get(shown).map_or("There is no event and no segment in this file", |one| &one.headline);
+    let headline = headline(mode, diff, subjects.get(shown), all);
     let hash = STANDARD.encode(Sha256::digest(SCRIPT.as_bytes()));
     write!(
         out,
@@ -80,7 +79,7 @@ pub fn write(
         version = env!("CARGO_PKG_VERSION"),
         title = escape(&title),
         fragment = html::CSS,
-        headline = escape(headline),
+        headline = escape(&headline),
     )?;
     for subject in subjects {
         out.write_all(subject.answer.as_bytes())?;
@@ -105,6 +104,31 @@ pub fn write(
         writeln!(out, "<script type=\"text/plain\" id=\"{id}\">{packed}</script>")?;
     }
     write!(out, "<script>{SCRIPT}</script>\n</body>\n</html>\n")
+}
+
+/// The page's first words.
+fn headline(mode: Mode, diff: Option<&Diff>, shown: Option<&Subject>, all: &[Named]) -> String {
+    let Some(shown) = shown else { return "There is no event and no segment in this file".to_owned() };
+    let peaks = (diff.into_iter().flat_map(|diff| &diff.devices))
+        .find(|device| device.ordinal == shown.ordinal)
+        .and_then(|device| Some((device.before?.allocated.bytes, device.after?.allocated.bytes)));
+    match (mode, peaks) {
+        (Mode::Diff, Some((before, after))) if before == after => {
+            format!("{} allocated at the peak, before and after", bytes(after))
+        }
+        (Mode::Diff, Some((before, after))) => format!(
+            "{} {} at the peak: {} allocated before, {} after",
+            bytes(before.abs_diff(after)),
+            if after > before { "more" } else { "less" },
+            bytes(before),
+            bytes(after)
+        ),
+        (Mode::Ranks, _) => {
+            let name = all.get(shown.recording).map_or("", |named| named.name);
+            format!("The worst of {} recordings is {name}: {}", all.len(), shown.headline)
+        }
+        _ => shown.headline.clone(),
+    }
 }
 
 fn diff_of(diff: &Diff, subjects: &[Subject]) -> Vec<Value> {
