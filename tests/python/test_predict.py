@@ -2,13 +2,16 @@
 
 import json
 import os
+import pathlib
 import re
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 
 import pytest
+from conftest import Predicted
 
 MIB = 1 << 20
 BLOCK = 64 * MIB
@@ -76,10 +79,12 @@ def card(oomph, name):
 
 @pytest.fixture(scope="module")
 def trained(predict, tmp_path_factory):
-    """A small training loop, predicted once for several tests: (prediction, recording)."""
+    """A small training loop, predicted once for several tests: (prediction, recording). Its folder for temporary files is beside the recording."""
     folder = tmp_path_factory.mktemp("trained")
+    (folder / "temporary").mkdir()
     (folder / "train.py").write_text(TRAIN.lstrip("\n"))
-    return predict("train.py", gpu="t4", cwd=folder, recording=folder / "train.oomph"), folder / "train.oomph"
+    environment = {"TMPDIR": str(folder / "temporary")}
+    return predict("train.py", gpu="t4", cwd=folder, recording=folder / "train.oomph", env=environment), folder / "train.oomph"
 
 
 @pytest.mark.xdist_group("trained")
@@ -133,20 +138,14 @@ def test_without_a_number_of_steps_it_runs_to_its_end(predict, script):
     assert (finished["steps"], finished["ended"]) == (10, "finished")
 
 
-def test_total_is_what_the_driver_handed_out(answers):
-    """Memory that PyTorch's allocator does not know of counts as well."""
-    (free, memory), predicted = answers(BLOCKS + "answers = torch.cuda.mem_get_info()", gpu="t4")
-    told = predicted.told
-    assert memory == told["gpu"]["memory"]
-    assert memory - free == told["total"] == told["context"] + 3 * BLOCK
-    assert predicted.peak == (3 * BLOCK, 3 * BLOCK)
-
-
-def test_text_says_the_answer_first(predict, script):
-    predicted = predict(script(BLOCKS), gpu="t4", format="text")
-    first, _, second = predicted.out.splitlines()[:3]
+def test_text_says_the_answer_first_and_names_the_recording_after_the_script_and_the_card(oomph, script, tmp_path):
+    code, out, err = oomph("predict", "--gpu", "t4", "--python", sys.executable, script(BLOCKS), cwd=tmp_path)
+    assert code == 0, err
+    first, _, second = out.splitlines()[:3]
     assert "on a virtual Tesla T4, 14.6 GiB: ran to its end" in first
     assert second == "fits: 14.3 GiB of 14.6 GiB stay free"
+    assert "Recording: script-t4.oomph" in out.splitlines()
+    assert (tmp_path / "script-t4.oomph").stat().st_size > 0
 
 
 # --- the recording ----------------------------------------------------------------------------------------
@@ -186,13 +185,6 @@ def test_the_recording_is_tuned_and_compared(trained, oomph):
     assert device["after"]["allocated"] == peak["allocated"]
 
 
-def test_the_recording_is_named_after_the_script_and_the_card(oomph, script, tmp_path):
-    code, out, err = oomph("predict", "--gpu", "t4", "--python", sys.executable, "--format", "json", script(BLOCKS), cwd=tmp_path)
-    assert code == 0, err
-    assert json.loads(out)["recording"] == "script-t4.oomph"
-    assert (tmp_path / "script-t4.oomph").stat().st_size > 0
-
-
 def test_allocations_of_the_backward_pass_have_forward_lines(predict, script, explain, tmp_path):
     path = script("""
 import torch
@@ -215,14 +207,20 @@ y.sum().backward()  # line 6
 # --- searching --------------------------------------------------------------------------------------------
 
 
+# Of a T4: room for its context and two blocks, so that few runs find it.
+LITTLE = "256MiB"
+
+
 @pytest.fixture(scope="module")
 def boundary(oomph):
-    """The most blocks that fit in half a GiB of a T4."""
-    return (512 * MIB - card(oomph, "t4")["context"]) // BLOCK
+    """The most blocks that fit in so little."""
+    most = (256 * MIB - card(oomph, "t4")["context"]) // BLOCK
+    assert most == 2
+    return most
 
 
 def test_max_finds_the_boundary(predict, script, boundary):
-    predicted = predict("--memory", "512MiB", "--max", "--n", script(BLOCKS), gpu="t4")
+    predicted = predict("--memory", LITTLE, "--max", "--n", script(BLOCKS), gpu="t4")
     told = predicted.told
     assert predicted.code == 0, predicted.err
     assert (told["argument"], told["largest"]) == ("--n", boundary)
@@ -235,21 +233,21 @@ def test_max_finds_the_boundary(predict, script, boundary):
 
 
 def test_a_sweep_over_a_range_finds_the_boundary(predict, script, boundary):
-    told = predict("--memory", "512MiB", "--sweep", "--n=4..9", script(BLOCKS), "--n", "1", gpu="t4").told
+    told = predict("--memory", LITTLE, "--sweep", f"--n=1..{boundary + 1}", script(BLOCKS), "--n", "9", gpu="t4").told
     assert told["largest"] == boundary
     fits = {row["value"]: row["fits"] for row in told["tried"]}
-    assert fits[4] and not fits[9] and fits[boundary] and not fits[boundary + 1]
+    assert fits[1] and fits[boundary] and not fits[boundary + 1]
 
 
 def test_a_sweep_over_a_list_tries_these_values(predict, script, boundary):
-    few, most, many = 2, boundary, boundary + 1
-    told = predict("--memory", "512MiB", "--sweep", f"--n={few},{most},{many}", script(BLOCKS), gpu="t4").told
-    assert [(row["value"], row["fits"]) for row in told["tried"]] == [(few, True), (most, True), (many, False)]
-    assert told["largest"] == most
+    few, many = boundary - 1, boundary + 1
+    told = predict("--memory", LITTLE, "--sweep", f"--n={few},{many}", script(BLOCKS), gpu="t4").told
+    assert [(row["value"], row["fits"]) for row in told["tried"]] == [(few, True), (many, False)]
+    assert told["largest"] == few
 
 
 def test_a_sweep_in_which_nothing_fits(predict, script):
-    predicted = predict("--memory", "512MiB", "--sweep", "--n=50", script(BLOCKS), gpu="t4")
+    predicted = predict("--memory", LITTLE, "--sweep", "--n=50", script(BLOCKS), gpu="t4")
     assert (predicted.code, predicted.told["largest"]) == (1, None)
 
 
@@ -272,18 +270,22 @@ def test_several_cards_are_one_table_of_few_runs(predict, script):
 # --- options ----------------------------------------------------------------------------------------------
 
 
+# Says of each block whether its segment is expandable.
+SEGMENTS = BLOCKS + 'print([segment["is_expandable"] for segment in torch.cuda.memory._snapshot()["segments"]])'
+
+
 def test_allocator_settings_are_obeyed(predict, script):
-    path = script(BLOCKS + 'print([segment["is_expandable"] for segment in torch.cuda.memory._snapshot()["segments"]])')
-    predicted = predict("--conf", "expandable_segments:True", path)
+    predicted = predict("--conf", "expandable_segments:True", script(SEGMENTS))
     assert predicted.code == 0 and "[True]" in predicted.err
     assert predicted.told["alloc_conf"] == "expandable_segments:True"
-    assert "[False, False, False]" in predict(path).err
 
 
 def test_memory_takes_the_place_of_the_cards_own(predict, script, oomph):
-    path = script(BLOCKS)
-    told = predict("--memory", "512MiB", path, gpu="t4").told
+    path = script(SEGMENTS)
+    predicted = predict("--memory", "512MiB", path, gpu="t4")
+    told = predicted.told
     assert (told["gpu"]["memory"], told["fits"]) == (512 * MIB, True)
+    assert "[False, False, False]" in predicted.err  # without settings
     assert told["margin"] == 512 * MIB - 3 * BLOCK - card(oomph, "t4")["context"]
     short = predict("--memory", "128MiB", path, gpu=None)
     assert (short.code, short.told["fits"]) == (1, False)
@@ -448,18 +450,17 @@ def test_nothing_is_left_behind_after_an_interruption(oomph, script, tmp_path, w
         running.wait()
 
 
-def test_nothing_is_left_behind_after_an_ordinary_run(predict, script, tmp_path):
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    assert predict(script(BLOCKS), env={"TMPDIR": str(temporary)}).code == 0
-    assert list(temporary.glob("oomph-*")) == []
+@pytest.mark.xdist_group("trained")
+def test_nothing_is_left_behind_after_an_ordinary_run(trained):
+    predicted, recording = trained
+    assert predicted.code == 0
+    assert list((recording.parent / "temporary").glob("oomph-*")) == []
 
 
-@pytest.mark.parametrize("name", ["my files", "a:b"])
-def test_a_temporary_folder_that_the_loader_would_take_apart(predict, script, tmp_path, name):
+def test_a_temporary_folder_that_the_loader_would_take_apart(predict, script, tmp_path):
     """Libraries are preloaded by a list of paths that is split at spaces and colons."""
-    temporary = tmp_path / name
-    temporary.mkdir()
+    temporary = tmp_path / "my files" / "a:b"
+    temporary.mkdir(parents=True)
     predicted = predict(script(BLOCKS), env={"TMPDIR": str(temporary)})
     assert (predicted.code, predicted.told["peak"]["reserved"]) == (0, 3 * BLOCK)
 
@@ -468,12 +469,13 @@ def test_a_temporary_folder_that_the_loader_would_take_apart(predict, script, tm
 
 
 @pytest.mark.parametrize("name", ["t4", "rtx-4090", "h200"])
-def test_device_properties_are_the_catalogues(answers, oomph, name):
-    answer, _ = answers(
+def test_properties_are_the_catalogues_and_the_total_is_what_the_driver_handed_out(answers, oomph, name):
+    """Memory that PyTorch's allocator does not know of counts as well."""
+    (answer, (free, memory)), predicted = answers(
         """
 import torch
 properties = torch.cuda.get_device_properties(0)
-answers = {
+answers = [{
     "count": torch.cuda.device_count(),
     "available": torch.cuda.is_available(),
     "name": torch.cuda.get_device_name(),
@@ -483,8 +485,10 @@ answers = {
     "bf16": torch.cuda.is_bf16_supported(including_emulation=False),
     "info": torch.cuda.mem_get_info(),
     "allocated": torch.cuda.memory_allocated(),
-}
-""",
+}]
+"""
+        + BLOCKS
+        + "answers.append(torch.cuda.mem_get_info())",
         gpu=name,
     )
     known = card(oomph, name)
@@ -499,13 +503,43 @@ answers = {
         "info": [known["memory"] - known["context"], known["memory"]],
         "allocated": 0,
     }
+    told = predicted.told
+    assert memory == told["gpu"]["memory"]
+    assert memory - free == told["total"] == told["context"] + 3 * BLOCK
+    assert predicted.peak == (3 * BLOCK, 3 * BLOCK)
 
 
 # --- values -----------------------------------------------------------------------------------------------
 
 
-def test_small_integers_and_truth_values_are_right(answers):
-    answer, predicted = answers("""
+@dataclass
+class Valued:
+    """What programs saw that ran one after another, and the prediction of all."""
+
+    folder: pathlib.Path
+    answers: dict
+    predicted: Predicted
+
+    def uncertain(self, name):
+        """The doubts about one of them."""
+        return [one for one in self.predicted.told["uncertain"] if one["file"] == str(self.folder / f"{name}.py")]
+
+
+@pytest.fixture(scope="module")
+def valued(predict, tmp_path_factory):
+    """Programs that assign to `answers`, run in one process: PyTorch takes longer to import than they run."""
+    folder = tmp_path_factory.mktemp("values")
+    parts = {"integers": INTEGERS, "travels": TRAVELS, "drawn": DRAWN, "unknown": UNKNOWN, "scaled": SCALED, "steered": STEERED}
+    for name, text in parts.items():
+        (folder / f"{name}.py").write_text(text.lstrip("\n"))
+    lines = ["import json, os, runpy, sys", "told = {name: runpy.run_path(os.path.abspath(name + '.py'))['answers'] for name in sys.argv[1:]}"]
+    (folder / "all.py").write_text("\n".join([*lines, "json.dump(told, open('answers.json', 'w'))\n"]))
+    predicted = predict("--steps", "0", "all.py", *parts, cwd=folder)
+    assert predicted.code == 0, predicted.err
+    return Valued(folder, json.loads((folder / "answers.json").read_text()), predicted)
+
+
+INTEGERS = """
 import torch
 device = "cuda"
 mask = torch.arange(10, device=device) % 3 == 0
@@ -539,7 +573,12 @@ answers = {
     "int": [int(lengths[4]), range(10)[lengths[2]]],
     "sparse": [padded.to_sparse()._nnz(), padded.long().to_sparse_csr()._nnz()],
 }
-""")
+"""
+
+
+@pytest.mark.xdist_group("values")
+def test_small_integers_and_truth_values_are_right(valued):
+    answer = valued.answers["integers"]
     assert answer == {
         "arange": [2, 5, 8, 11],
         "cumsum": [0, 1, 3, 6, 10],
@@ -568,11 +607,10 @@ answers = {
         "sparse": [14, 14],
     }
     # All of it was known, so nothing of it is in doubt.
-    assert predicted.told["uncertain"] == []
+    assert valued.uncertain("integers") == []
 
 
-def test_values_travel_to_the_device_and_back(answers):
-    answer, _ = answers("""
+TRAVELS = """
 import numpy, torch
 integers = torch.tensor([[1, -2], [3, 1 << 40]])
 floats = torch.tensor([0.5, -1.25, float("inf")])
@@ -591,7 +629,12 @@ answers = {
     "transposed": integers.cuda().t().cpu().tolist(),
     "of python": torch.full((2,), 7, device="cuda").tolist(),
 }
-""")
+"""
+
+
+@pytest.mark.xdist_group("values")
+def test_values_travel_to_the_device_and_back(valued):
+    answer = valued.answers["travels"]
     assert answer == {
         "integers": [[1, -2], [3, 1 << 40]],
         "same": True,
@@ -605,8 +648,7 @@ answers = {
     }
 
 
-def test_what_is_drawn_is_within_its_range(answers):
-    answer, _ = answers("""
+DRAWN = """
 import torch
 drawn = torch.randint(5, 9, (1000,), device="cuda")
 logits = torch.randn(64, 50257, device="cuda")
@@ -620,7 +662,12 @@ answers = {
     "topk": [list(best.shape), all(len(set(row)) == 4 for row in best.tolist()), int(best.max()) < 50257],
     "multinomial": [list(sample.shape), 0 <= int(sample.min()) and int(sample.max()) < 50257],
 }
-""")
+"""
+
+
+@pytest.mark.xdist_group("values")
+def test_what_is_drawn_is_within_its_range(valued):
+    answer = valued.answers["drawn"]
     assert answer == {
         "randint": [5, 8, [5, 6, 7, 8]],
         "randperm": list(range(20)),
@@ -630,9 +677,7 @@ answers = {
     }
 
 
-def test_what_is_not_known_is_finite(answers):
-    """Programs look for infinities and stop: `if not torch.isfinite(loss): raise`."""
-    answer, _ = answers("""
+UNKNOWN = """
 import torch
 x = torch.randn(512, 4096, device="cuda")
 loss = (x @ x.T).mean()
@@ -640,12 +685,17 @@ answers = {
     "loss": [bool(torch.isfinite(loss)), bool(torch.isnan(loss)), bool(torch.isinf(loss))],
     "rows": [bool(torch.isfinite(x[0]).all()), bool(torch.isnan(x[0]).any()), bool(x[0].isinf().any())],
 }
-""")
+"""
+
+
+@pytest.mark.xdist_group("values")
+def test_what_is_not_known_is_finite(valued):
+    """Programs look for infinities and stop: `if not torch.isfinite(loss): raise`."""
+    answer = valued.answers["unknown"]
     assert answer == {"loss": [True, False, False], "rows": [True, False, False]}
 
 
-def test_the_loss_scale_is_that_of_a_healthy_program(answers):
-    answer, _ = answers("""
+SCALED = """
 import torch
 model = torch.nn.Linear(64, 64).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -658,12 +708,16 @@ for _ in range(4):
     scaler.step(optimizer)
     scaler.update()
     answers.append(scaler.get_scale())
-""")
+"""
+
+
+@pytest.mark.xdist_group("values")
+def test_the_loss_scale_is_that_of_a_healthy_program(valued):
+    answer = valued.answers["scaled"]
     assert answer == [1024.0, 1024.0, 2048.0, 2048.0, 4096.0]
 
 
-def test_lines_that_steer_by_what_is_not_known_are_named(predict, script):
-    path = script("""
+STEERED = """
 import torch
 
 x = torch.randn(2048, 2048, device="cuda")
@@ -673,8 +727,10 @@ if loss < 3:  # line 6
     torch.empty(1 << 20, device="cuda")
 rows = x[x[:, 0] > 0]  # line 8: how many is not known, the most is taken
 assert rows.shape == (2048, 2048)
-""")
-    predicted = predict(path)
-    assert predicted.code == 0, predicted.err
-    assert [(one["line"], one["what"]) for one in predicted.told["uncertain"]] == [(6, "branch"), (8, "size")]
-    assert {one["file"] for one in predicted.told["uncertain"]} == {str(path)}
+answers = None
+"""
+
+
+@pytest.mark.xdist_group("values")
+def test_lines_that_steer_by_what_is_not_known_are_named(valued):
+    assert [(one["line"], one["what"]) for one in valued.uncertain("steered")] == [(6, "branch"), (8, "size")]
