@@ -1,6 +1,7 @@
 """The notebook in live kernels of two IPythons, on the virtual GPU: what a cell says, what holds memory, and that it comes back."""
 
 import ast
+import html
 import json
 import os
 import re
@@ -603,7 +604,7 @@ def test_it_can_be_told_to_be_quiet_or_off(loaded):
     assert "GPU 0: 128 MiB allocated, 1" in status and "oomph is off" in status and "RAM: " in status
     loaded.run("%oomph on")
     assert "oomph: GPU 192 MiB" in loaded.run("more = block(64)").said
-    assert "who, free, status, on, quiet or off" in loaded.run("%oomph nonsense").stdout
+    assert "who, free, report, status, on, quiet or off" in loaded.run("%oomph nonsense").stdout
     assert "more" in loaded.run("%oomph who").result["text/plain"]
     assert "64.0 MiB" in loaded.run("%oomph free").result["text/plain"]
     loaded.run("del kept, more")
@@ -645,6 +646,13 @@ def test_a_cell_is_explained_with_a_picture(loaded):
     assert page.startswith('<div class="oomph">') and "<svg" in page and "peak 128 MiB allocated" in page
     assert "http" not in page and "<script" not in page and "src=" not in page
     assert loaded.value("first.numel() + second.numel()") == 128 * MIB
+    # The page of the same cell, in a frame of its own.
+    shown = loaded.run("%oomph report").result
+    frame = shown["text/html"]
+    assert frame.startswith('<iframe sandbox="allow-scripts') and frame.endswith("</iframe>") and "<script" not in frame
+    page = html.unescape(frame.partition('srcdoc="')[2].rpartition('"')[0])
+    assert page.startswith("<!doctype html>") and page.endswith("</html>\n") and "128 MiB" in page and "block(48)" not in page
+    assert "oomph.report of " in shown["text/plain"]
     loaded.run("del first, second")
 
 
@@ -654,6 +662,8 @@ def test_a_cell_that_runs_out_is_explained_after_its_traceback(loaded):
     assert cell.order.index("error") < cell.order.index("display_data")
     assert "return block(20 << 10)" in without_colours(cell.traceback)
     assert loaded.allocated == loaded.before
+    assert "20.0 GiB more was asked for" in loaded.run("%oomph report").result["text/html"]
+    assert "there is no such file" in loaded.run("%oomph report nowhere.oomph").stdout
 
 
 def test_an_error_in_an_explained_cell_is_an_error(loaded):
