@@ -436,6 +436,30 @@ mod tests {
     }
 
     #[test]
+    fn counters_of_long_recordings_pass_over_what_nobody_sees_but_not_the_peak() {
+        let mut recording = recording(true);
+        let events = &mut recording.devices[0].events;
+        for row in 0..=MOST_EXACT as u64 {
+            let action = if row % 2 == 0 { Action::Alloc } else { Action::FreeCompleted };
+            events.action.push(action);
+            // The very last allocation, one of 512 bytes, stays.
+            events.address.push(0x7000_0000 + (12 << 20));
+            events.size.push(512);
+            events.stream.push(0);
+            events.stack.push(events.stack[0]);
+            events.time.push(1_700_000_000_001_000 + row as i64);
+        }
+        let trace = trace(&recording, "long.pickle");
+        assert_eq!(trace["otherData"]["processes"][0]["counters_within_bytes"], (12 << 20) / FINEST);
+        let allocated: Vec<u64> = (of_phase(&trace, "C").into_iter())
+            .filter(|event| event["name"] == "memory")
+            .map(|event| event["args"]["allocated"].as_u64().unwrap())
+            .collect();
+        const MIB: u64 = 1 << 20;
+        assert_eq!(allocated, [0, 0, 4 * MIB, 12 * MIB, 4 * MIB, 10 * MIB, 10 * MIB + 512]);
+    }
+
+    #[test]
     fn slices_that_do_not_nest_go_to_another_thread() {
         let mut trace = Trace { out: Vec::new(), any: false, threads: 0 };
         let mut lanes = Lanes::new("activations", 1);

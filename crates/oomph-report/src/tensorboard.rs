@@ -133,8 +133,8 @@ impl Run<'_> {
             markdown::finding(&mut text, finding);
         }
         markdown::device(&mut text, told, LINES);
-        // TensorBoard's Markdown wants more space before a list inside a list.
-        let text = text.replace("\n  - ", "\n    - ");
+        // TensorBoard's Markdown wants more space before a list inside a list, and knows no backslash before this one.
+        let text = text.replace("\n  - ", "\n    - ").replace("\\<", "&lt;");
         let end = wall(told.events.try_into().unwrap_or(Moment::MAX));
         events.write(end, 0, Content::Text { tag: "findings", text: &text })?;
 
@@ -267,8 +267,7 @@ impl Content<'_> {
             }
             Self::Text { tag, text } => {
                 const STRING: u64 = 7;
-                let one = Message::new().message(2, Message::new().varint(1, 1));
-                let tensor = Message::new().varint(1, STRING).message(2, one).bytes(8, text.as_bytes());
+                let tensor = Message::new().varint(1, STRING).bytes(8, text.as_bytes());
                 Message::new()
                     .bytes(1, tag.as_bytes())
                     .message(8, tensor)
