@@ -198,7 +198,7 @@ impl<W: Write> Trace<W> {
     fn allocations(&mut self, process: usize, subject: Subject, clock: &Clock) -> io::Result<usize> {
         let detail = subject.detail;
         let smallest = smallest(subject);
-        let mut lanes = Kind::ALL.map(|kind| Lanes::new(kind.name(), 1 + kind as u32));
+        let mut lanes = Kind::ALL.map(|kind| Lanes::new(kind.name(), 2 + kind as u32));
         // What is said of a stack is said many times.
         let mut labels: Vec<Option<Value>> = vec![None; detail.lines.len()];
         let mut calls: Vec<Option<String>> = vec![None; detail.stacks.len()];
