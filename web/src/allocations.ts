@@ -8,6 +8,7 @@ import { address, bytes, grouped, plural, seconds } from "./format.ts";
 import type { Memory } from "./memory.ts";
 import { NEVER } from "./memory.ts";
 import { whenSeen } from "./redraw.ts";
+import { selected } from "./sorting.ts";
 
 const PAGE = 100;
 
@@ -51,7 +52,7 @@ export function mount(host: HTMLElement, app: App): void {
       el("span", { class: "grow" }),
       count, back, on,
     ),
-    el("div", { class: "scroller" }, el("table", { class: "allocations" }, caption, el("thead", {}, head), body)),
+    el("div", { class: "scroller rows", tabindex: "0", role: "region", "aria-label": "Allocations" }, el("table", { class: "allocations" }, caption, el("thead", {}, head), body)),
   );
 
   function turn(by: number): void {
@@ -80,7 +81,7 @@ export function mount(host: HTMLElement, app: App): void {
       }
       return kept;
     };
-    found = inOrder(memory, order).filter(keep);
+    found = selected(inOrder(memory, order), keep);
   }
 
   function draw(): void {

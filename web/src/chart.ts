@@ -233,6 +233,8 @@ export function createChart(slots: number, gestures: Gestures): Chart {
     const xOf = (moment: number) => plot.valToPos(moment + 0.5, "x", true);
     ctx.save();
     ctx.font = `600 ${11 * ratio}px system-ui, sans-serif`;
+    ctx.textAlign = "left";
+    ctx.textBaseline = "alphabetic";
     ctx.lineWidth = 1.5 * ratio;
 
     const write = (text: string, x: number, y: number, ink: string) => {
@@ -256,7 +258,6 @@ export function createChart(slots: number, gestures: Gestures): Chart {
       ctx.lineTo(bbox.left + bbox.width, y);
       ctx.stroke();
       ctx.setLineDash([]);
-      ctx.textAlign = "left";
       write(`limit ${bytes(head.limit.bytes)}`, bbox.left, y - 4 * ratio, colour("--error"));
     }
 
@@ -300,7 +301,7 @@ export function createChart(slots: number, gestures: Gestures): Chart {
   function place(): void {
     const { from, to } = picture?.timeline ?? { from: 0, to: -1 };
     mark.hidden = marked < from || marked > to;
-    mark.style.left = `${((marked + 0.5 - from) / (to + 1 - from)) * plotWidth - 1}px`;
+    mark.style.left = `${((marked + 0.5 - from) / (to + 1 - from)) * plotWidth - 0.5}px`;
   }
 
   return {

@@ -166,6 +166,8 @@ function fromBase64(text: string): Uint8Array<ArrayBuffer> {
   return bytes;
 }
 
+const CUT_SHORT = "a column of the page ends early: the file is incomplete";
+
 /** A reader of LEB128 varints. Exact up to 2^53. */
 export class Varints {
   #bytes: Uint8Array;
@@ -192,7 +194,7 @@ export class Varints {
 
   #byte(): number {
     if (this.#at >= this.#bytes.length) {
-      throw new Error("a column of the page ends early: the file is incomplete");
+      throw new Error(CUT_SHORT);
     }
     return this.#bytes[this.#at++];
   }
@@ -209,6 +211,29 @@ export class Varints {
       scale *= 128;
     }
   }
+}
+
+/** Fills `into` with unsigned varints. A loop of its own: the long columns have a million rows. */
+export function readUnsigned<T extends Float64Array | Uint32Array>(bytes: Uint8Array, into: T): T {
+  let at = 0;
+  for (let row = 0; row < into.length; row++) {
+    let byte = bytes[at++];
+    let value = byte & 0x7f;
+    // In 32 bits while that is exact, which it nearly always is.
+    for (let shift = 7; byte >= 0x80 && shift <= 21; shift += 7) {
+      byte = bytes[at++];
+      value |= (byte & 0x7f) << shift;
+    }
+    for (let scale = 2 ** 28; byte >= 0x80; scale *= 128) {
+      byte = bytes[at++];
+      value += (byte & 0x7f) * scale;
+    }
+    into[row] = value;
+  }
+  if (at > bytes.length) {
+    throw new Error(CUT_SHORT);
+  }
+  return into;
 }
 
 /** Reserved bytes over time of a setting that was tried: `reserved[i]` is the most from `events[i]` to the next. */

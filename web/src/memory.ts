@@ -4,10 +4,10 @@
 // two million events answers within a frame or two.
 
 import type { ColumnName, Page, SubjectHead, Text, Waste } from "./data.ts";
-import { COLUMNS, Varints, inflated } from "./data.ts";
+import { COLUMNS, Varints, inflated, readUnsigned } from "./data.ts";
 import type { Occupant, Segment } from "./segments.ts";
 import { SegmentLog, addSegments, fillRanges } from "./segments.ts";
-import { countUpTo, largestFirst } from "./sorting.ts";
+import { countUpTo, largestFirst, selected } from "./sorting.ts";
 
 export type { Block, BlockState, Segment } from "./segments.ts";
 export type { Waste } from "./data.ts";
@@ -143,39 +143,34 @@ export class Memory {
     this.head = head;
     this.count = rows("born");
 
-    this.born = new Uint32Array(this.count);
-    this.freed = new Uint32Array(this.count);
-    const births = new Varints(columns.born);
-    const lives = new Varints(columns.life);
-    for (let i = 0, born = 0; i < this.count; i++) {
-      born += births.unsigned();
-      const life = lives.unsigned();
+    const { count } = this;
+    const indices = (name: ColumnName) => readUnsigned(columns[name], new Uint32Array(count));
+    const distinct = (name: ColumnName) => readUnsigned(columns[name], new Float64Array(rows(name)));
+
+    this.born = indices("born");
+    this.freed = indices("life");
+    for (let i = 0, born = 0; i < count; i++) {
+      born += this.born[i];
       this.born[i] = born;
-      this.freed[i] = life === 0 ? NEVER : born + life;
+      this.freed[i] = this.freed[i] === 0 ? NEVER : born + this.freed[i];
     }
 
-    const sizes = unsigned(columns.sizes, new Float64Array(rows("sizes")));
-    const rankOfSize = ranks(sizes);
-    this.size = new Float64Array(this.count);
-    this.#rank = new Uint32Array(this.count);
-    const sizeOf = new Varints(columns.size);
-    for (let i = 0; i < this.count; i++) {
-      const index = sizeOf.unsigned();
-      this.size[i] = sizes[index];
-      this.#rank[i] = rankOfSize[index];
-    }
-    const slacks = unsigned(columns.slacks, new Float64Array(rows("slacks")));
-    this.slack = looked(columns.slack, slacks, this.count);
-    this.rounding = looked(columns.rounding, slacks, this.count);
+    const sizes = distinct("sizes");
+    const size = indices("size");
+    this.size = looked(size, sizes);
+    this.#rank = new Uint32Array(looked(size, ranks(sizes)));
+    const slacks = distinct("slacks");
+    this.slack = looked(indices("slack"), slacks);
+    this.rounding = looked(indices("rounding"), slacks);
     const addresses = new Float64Array(rows("addresses"));
     const steps = new Varints(columns.addresses);
     for (let i = 0, address = 0; i < addresses.length; i++) {
       addresses[i] = address += steps.signed();
     }
-    this.address = looked(columns.address, addresses, this.count);
-    this.kind = unsigned(columns.kind, new Uint8Array(this.count));
-    this.stack = unsigned(columns.stack, new Uint32Array(this.count));
-    this.stream = unsigned(columns.stream, new Uint32Array(this.count));
+    this.address = looked(indices("address"), addresses);
+    this.kind = new Uint8Array(indices("kind"));
+    this.stack = indices("stack");
+    this.stream = indices("stream");
 
     this.#parent = new Int32Array(rows("nodes"));
     this.#frame = new Uint32Array(rows("nodes"));
@@ -191,8 +186,8 @@ export class Memory {
       this.#innermost[i] = stacks.unsigned() - 1;
       this.#lineOfStack[i] = stacks.unsigned();
     }
-    this.line = new Uint32Array(this.count);
-    for (let i = 0; i < this.count; i++) {
+    this.line = new Uint32Array(count);
+    for (let i = 0; i < count; i++) {
       this.line[i] = this.#lineOfStack[this.stack[i]];
     }
 
@@ -241,48 +236,57 @@ export class Memory {
   timeline(by: "kind" | "line", from: number, to: number, columns: number): Timeline {
     const moments = to - from + 1;
     columns = Math.max(1, Math.min(columns, moments));
-    const starts = new Float64Array(columns);
-    for (let column = 0; column < columns; column++) {
+    // One more than there are: where the last one ends.
+    const starts = new Float64Array(columns + 1);
+    for (let column = 0; column <= columns; column++) {
       starts[column] = from + Math.floor((column * moments) / columns);
     }
     const tops = new Float64Array(columns);
     const allocated = new Float64Array(columns);
     for (let column = 0; column < columns; column++) {
-      const end = column + 1 < columns ? starts[column + 1] : to + 1;
+      const end = starts[column + 1];
       let top = starts[column];
+      let most = this.allocated[top];
       for (let moment = top + 1; moment < end; moment++) {
-        if (this.allocated[moment] > this.allocated[top]) {
+        if (this.allocated[moment] > most) {
           top = moment;
+          most = this.allocated[moment];
         }
       }
       tops[column] = top;
-      allocated[column] = this.allocated[top];
+      allocated[column] = most;
     }
 
-    // Which column first shows the state at a moment or a later one.
+    const { born, freed, size } = this;
+    const perMoment = columns / moments;
+    // Which column first shows the state at a moment of the view or a later one.
     const shownFrom = (moment: number): number => {
-      if (moment <= from) {
-        return 0;
+      let column = Math.floor((moment - from) * perMoment);
+      // The product is rounded: the column may be one too high or too low.
+      if (starts[column] > moment) {
+        column--;
+      } else if (starts[column + 1] <= moment) {
+        column++;
       }
-      if (moment > to) {
-        return columns;
-      }
-      const column = Math.floor(((moment - from + 1) * columns - 1) / moments);
       return tops[column] >= moment ? column : column + 1;
     };
     const groups = by === "kind" ? this.#kindGroups() : this.#lineGroups(from, to, allocated, tops);
     // Each allocation is added where it first shows and taken away where it no longer does; then summed from the left.
     const changes = new Float64Array(groups.keys.length * (columns + 1));
     const of = by === "kind" ? this.kind : this.line;
-    const end = countUpTo(this.born, to);
-    for (let i = 0; i < end; i++) {
-      const freed = this.freed[i];
-      if (freed <= from) {
+    const end = countUpTo(born, to);
+    for (let i = 0, first = 0; i < end; i++) {
+      // Births only ever go on, and so does the column that shows them first.
+      while (first < columns && tops[first] < born[i]) {
+        first++;
+      }
+      // Most live and die between the states that are shown.
+      if (first === columns || freed[i] <= tops[first]) {
         continue;
       }
       const row = groups.of[of[i]] * (columns + 1);
-      changes[row + shownFrom(this.born[i])] += this.size[i];
-      changes[row + shownFrom(freed)] -= this.size[i];
+      changes[row + first] += size[i];
+      changes[row + (freed[i] > to ? columns : shownFrom(freed[i]))] -= size[i];
     }
     const named = groups.keys.map((key, group) => {
       const bytes = changes.subarray(group * (columns + 1), group * (columns + 1) + columns);
@@ -292,7 +296,8 @@ export class Memory {
       return { key, name: this.groupName(by, key), bytes };
     });
     const shown = named.filter(({ bytes }) => bytes.some((value) => value > 0));
-    return { by, from, to, starts, tops, groups: shown, allocated, reserved: this.#mostReserved(starts, to) };
+    const reserved = this.#mostReserved(starts);
+    return { by, from, to, starts: starts.subarray(0, columns), tops, groups: shown, allocated, reserved };
   }
 
   /** What people call a group of a timeline. */
@@ -339,17 +344,15 @@ export class Memory {
     return { keys: shown, of };
   }
 
-  #mostReserved(starts: Float64Array, to: number): Float64Array {
+  #mostReserved(starts: Float64Array): Float64Array {
     const { moments, reserved } = this.#segments;
     let next = countUpTo(moments, starts[0]);
     let held = next > 0 ? reserved[next - 1] : 0;
-    return starts.map((_, column) => {
+    return starts.subarray(1).map((end, column) => {
       let most = held;
-      const end = column + 1 < starts.length ? starts[column + 1] : to + 1;
-      while (next < moments.length && moments[next] < end) {
+      for (; next < moments.length && moments[next] < end; next++) {
         held = reserved[next];
         most = moments[next] === starts[column] ? held : Math.max(most, held);
-        next++;
       }
       return most;
     });
@@ -362,7 +365,8 @@ export class Memory {
 
   /** The allocations that are alive at any moment from `from` to `to`, largest first. */
   inRange(from: number, to: number): Uint32Array {
-    return this.bySize().filter((i) => this.born[i] <= to && from < this.freed[i]);
+    const { born, freed } = this;
+    return selected(this.bySize(), (i) => born[i] <= to && from < freed[i]);
   }
 
   /** All allocations, largest first. */
@@ -572,20 +576,11 @@ export class Memory {
   }
 }
 
-function unsigned<T extends Float64Array | Uint32Array | Uint8Array>(bytes: Uint8Array, into: T): T {
-  const reader = new Varints(bytes);
-  for (let i = 0; i < into.length; i++) {
-    into[i] = reader.unsigned();
-  }
-  return into;
-}
-
-/** A column of indices, as what they stand for. */
-function looked(bytes: Uint8Array, values: Float64Array, rows: number): Float64Array {
-  const reader = new Varints(bytes);
-  const found = new Float64Array(rows);
-  for (let i = 0; i < rows; i++) {
-    found[i] = values[reader.unsigned()];
+/** What indices stand for. */
+function looked(indices: Uint32Array, values: ArrayLike<number>): Float64Array {
+  const found = new Float64Array(indices.length);
+  for (let i = 0; i < found.length; i++) {
+    found[i] = values[indices[i]];
   }
   return found;
 }

@@ -231,6 +231,7 @@ export function mount(host: HTMLElement, app: App): void {
     const focused = legend.contains(document.activeElement) ? (document.activeElement as HTMLElement).dataset.group : undefined;
     fill(
       legend,
+      el("li", { class: "lead" }, "At this moment"),
       ...timeline.groups.map(({ key, name }, i) => item(idOf(by, key), name, swatch(colours[i]), bytes(held.get(key) ?? 0))),
       item(RESERVED, "reserved", el("span", { class: "swatch line", "aria-hidden": "true" }), bytes(memory.reservedAt(moment))),
       limit !== null && item(LIMIT, limit.text, el("span", { class: "swatch line dashed", "aria-hidden": "true" }), bytes(limit.bytes)),

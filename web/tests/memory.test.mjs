@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Varints, decodeSamples } from "../src/data.ts";
+import { Varints, decodeSamples, readUnsigned } from "../src/data.ts";
 import { Memory } from "../src/memory.ts";
 import { largestFirst } from "../src/sorting.ts";
 import { NEVER, Writer, subject } from "./encode.mjs";
@@ -29,6 +29,8 @@ test("varints are exact beyond 32 bits", () => {
   const reader = new Varints(writer.done());
   values.forEach((value) => assert.equal(reader.unsigned(), value));
   assert.throws(() => reader.unsigned(), /ends early/);
+  assert.deepEqual([...readUnsigned(writer.done(), new Float64Array(values.length))], values);
+  assert.throws(() => readUnsigned(writer.done(), new Float64Array(values.length + 1)), /ends early/);
 });
 
 test("signed varints are exact to the last bit", () => {
