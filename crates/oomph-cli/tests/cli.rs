@@ -473,9 +473,15 @@ fn whatever_a_file_holds_a_page_is_whole_or_not_there() {
             match output.status.code() {
                 Some(0) => {
                     let page = std::fs::read_to_string(&page).unwrap();
-                    assert!(page.ends_with("</html>\n") && page_data(&page)["schema"] == 1, "{}", file.display());
+                    assert!(
+                        page.ends_with("</html>\n") && page_data(&page)["schema"] == 1,
+                        "{}",
+                        file.display()
+                    );
                 }
-                Some(2) => assert!(said.starts_with("error: ") && !page.exists(), "{}: {said}", file.display()),
+                Some(2) => {
+                    assert!(said.starts_with("error: ") && !page.exists(), "{}: {said}", file.display())
+                }
                 other => panic!("{}: {other:?}: {said}", file.display()),
             }
             let _ = std::fs::remove_file(&page);
