@@ -183,13 +183,11 @@ pub(crate) fn write_whole(
         return Ok(out.flush()?);
     }
     let name = || path.display().to_string();
-    if let Ok(metadata) = path.metadata() {
-        if !metadata.is_file() {
-            // A pipe or a device is written to, never replaced.
-            let mut out = BufWriter::new(File::options().write(true).open(path).with_context(name)?);
-            write(&mut out).with_context(name)?;
-            return out.flush().with_context(name);
-        }
+    if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
+        // A pipe or a device is written to, never replaced.
+        let mut out = BufWriter::new(File::options().write(true).open(path).with_context(name)?);
+        write(&mut out).with_context(name)?;
+        return out.flush().with_context(name);
     }
     may_write(path, force)?;
     let folder = match path.parent() {

@@ -98,7 +98,7 @@ fn nonsense_is_replayed_without_a_panic() {
             let device = &recording.devices[0];
             let history = History::of(&recording, device);
             let replayer = Replayer::new(&recording, device, &history, None, None);
-            let _ = tune(&replayer, None, &[], &|_, _| {});
+            let _ = tune(&replayer, None, &[], 50, &|_, _| {});
         }
     }
     assert!(answered > 2000, "{answered}");
