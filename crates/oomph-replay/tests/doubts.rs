@@ -142,7 +142,7 @@ fn recorded_settings_that_a_version_does_not_know_do_not_keep_it_from_tuning() {
         let device = &recording.devices[0];
         let history = History::of(recording, device);
         let replayer = Replayer::new(recording, device, &history, Some(Version::new(2, 5)), None);
-        tune(&replayer, None, extra, &|_, _| {})
+        tune(&replayer, None, extra, 0, &|_, _| {})
     };
     for conf in ["per_process_memory_fraction:0.5", "]],nonsense:[", "backend:cudaMallocAsync"] {
         recording.settings.conf = conf.to_owned();
