@@ -8,7 +8,7 @@ import type { Block, Memory, Segment } from "./memory.ts";
 import { momentInWords } from "./moment.ts";
 import { whenSeen } from "./redraw.ts";
 import type { FreeState, Paint, SegmentMap, Spot } from "./segment-map.ts";
-import { barsFor, hatchedSwatch, scaleFor, segmentMap } from "./segment-map.ts";
+import { hatchedSwatch, scaleFor, segmentMap } from "./segment-map.ts";
 
 const MIB = 1 << 20;
 /** Bytes of large segments that are worth a line of the map, and the most lines the map should take at the reserved peak. */
@@ -48,9 +48,9 @@ interface Panel {
 
 export function mount(host: HTMLElement, app: App): void {
   let allSegments = false;
-  /** The width and the subject that the maps are scaled for: the picture must not jump while the slider moves. */
   let width = 0;
-  let scaled = -1;
+  /** The width and the subject that the maps are scaled for: the picture must not jump while the slider moves. */
+  let scaledFor = "";
 
   const sentence = el("p", { class: "allocator-sentence" });
   const failed = el("div", { class: "allocator-failed" });
@@ -130,12 +130,11 @@ export function mount(host: HTMLElement, app: App): void {
 
   /** The scale that suits the moment with the most reserved suits every other. */
   function rescale(memory: Memory): void {
-    // The sentence is as wide as a map, and there when all maps are empty.
-    const now = Math.max(100, sentence.clientWidth);
-    if (width === now && scaled === app.store.state.subject) {
+    const key = `${width} ${app.store.state.subject}`;
+    if (scaledFor === key) {
       return;
     }
-    [width, scaled] = [now, app.store.state.subject];
+    scaledFor = key;
     const most = memory.segmentsAt(memory.head.peak.reserved.moment);
     for (const of of panels) {
       const segments = most.filter((segment) => segment.small === of.small);
@@ -158,26 +157,25 @@ export function mount(host: HTMLElement, app: App): void {
       el("strong", {}, `${bytes(now.allocated)} in use`), `; ${free}${cached}, ${momentInWords(memory, app.store.state.moment)}.`);
   }
 
-  /** The request that failed at this moment, and the largest free piece, to the scale of the map. */
+  /** The request that failed at this moment and the largest free piece, to the scale of the map unless that is too fine for the line. */
   function drawFailed(oom: Oom | undefined, now: Waste): void {
     failed.hidden = oom === undefined;
     if (oom === undefined) {
       return;
     }
-    const of = oom.size <= SMALL_REQUEST ? small : large;
-    const bars = (name: string, size: number, kind: string): HTMLElement =>
-      el("div", { class: `allocator-request ${kind}` }, el("span", {}, `${name}: ${bytes(size)}`),
-        ...(size > 0 ? barsFor(size, of.scale, width) : []).map((width) => {
-          const bar = el("div", { class: "bar" });
-          bar.style.width = `${width}px`;
-          return bar;
-        }));
+    const scale = Math.max((oom.size <= SMALL_REQUEST ? small : large).scale, oom.size / width, now.largest_free / width);
+    const bar = (name: string, size: number, kind: string): HTMLElement => {
+      const line = el("div", { class: "bar" });
+      line.style.width = `${size / scale}px`;
+      return el("div", { class: `allocator-request ${kind}` }, el("span", {}, `${name}: ${bytes(size)}`), size > 0 && line);
+    };
     fill(
       failed,
       el("p", {}, el("strong", {}, `A request of ${bytes(oom.size)} failed here`), oom.place !== "" && ` (${oom.place})`,
-        now.largest_free >= oom.size ? "; a free piece would have held it" : `; the largest free piece is ${bytes(now.largest_free)}`, ". ", oom.text),
-      bars("the request", oom.size, "request"),
-      bars("the largest free piece", now.largest_free, "largest"),
+        now.largest_free >= oom.size ? "; a free piece would have held it." : `; the largest free piece is ${bytes(now.largest_free)}.`),
+      el("p", { class: "muted" }, oom.text),
+      bar("the request", oom.size, "request"),
+      bar("the largest free piece, framed below", now.largest_free, "largest"),
     );
   }
 
@@ -194,10 +192,12 @@ export function mount(host: HTMLElement, app: App): void {
       ...FREE.filter(({ account }) => now[account] > 0 || account === "holes" || account === "cached").map(({ state, account, name, why }) =>
         item(account, hatchedSwatch(state), name, now[account], why)),
     );
-    const lost = now.rounding + now.remainders;
-    if (lost > 0) {
-      legend.append(el("li", { class: "muted", "data-account": "rounding" },
-        `of what is in use, ${bytes(now.rounding)} are rounding and ${bytes(now.remainders)} remainders too small to split off`));
+    const lost = [
+      now.rounding > 0 && `${bytes(now.rounding)} lost by rounding`,
+      now.remainders > 0 && `${bytes(now.remainders)} in remainders too small to split off`,
+    ].filter((part) => part !== false);
+    if (lost.length > 0) {
+      legend.append(el("li", { class: "muted", "data-account": "requested" }, `of what is in use, ${lost.join(" and ")}`));
     }
   }
 
@@ -264,11 +264,13 @@ export function mount(host: HTMLElement, app: App): void {
     const memory = app.memory();
     const segments = memory.segmentsAt(app.store.state.moment);
     const shown = allSegments ? segments : segments.slice(0, FIRST_SEGMENTS);
-    const head = ["Address", "Size", "For", "In use", "Free", "Why", "Largest free", "Held by"];
+    const text = (name: string): HTMLElement => el("th", { scope: "col" }, name);
+    const number = (name: string): HTMLElement => el("th", { scope: "col", class: "number" }, name);
+    const head = [text("Address"), number("Size"), text("For"), number("In use"), number("Free"), text("Why"), number("Largest free"), text("Held by")];
     fill(
       tableHost,
       el("table", {}, el("caption", {}, `Segments ${momentInWords(memory, app.store.state.moment)}`),
-        el("thead", {}, el("tr", {}, ...head.map((name) => el("th", { scope: "col" }, name)))),
+        el("thead", {}, el("tr", {}, ...head)),
         el("tbody", {}, ...shown.map((segment) => segmentRow(memory, segment)))),
       shown.length < segments.length && el("button", { type: "button", onclick: () => {
         allSegments = true;
@@ -307,13 +309,15 @@ export function mount(host: HTMLElement, app: App): void {
     }
   });
   app.onTheme(redraw);
-  new ResizeObserver(() => {
-    if (width > 0 && sentence.clientWidth !== width) {
+  // The sentence is as wide as a map, and there when all maps are empty.
+  new ResizeObserver(([entry]) => {
+    const now = Math.max(100, Math.floor(entry?.contentRect.width ?? 0));
+    if (now !== width) {
+      width = now;
       redraw();
     }
   }).observe(sentence);
   drawJumps();
-  redraw();
 }
 
 /** The first free piece of a size that the main stream can use. */

@@ -53,6 +53,11 @@ export interface Chart {
   columns(): number;
 }
 
+/** Whether pressing the mouse so moves the view, rather than selecting a part of it. */
+function pans({ shiftKey, button }: MouseEvent): boolean {
+  return shiftKey || button === 1;
+}
+
 export function createChart(slots: number, gestures: Gestures): Chart {
   let picture: Picture | null = null;
   let top = 1;
@@ -97,13 +102,7 @@ export function createChart(slots: number, gestures: Gestures): Chart {
         points: { show: false },
         drag: { x: true, y: false, setScale: false, dist: 4 },
         bind: {
-          mousedown: (_, __, handler) => (event) => {
-            if (event.shiftKey || event.button === 1) {
-              startPan(event);
-              return null;
-            }
-            return handler(event);
-          },
+          mousedown: (_, __, handler) => (event) => (pans(event) ? null : handler(event)),
           dblclick: () => () => {
             gestures.reset();
             return null;
@@ -145,6 +144,9 @@ export function createChart(slots: number, gestures: Gestures): Chart {
   let pressedAt = 0;
   chart.over.addEventListener("mousedown", (event) => {
     pressedAt = event.clientX;
+    if (pans(event)) {
+      startPan(event);
+    }
   });
   chart.over.addEventListener("click", (event) => {
     if (Math.abs(event.clientX - pressedAt) < 4 && !event.shiftKey && picture !== null) {

@@ -163,7 +163,7 @@ function lines(device: DiffDevice): HTMLElement[] {
   });
   draw();
   return [
-    el("div", { class: "toolbar", role: "search" }, el("label", { for: "diff-search" }, "Search"), field, found),
+    el("div", { class: "toolbar", role: "search", "aria-label": "Lines that changed" }, el("label", { for: "diff-search" }, "Search"), field, found),
     el("div", { class: "scroller" }, el("table", { class: "diff-table" },
       el("caption", {}, "What each line holds at the allocated peak, before and after"), head.element, body)),
     more,

@@ -54,7 +54,8 @@ export function flame(): Flame {
   let boxes: Box[] = [];
   /** The box that the Tab key comes to. */
   let current: Box | undefined;
-  let drawnWidth = 0;
+  /** Pixels there are to draw into; 0: not known yet. */
+  let width = 0;
 
   const chosen = (): FlameNode => path[path.length - 1] ?? root;
 
@@ -72,17 +73,16 @@ export function flame(): Flame {
     return node !== root && `${node.name} ${where(node)}`.toLowerCase().includes(query);
   }
 
-  function describe(box: Box): string {
+  function describe(box: Box, place: string): string {
     const held = `${bytes(box.bytes)}, ${percent(box.bytes, root.bytes)}, ${plural(box.count, "block")}`;
     if (box.calls > 1) {
-      return `${grouped(box.calls)} calls too narrow to draw: ${held}`;
+      return `${grouped(box.calls)} more calls, too narrow to draw: ${held}`;
     }
-    const place = where(box.node);
-    return place === "" ? `${box.node.name}: ${held}` : `${box.node.name}, ${place}: ${held}`;
+    return place === "" ? `${box.node.name}: ${held}` : `${box.node.name} ${place}: ${held}`;
   }
 
   function tell(box: Box | undefined): void {
-    details.textContent = box ? describe(box) : HINT;
+    details.textContent = box ? describe(box, where(box.node)) : HINT;
     details.classList.toggle("is-hint", !box);
   }
 
@@ -109,7 +109,7 @@ export function flame(): Flame {
     zoom(nodes);
   }
 
-  function layOut(width: number): Box[] {
+  function layOut(): Box[] {
     const out: Box[] = [];
     const put = (nodes: FlameNode[], parent: Box | null, left: number, share: number): Box => {
       const sum = nodes.reduce((total, node) => total + node.bytes, 0);
@@ -167,8 +167,7 @@ export function flame(): Flame {
   }
 
   function draw(): void {
-    drawnWidth = Math.max(canvas.clientWidth, 1);
-    boxes = layOut(drawnWidth);
+    boxes = layOut();
     let deepest = 0;
     boxes.forEach((box, index) => {
       deepest = Math.max(deepest, box.depth);
@@ -177,13 +176,13 @@ export function flame(): Flame {
       node.dataset.index = String(index);
       node.setAttribute("role", "treeitem");
       node.setAttribute("aria-level", String(box.depth + 1));
-      node.setAttribute("aria-label", describe(box));
+      node.setAttribute("aria-label", describe(box, shortPlace(box.node)));
       node.setAttribute("tabindex", "-1");
       node.style.left = `${box.left * 100}%`;
       node.style.width = `max(1px, calc(${box.width * 100}% - 1px))`;
       node.style.top = `${box.depth * ROW}px`;
-      if (box.width * drawnWidth >= READABLE) {
-        fill(node, ...(box.calls > 1 ? [`${grouped(box.calls)} more`] : [box.node.name, el("span", {}, shortPlace(box.node))]));
+      if (box.width * width >= READABLE) {
+        fill(node, ...(box.calls > 1 ? [`${grouped(box.calls)} more`] : [`${box.node.name} `, el("span", {}, shortPlace(box.node))]));
       }
     });
     fill(canvas, ...boxes.map((box) => box.element));
@@ -260,11 +259,13 @@ export function flame(): Flame {
     event.preventDefault();
   });
   // How much is too narrow to draw depends on the width.
-  new ResizeObserver(() => {
-    if (Math.abs(canvas.clientWidth - drawnWidth) > 1) {
+  new ResizeObserver(([entry]) => {
+    const now = entry?.contentRect.width ?? 0;
+    if (Math.abs(now - width) > 1) {
+      width = now;
       draw();
     }
-  }).observe(scroller);
+  }).observe(canvas);
   tell(undefined);
 
   return {

@@ -72,5 +72,5 @@ export function fixed(value: number, digits: number): string {
 /** A time within a stretch of `span` seconds, with as many decimals as tell its parts apart. */
 export function timeWithin(value: number, span: number): string {
   const digits = span > 0 ? Math.max(0, Math.min(6, 2 - Math.floor(Math.log10(span)))) : 3;
-  return `${value.toFixed(digits)} s`;
+  return digits >= 3 && value < 1 ? `${(value * 1e3).toFixed(digits - 3)} ms` : `${value.toFixed(digits)} s`;
 }

@@ -21,7 +21,7 @@ import * as whatif from "./whatif.ts";
 
 /** The views in the order of the page; the last part says which pages have it, all if it is left out. */
 const VIEWS: [id: string, heading: string, mount: Mount, has?: (page: Page) => boolean][] = [
-  ["ranks", "All of them", ranks.mount, (page) => page.mode !== "diff" && page.subjects.length > 1],
+  ["ranks", "Ranks and devices", ranks.mount, (page) => page.mode !== "diff" && page.subjects.length > 1],
   ["diff", "Before and after", diff.mount, (page) => page.diff !== null],
   ["timeline", "Timeline", timeline.mount],
   ["peak", "Held at the chosen moment", peak.mount],

@@ -305,7 +305,11 @@ export class Memory {
     if (by === "kind") {
       return this.page.kinds[key]?.name ?? "unknown";
     }
-    return key < 0 ? "other lines" : this.lines[key].label;
+    if (key < 0) {
+      return "other lines";
+    }
+    const { label, through } = this.lines[key];
+    return through === "" ? label : `${label} → ${through}`;
   }
 
   #kindGroups(): { keys: number[]; of: ArrayLike<number> } {

@@ -77,7 +77,7 @@ export function mount(host: HTMLElement, app: App): void {
     summary,
     bar,
     kinds,
-    el("div", { class: "toolbar", role: "search" }, el("label", { for: "peak-search" }, "Search"), field, found, el("span", { class: "grow" }),
+    el("div", { class: "toolbar", role: "search", "aria-label": "Lines and calls" }, el("label", { for: "peak-search" }, "Search"), field, found, el("span", { class: "grow" }),
       el("fieldset", { class: "choice" }, el("legend", { class: "visually-hidden" }, "Frames of the flame graph"), ...radios)),
     graph.element,
     el("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": "Held by source line" },

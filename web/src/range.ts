@@ -23,11 +23,9 @@ export function moved({ from, to }: Range, by: number, events: number): Range {
 }
 
 /** The view, moved if it must be to have `moment` in it. */
-export function including(range: Range, moment: number, events: number): Range {
-  if (moment < range.from) {
-    return moved(range, moment - range.from, events);
-  }
-  return moment > range.to ? moved(range, moment - range.to, events) : range;
+export function including({ from, to }: Range, moment: number, events: number): Range {
+  const by = moment < from ? moment - from : Math.max(0, moment - to);
+  return moved({ from, to }, by, events);
 }
 
 /** The view of a stretch, with a little of what is around it. */

@@ -19,6 +19,8 @@ const NEAR = "300px";
 interface Rank {
   subject: number;
   head: SubjectHead;
+  /** The title without what all have. */
+  title: string;
 }
 
 export function mount(host: HTMLElement, app: App): void {
@@ -67,18 +69,32 @@ export function mount(host: HTMLElement, app: App): void {
 
 /** The worst is the one that the page opens with; after it those that died, then the fullest. */
 function worstFirst(app: App): Rank[] {
-  const ranks = app.page.subjects.map((head, subject) => ({ subject, head }));
+  const { subjects } = app.page;
+  const folders = commonFolders(subjects.map(({ title }) => title));
+  const devices = subjects.every(({ recording }) => recording === subjects[0]!.recording);
+  const ranks = subjects.map((head, subject) => ({ subject, head, title: devices ? `device ${head.device}` : head.title.slice(folders) }));
   const weight = ({ subject, head }: Rank): number => (subject === app.page.worst ? 2 : head.ooms.some(({ fatal }) => fatal) ? 1 : 0);
   return ranks.sort((a, b) => weight(b) - weight(a) || b.head.peak.allocated.bytes - a.head.peak.allocated.bytes || a.subject - b.subject);
 }
 
-function card(app: App, { subject, head }: Rank): HTMLElement {
+/** How long the folders are that all titles begin with. */
+function commonFolders(titles: readonly string[]): number {
+  const [first = "", ...others] = titles;
+  let common = first.lastIndexOf("/") + 1;
+  while (common > 0 && !others.every((title) => title.startsWith(first.slice(0, common)))) {
+    common = first.lastIndexOf("/", common - 2) + 1;
+  }
+  return common;
+}
+
+function card(app: App, { subject, head, title }: Rank): HTMLElement {
   const oom = head.ooms.length > 0;
   return el("button", { type: "button", class: `rank-card${subject === app.page.worst ? " worst" : ""}`, "data-subject": subject, onclick: () => void app.show(subject) },
-    el("span", { class: "rank-title" }, head.title, subject === app.page.worst && el("span", { class: "badge worst" }, "worst")),
+    el("span", { class: "rank-title" }, el("span", { class: "name", title: head.title }, title),
+      subject === app.page.worst && el("span", { class: "badge worst" }, "worst")),
     el("span", { class: "rank-picture", "aria-hidden": "true" }),
-    el("span", { class: "rank-numbers" }, el("b", {}, bytes(head.peak.allocated.bytes)), ` allocated, ${bytes(head.peak.reserved.bytes)} reserved`,
-      oom && el("span", { class: "rank-oom" }, " out of memory")));
+    el("span", { class: "rank-numbers" }, el("span", {}, el("b", {}, bytes(head.peak.allocated.bytes)), " allocated"),
+      el("span", {}, `${bytes(head.peak.reserved.bytes)} reserved`), oom && el("span", { class: "rank-oom" }, "out of memory")));
 }
 
 /** Calls `work` for what is asked for, one after the other, with time for the page between. */
@@ -122,7 +138,7 @@ function picture(memory: Memory, most: number): SVGElement {
 function table(app: App, ranks: readonly Rank[]): HTMLElement {
   const body = el("tbody");
   const head = tableHead<Rank>([
-    { name: "Recording", value: ({ head }) => head.title },
+    { name: "Recording or device", value: ({ title }) => title },
     { name: "Allocated peak", numeric: true, value: ({ head }) => head.peak.allocated.bytes },
     { name: "Reserved peak", numeric: true, value: ({ head }) => head.peak.reserved.bytes },
     { name: "Of the limit", numeric: true, value: ({ head }) => (head.limit ? head.peak.reserved.bytes / head.limit.bytes : 0) },
@@ -131,11 +147,11 @@ function table(app: App, ranks: readonly Rank[]): HTMLElement {
     { name: "Where the peak is reached", value: ({ head }) => head.peak.place },
   ], 1, () => draw());
   const number = (text: string): HTMLElement => el("td", { class: "number" }, text);
-  const draw = (): void => fill(body, ...head.sorted(ranks).map(({ subject, head: of }) => el("tr", {},
+  const draw = (): void => fill(body, ...head.sorted(ranks).map(({ subject, title, head: of }) => el("tr", {},
     el("th", { scope: "row" }, el("button", {
       type: "button", class: "link", "data-subject": subject, "aria-current": subject === app.store.state.subject,
       onclick: () => void app.show(subject),
-    }, of.title), subject === app.page.worst && el("span", { class: "badge worst" }, "worst")),
+    }, title), subject === app.page.worst && el("span", { class: "badge worst" }, "worst")),
     number(bytes(of.peak.allocated.bytes)), number(bytes(of.peak.reserved.bytes)),
     number(of.limit ? percent(of.peak.reserved.bytes, of.limit.bytes) : "–"), number(of.ooms.length > 0 ? grouped(of.ooms.length) : "–"),
     number(of.peak.step === null ? "–" : grouped(of.peak.step)), el("td", { class: "place" }, of.peak.place))));

@@ -17,6 +17,7 @@ const APART = 4;
 /** Blocks at least this wide have text. */
 const READABLE = 52;
 
+const FONT = "11px system-ui, sans-serif";
 /** How much coarser a scale may be so that no segment is broken over lines. */
 const COARSER = 5;
 
@@ -104,11 +105,6 @@ function finestScale(segments: readonly { size: number }[], width: number, lines
   return coarse;
 }
 
-/** How many bars `size` bytes are, and how wide, where a line has `width` pixels. */
-export function barsFor(size: number, scale: number, width: number): number[] {
-  return flow([{ size }], scale, width).pieces.map((piece) => piece.width);
-}
-
 /** Colours and hatchings, so that reasons differ by more than colour. */
 const HATCHINGS: Record<FreeState, { property: string; strokes: (pen: CanvasRenderingContext2D) => void }> = {
   hole: { property: "--free-hole", strokes: (pen) => slanted(pen, 1) },
@@ -137,7 +133,18 @@ function level(pen: CanvasRenderingContext2D): void {
   pen.lineTo(TILE, TILE / 2);
 }
 
+/** Hatchings that were made, by their colours: a theme's are made once. */
+const made = new Map<string, CanvasPattern | string>();
+
 function hatching(state: FreeState): CanvasPattern | string {
+  const { property } = HATCHINGS[state];
+  const key = `${state} ${colour(property)}`;
+  const pattern = made.get(key) ?? makeHatching(state);
+  made.set(key, pattern);
+  return pattern;
+}
+
+function makeHatching(state: FreeState): CanvasPattern | string {
   const { property, strokes } = HATCHINGS[state];
   const tile = el("canvas", { width: TILE, height: TILE });
   const pen = tile.getContext("2d");
@@ -265,16 +272,19 @@ export function segmentMap(label: string, tell: (spot: Spot | null, byKeyboard: 
   function draw(lines: number, width: number, paint: Paint): void {
     const height = Math.max(0, lines * (LINE + BELOW) - BELOW);
     const sharpness = window.devicePixelRatio || 1;
-    canvas.width = Math.round(width * sharpness);
-    canvas.height = Math.round(height * sharpness);
-    canvas.style.width = `${width}px`;
-    canvas.style.height = `${height}px`;
+    const size = [Math.round(width * sharpness), Math.round(height * sharpness)] as const;
+    if (canvas.width !== size[0] || canvas.height !== size[1]) {
+      [canvas.width, canvas.height] = size;
+      canvas.style.width = `${width}px`;
+      canvas.style.height = `${height}px`;
+    }
     const pen = canvas.getContext("2d");
     if (pen === null) {
       return;
     }
-    pen.scale(sharpness, sharpness);
-    pen.font = `11px ${getComputedStyle(element).fontFamily}`;
+    pen.setTransform(sharpness, 0, 0, sharpness, 0, 0);
+    pen.clearRect(0, 0, width, height);
+    pen.font = FONT;
     pen.textBaseline = "middle";
     const free = {
       hole: hatching("hole"), cached: hatching("cached"), pending: hatching("pending"),

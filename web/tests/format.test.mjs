@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { bytes, change, fixed, grouped, percent, plural, seconds } from "../src/format.ts";
+import { bytes, change, fixed, grouped, percent, plural, seconds, timeWithin } from "../src/format.ts";
 
 test("bytes read as in the terminal", () => {
   const cases = [
@@ -33,4 +33,11 @@ test("shares do not lie at the ends", () => {
 test("times have the unit that people would use", () => {
   assert.deepEqual([seconds(0), seconds(0.000012), seconds(0.0123), seconds(1.5), seconds(12.34), seconds(1234.5)],
     ["0 µs", "12 µs", "12.3 ms", "1.50 s", "12.3 s", "1,235 s"]);
+});
+
+test("times of a stretch have decimals for its parts", () => {
+  assert.deepEqual(
+    [timeWithin(12.3456, 35), timeWithin(12.3456, 0.02), timeWithin(0.0123456, 0.02), timeWithin(0.25, 0.9), timeWithin(5, 0)],
+    ["12.3 s", "12.3456 s", "12.3 ms", "250 ms", "5.000 s"],
+  );
 });
