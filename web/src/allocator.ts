@@ -28,12 +28,12 @@ const PLAY_FRAMES = 300;
 const PLAY_EVERY = 40;
 
 /** Why bytes are free, in the words of the page, and where `oomph explain` accounts for them. */
-const FREE: { state: FreeState; account: keyof Waste; name: string; why: string }[] = [
-  { state: "hole", account: "holes", name: "holes", why: "free, in segments that other blocks keep from being given back" },
-  { state: "cached", account: "cached", name: "cached", why: "segments that are free as a whole: empty_cache() would give them back" },
-  { state: "pending", account: "pending", name: "pending", why: "let go by the program, held until another stream has passed" },
-  { state: "other stream", account: "other_streams", name: "other streams", why: "free, but only for another stream" },
-  { state: "private", account: "private_pools", name: "private pools", why: "free, but only for a private pool" },
+const FREE: { state: FreeState; account: keyof Waste; name: string; one: string; why: string }[] = [
+  { state: "hole", account: "holes", name: "holes", one: "Hole", why: "free, in a segment that other blocks keep from being given back" },
+  { state: "cached", account: "cached", name: "cached", one: "Cached", why: "the segment is free as a whole: empty_cache() would give it back" },
+  { state: "pending", account: "pending", name: "pending", one: "Pending", why: "let go by the program, held until another stream has passed" },
+  { state: "other stream", account: "other_streams", name: "other streams", one: "Of another stream", why: "free, but only for that stream" },
+  { state: "private", account: "private_pools", name: "private pools", one: "Of a private pool", why: "free, but only for that pool" },
 ];
 
 interface Panel {
@@ -394,14 +394,14 @@ function keepersOf(memory: Memory, segments: readonly Segment[]): Keeper[] {
 
 function describe(memory: Memory, app: App, segment: Segment, index: number): string {
   const block = segment.blocks[index]!;
-  if (block.state === "used" || block.state === "pending") {
-    const kind = app.page.kinds[memory.kind[block.allocation]!]?.name ?? "";
-    const state = block.state === "pending" ? "Pending (let go, held for another stream)" : "In use";
-    return `${state}: ${bytes(block.size)}, ${kind}, ${nameOf(memory, memory.line[block.allocation]!)}, ${age(memory, block.allocation, app.store.state.moment)}. ` +
-      `${neighbours(memory, segment, index)}`;
-  }
   const free = FREE.find(({ state }) => state === block.state);
-  return `${bytes(block.size)} ${free?.name ?? ""}: ${free?.why ?? ""}. ${neighbours(memory, segment, index)}`;
+  const what = free ? `${free.one}, ${bytes(block.size)}: ${free.why}` : `In use, ${bytes(block.size)}`;
+  if (block.allocation < 0) {
+    return `${what}. ${neighbours(memory, segment, index)}`;
+  }
+  const kind = app.page.kinds[memory.kind[block.allocation]!]?.name ?? "";
+  const whose = `${kind} of ${nameOf(memory, memory.line[block.allocation]!)}, ${age(memory, block.allocation, app.store.state.moment)}`;
+  return `${what}: ${whose}. ${neighbours(memory, segment, index)}`;
 }
 
 function age(memory: Memory, allocation: number, moment: number): string {

@@ -57,7 +57,7 @@ export function lineChart(label: string, height: number, pick: ((value: number) 
       }
       const mark = el("span", { class: `swatch line${one.dash ? " dashed" : ""}`, "aria-hidden": "true" });
       mark.style.borderTopColor = one.colour;
-      return [el("span", { class: "chart-value" }, mark, one.name, value !== undefined && value !== null && el("b", {}, bytes(value)))];
+      return [el("span", { class: "chart-value" }, mark, `${one.name} `, value !== undefined && value !== null && el("b", {}, bytes(value)))];
     });
     fill(readout, ...names, el("span", { class: "muted" }, known ? axis.long(axis.points[index]!) : pick ? PICK_HINT : HINT));
   }
