@@ -51,7 +51,7 @@ interface Piece {
 }
 
 /** Lays segments out in lines `width` wide. */
-function flow(segments: readonly { size: number }[], scale: number, width: number): { pieces: Piece[]; lines: number } {
+export function flow(segments: readonly { size: number }[], scale: number, width: number): { pieces: Piece[]; lines: number } {
   const pieces: Piece[] = [];
   let line = 0;
   let x = 0;

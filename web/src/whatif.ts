@@ -100,7 +100,7 @@ function show(content: HTMLElement, app: App, found: WhatIf): () => void {
     el("p", { class: "whatif-verdict" }, found.verdict),
     found.paste !== null && pasteLine(found.paste),
     el("div", { class: "scroller" }, el("table", { class: "whatif-table" },
-      el("caption", {}, `Settings tried by replaying the recording${found.memory === null ? "" : ` ${found.memory}`}`),
+      el("caption", {}, `Settings tried by replaying the recording${found.memory === null ? "" : `, ${found.memory}`}`),
       el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Draw"), el("th", { scope: "col" }, "Setting"), asked && el("th", { scope: "col" }, "Fits"),
         ...["Peak reserved", "Least memory", "Retries"].map((name) => el("th", { scope: "col", class: "number" }, name)))),
       el("tbody", {}, ...rows))),

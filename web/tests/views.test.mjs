@@ -1,0 +1,67 @@
+// What the views compute before they draw.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { flow, scaleFor } from "../src/segment-map.ts";
+import { mostIn } from "../src/whatif.ts";
+
+const MIB = 2 ** 20;
+
+function samples(...rows) {
+  return { events: Float64Array.from(rows, ([event]) => event), reserved: Float64Array.from(rows, ([, bytes]) => bytes) };
+}
+
+test("a column of a trial is the most that any of its events reserves", () => {
+  const trial = samples([0, 10], [4, 50], [5, 20], [9, 30]);
+  assert.deepEqual(mostIn(trial, [0, 5, 10], 12, false), [50, 30, 30]);
+  assert.deepEqual(mostIn(trial, [6, 7, 8, 9], 9, false), [20, 20, 20, 30], "a view that begins between samples");
+});
+
+test("a trial that died has nothing after its last sample", () => {
+  const trial = samples([0, 10], [4, 50]);
+  assert.deepEqual(mostIn(trial, [0, 3, 6], 8, true), [10, 50, null]);
+  assert.deepEqual(mostIn(trial, [0, 3, 6], 8, false), [10, 50, 50]);
+  assert.deepEqual(mostIn(samples(), [0, 3], 5, false), [null, null]);
+});
+
+test("segments are laid out to scale and without overlap", () => {
+  const segments = [20, 20, 490, 2, 2, 2, 100].map((size) => ({ size: size * MIB }));
+  const width = 600;
+  const { pieces, lines } = flow(segments, MIB, width);
+  segments.forEach(({ size }, segment) => {
+    const drawn = pieces.filter((piece) => piece.segment === segment).reduce((sum, piece) => sum + piece.width, 0);
+    assert.equal(drawn, size / MIB);
+  });
+  pieces.forEach((piece, at) => {
+    const before = pieces[at - 1];
+    assert.ok(piece.x >= 0 && piece.x + piece.width <= width);
+    assert.ok(before === undefined || before.line < piece.line || before.x + before.width <= piece.x);
+  });
+  assert.equal(lines, 2);
+});
+
+test("a segment that is longer than a line goes on in the next one, byte after byte", () => {
+  const { pieces } = flow([{ size: 1000 }], 1, 400);
+  assert.deepEqual(pieces.map(({ line, x, width, offset }) => [line, x, width, offset]), [[0, 0, 400, 0], [1, 0, 400, 400], [2, 0, 200, 800]]);
+});
+
+test("the scale is as fine as the lines allow", () => {
+  const many = Array.from({ length: 60 }, () => ({ size: 20 * MIB }));
+  const scale = scaleFor(many, 1000, 8);
+  assert.ok(flow(many, scale, 1000).lines <= 8);
+  assert.ok(flow(many, scale * 0.98, 1000).lines > 8);
+});
+
+test("segments are not broken over lines where a coarser scale avoids it", () => {
+  const segments = [400, 68, 68, 20, 20].map((size) => ({ size: size * MIB }));
+  assert.ok(scaleFor(segments, 1000, 5) >= (400 * MIB) / 1000);
+  const one = [{ size: 40960 * MIB }];
+  assert.equal(flow(one, scaleFor(one, 1000, 16), 1000).lines, 16, "one that is all there is takes the lines that there are");
+});
+
+test("more segments than there are pixels are drawn all the same", () => {
+  const many = Array.from({ length: 20000 }, () => ({ size: 2 * MIB }));
+  const scale = scaleFor(many, 500, 4);
+  assert.ok(Number.isFinite(scale) && scale > 0);
+  assert.equal(new Set(flow(many, scale, 500).pieces.map(({ segment }) => segment)).size, many.length);
+});
