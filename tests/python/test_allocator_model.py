@@ -11,7 +11,7 @@ import subprocess
 from allocator_model import MIB, Allocator, OutOfMemory
 
 ROOT = os.path.join(os.path.dirname(__file__), "..", "..")
-TRACES = int(os.environ.get("OOMPH_TRACES", "10000"))
+TRACES = int(os.environ.get("OOMPH_TRACES", "4000"))
 STATISTICS = ("allocated", "reserved", "active", "requested", "inactive_split", "segments")
 
 
