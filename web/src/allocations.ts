@@ -16,7 +16,7 @@ type Scope = "moment" | "view";
 type Order = "size" | "birth" | "lifetime";
 
 const COLUMNS: [order: Order | null, name: string, of: string][] = [
-  [null, "", "expand"],
+  [null, "", "narrow"],
   ["size", "Size", "number"],
   [null, "Kind", "kind"],
   [null, "Line", "label"],
@@ -131,10 +131,10 @@ export function mount(host: HTMLElement, app: App): void {
     return el(
       "tr",
       { class: "row", onclick: flip },
-      el("td", { class: "expand-cell" }, toggle),
+      el("td", {}, toggle),
       el("td", { class: "number" }, bytes(memory.size[i])),
       el("td", { class: "kind" }, swatch(kind.colour), kind.name),
-      el("td", { class: "label", title: line.label }, line.label),
+      el("td", { class: "label mono", title: memory.groupName("line", memory.line[i]) }, line.label, line.through !== "" && el("span", { class: "muted" }, ` → ${line.through}`)),
       el("td", { class: "number" }, birth(memory, i)),
       el("td", { class: "number wide" }, memory.freed[i] === NEVER ? "never" : grouped(memory.freed[i])),
       el("td", { class: "number" }, lifetime(memory, i)),
@@ -204,7 +204,7 @@ function matcher(memory: Memory, text: string): (allocation: number) => boolean 
     const all = texts.join("\n").toLowerCase();
     return words.map((word) => all.includes(word));
   };
-  const lines = memory.lines.map(({ label, function: name, file }) => has(label, name, file));
+  const lines = memory.lines.map(({ label, function: name, file, through }) => has(label, name, file, through));
   const kinds = memory.page.kinds.map(({ name, key }) => has(name, key));
   // Each word may be found in the line or in the kind; there are few pairs of them.
   const pairs = lines.map((line) => kinds.map((kind) => words.every((_, i) => line[i] || kind[i])));

@@ -239,9 +239,11 @@ export function createChart(slots: number, gestures: Gestures): Chart {
     ctx.textBaseline = "alphabetic";
     ctx.lineWidth = 1.5 * ratio;
 
+    // Beside a mark rather than over it, and within the chart.
     const write = (text: string, x: number, y: number, ink: string) => {
       const width = ctx.measureText(text).width;
-      const left = Math.max(bbox.left + 2 * ratio, Math.min(x - width / 2, bbox.left + bbox.width - width));
+      const beside = 7 * ratio;
+      const left = x + beside + width <= bbox.left + bbox.width ? x + beside : x - beside - width;
       ctx.lineJoin = "round";
       ctx.lineWidth = 3 * ratio;
       ctx.strokeStyle = colour("--bg");
@@ -295,7 +297,7 @@ export function createChart(slots: number, gestures: Gestures): Chart {
       ctx.strokeStyle = colour("--bg");
       ctx.fill();
       ctx.stroke();
-      write(`peak ${bytes(most)}`, x, Math.max(y - 8 * ratio, bbox.top + 10 * ratio), colour("--text"));
+      write(`peak ${bytes(most)}`, x, Math.max(y - 5 * ratio, bbox.top + 10 * ratio), colour("--text"));
     }
     ctx.restore();
   }

@@ -2,7 +2,7 @@
 
 import type { Annotation, SubjectHead } from "./data.ts";
 import { el } from "./dom.ts";
-import { grouped } from "./format.ts";
+import { grouped, plural } from "./format.ts";
 import type { Range } from "./range.ts";
 import { colour } from "./theme.ts";
 
@@ -10,12 +10,21 @@ const LANE = 17;
 const BAR = 14;
 /** Annotations within annotations; deeper ones share the last lane. */
 const MOST_LANES = 4;
+/** Bars narrower than this on average are drawn as one, with their number. */
+const NARROWEST = 3;
+
+interface Lane {
+  what: string;
+  bars: Bar[];
+}
 
 interface Bar {
   name: string;
   from: number;
   /** Null for a mark. */
   to: number | null;
+  /** Neighbours differ in shade. */
+  even: boolean;
 }
 
 export interface Lanes {
@@ -27,7 +36,7 @@ export interface Lanes {
 export function createLanes(choose: (from: number, to: number) => void): Lanes {
   const canvas = el("canvas", { class: "lanes", "aria-hidden": "true" });
   let shown: SubjectHead | null = null;
-  let lanes: Bar[][] = [];
+  let lanes: Lane[] = [];
   let view: Range = { from: 0, to: 0 };
   let left = 0;
   let width = 1;
@@ -35,8 +44,9 @@ export function createLanes(choose: (from: number, to: number) => void): Lanes {
   const barAt = ({ offsetX, offsetY }: MouseEvent): Bar | undefined => {
     const at = view.from + ((offsetX - left) / width) * (view.to - view.from + 1);
     const near = ((view.to - view.from + 1) / width) * 3;
-    const lane: Bar[] | undefined = lanes[Math.floor(offsetY / LANE)];
-    return lane?.find(({ from, to }) => from <= at && at < (to ?? from)) ?? lane?.find(({ from, to }) => to === null && Math.abs(from - at) < near);
+    const lane: Lane | undefined = lanes[Math.floor(offsetY / LANE)];
+    const mark = lane?.bars.find(({ from, to }) => to === null && Math.abs(from - at) < near);
+    return mark ?? lane?.bars.find(({ from, to }) => from <= at && at < (to ?? from));
   };
   canvas.addEventListener("mousemove", (event) => {
     const bar = barAt(event);
@@ -74,47 +84,52 @@ export function createLanes(choose: (from: number, to: number) => void): Lanes {
       ctx.textBaseline = "middle";
       ctx.fillStyle = colour("--muted");
       ctx.textAlign = "right";
-      if (head.steps !== null) {
-        ctx.fillText("steps", left - 8, BAR / 2 + 1);
-      }
-      if (head.annotations.length > 0) {
-        ctx.fillText("ranges", left - 8, (head.steps === null ? 0 : LANE) + BAR / 2 + 1);
-      }
+      lanes.forEach(({ what }, lane) => {
+        if (what !== lanes[lane - 1]?.what) {
+          ctx.fillText(`${what}s`, left - 8, lane * LANE + BAR / 2 + 1);
+        }
+      });
       ctx.textAlign = "left";
       ctx.beginPath();
       ctx.rect(left, 0, width, lanes.length * LANE);
       ctx.clip();
-      lanes.forEach((bars, lane) => drawLane(ctx, bars, lane));
+      lanes.forEach((lane, index) => drawLane(ctx, lane, index * LANE + 1));
     },
   };
 
-  function drawLane(ctx: CanvasRenderingContext2D, bars: Bar[], lane: number): void {
-    const y = lane * LANE + 1;
+  function drawLane(ctx: CanvasRenderingContext2D, { what, bars }: Lane, y: number): void {
     const scale = width / (view.to - view.from + 1);
+    const xOf = (moment: number) => left + (moment + 1 - view.from) * scale;
     const fills = [colour("--hover"), colour("--line")];
-    const ink = colour("--text");
-    let drawnTo = -Infinity;
-    bars.forEach(({ name, from, to }, index) => {
-      if (from > view.to || (to ?? from) < view.from) {
-        return;
-      }
-      const x = left + (from + 1 - view.from) * scale;
-      const end = to === null ? x + 2 : left + (to + 1 - view.from) * scale;
-      // Many in one pixel look like one.
-      if (end - drawnTo < 0.5) {
-        return;
-      }
-      drawnTo = Math.max(drawnTo, end);
-      ctx.fillStyle = to === null ? colour("--muted") : fills[index % 2];
-      ctx.fillRect(x, y, Math.max(1, end - x - (end - x > 3 ? 1 : 0)), BAR);
+    const write = (text: string, x: number, end: number) => {
       const visible = Math.max(x, left);
       const room = Math.min(end, left + width) - visible - 8;
-      if (to !== null && room > 8) {
-        const text = cut(ctx, name, room);
-        ctx.fillStyle = ink;
-        ctx.fillText(text, visible + 4, y + BAR / 2 + 0.5);
+      if (room > 8) {
+        ctx.fillStyle = colour("--text");
+        ctx.fillText(cut(ctx, text, room), visible + 4, y + BAR / 2 + 0.5);
       }
-    });
+    };
+    const inView = bars.filter(({ from, to }) => from <= view.to && (to ?? from) >= view.from);
+    if (inView.length * NARROWEST > width) {
+      const first = xOf(inView[0].from);
+      const last = xOf(inView.reduce((end, { from, to }) => Math.max(end, to ?? from), 0));
+      ctx.fillStyle = fills[0];
+      ctx.fillRect(first, y, last - first, BAR);
+      write(plural(inView.length, what), first, last);
+      return;
+    }
+    for (const { name, from, to, even } of inView) {
+      const x = xOf(from);
+      if (to === null) {
+        ctx.fillStyle = colour("--muted");
+        ctx.fillRect(x, y, 2, BAR);
+        continue;
+      }
+      const end = xOf(to);
+      ctx.fillStyle = fills[even ? 0 : 1];
+      ctx.fillRect(x, y, Math.max(1, end - x - 1), BAR);
+      write(name, x, end);
+    }
   }
 }
 
@@ -129,11 +144,15 @@ function cut(ctx: CanvasRenderingContext2D, text: string, room: number): string 
   return kept > 0 ? `${text.slice(0, kept)}…` : "";
 }
 
-function lanesOf({ steps, annotations }: SubjectHead): Bar[][] {
-  const ofSteps = steps?.begins.map((from, step): Bar => {
-    return { name: String(step + 1), from, to: steps.begins[step + 1] ?? steps.end };
+function lanesOf({ steps, annotations }: SubjectHead): Lane[] {
+  const lanes = nested(annotations).map((bars): Lane => ({ what: "range", bars }));
+  if (steps === null) {
+    return lanes;
+  }
+  const bars = steps.begins.map((from, step): Bar => {
+    return { name: String(step + 1), from, to: steps.begins[step + 1] ?? steps.end, even: step % 2 === 0 };
   });
-  return [...(ofSteps === undefined ? [] : [ofSteps]), ...nested(annotations)];
+  return [{ what: "step", bars }, ...lanes];
 }
 
 /** Annotations in lanes: one within another lies below it. */
@@ -143,9 +162,10 @@ function nested(annotations: Annotation[]): Bar[][] {
   const ordered = [...annotations].sort((a, b) => a.from - b.from || (b.to ?? b.from) - (a.to ?? a.from));
   for (const { name, from, to } of ordered) {
     const free = ends.findIndex((end) => end <= from);
-    const lane = free >= 0 ? free : Math.min(lanes.length, MOST_LANES - 1);
-    (lanes[lane] ??= []).push({ name, from, to });
-    ends[lane] = Math.max(ends[lane] ?? 0, to ?? from);
+    const index = free >= 0 ? free : Math.min(lanes.length, MOST_LANES - 1);
+    const lane = (lanes[index] ??= []);
+    lane.push({ name, from, to, even: lane.length % 2 === 0 });
+    ends[index] = Math.max(ends[index] ?? 0, to ?? from);
   }
   return lanes;
 }

@@ -78,7 +78,8 @@ async function main(host: HTMLElement): Promise<void> {
 
   host.append(status);
   if (page.subjects.length > 1) {
-    host.append(subjectChooser(app));
+    // Above the answer: that changes with it too.
+    (document.getElementById("answer") ?? host).before(subjectChooser(app));
   }
   showAnswer(store.state.subject);
   store.on((now) => showAnswer(now.subject));

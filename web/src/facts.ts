@@ -1,0 +1,22 @@
+// What the timeline says of a moment.
+
+import { bytes, grouped, timeWithin } from "./format.ts";
+import type { Memory } from "./memory.ts";
+
+/** When it is: after which event, at what time, in which step. */
+export function whenOf(memory: Memory, moment: number): string[] {
+  const time = memory.timeOf(moment);
+  const step = memory.stepOf(moment);
+  return [
+    moment === 0 ? "Before the first event" : `After event ${grouped(moment)}`,
+    ...(time === null ? [] : [timeWithin(time, memory.head.seconds ?? 0)]),
+    ...(step === null ? [] : [`step ${grouped(step)}`]),
+  ];
+}
+
+/** The same, and what is allocated and reserved. */
+export function factsOf(memory: Memory, moment: number): string[] {
+  const [first, ...rest] = whenOf(memory, moment);
+  const peak = moment === memory.head.peak.allocated.moment ? " (peak)" : "";
+  return [first + peak, ...rest, `${bytes(memory.allocatedAt(moment))} allocated`, `${bytes(memory.reservedAt(moment))} reserved`];
+}
