@@ -11,10 +11,16 @@ import type { FreeState, Paint, SegmentMap, Spot } from "./segment-map.ts";
 import { hatchedSwatch, scaleFor, segmentMap } from "./segment-map.ts";
 
 const MIB = 1 << 20;
-/** Bytes of large segments that are worth a line of the map, and the most lines the map should take at the reserved peak. */
+/** What is worth a line of the map: bytes of large segments, and how many small ones. */
 const LINE_BYTES = 64 * MIB;
+const LINE_SMALL_SEGMENTS = 8;
+/** The lines that a map should take at the reserved peak, more only if segments would be narrower than this on average. */
 const MOST_LINES = 16;
 const MOST_SMALL_LINES = 4;
+const SEGMENT_PIXELS = 20;
+/** Of more segments than this, each gets less. */
+const CROWD = 2000;
+const CROWDED_PIXELS = 8;
 /** Requests up to this are served from small segments. */
 const SMALL_REQUEST = MIB;
 /** Lines of source that are named as keeping holes. */
@@ -135,13 +141,14 @@ export function mount(host: HTMLElement, app: App): void {
       return;
     }
     scaledFor = key;
-    const most = memory.segmentsAt(memory.head.peak.reserved.moment);
+    const all = memory.segmentsAt(memory.head.peak.reserved.moment);
     for (const of of panels) {
-      const segments = most.filter((segment) => segment.small === of.small);
+      const segments = all.filter((segment) => segment.small === of.small);
       const total = segments.reduce((sum, { size }) => sum + size, 0);
-      const lines = of.small
-        ? Math.min(MOST_SMALL_LINES, Math.max(1, Math.ceil(segments.length / 8)))
-        : Math.min(MOST_LINES, Math.max(1, Math.ceil(total / LINE_BYTES)));
+      const wanted = Math.max(1, Math.ceil(of.small ? segments.length / LINE_SMALL_SEGMENTS : total / LINE_BYTES));
+      const each = segments.length > CROWD ? CROWDED_PIXELS : SEGMENT_PIXELS;
+      const most = Math.max(of.small ? MOST_SMALL_LINES : MOST_LINES, Math.ceil((segments.length * each) / width));
+      const lines = Math.min(wanted, most);
       of.scale = scaleFor(segments, width, lines);
     }
   }

@@ -21,6 +21,8 @@ const FONT = "11px system-ui, sans-serif";
 /** How much coarser a scale may be so that no segment is broken over lines. */
 const COARSER = 5;
 
+type Fill = string | CanvasPattern;
+
 export type FreeState = Exclude<BlockState, "used">;
 
 /** Where a block is: indices into the segments and their blocks. */
@@ -134,9 +136,9 @@ function level(pen: CanvasRenderingContext2D): void {
 }
 
 /** Hatchings that were made, by their colours: a theme's are made once. */
-const made = new Map<string, CanvasPattern | string>();
+const made = new Map<string, Fill>();
 
-function hatching(state: FreeState): CanvasPattern | string {
+function hatching(state: FreeState): Fill {
   const { property } = HATCHINGS[state];
   const key = `${state} ${colour(property)}`;
   const pattern = made.get(key) ?? makeHatching(state);
@@ -144,7 +146,7 @@ function hatching(state: FreeState): CanvasPattern | string {
   return pattern;
 }
 
-function makeHatching(state: FreeState): CanvasPattern | string {
+function makeHatching(state: FreeState): Fill {
   const { property, strokes } = HATCHINGS[state];
   const tile = el("canvas", { width: TILE, height: TILE });
   const pen = tile.getContext("2d");
@@ -298,14 +300,7 @@ export function segmentMap(label: string, tell: (spot: Spot | null, byKeyboard: 
         const { line, x, width: wide, offset } = pieces[piece]!;
         const top = line * (LINE + BELOW);
         const last = offset + wide * scale;
-        // Neighbours that look alike and are narrow are painted in one go.
-        let run = { from: 0, to: -1, fill: "" as string | CanvasPattern };
-        const paintRun = (): void => {
-          if (run.to > run.from) {
-            pen.fillStyle = run.fill;
-            pen.fillRect(x + run.from, top, run.to - run.from, LINE);
-          }
-        };
+        const narrow = new PixelRow();
         for (let at = firstBeyond(segment.blocks, segment.address + offset); at < segment.blocks.length; at++) {
           const block = segment.blocks[at]!;
           const from = block.address - segment.address;
@@ -315,24 +310,21 @@ export function segmentMap(label: string, tell: (spot: Spot | null, byKeyboard: 
           const left = Math.max(0, (from - offset) / scale);
           const right = Math.min(wide, (from + block.size - offset) / scale);
           const fill = block.state === "used" ? paint.colour(block) : free[block.state];
-          if (right - left < APART) {
-            if (run.fill === fill && run.to >= left - 0.01) {
-              run.to = right;
-            } else {
-              paintRun();
-              run = { from: left, to: right, fill };
-            }
+          if (right - left < 1) {
+            narrow.add(left, right - left, fill);
             continue;
           }
-          paintRun();
-          run = { from: 0, to: -1, fill: "" };
           pen.fillStyle = fill;
-          pen.fillRect(x + left, top, right - left - (right < wide ? 1 : 0), LINE);
+          pen.fillRect(x + left, top, right - left - (right < wide && right - left >= APART ? 1 : 0), LINE);
           if (right - left >= READABLE && from >= offset) {
             write(pen, paint.text(block), x + left, top, right - left, block.state === "used" ? inkOnKind : ink);
           }
         }
-        paintRun();
+        // Over the others: what keeps a segment may be a block that is narrower than a pixel.
+        for (const run of narrow.runs()) {
+          pen.fillStyle = run.fill;
+          pen.fillRect(x + run.from, top, Math.min(run.to, wide) - run.from, LINE);
+        }
       }
     });
   }
@@ -350,6 +342,45 @@ export function segmentMap(label: string, tell: (spot: Spot | null, byKeyboard: 
       fill(cursor);
     },
   };
+}
+
+/** Blocks narrower than a pixel: of those in one pixel, the fill with the most of it is seen. A hundred thousand of them cost no more than a line of pixels. */
+class PixelRow {
+  #runs: { from: number; to: number; fill: Fill }[] = [];
+  #pixel = -1;
+  #shares = new Map<Fill, number>();
+
+  /** From left to right. */
+  add(left: number, width: number, fill: Fill): void {
+    const pixel = Math.floor(left);
+    if (pixel !== this.#pixel) {
+      this.#close();
+      this.#pixel = pixel;
+    }
+    this.#shares.set(fill, (this.#shares.get(fill) ?? 0) + width);
+  }
+
+  runs(): readonly { from: number; to: number; fill: Fill }[] {
+    this.#close();
+    return this.#runs;
+  }
+
+  #close(): void {
+    let most: [Fill, number] | null = null;
+    for (const entry of this.#shares) {
+      most = most !== null && most[1] >= entry[1] ? most : entry;
+    }
+    this.#shares.clear();
+    if (most === null) {
+      return;
+    }
+    const last = this.#runs[this.#runs.length - 1];
+    if (last !== undefined && last.to === this.#pixel && last.fill === most[0]) {
+      last.to++;
+    } else {
+      this.#runs.push({ from: this.#pixel, to: this.#pixel + 1, fill: most[0] });
+    }
+  }
 }
 
 /** The first block that ends beyond an address. */
