@@ -227,5 +227,5 @@ function when(memory: Memory, moment: number): string {
 function lifetime(memory: Memory, i: number): string {
   const end = Math.min(memory.freed[i], memory.head.events);
   const lived = plural(end - memory.born[i], "event");
-  return memory.freed[i] === NEVER ? `${lived} +` : lived;
+  return memory.freed[i] === NEVER ? `≥ ${lived}` : lived;
 }

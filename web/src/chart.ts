@@ -10,7 +10,7 @@ import { countUpTo } from "./sorting.ts";
 import { colour } from "./theme.ts";
 
 export const LEFT = 68;
-export const RIGHT = 14;
+export const RIGHT = 30;
 const HEIGHT = 300;
 /** A limit higher than this many times what there is to see is not drawn: it would press the rest flat. */
 const WORTH_SHOWING = 2.2;
