@@ -15,8 +15,8 @@ export interface Column {
 }
 
 export const COLUMNS = [
-  "born", "life", "size", "slack", "rounding", "address", "kind", "stack", "stream", "sizes", "slacks", "addresses",
-  "deferred", "segments", "nodes", "stacks", "times", "text",
+  "born", "life", "shape", "address", "kind", "stack", "stream", "shapes", "addresses", "deferred", "segments",
+  "nodes", "stacks", "times", "text",
 ] as const;
 export type ColumnName = (typeof COLUMNS)[number];
 

@@ -145,23 +145,27 @@ export class Memory {
 
     const { count } = this;
     const indices = (name: ColumnName) => readUnsigned(columns[name], new Uint32Array(count));
-    const distinct = (name: ColumnName) => readUnsigned(columns[name], new Float64Array(rows(name)));
 
     this.born = indices("born");
     this.freed = indices("life");
     for (let i = 0, born = 0; i < count; i++) {
       born += this.born[i];
       this.born[i] = born;
-      this.freed[i] = this.freed[i] === 0 ? NEVER : born + this.freed[i];
+      this.freed[i] = this.freed[i] === 0 ? NEVER : born + this.freed[i] - 1;
     }
 
-    const sizes = distinct("sizes");
-    const size = indices("size");
-    this.size = looked(size, sizes);
-    this.#rank = new Uint32Array(looked(size, ranks(sizes)));
-    const slacks = distinct("slacks");
-    this.slack = looked(indices("slack"), slacks);
-    this.rounding = looked(indices("rounding"), slacks);
+    const shape = indices("shape");
+    const [sizes, slacks, rounding] = [0, 1, 2].map(() => new Float64Array(rows("shapes")));
+    const shapes = new Varints(columns.shapes);
+    for (let i = 0; i < sizes.length; i++) {
+      sizes[i] = shapes.unsigned();
+      slacks[i] = shapes.unsigned();
+      rounding[i] = shapes.unsigned();
+    }
+    this.size = looked(shape, sizes);
+    this.#rank = new Uint32Array(looked(shape, ranks(sizes)));
+    this.slack = looked(shape, slacks);
+    this.rounding = looked(shape, rounding);
     const addresses = new Float64Array(rows("addresses"));
     const steps = new Varints(columns.addresses);
     for (let i = 0, address = 0; i < addresses.length; i++) {
@@ -593,8 +597,9 @@ function looked(indices: Uint32Array, values: ArrayLike<number>): Float64Array {
 function ranks(values: Float64Array): Uint32Array {
   const order = [...values.keys()].sort((a, b) => values[a] - values[b]);
   const found = new Uint32Array(values.length);
-  order.forEach((index, rank) => {
-    found[index] = rank;
-  });
+  for (let i = 1; i < order.length; i++) {
+    const [before, index] = [order[i - 1], order[i]];
+    found[index] = found[before] + (values[index] === values[before] ? 0 : 1);
+  }
   return found;
 }

@@ -52,21 +52,18 @@ export function subject({
     const index = new Map();
     return { of: (value) => index.get(value) ?? (index.set(value, index.size), index.size - 1), index };
   };
-  const [sizes, slacks, addresses] = [distinct(), distinct(), distinct()];
+  const [shapes, addresses] = [distinct(), distinct()];
   const each = (write) => column(blocks, (writer, block) => writer.unsigned(write(block)));
   const late = blocks.map((block, i) => ({ i, freed: block.freed, back: block.back })).filter(({ back }) => back);
   const columns = {
     born: column(blocks, (writer, block, before) => writer.unsigned(block.born - (before?.born ?? 0))),
-    life: each(({ born, freed }) => (freed === NEVER ? 0 : freed - born)),
-    size: each(({ size }) => sizes.of(size)),
-    slack: each(({ size, requested }) => slacks.of(size - requested)),
-    rounding: each(({ rounded, requested }) => slacks.of(rounded - requested)),
+    life: each(({ born, freed }) => (freed === NEVER ? 0 : freed - born + 1)),
+    shape: each(({ size, requested, rounded }) => shapes.of(`${size} ${size - requested} ${rounded - requested}`)),
     address: each(({ address }) => addresses.of(address)),
     kind: each(({ kind }) => kind),
     stack: each(({ stack }) => stack),
     stream: each(({ stream }) => stream),
-    sizes: column([...sizes.index.keys()], (writer, size) => writer.unsigned(size)),
-    slacks: column([...slacks.index.keys()], (writer, slack) => writer.unsigned(slack)),
+    shapes: column([...shapes.index.keys()], (writer, shape) => shape.split(" ").forEach((part) => writer.unsigned(Number(part)))),
     addresses: column([...addresses.index.keys()], (writer, address, before) => writer.signed(address - (before ?? 0))),
     deferred: column(late, (writer, { i, freed, back }, before) => writer.unsigned(i - (before?.i ?? 0)).unsigned(back - freed)),
     segments: column(segments, (writer, change, before) => {
@@ -82,7 +79,7 @@ export function subject({
   };
   const rows = {
     deferred: late.length, segments: segments.length, nodes: nodes.length, stacks: stacks.length, times: times?.length ?? 0,
-    text: 1, sizes: sizes.index.size, slacks: slacks.index.size, addresses: addresses.index.size,
+    text: 1, shapes: shapes.index.size, addresses: addresses.index.size,
   };
   const page = {
     schema: 1, version: "0", mode: "one", worst: 0, diff: null,

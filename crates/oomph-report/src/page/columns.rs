@@ -8,6 +8,7 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 use flate2::Compression;
 use flate2::write::DeflateEncoder;
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::io::Write;
 
 /// Scripts count exactly up to here. Nothing real is larger; what a hostile file says is cut.
@@ -83,14 +84,19 @@ pub(crate) fn packed(bytes: &[u8]) -> String {
 }
 
 /// Distinct values, numbered in order of first sight.
-#[derive(Default)]
-pub(crate) struct Distinct {
-    seen: HashMap<u64, u64>,
-    values: Vec<u64>,
+pub(crate) struct Distinct<T> {
+    seen: HashMap<T, u64>,
+    values: Vec<T>,
 }
 
-impl Distinct {
-    pub(crate) fn index(&mut self, value: u64) -> u64 {
+impl<T> Default for Distinct<T> {
+    fn default() -> Self {
+        Self { seen: HashMap::new(), values: Vec::new() }
+    }
+}
+
+impl<T: Copy + Eq + Hash> Distinct<T> {
+    pub(crate) fn index(&mut self, value: T) -> u64 {
         let Self { seen, values } = self;
         *seen.entry(value).or_insert_with(|| {
             values.push(value);
@@ -98,7 +104,7 @@ impl Distinct {
         })
     }
 
-    pub(crate) fn values(&self) -> &[u64] {
+    pub(crate) fn values(&self) -> &[T] {
         &self.values
     }
 }

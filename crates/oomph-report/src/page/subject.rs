@@ -199,27 +199,28 @@ fn allocations(packer: &mut Packer, detail: &Detail) {
     packer.add("born", &Column::of_rising(detail.born.iter().map(|&born| u64::from(born))));
     let lives = detail.born.iter().zip(&detail.freed).map(|(&born, &freed)| match freed {
         NEVER => 0,
-        freed => u64::from(freed.saturating_sub(born)),
+        freed => u64::from(freed.saturating_sub(born)) + 1,
     });
     packer.add("life", &Column::of(lives));
-    let (mut sizes, mut slacks, mut addresses) =
-        (Distinct::default(), Distinct::default(), Distinct::default());
-    packer.add("size", &Column::of(detail.size.iter().map(|&size| sizes.index(size))));
-    let slack =
-        detail.size.iter().zip(&detail.requested).map(|(size, requested)| size.saturating_sub(*requested));
-    packer.add("slack", &Column::of(slack.map(|slack| slacks.index(slack))));
-    let rounding = detail
-        .rounded
-        .iter()
-        .zip(&detail.requested)
-        .map(|(rounded, requested)| rounded.saturating_sub(*requested));
-    packer.add("rounding", &Column::of(rounding.map(|rounding| slacks.index(rounding))));
+    // What the program asked for decides most of what a block takes: one number tells all of it.
+    let (mut shapes, mut addresses) = (Distinct::default(), Distinct::default());
+    let requests = detail.requested.iter().zip(&detail.rounded).zip(&detail.size);
+    let shape = requests.map(|((&requested, &rounded), &size)| {
+        (size, size.saturating_sub(requested), rounded.saturating_sub(requested))
+    });
+    packer.add("shape", &Column::of(shape.map(|shape| shapes.index(shape))));
     packer.add("address", &Column::of(detail.address.iter().map(|&address| addresses.index(address))));
     packer.add("kind", &Column::of(detail.kind.iter().map(|&kind| kind as u64)));
     packer.add("stack", &Column::of(detail.stack.iter().map(|&stack| u64::from(stack))));
     packer.add("stream", &Column::of(detail.stream.iter().map(|&stream| u64::from(stream))));
-    packer.add("sizes", &Column::of(sizes.values().iter().copied()));
-    packer.add("slacks", &Column::of(slacks.values().iter().copied()));
+    let mut column = Column::default();
+    for &(size, slack, rounding) in shapes.values() {
+        column.unsigned(size);
+        column.unsigned(slack);
+        column.unsigned(rounding);
+        column.row();
+    }
+    packer.add("shapes", &column);
     let (mut column, mut before) = (Column::default(), 0);
     for &address in addresses.values() {
         column.difference(address, before);
