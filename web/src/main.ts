@@ -84,6 +84,7 @@ async function main(host: HTMLElement): Promise<void> {
   showAnswer(store.state.subject);
   store.on((now) => showAnswer(now.subject));
   const views = VIEWS.filter(([, , , has]) => has?.(page) ?? true);
+  document.querySelector("main")?.before(contents([["answer", "Answer"], ...views]));
   for (const [id, heading, mount] of views) {
     const section = el("section", { id, class: "view", "aria-labelledby": `${id}-heading` });
     section.append(el("h2", { id: `${id}-heading` }, heading));
@@ -98,6 +99,18 @@ async function main(host: HTMLElement): Promise<void> {
 function atPeak(page: Page, subject: number, by: State["by"]): State {
   const head = page.subjects[subject];
   return { subject, from: 0, to: head.events, moment: head.peak.allocated.moment, by };
+}
+
+/** Where things are. In a notebook's frame a link to a part of the page may lead elsewhere, so the script goes there. */
+function contents(parts: [id: string, heading: string, ...unknown[]][]): HTMLElement {
+  const link = (id: string, heading: string) => {
+    const go = (event: Event) => {
+      event.preventDefault();
+      document.getElementById(id)?.scrollIntoView();
+    };
+    return el("li", {}, el("a", { href: `#${id}`, onclick: go }, heading));
+  };
+  return el("nav", { class: "contents", "aria-label": "Contents" }, el("ul", {}, ...parts.map(([id, heading]) => link(id, heading))));
 }
 
 function subjectChooser(app: App): HTMLElement {
