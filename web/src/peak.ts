@@ -3,7 +3,7 @@
 // One search field filters the table and marks the flame graph. A line opens into the stacks that end there.
 
 import type { App } from "./app.ts";
-import { el, fill, swatch } from "./dom.ts";
+import { choice, el, fill, swatch } from "./dom.ts";
 import { flame } from "./flame.ts";
 import { bytes, grouped, percent, plural } from "./format.ts";
 import type { Frame, Memory } from "./memory.ts";
@@ -47,15 +47,6 @@ export function mount(host: HTMLElement, app: App): void {
   const found = el("output", { class: "peak-found", for: "peak-search" });
   const graph = flame();
 
-  const radios = SHOWS.map(([value, name]) => {
-    const radio = el("input", { type: "radio", name: "peak-frames", value, checked: value === show });
-    radio.addEventListener("change", () => {
-      show = value;
-      drawGraph();
-    });
-    return el("label", {}, radio, name);
-  });
-
   const order = tableHead<Row>([
     { name: "Bytes", numeric: true, value: (row) => row.bytes },
     { name: "Share", numeric: true, value: (row) => row.bytes },
@@ -77,11 +68,14 @@ export function mount(host: HTMLElement, app: App): void {
     summary,
     bar,
     kinds,
-    el("div", { class: "toolbar", role: "search", "aria-label": "Lines and calls" }, el("label", { for: "peak-search" }, "Search"), field, found, el("span", { class: "grow" }),
-      el("fieldset", { class: "choice" }, el("legend", { class: "visually-hidden" }, "Frames of the flame graph"), ...radios)),
+    el("div", { class: "toolbar", role: "search", "aria-label": "Lines and calls" },
+      el("label", { for: "peak-search" }, "Search"), field, found, el("span", { class: "grow" }),
+      choice("Frames of the flame graph", SHOWS, show, (value) => {
+        show = value;
+        drawGraph();
+      })),
     graph.element,
-    el("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": "Held by source line" },
-      table),
+    el("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": "Held by source line" }, table),
     more,
   );
 
