@@ -49,7 +49,7 @@ export function mount(host: HTMLElement, app: App): void {
     el("p", {}, `${plural(ranks.length, "timeline")} to the same scale (${bytes(most)}), the worst first. Allocated peaks from ${bytes(low)} to ${bytes(high)}`,
       died > 0 && `; ${grouped(died)} ran out of memory`, ". A click shows that one in the whole page."),
     el("p", { class: "rank-key muted", "aria-hidden": "true" }, el("span", { class: "allocated" }), "allocated", el("span", { class: "reserved" }), "reserved",
-      el("span", { class: "peak" }), "peak", el("span", { class: "oom" }), "out of memory"),
+      el("span", { class: "peak" }), "peak", el("span", { class: "limit" }), "limit", el("span", { class: "oom" }), "out of memory"),
     el("div", { class: "rank-cards" }, ...cards.values()),
     table(app, ranks),
   );
