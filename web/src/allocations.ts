@@ -52,7 +52,7 @@ export function mount(host: HTMLElement, app: App): void {
       el("span", { class: "grow" }),
       count, back, on,
     ),
-    el("div", { class: "scroller rows", tabindex: "0", role: "region", "aria-label": "Allocations" }, el("table", { class: "allocations" }, caption, el("thead", {}, head), body)),
+    el("div", { class: "scroller rows", tabindex: "0", role: "region", "aria-label": "List of allocations" }, el("table", { class: "allocations" }, caption, el("thead", {}, head), body)),
   );
 
   function turn(by: number): void {
@@ -147,7 +147,7 @@ export function mount(host: HTMLElement, app: App): void {
     const facts: [string, string][] = [
       ["size", `${bytes(memory.size[i])} (${grouped(memory.size[i])} B)`],
       ["requested", `${bytes(requested)} (${grouped(requested)} B)`],
-      ["address", address(memory.address[i])],
+      ["address", address(memory.head.address_base, memory.address[i])],
       ["stream", String(memory.stream[i])],
       ["born", when(memory, memory.born[i])],
       ["freed", memory.freed[i] === NEVER ? "never" : when(memory, memory.freed[i])],

@@ -440,7 +440,7 @@ function describeSegment(memory: Memory, segment: Segment, index: number, of: nu
   const { sum, state } = freeIn(segment);
   const holders = holdersOf(memory, segment).slice(0, MOST_HOLDERS);
   const kept = state === "hole" && holders.length > 0 ? `, ${bytes(sum)} in holes, kept by ${nameHolders(memory, holders)}` : "";
-  return `Segment ${index + 1} of ${of}: ${bytes(segment.size)} at ${address(segment.address)}${traits(segment)}${kept}.`;
+  return `Segment ${index + 1} of ${of}: ${bytes(segment.size)} at ${address(memory.head.address_base, segment.address)}${traits(segment)}${kept}.`;
 }
 
 function nameHolders(memory: Memory, holders: readonly [line: number, bytes: number][]): string {
@@ -457,7 +457,7 @@ function segmentRow(memory: Memory, segment: Segment): HTMLTableRowElement {
   const used = segment.blocks.reduce((total, block) => (block.state === "used" ? total + block.size : total), 0);
   const why = FREE.find((free) => free.state === state)?.name ?? "";
   const number = (value: number): HTMLElement => el("td", { class: "number" }, bytes(value));
-  return el("tr", {}, el("th", { scope: "row" }, address(segment.address)), number(segment.size),
+  return el("tr", {}, el("th", { scope: "row" }, address(memory.head.address_base, segment.address)), number(segment.size),
     el("td", {}, (segment.small ? "small" : "large") + traits(segment)), number(used), number(sum), el("td", {}, why), number(largest),
     el("td", {}, nameHolders(memory, holdersOf(memory, segment).slice(0, MOST_HOLDERS))));
 }

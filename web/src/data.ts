@@ -103,6 +103,8 @@ export interface SubjectHead {
   annotations: Annotation[];
   findings: Finding[];
   times: { every: number } | null;
+  /** The lowest address, in hexadecimal: all others count from it. */
+  address_base: string;
   /** `times` is there where the recording has times. */
   columns: Record<Exclude<ColumnName, "times">, Column> & { times?: Column };
   what_if: WhatIf | null;

@@ -52,9 +52,9 @@ export function seconds(value: number): string {
   return size >= 1e-3 ? `${(value * 1e3).toPrecision(3)} ms` : `${Math.round(value * 1e6)} µs`;
 }
 
-/** An address, as people who debug write it. */
-export function address(value: number): string {
-  return `0x${value.toString(16)}`;
+/** An address, as people who debug write it. A page counts addresses from `base` on, since some are beyond what numbers hold. */
+export function address(base: string, offset: number): string {
+  return `0x${(BigInt(base) + BigInt(offset)).toString(16)}`;
 }
 
 /** Decimals as Rust rounds them: ties go to the even digit. Powers of two make ties common, and the page must agree with the terminal. */

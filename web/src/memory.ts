@@ -120,6 +120,7 @@ export class Memory {
   #times: Float64Array;
   /** The rank of each allocation's size among all sizes. */
   #rank: Uint32Array;
+  #lastSegments: { moment: number; segments: Segment[] } | null = null;
   #byBirth: Uint32Array | null = null;
   #bySize: Uint32Array | null = null;
   #byLifetime: Uint32Array | null = null;
@@ -519,6 +520,14 @@ export class Memory {
 
   /** What is taken from the device at `moment` and what lies in it, by address. */
   segmentsAt(moment: number): Segment[] {
+    // Several views ask about the moment that was chosen.
+    if (this.#lastSegments?.moment !== moment) {
+      this.#lastSegments = { moment, segments: this.#fillSegments(moment) };
+    }
+    return this.#lastSegments.segments;
+  }
+
+  #fillSegments(moment: number): Segment[] {
     const occupants: Occupant[] = [];
     const occupy = (allocation: number, pending: boolean) => {
       occupants.push({ address: this.address[allocation], size: this.size[allocation], allocation, pending });

@@ -85,7 +85,7 @@ export function subject({
     schema: 1, version: "0", mode: "one", worst: 0, diff: null,
     kinds: kinds.map((key) => ({ key, name: key, colour: "#888888" })),
     subjects: [{
-      events, steps: null, times: times === null ? null : { every },
+      events, steps: null, times: times === null ? null : { every }, address_base: "0x0",
       columns: Object.fromEntries(Object.keys(columns).map((name) => [name, { id: name, rows: rows[name] ?? blocks.length }])),
       ...head,
     }],

@@ -90,8 +90,11 @@ impl Subject {
         let explanation = named.explanation;
         let mut packer =
             Packer { prefix: format!("c{number}-"), columns: Vec::new(), heads: serde_json::Map::new() };
-        allocations(&mut packer, detail);
-        segments(&mut packer, detail);
+        // Addresses are told from the lowest on: drivers hand out some that scripts could not count to.
+        let blocks = detail.address.iter().copied();
+        let base = blocks.chain(detail.segments.iter().map(|change| change.range.address)).min().unwrap_or(0);
+        allocations(&mut packer, detail, base);
+        segments(&mut packer, detail, base);
         text(&mut packer, detail, extras.source);
         let times = (recording.devices.iter().find(|one| one.ordinal == device.ordinal))
             .and_then(|one| times(&mut packer, &one.events.time));
@@ -148,6 +151,7 @@ impl Subject {
             })).collect::<Vec<_>>(),
             "findings": findings,
             "times": times,
+            "address_base": format!("{base:#x}"),
             "columns": heads,
             "what_if": what_if,
         });
@@ -195,7 +199,7 @@ impl Packer {
     }
 }
 
-fn allocations(packer: &mut Packer, detail: &Detail) {
+fn allocations(packer: &mut Packer, detail: &Detail, base: u64) {
     packer.add("born", &Column::of_rising(detail.born.iter().map(|&born| u64::from(born))));
     let lives = detail.born.iter().zip(&detail.freed).map(|(&born, &freed)| match freed {
         NEVER => 0,
@@ -209,7 +213,7 @@ fn allocations(packer: &mut Packer, detail: &Detail) {
         (size, size.saturating_sub(requested), rounded.saturating_sub(requested))
     });
     packer.add("shape", &Column::of(shape.map(|shape| shapes.index(shape))));
-    packer.add("address", &Column::of(detail.address.iter().map(|&address| addresses.index(address))));
+    packer.add("address", &Column::of(detail.address.iter().map(|&address| addresses.index(address - base))));
     packer.add("kind", &Column::of(detail.kind.iter().map(|&kind| kind as u64)));
     packer.add("stack", &Column::of(detail.stack.iter().map(|&stack| u64::from(stack))));
     packer.add("stream", &Column::of(detail.stream.iter().map(|&stream| u64::from(stream))));
@@ -239,7 +243,7 @@ fn allocations(packer: &mut Packer, detail: &Detail) {
     packer.add("deferred", &column);
 }
 
-fn segments(packer: &mut Packer, detail: &Detail) {
+fn segments(packer: &mut Packer, detail: &Detail, base: u64) {
     let mut pools: HashMap<oomph_trace::PoolId, u64> = HashMap::from([(oomph_trace::DEFAULT_POOL, 0)]);
     let (mut column, mut moment, mut address) = (Column::default(), 0, 0);
     for change in &detail.segments {
@@ -247,14 +251,14 @@ fn segments(packer: &mut Packer, detail: &Detail) {
         let next = pools.len() as u64;
         column.unsigned(u64::from(change.moment.saturating_sub(moment)));
         column.unsigned(u64::from(change.taken));
-        column.difference(range.address, address);
+        column.difference(range.address - base, address);
         column.unsigned(range.size);
         column.unsigned(u64::from(range.stream));
         column.unsigned(*pools.entry(range.pool).or_insert(next));
         column.unsigned(u64::from(range.small) | u64::from(range.expandable) << 1);
         column.unsigned(change.line.map_or(0, |line| u64::from(line) + 1));
         column.row();
-        (moment, address) = (change.moment.max(moment), range.address);
+        (moment, address) = (change.moment.max(moment), range.address - base);
     }
     packer.add("segments", &column);
 }
