@@ -62,7 +62,8 @@ def see(browser, written):
     yield open_page
     for opened in all_opened:
         assert opened.said == []
-        assert [url for url in opened.requests if url != opened.page.url] == []
+        # A link to a part of the page is no request.
+        assert set(opened.requests) == {opened.page.url.partition("#")[0]}
     for context in contexts:
         context.close()
 
@@ -226,6 +227,51 @@ def test_a_click_chooses_the_moment_that_all_views_show(plain):
     assert plain.page.locator(CHART).get_attribute("aria-valuenow") == str(moment)
     plain.page.get_by_role("button", name="Peak", exact=True).click()
     chosen(plain, moment=peak)
+
+
+def test_what_is_under_the_mouse_is_told(plain):
+    plain.page.mouse.move(*place(plain, f"{CHART} .u-over", 0.5))
+    plain.until("() => !document.querySelector('#timeline .tip').hidden")
+    tip = " ".join(plain.text("#timeline .tip").split())
+    number = int(re.match(r"After event (\d+)", tip)[1])
+    assert number == pytest.approx(330, abs=4)
+    allocated, kinds = plain.run("(at) => { const m = window.oomph.memory(); return [m.allocatedAt(at), m.kindsAt(at).map(({ bytes }) => bytes)]; }", number)
+    assert f"{bytes_in_words(allocated)} allocated" in tip
+    assert all(bytes_in_words(size) in tip for size in kinds)
+    plain.page.mouse.move(5, 5)
+    plain.until("() => document.querySelector('#timeline .tip').hidden")
+
+
+def test_groups_are_hidden_and_shown_again(plain):
+    picture = lambda: plain.page.locator(f"{CHART} canvas").first.screenshot()
+    shown = picture()
+    group = plain.page.locator("#timeline .legend-list button").first
+    group.click()
+    assert group.get_attribute("aria-pressed") == "false" and picture() != shown
+    group.click()
+    plain.page.mouse.move(5, 5)
+    assert group.get_attribute("aria-pressed") == "true" and picture() == shown
+
+
+def test_the_strip_below_moves_the_view(plain):
+    plain.page.locator(CHART).focus()
+    for _ in range(2):
+        plain.page.keyboard.press("+")
+    plain.until("() => window.oomph.store.state.to - window.oomph.store.state.from < 200")
+    size = width(plain)
+    plain.page.mouse.click(*place(plain, "#timeline .overview", 0.9))
+    plain.until("() => window.oomph.store.state.from > 400")
+    assert width(plain) == size and plain.state["from"] < 595 < plain.state["to"]
+
+
+def test_links_lead_to_the_parts_of_the_page(plain):
+    links = plain.page.locator("nav.contents a")
+    targets = [link.get_attribute("href") for link in links.all()]
+    assert targets == ["#answer", "#timeline", "#peak", "#allocator", "#what-if", "#allocations"]
+    for target, link in zip(targets, links.all()):
+        link.click()
+        plain.until("(target) => document.querySelector(target).getBoundingClientRect().top < innerHeight", target)
+    assert plain.page.locator("#allocations").is_visible()
 
 
 def test_the_keyboard_does_what_the_mouse_does(plain):
@@ -845,6 +891,21 @@ def test_a_page_that_was_changed_does_not_run(see, written, tmp_path, browser):
         opened.ready()
         assert opened.run("window.ran") is None
         assert any("Content Security Policy" in text for text in opened.said)
+
+
+def test_a_page_that_was_cut_says_so_and_keeps_its_answer(written, tmp_path, browser):
+    """As a mail or a full disk leaves it."""
+    text = written(H200 / "plain.pickle.xz").read_text()
+    cut = tmp_path / "cut.html"
+    damaged, count = re.subn(r'(id="c0-born">[^<]{10})[^<]*', r"\1", text)
+    assert count == 1
+    cut.write_text(damaged)
+    with browser.new_context() as context:
+        opened = Opened.new(context)
+        opened.page.goto(cut.as_uri())
+        assert "The charts could not be drawn" in opened.text("[role=alert]")
+        assert opened.page.locator("#answer-0 [data-number=allocated]").inner_text() == "98.4 MiB"
+        assert opened.page.locator(".static-picture svg").is_visible()
 
 
 # --- elsewhere than in a browser of its own ---------------------------------------------------------------
