@@ -240,7 +240,8 @@ class Run:
         snapshot = {"segments": [], "device_traces": []}
         if self.recorded:
             forgive_unknown_lines()
-            snapshot = self.torch.cuda.memory._snapshot()
+            with without_the_compilers_lines(self.torch):
+                snapshot = self.torch.cuda.memory._snapshot()
             self.torch.cuda.memory._record_memory_history(enabled=None)
             self.backward.attribute(snapshot)
         with open(os.path.join(self.wish["folder"], "recording.pickle"), "wb") as file:
@@ -248,8 +249,8 @@ class Run:
 
 
 def leave_the_compiler_out(torch, dispatch):
-    """PyTorch imports its compiler, for seconds, only to say that some functions are not to be compiled: modes, optimizers, checkpoints. That is said
-    when the program imports it by itself."""
+    """PyTorch imports its compiler, for seconds, only to say that some functions are not to be compiled: modes, optimizers and each of their steps,
+    checkpoints. That is said when the program imports it by itself."""
     import torch.utils.checkpoint
 
     optimizer = torch.optim.Optimizer
@@ -266,6 +267,39 @@ def leave_the_compiler_out(torch, dispatch):
                 delattr(function, "__dynamo_disable")
 
     sys.meta_path.insert(0, AfterImport("torch._dynamo", compiler_is_here))
+    for kind in vars(torch.optim).values():
+        step = vars(kind).get("step") if isinstance(kind, type) and issubclass(kind, optimizer) else None
+        # By the name of its code, which a wrapper does not take over: others wrap their steps in no_grad.
+        if getattr(getattr(step, "__code__", None), "co_name", "") == "_use_grad" and hasattr(step, "__wrapped__"):
+            kind.step = without_graph_breaks(torch, step)
+
+
+def without_graph_breaks(torch, step):
+    """An optimizer's step without the breaks around it, which speak to the compiler, as long as nobody has imported that."""
+    plain = step.__wrapped__
+
+    @functools.wraps(plain)
+    def stepping(self, *args, **kwargs):
+        if "torch._dynamo" in sys.modules:
+            return step(self, *args, **kwargs)
+        with torch.set_grad_enabled(self.defaults["differentiable"]):
+            return plain(self, *args, **kwargs)
+
+    return stepping
+
+
+@contextlib.contextmanager
+def without_the_compilers_lines(torch):
+    """A snapshot asks Inductor for the lines of its code, and imports it for that. Where nobody has, there are none."""
+    if "torch._inductor" in sys.modules:
+        yield
+        return
+    torch._inductor = types.SimpleNamespace()
+    try:
+        yield
+    finally:
+        # PyTorch imports it at the first look, again.
+        del torch._inductor
 
 
 def forgive_unknown_lines():
