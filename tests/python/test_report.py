@@ -880,6 +880,22 @@ def test_hostile_names_are_text_in_a_comparison_and_among_ranks(see, hostile, wr
         assert other.name in opened.text("body")
 
 
+def test_what_can_be_read_of_an_attack_is_shown_in_silence(see, oomph, tmp_path):
+    """Contradictions, numbers without sense, strings of every kind: a page, or an error and no page."""
+    shown = 0
+    for path in sorted((ROOT / "attacks").iterdir()):
+        if path.name.split("_")[0] not in ("contradiction", "devices", "number", "shared", "string"):
+            continue
+        page = tmp_path / f"{path.name}.html"
+        code, _, err = oomph("report", "-q", "--what-if", "never", path, "-o", page)
+        assert code in (0, 2) and page.exists() == (code == 0) and "panicked" not in err, path.name
+        if code == 0:
+            shown += 1
+            opened = see(path=page)
+            assert opened.run("window.ran") is None and opened.page.locator(".failure[role=alert]").count() == 0, path.name
+    assert shown > 20
+
+
 def test_a_page_that_was_changed_does_not_run(see, written, tmp_path, browser):
     """The policy names its script by its bytes: what somebody adds to a page that is mailed around is not run."""
     text = written(H200 / "plain.pickle.xz").read_text()
