@@ -156,11 +156,15 @@ function scriptText(id: string): string {
 export async function inflated(column: Column): Promise<Uint8Array> {
   const packed = fromBase64(scriptText(column.id));
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
-  return new Uint8Array(await new Response(stream).arrayBuffer());
+  try {
+    return new Uint8Array(await new Response(stream).arrayBuffer());
+  } catch {
+    throw new Error(CUT_SHORT); // the browser speaks of a fetch, and there is none
+  }
 }
 
 function fromBase64(text: string): Uint8Array<ArrayBuffer> {
-  const binary = atob(text);
+  const binary = decoded(text);
   const bytes = new Uint8Array(binary.length);
   for (let i = 0; i < bytes.length; i++) {
     bytes[i] = binary.charCodeAt(i);
@@ -169,6 +173,14 @@ function fromBase64(text: string): Uint8Array<ArrayBuffer> {
 }
 
 const CUT_SHORT = "a column of the page ends early: the file is incomplete";
+
+function decoded(text: string): string {
+  try {
+    return atob(text);
+  } catch {
+    throw new Error(CUT_SHORT);
+  }
+}
 
 /** A reader of LEB128 varints. Exact up to 2^53. */
 export class Varints {

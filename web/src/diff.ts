@@ -107,8 +107,16 @@ function peaks(app: App, device: DiffDevice): HTMLElement {
 }
 
 function difference(by: number, was: number): HTMLElement {
-  const share = was > 0 && by !== 0 ? ` (${by < 0 ? "−" : "+"}${percent(Math.abs(by), was)})` : "";
+  const share = was > 0 && by !== 0 ? ` (${shareOf(by, was)})` : "";
   return el("td", { class: `number difference ${by > 0 ? "grew" : by < 0 ? "shrank" : ""}` }, change(by), el("span", { class: "muted" }, share));
+}
+
+function shareOf(by: number, was: number): string {
+  if (by >= 9 * was) {
+    return `×${grouped(Math.round((was + by) / was))}`;
+  }
+  const share = percent(Math.abs(by), was);
+  return share.startsWith(">") ? `${share} less` : `${by < 0 ? "−" : "+"}${share}`;
 }
 
 function kinds(app: App, device: DiffDevice): HTMLElement {

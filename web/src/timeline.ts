@@ -3,6 +3,7 @@
 // Every view is summed again from all allocations, one column for each pixel, so nothing is ever left out. This is where
 // the moment and the stretch are chosen that the other views show.
 
+import { createAnnotations } from "./annotations.ts";
 import type { App } from "./app.ts";
 import type { Area } from "./chart.ts";
 import { LEFT, RIGHT, createChart } from "./chart.ts";
@@ -91,6 +92,7 @@ export function mount(host: HTMLElement, app: App): void {
     },
   });
   const lanes = createLanes((from, to) => store.set(around(from, to, events())));
+  const annotations = createAnnotations((from, to) => store.set(around(from, to, events())));
   const overview = createOverview((view) => store.set(view));
   const tip = createTip();
   const legend = createLegend(() => {
@@ -114,7 +116,7 @@ export function mount(host: HTMLElement, app: App): void {
   const slider = { tabindex: "0", role: "slider", "aria-label": "Moment of the timeline", "aria-describedby": "timeline-keys", "aria-valuemin": "0" };
   Object.entries(slider).forEach(([name, value]) => chart.element.setAttribute(name, value));
   chart.element.append(tip.element);
-  host.append(toolbar, readout, chart.element, lanes.element, overview.element, legend.element, help());
+  host.append(toolbar, readout, chart.element, lanes.element, overview.element, legend.element, annotations.element, help());
 
   chart.element.addEventListener("keydown", (event) => {
     const act = event.ctrlKey || event.metaKey || event.altKey ? undefined : action(event);
@@ -198,6 +200,7 @@ export function mount(host: HTMLElement, app: App): void {
     const plot = Math.max(1, width - LEFT - RIGHT);
     lanes.draw(head, { from, to }, LEFT, plot, RIGHT);
     overview.draw(memory, { from, to }, LEFT, plot, RIGHT);
+    annotations.draw(head.annotations);
     showAll.disabled = from === 0 && to === head.events;
     const whole = showAll.disabled ? `All ${plural(head.events, "event")}` : `Events ${grouped(from)} to ${grouped(to)} of ${grouped(head.events)}`;
     stretch.textContent = head.times === null ? whole : `${whole}, ${seconds(lasts)}`;

@@ -13,7 +13,7 @@ import { colour } from "./theme.ts";
 const COLUMNS = 800;
 const HEIGHT = 240;
 /** Colours of trials, in the style sheet as --series-1 and so on. */
-const COLOURS = 8;
+const COLOURS = 12;
 const DEFAULTS = "PyTorch's defaults";
 const FITS = { yes: "fits", maybe: "may fit", no: "does not fit" } as const;
 
