@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from playwright.sync_api import Page, sync_playwright
 
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
-# No service of the browser's own may ask for anything, and a container has no sandbox for it.
+# No service of the browser's own may ask for anything; a container has no sandbox for it, and little shared memory.
 FLAGS = """--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync
---force-color-profile=srgb --hide-scrollbars""".split()
+--disable-dev-shm-usage --force-color-profile=srgb --hide-scrollbars""".split()
 # Milliseconds that a page may take where the machine is busy.
 PATIENCE = 60_000
 

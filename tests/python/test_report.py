@@ -351,8 +351,12 @@ def test_every_column_of_the_timeline_is_the_most_of_its_moments(plain):
 def test_what_happened_is_marked(see):
     """Annotations, out of memory and the limit are named under and in the chart."""
     annotated = see(H200 / "annotated.pickle.xz")
-    names = annotated.run("window.oomph.memory().head.annotations.map(({ name }) => name)")
-    assert names
+    annotations = annotated.run("window.oomph.memory().head.annotations")
+    annotated.page.locator("#timeline .annotations summary").click()
+    assert annotated.texts("#timeline .annotations button") == list(dict.fromkeys(one["name"] for one in annotations)) != []
+    first = next(one for one in annotations if one["to"] is not None)
+    annotated.page.locator("#timeline .annotations").get_by_role("button", name=first["name"], exact=True).click()
+    annotated.until("({ from, to }) => window.oomph.store.state.from <= from && to <= window.oomph.store.state.to && window.oomph.store.state.to < window.oomph.memory().head.events", first)
     died = see(H200 / "real_oom.pickle.xz")
     ooms = died.run("window.oomph.memory().head.ooms")
     assert ooms and "out of memory" in died.text("#answer").lower()
@@ -857,9 +861,8 @@ def test_hostile_names_are_text(see, hostile, written, explain):
     opened.drawn()
     assert_nothing_ran(opened, columns)
     shown = opened.run("document.querySelector('#app').textContent + document.querySelector('#answer').textContent")
-    for name in HOSTILE:
+    for name in (*HOSTILE, ANNOTATION):
         assert printable(name) in shown, name
-    assert ANNOTATION in opened.run("window.oomph.memory().head.annotations.map(({ name }) => name)")
     assert hostile.name in opened.text("#answer .head") and opened.run("document.title").startswith(str(hostile))
     # Words that run from right to left do not turn their neighbours around.
     assert opened.run("getComputedStyle(document.querySelector('#peak td')).unicodeBidi") == "isolate"
@@ -919,7 +922,7 @@ def test_a_page_that_was_cut_says_so_and_keeps_its_answer(written, tmp_path, bro
     with browser.new_context() as context:
         opened = Opened.new(context)
         opened.page.goto(cut.as_uri())
-        assert "The charts could not be drawn" in opened.text("[role=alert]")
+        assert opened.text("[role=alert]") == "The charts could not be drawn: a column of the page ends early: the file is incomplete"
         assert opened.page.locator("#answer-0 [data-number=allocated]").inner_text() == "98.4 MiB"
         assert opened.page.locator(".static-picture svg").is_visible()
 
