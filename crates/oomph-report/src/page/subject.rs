@@ -70,10 +70,9 @@ pub struct Subject {
     pub(super) headline: String,
 }
 
-/// Times are looked up in a table of at most so many samples.
-const MOST_TIMES: usize = 20_000;
-/// How many annotations are drawn; more are a solid band.
-const MOST_ANNOTATIONS: usize = 50_000;
+/// Times are told to this share of the recording, or as well as so many corners of a line can.
+const FINEST_TIME: u64 = 1_000_000;
+const MOST_TIMES: usize = 40_000;
 /// How long a name may be.
 const LONGEST: usize = 500;
 
@@ -100,6 +99,7 @@ impl Subject {
             .and_then(|one| times(&mut packer, &one.events.time));
         let what_if = extras.what_if.map(|tuning| what_if(&mut packer, tuning));
         let heads = std::mem::take(&mut packer.heads);
+        let headline = headline(explanation, device);
         let title = match explanation.devices.len() {
             1 => harmless(named.name),
             _ => format!("{}, device {}", harmless(named.name), device.ordinal),
@@ -126,6 +126,7 @@ impl Subject {
         });
         let head = json!({
             "title": title,
+            "headline": harmless(&headline),
             "file": harmless(named.name),
             "recording": of,
             "device": device.ordinal,
@@ -146,9 +147,6 @@ impl Subject {
             "waste": waste(&device.waste),
             "steps": steps,
             "ooms": device.ooms.iter().map(oom).collect::<Vec<_>>(),
-            "annotations": detail.annotations.iter().take(MOST_ANNOTATIONS).map(|one| json!({
-                "name": printable(&one.name), "from": one.from, "to": one.to,
-            })).collect::<Vec<_>>(),
             "findings": findings,
             "times": times,
             "address_base": format!("{base:#x}"),
@@ -161,7 +159,7 @@ impl Subject {
             answer: super::answer::answer(number, named, device),
             recording: of,
             ordinal: device.ordinal,
-            headline: headline(explanation, device),
+            headline,
         }
     }
 }
@@ -170,7 +168,11 @@ impl Subject {
 fn headline(explanation: &Explanation, device: &DeviceExplanation) -> String {
     match findings_of(explanation, device).find(|one| one.severity <= oomph_explain::Severity::Warning) {
         Some(finding) => finding.title.clone(),
-        None => format!("{} allocated at the peak, and no problem found", bytes(device.peak.allocated.bytes)),
+        None => format!(
+            "{} allocated at the peak, and no problem found{}",
+            bytes(device.peak.allocated.bytes),
+            if device.completeness.complete { "" } else { " in what was recorded" }
+        ),
     }
 }
 
@@ -263,7 +265,7 @@ fn segments(packer: &mut Packer, detail: &Detail, base: u64) {
     packer.add("segments", &column);
 }
 
-/// Stacks, and all names.
+/// Stacks, annotations, and all names.
 fn text(packer: &mut Packer, detail: &Detail, source: &dyn Fn(&str, u32) -> Option<String>) {
     let mut calls = Column::default();
     for call in &detail.calls {
@@ -287,6 +289,7 @@ fn text(packer: &mut Packer, detail: &Detail, source: &dyn Fn(&str, u32) -> Opti
         })
         .collect();
     let lines: Vec<Value> = detail.lines.iter().map(|line| line_row(&mut strings, line, source)).collect();
+    annotations(packer, &mut strings, detail);
     let tables = json!({ "strings": strings.all, "frames": frames, "lines": lines });
     let head = packer.put_packed("text", 1, packed(tables.to_string().as_bytes()));
     packer.heads.insert("text".to_owned(), head);
@@ -297,7 +300,9 @@ fn line_row(strings: &mut Names, line: &DetailLine, source: &dyn Fn(&str, u32) -
     let through = line.through.as_deref().map_or(-1, |through| strings.index(through));
     match &line.place {
         Place::Line { file, line, function, own } => {
-            let text = source(file, *line).map_or(-1, |text| strings.index(text.trim()));
+            // A library's line is nobody's secret and nobody's news.
+            let text = own.then(|| source(file, *line)).flatten();
+            let text = text.map_or(-1, |text| strings.index(text.trim()));
             json!([
                 label,
                 strings.index(file),
@@ -331,12 +336,68 @@ impl Names {
     }
 }
 
+/// When events were: the corners of a line that is off by at most `within` microseconds. What is longer than a rounding error, a pause
+/// above all, makes a corner.
 fn times(packer: &mut Packer, time: &[i64]) -> Option<Value> {
-    let (&first, &last) = (time.first().filter(|&&first| first != 0)?, time.last()?);
-    let every = time.len().div_ceil(MOST_TIMES).max(1);
-    let sampled = time.iter().step_by(every).chain([&last]);
-    packer.add("times", &Column::of_rising(sampled.map(|&at| at.saturating_sub(first).max(0) as u64)));
-    Some(json!({ "every": every }))
+    let first = *time.first().filter(|&&first| first != 0)?;
+    let mut latest = 0;
+    let rising: Vec<u64> = (time.iter())
+        .map(|&at| {
+            latest = at.saturating_sub(first).max(latest);
+            latest as u64
+        })
+        .collect();
+    let mut within = latest as u64 / FINEST_TIME;
+    let mut corners = corners(&rising, within);
+    while corners.len() > MOST_TIMES {
+        within = 2 * within.max(1);
+        corners = self::corners(&rising, within);
+    }
+    let (mut column, mut event, mut micros) = (Column::default(), 0, 0);
+    for &(at, when) in &corners {
+        column.unsigned((at - event) as u64);
+        column.unsigned(when - micros);
+        column.row();
+        (event, micros) = (at, when);
+    }
+    packer.add("times", &column);
+    Some(json!({ "within": within }))
+}
+
+/// The fewest points of a rising sequence, found from left to right, between which straight lines are off by at most `within`.
+fn corners(values: &[u64], within: u64) -> Vec<(usize, u64)> {
+    let Some((&start, &end)) = values.first().zip(values.last()) else { return Vec::new() };
+    let mut corners = vec![(0, start)];
+    let (mut from, mut lowest, mut highest) = ((0, start), f64::NEG_INFINITY, f64::INFINITY);
+    for (index, &value) in values.iter().enumerate().skip(1) {
+        let run = |at: usize| (at - from.0) as f64;
+        let slope = |value: f64| (value - from.1 as f64) / run(index);
+        // A line that ends here must pass all points since the last corner.
+        if slope(value as f64) < lowest || slope(value as f64) > highest {
+            from = (index - 1, values[index - 1]);
+            corners.push(from);
+            (lowest, highest) = (f64::NEG_INFINITY, f64::INFINITY);
+        }
+        let run = (index - from.0) as f64;
+        lowest = lowest.max((value as f64 - within as f64 - from.1 as f64) / run);
+        highest = highest.min((value as f64 + within as f64 - from.1 as f64) / run);
+    }
+    if values.len() > 1 {
+        corners.push((values.len() - 1, end));
+    }
+    corners
+}
+
+fn annotations(packer: &mut Packer, strings: &mut Names, detail: &Detail) {
+    let (mut column, mut before) = (Column::default(), 0);
+    for one in &detail.annotations {
+        column.unsigned(strings.index(&one.name) as u64);
+        column.difference(u64::from(one.from), before);
+        column.unsigned(one.to.map_or(0, |to| u64::from(to.saturating_sub(one.from)) + 1));
+        column.row();
+        before = u64::from(one.from);
+    }
+    packer.add("annotations", &column);
 }
 
 fn at(peak: Peak) -> Value {
@@ -424,4 +485,55 @@ pub(super) fn kinds() -> Vec<Value> {
     (Kind::ALL.into_iter())
         .map(|kind| json!({ "key": kind.key(), "name": kind.name(), "colour": crate::picture::colour(kind) }))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a reader of the corners would say of every value.
+    fn between(corners: &[(usize, u64)], at: usize) -> f64 {
+        let next = corners.partition_point(|&(index, _)| index < at).max(1).min(corners.len() - 1);
+        let ((from, low), (to, high)) = (corners[next - 1], corners[next]);
+        low as f64 + (high - low) as f64 * (at - from) as f64 / (to - from) as f64
+    }
+
+    #[test]
+    fn a_pause_is_where_it_was() {
+        // Three microseconds an event, and a minute's sleep in the middle.
+        let values: Vec<u64> =
+            (0..450_000).map(|i| 3 * i + if i > 210_030 { 60_000_000 } else { 0 }).collect();
+        let corners = corners(&values, 60);
+        assert!(corners.len() <= 4, "{}", corners.len());
+        for (at, &value) in values.iter().enumerate() {
+            assert!((between(&corners, at) - value as f64).abs() <= 60.0, "event {at}");
+        }
+    }
+
+    #[test]
+    fn lines_between_corners_are_within_what_is_said() {
+        let mut state = 7_u64;
+        let mut value = 0;
+        let values: Vec<u64> = (0..50_000)
+            .map(|_| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                value += match state >> 60 {
+                    0 => 5_000,
+                    few => few,
+                };
+                value
+            })
+            .collect();
+        for within in [0, 1, 50, 100_000] {
+            let corners = corners(&values, within);
+            for (at, &value) in values.iter().enumerate() {
+                assert!(
+                    (between(&corners, at) - value as f64).abs() <= within as f64 + 1e-3,
+                    "{within}: {at}"
+                );
+            }
+        }
+        assert_eq!(corners(&[5], 1), [(0, 5)]);
+        assert_eq!(corners(&[], 1), []);
+    }
 }
