@@ -62,10 +62,10 @@ web-test: $(WEB)/.ready
 	done && \
 	cp -p "$$committed"/report.* $(ASSETS)/ && rm -r "$$committed"
 
-# Two at a time. Tests of one group (the same program, run once) stay in one process.
+# Two at a time. Tests of one file stay in one process: many share what was run or started once.
 python-test: $(VENV)/.ready $(VENV_2_11)/.ready $(CHROMIUM)
 	cargo build --locked
-	$(VENV_PYTHON) -m pytest -q -n 2 --dist loadgroup --durations=12 tests/python
+	$(VENV_PYTHON) -m pytest -q -n 2 --dist loadfile --durations=12 tests/python
 
 # uv makes the environment in seconds where pip takes minutes; it comes from PyPI like everything else.
 $(VENV)/.ready: tests/python/requirements.txt

@@ -41,9 +41,6 @@ def made(tmp_path_factory):
     return folder, subprocess.run(command, capture_output=True, text=True)
 
 
-pytestmark = pytest.mark.xdist_group("attacks")
-
-
 def test_every_attack(oomph, made, tmp_path):
     folder, _ = made
     assert len(EXPECTED) >= 280

@@ -116,7 +116,7 @@ class Kernel:
         return self.value("allocated()")
 
 
-@pytest.fixture(scope="module", params=[pytest.param(name, marks=pytest.mark.xdist_group(f"kernel-{name}")) for name in PYTHONS])
+@pytest.fixture(scope="module", params=list(PYTHONS))
 def kernel(request):
     started = Kernel(PYTHONS[request.param])
     started.run(SETUP)

@@ -87,7 +87,6 @@ def trained(predict, tmp_path_factory):
     return predict("train.py", gpu="t4", cwd=folder, recording=folder / "train.oomph", env=environment), folder / "train.oomph"
 
 
-@pytest.mark.xdist_group("trained")
 def test_json_has_the_documented_keys(trained):
     told = trained[0].told
     assert set(told) == {
@@ -103,7 +102,6 @@ def test_json_has_the_documented_keys(trained):
     assert told["recording"] == str(trained[1])
 
 
-@pytest.mark.xdist_group("trained")
 def test_the_peak_is_named_by_step_line_and_kind(trained):
     told = trained[0].told
     assert told["step"] in (1, 2, 3)
@@ -115,7 +113,6 @@ def test_the_peak_is_named_by_step_line_and_kind(trained):
     assert sum(kinds.values()) == told["peak"]["allocated"]
 
 
-@pytest.mark.xdist_group("trained")
 def test_total_and_margin_add_up(trained):
     told = trained[0].told
     # Nothing but PyTorch's allocator takes memory here.
@@ -124,7 +121,6 @@ def test_total_and_margin_add_up(trained):
     assert told["peak"]["allocated"] <= told["peak"]["reserved"]
 
 
-@pytest.mark.xdist_group("trained")
 def test_stdout_holds_the_result_and_stderr_what_the_script_prints(trained):
     predicted = trained[0]
     assert predicted.code == 0
@@ -151,7 +147,6 @@ def test_text_says_the_answer_first_and_names_the_recording_after_the_script_and
 # --- the recording ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.xdist_group("trained")
 def test_the_recording_is_explained(trained, explain):
     told, explained = trained[0].told, explain(trained[1])
     (device,) = explained["devices"]
@@ -160,7 +155,6 @@ def test_the_recording_is_explained(trained, explain):
     assert (device["steps"]["count"], device["completeness"]["complete"]) == (3, True)
 
 
-@pytest.mark.xdist_group("trained")
 def test_the_recording_is_replayed_as_it_was(trained, oomph):
     code, out, err = oomph("replay", "--format", "json", trained[1])
     assert code == 0, err
@@ -171,7 +165,6 @@ def test_the_recording_is_replayed_as_it_was(trained, oomph):
     assert replayed["peak"]["reserved"] == trained[0].told["peak"]["reserved"]
 
 
-@pytest.mark.xdist_group("trained")
 def test_the_recording_is_tuned_and_compared(trained, oomph):
     peak = trained[0].told["peak"]
     code, out, err = oomph("tune", "--format", "json", trained[1])
@@ -450,7 +443,6 @@ def test_nothing_is_left_behind_after_an_interruption(oomph, script, tmp_path, w
         running.wait()
 
 
-@pytest.mark.xdist_group("trained")
 def test_nothing_is_left_behind_after_an_ordinary_run(trained):
     predicted, recording = trained
     assert predicted.code == 0
@@ -576,7 +568,6 @@ answers = {
 """
 
 
-@pytest.mark.xdist_group("values")
 def test_small_integers_and_truth_values_are_right(valued):
     answer = valued.answers["integers"]
     assert answer == {
@@ -632,7 +623,6 @@ answers = {
 """
 
 
-@pytest.mark.xdist_group("values")
 def test_values_travel_to_the_device_and_back(valued):
     answer = valued.answers["travels"]
     assert answer == {
@@ -665,7 +655,6 @@ answers = {
 """
 
 
-@pytest.mark.xdist_group("values")
 def test_what_is_drawn_is_within_its_range(valued):
     answer = valued.answers["drawn"]
     assert answer == {
@@ -688,7 +677,6 @@ answers = {
 """
 
 
-@pytest.mark.xdist_group("values")
 def test_what_is_not_known_is_finite(valued):
     """Programs look for infinities and stop: `if not torch.isfinite(loss): raise`."""
     answer = valued.answers["unknown"]
@@ -711,7 +699,6 @@ for _ in range(4):
 """
 
 
-@pytest.mark.xdist_group("values")
 def test_the_loss_scale_is_that_of_a_healthy_program(valued):
     answer = valued.answers["scaled"]
     assert answer == [1024.0, 1024.0, 2048.0, 2048.0, 4096.0]
@@ -731,6 +718,5 @@ answers = None
 """
 
 
-@pytest.mark.xdist_group("values")
 def test_lines_that_steer_by_what_is_not_known_are_named(valued):
     assert [(one["line"], one["what"]) for one in valued.uncertain("steered")] == [(6, "branch"), (8, "size")]
