@@ -541,7 +541,7 @@ def test_the_map_tells_of_blocks_and_the_table_of_segments(see):
     opened.page.locator("#allocator").scroll_into_view_if_needed()
     opened.page.locator("#allocator details.allocator-table summary").click()
     segments = opened.run("window.oomph.memory().segmentsAt(window.oomph.store.state.moment).length")
-    assert len(opened.texts("#allocator .allocator-table tbody tr")) == segments
+    opened.until("(segments) => document.querySelectorAll('#allocator .allocator-table tbody tr').length === segments", segments)
     opened.page.locator("#allocator .allocator-panel .map").first.focus()
     opened.page.keyboard.press("ArrowRight")
     told = opened.text("#allocator .allocator-told")
