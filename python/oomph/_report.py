@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import os
 import subprocess
+import warnings
 from typing import Any
 
 from oomph._find import find_oomph
@@ -32,8 +33,12 @@ class Report:
         if self._page is None:
             command = [find_oomph(), "report", *self._options, "-o", "-", "--", *self.recordings]
             ran = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
+            said = ran.stderr.strip()
+            if not ran.stdout:
+                raise ReportError(said.removeprefix("error: ") or f"the command oomph failed with {ran.returncode}")
+            # A recording of several that cannot be read does not lose the others.
             if ran.returncode != 0:
-                raise ReportError(ran.stderr.strip().removeprefix("error: ") or f"the command oomph failed with {ran.returncode}")
+                warnings.warn(said, stacklevel=2)
             self._page = ran.stdout
         return self._page
 

@@ -5,10 +5,14 @@
 #[cfg(not(unix))]
 mod elsewhere;
 #[cfg(unix)]
+mod leftovers;
+#[cfg(unix)]
 mod unix;
 
 #[cfg(not(unix))]
-pub use elsewhere::Listener;
+pub use elsewhere::{Listener, RemovedOnSignal};
+#[cfg(unix)]
+pub use leftovers::RemovedOnSignal;
 use std::process::ExitStatus;
 #[cfg(unix)]
 pub use unix::Listener;

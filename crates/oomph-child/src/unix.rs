@@ -9,6 +9,7 @@ use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SI
 use signal_hook::iterator::Signals;
 use std::io;
 use std::process::{Child, Command};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// What asks to end.
@@ -16,6 +17,9 @@ const ENDING: [i32; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
 /// What a program may use for itself, as those under Slurm do to save their work.
 const TOLD: [i32; 2] = [SIGUSR1, SIGUSR2];
 const PASSED_ON: [i32; 4] = [SIGHUP, SIGTERM, SIGUSR1, SIGUSR2];
+
+/// Whether somebody acts on signals already.
+pub(crate) static LISTENING: AtomicBool = AtomicBool::new(false);
 
 /// How often a child is looked after that was asked to end.
 const OFTEN: Duration = Duration::from_millis(20);
@@ -30,6 +34,7 @@ pub struct Listener {
 impl Listener {
     /// Begins to listen. What was ignored before (nohup, a job in the background) is ignored on, by children too.
     pub fn start() -> io::Result<Listener> {
+        LISTENING.store(true, Ordering::Relaxed);
         let ignored = ignored();
         let listened = ENDING.into_iter().chain(TOLD).filter(|signal| ignored & (1 << (signal - 1)) == 0);
         Ok(Listener { signals: Signals::new(listened.chain([SIGCHLD]))?, first: None })
@@ -93,7 +98,7 @@ fn send(child: &Child, signal: i32) {
 }
 
 /// The signals that this process ignores, as Linux shows them; elsewhere none are known.
-fn ignored() -> u64 {
+pub(crate) fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)

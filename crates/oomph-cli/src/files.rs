@@ -1,4 +1,4 @@
-//! Opening recordings, with progress on long ones, and writing files that are whole or not there.
+//! Opening recordings, with progress on long ones.
 
 use crate::Outcome;
 use crate::printer::Printer;
@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use oomph_replay::conf::ConfError;
 use oomph_trace::{Device, ReadError, Recording};
 use std::fs::File;
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, Read};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -88,8 +88,7 @@ pub(crate) fn device<'r>(
             match ordinal {
                 Some(ordinal) if !devices.is_empty() =>
                     format!("there is no device {ordinal}; it has {}", ordinals.join(", ")),
-                _ => "there is no event and no segment in this file: recording was off, or no GPU was used"
-                    .to_owned(),
+                _ => oomph_report::NOTHING_RECORDED.to_owned(),
             }
         );
     };
@@ -161,61 +160,4 @@ impl Drop for Watched {
             bar.finish_and_clear();
         }
     }
-}
-
-/// Whether a file may be written here: it is not there, or may be replaced.
-pub(crate) fn may_write(path: &Path, force: bool) -> anyhow::Result<()> {
-    if !force && path.metadata().is_ok_and(|metadata| metadata.is_file()) {
-        bail!("{}: exists already (--force writes over it)", path.display());
-    }
-    Ok(())
-}
-
-/// Writes a file beside its place and moves it there when it is whole.
-pub(crate) fn write_whole(
-    path: &Path,
-    force: bool,
-    write: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
-    if path == Path::new("-") {
-        let mut out = BufWriter::with_capacity(1 << 16, io::stdout());
-        write(&mut out)?;
-        return Ok(out.flush()?);
-    }
-    let name = || path.display().to_string();
-    if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
-        // A pipe or a device is written to, never replaced.
-        let mut out = BufWriter::new(File::options().write(true).open(path).with_context(name)?);
-        write(&mut out).with_context(name)?;
-        return out.flush().with_context(name);
-    }
-    may_write(path, force)?;
-    let folder = match path.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    };
-    let temporary = tempfile::Builder::new().prefix(".oomph-").tempfile_in(folder).with_context(name)?;
-    let mut out = BufWriter::with_capacity(1 << 16, temporary);
-    write(&mut out).with_context(name)?;
-    let temporary = out.into_inner().map_err(|error| error.into_error()).with_context(name)?;
-    temporary.as_file().sync_all().with_context(name)?;
-    make_readable(temporary.as_file()).with_context(name)?;
-    if force {
-        temporary.persist(path).map_err(|error| error.error).with_context(name)?;
-    } else {
-        temporary.persist_noclobber(path).map_err(|error| error.error).with_context(name)?;
-    }
-    Ok(())
-}
-
-/// Temporary files are private; a result is an ordinary file.
-#[cfg(unix)]
-fn make_readable(file: &File) -> io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    file.set_permissions(std::fs::Permissions::from_mode(0o644))
-}
-
-#[cfg(not(unix))]
-fn make_readable(_: &File) -> io::Result<()> {
-    Ok(())
 }

@@ -8,6 +8,7 @@ mod arguments;
 mod commands;
 mod files;
 mod memory;
+mod outputs;
 mod printer;
 mod sizes;
 mod source_text;

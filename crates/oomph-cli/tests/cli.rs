@@ -355,18 +355,88 @@ fn a_page_holds_the_answer_and_every_allocation() {
     }
     assert!(page.contains("script-src 'sha256-") && !page.contains(" src=") && !page.contains(" href="));
 
-    let again = oomph(&["report", "mlp64.pickle.xz", "-o", &path("a.html")]).output().unwrap();
-    assert_eq!(again.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&again.stderr).contains("exists already (--force writes over it)"));
-    assert_eq!(std::fs::read_to_string(folder.path().join("a.html")).unwrap(), page);
+    std::fs::write(folder.path().join("notes.html"), "mine").unwrap();
+    let over = oomph(&["report", "mlp64.pickle.xz", "-o", &path("notes.html")]).output().unwrap();
+    assert_eq!(over.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&over.stderr).contains("exists already (--force writes over it)"));
+    assert_eq!(std::fs::read_to_string(folder.path().join("notes.html")).unwrap(), "mine");
 
     let failed = oomph(&["report", "truth.jsonl", "-o", &path("b.html")]).output().unwrap();
     assert_eq!(failed.status.code(), Some(2));
     assert!(!folder.path().join("b.html").exists());
-    // The same recording gives the same page.
-    let forced = oomph(&["report", "leak_history8-cap4.0.pickle.xz", "-o", &path("a.html"), "--force"]);
-    assert_eq!({ forced }.output().unwrap().status.code(), Some(0));
+    // A page can be made again, and the same recording gives the same.
+    let again = oomph(&["report", "leak_history8-cap4.0.pickle.xz", "-o", &path("a.html")]).output().unwrap();
+    assert_eq!(again.status.code(), Some(0));
     assert_eq!(std::fs::read_to_string(folder.path().join("a.html")).unwrap(), page);
+}
+
+#[test]
+fn what_was_read_is_never_written_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let recording = folder.path().join("in.pickle");
+    std::fs::copy(root().join("fixtures/shapes/protocol4.pickle"), &recording).unwrap();
+    let before = std::fs::read(&recording).unwrap();
+    std::os::unix::fs::symlink("in.pickle", folder.path().join("link.pickle")).unwrap();
+    let refused = |arguments: &[&str]| {
+        let arguments = [&["report", "in.pickle", "--force"], arguments].concat();
+        let output = oomph(&arguments).current_dir(folder.path()).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert_eq!(std::fs::read(&recording).unwrap(), before, "{arguments:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    for output in ["in.pickle", "./in.pickle", "link.pickle"] {
+        assert!(refused(&["-o", output]).contains("this is the recording"), "{output}");
+        assert!(refused(&["-o", "page.html", "--chrome-trace", output]).contains("this is the recording"));
+    }
+    assert!(refused(&["-o", "a.html", "--chrome-trace", "./a.html"]).contains("two outputs"));
+    assert!(refused(&["-o", "-", "--chrome-trace", "-"]).contains("two outputs"));
+    assert!(refused(&["-o", "missing/a.html"]).contains("there is no folder missing"));
+    assert!(
+        refused(&["-o", "a.html", "--chrome-trace", "missing/t.json"]).contains("there is no folder missing")
+    );
+    assert!(refused(&["-o", "a.html", "--source", "missing"]).contains("--source missing: "));
+    assert!(
+        refused(&["-o", "a.html", "--tensorboard", "in.pickle"]).contains("--tensorboard takes a folder")
+    );
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "nothing else was written");
+}
+
+#[test]
+fn a_page_is_as_private_as_any_file() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let recording = root().join("fixtures/shapes/protocol4.pickle");
+    let command =
+        format!("umask 077; {} report -q {} -o page.html", env!("CARGO_BIN_EXE_oomph"), recording.display());
+    assert!(Command::new("sh").args(["-c", &command]).current_dir(folder.path()).status().unwrap().success());
+    let mode = folder.path().join("page.html").metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
+fn a_signal_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let recording = root().join("fixtures/h200/generate8.pickle.xz");
+    let mut convert = oomph(&["convert", recording.to_str().unwrap(), "--to", "json", "-o"])
+        .arg(folder.path().join("out.json"))
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let temporary = || {
+        let entries = std::fs::read_dir(folder.path()).unwrap();
+        entries
+            .filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().starts_with(".oomph-"))
+            .count()
+    };
+    let started = std::time::Instant::now();
+    while temporary() == 0 && convert.try_wait().unwrap().is_none() && started.elapsed().as_secs() < 60 {
+        std::thread::yield_now();
+    }
+    assert!(Command::new("kill").args(["-INT", &convert.id().to_string()]).status().unwrap().success());
+    let ended = convert.wait().unwrap();
+    // On a machine where the signal came late, it is whole.
+    assert_eq!(folder.path().join("out.json").exists(), ended.success());
+    assert_eq!(temporary(), 0);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::kinds::Kind;
 use crate::sources::{is_native, is_own_file};
 use hashbrown::HashMap;
 use oomph_trace::rounding::round_size;
-use oomph_trace::{FrameId, Moment, Reserved, StackId, Stage};
+use oomph_trace::{FrameId, Moment, Ranges, Reserved, StackId, Stage};
 
 /// One device, allocation by allocation.
 #[derive(Clone, Debug, Default)]
@@ -162,6 +162,17 @@ impl Detail {
         (detail.stacks, detail.lines) = (lines.stacks, lines.lines);
         (detail.calls, detail.frames) = (lines.calls, lines.frames);
         detail
+    }
+}
+
+impl Detail {
+    /// What is taken from the device at `moment`, by address.
+    pub fn reserved_at(&self, moment: Moment) -> Vec<Reserved> {
+        let mut ranges = Ranges::default();
+        for change in self.segments.iter().take_while(|change| change.moment <= moment) {
+            ranges.change(change.taken, change.range);
+        }
+        ranges.into_ranges()
     }
 }
 

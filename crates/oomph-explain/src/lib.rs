@@ -40,4 +40,4 @@ pub use oom::{Outcome, Reason, fatal_out_of_memory};
 pub use segments::SegmentLines;
 pub use steps::Witness;
 pub use timeline::{Column, Timeline};
-pub use waste::Waste;
+pub use waste::{Waste, main_stream};

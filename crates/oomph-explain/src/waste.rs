@@ -70,13 +70,7 @@ pub struct Asker {
 impl Waste {
     /// Accounts for everything reserved at `moment`, as seen by the stream with the most memory.
     pub fn at(history: &History, settings: &Settings, moment: Moment) -> Self {
-        let reserved = history.reserved_at(moment);
-        let mut by_stream: HashMap<u32, u64> = HashMap::new();
-        for range in reserved.iter().filter(|range| range.pool == DEFAULT_POOL) {
-            *by_stream.entry(range.stream).or_default() += range.size;
-        }
-        let stream =
-            by_stream.into_iter().max_by_key(|&(stream, bytes)| (bytes, stream)).map_or(0, |(s, _)| s);
+        let stream = main_stream(&history.reserved_at(moment));
         Self::seen_by(history, settings, moment, Asker { stream, pool: DEFAULT_POOL, small: None })
     }
 
@@ -162,6 +156,15 @@ impl Waste {
             }
         }
     }
+}
+
+/// The stream with the most memory: free memory is looked at as it would see it.
+pub fn main_stream(reserved: &[Reserved]) -> u32 {
+    let mut by_stream: HashMap<u32, u64> = HashMap::new();
+    for range in reserved.iter().filter(|range| range.pool == DEFAULT_POOL) {
+        *by_stream.entry(range.stream).or_default() += range.size;
+    }
+    by_stream.into_iter().max_by_key(|&(stream, bytes)| (bytes, stream)).map_or(0, |(stream, _)| stream)
 }
 
 fn holders(history: &History, occupied: &[(u64, u64, Option<u32>)]) -> Vec<(StackId, u64)> {

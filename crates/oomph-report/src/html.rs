@@ -4,7 +4,9 @@
 //! a file is escaped.
 
 use crate::picture;
-use crate::shared::{Named, completeness, findings_of, next_command, saving, waste_parts, worst};
+use crate::shared::{
+    NOTHING_RECORDED, Named, completeness, findings_of, next_command, saving, waste_parts, worst,
+};
 use oomph_explain::{
     DeviceExplanation, Explanation, Finding, Severity, bytes, grouped, harmless, percent, plural,
 };
@@ -76,11 +78,7 @@ fn recording(out: &mut String, named: &Named, lines: usize) {
         let _ = writeln!(out, "<p><b>warning</b>: {}</p>", escape(&warning.message));
     }
     if explanation.devices.is_empty() {
-        let _ = writeln!(
-            out,
-            "<p>{}: there is no event and no segment in this file: recording was off, or no GPU was used</p>",
-            escape(named.name)
-        );
+        let _ = writeln!(out, "<p>{}: {NOTHING_RECORDED}</p>", escape(named.name));
         return;
     }
     for device in &explanation.devices {

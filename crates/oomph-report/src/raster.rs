@@ -6,8 +6,8 @@ use crate::picture::colour;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use noto_sans_mono_bitmap::{FontWeight, RasterHeight, get_raster, get_raster_width};
-use oomph_explain::{Column, Detail, Kind, Timeline, bytes, plural};
-use oomph_trace::Moment;
+use oomph_explain::{Column, Detail, Kind, Timeline, bytes, main_stream, plural};
+use oomph_trace::{DEFAULT_POOL, Moment};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
@@ -32,6 +32,8 @@ const CAUGHT: Colour = [0xe0, 0x9a, 0x2d];
 const HOLE: Colour = [0xf6, 0xd5, 0xd5];
 const CACHED: Colour = [0xe4, 0xea, 0xf1];
 const PENDING: Colour = [0xf2, 0xd9, 0x4e];
+const OTHER_STREAM: Colour = [0xcf, 0xe3, 0xcf];
+const PRIVATE_POOL: Colour = [0xdd, 0xd3, 0xec];
 
 fn paint(kind: Kind) -> Colour {
     let hex = u32::from_str_radix(colour(kind).trim_start_matches('#'), 16).unwrap_or(0);
@@ -135,28 +137,38 @@ pub fn segments(detail: &Detail, moment: Moment) -> io::Result<Vec<u8>> {
     draw_segments(detail, moment).png()
 }
 
+/// Why memory is free, as `explain` accounts for it: name and colour.
+const FREE: [(&str, Colour); 4] =
+    [("holes", HOLE), ("cached", CACHED), ("other streams", OTHER_STREAM), ("private pools", PRIVATE_POOL)];
+
 fn draw_segments(detail: &Detail, moment: Moment) -> Canvas {
-    let segments = reserved_at(detail, moment);
+    let segments = detail.reserved_at(moment);
+    let main = main_stream(&segments);
     let blocks = blocks_at(detail, moment);
-    let reserved: u64 = segments.values().sum();
+    let reserved: u64 = segments.iter().map(|range| range.size).sum();
     let mut strip = Strip::new(reserved);
-    let (mut allocated, mut pending, mut holes, mut cached) = (0, 0, 0, 0);
-    for (&address, &size) in &segments {
+    let (mut allocated, mut pending, mut free) = (0, 0, [0; FREE.len()]);
+    for range in &segments {
         strip.begin_segment();
-        let end = address.saturating_add(size);
+        let (address, end) = (range.address, range.end());
         let mut inside = blocks.range(address..end).peekable();
-        let empty = inside.peek().is_none();
-        let (free, free_colour) = if empty { (&mut cached, CACHED) } else { (&mut holes, HOLE) };
+        let why = if range.pool != DEFAULT_POOL {
+            3
+        } else if range.stream != main {
+            2
+        } else {
+            usize::from(inside.peek().is_none())
+        };
         let mut at = address;
         for (&from, &(length, kind)) in inside {
             let to = from.saturating_add(length).min(end);
             // Blocks that overlap contradict each other: the one that came first is drawn.
-            *free += strip.add(from.saturating_sub(at), free_colour);
+            free[why] += strip.add(from.saturating_sub(at), FREE[why].1);
             let shown = strip.add(to.saturating_sub(from.max(at)), kind.map_or(PENDING, paint));
             *if kind.is_some() { &mut allocated } else { &mut pending } += shown;
             at = at.max(to);
         }
-        *free += strip.add(end.saturating_sub(at), free_colour);
+        free[why] += strip.add(end.saturating_sub(at), FREE[why].1);
     }
     let mut canvas = Canvas::new();
     strip.draw(&mut canvas);
@@ -169,55 +181,14 @@ fn draw_segments(detail: &Detail, moment: Moment) -> Canvas {
         bytes(reserved),
         plural(segments.len() as u64, "segment"),
         bytes(allocated),
-        bytes(holes + cached)
+        bytes(free.iter().sum())
     );
     canvas.text(LEFT, TOP - 26, &words, INK, Align::Left);
     let kinds = Kind::ALL.into_iter().filter(|&kind| blocks.values().any(|&(_, held)| held == Some(kind)));
-    let rest = [(pending, "held for a stream", PENDING), (holes, "holes", HOLE), (cached, "cached", CACHED)];
-    let rest = rest.into_iter().filter(|&(bytes, ..)| bytes > 0).map(|(_, name, colour)| (name, colour));
+    let rest = [(pending, ("held for a stream", PENDING))].into_iter().chain(free.into_iter().zip(FREE));
+    let rest = rest.filter(|&(bytes, _)| bytes > 0).map(|(_, named)| named);
     canvas.legend(kinds.map(|kind| (kind.name(), paint(kind))).chain(rest));
     canvas
-}
-
-/// What is taken from the device: address and size. Pieces of expandable segments that touch are one.
-fn reserved_at(detail: &Detail, moment: Moment) -> BTreeMap<u64, u64> {
-    let mut pieces: BTreeMap<u64, (u64, bool)> = BTreeMap::new();
-    for change in detail.segments.iter().take_while(|change| change.moment <= moment) {
-        let (from, to) = (change.range.address, change.range.end());
-        if change.taken {
-            pieces.insert(from, (change.range.size, change.range.expandable));
-            continue;
-        }
-        // What is given back may be part of a piece, or of several.
-        let first = pieces.range(..=from).next_back().map_or(from, |(&at, _)| at);
-        let touched: Vec<(u64, (u64, bool))> =
-            pieces.range(first..to).map(|(&at, &piece)| (at, piece)).collect();
-        for (at, (size, expandable)) in touched {
-            let end = at.saturating_add(size);
-            if end <= from {
-                continue;
-            }
-            pieces.remove(&at);
-            if at < from {
-                pieces.insert(at, (from - at, expandable));
-            }
-            if to < end {
-                pieces.insert(to, (end - to, expandable));
-            }
-        }
-    }
-    let mut segments: BTreeMap<u64, u64> = BTreeMap::new();
-    let (mut end, mut grows) = (0, None);
-    for (at, (size, expandable)) in pieces {
-        // Segments that overlap contradict each other: the one before is drawn.
-        if at < end {
-            continue;
-        }
-        let begin = grows.filter(|_| expandable && end == at).unwrap_or(at);
-        *segments.entry(begin).or_default() += size;
-        (end, grows) = (at.saturating_add(size), expandable.then_some(begin));
-    }
-    segments
 }
 
 /// Blocks that are not free: address, size, and what they are; of no kind are those that only another stream still holds.

@@ -67,6 +67,10 @@ pub enum CheckLimit {
     },
 }
 
+/// What is said of a recording that has no device.
+pub const NOTHING_RECORDED: &str =
+    "there is no event and no segment in this file: recording was off, or no GPU was used";
+
 /// The device with the highest reserved peak, over all recordings.
 pub fn worst<'a>(all: &'a [Named<'a>]) -> Option<(usize, &'a DeviceExplanation)> {
     (all.iter().enumerate())
@@ -104,10 +108,10 @@ pub(crate) fn completeness(device: &DeviceExplanation) -> String {
     if device.events == 0 {
         lacks.push("final state only".to_owned());
     } else if c.born_before > 0 {
-        lacks.push(format!("{} blocks from before", oomph_explain::grouped(c.born_before)));
+        lacks.push(format!("{} from before", oomph_explain::plural(c.born_before, "block")));
     }
     if c.contradictions > 0 {
-        lacks.push(format!("{} contradictions", oomph_explain::grouped(c.contradictions)));
+        lacks.push(oomph_explain::plural(c.contradictions, "contradiction"));
     }
     if c.allocations > 0 && c.without_stack == c.allocations {
         lacks.push("without stacks".to_owned());
@@ -164,7 +168,9 @@ pub(crate) fn page_command(names: &[&str], options: &str) -> Option<String> {
 /// A file name as a shell takes it.
 pub(crate) fn quoted(name: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-/+=,@%:".contains(c);
-    let clean = oomph_explain::printable(name);
+    // Not shortened: it is to be typed.
+    let clean = oomph_explain::harmless(name);
+    let clean = if clean.starts_with('-') && clean != "-" { format!("./{clean}") } else { clean };
     if !clean.is_empty() && clean.chars().all(plain) {
         clean
     } else {

@@ -3,8 +3,8 @@
 //! Colour marks severity and headings only; every line reads the same without it.
 
 use crate::shared::{
-    Check, CheckLimit, Named, TextOptions, completeness, findings_of, next_command, page_command, quoted,
-    saving, waste_parts, worst,
+    Check, CheckLimit, NOTHING_RECORDED, Named, TextOptions, completeness, findings_of, next_command,
+    page_command, quoted, saving, waste_parts, worst,
 };
 use anstyle::{AnsiColor, Style};
 use oomph_explain::{
@@ -82,11 +82,7 @@ fn recording(out: &mut String, named: &Named, options: TextOptions) {
         let _ = writeln!(out, "{}: {}", paint(YELLOW, "warning"), printable_line(&warning.message));
     }
     if explanation.devices.is_empty() {
-        let _ = writeln!(
-            out,
-            "{}: there is no event and no segment in this file: recording was off, or no GPU was used",
-            printable(named.name)
-        );
+        let _ = writeln!(out, "{}: {NOTHING_RECORDED}", printable(named.name));
         return;
     }
     for (position, device) in explanation.devices.iter().enumerate() {

@@ -368,23 +368,29 @@ impl SegmentLog {
     fn at(&self, moment: Moment) -> Vec<Reserved> {
         let mut ranges = self.initial.clone();
         for change in self.changes.iter().take_while(|change| change.moment <= moment) {
-            ranges.apply(change);
+            ranges.change(change.taken, change.range);
         }
-        ranges.0.into_values().collect()
+        ranges.into_ranges()
     }
 }
 
-/// Ranges by address. Expandable ones merge with their neighbours and can be cut.
+/// What is taken from the device, by address. Expandable ranges merge with their neighbours and can be cut.
 #[derive(Clone, Debug, Default)]
-struct Ranges(BTreeMap<u64, Reserved>);
+pub struct Ranges(BTreeMap<u64, Reserved>);
 
 impl Ranges {
-    fn apply(&mut self, change: &SegmentChange) {
-        if change.taken {
-            self.add(change.range);
+    /// A range is taken, or given back. What is not there as a whole cannot be given back.
+    pub fn change(&mut self, taken: bool, range: Reserved) {
+        if taken {
+            self.add(range);
         } else {
-            self.remove(change.range);
+            self.remove(range);
         }
+    }
+
+    /// All of them, by address.
+    pub fn into_ranges(self) -> Vec<Reserved> {
+        self.0.into_values().collect()
     }
 
     fn add(&mut self, mut range: Reserved) {
@@ -602,7 +608,7 @@ impl<'a, 's> Pass<'a, 's> {
     }
 
     fn change_reserved(&mut self, change: &SegmentChange) {
-        self.reserved.apply(change);
+        self.reserved.change(change.taken, change.range);
         if !change.taken {
             self.now.reserved = self.now.reserved.saturating_sub(change.range.size);
             return;

@@ -62,7 +62,7 @@ mod read;
 mod recording;
 pub mod rounding;
 
-pub use history::{Allocations, History, Moment, NEVER, Peak, Peaks, Reserved, Totals};
+pub use history::{Allocations, History, Moment, NEVER, Peak, Peaks, Ranges, Reserved, Totals};
 pub use intern::{Frame, FrameId, NO_STACK, StackId, Stacks, StringId, Strings};
 pub use read::{ReadError, read, read_bytes, read_path};
 pub use recording::{

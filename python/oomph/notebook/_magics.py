@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import shlex
 from typing import Any
 
 from oomph._measure import gpus, ram, ram_limit, text
@@ -68,7 +69,10 @@ def _answer(notebook: Any, word: str) -> Any:
 def _report(notebook: Any, path: str) -> Any:
     import oomph
 
-    path = path or notebook.last_recording or running_recording() or ""
+    named = shlex.split(path)
+    if len(named) > 1:
+        return oomph.report(*named)
+    path = (named[0] if named else notebook.last_recording or running_recording()) or ""
     if not os.path.exists(path):
         print(f"%oomph report: {path}: there is no such file" if path else "%oomph report: no cell was recorded; %%oomph at the top of one does")
         return None

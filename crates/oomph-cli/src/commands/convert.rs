@@ -1,7 +1,7 @@
 //! `oomph convert`: a recording in another format.
 
 use crate::printer::Printer;
-use crate::{Outcome, files};
+use crate::{Outcome, files, outputs};
 use anyhow::bail;
 use clap::{Args, ValueEnum};
 use oomph_trace::{export, format};
@@ -48,7 +48,7 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
     for warning in &recording.warnings {
         printer.warning(&format!("{}: {}", arguments.file.display(), warning.message));
     }
-    files::write_whole(&arguments.output, arguments.force, |out| match target {
+    outputs::write_whole(&arguments.output, arguments.force, |out| match target {
         Target::Oomph => {
             format::Writer::new(out)?.finish(&recording)?;
             Ok(())

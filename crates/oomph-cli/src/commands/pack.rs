@@ -2,7 +2,7 @@
 
 use crate::arguments::Format;
 use crate::printer::Printer;
-use crate::{Outcome, files};
+use crate::{Outcome, files, outputs};
 use anyhow::Context;
 use clap::Args;
 use oomph_replay::lifetimes::Lifetimes;
@@ -79,7 +79,7 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
     };
     if let Some(path) = &arguments.output {
         let table = lifetimes.with_offsets(&placement.offsets);
-        files::write_whole(path, arguments.force, |out| Ok(out.write_all(table.as_bytes())?))?;
+        outputs::write_whole(path, arguments.force, |out| Ok(out.write_all(table.as_bytes())?))?;
     }
     printer.data(&match arguments.format {
         Format::Text => packing::text(&packed),

@@ -4,7 +4,7 @@ use crate::arguments::Format;
 use crate::memory::GpuParser;
 use crate::printer::{Printer, width};
 use crate::sizes::Size;
-use crate::{Outcome, files};
+use crate::{Outcome, outputs};
 use clap::Args;
 use oomph_gpus::{Catalogue, Gpu};
 use oomph_predict::installed::Installed;
@@ -285,7 +285,7 @@ fn write_recording(
         let stem = Path::new(&program.target).file_stem().and_then(|stem| stem.to_str()).unwrap_or("program");
         PathBuf::from(format!("{stem}-{}.oomph", prediction.gpu.name))
     });
-    files::write_whole(&path, true, |out| {
+    outputs::write_whole(&path, true, |out| {
         format::Writer::new(out)?.finish(&prediction.recording)?;
         Ok(())
     })?;

@@ -1,6 +1,7 @@
 //! `oomph report`: a page that shows it.
 
 use crate::memory::MemoryArguments;
+use crate::outputs::{self, Outputs};
 use crate::printer::Printer;
 use crate::source_text::SourceText;
 use crate::{Outcome, files};
@@ -11,11 +12,12 @@ use flate2::write::GzEncoder;
 use oomph_explain::{Detail, Explanation, bytes, plural};
 use oomph_replay::answer::replayable;
 use oomph_replay::replayer::Replayer;
+use oomph_replay::tune;
 use oomph_report::page::{self, Extras, Limit, Mode, Subject};
 use oomph_report::picture;
 use oomph_report::tune::NamedTuning;
 use oomph_report::{Exported, Named, chrome_trace, tensorboard};
-use oomph_trace::{Device, History, Recording};
+use oomph_trace::{History, Recording};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -97,67 +99,50 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
     if to_stdout && arguments.open {
         bail!("--open shows a file: leave out -o -");
     }
-    let mode = mode(arguments)?;
-    // Better now than after a minute of work.
-    for path in [Some(&output), arguments.chrome_trace.as_ref()].into_iter().flatten() {
-        files::may_write(path, arguments.force)?;
+    if arguments.tensorboard.as_ref().is_some_and(|folder| folder.exists() && !folder.is_dir()) {
+        bail!("--tensorboard takes a folder");
     }
+    let mode = mode(arguments)?;
+    let written: Vec<&Path> =
+        [Some(output.as_path()), arguments.chrome_trace.as_deref()].into_iter().flatten().collect();
+    Outputs { inputs: &arguments.files, force: arguments.force }.check(&written)?;
     let source = match arguments.no_source {
         true => SourceText::none(),
-        false => SourceText::below(&arguments.source),
+        false => SourceText::below(&arguments.source)?,
     };
-    let exports = arguments.tensorboard.is_some() || arguments.chrome_trace.is_some();
-    let mut read: Vec<(String, Explanation)> = Vec::new();
-    // Kept only where they are needed again: ranks are many, and large.
-    let mut kept: Vec<(Recording, Vec<Detail>)> = Vec::new();
-    let mut subjects = Vec::new();
-    let (mut events, mut left_out, mut failed) = (0, 0, false);
+    let mut report = Report::new(arguments, &source);
+    let mut failed = false;
     for path in &arguments.files {
-        let recording = match files::read(path, printer) {
-            Ok(recording) => recording,
-            // One bad file does not lose the others.
-            Err(error) => {
-                printer.error(&format!("{error:#}"));
-                failed = true;
-                continue;
+        // One bad file does not lose the others, but nothing can be compared with it.
+        if let Err(error) = report.add(path, printer) {
+            if mode == Mode::Diff {
+                return Err(error);
             }
-        };
-        let name = path.display().to_string();
-        let (explanation, details) = oomph_explain::explain_in_detail(&recording, picture::COLUMNS);
-        for detail in &details {
-            let found = (recording.devices.iter().find(|one| one.ordinal == detail.ordinal))
-                .zip(explanation.devices.iter().find(|one| one.ordinal == detail.ordinal));
-            let Some((device, explained)) = found else { continue };
-            events += device.events.len();
-            let replays = match arguments.what_if {
-                WhatIf::Always => true,
-                WhatIf::Never => false,
-                WhatIf::Auto => events <= MOST_REPLAYED,
-            };
-            left_out += usize::from(!replays && arguments.what_if == WhatIf::Auto);
-            let end = device.events.time.last().copied().unwrap_or(0);
-            let text = |file: &str, line: u32| source.line(file, line, end);
-            let place = (subjects.len(), read.len());
-            let named = Named { name: &name, explanation: &explanation };
-            let subject = |extras: &Extras| Subject::of(place, &named, &recording, explained, detail, extras);
-            subjects.push(told(arguments, &recording, device, &name, replays, &text, printer, subject)?);
-        }
-        read.push((name, explanation));
-        if exports {
-            kept.push((recording, details));
+            printer.error(&format!("{error:#}"));
+            failed = true;
         }
     }
-    if read.is_empty() {
+    if report.read.is_empty() {
         return Ok(Outcome::Failed);
     }
-    let all: Vec<Named> = read.iter().map(|(name, explanation)| Named { name, explanation }).collect();
+    report.replay_the_worst(printer)?;
+    let Report { read, subjects, kept, .. } = &report;
+    let all: Vec<Named> = read.iter().map(Read::named).collect();
     let mode = if all.len() == 1 { Mode::One } else { mode };
-    let diff = (mode == Mode::Diff).then(|| oomph_explain::diff(&read[0].1, &read[1].1));
-    files::write_whole(&output, arguments.force, |out| {
-        Ok(page::write(&subjects, &all, mode, diff.as_ref(), out)?)
+    let diff = match (mode, &read[..]) {
+        (Mode::Diff, [before, after]) => Some(oomph_explain::diff(&before.explanation, &after.explanation)),
+        _ => None,
+    };
+    outputs::write_whole(&output, arguments.force, |out| {
+        Ok(page::write(subjects, &all, mode, diff.as_ref(), out)?)
     })?;
-    let exported: Vec<Exported> = (read.iter().zip(&kept))
-        .map(|((name, explanation), (recording, details))| Exported { name, recording, explanation, details })
+    let exported: Vec<Exported> = (read.iter().zip(kept))
+        .map(|(Read { name, explanation, .. }, (recording, details))| Exported {
+            name,
+            recording,
+            explanation,
+            details,
+        })
         .collect();
     if let Some(path) = &arguments.chrome_trace {
         write_trace(&exported, path, arguments.force)?;
@@ -173,75 +158,174 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
     }
     if source.changed() > 0 {
         printer.note(&format!(
-            "{} changed since the recording and not quoted",
+            "{} changed since a recording and not quoted for it",
             plural(source.changed() as u64, "source file")
         ));
     }
-    if left_out > 0 {
-        printer.note("what other settings would have done is left out of a page this long; --what-if always puts it in");
+    if arguments.what_if == WhatIf::Auto && report.not_replayed > 0 {
+        let whose = match subjects.len() {
+            1 => String::new(),
+            all => format!(" for {} of {all}", report.not_replayed),
+        };
+        printer.note(&format!(
+            "what other settings would have done is left out{whose}: it takes long for so many events; --what-if always puts it in"
+        ));
     }
     if !to_stdout {
-        let size = output.metadata().map_or(0, |metadata| metadata.len());
-        printer.note(&format!(
-            "wrote {} ({}, {})",
-            output.display(),
-            plural(events as u64, "event"),
-            bytes(size)
-        ));
-        if arguments.open {
-            open::that_detached(&output).with_context(|| format!("{}: cannot be shown", output.display()))?;
+        let size = output.metadata().ok().filter(|metadata| metadata.is_file());
+        let size = size.map_or(String::new(), |metadata| format!(", {}", bytes(metadata.len())));
+        let events = plural(report.events as u64, "event");
+        printer.note(&format!("wrote {} ({events}{size})", output.display()));
+        if arguments.open && open::that_detached(&output).is_err() {
+            let place = output.canonicalize().unwrap_or(output);
+            printer.note(&format!("no browser could be started here: open file://{}", place.display()));
         }
     }
     Ok(if failed { Outcome::Failed } else { Outcome::Fine })
 }
 
-/// A subject with what the process could have had, and what other settings would have done.
-#[expect(clippy::too_many_arguments, reason = "what is borrowed by the last of them must outlive it")]
-fn told(
-    arguments: &Arguments,
-    recording: &Recording,
-    device: &Device,
-    name: &str,
-    replays: bool,
-    source: &dyn Fn(&str, u32) -> Option<String>,
-    printer: &mut Printer,
-    subject: impl FnOnce(&Extras) -> Subject,
-) -> anyhow::Result<Subject> {
-    let typed = arguments.memory.typed(None);
-    let asked = arguments.memory.memory();
-    let limit = asked.and_then(|memory| Limit::asked(memory, &typed));
-    if replayable(device).is_err() {
-        return Ok(subject(&Extras { limit, what_if: None, source }));
+/// A recording that was read.
+struct Read<'a> {
+    path: &'a Path,
+    name: String,
+    explanation: Explanation,
+}
+
+impl Read<'_> {
+    fn named(&self) -> Named<'_> {
+        Named { name: &self.name, explanation: &self.explanation }
     }
-    let history = History::of(recording, device);
-    let fatal = oomph_explain::fatal_out_of_memory(recording, device);
-    if !replays {
-        let replayer = Replayer::quick(recording, device, &history, fatal);
-        let limit = limit.or_else(|| Limit::recorded(&replayer.memory));
-        return Ok(subject(&Extras { limit, what_if: None, source }));
+}
+
+/// What goes into the page, recording by recording.
+struct Report<'a> {
+    arguments: &'a Arguments,
+    source: &'a SourceText,
+    read: Vec<Read<'a>>,
+    subjects: Vec<Subject>,
+    /// Recordings that the exports need again; otherwise none are kept, since ranks are many and large.
+    kept: Vec<(Recording, Vec<Detail>)>,
+    events: usize,
+    not_replayed: usize,
+    /// Whether the worst subject was replayed, by number.
+    replayed: Vec<bool>,
+}
+
+impl<'a> Report<'a> {
+    fn new(arguments: &'a Arguments, source: &'a SourceText) -> Self {
+        Self {
+            arguments,
+            source,
+            read: Vec::new(),
+            subjects: Vec::new(),
+            kept: Vec::new(),
+            events: 0,
+            not_replayed: 0,
+            replayed: Vec::new(),
+        }
     }
-    let replayer = Replayer::new(recording, device, &history, None, fatal);
-    let limit = limit.or_else(|| Limit::recorded(&replayer.memory));
-    let bar = printer.progress("replaying");
-    let tuning =
-        oomph_replay::tune::tune(&replayer, asked, &[], SAMPLES, &|done, of| bar.set(done as u64, of as u64));
-    drop(bar);
-    let tuning = files::of_file(Path::new(name), tuning)?;
-    let named = NamedTuning {
-        name,
-        typed: &typed,
-        lacks: replayer.lacks(),
-        device: device.ordinal,
-        events: device.events.len() as u64,
-        version: replayer.version().to_string(),
-        fits: tuning.trials.iter().map(|trial| trial.fit(&replayer)).collect(),
-        tuning: &tuning,
-    };
-    Ok(subject(&Extras { limit, what_if: Some(&named), source }))
+
+    fn add(&mut self, path: &'a Path, printer: &mut Printer) -> anyhow::Result<()> {
+        let recording = files::read(path, printer)?;
+        let (explanation, details) = oomph_explain::explain_in_detail(&recording, picture::COLUMNS);
+        let read = Read { path, name: path.display().to_string(), explanation };
+        for (index, detail) in details.iter().enumerate() {
+            self.events += recording.devices.get(index).map_or(0, |device| device.events.len());
+            let replays = match self.arguments.what_if {
+                WhatIf::Always => true,
+                WhatIf::Never => false,
+                WhatIf::Auto => self.events <= MOST_REPLAYED,
+            };
+            let place = (self.subjects.len(), self.read.len());
+            let subject = self.subject(place, &read, &recording, (index, detail), replays, printer)?;
+            self.subjects.push(subject);
+            self.replayed.push(replays);
+            self.not_replayed += usize::from(!replays);
+        }
+        self.read.push(read);
+        if self.arguments.tensorboard.is_some() || self.arguments.chrome_trace.is_some() {
+            self.kept.push((recording, details));
+        }
+        Ok(())
+    }
+
+    /// The subject that the page begins with is replayed even where all of them together were too many.
+    fn replay_the_worst(&mut self, printer: &mut Printer) -> anyhow::Result<()> {
+        let all: Vec<Named> = self.read.iter().map(Read::named).collect();
+        let Some(worst) = page::worst(&self.subjects, &all) else { return Ok(()) };
+        let (recording, ordinal) = self.subjects[worst].device();
+        let path = self.read[recording].path;
+        let can_be_read_again = path != Path::new("-");
+        if self.replayed[worst] || self.arguments.what_if != WhatIf::Auto || !can_be_read_again {
+            return Ok(());
+        }
+        let events = (self.read[recording].explanation.devices.iter())
+            .find(|device| device.ordinal == ordinal)
+            .map_or(0, |device| device.events);
+        if events as usize > MOST_REPLAYED {
+            return Ok(());
+        }
+        let again = files::read(path, printer)?;
+        let (explanation, details) = oomph_explain::explain_in_detail(&again, picture::COLUMNS);
+        let read = Read { path, name: self.read[recording].name.clone(), explanation };
+        let Some(found) = details.iter().enumerate().find(|(_, detail)| detail.ordinal == ordinal) else {
+            return Ok(());
+        };
+        self.subjects[worst] = self.subject((worst, recording), &read, &again, found, true, printer)?;
+        self.not_replayed -= 1;
+        Ok(())
+    }
+
+    /// A device with what the process could have had, and what other settings would have done.
+    fn subject(
+        &self,
+        place: (usize, usize),
+        read: &Read,
+        recording: &Recording,
+        (index, detail): (usize, &Detail),
+        replays: bool,
+        printer: &mut Printer,
+    ) -> anyhow::Result<Subject> {
+        let (device, explained) = (&recording.devices[index], &read.explanation.devices[index]);
+        let typed = self.arguments.memory.typed(None);
+        let asked = self.arguments.memory.memory();
+        let end = device.events.time.last().copied().unwrap_or(0);
+        let source = |file: &str, line: u32| self.source.line(file, line, end);
+        let told = |limit: Option<Limit>, what_if: Option<&NamedTuning>| {
+            let extras = Extras { limit, what_if, source: &source };
+            Subject::of(place, &read.named(), recording, explained, detail, &extras)
+        };
+        let limit = asked.and_then(|memory| Limit::asked(memory, &typed));
+        if replayable(device).is_err() {
+            return Ok(told(limit, None));
+        }
+        let history = History::of(recording, device);
+        let fatal = oomph_explain::fatal_out_of_memory(recording, device);
+        if !replays {
+            let replayer = Replayer::quick(recording, device, &history, fatal);
+            return Ok(told(limit.or_else(|| Limit::recorded(&replayer.memory)), None));
+        }
+        let replayer = Replayer::new(recording, device, &history, None, fatal);
+        let bar = printer.progress("replaying");
+        let tuning = tune::tune(&replayer, asked, &[], SAMPLES, &|done, of| bar.set(done as u64, of as u64));
+        drop(bar);
+        let tuning = files::of_file(read.path, tuning)?;
+        let named = NamedTuning {
+            name: &read.name,
+            typed: &typed,
+            lacks: replayer.lacks(),
+            device: device.ordinal,
+            events: device.events.len() as u64,
+            version: replayer.version().to_string(),
+            fits: tuning.trials.iter().map(|trial| trial.fit(&replayer)).collect(),
+            tuning: &tuning,
+        };
+        Ok(told(limit.or_else(|| Limit::recorded(&replayer.memory)), Some(&named)))
+    }
 }
 
 fn write_trace(exported: &[Exported], path: &Path, force: bool) -> anyhow::Result<()> {
-    files::write_whole(path, force, |out| {
+    outputs::write_whole(path, force, |out| {
         if path.extension().is_some_and(|ending| ending == "gz") {
             let mut compressed = GzEncoder::new(out, Compression::default());
             chrome_trace::write(exported, &mut compressed)?;
@@ -260,7 +344,7 @@ fn write_runs(exported: &[Exported], folder: &Path) -> anyhow::Result<usize> {
     for run in &runs {
         let place = folder.join(&run.folder);
         std::fs::create_dir_all(&place).with_context(|| place.display().to_string())?;
-        files::write_whole(&place.join(&run.file), true, |out| Ok(run.write(now, out)?))?;
+        outputs::write_whole(&place.join(&run.file), true, |out| Ok(run.write(now, out)?))?;
     }
     Ok(runs.len())
 }
@@ -300,7 +384,9 @@ fn default_output(files: &[PathBuf]) -> anyhow::Result<PathBuf> {
     let name = one.file_name().and_then(|name| name.to_str()).unwrap_or("oomph-report");
     let stem = [".xz", ".gz", ".zst"].iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(name);
     let stem = stem.rsplit_once('.').map_or(stem, |(stem, _)| stem);
-    Ok(PathBuf::from(format!("{stem}.html")))
+    let page = format!("{stem}.html");
+    // The recording may be a page itself, that of memory_viz.
+    Ok(PathBuf::from(if page == name { format!("{stem}-report.html") } else { page }))
 }
 
 #[cfg(test)]
@@ -323,6 +409,7 @@ mod tests {
         assert_eq!(page("runs/snapshot.pickle.xz"), "snapshot.html");
         assert_eq!(page("run.oomph"), "run.html");
         assert_eq!(page("recording"), "recording.html");
+        assert_eq!(page("memory_viz.html"), "memory_viz-report.html");
         assert!(default_output(&[PathBuf::from("-")]).is_err());
     }
 }

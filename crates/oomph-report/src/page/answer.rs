@@ -2,7 +2,7 @@
 
 use crate::html::{self, escape};
 use crate::picture;
-use crate::shared::{Named, completeness, findings_of};
+use crate::shared::{NOTHING_RECORDED, Named, completeness, findings_of};
 use oomph_explain::{DeviceExplanation, Severity, bytes, plural};
 use std::fmt::Write;
 
@@ -45,6 +45,24 @@ pub(super) fn answer(number: usize, named: &Named, device: &DeviceExplanation) -
     html::legend(&mut out, device);
     html::by_line(&mut out, device, LINES);
     out.push_str("</div>\n</div>\n");
+    out
+}
+
+/// A recording in which nothing happened.
+pub(super) fn nothing(named: &Named) -> String {
+    let mut out = "<div class=\"oomph answer\">\n".to_owned();
+    for warning in &named.explanation.warnings {
+        let _ = writeln!(out, "<p><b>warning</b>: {}</p>", escape(&warning.message));
+    }
+    let _ = writeln!(
+        out,
+        "<p><b>{}</b> ({}): {}</p>\n<p>To record everything: <code>oomph run train.py</code>, or \
+         <code>torch.cuda.memory._record_memory_history()</code> before the model is built and \
+         <code>torch.cuda.memory._dump_snapshot(\"snapshot.pickle\")</code> at the end.</p>\n</div>",
+        escape(named.name),
+        named.explanation.format,
+        NOTHING_RECORDED
+    );
     out
 }
 

@@ -21,6 +21,16 @@ use std::io::{self, Write};
 const SCRIPT: &str = include_str!("../../assets/report.js");
 const STYLE: &str = include_str!("../../assets/report.css");
 
+/// A page says who made it, within its first bytes.
+const MARK: &str = "<meta name=\"generator\" content=\"oomph ";
+/// How many bytes those are.
+pub const MARK_WITHIN: u64 = 512;
+
+/// Whether a file that begins like this is a page, which can be made again from its recording.
+pub fn is_page(start: &[u8]) -> bool {
+    start.windows(MARK.len()).any(|part| part == MARK.as_bytes())
+}
+
 /// What several recordings are to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -42,6 +52,13 @@ impl Mode {
     }
 }
 
+/// The subject with the highest peak, or that died: the page begins with it. `all` are the explanations in the order of the subjects'
+/// recordings.
+pub fn worst(subjects: &[Subject], all: &[Named]) -> Option<usize> {
+    let (recording, device) = crate::shared::worst(all)?;
+    subjects.iter().position(|one| one.device() == (recording, device.ordinal))
+}
+
 /// Writes a page. `all` are the explanations in the order of the subjects' recordings.
 pub fn write(
     subjects: &[Subject],
@@ -50,9 +67,7 @@ pub fn write(
     diff: Option<&Diff>,
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    let worst = crate::shared::worst(all).and_then(|(recording, device)| {
-        subjects.iter().position(|one| one.recording == recording && one.ordinal == device.ordinal)
-    });
+    let worst = worst(subjects, all);
     // Of two that are compared, what is there now.
     let shown = match mode {
         Mode::Diff => subjects.iter().position(|one| one.recording == 1).or(worst).unwrap_or(0),
@@ -70,7 +85,7 @@ pub fn write(
         out,
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta name=\"generator\" content=\"oomph {version}\">\n\
+         {MARK}{version}\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'sha256-{hash}'; \
          style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'\">\n\
          <title>{title} – oomph</title>\n<style>\n{fragment}{STYLE}</style>\n</head>\n<body>\n\
@@ -83,6 +98,9 @@ pub fn write(
     )?;
     for subject in subjects {
         out.write_all(subject.answer.as_bytes())?;
+    }
+    for named in all.iter().filter(|named| named.explanation.devices.is_empty()) {
+        out.write_all(answer::nothing(named).as_bytes())?;
     }
     let page = json!({
         "schema": 1,

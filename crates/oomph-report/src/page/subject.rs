@@ -77,6 +77,11 @@ const MOST_TIMES: usize = 40_000;
 const LONGEST: usize = 500;
 
 impl Subject {
+    /// The number of its recording, and its ordinal there.
+    pub fn device(&self) -> (usize, u32) {
+        (self.recording, self.ordinal)
+    }
+
     /// Puts a device of a recording into columns. `number` is its place in the page, `of` the number of its recording.
     pub fn of(
         (number, of): (usize, usize),
@@ -164,7 +169,7 @@ impl Subject {
     }
 }
 
-/// The page's first words.
+/// What is most to be said about a device.
 fn headline(explanation: &Explanation, device: &DeviceExplanation) -> String {
     match findings_of(explanation, device).find(|one| one.severity <= oomph_explain::Severity::Warning) {
         Some(finding) => finding.title.clone(),
