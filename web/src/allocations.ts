@@ -7,7 +7,9 @@ import { choice, el, fill, swatch } from "./dom.ts";
 import { address, bytes, grouped, plural, seconds } from "./format.ts";
 import type { Memory } from "./memory.ts";
 import { NEVER } from "./memory.ts";
+import { createPager } from "./pager.ts";
 import { whenSeen } from "./redraw.ts";
+import { queryOf, searched } from "./search.ts";
 import { selected } from "./sorting.ts";
 
 const PAGE = 100;
@@ -31,14 +33,11 @@ export function mount(host: HTMLElement, app: App): void {
   let order: Order = "size";
   let found: Uint32Array = new Uint32Array();
   let total = 0;
-  let first = 0;
   const open = new Set<number>();
 
   host.classList.add("long");
   const search = el("input", { type: "search", placeholder: "line, function, kind", "aria-label": "Search allocations", oninput: () => refresh() });
-  const count = el("span", { class: "muted", role: "status" });
-  const back = el("button", { type: "button", onclick: () => turn(-PAGE) }, "Previous");
-  const on = el("button", { type: "button", onclick: () => turn(PAGE) }, "Next");
+  const pager = createPager(PAGE, () => draw());
   const head = el("tr");
   const body = el("tbody");
   const caption = el("caption");
@@ -50,18 +49,13 @@ export function mount(host: HTMLElement, app: App): void {
       }),
       search,
       el("span", { class: "grow" }),
-      count, back, on,
+      pager.element,
     ),
     el("div", { class: "scroller rows", tabindex: "0", role: "region", "aria-label": "List of allocations" }, el("table", { class: "allocations" }, caption, el("thead", {}, head), body)),
   );
 
-  function turn(by: number): void {
-    first = Math.max(0, Math.min(first + by, found.length - 1));
-    draw();
-  }
-
   function refresh(): void {
-    first = 0;
+    pager.first();
     open.clear();
     list();
     draw();
@@ -86,11 +80,7 @@ export function mount(host: HTMLElement, app: App): void {
 
   function draw(): void {
     const memory = app.memory();
-    const rows = found.subarray(first, first + PAGE);
-    const range = found.length === 0 ? "None" : `${grouped(first + 1)}–${grouped(first + rows.length)} of ${grouped(found.length)}, ${bytes(total)}`;
-    count.textContent = range;
-    back.disabled = first === 0;
-    on.disabled = first + PAGE >= found.length;
+    const rows = pager.shown(found, `, ${bytes(total)}`);
     const { moment, from, to } = store.state;
     caption.textContent =
       scope === "moment" ? `Allocations alive after event ${grouped(moment)}` : `Allocations alive at any moment from event ${grouped(from)} to ${grouped(to)}`;
@@ -194,20 +184,14 @@ function inOrder(memory: Memory, order: Order): Uint32Array {
   }
 }
 
-/** Whether an allocation is looked for: its line's label or function has the text in it, or its kind does. */
+/** Whether an allocation is looked for, by its line and its kind. */
 function matcher(memory: Memory, text: string): (allocation: number) => boolean {
-  const words = text.toLowerCase().split(/\s+/).filter((word) => word !== "");
-  if (words.length === 0) {
+  const query = queryOf(text);
+  if (query.empty) {
     return () => true;
   }
-  const has = (...texts: string[]) => {
-    const all = texts.join("\n").toLowerCase();
-    return words.map((word) => all.includes(word));
-  };
-  const lines = memory.lines.map(({ label, function: name, file, through }) => has(label, name, file, through));
-  const kinds = memory.page.kinds.map(({ name, key }) => has(name, key));
-  // Each word may be found in the line or in the kind; there are few pairs of them.
-  const pairs = lines.map((line) => kinds.map((kind) => words.every((_, i) => line[i] || kind[i])));
+  // There are few pairs of them.
+  const pairs = memory.lines.map((line) => memory.page.kinds.map((kind) => query.matches(searched(line, kind))));
   return (i) => pairs[memory.line[i]][memory.kind[i]];
 }
 
@@ -221,7 +205,7 @@ function when(memory: Memory, moment: number): string {
   }
   const time = memory.timeOf(moment);
   const step = memory.stepOf(moment);
-  return [`event ${grouped(moment)}`, time === null ? "" : `${seconds(time)}`, step === null ? "" : `step ${grouped(step)}`].filter((part) => part !== "").join(", ");
+  return [`event ${grouped(moment)}`, time === null ? "" : seconds(time, memory.timeError), step === null ? "" : `step ${grouped(step)}`].filter((part) => part !== "").join(", ");
 }
 
 function lifetime(memory: Memory, i: number): string {

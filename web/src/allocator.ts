@@ -3,9 +3,10 @@
 import type { App } from "./app.ts";
 import type { Oom, Waste } from "./data.ts";
 import { el, fill, swatch } from "./dom.ts";
-import { address, bytes, grouped, percent, plural, seconds } from "./format.ts";
+import { address, bytes, grouped, percent, plural } from "./format.ts";
 import type { Block, Memory, Segment } from "./memory.ts";
-import { momentInWords } from "./moment.ts";
+import { durationInWords, momentInWords } from "./moment.ts";
+import { createPager } from "./pager.ts";
 import { whenSeen } from "./redraw.ts";
 import type { FreeState, Paint, SegmentMap, Spot } from "./segment-map.ts";
 import { hatchedSwatch, scaleFor, segmentMap } from "./segment-map.ts";
@@ -27,8 +28,8 @@ const SMALL_REQUEST = MIB;
 const MOST_KEEPERS = 6;
 /** Lines of source that are named for one segment. */
 const MOST_HOLDERS = 3;
-/** Segments in the table before all are asked for. */
-const FIRST_SEGMENTS = 100;
+/** Segments on a page of the table. */
+const PAGE = 100;
 /** Frames that playing takes from the first moment in view to the last, and milliseconds between them. */
 const PLAY_FRAMES = 300;
 const PLAY_EVERY = 40;
@@ -53,7 +54,6 @@ interface Panel {
 }
 
 export function mount(host: HTMLElement, app: App): void {
-  let allSegments = false;
   let width = 0;
   /** The width and the subject that the maps are scaled for: the picture must not jump while the slider moves. */
   let scaledFor = "";
@@ -64,10 +64,11 @@ export function mount(host: HTMLElement, app: App): void {
   const told = el("p", { class: "allocator-told", "aria-live": "off" });
   const keepers = el("div", { class: "allocator-keepers" });
   const tableHost = el("div", { class: "scroller" });
-  const table = el("details", { class: "allocator-table" }, el("summary", {}, "Segments as a table"), tableHost);
+  const pager = createPager(PAGE, () => drawTable());
+  const table = el("details", { class: "allocator-table" }, el("summary", {}, "Segments as a table"), tableHost, pager.element);
   table.addEventListener("toggle", () => drawTable());
 
-  const slider = el("input", { type: "range", step: 1, id: "allocator-moment", "aria-label": "Moment" });
+  const slider = el("input", { type: "range", min: 0, step: 1, id: "allocator-moment", "aria-label": "Moment" });
   slider.addEventListener("input", () => app.store.set({ moment: Number(slider.value) }));
   const here = el("output", { for: "allocator-moment", class: "allocator-here" });
   const jumps = el("div", { class: "allocator-jumps", role: "group", "aria-label": "Go to" });
@@ -270,7 +271,7 @@ export function mount(host: HTMLElement, app: App): void {
     }
     const memory = app.memory();
     const segments = memory.segmentsAt(app.store.state.moment);
-    const shown = allSegments ? segments : segments.slice(0, FIRST_SEGMENTS);
+    const shown = pager.shown(segments);
     const text = (name: string): HTMLElement => el("th", { scope: "col" }, name);
     const number = (name: string): HTMLElement => el("th", { scope: "col", class: "number" }, name);
     const head = [text("Address"), number("Size"), text("For"), number("In use"), number("Free"), text("Why"), number("Largest free"), text("Held by")];
@@ -279,21 +280,16 @@ export function mount(host: HTMLElement, app: App): void {
       el("table", {}, el("caption", {}, `Segments ${momentInWords(memory, app.store.state.moment)}`),
         el("thead", {}, el("tr", {}, ...head)),
         el("tbody", {}, ...shown.map((segment) => segmentRow(memory, segment)))),
-      shown.length < segments.length && el("button", { type: "button", onclick: () => {
-        allSegments = true;
-        drawTable();
-      } }, `Show all ${plural(segments.length, "segment")}`),
     );
   }
 
   const redraw = whenSeen(host, () => {
     const memory = app.memory();
-    const { moment, from, to } = app.store.state;
+    const { moment } = app.store.state;
     const segments = memory.segmentsAt(moment);
     const waste = memory.wasteAt(moment);
     const oom = memory.head.ooms.find((failure) => failure.moment === moment);
-    slider.min = String(from);
-    slider.max = String(to);
+    slider.max = String(memory.head.events);
     slider.value = String(moment);
     slider.setAttribute("aria-valuetext", `${momentInWords(memory, moment)}: ${bytes(waste.reserved)} reserved, ${bytes(waste.allocated)} in use`);
     here.textContent = `event ${grouped(moment)}`;
@@ -309,9 +305,9 @@ export function mount(host: HTMLElement, app: App): void {
   app.store.on((now, before) => {
     if (now.subject !== before.subject) {
       drawJumps();
-      allSegments = false;
+      pager.first();
     }
-    if (now.subject !== before.subject || now.moment !== before.moment || now.from !== before.from || now.to !== before.to) {
+    if (now.subject !== before.subject || now.moment !== before.moment) {
       redraw();
     }
   });
@@ -416,9 +412,8 @@ function age(memory: Memory, allocation: number, moment: number): string {
   if (born === 0) {
     return "from before the recording";
   }
-  const [from, to] = [memory.timeOf(born), memory.timeOf(moment)];
-  const time = from !== null && to !== null ? ` (${seconds(to - from)})` : "";
-  return `${plural(moment - born, "event")} old${time}`;
+  const time = durationInWords(memory, born, moment);
+  return `${plural(moment - born, "event")} old${time === null ? "" : ` (${time})`}`;
 }
 
 function neighbours(memory: Memory, segment: Segment, index: number): string {

@@ -1,6 +1,6 @@
 // What the program named, as a list that keys and readers for the blind get at: the bars below the timeline are for the eye.
 
-import type { Annotation } from "./data.ts";
+import type { Annotation } from "./annotation.ts";
 import { el, fill } from "./dom.ts";
 import { grouped } from "./format.ts";
 

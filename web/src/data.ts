@@ -16,7 +16,7 @@ export interface Column {
 
 export const COLUMNS = [
   "born", "life", "shape", "address", "kind", "stack", "stream", "shapes", "addresses", "deferred", "segments",
-  "nodes", "stacks", "times", "text",
+  "nodes", "stacks", "times", "annotations", "text",
 ] as const;
 export type ColumnName = (typeof COLUMNS)[number];
 
@@ -47,12 +47,6 @@ export interface Oom {
   fatal: boolean;
   text: string;
   place: string;
-}
-
-export interface Annotation {
-  name: string;
-  from: number;
-  to: number | null;
 }
 
 export interface Finding {
@@ -86,6 +80,8 @@ export interface WhatIf {
 /** One device of one recording. */
 export interface SubjectHead {
   title: string;
+  /** What happened, in one sentence. */
+  headline: string;
   file: string;
   recording: number;
   device: number;
@@ -100,9 +96,9 @@ export interface SubjectHead {
   waste: Waste;
   steps: Steps | null;
   ooms: Oom[];
-  annotations: Annotation[];
   findings: Finding[];
-  times: { every: number } | null;
+  /** Microseconds that times may be off by. */
+  times: { within: number } | null;
   /** The lowest address, in hexadecimal: all others count from it. */
   address_base: string;
   /** `times` is there where the recording has times. */

@@ -5,14 +5,16 @@ import type { DiffDevice } from "./data.ts";
 import { el, fill } from "./dom.ts";
 import { bytes, change, grouped, percent, plural } from "./format.ts";
 import { lineChart } from "./line-chart.ts";
+import { createPager } from "./pager.ts";
 import { whenSeen } from "./redraw.ts";
+import { queryOf } from "./search.ts";
 import { tableHead } from "./table-head.ts";
 import { colour } from "./theme.ts";
 
 const POINTS = 500;
 const HEIGHT = 220;
-/** Lines that are shown before all are asked for. */
-const FIRST_LINES = 25;
+/** Lines on a page of the table. */
+const PAGE = 25;
 
 interface Row {
   label: string;
@@ -133,8 +135,7 @@ function kinds(app: App, device: DiffDevice): HTMLElement {
 }
 
 function lines(device: DiffDevice): HTMLElement[] {
-  let query = "";
-  let all = false;
+  let query = queryOf("");
   const most = largest(device.lines);
   const field = el("input", { type: "search", id: "diff-search", placeholder: "file or function…", autocomplete: "off", spellcheck: "false" });
   const found = el("output", { for: "diff-search" });
@@ -145,36 +146,34 @@ function lines(device: DiffDevice): HTMLElement[] {
     { name: "Before", value: (row) => row.before, numeric: true },
     { name: "After", value: (row) => row.after, numeric: true },
     { name: "Line", value: (row) => row.label },
-  ], 0, () => draw());
-  const more = el("button", { type: "button", onclick: () => {
-    all = !all;
-    draw();
-  } });
+  ], 0, () => fromTheStart());
+  const pager = createPager(PAGE, () => draw());
 
   function draw(): void {
-    const matching = query === "" ? device.lines : device.lines.filter(({ label }) => label.toLowerCase().includes(query));
-    const sorted = head.sorted(matching);
-    const shown = all ? sorted : sorted.slice(0, FIRST_LINES);
+    const matching = device.lines.filter(({ label }) => query.matches(label.toLowerCase()));
+    const shown = pager.shown(head.sorted(matching));
     fill(body, ...shown.map((row) => cells(row, most, el("th", { scope: "row", class: "place" }, row.label), row.own)));
     if (shown.length === 0) {
-      fill(body, el("tr", {}, el("td", { colspan: 5, class: "none" }, query === "" ? "No line holds anything at either peak." : "No line matches.")));
+      fill(body, el("tr", {}, el("td", { colspan: 5, class: "none" }, query.empty ? "No line holds anything at either peak." : "No line matches.")));
     }
     const sum = matching.reduce((total, row) => total + row.after - row.before, 0);
-    found.textContent = query === "" ? plural(device.lines.length, "line")
+    found.textContent = query.empty ? plural(device.lines.length, "line")
       : `${grouped(matching.length)} of ${plural(device.lines.length, "line")} match: ${change(sum)}`;
-    more.hidden = sorted.length <= FIRST_LINES;
-    more.textContent = all ? `Show the first ${FIRST_LINES} lines` : `Show all ${grouped(sorted.length)} lines`;
+  }
+  function fromTheStart(): void {
+    pager.first();
+    draw();
   }
   field.addEventListener("input", () => {
-    query = field.value.trim().toLowerCase();
-    draw();
+    query = queryOf(field.value);
+    fromTheStart();
   });
   draw();
   return [
     el("div", { class: "toolbar", role: "search", "aria-label": "Lines that changed" }, el("label", { for: "diff-search" }, "Search"), field, found),
     el("div", { class: "scroller" }, el("table", { class: "diff-table" },
       el("caption", {}, "What each line holds at the allocated peak, before and after"), head.element, body)),
-    more,
+    pager.element,
   ];
 }
 

@@ -6,6 +6,8 @@
 import { el, fill } from "./dom.ts";
 import { bytes, grouped, percent, plural } from "./format.ts";
 import type { FlameNode, Frame } from "./memory.ts";
+import type { Query } from "./search.ts";
+import { queryOf } from "./search.ts";
 
 /** How tall a row is, in pixels. */
 const ROW = 20;
@@ -22,7 +24,7 @@ export interface Flame {
   /** Draws another tree; stays with the call that was chosen if it is there as well. */
   show(root: FlameNode, frames: readonly Frame[]): void;
   /** Marks the calls that match, and says how many bytes they lead to. */
-  search(query: string): number;
+  search(query: Query): number;
 }
 
 interface Box {
@@ -50,7 +52,7 @@ export function flame(): Flame {
   let frames: readonly Frame[] = [];
   /** The calls from the outermost to the one that was zoomed into. */
   let path: FlameNode[] = [];
-  let query = "";
+  let query = queryOf("");
   let boxes: Box[] = [];
   /** The box that the Tab key comes to. */
   let current: Box | undefined;
@@ -59,18 +61,11 @@ export function flame(): Flame {
 
   const chosen = (): FlameNode => path[path.length - 1] ?? root;
 
-  function where(node: FlameNode): string {
-    const frame = frames[node.frame];
-    return frame === undefined ? "" : frame.line > 0 ? `${frame.file}:${frame.line}` : frame.file;
-  }
+  const where = (node: FlameNode): string => placeOf(node, frames);
 
   /** The same without folders, for boxes. */
   function shortPlace(node: FlameNode): string {
     return where(node).replace(/^.*[/\\]/, "");
-  }
-
-  function matches(node: FlameNode): boolean {
-    return node !== root && `${node.name} ${where(node)}`.toLowerCase().includes(query);
   }
 
   function describe(box: Box, place: string): string {
@@ -160,8 +155,8 @@ export function flame(): Flame {
     if (box.depth < path.length) {
       names.push("is-above");
     }
-    if (query !== "" && box.calls === 1) {
-      names.push(matches(box.node) ? "is-match" : "is-other");
+    if (!query.empty && box.calls === 1) {
+      names.push(box.node !== root && matches(box.node, frames, query) ? "is-match" : "is-other");
     }
     return names.join(" ");
   }
@@ -283,25 +278,35 @@ export function flame(): Flame {
       draw();
       tell(undefined);
     },
-    search(text) {
-      query = text.trim().toLowerCase();
+    search(wanted) {
+      query = wanted;
       for (const box of boxes) {
         box.element.className = style(box);
       }
-      if (query === "") {
-        return 0;
-      }
-      // A call below one that matches is counted with it.
-      let held = 0;
-      const open = [...root.children];
-      for (let node = open.pop(); node !== undefined; node = open.pop()) {
-        if (matches(node)) {
-          held += node.bytes;
-        } else {
-          open.push(...node.children);
-        }
-      }
-      return held;
+      return heldByCalls(root, frames, query);
     },
   };
+}
+
+function placeOf(node: FlameNode, frames: readonly Frame[]): string {
+  const frame = frames[node.frame];
+  return frame === undefined ? "" : frame.line > 0 ? `${frame.file}:${frame.line}` : frame.file;
+}
+
+function matches(node: FlameNode, frames: readonly Frame[], query: Query): boolean {
+  return query.matches(`${node.name} ${placeOf(node, frames)}`.toLowerCase());
+}
+
+/** The bytes that calls lead to which match. A call below one that matches is counted with it. */
+export function heldByCalls(root: FlameNode, frames: readonly Frame[], query: Query): number {
+  let held = 0;
+  const open = query.empty ? [] : [...root.children];
+  for (let node = open.pop(); node !== undefined; node = open.pop()) {
+    if (matches(node, frames, query)) {
+      held += node.bytes;
+    } else {
+      open.push(...node.children);
+    }
+  }
+  return held;
 }

@@ -40,16 +40,30 @@ export function percent(part: number, whole: number): string {
   return part < whole && share > 99 ? ">99 %" : `${fixed(share, 0)} %`;
 }
 
-/** A time or a duration. */
-export function seconds(value: number): string {
+/** The decimals of seconds that mean something if a time may be off by `error` seconds. */
+function decimals(error: number): number {
+  return error > 0 ? Math.max(0, Math.min(MICROS, Math.floor(-Math.log10(error)))) : MICROS;
+}
+
+/** Decimals of seconds that times are recorded with. */
+const MICROS = 6;
+const MILLIS = 3;
+
+/** A time or a duration, with three digits, or fewer where it may be off by `error` seconds. */
+export function seconds(value: number, error = 0): string {
   const size = Math.abs(value);
+  const most = decimals(error);
   if (size >= 100) {
     return `${grouped(Math.round(value))} s`;
   }
-  if (size >= 1) {
-    return `${value.toFixed(size >= 10 ? 1 : 2)} s`;
+  if (size >= 1 || most < MILLIS) {
+    return `${value.toFixed(Math.min(size >= 10 ? 1 : 2, most))} s`;
   }
-  return size >= 1e-3 ? `${(value * 1e3).toPrecision(3)} ms` : `${Math.round(value * 1e6)} µs`;
+  if (size >= 1e-3 || most < MICROS) {
+    const digits = size >= 0.1 ? 0 : size >= 0.01 ? 1 : 2;
+    return `${(value * 1e3).toFixed(Math.min(digits, most - MILLIS))} ms`;
+  }
+  return `${Math.round(value * 1e6)} µs`;
 }
 
 /** An address, as people who debug write it. A page counts addresses from `base` on, since some are beyond what numbers hold. */
@@ -69,8 +83,9 @@ export function fixed(value: number, digits: number): string {
   return ((below + (below % 2)) / scale).toFixed(digits);
 }
 
-/** A time within a stretch of `span` seconds, with as many decimals as tell its parts apart. */
-export function timeWithin(value: number, span: number): string {
-  const digits = span > 0 ? Math.max(0, Math.min(6, 2 - Math.floor(Math.log10(span)))) : 3;
-  return digits >= 3 && value < 1 ? `${(value * 1e3).toFixed(digits - 3)} ms` : `${value.toFixed(digits)} s`;
+/** A time within a stretch of `span` seconds, with as many decimals as tell its parts apart and `error` allows. */
+export function timeWithin(value: number, span: number, error = 0): string {
+  const wanted = span > 0 ? Math.max(0, Math.min(MICROS, 2 - Math.floor(Math.log10(span)))) : MILLIS;
+  const digits = Math.min(wanted, decimals(error));
+  return digits >= MILLIS && value < 1 ? `${(value * 1e3).toFixed(digits - MILLIS)} ms` : `${value.toFixed(digits)} s`;
 }

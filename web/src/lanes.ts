@@ -1,61 +1,69 @@
 // Steps and annotations below the timeline: what the program was at, as bars over the same moments.
+//
+// There may be hundreds of thousands: of those that share a pixel one is drawn, and what is under the mouse is found by halving.
 
-import type { Annotation, SubjectHead } from "./data.ts";
+import type { Annotation } from "./annotation.ts";
+import { begunBy } from "./annotation.ts";
 import { el } from "./dom.ts";
 import { grouped, plural } from "./format.ts";
+import type { Memory } from "./memory.ts";
 import type { Range } from "./range.ts";
+import { countUpTo } from "./sorting.ts";
 import { colour } from "./theme.ts";
 
 const LANE = 17;
 const BAR = 14;
 /** Annotations within annotations; deeper ones share the last lane. */
 const MOST_LANES = 4;
-/** Bars narrower than this on average are drawn as one, with their number. */
+/** Where bars are narrower than this on average, their number is written over them. */
 const NARROWEST = 3;
-
-interface Lane {
-  what: string;
-  bars: Bar[];
-}
+/** How far from a mark the mouse still finds it, in pixels. */
+const NEAR = 3;
 
 interface Bar {
   name: string;
   from: number;
   /** Null for a mark. */
   to: number | null;
-  /** Neighbours differ in shade. */
-  even: boolean;
+}
+
+/** Bars in the order of their beginnings. */
+export interface Lane {
+  what: string;
+  bars: Bar[];
+  /** For each bar the latest end of it and those before it: where a view begins is found by halving. */
+  ends: number[];
 }
 
 export interface Lanes {
   element: HTMLElement;
-  draw(head: SubjectHead, view: Range, left: number, width: number, right: number): void;
+  draw(memory: Memory, view: Range, left: number, width: number, right: number): void;
 }
 
 /** `choose` is called with the stretch of a bar that is clicked. */
 export function createLanes(choose: (from: number, to: number) => void): Lanes {
   const canvas = el("canvas", { class: "lanes", "aria-hidden": "true" });
-  let shown: SubjectHead | null = null;
+  let shown: Memory | null = null;
   let lanes: Lane[] = [];
   let view: Range = { from: 0, to: 0 };
   let left = 0;
   let width = 1;
 
-  const barAt = ({ offsetX, offsetY }: MouseEvent): Bar | undefined => {
-    const at = view.from + ((offsetX - left) / width) * (view.to - view.from + 1);
-    const near = ((view.to - view.from + 1) / width) * 3;
+  const barUnder = ({ offsetX, offsetY }: MouseEvent): Bar | undefined => {
+    const perPixel = (view.to - view.from + 1) / width;
+    // A bar covers the moments after its beginning.
+    const at = view.from - 1 + (offsetX - left) * perPixel;
     const lane: Lane | undefined = lanes[Math.floor(offsetY / LANE)];
-    const mark = lane?.bars.find(({ from, to }) => to === null && Math.abs(from - at) < near);
-    return mark ?? lane?.bars.find(({ from, to }) => from <= at && at < (to ?? from));
+    return lane && barAt(lane, at, NEAR * perPixel);
   };
   canvas.addEventListener("mousemove", (event) => {
-    const bar = barAt(event);
+    const bar = barUnder(event);
     const events = bar?.to == null ? "" : `, events ${grouped(bar.from + 1)} to ${grouped(bar.to)}`;
     canvas.title = bar === undefined ? "" : bar.name + events;
     canvas.style.cursor = bar?.to == null ? "" : "zoom-in";
   });
   canvas.addEventListener("click", (event) => {
-    const bar = barAt(event);
+    const bar = barUnder(event);
     if (bar?.to != null) {
       choose(bar.from, bar.to);
     }
@@ -63,10 +71,10 @@ export function createLanes(choose: (from: number, to: number) => void): Lanes {
 
   return {
     element: canvas,
-    draw(head, range, plotLeft, plotWidth, right) {
-      if (shown !== head) {
-        shown = head;
-        lanes = lanesOf(head);
+    draw(memory, range, plotLeft, plotWidth, right) {
+      if (shown !== memory) {
+        shown = memory;
+        lanes = lanesOf(memory);
       }
       [view, left, width] = [range, plotLeft, plotWidth];
       const ratio = devicePixelRatio;
@@ -97,10 +105,12 @@ export function createLanes(choose: (from: number, to: number) => void): Lanes {
     },
   };
 
-  function drawLane(ctx: CanvasRenderingContext2D, { what, bars }: Lane, y: number): void {
+  function drawLane(ctx: CanvasRenderingContext2D, lane: Lane, y: number): void {
+    const { what, bars } = lane;
     const scale = width / (view.to - view.from + 1);
     const xOf = (moment: number) => left + (moment + 1 - view.from) * scale;
     const fills = [colour("--hover"), colour("--line")];
+    const marks = colour("--muted");
     const write = (text: string, x: number, end: number) => {
       const visible = Math.max(x, left);
       const room = Math.min(end, left + width) - visible - 8;
@@ -109,28 +119,48 @@ export function createLanes(choose: (from: number, to: number) => void): Lanes {
         ctx.fillText(cut(ctx, text, room), visible + 4, y + BAR / 2 + 0.5);
       }
     };
-    const inView = bars.filter(({ from, to }) => from <= view.to && (to ?? from) >= view.from);
-    if (inView.length * NARROWEST > width) {
-      const first = xOf(inView[0].from);
-      const last = xOf(inView.reduce((end, { from, to }) => Math.max(end, to ?? from), 0));
-      ctx.fillStyle = fills[0];
-      ctx.fillRect(first, y, last - first, BAR);
-      write(plural(inView.length, what), first, last);
-      return;
-    }
-    for (const { name, from, to, even } of inView) {
+    const [first, beyond] = inView(lane, view);
+    const crowded = (beyond - first) * NARROWEST > width;
+    let last = { pixel: -Infinity, wide: false };
+    for (let at = first; at < beyond; at++) {
+      const { name, from, to } = bars[at];
       const x = xOf(from);
-      if (to === null) {
-        ctx.fillStyle = colour("--muted");
-        ctx.fillRect(x, y, 2, BAR);
-        continue;
+      const end = to === null ? x + 2 : Math.max(x + 1, xOf(to) - (crowded ? 0 : 1));
+      const pixel = Math.floor(x);
+      const wide = end - x > 2;
+      if (crowded && pixel === last.pixel && (last.wide || !wide)) {
+        continue; // what begins in the same pixel is there already
       }
-      const end = xOf(to);
-      ctx.fillStyle = fills[even ? 0 : 1];
-      ctx.fillRect(x, y, Math.max(1, end - x - 1), BAR);
-      write(name, x, end);
+      last = { pixel, wide };
+      ctx.fillStyle = to === null ? marks : fills[crowded ? 0 : at % 2];
+      ctx.fillRect(x, y, end - x, BAR);
+      if (to !== null && !crowded) {
+        write(name, x, end);
+      }
+    }
+    if (crowded) {
+      write(plural(beyond - first, what), xOf(bars[first].from), xOf(lane.ends[beyond - 1]));
     }
   }
+}
+
+/** The bars from the first that reaches into a view to the last that begins in it. Some between may end before it. */
+export function inView({ bars, ends }: Lane, { from, to }: Range): [first: number, beyond: number] {
+  return [countUpTo(ends, from - 1), begunBy(bars, to)];
+}
+
+/** The mark close to a place, or the bar that is there: of several, the one that begins last. */
+export function barAt({ bars, ends }: Lane, at: number, near: number): Bar | undefined {
+  const [first, beyond] = [countUpTo(ends, at - near), begunBy(bars, at + near)];
+  let found: Bar | undefined;
+  for (let index = beyond - 1; index >= first; index--) {
+    const bar = bars[index];
+    if (bar.to === null && Math.abs(bar.from - at) < near) {
+      return bar;
+    }
+    found ??= bar.to !== null && bar.from <= at && at < bar.to ? bar : undefined;
+  }
+  return found;
 }
 
 function cut(ctx: CanvasRenderingContext2D, text: string, room: number): string {
@@ -144,28 +174,26 @@ function cut(ctx: CanvasRenderingContext2D, text: string, room: number): string 
   return kept > 0 ? `${text.slice(0, kept)}…` : "";
 }
 
-function lanesOf({ steps, annotations }: SubjectHead): Lane[] {
-  const lanes = nested(annotations).map((bars): Lane => ({ what: "range", bars }));
+function lanesOf({ head: { steps }, annotations }: Memory): Lane[] {
+  const lanes = nested(annotations);
   if (steps === null) {
     return lanes;
   }
   const bars = steps.begins.map((from, step): Bar => {
-    return { name: String(step + 1), from, to: steps.begins[step + 1] ?? steps.end, even: step % 2 === 0 };
+    return { name: String(step + 1), from, to: steps.begins[step + 1] ?? steps.end };
   });
-  return [{ what: "step", bars }, ...lanes];
+  return [{ what: "step", bars, ends: bars.map(({ to }) => to ?? 0) }, ...lanes];
 }
 
-/** Annotations in lanes: one within another lies below it. */
-function nested(annotations: Annotation[]): Bar[][] {
-  const lanes: Bar[][] = [];
-  const ends: number[] = [];
-  const ordered = [...annotations].sort((a, b) => a.from - b.from || (b.to ?? b.from) - (a.to ?? a.from));
-  for (const { name, from, to } of ordered) {
-    const free = ends.findIndex((end) => end <= from);
+/** Annotations, which must be in order, in lanes: one within another lies below it. */
+export function nested(annotations: readonly Annotation[]): Lane[] {
+  const lanes: Lane[] = [];
+  for (const { name, from, to } of annotations) {
+    const free = lanes.findIndex(({ ends }) => (ends[ends.length - 1] ?? 0) <= from);
     const index = free >= 0 ? free : Math.min(lanes.length, MOST_LANES - 1);
-    const lane = (lanes[index] ??= []);
-    lane.push({ name, from, to, even: lane.length % 2 === 0 });
-    ends[index] = Math.max(ends[index] ?? 0, to ?? from);
+    const { bars, ends } = (lanes[index] ??= { what: "range", bars: [], ends: [] });
+    bars.push({ name, from, to });
+    ends.push(Math.max(ends[ends.length - 1] ?? 0, to ?? from));
   }
   return lanes;
 }

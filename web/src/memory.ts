@@ -3,6 +3,8 @@
 // A moment m is the state after the first m events. The questions are single passes over the columns: a recording of
 // two million events answers within a frame or two.
 
+import type { Annotation } from "./annotation.ts";
+import { annotationAt, inOrder } from "./annotation.ts";
 import type { ColumnName, Page, SubjectHead, Text, Waste } from "./data.ts";
 import { COLUMNS, Varints, inflated, readUnsigned } from "./data.ts";
 import type { Occupant, Segment } from "./segments.ts";
@@ -108,6 +110,8 @@ export class Memory {
   readonly stream: Uint32Array;
   readonly lines: Line[];
   readonly frames: Frame[];
+  /** What the program named, in the order of their beginnings; of those that begin together, the longest first. */
+  readonly annotations: readonly Annotation[];
   /** Allocated bytes at each moment. */
   readonly allocated: Float64Array;
   #segments: SegmentLog;
@@ -117,7 +121,8 @@ export class Memory {
   #frame: Uint32Array;
   #innermost: Int32Array;
   #lineOfStack: Uint32Array;
-  #times: Float64Array;
+  /** Events and when they were, in microseconds: the corners of a line. */
+  #times: { events: Float64Array; micros: Float64Array };
   /** The rank of each allocation's size among all sizes. */
   #rank: Uint32Array;
   #lastSegments: { moment: number; segments: Segment[] } | null = null;
@@ -207,10 +212,11 @@ export class Memory {
     }
     this.#deferred = { allocation: late, back };
 
-    this.#times = new Float64Array(rows("times"));
+    this.#times = { events: new Float64Array(rows("times")), micros: new Float64Array(rows("times")) };
     const times = new Varints(columns.times);
-    for (let i = 0, time = 0; i < this.#times.length; i++) {
-      this.#times[i] = time += times.unsigned();
+    for (let i = 0, event = 0, time = 0; i < this.#times.events.length; i++) {
+      this.#times.events[i] = event += times.unsigned();
+      this.#times.micros[i] = time += times.unsigned();
     }
 
     const text = JSON.parse(new TextDecoder().decode(columns.text)) as Text;
@@ -224,6 +230,16 @@ export class Memory {
         real: (flags & 2) !== 0, through: string(through), source: string(source),
       };
     });
+
+    const named = new Varints(columns.annotations);
+    const annotations: Annotation[] = [];
+    for (let i = 0, from = 0; i < rows("annotations"); i++) {
+      const name = string(named.unsigned());
+      from += named.signed();
+      const lasts = named.unsigned();
+      annotations.push({ name, from, to: lasts === 0 ? null : from + lasts - 1 });
+    }
+    this.annotations = inOrder(annotations);
 
     this.allocated = new Float64Array(head.events + 1);
     for (let i = 0; i < this.count; i++) {
@@ -566,19 +582,28 @@ export class Memory {
     return changes > 0 ? this.#segments.reserved[changes - 1] : 0;
   }
 
-  /** Seconds from the first event to the event that made `moment`; between samples, in proportion. */
+  /** Seconds from the first event to the event that made `moment`; off by `timeError` at most. */
   timeOf(moment: number): number | null {
-    if (this.head.times === null || this.#times.length === 0) {
+    const { events, micros } = this.#times;
+    if (this.head.times === null || events.length === 0) {
       return null;
     }
-    const last = this.#times.length - 1;
     const event = Math.max(0, Math.min(moment, this.head.events) - 1);
-    const { every } = this.head.times;
-    const sample = Math.min(Math.floor(event / every), last);
-    const next = Math.min(sample + 1, last);
-    const width = Math.min(next * every, this.head.events - 1) - sample * every;
-    const passed = width > 0 ? (event - sample * every) / width : 0;
-    return (this.#times[sample] + passed * (this.#times[next] - this.#times[sample])) / 1e6;
+    const corner = Math.max(0, countUpTo(events, event) - 1);
+    const next = Math.min(corner + 1, events.length - 1);
+    const run = events[next] - events[corner];
+    const passed = run > 0 ? Math.min(1, (event - events[corner]) / run) : 0;
+    return (micros[corner] + passed * (micros[next] - micros[corner])) / 1e6;
+  }
+
+  /** The seconds that a time may be off by. */
+  get timeError(): number {
+    return (this.head.times?.within ?? 0) / 1e6;
+  }
+
+  /** The innermost annotation that `moment` lies in, or a mark that stands there. */
+  annotationAt(moment: number): Annotation | null {
+    return annotationAt(this.annotations, moment);
   }
 
   /** The step that `moment` is in, from 1. */

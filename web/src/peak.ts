@@ -4,15 +4,17 @@
 
 import type { App } from "./app.ts";
 import { choice, el, fill, swatch } from "./dom.ts";
-import { flame } from "./flame.ts";
+import { flame, heldByCalls } from "./flame.ts";
 import { bytes, grouped, percent, plural } from "./format.ts";
 import type { Frame, Memory } from "./memory.ts";
 import { momentInWords } from "./moment.ts";
+import { createPager } from "./pager.ts";
 import { whenSeen } from "./redraw.ts";
+import { queryOf, searched } from "./search.ts";
 import { tableHead } from "./table-head.ts";
 
-/** Lines that are shown before all are asked for. */
-const FIRST_LINES = 25;
+/** Lines on a page of the table. */
+const PAGE = 25;
 /** Stacks of one line that are shown. */
 const MOST_STACKS = 20;
 
@@ -35,9 +37,8 @@ interface Row {
 export function mount(host: HTMLElement, app: App): void {
   let rows: Row[] = [];
   let held = 0;
-  let all = false;
   let show: Show = "own";
-  let query = "";
+  let query = queryOf("");
   const open = new Set<number>();
 
   const summary = el("p", { class: "peak-summary" });
@@ -55,14 +56,14 @@ export function mount(host: HTMLElement, app: App): void {
     { name: "Line", value: (row) => row.label },
     { name: "Through", value: (row) => row.through },
     { name: "Source" },
-  ], 0, () => drawTable());
+  ], 0, () => {
+    pager.first();
+    drawTable();
+  });
   const caption = el("caption");
   const body = el("tbody");
   const table = el("table", { class: "peak-table" }, caption, order.element, body);
-  const more = el("button", { type: "button", class: "peak-more", onclick: () => {
-    all = !all;
-    drawTable();
-  } });
+  const pager = createPager(PAGE, () => drawTable());
 
   host.append(
     summary,
@@ -76,26 +77,40 @@ export function mount(host: HTMLElement, app: App): void {
       })),
     graph.element,
     el("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": "Held by source line" }, table),
-    more,
+    pager.element,
   );
 
   field.addEventListener("input", () => {
-    query = field.value.trim().toLowerCase();
+    query = queryOf(field.value);
+    pager.first();
     drawTable();
     drawFound();
   });
 
   function drawFound(): void {
     const calls = graph.search(query);
-    if (!query) {
+    if (query.empty) {
       found.textContent = "";
       return;
     }
-    const matching = rows.filter((row) => row.text.includes(query));
+    const matching = rows.filter(({ text }) => query.matches(text));
     const sum = matching.reduce((total, row) => total + row.bytes, 0);
-    found.textContent =
-      `${grouped(matching.length)} of ${plural(rows.length, "line")} match: ${bytes(sum)}, ${percent(sum, held)}; ` +
-      `calls that match lead to ${bytes(calls)}, ${percent(calls, held)}`;
+    found.textContent = `${grouped(matching.length)} of ${plural(rows.length, "line")} match: ${bytes(sum)}, ${percent(sum, held)}; ${callsInWords(calls)}`;
+  }
+
+  /** What calls that match lead to; where the switch hides them all, the choice that shows them. */
+  function callsInWords(calls: number): string {
+    if (calls > 0) {
+      return `calls that match lead to ${bytes(calls)}, ${percent(calls, held)}`;
+    }
+    const memory = app.memory();
+    for (const [other, name] of SHOWS.slice(SHOWS.findIndex(([value]) => value === show) + 1)) {
+      const hidden = heldByCalls(memory.flameAt(app.store.state.moment, other), memory.frames, query);
+      if (hidden > 0) {
+        return `calls that match lead to ${bytes(hidden)}, ${percent(hidden, held)}, but are not among the frames shown: choose “${name}”`;
+      }
+    }
+    return "no call matches";
   }
 
   function drawGraph(): void {
@@ -105,15 +120,11 @@ export function mount(host: HTMLElement, app: App): void {
   }
 
   function drawTable(): void {
-    const matching = query ? rows.filter((row) => row.text.includes(query)) : rows;
-    const sorted = order.sorted(matching);
-    const shown = all ? sorted : sorted.slice(0, FIRST_LINES);
+    const shown = pager.shown(order.sorted(rows.filter(({ text }) => query.matches(text))));
     fill(body, ...shown.flatMap((row) => drawRow(row)));
     if (shown.length === 0) {
-      fill(body, el("tr", {}, el("td", { colspan: 7, class: "none" }, query ? "No line matches." : "Nothing is held at this moment.")));
+      fill(body, el("tr", {}, el("td", { colspan: 7, class: "none" }, !query.empty ? "No line matches." : "Nothing is held at this moment.")));
     }
-    more.hidden = sorted.length <= FIRST_LINES;
-    more.textContent = all ? `Show the first ${FIRST_LINES} lines` : `Show all ${grouped(sorted.length)} lines`;
   }
 
   function drawRow(row: Row): HTMLTableRowElement[] {
@@ -189,6 +200,7 @@ export function mount(host: HTMLElement, app: App): void {
   app.store.on((now, before) => {
     if (now.subject !== before.subject) {
       open.clear();
+      pager.first();
     }
     if (now.subject !== before.subject || now.moment !== before.moment) {
       redraw();
@@ -202,8 +214,7 @@ function rowOf(memory: Memory, entry: { line: number; bytes: number; count: numb
   const label = line?.label ?? "";
   const through = line?.through ?? "";
   const source = line?.source ?? "";
-  const kind = app.page.kinds[entry.kind]?.name ?? "";
-  const text = `${label} ${line?.file ?? ""} ${through} ${source} ${kind}`.toLowerCase();
+  const text = searched(line, app.page.kinds[entry.kind]);
   return { ...entry, label, own: line?.own ?? false, through, source, text };
 }
 

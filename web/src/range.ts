@@ -22,10 +22,11 @@ export function moved({ from, to }: Range, by: number, events: number): Range {
   return placed(from + Math.round(by), to - from + 1, events);
 }
 
-/** The view, moved if it must be to have `moment` in it. */
+/** The view, moved if it must be to have `moment` in it: just as far where it is close by, so that a view follows; else to its middle. */
 export function including({ from, to }: Range, moment: number, events: number): Range {
   const by = moment < from ? moment - from : Math.max(0, moment - to);
-  return moved({ from, to }, by, events);
+  const isClose = Math.abs(by) <= (to - from + 1) / 2;
+  return moved({ from, to }, isClose ? by : moment - (from + to) / 2, events);
 }
 
 /** The view of a stretch, with a little of what is around it. */

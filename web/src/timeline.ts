@@ -3,17 +3,19 @@
 // Every view is summed again from all allocations, one column for each pixel, so nothing is ever left out. This is where
 // the moment and the stretch are chosen that the other views show.
 
+import { beside, firstMoments } from "./annotation.ts";
 import { createAnnotations } from "./annotations.ts";
 import type { App } from "./app.ts";
 import type { Area } from "./chart.ts";
 import { LEFT, RIGHT, createChart } from "./chart.ts";
 import { choice, eachFrame, el, fill, swatch } from "./dom.ts";
-import { bytes, grouped, plural, seconds, timeWithin } from "./format.ts";
+import { bytes, grouped, plural, timeWithin } from "./format.ts";
 import { createLanes } from "./lanes.ts";
 import type { Entry } from "./legend.ts";
 import { createLegend, lineMark } from "./legend.ts";
 import type { Group, Memory, Timeline } from "./memory.ts";
 import { factsOf } from "./facts.ts";
+import { durationInWords } from "./moment.ts";
 import { createOverview } from "./overview.ts";
 import { Palette } from "./palette.ts";
 import type { Range } from "./range.ts";
@@ -42,6 +44,7 @@ const KEYS: [keys: string[], what: string][] = [
   [["p"], "peak"],
   [["n", "N"], "next and previous step"],
   [["s"], "zoom to the step"],
+  [["r", "R"], "next and previous annotation"],
   [["Esc"], "show all"],
 ];
 
@@ -50,6 +53,7 @@ export function mount(host: HTMLElement, app: App): void {
   const palette = new Palette();
   let width = 0;
   let timeline: Timeline | null = null;
+  let summedOf: Memory | null = null;
   let areas: (Group & Area & { id: string })[] = [];
 
   const events = () => app.memory().head.events;
@@ -101,7 +105,9 @@ export function mount(host: HTMLElement, app: App): void {
   });
 
   const readout = el("p", { class: "readout" });
-  const stretch = el("span", { class: "muted" });
+  const stretch = el("span", { class: "muted", role: "status" });
+  const elsewhere = el("span");
+  const away = el("p", { class: "away", role: "status" }, elsewhere, el("button", { type: "button", onclick: () => chooseMoment(store.state.moment) }, "Show it"));
   const showAll = el("button", { type: "button", onclick: () => store.set(everything()) }, "Show all");
   const toolbar = el(
     "div",
@@ -116,7 +122,7 @@ export function mount(host: HTMLElement, app: App): void {
   const slider = { tabindex: "0", role: "slider", "aria-label": "Moment of the timeline", "aria-describedby": "timeline-keys", "aria-valuemin": "0" };
   Object.entries(slider).forEach(([name, value]) => chart.element.setAttribute(name, value));
   chart.element.append(tip.element);
-  host.append(toolbar, readout, chart.element, lanes.element, overview.element, legend.element, annotations.element, help());
+  host.append(toolbar, readout, away, chart.element, lanes.element, overview.element, legend.element, annotations.element, help());
 
   chart.element.addEventListener("keydown", (event) => {
     const act = event.ctrlKey || event.metaKey || event.altKey ? undefined : action(event);
@@ -142,6 +148,8 @@ export function mount(host: HTMLElement, app: App): void {
       case "n": return () => chooseMoment(stepBeside(1));
       case "N": return () => chooseMoment(stepBeside(-1));
       case "s": return zoomToStep;
+      case "r": return () => chooseMoment(annotationBeside(1));
+      case "R": return () => chooseMoment(annotationBeside(-1));
       case "Escape": return () => store.set(everything());
       default: return undefined;
     }
@@ -150,20 +158,20 @@ export function mount(host: HTMLElement, app: App): void {
   /** The moment that is shown so many columns away from the chosen one. */
   function columnBeside(by: number): number {
     const { moment, from, to } = store.state;
-    if (timeline === null || moment < from || moment > to) {
-      return moment;
-    }
-    const column = countUpTo(timeline.starts, moment) - 1 + by;
-    const beyond = moment + Math.round((by * (to - from + 1)) / timeline.starts.length);
-    return timeline.tops[column] ?? beyond;
+    const { starts, tops } = summed();
+    const beyond = moment + Math.round((by * (to - from + 1)) / starts.length);
+    const isOutside = moment < from || moment > to;
+    return (isOutside ? undefined : tops[countUpTo(starts, moment) - 1 + by]) ?? beyond;
   }
 
   /** The first moment of the step after or before the chosen moment's. */
   function stepBeside(by: 1 | -1): number {
-    const { moment } = store.state;
     const firsts = app.memory().head.steps?.begins.map((begin) => begin + 1) ?? [];
-    const passed = countUpTo(firsts, by > 0 ? moment : moment - 1);
-    return firsts[by > 0 ? passed : passed - 1] ?? moment;
+    return beside(firsts, store.state.moment, by);
+  }
+
+  function annotationBeside(by: 1 | -1): number {
+    return beside(firstMoments(app.memory().annotations), store.state.moment, by);
   }
 
   function zoomToStep(): void {
@@ -174,14 +182,25 @@ export function mount(host: HTMLElement, app: App): void {
     }
   }
 
+  /** The view as it is now: a key may come in the same frame as a zoom, before that is drawn. */
+  function summed(): Timeline {
+    const { by, from, to } = store.state;
+    if (timeline === null || summedOf !== app.memory() || timeline.by !== by || timeline.from !== from || timeline.to !== to) {
+      return sum();
+    }
+    return timeline;
+  }
+
   const shownAreas = () => areas.filter(({ id }) => !legend.hides(id));
 
-  function sum(): void {
+  function sum(): Timeline {
     const { by, from, to } = store.state;
-    timeline = app.memory().timeline(by, from, to, chart.columns());
+    summedOf = app.memory();
+    timeline = summedOf.timeline(by, from, to, chart.columns());
     const keys = timeline.groups.map(({ key }) => key);
     const colours = by === "kind" ? keys.map((kind) => page.kinds[kind].colour) : palette.colours(keys);
     areas = timeline.groups.map((group, i) => ({ ...group, id: `${by} ${group.key}`, colour: colours[i] }));
+    return timeline;
   }
 
   function drawChart(): void {
@@ -194,16 +213,17 @@ export function mount(host: HTMLElement, app: App): void {
     const lasts = (memory.timeOf(to) ?? 0) - (memory.timeOf(from) ?? 0);
     const timeLabel = (moment: number): string | null => {
       const time = memory.timeOf(moment);
-      return time === null ? null : timeWithin(time, lasts);
+      return time === null ? null : timeWithin(time, lasts, memory.timeError);
     };
     chart.draw({ timeline, areas: shownAreas(), reserved: !legend.hides(RESERVED), limit: !legend.hides(LIMIT), head, timeLabel });
     const plot = Math.max(1, width - LEFT - RIGHT);
-    lanes.draw(head, { from, to }, LEFT, plot, RIGHT);
+    lanes.draw(memory, { from, to }, LEFT, plot, RIGHT);
     overview.draw(memory, { from, to }, LEFT, plot, RIGHT);
-    annotations.draw(head.annotations);
+    annotations.draw(memory.annotations);
     showAll.disabled = from === 0 && to === head.events;
     const whole = showAll.disabled ? `All ${plural(head.events, "event")}` : `Events ${grouped(from)} to ${grouped(to)} of ${grouped(head.events)}`;
-    stretch.textContent = head.times === null ? whole : `${whole}, ${seconds(lasts)}`;
+    const duration = durationInWords(memory, from, to);
+    stretch.textContent = duration === null ? whole : `${whole}, ${duration}`;
   }
 
   function drawMoment(): void {
@@ -211,6 +231,10 @@ export function mount(host: HTMLElement, app: App): void {
     const { moment } = store.state;
     const facts = factsOf(memory, moment);
     chart.mark(moment);
+    const { from, to } = store.state;
+    const side = moment < from ? "left" : moment > to ? "right" : null;
+    away.hidden = side === null;
+    elsewhere.textContent = side === null ? "" : `The chosen moment, ${grouped(moment)}, is ${side} of this view. `;
     chart.element.setAttribute("aria-valuemax", String(memory.head.events));
     chart.element.setAttribute("aria-valuenow", String(moment));
     chart.element.setAttribute("aria-valuetext", facts.join(", "));

@@ -37,12 +37,13 @@ function column(rows, write) {
  *
  * `allocations`: `{ born, freed, size, requested, rounded, address, kind, stack, stream, back }` in order of birth;
  * `segments`: `{ moment, taken, address, size, stream, pool, small, expandable, line }` in order;
- * `nodes`: `[parent, frame]`; `stacks`: `[node, line]`; `times`: microseconds, every `every` events.
+ * `nodes`: `[parent, frame]`; `stacks`: `[node, line]`; `times`: `[event, microseconds]`;
+ * `annotations`: `{ name, from, to }`, whose names are strings of `text`.
  */
 export function subject({
   events, allocations = [], segments = [], kinds = ["parameter", "activation", "unknown"], nodes = [],
   stacks = [[-1, 0]], text = { strings: ["no stack"], frames: [], lines: [[0, -1, 0, -1, 0, -1, -1]] },
-  times = null, every = 1, head = {},
+  times = null, within = 0, annotations = [], head = {},
 }) {
   const blocks = allocations.map((block) => {
     const whole = { requested: block.size, kind: 0, stack: 0, stream: 0, address: 0, freed: NEVER, ...block };
@@ -74,18 +75,22 @@ export function subject({
     }),
     nodes: column(nodes, (writer, [parent, frame]) => writer.unsigned(parent + 1).unsigned(frame)),
     stacks: column(stacks, (writer, [node, line]) => writer.unsigned(node + 1).unsigned(line)),
-    times: column(times ?? [], (writer, time, before) => writer.unsigned(time - (before ?? 0))),
+    times: column(times ?? [], (writer, [event, time], before) => writer.unsigned(event - (before?.[0] ?? 0)).unsigned(time - (before?.[1] ?? 0))),
+    annotations: column(annotations, (writer, { name, from, to }, before) => {
+      writer.unsigned(text.strings.indexOf(name)).signed(from - (before?.from ?? 0)).unsigned(to === null ? 0 : to - from + 1);
+    }),
     text: new TextEncoder().encode(JSON.stringify(text)),
   };
   const rows = {
     deferred: late.length, segments: segments.length, nodes: nodes.length, stacks: stacks.length, times: times?.length ?? 0,
+    annotations: annotations.length,
     text: 1, shapes: shapes.index.size, addresses: addresses.index.size,
   };
   const page = {
     schema: 1, version: "0", mode: "one", worst: 0, diff: null,
     kinds: kinds.map((key) => ({ key, name: key, colour: "#888888" })),
     subjects: [{
-      events, steps: null, times: times === null ? null : { every }, address_base: "0x0",
+      events, steps: null, times: times === null ? null : { within }, address_base: "0x0",
       columns: Object.fromEntries(Object.keys(columns).map((name) => [name, { id: name, rows: rows[name] ?? blocks.length }])),
       ...head,
     }],

@@ -41,3 +41,11 @@ test("times of a stretch have decimals for its parts", () => {
     ["12.3 s", "12.3456 s", "12.3 ms", "250 ms", "5.000 s"],
   );
 });
+
+test("times have no digits below what they may be off by", () => {
+  assert.deepEqual([seconds(1.5, 0.02), seconds(0.27, 0.02), seconds(0.0123, 40e-6), seconds(0.0003, 40e-6), seconds(0.0003, 1e-6), seconds(12.34, 0.5)],
+    ["1.5 s", "0.3 s", "12.3 ms", "0.3 ms", "300 µs", "12 s"]);
+  assert.deepEqual([timeWithin(12.3456789, 0.0001, 40e-6), timeWithin(0.0123456, 0.0001, 40e-6), timeWithin(0.5, 1, 0.02), timeWithin(7, 1, 30)],
+    ["12.3457 s", "12.3 ms", "0.5 s", "7 s"]);
+  assert.equal(seconds(0.9996), "1000 ms");
+});

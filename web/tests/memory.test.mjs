@@ -271,9 +271,11 @@ test("a flame graph leaves out calls, never bytes", () => {
   });
 });
 
-test("times lie between samples, the last one that of the last event", () => {
-  const memory = memoryOf({ events: 8, times: [0, 3_000_000, 4_000_000, 5_000_000], every: 3 });
-  assert.deepEqual([0, 1, 2, 4, 7, 8, 99].map((moment) => memory.timeOf(moment)), [0, 0, 1, 3, 4, 5, 5]);
+test("times lie on straight lines between corners, the last one that of the last event", () => {
+  const memory = memoryOf({ events: 8, times: [[0, 0], [3, 3_000_000], [4, 9_000_000], [7, 9_000_300]], within: 40 });
+  assert.deepEqual([0, 1, 2, 4, 5, 6, 8, 99].map((moment) => memory.timeOf(moment)), [0, 0, 1, 3, 9, 9.0001, 9.0003, 9.0003]);
+  assert.equal(memory.timeError, 40e-6);
+  assert.equal(memoryOf({ events: 1, times: [[0, 0]] }).timeOf(1), 0);
   assert.equal(memoryOf({ events: 8 }).timeOf(3), null);
 });
 
@@ -281,4 +283,20 @@ test("a step begins with the moment after its boundary", () => {
   const head = { steps: { begins: [2, 5], end: 8, partial: false, repeated: 0, peaks: [0, 0] } };
   const memory = memoryOf({ events: 10, head });
   assert.deepEqual([0, 2, 3, 5, 6, 8, 9].map((moment) => memory.stepOf(moment)), [null, null, 1, 1, 2, 2, null]);
+});
+
+test("annotations are in order, and the innermost names a moment", () => {
+  const memory = memoryOf({
+    events: 30,
+    text: { strings: ["no stack", "epoch", "forward", "layer", "mark"], frames: [], lines: [[0, -1, 0, -1, 0, -1, -1]] },
+    annotations: [
+      { name: "layer", from: 4, to: 8 }, { name: "epoch", from: 2, to: 20 }, { name: "forward", from: 4, to: 12 },
+      { name: "mark", from: 14, to: null }, { name: "forward", from: 20, to: 20 },
+    ],
+  });
+  assert.deepEqual(memory.annotations.map(({ name, from, to }) => [name, from, to]),
+    [["epoch", 2, 20], ["forward", 4, 12], ["layer", 4, 8], ["mark", 14, null], ["forward", 20, 20]]);
+  const names = [0, 2, 3, 4, 5, 8, 9, 12, 13, 14, 15, 20, 21].map((moment) => memory.annotationAt(moment)?.name ?? null);
+  assert.deepEqual(names,
+    [null, null, "epoch", "epoch", "layer", "layer", "forward", "forward", "epoch", "mark", "epoch", "epoch", null]);
 });

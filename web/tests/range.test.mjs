@@ -30,7 +30,13 @@ test("a view moves no further than the ends", () => {
 test("a moment out of view brings the view along, one in view does not", () => {
   assert.deepEqual(including({ from: 10, to: 19 }, 15, EVENTS), { from: 10, to: 19 });
   assert.deepEqual(including({ from: 10, to: 19 }, 5, EVENTS), { from: 5, to: 14 });
-  assert.deepEqual(including({ from: 10, to: 19 }, 30, EVENTS), { from: 21, to: 30 });
+  assert.deepEqual(including({ from: 10, to: 19 }, 24, EVENTS), { from: 15, to: 24 });
+});
+
+test("a moment far out of view comes to its middle", () => {
+  assert.deepEqual(including({ from: 10, to: 20 }, 500, EVENTS), { from: 495, to: 505 });
+  assert.deepEqual(including({ from: 500, to: 510 }, 2, EVENTS), { from: 0, to: 10 });
+  assert.deepEqual(including({ from: 500, to: 510 }, EVENTS, EVENTS), { from: 990, to: EVENTS });
 });
 
 test("what is looked at whole has a margin", () => {

@@ -2,6 +2,9 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { heldByCalls } from "../src/flame.ts";
+import { pageOf } from "../src/pager.ts";
+import { queryOf, searched } from "../src/search.ts";
 import { flow, scaleFor } from "../src/segment-map.ts";
 import { mostIn } from "../src/whatif.ts";
 
@@ -64,4 +67,36 @@ test("more segments than there are pixels are drawn all the same", () => {
   const scale = scaleFor(many, 500, 4);
   assert.ok(Number.isFinite(scale) && scale > 0);
   assert.equal(new Set(flow(many, scale, 500).pieces.map(({ segment }) => segment)).size, many.length);
+});
+
+test("a page ends where its list does", () => {
+  assert.deepEqual(pageOf(0, 25, 60), [0, 25]);
+  assert.deepEqual(pageOf(50, 25, 60), [50, 60]);
+  assert.deepEqual(pageOf(75, 25, 60), [50, 60], "a list that became shorter");
+  assert.deepEqual(pageOf(-25, 25, 60), [0, 25]);
+  assert.deepEqual([pageOf(25, 25, 50), pageOf(0, 25, 0)], [[25, 50], [0, 0]]);
+});
+
+test("a search finds words in any order, in the line or in the kind", () => {
+  const line = { label: "models/gpt.py:31 forward", function: "forward", file: "models/gpt.py", through: "torch/nn/linear.py:125", source: "x = self.mlp(x)" };
+  const text = searched(line, { name: "optimizer state", key: "optimizer_state", colour: "" });
+  for (const wanted of ["GPT", "forward gpt", "  linear   optimizer ", "self.mlp", "optimizer_state", ""]) {
+    assert.ok(queryOf(wanted).matches(text), wanted);
+  }
+  for (const wanted of ["backward", "forward backward", "gptforward"]) {
+    assert.ok(!queryOf(wanted).matches(text), wanted);
+  }
+  assert.ok(queryOf(" \t").empty);
+});
+
+test("calls that match are counted once, and those that a switch leaves out are not there", () => {
+  const frames = [{ name: "main", file: "train.py", line: 3, own: true, native: false }, { name: "at::empty", file: "", line: 0, own: false, native: true }];
+  const leaf = { name: "at::empty", frame: 1, bytes: 30, count: 1, children: [] };
+  const root = { name: "all", frame: -1, bytes: 50, count: 2, children: [{ name: "main", frame: 0, bytes: 50, count: 2, children: [leaf] }] };
+  assert.equal(heldByCalls(root, frames, queryOf("train.py:3 main")), 50);
+  assert.equal(heldByCalls(root, frames, queryOf("a")), 50);
+  assert.equal(heldByCalls(root, frames, queryOf("empty")), 30);
+  assert.equal(heldByCalls({ ...root, children: [{ ...root.children[0], children: [] }] }, frames, queryOf("empty")), 0);
+  assert.equal(heldByCalls(root, frames, queryOf("all")), 0, "the root is no call");
+  assert.equal(heldByCalls(root, frames, queryOf("")), 0);
 });
