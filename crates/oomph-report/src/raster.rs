@@ -7,7 +7,7 @@ use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use noto_sans_mono_bitmap::{FontWeight, RasterHeight, get_raster, get_raster_width};
 use oomph_explain::{Column, Detail, Kind, Timeline, bytes, main_stream, plural};
-use oomph_trace::{DEFAULT_POOL, Moment};
+use oomph_trace::{DEFAULT_POOL, Moment, Reserved};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
@@ -142,7 +142,7 @@ const FREE: [(&str, Colour); 4] =
     [("holes", HOLE), ("cached", CACHED), ("other streams", OTHER_STREAM), ("private pools", PRIVATE_POOL)];
 
 fn draw_segments(detail: &Detail, moment: Moment) -> Canvas {
-    let segments = detail.reserved_at(moment);
+    let segments = apart(detail.reserved_at(moment));
     let main = main_stream(&segments);
     let blocks = blocks_at(detail, moment);
     let reserved: u64 = segments.iter().map(|range| range.size).sum();
@@ -189,6 +189,19 @@ fn draw_segments(detail: &Detail, moment: Moment) -> Canvas {
     let rest = rest.filter(|&(bytes, _)| bytes > 0).map(|(_, named)| named);
     canvas.legend(kinds.map(|kind| (kind.name(), paint(kind))).chain(rest));
     canvas
+}
+
+/// Segments that overlap contradict each other: the one before is drawn, and their sum is a number of bytes.
+fn apart(mut segments: Vec<Reserved>) -> Vec<Reserved> {
+    let mut end = 0;
+    segments.retain(|range| {
+        let keep = range.address >= end;
+        if keep {
+            end = range.end();
+        }
+        keep
+    });
+    segments
 }
 
 /// Blocks that are not free: address, size, and what they are; of no kind are those that only another stream still holds.
@@ -369,7 +382,6 @@ mod tests {
     use super::*;
     use crate::exports::tests::recording;
     use oomph_explain::explain_in_detail;
-    use oomph_trace::Reserved;
     use std::io::Read;
 
     fn count(canvas: &Canvas, colour: Colour) -> usize {
@@ -448,7 +460,9 @@ mod tests {
             ],
             ..Detail::default()
         };
-        let at = |moment| reserved_at(&detail, moment).into_iter().collect::<Vec<_>>();
+        let at = |moment| -> Vec<(u64, u64)> {
+            apart(detail.reserved_at(moment)).iter().map(|range| (range.address, range.size)).collect()
+        };
         assert_eq!(at(0), [(100, 20)]);
         assert_eq!(at(1), [(100, 40), (140, 10)]);
         assert_eq!(at(2), [(100, 10), (130, 10), (140, 10)]);
