@@ -7,6 +7,7 @@ import { address, bytes, grouped, percent, plural } from "./format.ts";
 import type { Block, Memory, Segment } from "./memory.ts";
 import { durationInWords, momentInWords } from "./moment.ts";
 import { createPager } from "./pager.ts";
+import { onPaper, widthFor } from "./paper.ts";
 import { whenSeen } from "./redraw.ts";
 import type { FreeState, Paint, SegmentMap, Spot } from "./segment-map.ts";
 import { hatchedSwatch, scaleFor, segmentMap } from "./segment-map.ts";
@@ -313,13 +314,15 @@ export function mount(host: HTMLElement, app: App): void {
   });
   app.onTheme(redraw);
   // The sentence is as wide as a map, and there when all maps are empty.
-  new ResizeObserver(([entry]) => {
-    const now = Math.max(100, Math.floor(entry?.contentRect.width ?? 0));
+  const resize = (): void => {
+    const now = Math.max(100, widthFor(sentence));
     if (now !== width) {
       width = now;
       redraw();
     }
-  }).observe(sentence);
+  };
+  new ResizeObserver(resize).observe(sentence);
+  onPaper(resize);
   drawJumps();
 }
 

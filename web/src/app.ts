@@ -10,7 +10,7 @@ export interface App {
   readonly store: Store;
   /** The subject that is shown. When the store tells of another subject, this is that one already. */
   memory(): Memory;
-  /** Any subject; read once, then remembered. */
+  /** Any subject; the last few are remembered. */
   memoryOf(subject: number): Promise<Memory>;
   /** Shows another subject, at its peak. The way to change `subject`: it is read first. */
   show(subject: number): Promise<void>;

@@ -6,12 +6,14 @@ import type { SubjectHead } from "./data.ts";
 import { el, eachFrame } from "./dom.ts";
 import { bytes, grouped } from "./format.ts";
 import type { Timeline } from "./memory.ts";
+import { isPrinting } from "./paper.ts";
 import { countUpTo } from "./sorting.ts";
 import { colour } from "./theme.ts";
 
 export const LEFT = 68;
-export const RIGHT = 30;
+export const RIGHT = 40;
 const HEIGHT = 300;
+const FONT = "11px system-ui, sans-serif";
 /** A limit higher than this many times what there is to see is not drawn: it would press the rest flat. */
 const WORTH_SHOWING = 2.2;
 /** More steps than this in a view have no lines of their own. */
@@ -51,6 +53,8 @@ export interface Chart {
   mark(moment: number): void;
   /** How many columns there is room for. */
   columns(): number;
+  /** Whether the limit is too far above what there is to see. */
+  limitIsBeyond(): boolean;
 }
 
 /** Whether pressing the mouse so moves the view, rather than selecting a part of it. */
@@ -86,12 +90,12 @@ export function createChart(slots: number, gestures: Gestures): Chart {
       },
       axes: [
         {
-          stroke: ink, grid: { show: false }, ticks: { ...grid, size: 4 }, font: "11px system-ui, sans-serif", size: 40, space: 110,
+          stroke: ink, grid: { show: false }, ticks: { ...grid, size: 4 }, font: FONT, size: 40, space: 110,
           incrs: Array.from({ length: 10 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat(),
-          values: (_, splits) => splits.map((moment) => [grouped(moment), picture?.timeLabel(moment)].filter(Boolean).join("\n")),
+          values: (plot, splits) => splits.map((moment) => momentLabel(plot, moment)),
         },
         {
-          stroke: ink, grid, ticks: { show: false }, font: "11px system-ui, sans-serif", size: LEFT, space: 36,
+          stroke: ink, grid, ticks: { show: false }, font: FONT, size: LEFT, space: 36,
           incrs: Array.from({ length: 52 }, (_, power) => 2 ** power),
           values: (_, splits) => splits.map(bytes),
         },
@@ -135,6 +139,16 @@ export function createChart(slots: number, gestures: Gestures): Chart {
   const element = el("div", { class: "chart" });
   element.append(chart.root);
   chart.over.append(mark);
+
+  /** Event and time; only what has room before the picture ends. */
+  function momentLabel(plot: uPlot, moment: number): string {
+    const room = 2 * (plot.width - LEFT - plot.valToPos(moment, "x"));
+    plot.ctx.save();
+    plot.ctx.font = FONT;
+    const parts = [grouped(moment), picture?.timeLabel(moment) ?? ""].filter((text) => text !== "" && plot.ctx.measureText(text).width <= room);
+    plot.ctx.restore();
+    return parts.join("\n");
+  }
 
   function columnAt(left: number): number {
     const starts = picture?.timeline.starts ?? [];
@@ -299,6 +313,16 @@ export function createChart(slots: number, gestures: Gestures): Chart {
       ctx.stroke();
       write(`peak ${bytes(most)}`, x, Math.max(y - 5 * ratio, bbox.top + 10 * ratio), colour("--text"));
     }
+    // On the screen an element marks it, which moves without drawing all again; paper may be wider than the screen was.
+    if (isPrinting() && inView(marked)) {
+      const x = Math.round(xOf(marked));
+      ctx.strokeStyle = colour("--accent");
+      ctx.lineWidth = ratio;
+      ctx.beginPath();
+      ctx.moveTo(x, bbox.top);
+      ctx.lineTo(x, bbox.top + bbox.height);
+      ctx.stroke();
+    }
     ctx.restore();
   }
 
@@ -346,5 +370,6 @@ export function createChart(slots: number, gestures: Gestures): Chart {
       place();
     },
     columns: () => Math.floor(plotWidth),
+    limitIsBeyond: () => (picture?.head.limit?.bytes ?? 0) > top,
   };
 }

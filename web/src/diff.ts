@@ -4,6 +4,7 @@ import type { App } from "./app.ts";
 import type { DiffDevice } from "./data.ts";
 import { el, fill } from "./dom.ts";
 import { bytes, change, grouped, percent, plural } from "./format.ts";
+import type { LineChart } from "./line-chart.ts";
 import { lineChart } from "./line-chart.ts";
 import { createPager } from "./pager.ts";
 import { whenSeen } from "./redraw.ts";
@@ -25,6 +26,7 @@ interface Row {
 
 export function mount(host: HTMLElement, app: App): void {
   const content = el("div");
+  const chart = lineChart("Allocated and reserved bytes of both recordings, over their length", HEIGHT, null);
   host.append(content);
   let shown: DiffDevice | undefined;
   let draw: (() => void) | null = null;
@@ -36,7 +38,7 @@ export function mount(host: HTMLElement, app: App): void {
     host.hidden = next === undefined;
     if (next !== undefined && next !== shown) {
       shown = next;
-      draw = show(content, app, next);
+      draw = show(content, app, next, chart);
       redraw();
     }
   }
@@ -51,8 +53,7 @@ export function mount(host: HTMLElement, app: App): void {
 }
 
 /** Fills `content`, and gives the function that draws the chart. */
-function show(content: HTMLElement, app: App, device: DiffDevice): () => void {
-  const chart = lineChart("Allocated and reserved bytes of both recordings, over their length", HEIGHT, null);
+function show(content: HTMLElement, app: App, device: DiffDevice, chart: LineChart): () => void {
   fill(
     content,
     peaks(app, device),
@@ -66,7 +67,7 @@ function show(content: HTMLElement, app: App, device: DiffDevice): () => void {
   return () => void drawChart(app, device, chart);
 }
 
-async function drawChart(app: App, device: DiffDevice, chart: ReturnType<typeof lineChart>): Promise<void> {
+async function drawChart(app: App, device: DiffDevice, chart: LineChart): Promise<void> {
   const sides = [[device.before, "before", "--series-1"], [device.after, "after", "--series-2"]] as const;
   const points = Array.from({ length: POINTS }, (_, index) => index / (POINTS - 1));
   const series = await Promise.all(sides.map(async ([subject, name, property]) => {

@@ -3,6 +3,7 @@
 import uPlot from "uplot";
 import { el, fill } from "./dom.ts";
 import { bytes } from "./format.ts";
+import { onPaper, widthFor } from "./paper.ts";
 import { colour } from "./theme.ts";
 
 export interface Series {
@@ -59,15 +60,17 @@ export function lineChart(label: string, height: number, pick: ((value: number) 
       mark.style.borderTopColor = one.colour;
       return [el("span", { class: "chart-value" }, mark, `${one.name} `, value !== undefined && value !== null && el("b", {}, bytes(value)))];
     });
-    fill(readout, ...names, el("span", { class: "muted" }, known ? axis.long(axis.points[index]!) : pick ? PICK_HINT : HINT));
+    fill(readout, ...names, el("span", { class: known ? "muted" : "muted hint" }, known ? axis.long(axis.points[index]!) : pick ? PICK_HINT : HINT));
   }
+
+  const width = (): number => Math.max(200, widthFor(element));
 
   function draw(): void {
     chart?.destroy();
     const ink = colour("--muted");
     const line = { stroke: colour("--grid"), width: 1 };
     const options: uPlot.Options = {
-      width: Math.max(200, element.clientWidth),
+      width: width(),
       height,
       legend: { show: false },
       cursor: { y: false, points: { size: 6 }, drag: { x: false, y: false } },
@@ -115,11 +118,13 @@ export function lineChart(label: string, height: number, pick: ((value: number) 
       choose();
     }
   });
-  new ResizeObserver(() => {
-    if (chart && Math.abs(chart.width - element.clientWidth) > 1) {
-      chart.setSize({ width: Math.max(200, element.clientWidth), height });
+  const resize = (): void => {
+    if (chart && Math.abs(chart.width - width()) > 1) {
+      chart.setSize({ width: width(), height });
     }
-  }).observe(element);
+  };
+  new ResizeObserver(resize).observe(element);
+  onPaper(resize);
 
   return {
     element,

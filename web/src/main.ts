@@ -11,10 +11,13 @@ import { readPage } from "./data.ts";
 import * as diff from "./diff.ts";
 import { el } from "./dom.ts";
 import { Memory } from "./memory.ts";
+import { byName } from "./names.ts";
 import * as peak from "./peak.ts";
 import * as ranks from "./ranks.ts";
+import { recent } from "./recent.ts";
 import type { State, Store } from "./state.ts";
 import { createStore } from "./state.ts";
+import type { Themes } from "./theme.ts";
 import { createThemes } from "./theme.ts";
 import * as timeline from "./timeline.ts";
 import * as whatif from "./whatif.ts";
@@ -30,6 +33,9 @@ const VIEWS: [id: string, heading: string, mount: Mount, has?: (page: Page) => b
   ["allocations", "Allocations", allocations.mount],
 ];
 
+/** Subjects whose memory is kept: those of a comparison, and the one that was shown before. */
+const KEPT = 3;
+
 declare global {
   interface Window {
     /** For people at the console, and for tests. */
@@ -41,16 +47,14 @@ async function main(host: HTMLElement): Promise<void> {
   const page = readPage();
   const themes = createThemes();
   document.querySelector(".oomph-header")?.append(themes.button);
-  if (page.subjects.length === 0) {
-    return; // the answer says why
+  if (page.subjects.length > 0) {
+    await showViews(host, page, themes); // else the answer says why there is nothing
   }
+  document.documentElement.dataset.ready = "true";
+}
 
-  const known = new Map<number, Promise<Memory>>();
-  const memoryOf = (subject: number): Promise<Memory> => {
-    const found = known.get(subject) ?? Memory.load(page, subject);
-    known.set(subject, found);
-    return found;
-  };
+async function showViews(host: HTMLElement, page: Page, themes: Themes): Promise<void> {
+  const memoryOf = recent(KEPT, (subject) => Memory.load(page, subject));
   let memory = await memoryOf(page.worst);
   const store = createStore(atPeak(page, page.worst, "kind"));
   const status = el("div", { class: "visually-hidden", role: "status", "aria-live": "polite" });
@@ -82,7 +86,12 @@ async function main(host: HTMLElement): Promise<void> {
     (document.getElementById("answer") ?? host).before(subjectChooser(app));
   }
   showAnswer(store.state.subject);
-  store.on((now) => showAnswer(now.subject));
+  store.on((now, before) => {
+    if (now.subject !== before.subject) {
+      showAnswer(now.subject);
+      showHeadline(page, now.subject);
+    }
+  });
   const views = VIEWS.filter(([, , , has]) => has?.(page) ?? true);
   document.querySelector("main")?.before(contents([["answer", "Answer"], ...views]));
   for (const [id, heading, mount] of views) {
@@ -93,7 +102,6 @@ async function main(host: HTMLElement): Promise<void> {
     // What is on top of the page is seen before what is below is made.
     await new Promise((resolve) => setTimeout(resolve));
   }
-  document.documentElement.dataset.ready = "true";
 }
 
 function atPeak(page: Page, subject: number, by: State["by"]): State {
@@ -113,15 +121,33 @@ function contents(parts: [id: string, heading: string, ...unknown[]][]): HTMLEle
   return el("nav", { class: "contents", "aria-label": "Contents" }, el("ul", {}, ...parts.map(([id, heading]) => link(id, heading))));
 }
 
+/** Subjects as they are chosen: ranks in the order of their names, both sides of a comparison by what they are. */
+function subjectNames(page: Page): { subject: number; name: string }[] {
+  const side = (subject: number): string => {
+    const device = page.diff?.find(({ before, after }) => before === subject || after === subject);
+    return device === undefined ? "" : device.before === subject ? "before: " : "after: ";
+  };
+  const names = page.subjects.map(({ title }, subject) => ({ subject, name: side(subject) + title }));
+  return page.mode === "ranks" ? names.sort((a, b) => byName(a.name, b.name)) : names;
+}
+
 function subjectChooser(app: App): HTMLElement {
   const select = el("select", { onchange: () => void app.show(Number(select.value)) });
-  app.page.subjects.forEach((head, subject) => {
-    select.append(el("option", { value: subject, selected: subject === app.store.state.subject }, head.title));
-  });
+  for (const { subject, name } of subjectNames(app.page)) {
+    select.append(el("option", { value: subject, selected: subject === app.store.state.subject }, name));
+  }
   app.store.on((now) => {
     select.value = String(now.subject);
   });
   return el("nav", { class: "subjects", "aria-label": "Device" }, el("label", {}, "Shown: ", select));
+}
+
+/** The sentence on top of the page; what compares recordings holds for all of them. */
+function showHeadline(page: Page, subject: number): void {
+  const headline = document.querySelector(".oomph-header h1");
+  if (headline !== null && page.mode === "one") {
+    headline.textContent = page.subjects[subject].headline;
+  }
 }
 
 function showAnswer(subject: number): void {

@@ -8,11 +8,16 @@ import type { SubjectHead } from "./data.ts";
 import { el, fill, svg } from "./dom.ts";
 import { bytes, grouped, percent, plural } from "./format.ts";
 import { Memory } from "./memory.ts";
+import { byName } from "./names.ts";
 import { tableHead } from "./table-head.ts";
 
 /** The size of a picture, in its own units. */
 const WIDTH = 200;
 const HEIGHT = 64;
+/** With no more allocations than this in all, pictures out of sight are made as well: they may be printed. */
+const QUICK = 3_000_000;
+/** Milliseconds that the rest of the page has before that. */
+const LATER = 500;
 /** How close to the window a picture is made. */
 const NEAR = "300px";
 
@@ -27,7 +32,12 @@ export function mount(host: HTMLElement, app: App): void {
   const ranks = worstFirst(app);
   const most = Math.max(1, ...ranks.map(({ head }) => Math.max(head.peak.reserved.bytes, head.peak.allocated.bytes)));
   const cards = new Map(ranks.map((rank) => [rank.subject, card(app, rank)]));
+  const drawn = new Set<number>();
   const draw = oneAtATime(async (subject: number) => {
+    if (drawn.has(subject)) {
+      return;
+    }
+    drawn.add(subject);
     const memory = subject === app.store.state.subject ? app.memory() : await Memory.load(app.page, subject);
     cards.get(subject)?.querySelector(".rank-picture")?.replaceChildren(picture(memory, most));
   });
@@ -41,6 +51,9 @@ export function mount(host: HTMLElement, app: App): void {
     }
   }, { rootMargin: NEAR });
   cards.forEach((element) => seen.observe(element));
+  if (ranks.reduce((sum, { head }) => sum + head.columns.born.rows, 0) <= QUICK) {
+    setTimeout(() => cards.forEach((_, subject) => draw(subject)), LATER);
+  }
 
   const died = ranks.filter(({ head }) => head.ooms.some(({ fatal }) => fatal)).length;
   const low = Math.min(...ranks.map(({ head }) => head.peak.allocated.bytes));
@@ -74,7 +87,7 @@ function worstFirst(app: App): Rank[] {
   const devices = subjects.every(({ recording }) => recording === subjects[0]!.recording);
   const ranks = subjects.map((head, subject) => ({ subject, head, title: devices ? `device ${head.device}` : head.title.slice(folders) }));
   const weight = ({ subject, head }: Rank): number => (subject === app.page.worst ? 2 : head.ooms.some(({ fatal }) => fatal) ? 1 : 0);
-  return ranks.sort((a, b) => weight(b) - weight(a) || b.head.peak.allocated.bytes - a.head.peak.allocated.bytes || a.subject - b.subject);
+  return ranks.sort((a, b) => weight(b) - weight(a) || b.head.peak.allocated.bytes - a.head.peak.allocated.bytes || byName(a.title, b.title));
 }
 
 /** How long the folders are that all titles begin with. */
@@ -92,7 +105,7 @@ function card(app: App, { subject, head, title }: Rank): HTMLElement {
   return el("button", { type: "button", class: `rank-card${subject === app.page.worst ? " worst" : ""}`, "data-subject": subject, onclick: () => void app.show(subject) },
     el("span", { class: "rank-title" }, el("span", { class: "name", title: head.title }, title),
       subject === app.page.worst && el("span", { class: "badge worst" }, "worst")),
-    el("span", { class: "rank-picture", "aria-hidden": "true" }),
+    el("span", { class: "rank-picture", "aria-hidden": "true" }, el("span", { class: "muted" }, "Drawn when it is scrolled to.")),
     el("span", { class: "rank-numbers" }, el("span", {}, el("b", {}, bytes(head.peak.allocated.bytes)), " allocated"),
       el("span", {}, `${bytes(head.peak.reserved.bytes)} reserved`), oom && el("span", { class: "rank-oom" }, "out of memory")));
 }

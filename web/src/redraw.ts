@@ -1,4 +1,6 @@
-// When to draw: views in sight with the next frame, those out of sight when things are quiet.
+// When to draw: views in sight with the next frame, those out of sight when things are quiet, all of them at once for paper.
+
+import { isPrinting } from "./paper.ts";
 
 /** How long nothing must have been asked for before a view out of sight is drawn, in milliseconds. */
 const QUIET = 200;
@@ -24,14 +26,16 @@ export function whenSeen(host: Element, draw: () => void): () => void {
     }
   }, { rootMargin: NEAR }).observe(host);
   // What is printed must be true of the whole page.
-  window.addEventListener("beforeprint", run);
+  addEventListener("beforeprint", run);
   return () => {
-    if (seen && wanted) {
+    if (seen && wanted && !isPrinting()) {
       return;
     }
     wanted = true;
     clearTimeout(timer);
-    if (seen) {
+    if (isPrinting()) {
+      run();
+    } else if (seen) {
       requestAnimationFrame(run);
     } else {
       timer = setTimeout(run, QUIET);

@@ -185,6 +185,7 @@ export function segmentMap(label: string, tell: (spot: Spot | null, byKeyboard: 
   let scale = 1;
   let pieces: Piece[] = [];
   let at: Spot | null = null;
+  let drawn = { width: 1, height: 1 };
 
   /** Frames around all parts of a block. */
   function frames(spot: Spot, name: string): HTMLElement[] {
@@ -202,10 +203,11 @@ export function segmentMap(label: string, tell: (spot: Spot | null, byKeyboard: 
         return [];
       }
       const frame = el("div", { class: name });
-      frame.style.left = `${piece.x + left}px`;
-      frame.style.width = `${Math.max(2, right - left)}px`;
-      frame.style.top = `${piece.line * (LINE + BELOW)}px`;
-      frame.style.height = `${LINE}px`;
+      // In shares: paper may be wider than what it was drawn for.
+      frame.style.left = share(piece.x + left, drawn.width);
+      frame.style.width = share(Math.max(2, right - left), drawn.width);
+      frame.style.top = share(piece.line * (LINE + BELOW), drawn.height);
+      frame.style.height = share(LINE, drawn.height);
       return [frame];
     });
   }
@@ -274,6 +276,7 @@ export function segmentMap(label: string, tell: (spot: Spot | null, byKeyboard: 
   function draw(lines: number, width: number, paint: Paint): void {
     const height = Math.max(0, lines * (LINE + BELOW) - BELOW);
     const sharpness = window.devicePixelRatio || 1;
+    drawn = { width, height };
     const size = [Math.round(width * sharpness), Math.round(height * sharpness)] as const;
     if (canvas.width !== size[0] || canvas.height !== size[1]) {
       [canvas.width, canvas.height] = size;
@@ -342,6 +345,10 @@ export function segmentMap(label: string, tell: (spot: Spot | null, byKeyboard: 
       fill(cursor);
     },
   };
+}
+
+function share(part: number, whole: number): string {
+  return `${(100 * part) / whole}%`;
 }
 
 /** Blocks narrower than a pixel: of those in one pixel, the fill with the most of it is seen. A hundred thousand of them cost no more than a line of pixels. */

@@ -1,6 +1,7 @@
 // The head of a table that can be sorted by each of its columns.
 
 import { el } from "./dom.ts";
+import { byName } from "./names.ts";
 
 export interface Field<Row> {
   name: string;
@@ -58,5 +59,5 @@ export function tableHead<Row>(fields: readonly Field<Row>[], first: number, cha
 }
 
 function compare(a: number | string, b: number | string): number {
-  return typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b));
+  return typeof a === "number" && typeof b === "number" ? a - b : byName(String(a), String(b));
 }

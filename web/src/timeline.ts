@@ -18,6 +18,7 @@ import { factsOf } from "./facts.ts";
 import { durationInWords } from "./moment.ts";
 import { createOverview } from "./overview.ts";
 import { Palette } from "./palette.ts";
+import { onPaper, widthFor } from "./paper.ts";
 import type { Range } from "./range.ts";
 import { around, including, moved, zoomed } from "./range.ts";
 import type { State } from "./state.ts";
@@ -26,8 +27,6 @@ import { createTip } from "./tip.ts";
 
 /** The most groups that are shown by line: the largest lines, and all others. */
 const MOST_LINES = 11;
-/** The width of the chart on paper. */
-const PAPER = 700;
 const PAGE_OF_COLUMNS = 20;
 /** Milliseconds between the two clicks of a double click. */
 const DOUBLE = 500;
@@ -248,7 +247,7 @@ export function mount(host: HTMLElement, app: App): void {
     return [
       ...areas.map(({ id, key, name, colour }) => ({ id, name, mark: swatch(colour), value: bytes(held.get(key) ?? 0) })),
       { id: RESERVED, name: "reserved", mark: lineMark(false), value: bytes(memory.reservedAt(moment)) },
-      ...(limit === null ? [] : [{ id: LIMIT, name: limit.text, mark: lineMark(true), value: bytes(limit.bytes) }]),
+      ...(limit === null ? [] : [{ id: LIMIT, name: limit.text, mark: lineMark(true), value: bytes(limit.bytes) + (chart.limitIsBeyond() ? ", beyond the picture" : "") }]),
     ];
   }
 
@@ -273,16 +272,16 @@ export function mount(host: HTMLElement, app: App): void {
   const redrawSoon = eachFrame(redraw);
   const drawMomentSoon = eachFrame(drawMoment);
 
-  const resize = (to: number) => {
+  const resize = () => {
+    const to = widthFor(host);
     if (to > 0 && to !== width) {
       width = to;
       chart.resize(to);
       redraw();
     }
   };
-  new ResizeObserver(() => resize(host.clientWidth)).observe(host);
-  addEventListener("beforeprint", () => resize(Math.min(width, PAPER)));
-  addEventListener("afterprint", () => resize(host.clientWidth));
+  new ResizeObserver(resize).observe(host);
+  onPaper(resize);
   app.onTheme(drawChart);
 
   let saying: ReturnType<typeof setTimeout> | undefined;
@@ -303,7 +302,7 @@ export function mount(host: HTMLElement, app: App): void {
     }
   });
 
-  resize(host.clientWidth);
+  resize();
   for (const picture of document.querySelectorAll<HTMLElement>(".static-picture")) {
     picture.hidden = true;
   }

@@ -5,6 +5,7 @@ import type { Samples, Trial, WhatIf } from "./data.ts";
 import { samplesOf } from "./data.ts";
 import { el, fill, swatch } from "./dom.ts";
 import { bytes, grouped } from "./format.ts";
+import type { LineChart } from "./line-chart.ts";
 import { lineChart } from "./line-chart.ts";
 import { eventAxis } from "./moment.ts";
 import { whenSeen } from "./redraw.ts";
@@ -19,13 +20,14 @@ const FITS = { yes: "fits", maybe: "may fit", no: "does not fit" } as const;
 
 export function mount(host: HTMLElement, app: App): void {
   const content = el("div");
+  const chart = lineChart("Reserved bytes of the chosen settings over time", HEIGHT, (moment) => app.store.set({ moment }));
   host.append(content);
   let draw: (() => void) | null = null;
 
   function build(): void {
     const found = app.memory().head.what_if;
     host.hidden = found === null;
-    draw = found && found.trials.length > 0 ? show(content, app, found) : null;
+    draw = found && found.trials.length > 0 ? show(content, app, found, chart) : null;
     redraw();
   }
   const redraw = whenSeen(host, () => draw?.());
@@ -42,8 +44,7 @@ export function mount(host: HTMLElement, app: App): void {
 }
 
 /** Fills `content`, and gives the function that draws the chart. */
-function show(content: HTMLElement, app: App, found: WhatIf): () => void {
-  const chart = lineChart("Reserved bytes of the chosen settings over time", HEIGHT, (moment) => app.store.set({ moment }));
+function show(content: HTMLElement, app: App, found: WhatIf, chart: LineChart): () => void {
   const samples = new Map<Trial, Samples>();
   const chosen = new Set(found.trials.filter((trial) => trial.recorded || trial.best));
   const nameOf = (trial: Trial): string => trial.conf || DEFAULTS;

@@ -3,7 +3,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { heldByCalls } from "../src/flame.ts";
+import { byName } from "../src/names.ts";
 import { pageOf } from "../src/pager.ts";
+import { recent } from "../src/recent.ts";
 import { queryOf, searched } from "../src/search.ts";
 import { flow, scaleFor } from "../src/segment-map.ts";
 import { mostIn } from "../src/whatif.ts";
@@ -99,4 +101,30 @@ test("calls that match are counted once, and those that a switch leaves out are 
   assert.equal(heldByCalls({ ...root, children: [{ ...root.children[0], children: [] }] }, frames, queryOf("empty")), 0);
   assert.equal(heldByCalls(root, frames, queryOf("all")), 0, "the root is no call");
   assert.equal(heldByCalls(root, frames, queryOf("")), 0);
+});
+
+test("names are in the order that people count in", () => {
+  assert.deepEqual(["rank10.pickle", "rank2.pickle", "rank1.pickle", "a, device 10", "a, device 9"].sort(byName),
+    ["a, device 9", "a, device 10", "rank1.pickle", "rank2.pickle", "rank10.pickle"]);
+});
+
+test("the last few answers are kept, and no failure", async () => {
+  const asked = [];
+  const read = recent(2, async (key) => {
+    asked.push(key);
+    if (key === 9 && asked.filter((one) => one === 9).length === 1) {
+      throw new Error("once");
+    }
+    return { key };
+  });
+  const first = await read(1);
+  assert.equal(await read(1), first);
+  await read(2);
+  assert.equal(await read(1), first, "asked for again, it is recent");
+  await read(3);
+  assert.equal(await read(1), first);
+  await read(2);
+  assert.deepEqual(asked, [1, 2, 3, 2]);
+  await assert.rejects(read(9), /once/);
+  assert.deepEqual(await read(9), { key: 9 });
 });
