@@ -242,8 +242,8 @@ class Run:
             forgive_unknown_lines()
             with without_the_compilers_lines(self.torch):
                 snapshot = self.torch.cuda.memory._snapshot()
-            self.torch.cuda.memory._record_memory_history(enabled=None)
-            self.backward.attribute(snapshot)
+                self.torch.cuda.memory._record_memory_history(enabled=None)
+                self.backward.attribute(snapshot)
         with open(os.path.join(self.wish["folder"], "recording.pickle"), "wb") as file:
             pickle.dump(snapshot, file, protocol=4)
 
@@ -290,7 +290,7 @@ def without_graph_breaks(torch, step):
 
 @contextlib.contextmanager
 def without_the_compilers_lines(torch):
-    """A snapshot asks Inductor for the lines of its code, and imports it for that. Where nobody has, there are none."""
+    """Who asks for the lines of stacks asks Inductor for those of its code, and imports it for that. Where nobody has, there are none."""
     if "torch._inductor" in sys.modules:
         yield
         return
