@@ -142,6 +142,9 @@ export function createChart(slots: number, gestures: Gestures): Chart {
 
   /** Event and time; only what has room before the picture ends. */
   function momentLabel(plot: uPlot, moment: number): string {
+    if (moment > (picture?.timeline.to ?? 0)) {
+      return ""; // where the last moment ends
+    }
     const room = 2 * (plot.width - LEFT - plot.valToPos(moment, "x"));
     plot.ctx.save();
     plot.ctx.font = FONT;

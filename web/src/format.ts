@@ -53,6 +53,9 @@ const MILLIS = 3;
 export function seconds(value: number, error = 0): string {
   const size = Math.abs(value);
   const most = decimals(error);
+  if (0 < size && size < 10 ** -most) {
+    return `<${most < MILLIS ? `${(10 ** -most).toFixed(most)} s` : `${(10 ** (MILLIS - most)).toFixed(most - MILLIS)} ms`}`;
+  }
   if (size >= 100) {
     return `${grouped(Math.round(value))} s`;
   }

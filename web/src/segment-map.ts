@@ -297,6 +297,10 @@ export function segmentMap(label: string, tell: (spot: Spot | null, byKeyboard: 
     };
     const ink = colour("--map-text");
     const inkOnKind = colour("--map-text-on-kind");
+    // What is wide, then over it what is narrow: what keeps a segment may be a block that is narrower than a pixel.
+    const wideOnes = new Rectangles();
+    const narrowOnes = new Rectangles();
+    const texts: (() => void)[] = [];
     let piece = 0;
     segments.forEach((segment, index) => {
       for (; pieces[piece]?.segment === index; piece++) {
@@ -317,19 +321,19 @@ export function segmentMap(label: string, tell: (spot: Spot | null, byKeyboard: 
             narrow.add(left, right - left, fill);
             continue;
           }
-          pen.fillStyle = fill;
-          pen.fillRect(x + left, top, right - left - (right < wide && right - left >= APART ? 1 : 0), LINE);
+          wideOnes.add(fill, x + left, top, right - left - (right < wide && right - left >= APART ? 1 : 0));
           if (right - left >= READABLE && from >= offset) {
-            write(pen, paint.text(block), x + left, top, right - left, block.state === "used" ? inkOnKind : ink);
+            texts.push(() => write(pen, paint.text(block), x + left, top, right - left, block.state === "used" ? inkOnKind : ink));
           }
         }
-        // Over the others: what keeps a segment may be a block that is narrower than a pixel.
         for (const run of narrow.runs()) {
-          pen.fillStyle = run.fill;
-          pen.fillRect(x + run.from, top, Math.min(run.to, wide) - run.from, LINE);
+          narrowOnes.add(run.fill, x + run.from, top, Math.min(run.to, wide) - run.from);
         }
       }
     });
+    wideOnes.draw(pen);
+    narrowOnes.draw(pen);
+    texts.forEach((drawText) => drawText());
   }
 
   return {
@@ -345,6 +349,29 @@ export function segmentMap(label: string, tell: (spot: Spot | null, byKeyboard: 
       fill(cursor);
     },
   };
+}
+
+/** Rectangles of a line's height by what fills them: a pen that changes its fill a hundred thousand times is slow. */
+class Rectangles {
+  #byFill = new Map<Fill, number[]>();
+
+  add(fill: Fill, x: number, y: number, width: number): void {
+    const places = this.#byFill.get(fill);
+    if (places === undefined) {
+      this.#byFill.set(fill, [x, y, width]);
+    } else {
+      places.push(x, y, width);
+    }
+  }
+
+  draw(pen: CanvasRenderingContext2D): void {
+    for (const [fill, places] of this.#byFill) {
+      pen.fillStyle = fill;
+      for (let i = 0; i < places.length; i += 3) {
+        pen.fillRect(places[i]!, places[i + 1]!, places[i + 2]!, LINE);
+      }
+    }
+  }
 }
 
 function share(part: number, whole: number): string {

@@ -105,8 +105,8 @@ export function mount(host: HTMLElement, app: App): void {
 
   const readout = el("p", { class: "readout" });
   const stretch = el("span", { class: "muted", role: "status" });
-  const elsewhere = el("span");
-  const away = el("p", { class: "away", role: "status" }, elsewhere, el("button", { type: "button", onclick: () => chooseMoment(store.state.moment) }, "Show it"));
+  const elsewhere = el("span", { role: "status" });
+  const away = el("span", { class: "away" }, elsewhere, el("button", { type: "button", onclick: () => chooseMoment(store.state.moment) }, "Show it"));
   const showAll = el("button", { type: "button", onclick: () => store.set(everything()) }, "Show all");
   const toolbar = el(
     "div",
@@ -117,11 +117,12 @@ export function mount(host: HTMLElement, app: App): void {
     showAll,
     el("button", { type: "button", onclick: () => chooseMoment(app.memory().head.peak.allocated.moment) }, "Peak"),
     stretch,
+    away,
   );
   const slider = { tabindex: "0", role: "slider", "aria-label": "Moment of the timeline", "aria-describedby": "timeline-keys", "aria-valuemin": "0" };
   Object.entries(slider).forEach(([name, value]) => chart.element.setAttribute(name, value));
   chart.element.append(tip.element);
-  host.append(toolbar, readout, away, chart.element, lanes.element, overview.element, legend.element, annotations.element, help());
+  host.append(toolbar, readout, chart.element, lanes.element, overview.element, legend.element, annotations.element, help());
 
   chart.element.addEventListener("keydown", (event) => {
     const act = event.ctrlKey || event.metaKey || event.altKey ? undefined : action(event);

@@ -47,5 +47,6 @@ test("times have no digits below what they may be off by", () => {
     ["1.5 s", "0.3 s", "12.3 ms", "0.3 ms", "300 µs", "12 s"]);
   assert.deepEqual([timeWithin(12.3456789, 0.0001, 40e-6), timeWithin(0.0123456, 0.0001, 40e-6), timeWithin(0.5, 1, 0.02), timeWithin(7, 1, 30)],
     ["12.3457 s", "12.3 ms", "0.5 s", "7 s"]);
+  assert.deepEqual([seconds(2e-5, 16e-6), seconds(0.003, 0.004), seconds(0, 16e-6), seconds(1e-5)], ["<0.1 ms", "<0.01 s", "0.0 ms", "10 µs"]);
   assert.equal(seconds(0.9996), "1000 ms");
 });
