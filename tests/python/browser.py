@@ -14,7 +14,7 @@ CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 FLAGS = """--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync
 --disable-dev-shm-usage --force-color-profile=srgb --hide-scrollbars""".split()
 # Milliseconds that a page may take where the machine is busy.
-PATIENCE = 60_000
+PATIENCE = 30_000
 
 
 @contextlib.contextmanager

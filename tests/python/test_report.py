@@ -351,7 +351,7 @@ def test_every_column_of_the_timeline_is_the_most_of_its_moments(plain):
 def test_what_happened_is_marked(see):
     """Annotations, out of memory and the limit are named under and in the chart."""
     annotated = see(H200 / "annotated.pickle.xz")
-    annotations = annotated.run("window.oomph.memory().head.annotations")
+    annotations = annotated.run("window.oomph.memory().annotations")
     annotated.page.locator("#timeline .annotations summary").click()
     assert annotated.texts("#timeline .annotations button") == list(dict.fromkeys(one["name"] for one in annotations)) != []
     first = next(one for one in annotations if one["to"] is not None)
