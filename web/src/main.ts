@@ -67,7 +67,7 @@ async function showViews(host: HTMLElement, page: Page, themes: Themes): Promise
     async show(subject) {
       latest = subject;
       const loaded = await memoryOf(subject);
-      if (latest === subject && memory !== loaded) {
+      if (latest === subject && store.state.subject !== subject) {
         memory = loaded;
         store.set(atPeak(page, subject, store.state.by));
       }

@@ -4,21 +4,31 @@ import { grouped, seconds } from "./format.ts";
 import type { Axis } from "./line-chart.ts";
 import type { Memory } from "./memory.ts";
 
-/** Where a moment is, for people: the peak by its name, others by event, time and step. */
+/** Where a moment is, for people: the peak by its name, others by event, time, step and what the program named. */
 export function momentInWords(memory: Memory, moment: number): string {
   const { head } = memory;
   const facts = [`after event ${grouped(moment)} of ${grouped(head.events)}`];
   const time = memory.timeOf(moment);
   const step = memory.stepOf(moment);
+  const annotation = annotationInWords(memory, moment);
   if (time !== null) {
     facts.push(seconds(time, memory.timeError));
   }
   if (step !== null) {
     facts.push(`step ${grouped(step)}`);
   }
+  if (annotation !== null) {
+    facts.push(annotation);
+  }
   const name = moment === head.peak.allocated.moment ? "at the allocated peak" : moment === head.peak.reserved.moment ? "at the reserved peak"
     : head.ooms.some((oom) => oom.moment === moment) ? "when memory ran out" : "";
   return name ? `${name} (${facts.join(", ")})` : facts.join(", ");
+}
+
+/** What the program named that a moment lies in, the innermost. */
+export function annotationInWords(memory: Memory, moment: number): string | null {
+  const annotation = memory.annotationAt(moment);
+  return annotation === null ? null : `${annotation.to === null ? "at" : "in"} “${annotation.name}”`;
 }
 
 /** How long it is from one moment to another, if that is known. */

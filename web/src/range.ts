@@ -1,5 +1,7 @@
 // Arithmetic of the timeline's view: which moments are shown after a zoom or a move. All results lie within the recording.
 
+import { countUpTo } from "./sorting.ts";
+
 export interface Range {
   from: number;
   to: number;
@@ -27,6 +29,15 @@ export function including({ from, to }: Range, moment: number, events: number): 
   const by = moment < from ? moment - from : Math.max(0, moment - to);
   const isClose = Math.abs(by) <= (to - from + 1) / 2;
   return moved({ from, to }, isClose ? by : moment - (from + to) / 2, events);
+}
+
+/** The moment that is shown so many columns away from `moment`; out of view, as far away as so many columns are wide. */
+export function columnsAway(view: Range & { starts: ArrayLike<number>; tops: ArrayLike<number> }, moment: number, by: number): number {
+  const { from, to, starts, tops } = view;
+  const isOutside = moment < from || moment > to;
+  const shown = isOutside ? undefined : tops[countUpTo(starts, moment) - 1 + by];
+  const width = Math.max(1, (to - from + 1) / starts.length);
+  return shown ?? moment + Math.round(by * width);
 }
 
 /** The view of a stretch, with a little of what is around it. */

@@ -38,8 +38,14 @@ export function mount(host: HTMLElement, app: App): void {
       return;
     }
     drawn.add(subject);
-    const memory = subject === app.store.state.subject ? app.memory() : await Memory.load(app.page, subject);
-    cards.get(subject)?.querySelector(".rank-picture")?.replaceChildren(picture(memory, most));
+    const place = cards.get(subject)?.querySelector(".rank-picture");
+    try {
+      const memory = subject === app.store.state.subject ? app.memory() : await Memory.load(app.page, subject);
+      place?.replaceChildren(picture(memory, most));
+    } catch (error) {
+      // The others are drawn all the same.
+      place?.replaceChildren(el("span", { class: "failure" }, error instanceof Error ? error.message : String(error)));
+    }
   });
 
   const seen = new IntersectionObserver((entries) => {

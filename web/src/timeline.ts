@@ -20,9 +20,8 @@ import { createOverview } from "./overview.ts";
 import { Palette } from "./palette.ts";
 import { onPaper, widthFor } from "./paper.ts";
 import type { Range } from "./range.ts";
-import { around, including, moved, zoomed } from "./range.ts";
+import { around, columnsAway, including, moved, zoomed } from "./range.ts";
 import type { State } from "./state.ts";
-import { countUpTo } from "./sorting.ts";
 import { createTip } from "./tip.ts";
 
 /** The most groups that are shown by line: the largest lines, and all others. */
@@ -155,14 +154,7 @@ export function mount(host: HTMLElement, app: App): void {
     }
   }
 
-  /** The moment that is shown so many columns away from the chosen one. */
-  function columnBeside(by: number): number {
-    const { moment, from, to } = store.state;
-    const { starts, tops } = summed();
-    const beyond = moment + Math.round((by * (to - from + 1)) / starts.length);
-    const isOutside = moment < from || moment > to;
-    return (isOutside ? undefined : tops[countUpTo(starts, moment) - 1 + by]) ?? beyond;
-  }
+  const columnBeside = (by: number): number => columnsAway(summed(), store.state.moment, by);
 
   /** The first moment of the step after or before the chosen moment's. */
   function stepBeside(by: 1 | -1): number {

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Palette } from "../src/palette.ts";
-import { around, including, moved, zoomed } from "../src/range.ts";
+import { around, columnsAway, including, moved, zoomed } from "../src/range.ts";
 
 const EVENTS = 1000;
 const ALL = { from: 0, to: EVENTS };
@@ -37,6 +37,13 @@ test("a moment far out of view comes to its middle", () => {
   assert.deepEqual(including({ from: 10, to: 20 }, 500, EVENTS), { from: 495, to: 505 });
   assert.deepEqual(including({ from: 500, to: 510 }, 2, EVENTS), { from: 0, to: 10 });
   assert.deepEqual(including({ from: 500, to: 510 }, EVENTS, EVENTS), { from: 990, to: EVENTS });
+});
+
+test("arrow keys go from column to column, and out of view on from the moment", () => {
+  const view = { from: 100, to: 139, starts: [100, 110, 120, 130], tops: [105, 119, 120, 131] };
+  assert.deepEqual([-1, 1, 2].map((by) => columnsAway(view, 112, by)), [105, 120, 131]);
+  assert.deepEqual([columnsAway(view, 131, 1), columnsAway(view, 105, -1)], [141, 95], "beyond the ends");
+  assert.deepEqual([columnsAway(view, 500, 1), columnsAway(view, 500, -2), columnsAway(view, 99, 1)], [510, 480, 109]);
 });
 
 test("what is looked at whole has a margin", () => {
