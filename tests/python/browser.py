@@ -53,8 +53,8 @@ class Opened:
         return self
 
     def ready(self):
-        """A page without a device has no views."""
-        self.until("() => document.documentElement.dataset.ready || JSON.parse(document.getElementById('oomph-page').textContent).subjects.length === 0")
+        """Everything is drawn."""
+        self.until("() => document.documentElement.dataset.ready")
 
     def run(self, script, *arguments):
         return self.page.evaluate(script, *arguments)

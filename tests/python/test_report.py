@@ -313,6 +313,45 @@ def test_the_keyboard_does_what_the_mouse_does(plain):
     assert "reserved" in plain.page.locator(CHART).get_attribute("aria-valuetext")
 
 
+def test_annotations_are_reached_without_a_mouse(see):
+    opened = see(H200 / "annotated.pickle.xz")
+    opened.page.locator(CHART).focus()
+    opened.page.keyboard.press("Home")
+    ranges = opened.run("window.oomph.memory().annotations")
+    assert {one["name"] for one in ranges} >= {"my step 0", "my step 1", "my step 2"}
+    reached = []
+    for _ in range(len(ranges)):
+        opened.page.keyboard.press("r")
+        reached.append(opened.state["moment"])
+    assert reached == sorted(reached) and len(set(reached)) > 3
+    opened.until("() => window.oomph.store.state.moment > 0")
+    # The innermost is told.
+    assert "in “Optimizer.step#Adam.step”" in opened.page.locator(CHART).get_attribute("aria-valuetext")
+    opened.page.locator(".annotations summary").click()
+    button = opened.page.locator(".annotations button", has_text="my step 1")
+    button.click()
+    step = next(one for one in ranges if one["name"] == "my step 1")
+    opened.until("(step) => { const {from, to} = window.oomph.store.state; return from <= step.from && to >= step.to && to - from < 660; }", step)
+
+
+def test_a_moment_out_of_view_is_told_and_found_again(plain):
+    plain.run("window.oomph.store.set({ moment: 600 })")
+    plain.run("window.oomph.store.set({ from: 0, to: 100 })")
+    plain.until("() => !document.querySelector('.away').hidden")
+    assert "The chosen moment, 600, is right of this view" in plain.text(".away")
+    plain.until("() => document.getElementById('allocator-moment').value === '600'")
+    plain.page.locator(".away button").click()
+    plain.until("() => { const {from, to} = window.oomph.store.state; return from <= 600 && 600 <= to; }")
+
+
+def test_a_recording_of_nothing_says_so(see, tmp_path):
+    empty = tmp_path / "empty.json"
+    empty.write_text('{"segments": [], "device_traces": [[]]}')
+    opened = see(empty)
+    assert "there is no event and no segment in this file" in opened.text("#answer")
+    assert opened.run("document.documentElement.dataset.ready") == "true"
+
+
 def test_the_timeline_is_stacked_by_kind_or_by_line(plain, explain):
     device = explain(H200 / "plain.pickle.xz")["devices"][0]
     legend = lambda: " ".join(" ".join(plain.texts("#timeline .legend-list")).split())
