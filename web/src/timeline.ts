@@ -4,7 +4,7 @@
 // the moment and the stretch are chosen that the other views show.
 
 import { beside, firstMoments } from "./annotation.ts";
-import { createAnnotations } from "./annotations.ts";
+import { createAnnotations } from "./annotation-list.ts";
 import type { App } from "./app.ts";
 import type { Area } from "./chart.ts";
 import { LEFT, RIGHT, createChart } from "./chart.ts";

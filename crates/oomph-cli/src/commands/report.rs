@@ -162,10 +162,11 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
             plural(source.changed() as u64, "source file")
         ));
     }
-    if arguments.what_if == WhatIf::Auto && report.not_replayed > 0 {
+    let not_replayed = report.replayed.iter().filter(|&&replayed| !replayed).count();
+    if arguments.what_if == WhatIf::Auto && not_replayed > 0 {
         let whose = match subjects.len() {
             1 => String::new(),
-            all => format!(" for {} of {all}", report.not_replayed),
+            all => format!(" for {not_replayed} of {all}"),
         };
         printer.note(&format!(
             "what other settings would have done is left out{whose}: it takes long for so many events; --what-if always puts it in"
@@ -206,8 +207,7 @@ struct Report<'a> {
     /// Recordings that the exports need again; otherwise none are kept, since ranks are many and large.
     kept: Vec<(Recording, Vec<Detail>)>,
     events: usize,
-    not_replayed: usize,
-    /// Whether the worst subject was replayed, by number.
+    /// Whether each subject was replayed under other settings.
     replayed: Vec<bool>,
 }
 
@@ -220,7 +220,6 @@ impl<'a> Report<'a> {
             subjects: Vec::new(),
             kept: Vec::new(),
             events: 0,
-            not_replayed: 0,
             replayed: Vec::new(),
         }
     }
@@ -240,7 +239,6 @@ impl<'a> Report<'a> {
             let subject = self.subject(place, &read, &recording, (index, detail), replays, printer)?;
             self.subjects.push(subject);
             self.replayed.push(replays);
-            self.not_replayed += usize::from(!replays);
         }
         self.read.push(read);
         if self.arguments.tensorboard.is_some() || self.arguments.chrome_trace.is_some() {
@@ -272,7 +270,7 @@ impl<'a> Report<'a> {
             return Ok(());
         };
         self.subjects[worst] = self.subject((worst, recording), &read, &again, found, true, printer)?;
-        self.not_replayed -= 1;
+        self.replayed[worst] = true;
         Ok(())
     }
 
