@@ -3,7 +3,7 @@
 
 use crate::shared::{Check, CheckLimit, Named, worst};
 use oomph_explain::{
-    Change, DeviceExplanation, Diff, Explanation, Finding, Outcome, Place, StackBytes, Where, rules,
+    Change, DeviceExplanation, Diff, Explanation, Finding, Outcome, Place, StackBytes, Waste, Where, rules,
 };
 use oomph_trace::{Peak, Peaks};
 use serde_json::{Value, json};
@@ -67,8 +67,24 @@ fn peaks(peaks: &Peaks) -> Value {
     })
 }
 
+/// Where everything reserved at the peak is.
+pub(crate) fn waste(waste: &Waste) -> Value {
+    json!({
+        "reserved": waste.reserved,
+        "allocated": waste.allocated,
+        "requested": waste.requested,
+        "rounding": waste.rounding,
+        "remainders": waste.remainders,
+        "pending": waste.pending,
+        "holes": waste.holes,
+        "cached": waste.cached,
+        "other_streams": waste.other_streams,
+        "private_pools": waste.private_pools,
+        "largest_free": waste.largest_free,
+    })
+}
+
 fn device(device: &DeviceExplanation) -> Value {
-    let waste = &device.waste;
     let c = &device.completeness;
     json!({
         "ordinal": device.ordinal,
@@ -99,19 +115,7 @@ fn device(device: &DeviceExplanation) -> Value {
             }).collect::<Vec<_>>(),
             "by_stack": device.stacks.iter().map(stack).collect::<Vec<_>>(),
         },
-        "reserved_at_peak": {
-            "reserved": waste.reserved,
-            "allocated": waste.allocated,
-            "requested": waste.requested,
-            "rounding": waste.rounding,
-            "remainders": waste.remainders,
-            "pending": waste.pending,
-            "holes": waste.holes,
-            "cached": waste.cached,
-            "other_streams": waste.other_streams,
-            "private_pools": waste.private_pools,
-            "largest_free": waste.largest_free,
-        },
+        "reserved_at_peak": waste(&device.waste),
         "steps": device.steps.as_ref().map(|s| json!({
             "count": s.count,
             "last_is_partial": s.last_is_partial,

@@ -8,8 +8,9 @@ use crate::replay::{
 use crate::shared::quoted;
 use crate::text::{BOLD, CYAN, DIM, GREEN, YELLOW, paint, wrap};
 use oomph_explain::{bytes, grouped, printable};
-use oomph_replay::replayer::Doubt;
+use oomph_replay::replayer::{Doubt, Replayer};
 use oomph_replay::tune::{Fit, Trial, Tuning};
+use oomph_trace::Device;
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -31,6 +32,28 @@ pub struct NamedTuning<'a> {
     pub fits: Vec<Option<Fit>>,
     /// What was found.
     pub tuning: &'a Tuning,
+}
+
+impl<'a> NamedTuning<'a> {
+    /// What was found for a device of a file.
+    pub fn of(
+        name: &'a str,
+        typed: &'a Typed,
+        device: &Device,
+        replayer: &Replayer,
+        tuning: &'a Tuning,
+    ) -> Self {
+        Self {
+            name,
+            typed,
+            lacks: replayer.lacks(),
+            device: device.ordinal,
+            events: device.events.len() as u64,
+            version: replayer.version().to_string(),
+            fits: tuning.trials.iter().map(|trial| trial.fit(replayer)).collect(),
+            tuning,
+        }
+    }
 }
 
 /// What `tune` says to do.

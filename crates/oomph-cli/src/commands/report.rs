@@ -308,16 +308,7 @@ impl<'a> Report<'a> {
         let tuning = tune::tune(&replayer, asked, &[], SAMPLES, &|done, of| bar.set(done as u64, of as u64));
         drop(bar);
         let tuning = files::of_file(read.path, tuning)?;
-        let named = NamedTuning {
-            name: &read.name,
-            typed: &typed,
-            lacks: replayer.lacks(),
-            device: device.ordinal,
-            events: device.events.len() as u64,
-            version: replayer.version().to_string(),
-            fits: tuning.trials.iter().map(|trial| trial.fit(&replayer)).collect(),
-            tuning: &tuning,
-        };
+        let named = NamedTuning::of(&read.name, &typed, device, &replayer, &tuning);
         Ok(told(limit.or_else(|| Limit::recorded(&replayer.memory)), Some(&named)))
     }
 }

@@ -69,16 +69,7 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
     };
     let typed = arguments.memory.typed(version);
     let name = arguments.file.display().to_string();
-    let named = NamedTuning {
-        name: &name,
-        typed: &typed,
-        lacks: replayer.lacks(),
-        device: device.ordinal,
-        events: device.events.len() as u64,
-        version: replayer.version().to_string(),
-        fits: tuning.trials.iter().map(|trial| trial.fit(&replayer)).collect(),
-        tuning: &tuning,
-    };
+    let named = NamedTuning::of(&name, &typed, device, &replayer, &tuning);
     printer.data(&match arguments.format {
         Format::Text => tune::text(&named, width()),
         Format::Json => tune::json(&named),

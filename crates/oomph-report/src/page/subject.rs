@@ -1,12 +1,13 @@
 //! One device of one recording, as the page's script reads it: what it is in JSON, every allocation in columns.
 
 use super::columns::{Column, Distinct, packed};
+use crate::json;
 use crate::replay::{Typed, doubt, room, words_for_memory};
 use crate::shared::{Named, completeness, findings_of};
 use crate::tune::{NamedTuning, advice, line_to_paste, stalls};
 use oomph_explain::{
-    Detail, DetailLine, DeviceExplanation, Explanation, Kind, OomExplanation, Outcome, Place, Reason, Waste,
-    bytes, harmless, printable,
+    Detail, DetailLine, DeviceExplanation, Explanation, Kind, OomExplanation, Outcome, Place, Reason, bytes,
+    harmless, printable,
 };
 use oomph_replay::allocator::Memory;
 use oomph_replay::recorded::RecordedMemory;
@@ -149,7 +150,7 @@ impl Subject {
                 "step": device.peak_step,
                 "place": device.peak_place.short(),
             },
-            "waste": waste(&device.waste),
+            "waste": json::waste(&device.waste),
             "steps": steps,
             "ooms": device.ooms.iter().map(oom).collect::<Vec<_>>(),
             "findings": findings,
@@ -407,22 +408,6 @@ fn annotations(packer: &mut Packer, strings: &mut Names, detail: &Detail) {
 
 fn at(peak: Peak) -> Value {
     json!({ "bytes": peak.bytes, "moment": peak.moment })
-}
-
-fn waste(waste: &Waste) -> Value {
-    json!({
-        "reserved": waste.reserved,
-        "allocated": waste.allocated,
-        "requested": waste.requested,
-        "rounding": waste.rounding,
-        "remainders": waste.remainders,
-        "pending": waste.pending,
-        "holes": waste.holes,
-        "cached": waste.cached,
-        "other_streams": waste.other_streams,
-        "private_pools": waste.private_pools,
-        "largest_free": waste.largest_free,
-    })
 }
 
 fn oom(oom: &OomExplanation) -> Value {
