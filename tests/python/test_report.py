@@ -743,6 +743,20 @@ def test_it_prints(see):
     assert opened.run("document.documentElement.scrollWidth <= innerWidth")
 
 
+@pytest.mark.parametrize("milliseconds", [0, 20, 40, 60, 80])
+def test_it_prints_before_all_is_drawn(see, milliseconds):
+    """Somebody prints at once. Dark, since paper is light: all is drawn anew, before it was laid out."""
+    opened = see(H200 / "fragment_oom.pickle.xz", color_scheme="dark")
+    opened.page.reload(wait_until="domcontentloaded")
+    opened.page.wait_for_timeout(milliseconds)
+    opened.page.emulate_media(media="print")
+    opened.run("dispatchEvent(new Event('beforeprint'))")
+    opened.ready()
+    opened.until("() => document.querySelector('.map canvas')?.height > 0")
+    assert opened.run("document.querySelector('.map canvas').height") < 2000
+    assert opened.page.pdf(format="A4").startswith(b"%PDF")
+
+
 @pytest.mark.parametrize("wide", [360, 768, 1920])
 def test_no_width_makes_it_scroll_sideways(see, wide):
     opened = see(H200 / "bert_var16.pickle.xz", "--what-if", "never")

@@ -285,6 +285,8 @@ export function mount(host: HTMLElement, app: App): void {
   }
 
   const redraw = whenSeen(host, () => {
+    // It may be asked for before the page was laid out, or for paper.
+    measure();
     const memory = app.memory();
     const { moment } = app.store.state;
     const segments = memory.segmentsAt(moment);
@@ -314,10 +316,13 @@ export function mount(host: HTMLElement, app: App): void {
   });
   app.onTheme(redraw);
   // The sentence is as wide as a map, and there when all maps are empty.
+  const measure = (): boolean => {
+    const before = width;
+    width = Math.max(100, widthFor(sentence));
+    return width !== before;
+  };
   const resize = (): void => {
-    const now = Math.max(100, widthFor(sentence));
-    if (now !== width) {
-      width = now;
+    if (measure()) {
       redraw();
     }
   };

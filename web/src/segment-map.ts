@@ -54,6 +54,9 @@ interface Piece {
 
 /** Lays segments out in lines `width` wide. */
 export function flow(segments: readonly { size: number }[], scale: number, width: number): { pieces: Piece[]; lines: number } {
+  if (!(width >= 1 && scale > 0)) {
+    throw new RangeError(`lines of ${width} pixels with ${scale} bytes each hold nothing`);
+  }
   const pieces: Piece[] = [];
   let line = 0;
   let x = 0;
