@@ -1,6 +1,6 @@
 // What the program named: a stretch of its events, or a single moment. There may be hundreds of thousands.
 
-import { countUpTo } from "./sorting.ts";
+import { countUpTo, countWhile } from "./sorting.ts";
 
 export interface Annotation {
   name: string;
@@ -15,12 +15,12 @@ export function inOrder(annotations: Annotation[]): Annotation[] {
   return annotations.sort((a, b) => a.from - b.from || endOf(b) - endOf(a));
 }
 
-export function endOf({ from, to }: Annotation): number {
+function endOf({ from, to }: Annotation): number {
   return to ?? from;
 }
 
 /** The moment that stands for an annotation: the one after its first event, or where its mark is. */
-export function firstMoment({ from, to }: Annotation): number {
+function firstMoment({ from, to }: Annotation): number {
   return to === null || to === from ? from : from + 1;
 }
 
@@ -45,17 +45,7 @@ export function annotationAt(annotations: readonly Annotation[], moment: number)
 
 /** How many have begun by `moment`. They must be in order. */
 export function begunBy(annotations: readonly { from: number }[], moment: number): number {
-  let low = 0;
-  let high = annotations.length;
-  while (low < high) {
-    const middle = (low + high) >>> 1;
-    if (annotations[middle].from <= moment) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
+  return countWhile(annotations.length, (row) => annotations[row].from <= moment);
 }
 
 /** The moments that stand for annotations, ascending. */

@@ -5,6 +5,7 @@
 
 import { el, fill } from "./dom.ts";
 import type { Block, BlockState, Segment } from "./memory.ts";
+import { countWhile } from "./sorting.ts";
 import { colour } from "./theme.ts";
 
 /** How tall a line is, and how far the next is from it, in pixels. */
@@ -422,18 +423,7 @@ class PixelRow {
 
 /** The first block that ends beyond an address. */
 function firstBeyond(blocks: readonly Block[], address: number): number {
-  let low = 0;
-  let high = blocks.length;
-  while (low < high) {
-    const middle = (low + high) >>> 1;
-    const block = blocks[middle]!;
-    if (block.address + block.size <= address) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
+  return countWhile(blocks.length, (row) => blocks[row]!.address + blocks[row]!.size <= address);
 }
 
 function write(pen: CanvasRenderingContext2D, text: string, x: number, y: number, width: number, ink: string): void {

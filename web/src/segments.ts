@@ -5,6 +5,7 @@
 
 import type { Waste } from "./data.ts";
 import { Varints } from "./data.ts";
+import { countWhile } from "./sorting.ts";
 
 export type BlockState = "used" | "pending" | "hole" | "cached" | "other stream" | "private";
 
@@ -101,17 +102,7 @@ export class SegmentLog {
 
 /** The first of the ranges that begins beyond `address`. */
 function beyond(ranges: Range[], address: number): number {
-  let low = 0;
-  let high = ranges.length;
-  while (low < high) {
-    const middle = (low + high) >>> 1;
-    if (ranges[middle].address <= address) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
+  return countWhile(ranges.length, (row) => ranges[row].address <= address);
 }
 
 function add(ranges: Range[], range: Range): void {

@@ -43,17 +43,22 @@ export function selected(rows: Uint32Array, wanted: (row: number) => boolean): U
   return kept.slice(0, count);
 }
 
-/** How many of the ascending `values` are at most `limit`. */
-export function countUpTo(values: ArrayLike<number>, limit: number): number {
+/** How many of `length` rows a test holds for. It must hold for the first of them and then no more. */
+export function countWhile(length: number, holds: (row: number) => boolean): number {
   let low = 0;
-  let high = values.length;
+  let high = length;
   while (low < high) {
     const middle = (low + high) >>> 1;
-    if (values[middle] <= limit) {
+    if (holds(middle)) {
       low = middle + 1;
     } else {
       high = middle;
     }
   }
   return low;
+}
+
+/** How many of the ascending `values` are at most `limit`. */
+export function countUpTo(values: ArrayLike<number>, limit: number): number {
+  return countWhile(values.length, (row) => values[row] <= limit);
 }

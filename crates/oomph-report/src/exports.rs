@@ -116,6 +116,11 @@ impl Clock {
         self.micros.get(moment as usize).or(self.micros.last()).copied().unwrap_or(0)
     }
 
+    /// When each event was.
+    pub fn of_events(&self) -> &[u64] {
+        &self.micros[1..]
+    }
+
     /// When the last event was.
     pub fn end(&self) -> u64 {
         self.at(NEVER)

@@ -1,6 +1,7 @@
 //! One device of one recording, as the page's script reads it: what it is in JSON, every allocation in columns.
 
 use super::columns::{Column, Distinct, packed};
+use crate::exports::Clock;
 use crate::json;
 use crate::replay::{Typed, doubt, room, words_for_memory};
 use crate::shared::{Named, completeness, findings_of};
@@ -12,7 +13,7 @@ use oomph_explain::{
 use oomph_replay::allocator::Memory;
 use oomph_replay::recorded::RecordedMemory;
 use oomph_replay::tune::Fit;
-use oomph_trace::{NEVER, Peak, Recording};
+use oomph_trace::{Device, NEVER, Peak, Recording};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
@@ -102,7 +103,7 @@ impl Subject {
         segments(&mut packer, detail, base);
         text(&mut packer, detail, extras.source);
         let times = (recording.devices.iter().find(|one| one.ordinal == device.ordinal))
-            .and_then(|one| times(&mut packer, &one.events.time));
+            .and_then(|one| times(&mut packer, one));
         let what_if = extras.what_if.map(|tuning| what_if(&mut packer, tuning));
         let heads = std::mem::take(&mut packer.heads);
         let headline = headline(explanation, device);
@@ -344,20 +345,14 @@ impl Names {
 
 /// When events were: the corners of a line that is off by at most `within` microseconds. What is longer than a rounding error, a pause
 /// above all, makes a corner.
-fn times(packer: &mut Packer, time: &[i64]) -> Option<Value> {
-    let first = *time.first().filter(|&&first| first != 0)?;
-    let mut latest = 0;
-    let rising: Vec<u64> = (time.iter())
-        .map(|&at| {
-            latest = at.saturating_sub(first).max(latest);
-            latest as u64
-        })
-        .collect();
-    let mut within = latest as u64 / FINEST_TIME;
-    let mut corners = corners(&rising, within);
+fn times(packer: &mut Packer, device: &Device) -> Option<Value> {
+    let first = *device.events.time.first().filter(|&&first| first != 0)?;
+    let clock = Clock::of(device, first);
+    let mut within = clock.end() / FINEST_TIME;
+    let mut corners = corners(clock.of_events(), within);
     while corners.len() > MOST_TIMES {
         within = 2 * within.max(1);
-        corners = self::corners(&rising, within);
+        corners = self::corners(clock.of_events(), within);
     }
     let (mut column, mut event, mut micros) = (Column::default(), 0, 0);
     for &(at, when) in &corners {
