@@ -60,13 +60,15 @@ class Opened:
         return self.page.evaluate(script, *arguments)
 
     def until(self, condition, argument=None):
-        """Waits until a function of the page says so. Playwright's own way of waiting is forbidden by the page: it is eval."""
+        """Waits until a function of the page says so, and for the frame that shows it. Playwright's own way of waiting is forbidden by the
+        page: it is eval."""
         poll = f"""async (argument) => {{
           const met = {condition}, until = performance.now() + {PATIENCE};
           while (!met(argument)) {{
             if (performance.now() > until) throw new Error(`not in time: ${{met}} ${{JSON.stringify(argument)}}`);
             await new Promise((resolve) => setTimeout(resolve, 20));
           }}
+          await new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)));
         }}"""
         self.page.evaluate(poll, argument)
 
