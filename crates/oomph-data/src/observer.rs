@@ -1,0 +1,28 @@
+//! What long work tells while it runs, and how it is told to stop.
+
+/// What is being done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pass {
+    /// The first: what is in it.
+    Profiling,
+    /// The second: values into buffers.
+    Loading,
+    /// The second: values into a file.
+    Writing,
+}
+
+/// Watches long work. Called between chunks, from any thread.
+pub trait Observer: Sync {
+    /// So many of so many bytes of the input are behind.
+    fn advanced(&self, _pass: Pass, _done: u64, _total: u64) {}
+
+    /// Whether to end with [`crate::DataError::Stopped`].
+    fn stopped(&self) -> bool {
+        false
+    }
+}
+
+/// Nobody watches.
+pub struct Unobserved;
+
+impl Observer for Unobserved {}

@@ -1,0 +1,1 @@
+//! The extension module `oomph._native`: bindings, no logic.
