@@ -9,6 +9,7 @@
 //! know the rest of oomph.
 
 pub mod arrays;
+pub mod choose;
 mod error;
 mod observer;
 mod policy;
