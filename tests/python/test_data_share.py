@@ -318,41 +318,67 @@ def wait_until(happened):
         time.sleep(0.05)
 
 
-def holders(pids):
-    return [pid for pid in pids if pathlib.Path(f"/proc/{pid}").exists() and pathlib.Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"]
+def alive(processes):
+    return [process for process in processes if state(process) not in ("", "Z")]
 
 
+def state(process):
+    try:
+        return pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+@pytest.mark.parametrize("killed", ["worker", "parent"])
 @pytest.mark.parametrize("method", METHODS)
-def test_a_kill_leaves_nothing_behind(method, tmp_path):
+def test_a_kill_leaves_nothing_behind(method, killed, tmp_path):
     script = tmp_path / "program.py"
-    script.write_text(PROGRAM + textwrap.dedent(f"""
+    script.write_text(
+        textwrap.dedent(f"""
+        import multiprocessing, sys, time
+        from oomph.data.share import share
+
+        def work(shared, pipe):
+            while True:
+                pipe.send(sum(map(len, shared)))
+                try:
+                    pipe.recv()
+                except EOFError:
+                    time.sleep(60)
+
         if __name__ == "__main__":
-            loader = DataLoader(Samples(share(items(10_000))), batch_size=10, num_workers=2, multiprocessing_context={method!r})
-            batches = iter(loader)
-            next(batches)
-            print(*(worker.pid for worker in batches._workers), flush=True)
+            context = multiprocessing.get_context({method!r})
+            shared = share(["x" * 1000] * 1000)
+            workers = []
+            for _ in range(2):
+                here, there = context.Pipe()
+                workers.append((context.Process(target=work, args=(shared, there), daemon=True), here))
+                workers[-1][0].start()
+            assert [pipe.recv() for _, pipe in workers] == [1000000, 1000000]
+            print(*(worker.pid for worker, _ in workers), flush=True)
             sys.stdin.readline()
-            try:
-                for batch in batches: pass
-            except Exception:  # Which is up to torch, and to the moment.
-                print("failed", flush=True)
-            time.sleep(60)
-    """))
+            workers[0][0].join()
+            workers[1][1].send("again")
+            assert workers[1][1].recv() == 1000000
+    """)
+    )
     before = set(os.listdir("/dev/shm"))
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
     parent = subprocess.Popen([sys.executable, script], env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     with parent:
         workers = [int(pid) for pid in parent.stdout.readline().split()]
-        assert all(mappings(pid) == 1 for pid in [parent.pid, *workers])
-        os.kill(workers[0], signal.SIGKILL)
-        parent.stdin.write("\n")
-        parent.stdin.flush()
-        assert parent.stdout.readline() == "failed\n"
-        parent.kill()
-    # Workers look for their parent every five seconds.
-    wait_until(lambda: not holders(workers))
-    # Semaphores of multiprocessing are unlinked by its tracker, which may still be at it.
-    wait_until(lambda: not {name for name in set(os.listdir("/dev/shm")) - before if not name.startswith("sem.")})
+        assert [mappings(pid) for pid in [parent.pid, *workers]] == [1, 1, 1]
+        os.kill(workers[0] if killed == "worker" else parent.pid, signal.SIGKILL)
+        if killed == "worker":
+            parent.stdin.write("\n")
+            parent.stdin.flush()
+    assert parent.returncode == (0 if killed == "worker" else -signal.SIGKILL)
+    if killed == "parent":
+        assert alive(workers) == workers and [mappings(pid) for pid in workers] == [1, 1]  # It is theirs as well.
+        for worker in workers:
+            os.kill(worker, signal.SIGKILL)
+    wait_until(lambda: not alive(workers))
+    assert not set(os.listdir("/dev/shm")) - before
 
 
 def test_nothing_but_the_standard_library_is_needed():
