@@ -63,8 +63,9 @@ web-test: $(WEB)/.ready
 	cp -p "$$committed"/report.* $(ASSETS)/ && rm -r "$$committed"
 
 # Two at a time. Tests of one file stay in one process: many share what was run or started once.
+# The command and the extension module in one call: what both are made of is then compiled once.
 python-test: $(VENV)/.ready $(VENV_2_11)/.ready $(CHROMIUM)
-	cargo build --locked
+	cargo build --locked -p oomph-cli -p oomph-python
 	$(VENV_PYTHON) -m pytest -q -n 2 --dist loadfile --durations=12 tests/python
 
 # uv makes the environment in seconds where pip takes minutes; it comes from PyPI like everything else.

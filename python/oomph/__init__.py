@@ -15,6 +15,7 @@ from oomph._find import find_oomph
 from oomph._predict import Prediction, PredictionError, predict
 
 if TYPE_CHECKING:
+    from oomph import data
     from oomph._free import Freed, free
     from oomph._record import Recording, RecordingError, record
     from oomph._report import Report, ReportError, report
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Freed", "Holder", "Holders", "Prediction", "PredictionError", "RamGuard", "RamLimit", "Recording", "RecordingError", "Report", "ReportError"]
 __all__ += ["Fit", "FitCallback", "FitError", "FitLightning", "Plan", "find_batch", "fit", "fit_accelerate", "fit_inference", "fit_trainer", "micro_batches"]
-__all__ += ["find_oomph", "free", "guard_ram", "predict", "record", "report", "unguard_ram", "who"]
+__all__ += ["data", "find_oomph", "free", "guard_ram", "predict", "record", "report", "unguard_ram", "who"]
 
 # Imported when they are first asked for: name -> module.
 _LATER = {"Freed": "oomph._free", "free": "oomph._free", "Holder": "oomph._who", "Holders": "oomph._who", "who": "oomph._who"}
@@ -46,6 +47,8 @@ _LATER["fit_accelerate"] = "oomph.fitting.accelerating"
 
 
 def __getattr__(name: str) -> Any:
+    if name == "data":
+        return importlib.import_module("oomph.data")
     if name in _LATER:
         value = globals()[name] = getattr(importlib.import_module(_LATER[name]), name)
         return value
@@ -53,7 +56,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER})
+    return sorted({*globals(), *_LATER, "data"})
 
 
 def load_ipython_extension(shell: Any) -> None:

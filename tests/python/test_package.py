@@ -1,28 +1,92 @@
-"""The wheel: it carries the command, and `python -m oomph` finds it."""
+"""The wheel: it carries the command, and `python -m oomph` finds it; it carries the extension module, which needs nobody."""
 
+import os
+import re
 import subprocess
 import sys
+import tarfile
+import zipfile
+
+import pytest
 
 from conftest import FIXTURES, ROOT
 
+# The test profile: command and extension are already built, and only packed here.
+PROFILE = "--profile dev --locked"
 
-def test_the_wheel_carries_the_command(tmp_path):
-    wheels = tmp_path / "wheels"
-    # The test profile: the command is already built, and only packed here.
-    subprocess.run(
-        [sys.executable, "-m", "maturin", "build", "-q", "--profile", "dev", "--locked", "-o", str(wheels)],
-        cwd=ROOT,
-        check=True,
-    )
-    (wheel,) = wheels.glob("oomph-*.whl")
-    venv = tmp_path / "venv"
+
+def build(folder, *what, source=ROOT, **environment):
+    """What the build backend makes of the sources, as pip would call it, with the maturin that is here."""
+    hooks = "import sys; sys.path.insert(0, 'build_backend'); import oomph_build; print(getattr(oomph_build, sys.argv[1])(sys.argv[2]))"
+    here = {**os.environ, "MATURIN_PEP517_ARGS": PROFILE, "PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}", **environment}
+    folder.mkdir(exist_ok=True)
+    done = subprocess.run([sys.executable, "-c", hooks, *what, str(folder)], cwd=source, env=here, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return folder / done.stdout.splitlines()[-1]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    return build(tmp_path_factory.mktemp("wheels"), "build_wheel")
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """The Python of an environment that has the wheel and nothing else that data goes through."""
+    venv = tmp_path_factory.mktemp("installed") / "venv"
     subprocess.run([sys.executable, "-m", "uv", "venv", "-q", str(venv)], check=True)
     python = venv / "bin" / "python"
     subprocess.run([sys.executable, "-m", "uv", "pip", "install", "-q", "--python", str(python), str(wheel)], check=True)
+    return python
+
+
+def inside(python, program, *arguments):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("OOMPH", "PYTHON"))}
+    return subprocess.run([str(python), "-c", program, *map(str, arguments)], capture_output=True, text=True, env=environment)
+
+
+def test_the_wheel_is_for_every_python_from_3_10(wheel):
+    assert re.fullmatch(r"oomph-[\d.]+-(py3-none|cp310-abi3)-\w+\.whl", wheel.name)
+
+
+def test_the_wheel_carries_the_command(installed):
     recording = FIXTURES / "h200" / "eval_grad.pickle.xz"
-    for command in ([str(venv / "bin" / "oomph")], [str(python), "-m", "oomph"]):
-        done = subprocess.run([*command, "explain", str(recording)], capture_output=True, text=True)
+    command = installed.parent / "oomph"
+    for words in ([str(command)], [str(installed), "-m", "oomph"]):
+        done = subprocess.run([*words, "explain", str(recording)], capture_output=True, text=True)
         assert done.returncode == 1, done.stderr
         assert "OM202" in done.stdout
-    found = subprocess.run([str(python), "-c", "import oomph; print(oomph.find_oomph())"], capture_output=True, text=True)
-    assert found.stdout.strip() == str(venv / "bin" / "oomph")
+    assert inside(installed, "import oomph; print(oomph.find_oomph())").stdout.strip() == str(command)
+
+
+def test_the_wheel_carries_the_extension_module(installed):
+    done = inside(installed, "import oomph; from oomph._extension import load_native; print(load_native().__file__)")
+    assert done.stdout.strip().endswith("site-packages/oomph/_native.abi3.so"), done.stderr
+
+
+def test_the_extension_module_is_not_linked_to_one_python(wheel, tmp_path):
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith("_native.abi3.so"))
+        library = archive.extract(name, tmp_path)
+    needed = subprocess.run(["readelf", "-d", library], capture_output=True, text=True, check=True).stdout
+    assert "libc.so" in needed and "libpython" not in needed
+
+
+def test_a_library_of_another_version_is_refused(tmp_path):
+    program = "import oomph._extension as extension; extension.VERSION = '9.9'; extension.load_native()"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "OOMPH_COMMAND": str(ROOT / "target" / "debug" / "oomph")}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+    assert re.search(r"ImportError: \S+liboomph_native\.so is of oomph [\d.]+, and the package \S+ of 9\.9", done.stderr), done.stderr
+
+
+def test_an_sdist_has_all_that_a_wheel_is_made_of(tmp_path):
+    sdist = build(tmp_path, "build_sdist")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    source = tmp_path / sdist.name.removesuffix(".tar.gz")
+    # That cargo finds every member and the lock file holds; what build scripts and `include_str!` read is beside them.
+    told = subprocess.run(["cargo", "metadata", "--locked", "--offline", "--format-version", "1"], cwd=source, capture_output=True, text=True)
+    assert told.returncode == 0, told.stderr
+    assert (source / "build_backend" / "oomph_build.py").is_file()
+    for tracked in subprocess.run(["git", "ls-files", "crates", "python"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split():
+        assert (source / tracked).is_file() or not (ROOT / tracked).is_file(), tracked

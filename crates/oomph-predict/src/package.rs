@@ -18,6 +18,7 @@ const FILES: &[(&str, &str)] = &package![
     "_black_box.py",
     "_cgroups.py",
     "_environment.py",
+    "_extension.py",
     "_find.py",
     "_floor.py",
     "_free.py",
@@ -28,8 +29,11 @@ const FILES: &[(&str, &str)] = &package![
     "_report.py",
     "_roots.py",
     "_tensors.py",
+    "_version.py",
     "_walk.py",
     "_who.py",
+    "data/__init__.py",
+    "data/share.py",
     "fitting/__init__.py",
     "fitting/accelerating.py",
     "fitting/activations.py",
@@ -95,7 +99,7 @@ mod tests {
     fn every_file_of_the_package_is_carried() {
         let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/oomph");
         let mut there = BTreeSet::new();
-        for folder in ["", "fitting/", "live/"] {
+        for folder in ["", "data/", "fitting/", "live/"] {
             for entry in std::fs::read_dir(package.join(folder)).unwrap() {
                 let name = entry.unwrap().file_name().into_string().unwrap();
                 if name.ends_with(".py") {
@@ -105,5 +109,11 @@ mod tests {
         }
         let carried: BTreeSet<String> = FILES.iter().map(|(name, _)| (*name).to_owned()).collect();
         assert_eq!(carried, there);
+    }
+
+    #[test]
+    fn the_package_is_of_the_version_of_the_command() {
+        let (_, text) = FILES.iter().find(|(name, _)| *name == "_version.py").unwrap();
+        assert!(text.contains(&format!("VERSION = \"{}\"", env!("CARGO_PKG_VERSION"))), "{text}");
     }
 }

@@ -1,1 +1,27 @@
 //! The extension module `oomph._native`: bindings, no logic.
+//!
+//! What a user sees is in `python/oomph/data`; this hands its arguments to `oomph-data` and gives back what that says. Three
+//! things are its own, because only it stands between the two: who holds the interpreter's lock and hears Ctrl-C ([`work`]),
+//! whose memory a buffer is ([`memory`]), and how Arrow's data crosses ([`capsule`]).
+
+mod capsule;
+mod errors;
+mod memory;
+mod work;
+
+/// The module.
+#[pyo3::pymodule(name = "_native")]
+mod native {
+    use pyo3::prelude::*;
+
+    #[pymodule_export]
+    use crate::errors::DataError;
+    #[pymodule_export]
+    use crate::memory::Memory;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        // The package asks: a library of another version answers differently.
+        module.add("VERSION", env!("CARGO_PKG_VERSION"))
+    }
+}

@@ -1,0 +1,76 @@
+"""How the wheel is built: maturin packs the command, and this adds the extension module ``oomph._native``.
+
+Maturin puts either a command or an extension into a wheel, not both (PyO3/maturin#368). So the extension is built here, by cargo, in the profile and for the target
+that maturin is told to use, and laid into the folder that ``[tool.maturin] data`` names: its ``platlib`` is unpacked beside the package. All else is maturin's.
+
+``pip install .`` and ``python -m build`` come here by themselves; nothing else should.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import maturin
+from maturin import *  # noqa: F403 (the hooks that need nothing of ours)
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+# As pyproject.toml has it; git ignores it.
+PLATLIB = ROOT / "dist" / "wheel-data" / "platlib"
+CRATE = "oomph-python"
+
+
+def build_wheel(wheel_directory: str, config_settings: Mapping[str, Any] | None = None, metadata_directory: str | None = None) -> str:
+    with _extension(config_settings):
+        return maturin.build_wheel(wheel_directory, config_settings, metadata_directory)
+
+
+def build_editable(wheel_directory: str, config_settings: Mapping[str, Any] | None = None, metadata_directory: str | None = None) -> str:
+    with _extension(config_settings):
+        return maturin.build_editable(wheel_directory, config_settings, metadata_directory)
+
+
+@contextlib.contextmanager
+def _extension(config_settings: Mapping[str, Any] | None) -> Iterator[None]:
+    """The library, where maturin takes it from, for as long as it is packed."""
+    library = _build(maturin.get_maturin_pep517_args(config_settings))
+    place = PLATLIB / "oomph" / "_native.abi3.so"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(library, place)
+    try:
+        yield
+    finally:
+        shutil.rmtree(PLATLIB.parent)
+
+
+def _build(maturin_arguments: list[str]) -> pathlib.Path:
+    """Builds the extension as maturin will build the command; gives the library's path."""
+    told = argparse.ArgumentParser(allow_abbrev=False)
+    told.add_argument("--profile", default="release")
+    told.add_argument("--target")
+    told.add_argument("--target-dir")
+    switches = ("--locked", "--offline", "--frozen")
+    for switch in switches:
+        told.add_argument(switch, action="store_true")
+    asked, _ = told.parse_known_args(maturin_arguments)
+    command = ["cargo", "rustc", "--lib", "--package", CRATE, "--profile", asked.profile, "--message-format", "json-render-diagnostics"]
+    command += [switch for switch in switches if getattr(asked, switch[2:])]
+    for name in ("target", "target_dir"):
+        if value := getattr(asked, name):
+            command += [f"--{name.replace('_', '-')}", value]
+    # Without names of functions, as the command is: they are most of the file.
+    command += ["--", "-C", "strip=symbols"]
+    # Where there is no cargo, maturin's hook has had one installed.
+    environment = maturin._get_env() or os.environ
+    done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"error: building {CRATE} failed")
+    built = [message for line in done.stdout.splitlines() if (message := json.loads(line))["reason"] == "compiler-artifact"]
+    return next(pathlib.Path(file) for artifact in built for file in artifact["filenames"] if "oomph_native" in file)
