@@ -1,0 +1,326 @@
+//! Object storage and web servers, by range.
+//!
+//! Requests are retried by `object_store`; a body that breaks off or stalls is asked for again from the byte where it
+//! stopped. Every answer is held against the ETag and size of the first one: bytes of two versions are never mixed.
+//!
+//! One thread of this process drives the network ([`Driver`]); whoever reads waits in their own thread.
+
+use super::location::{scheme, scrubbed, shown};
+use super::{ReadAt, Source};
+use crate::DataError;
+use futures_util::StreamExt;
+use object_store::aws::AmazonS3Builder;
+use object_store::azure::MicrosoftAzureBuilder;
+use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::http::HttpBuilder;
+use object_store::path::Path;
+use object_store::{
+    ClientOptions, Error, GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore, ObjectStoreExt,
+};
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::runtime::Handle;
+
+/// How often one read is taken up again without a single byte coming between.
+const ATTEMPTS: u32 = 8;
+/// The first wait before that; each is twice the one before.
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+/// How long a body may stand still at the first attempt; twice as long at each further one, so that a slow server is not given up.
+const FIRST_PATIENCE: Duration = Duration::from_secs(5);
+const LONGEST_PATIENCE: Duration = Duration::from_secs(60);
+/// A server without ranges is read whole if that is no more than this.
+const WHOLE: u64 = 64 << 20;
+
+static RESUMED: AtomicU64 = AtomicU64::new(0);
+
+/// How many bodies of this process broke off and were taken up where they stopped.
+pub fn resumed() -> u64 {
+    RESUMED.load(Ordering::Relaxed)
+}
+
+struct Object {
+    location: String,
+    store: Arc<dyn ObjectStore>,
+    path: Path,
+    size: u64,
+    etag: Option<String>,
+    version: String,
+    handle: Handle,
+    process: u32,
+}
+
+pub(super) fn open(location: &str) -> Result<Source, DataError> {
+    let shown = shown(location);
+    let (store, path) = store(location)?;
+    let handle = driver()?;
+    let first = if location.starts_with("http") {
+        handle.block_on(first_answer(&*store, &path))
+    } else {
+        handle.block_on(store.head(&path)).map(First::Meta)
+    };
+    let meta = match first.map_err(|error| refused(&shown, &error))? {
+        First::Meta(meta) => meta,
+        First::Whole(bytes) => return Ok(super::memory(&shown, bytes)),
+        First::NoRanges(size) => {
+            return Err(DataError::unreadable(
+                &shown,
+                format!(
+                    "the server gives no ranges of its {size} bytes, so they cannot be read in parts; download it first"
+                ),
+            ));
+        }
+    };
+    let version = meta.e_tag.clone().unwrap_or_else(|| meta.last_modified.to_string());
+    Ok(Arc::new(Object {
+        location: shown,
+        store,
+        path,
+        size: meta.size,
+        etag: meta.e_tag,
+        version,
+        handle,
+        process: std::process::id(),
+    }))
+}
+
+/// The objects that a pattern or prefix names, in order of their bytes.
+pub(super) fn matching(location: &str) -> Result<Vec<String>, DataError> {
+    let shown = shown(location);
+    let (name, rest) = scheme(location).unwrap_or_default();
+    let (bucket, key) = rest.split_once('/').unwrap_or((rest, ""));
+    let pattern = super::expand::Pattern::new(key);
+    let (store, _) = store(&format!("{name}://{bucket}/"))?;
+    let prefix = Path::parse(pattern.prefix.trim_end_matches('/'))
+        .map_err(|error| DataError::unreadable(&shown, error.to_string()))?;
+    let listed: Result<Vec<ObjectMeta>, Error> = driver()?.block_on(async {
+        let mut list = store.list(Some(&prefix));
+        let mut found = Vec::new();
+        while let Some(meta) = list.next().await {
+            found.push(meta?);
+        }
+        Ok(found)
+    });
+    let mut found: Vec<String> = listed
+        .map_err(|error| refused(&shown, &error))?
+        .into_iter()
+        .filter(|meta| pattern.matches(meta.location.as_ref()))
+        .map(|meta| format!("{name}://{bucket}/{}", meta.location))
+        .collect();
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// The store that an address is in, as the environment configures it, and the path inside.
+fn store(location: &str) -> Result<(Arc<dyn ObjectStore>, Path), DataError> {
+    let shown = shown(location);
+    let wrong = |error: &dyn std::fmt::Display| DataError::unreadable(&shown, scrubbed(&error.to_string()));
+    let (name, rest) = scheme(location).unwrap_or_default();
+    let (authority, key) = rest.split_once('/').unwrap_or((rest, ""));
+    if name == "http" || name == "https" {
+        // The query (a signature, often) stays with every request.
+        let (key, query) = key.split_at(key.find(['?', '#']).unwrap_or(key.len()));
+        let options = ClientOptions::new().with_allow_http(true);
+        let builder =
+            HttpBuilder::new().with_url(format!("{name}://{authority}/{query}")).with_client_options(options);
+        let path = Path::from_url_path(key).map_err(|error| wrong(&error))?;
+        return Ok((Arc::new(builder.build().map_err(|error| wrong(&error))?), path));
+    }
+    // A key is taken as it is written, as the clouds' own tools take it.
+    let path = Path::parse(key).map_err(|error| wrong(&error))?;
+    let base = format!("{name}://{authority}");
+    let store: Result<Arc<dyn ObjectStore>, Error> = match name {
+        "s3" | "s3a" => AmazonS3Builder::from_env().with_url(base).build().map(|store| Arc::new(store) as _),
+        "gs" => {
+            GoogleCloudStorageBuilder::from_env().with_url(base).build().map(|store| Arc::new(store) as _)
+        }
+        _ => MicrosoftAzureBuilder::from_env().with_url(base).build().map(|store| Arc::new(store) as _),
+    };
+    Ok((store.map_err(|error| wrong(&error))?, path))
+}
+
+enum First {
+    Meta(ObjectMeta),
+    /// A small file of a server without ranges.
+    Whole(Vec<u8>),
+    /// A large one, of so many bytes.
+    NoRanges(u64),
+}
+
+/// How large it is, asked with a range: addresses that are signed for GET answer no HEAD, and it shows whether ranges are given at all.
+async fn first_answer(store: &dyn ObjectStore, path: &Path) -> Result<First, Error> {
+    let one_byte = GetOptions { range: Some(GetRange::Bounded(0..1)), ..GetOptions::default() };
+    match store.get_opts(path, one_byte).await {
+        Ok(answer) => Ok(First::Meta(answer.meta)),
+        Err(
+            error @ (Error::NotFound { .. } | Error::PermissionDenied { .. } | Error::Unauthenticated { .. }),
+        ) => Err(error),
+        Err(_) => {
+            let answer = store.get(path).await?;
+            match answer.meta.size {
+                size if size <= WHOLE => Ok(First::Whole(answer.bytes().await?.to_vec())),
+                size => Ok(First::NoRanges(size)),
+            }
+        }
+    }
+}
+
+impl ReadAt for Object {
+    fn location(&self) -> &str {
+        &self.location
+    }
+
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), DataError> {
+        if offset.checked_add(into.len() as u64).is_none_or(|end| end > self.size) {
+            return Err(super::ends_early(self, offset, into.len() as u64));
+        }
+        // The thread that drives the network is not in a forked child.
+        if std::process::id() != self.process {
+            return Err(DataError::unreadable(
+                &self.location,
+                "was opened in another process; open it after the fork",
+            ));
+        }
+        if into.is_empty() {
+            return Ok(());
+        }
+        self.handle.block_on(self.fill(offset, into))
+    }
+
+    fn version(&self) -> String {
+        self.version.clone()
+    }
+
+    fn remote(&self) -> bool {
+        true
+    }
+}
+
+impl Object {
+    /// Reads on where the last answer stopped until `into` is full.
+    async fn fill(&self, offset: u64, into: &mut [u8]) -> Result<(), DataError> {
+        let mut filled = 0;
+        let mut attempt = 0;
+        loop {
+            let before = filled;
+            let range = offset + filled as u64..offset + into.len() as u64;
+            let patience = (FIRST_PATIENCE * 2u32.pow(attempt.min(8))).min(LONGEST_PATIENCE);
+            let broken = match self.get(range).await {
+                Ok(answer) => match receive(answer, into, &mut filled, patience).await {
+                    Ok(()) => return Ok(()),
+                    Err(broken) => broken,
+                },
+                Err(Get::Changed) => {
+                    return Err(DataError::unreadable(
+                        &self.location,
+                        "has changed while it was read; read it again from the start",
+                    ));
+                }
+                // object_store has tried it again already.
+                Err(Get::Refused(error)) => return Err(refused(&self.location, &error)),
+            };
+            RESUMED.fetch_add(1, Ordering::Relaxed);
+            attempt = if filled > before { 0 } else { attempt + 1 };
+            if attempt == ATTEMPTS {
+                let error = io::Error::new(
+                    io::ErrorKind::ConnectionAborted,
+                    format!(
+                        "the answer broke off {ATTEMPTS} times in a row at byte {}: {broken}",
+                        offset + filled as u64
+                    ),
+                );
+                return Err(DataError::io(&self.location, error));
+            }
+            tokio::time::sleep(FIRST_WAIT * 2u32.pow(attempt)).await;
+        }
+    }
+
+    async fn get(&self, range: Range<u64>) -> Result<GetResult, Get> {
+        // A weak ETag never matches (RFC 9110); it is compared below.
+        let if_match = self.etag.clone().filter(|etag| !etag.starts_with("W/"));
+        let options = GetOptions { range: Some(GetRange::Bounded(range)), if_match, ..GetOptions::default() };
+        let answer = match self.store.get_opts(&self.path, options).await {
+            Ok(answer) => answer,
+            Err(Error::Precondition { .. }) => return Err(Get::Changed),
+            Err(error) => return Err(Get::Refused(error)),
+        };
+        let same =
+            answer.meta.size == self.size && (answer.meta.e_tag == self.etag || answer.meta.e_tag.is_none());
+        if same { Ok(answer) } else { Err(Get::Changed) }
+    }
+}
+
+enum Get {
+    Changed,
+    Refused(Error),
+}
+
+/// Copies the body as it arrives; `filled` counts on, also when it breaks off.
+async fn receive(
+    answer: GetResult,
+    into: &mut [u8],
+    filled: &mut usize,
+    patience: Duration,
+) -> Result<(), String> {
+    let mut body = answer.into_stream();
+    while *filled < into.len() {
+        let chunk = match tokio::time::timeout(patience, body.next()).await {
+            Ok(Some(Ok(chunk))) => chunk,
+            Ok(Some(Err(error))) => return Err(scrubbed(&error.to_string())),
+            Ok(None) => return Err("it ended early".to_owned()),
+            Err(_) => return Err(format!("nothing came for {} seconds", patience.as_secs())),
+        };
+        let count = chunk.len().min(into.len() - *filled);
+        into[*filled..*filled + count].copy_from_slice(&chunk[..count]);
+        *filled += count;
+    }
+    Ok(())
+}
+
+/// A refusal, in words that say what to look at.
+fn refused(location: &str, error: &Error) -> DataError {
+    let (kind, what) = match error {
+        Error::NotFound { .. } => (io::ErrorKind::NotFound, "there is no such object".to_owned()),
+        Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => (
+            io::ErrorKind::PermissionDenied,
+            "the store refuses: look at the credentials in the environment (AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_KEY; AWS_SKIP_SIGNATURE=true for public buckets)".to_owned(),
+        ),
+        error => (io::ErrorKind::Other, scrubbed(&error.to_string())),
+    };
+    DataError::io(location, io::Error::new(kind, what))
+}
+
+/// The thread that drives the network, and the process that it is in.
+struct Driver {
+    process: u32,
+    handle: Handle,
+}
+
+/// The handle of this process's driver; started when first needed, and again in a forked child, which has no threads.
+fn driver() -> Result<Handle, DataError> {
+    static DRIVER: Mutex<Option<Driver>> = Mutex::new(None);
+    let mut driver = DRIVER.lock().unwrap_or_else(PoisonError::into_inner);
+    let process = std::process::id();
+    if let Some(driver) = &*driver
+        && driver.process == process
+    {
+        return Ok(driver.handle.clone());
+    }
+    let failed = |error| DataError::io("the thread that reads from the network", error);
+    // An error means that the program has chosen a provider already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let handle = runtime.handle().clone();
+    std::thread::Builder::new()
+        .name("oomph-network".to_owned())
+        .spawn(move || runtime.block_on(std::future::pending::<()>()))
+        .map_err(failed)?;
+    *driver = Some(Driver { process, handle: handle.clone() });
+    Ok(handle)
+}

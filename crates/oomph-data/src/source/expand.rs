@@ -1,0 +1,266 @@
+//! Patterns and folders as lists of locations.
+
+use super::location::{file_path, scheme, shown};
+use super::name_says;
+use crate::DataError;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What these locations name, each in turn: `*`, `?` and `[…]` in a path stand for what matches (`**` for any depth), a folder or
+/// prefix that ends in `/` for every data file below it but hidden ones. What one of them matches is in order of its bytes.
+pub fn expand(locations: &[String]) -> Result<Vec<String>, DataError> {
+    let mut found = Vec::new();
+    for location in locations {
+        let matches = one(location)?;
+        if matches.is_empty() {
+            return Err(DataError::unreadable(&shown(location), "matches nothing"));
+        }
+        found.extend(matches);
+    }
+    if found.is_empty() {
+        return Err(DataError::Usage("no input is named".to_owned()));
+    }
+    Ok(found)
+}
+
+fn one(location: &str) -> Result<Vec<String>, DataError> {
+    match scheme(location) {
+        None => local(location),
+        Some(("file", _)) => local(&file_path(location)?),
+        #[cfg(feature = "cloud")]
+        Some(("http" | "https", _)) => Ok(vec![location.to_owned()]),
+        #[cfg(feature = "cloud")]
+        Some(_) if location.ends_with('/') || has_wildcard(location) => super::cloud::matching(location),
+        Some(_) => Ok(vec![location.to_owned()]),
+    }
+}
+
+fn has_wildcard(text: &str) -> bool {
+    text.contains(['*', '?', '['])
+}
+
+fn local(path: &str) -> Result<Vec<String>, DataError> {
+    // A name that exists means itself, whatever letters it has.
+    if !path.ends_with('/') && (!has_wildcard(path) || Path::new(path).exists()) {
+        return Ok(vec![path.to_owned()]);
+    }
+    let pattern = Pattern::new(path);
+    let root = PathBuf::from(if pattern.prefix.is_empty() { "." } else { &pattern.prefix });
+    let mut found = Vec::new();
+    walk(&root, &pattern, &mut found)?;
+    found.sort_unstable();
+    Ok(found)
+}
+
+fn walk(folder: &Path, pattern: &Pattern, found: &mut Vec<String>) -> Result<(), DataError> {
+    let shown = folder.display().to_string();
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(DataError::io(&shown, error)),
+    };
+    for entry in entries {
+        let path = entry.map_err(|error| DataError::io(&shown, error))?.path();
+        let Some(text) = path.to_str() else { continue };
+        let text = if pattern.prefix.is_empty() { text.strip_prefix("./").unwrap_or(text) } else { text };
+        // A link to a folder above would never end.
+        let is_folder = fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_dir());
+        if is_folder {
+            if pattern.may_hold(text) {
+                walk(&path, pattern, found)?;
+            }
+        } else if path.is_file() && pattern.matches(text) {
+            found.push(text.to_owned());
+        }
+    }
+    Ok(())
+}
+
+/// A path with wildcards, or a folder that ends in `/`.
+pub(super) struct Pattern {
+    /// The folder, with its last `/`, that everything that matches is below.
+    pub(super) prefix: String,
+    /// Below it: none for a folder.
+    segments: Option<Vec<String>>,
+}
+
+impl Pattern {
+    pub(super) fn new(path: &str) -> Self {
+        let wildcard = path.find(['*', '?', '[']);
+        let Some(wildcard) = wildcard else { return Self { prefix: path.to_owned(), segments: None } };
+        let cut = path[..wildcard].rfind('/').map_or(0, |slash| slash + 1);
+        let mut rest = path[cut..].to_owned();
+        if rest.ends_with('/') {
+            rest.push_str("**");
+        }
+        Self { prefix: path[..cut].to_owned(), segments: Some(rest.split('/').map(str::to_owned).collect()) }
+    }
+
+    pub(super) fn matches(&self, path: &str) -> bool {
+        let Some(below) = path.strip_prefix(&self.prefix) else { return false };
+        let names: Vec<&str> = below.split('/').collect();
+        match &self.segments {
+            None => names.iter().all(|name| !hidden(name)) && name_says(below),
+            Some(segments) => segments_match(segments, &names),
+        }
+    }
+
+    /// Whether something below this folder may match, so that a pattern without `**` does not walk the whole disk.
+    fn may_hold(&self, folder: &str) -> bool {
+        let Some(below) = folder.strip_prefix(&self.prefix) else { return true };
+        let names: Vec<&str> = below.split('/').collect();
+        match &self.segments {
+            None => names.iter().all(|name| !hidden(name)),
+            Some(segments) => {
+                let fixed = segments.iter().take_while(|segment| *segment != "**").count();
+                let depth = names.len().min(fixed);
+                let deep_enough = fixed < segments.len() || names.len() < segments.len();
+                deep_enough && segments_match(&segments[..depth], &names[..depth])
+            }
+        }
+    }
+}
+
+/// What tools leave beside data (`_SUCCESS`, `.crc`) is no data.
+fn hidden(name: &str) -> bool {
+    name.starts_with(['.', '_'])
+}
+
+fn segments_match(segments: &[String], names: &[&str]) -> bool {
+    match (segments.split_first(), names.split_first()) {
+        (None, None) => true,
+        (Some((segment, rest)), _) if segment == "**" => {
+            segments_match(rest, names)
+                || names
+                    .split_first()
+                    .is_some_and(|(name, below)| !hidden(name) && segments_match(segments, below))
+                || (rest.is_empty() && names.iter().all(|name| !hidden(name)))
+        }
+        (Some((segment, rest)), Some((name, below))) => {
+            // As in a shell, a wildcard does not stand for the dot of a hidden file.
+            (!name.starts_with('.') || segment.starts_with('.'))
+                && name_matches(segment.as_bytes(), name.as_bytes())
+                && segments_match(rest, below)
+        }
+        _ => false,
+    }
+}
+
+/// One name against `*`, `?` and `[…]`. Linear: on a mismatch only the last `*` takes a letter more.
+fn name_matches(pattern: &[u8], name: &[u8]) -> bool {
+    let (mut at, mut position) = (0, 0);
+    let mut last_star: Option<(usize, usize)> = None;
+    while position < name.len() {
+        let step = match pattern.get(at) {
+            Some(b'*') => {
+                last_star = Some((at, position));
+                at += 1;
+                continue;
+            }
+            Some(b'?') => Some(at + 1),
+            Some(b'[') => class(pattern, at, name[position]),
+            Some(&letter) if letter == name[position] => Some(at + 1),
+            _ => None,
+        };
+        match (step, last_star) {
+            (Some(next), _) => {
+                at = next;
+                position += 1;
+            }
+            (None, Some((star, from))) => {
+                last_star = Some((star, from + 1));
+                at = star + 1;
+                position = from + 1;
+            }
+            (None, None) => return false,
+        }
+    }
+    pattern[at..].iter().all(|&letter| letter == b'*')
+}
+
+/// Where the pattern goes on after a class that holds this letter; a `[` that is never closed stands for itself.
+fn class(pattern: &[u8], at: usize, letter: u8) -> Option<usize> {
+    let negated = matches!(pattern.get(at + 1), Some(b'!' | b'^'));
+    let begin = at + 1 + usize::from(negated);
+    // A ] in the first place stands for itself.
+    let Some(end) = (begin + 1..pattern.len()).find(|&end| pattern[end] == b']') else {
+        return (letter == b'[').then_some(at + 1);
+    };
+    let mut held = false;
+    let mut place = begin;
+    while place < end {
+        if place + 2 < end && pattern[place + 1] == b'-' {
+            held |= (pattern[place]..=pattern[place + 2]).contains(&letter);
+            place += 3;
+        } else {
+            held |= pattern[place] == letter;
+            place += 1;
+        }
+    }
+    (held != negated).then_some(end + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree() -> (tempfile::TempDir, String) {
+        let folder = tempfile::tempdir().unwrap();
+        for name in [
+            "b.csv",
+            "a.csv",
+            "a10.csv",
+            ".hidden.csv",
+            "_SUCCESS",
+            "note.md",
+            "deep/c.parquet",
+            "deep/.git/d.csv",
+            "x[1].csv",
+        ] {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "").unwrap();
+        }
+        let root = folder.path().to_str().unwrap().to_owned();
+        (folder, root)
+    }
+
+    fn names(root: &str, pattern: &str) -> Vec<String> {
+        let found = expand(&[format!("{root}/{pattern}")]).unwrap();
+        found.into_iter().map(|path| path[root.len() + 1..].to_owned()).collect()
+    }
+
+    #[test]
+    fn patterns_name_what_a_shell_would() {
+        let (_folder, root) = tree();
+        assert_eq!(names(&root, "*.csv"), ["a.csv", "a10.csv", "b.csv", "x[1].csv"]);
+        assert_eq!(names(&root, "a?0.csv"), ["a10.csv"]);
+        assert_eq!(names(&root, "[!b].csv"), ["a.csv"]);
+        assert_eq!(names(&root, "[a-b].csv"), ["a.csv", "b.csv"]);
+        assert_eq!(names(&root, "*/*.parquet"), ["deep/c.parquet"]);
+        assert_eq!(names(&root, "**/*.parquet"), ["deep/c.parquet"]);
+        assert_eq!(names(&root, "**/*.csv"), ["a.csv", "a10.csv", "b.csv", "x[1].csv"]);
+        assert_eq!(names(&root, "x[1].csv"), ["x[1].csv"]);
+    }
+
+    #[test]
+    fn a_folder_is_its_data_files() {
+        let (_folder, root) = tree();
+        assert_eq!(names(&root, ""), ["a.csv", "a10.csv", "b.csv", "deep/c.parquet", "x[1].csv"]);
+    }
+
+    #[test]
+    fn what_matches_nothing_is_named() {
+        let (_folder, root) = tree();
+        let error = expand(&[format!("{root}/a.csv"), format!("{root}/*.npy")]).unwrap_err().to_string();
+        assert!(error.ends_with("*.npy: matches nothing"), "{error}");
+        assert!(expand(&[]).is_err());
+    }
+
+    #[test]
+    fn the_order_is_that_of_the_locations_and_then_of_bytes() {
+        let (_folder, root) = tree();
+        let found = expand(&[format!("{root}/b.csv"), format!("{root}/a*.csv")]).unwrap();
+        assert_eq!(found, [format!("{root}/b.csv"), format!("{root}/a.csv"), format!("{root}/a10.csv")]);
+    }
+}
