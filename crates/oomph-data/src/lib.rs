@@ -10,6 +10,7 @@
 
 pub mod arrays;
 pub mod choose;
+mod distinct;
 mod error;
 mod observer;
 mod policy;
@@ -18,6 +19,8 @@ pub mod source;
 pub mod stream;
 pub mod tables;
 pub mod text;
+mod target;
+mod values;
 
 pub use error::{BrokenRow, BrokenRows, DataError, OnError};
 pub use observer::{Observer, Pass, Unobserved};

@@ -1,1 +1,158 @@
-//! To be written.
+//! Tables as text: CSV and its relatives, and JSON lines.
+//!
+//! A file is cut into chunks of whole records ([`chunks`]), a chunk into cells ([`fields`], [`json_lines`]), and cells
+//! are read column by column ([`columns`]) by what they say ([`parse`]). Types are decided before: by the first pass, or
+//! from the head of the file ([`Columns::infer`]).
+
+mod bytes;
+pub(crate) mod chunks;
+mod columns;
+pub(crate) mod fields;
+pub(crate) mod json_lines;
+pub(crate) mod parse;
+
+use crate::source::{Compression, Format};
+use crate::{BrokenRows, DataError};
+pub use columns::{Columns, decode};
+pub(crate) use columns::{TextColumn, fill, is_no_text, no_column, stands_for_nothing, text_bytes};
+pub(crate) use fields::{Csv, Fields, Place};
+pub use fields::lines;
+
+/// How a text file is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TextFormat {
+    /// What separates cells; none: JSON lines.
+    pub delimiter: Option<u8>,
+    /// Whether the first line names the columns.
+    pub header: bool,
+    /// What stands around cells that hold the delimiter, a newline or a quote.
+    pub quote: u8,
+    /// What stands for no value, in every column, besides an empty cell.
+    pub nulls: Vec<String>,
+    /// What it is packed with.
+    pub compression: Compression,
+}
+
+/// What a person says about a text file, against what was recognised.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TextOverrides {
+    /// What separates cells.
+    pub delimiter: Option<u8>,
+    /// That the first line is a row already.
+    pub no_header: bool,
+    /// What stands for no value.
+    pub nulls: Vec<String>,
+}
+
+impl TextFormat {
+    /// Of a file that was recognised as text; none if it is something else.
+    pub fn recognised(format: Format, compression: Compression, overrides: &TextOverrides) -> Option<Self> {
+        let delimiter = match format {
+            Format::Csv { delimiter } => Some(overrides.delimiter.unwrap_or(delimiter)),
+            Format::JsonLines => None,
+            _ => return None,
+        };
+        Some(Self { delimiter, header: delimiter.is_some() && !overrides.no_header, quote: b'"', nulls: overrides.nulls.clone(), compression })
+    }
+
+    /// As profiles name it.
+    pub fn name(&self) -> &'static str {
+        match self.delimiter {
+            Some(b'\t') => "tsv",
+            Some(_) => "csv",
+            None => "json lines",
+        }
+    }
+
+    pub(crate) fn csv(&self) -> Option<Csv> {
+        self.delimiter.map(|delimiter| Csv { delimiter, quote: self.quote })
+    }
+
+    pub(crate) fn is_null(&self, text: &[u8]) -> bool {
+        self.nulls.iter().any(|null| null.as_bytes() == text)
+    }
+
+    pub(crate) fn records_end(&self, chunk: &[u8]) -> Option<usize> {
+        match self.csv() {
+            Some(csv) => csv.records_end(chunk),
+            None => memchr::memrchr(b'\n', chunk).map(|at| at + 1),
+        }
+    }
+}
+
+/// Where the last whole record of a chunk ends, which begins at a record; none if there is no whole one.
+pub fn records_end(format: &TextFormat, chunk: &[u8]) -> Option<usize> {
+    format.records_end(chunk)
+}
+
+const MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// The byte where records begin, after a byte order mark and the header, and the line of the first record.
+pub fn body_start(format: &TextFormat, head: &[u8]) -> (usize, u64) {
+    let mark = if head.starts_with(MARK) { MARK.len() } else { 0 };
+    match format.csv() {
+        Some(csv) if format.header => {
+            let end = csv.record_end(head, mark).unwrap_or(head.len());
+            (end, 1 + lines(&head[..end]))
+        }
+        _ => (mark, 1),
+    }
+}
+
+/// The names in the header, or c0, c1, … where there is none.
+pub(crate) fn header_names(location: &str, format: &TextFormat, head: &[u8]) -> Result<Vec<String>, DataError> {
+    let Some(csv) = format.csv() else { return Ok(Vec::new()) };
+    let mark = if head.starts_with(MARK) { MARK.len() } else { 0 };
+    let record = &head[mark..csv.record_end(head, mark).unwrap_or(head.len())];
+    if record.is_empty() {
+        return Err(DataError::unreadable(location, "is empty: there is no line with names of columns"));
+    }
+    let columns = csv.count_cells(record);
+    let (mut fields, mut broken) = (Fields::default(), BrokenRows::default());
+    fields.clear(columns);
+    let place = Place { location, first_line: 1, on_error: crate::OnError::Fail };
+    csv.split(record, &place, &mut fields, &mut broken)?;
+    if !format.header {
+        return Ok((0..columns).map(|column| format!("c{column}")).collect());
+    }
+    let mut names: Vec<String> = Vec::with_capacity(columns);
+    for column in 0..columns {
+        let text = fields.column(record, column).next().map_or(&[][..], |field| field.text);
+        names.push(String::from_utf8_lossy(text).into_owned());
+    }
+    Ok(unique(names))
+}
+
+/// Names that stand twice are told apart by a number, as pandas does; a name that is missing says its place.
+fn unique(names: Vec<String>) -> Vec<String> {
+    let mut taken: hashbrown::HashSet<String> = hashbrown::HashSet::new();
+    let given: hashbrown::HashSet<String> = names.iter().cloned().collect();
+    let mut told = Vec::with_capacity(names.len());
+    for (place, name) in names.into_iter().enumerate() {
+        let base = if name.is_empty() { format!("c{place}") } else { name.clone() };
+        let mut candidate = base.clone();
+        let mut number = 1;
+        while taken.contains(&candidate) || (candidate != name && given.contains(&candidate)) {
+            candidate = format!("{base}.{number}");
+            number += 1;
+        }
+        taken.insert(candidate.clone());
+        told.push(candidate);
+    }
+    told
+}
+
+/// The cells of a chunk.
+pub(crate) fn split(
+    format: &TextFormat,
+    keys: &json_lines::Keys,
+    chunk: &[u8],
+    place: &Place<'_>,
+    fields: &mut Fields,
+    broken: &mut BrokenRows,
+) -> Result<(), DataError> {
+    match format.csv() {
+        Some(csv) => csv.split(chunk, place, fields, broken),
+        None => json_lines::split(keys, chunk, place, fields, broken),
+    }
+}

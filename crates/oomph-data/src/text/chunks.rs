@@ -1,0 +1,214 @@
+//! A text file in chunks of whole records, handed out in order to several threads.
+
+use super::TextFormat;
+use super::fields::LARGEST;
+use crate::source::Source;
+use crate::{BrokenRows, DataError, Observer, OnError, Pass};
+use std::io::Read;
+use std::sync::Mutex;
+
+/// About what a chunk has: enough to be worth a thread's turn, little enough to stay in its cache.
+const CHUNK: usize = 1 << 20;
+/// A record that is longer than this is not one: a quote was not closed.
+const LONGEST_RECORD: usize = 64 << 20;
+
+/// Whole records of a file.
+pub(crate) struct Chunk {
+    /// Counted from 0.
+    pub(crate) number: usize,
+    /// Counted from 1.
+    pub(crate) first_line: u64,
+    pub(crate) text: Vec<u8>,
+}
+
+/// Reads a file from its first record on.
+pub(crate) struct Chunks<'a> {
+    format: &'a TextFormat,
+    location: String,
+    total: u64,
+    bytes: Box<dyn Read + Send>,
+    /// How far into the file (compressed or not) the reading is.
+    done: std::sync::Arc<std::sync::atomic::AtomicU64>,
+    /// Read, and not handed out.
+    rest: Vec<u8>,
+    line: u64,
+    number: usize,
+    ended: bool,
+    on_error: OnError,
+    broken: BrokenRows,
+}
+
+impl<'a> Chunks<'a> {
+    pub(crate) fn open(source: &Source, format: &'a TextFormat, on_error: OnError) -> Result<Self, DataError> {
+        let (bytes, done) = super::bytes::open(source, format.compression)?;
+        let mut chunks = Self {
+            format,
+            location: source.location().to_owned(),
+            total: source.size(),
+            bytes,
+            done,
+            rest: Vec::new(),
+            line: 1,
+            number: 0,
+            ended: false,
+            on_error,
+            broken: BrokenRows::default(),
+        };
+        chunks.skip_header()?;
+        Ok(chunks)
+    }
+
+    /// The first bytes, as far as a header could reach, without moving on.
+    pub(crate) fn head(&mut self, most: usize) -> Result<&[u8], DataError> {
+        while self.rest.len() < most && !self.ended {
+            self.read_more(CHUNK)?;
+        }
+        Ok(&self.rest[..self.rest.len().min(most)])
+    }
+
+    fn skip_header(&mut self) -> Result<(), DataError> {
+        let (mut most, mut start);
+        most = CHUNK;
+        loop {
+            self.head(most)?;
+            start = super::body_start(self.format, &self.rest);
+            if start.0 > 0 || self.ended || !self.format.header || most > LONGEST_RECORD {
+                break;
+            }
+            most *= 2;
+        }
+        self.rest.drain(..start.0.min(self.rest.len()));
+        self.line = start.1;
+        Ok(())
+    }
+
+    fn read_more(&mut self, most: usize) -> Result<(), DataError> {
+        let start = self.rest.len();
+        self.rest.resize(start + most, 0);
+        let mut filled = start;
+        while filled < self.rest.len() {
+            match self.bytes.read(&mut self.rest[filled..]) {
+                Ok(0) => {
+                    self.ended = true;
+                    break;
+                }
+                Ok(read) => filled += read,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    self.rest.truncate(start);
+                    return Err(super::bytes::data_error(&self.location, error));
+                }
+            }
+        }
+        self.rest.truncate(filled);
+        Ok(())
+    }
+
+    /// The next whole records.
+    pub(crate) fn next(&mut self) -> Result<Option<Chunk>, DataError> {
+        loop {
+            if !self.ended && self.rest.len() < CHUNK {
+                self.read_more(CHUNK - self.rest.len())?;
+            }
+            if self.rest.is_empty() {
+                return Ok(None);
+            }
+            let end = if self.ended && self.rest.len() <= LONGEST_RECORD.min(LARGEST) {
+                Some(self.rest.len())
+            } else {
+                self.format.records_end(&self.rest)
+            };
+            if let Some(end) = end {
+                // What is left over is short: it is copied, the chunk is not.
+                let rest = self.rest[end..].to_vec();
+                let mut text = std::mem::replace(&mut self.rest, rest);
+                text.truncate(end);
+                let chunk = Chunk { number: self.number, first_line: self.line, text };
+                self.number += 1;
+                self.line += super::lines(&chunk.text);
+                return Ok(Some(chunk));
+            }
+            if self.rest.len() > LONGEST_RECORD {
+                self.give_up_a_record()?;
+            } else if !self.ended {
+                self.read_more(self.rest.len().max(CHUNK))?;
+            } else {
+                self.give_up_a_record()?;
+            }
+        }
+    }
+
+    /// A quote opened on the first line and nothing closes it: the line is broken, the next one may not be.
+    fn give_up_a_record(&mut self) -> Result<(), DataError> {
+        let what = "a quote opens and does not close".to_owned();
+        if self.on_error == OnError::Fail {
+            return Err(DataError::Row { location: self.location.clone(), line: self.line, what });
+        }
+        self.broken.push(self.line, what);
+        let end = memchr::memchr(b'\n', &self.rest).map_or(self.rest.len(), |at| at + 1);
+        self.rest.drain(..end);
+        self.line += 1;
+        Ok(())
+    }
+}
+
+/// Hands the chunks of a file to several threads; gives what each made of its own, and the rows that were left out.
+///
+/// `work` is called with the thread's own state, which `begin` makes.
+pub(crate) fn in_threads<State: Send>(
+    chunks: Chunks<'_>,
+    threads: usize,
+    (observer, pass): (&dyn Observer, Pass),
+    begin: impl Fn() -> State + Sync,
+    work: impl Fn(&mut State, Chunk) -> Result<(), DataError> + Sync,
+) -> Result<(Vec<State>, BrokenRows), DataError> {
+    let (total, done) = (chunks.total, chunks.done.clone());
+    let chunks = Mutex::new((chunks, false));
+    let one = || -> Result<State, DataError> {
+        let mut state = begin();
+        loop {
+            let chunk = {
+                let mut held = chunks.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                if held.1 || observer.stopped() {
+                    return Err(DataError::Stopped);
+                }
+                match held.0.next() {
+                    Ok(chunk) => chunk,
+                    Err(error) => {
+                        held.1 = true;
+                        return Err(error);
+                    }
+                }
+            };
+            let Some(chunk) = chunk else { return Ok(state) };
+            if let Err(error) = work(&mut state, chunk) {
+                chunks.lock().unwrap_or_else(std::sync::PoisonError::into_inner).1 = true;
+                return Err(error);
+            }
+            observer.advanced(pass, done.load(std::sync::atomic::Ordering::Relaxed).min(total), total);
+        }
+    };
+    let results: Vec<Result<State, DataError>> = std::thread::scope(|scope| {
+        let others: Vec<_> = (1..threads.max(1)).map(|_| scope.spawn(one)).collect();
+        let first = one();
+        let others = others.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        std::iter::once(first).chain(others).collect()
+    });
+    // The error that stopped the others says more than that they were stopped; of two broken rows the first counts.
+    let mut states = Vec::with_capacity(results.len());
+    let mut worst: Option<DataError> = None;
+    for result in results {
+        match (result, &worst) {
+            (Ok(state), _) => states.push(state),
+            (Err(error), None | Some(DataError::Stopped)) => worst = Some(error),
+            (Err(DataError::Row { location, line, what }), Some(DataError::Row { line: earlier, .. })) if line < *earlier => {
+                worst = Some(DataError::Row { location, line, what });
+            }
+            (Err(_), Some(_)) => {}
+        }
+    }
+    match worst {
+        Some(error) => Err(error),
+        None => Ok((states, chunks.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).0.broken)),
+    }
+}

@@ -1,0 +1,390 @@
+//! Where the cells of a chunk of text lie: one pass over the bytes, before anything is read from them.
+//!
+//! A chunk holds whole records. Its cells are found by the characters that end them ([`memchr`]); the columns are read
+//! afterwards, one at a time, in loops that know their type.
+
+use crate::{BrokenRows, DataError, OnError};
+use memchr::{memchr, memchr_iter, memchr2, memchr2_iter, memrchr};
+
+/// A cell lay between quotes.
+const QUOTED: u32 = 1 << 30;
+/// Its text is in `scratch`: it had doubled quotes or escapes.
+const REWRITTEN: u32 = 1 << 31;
+const PLACE: u32 = QUOTED - 1;
+
+/// The largest chunk: places are 30 bits.
+pub(crate) const LARGEST: usize = PLACE as usize;
+
+/// The cells of a chunk, row by row.
+#[derive(Default)]
+pub(crate) struct Fields {
+    columns: usize,
+    starts: Vec<u32>,
+    ends: Vec<u32>,
+    scratch: Vec<u8>,
+}
+
+/// One cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Field<'a> {
+    pub(crate) text: &'a [u8],
+    /// Quotes stood around it: what is in them is there, even if it is nothing.
+    pub(crate) quoted: bool,
+}
+
+impl Fields {
+    /// For rows of so many cells; keeps its memory from chunk to chunk.
+    pub(crate) fn clear(&mut self, columns: usize) {
+        self.columns = columns;
+        self.starts.clear();
+        self.ends.clear();
+        self.scratch.clear();
+    }
+
+    pub(crate) fn columns(&self) -> usize {
+        self.columns
+    }
+
+    pub(crate) fn rows(&self) -> usize {
+        self.starts.len() / self.columns.max(1)
+    }
+
+    /// The cells of a column, from the first row on.
+    #[inline]
+    pub(crate) fn column<'a>(&'a self, chunk: &'a [u8], column: usize) -> impl Iterator<Item = Field<'a>> {
+        let starts = self.starts.get(column..).unwrap_or_default().iter().step_by(self.columns.max(1));
+        let ends = self.ends.get(column..).unwrap_or_default().iter().step_by(self.columns.max(1));
+        starts.zip(ends).map(move |(&start, &end)| {
+            let within = if end & REWRITTEN == 0 { chunk } else { &self.scratch };
+            Field { text: within.get(start as usize..(end & PLACE) as usize).unwrap_or_default(), quoted: end & QUOTED != 0 }
+        })
+    }
+
+    /// Where in the chunk a row begins, to say its line. A cell that was rewritten does not know; the one before it does.
+    pub(crate) fn row_place(&self, row: usize) -> usize {
+        let first = row * self.columns;
+        let within = (0..=first).rev().find(|&cell| self.ends[cell] & REWRITTEN == 0);
+        within.map_or(0, |cell| self.starts[cell] as usize)
+    }
+
+    pub(super) fn push_plain(&mut self, start: usize, end: usize, quoted: bool) {
+        self.starts.push(start as u32);
+        self.ends.push(end as u32 | if quoted { QUOTED } else { 0 });
+    }
+
+    /// A cell that the chunk does not hold as it is to be read.
+    pub(super) fn push_rewritten(&mut self, write: impl FnOnce(&mut Vec<u8>), quoted: bool) {
+        let start = self.scratch.len() as u32;
+        write(&mut self.scratch);
+        self.starts.push(start);
+        self.ends.push(self.scratch.len() as u32 | REWRITTEN | if quoted { QUOTED } else { 0 });
+    }
+
+    pub(super) fn cells(&self) -> usize {
+        self.starts.len()
+    }
+
+    /// Takes the last row back, which began at this cell.
+    pub(super) fn forget_from(&mut self, cell: usize) {
+        self.starts.truncate(cell);
+        self.ends.truncate(cell);
+    }
+}
+
+/// What separates cells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Csv {
+    pub(crate) delimiter: u8,
+    pub(crate) quote: u8,
+}
+
+/// Where to name a broken row, and what to do about it.
+pub(crate) struct Place<'a> {
+    pub(crate) location: &'a str,
+    /// The line on which the chunk begins.
+    pub(crate) first_line: u64,
+    pub(crate) on_error: OnError,
+}
+
+impl Place<'_> {
+    /// Leaves a row out, or ends the work. `at` is a place in the chunk.
+    pub(crate) fn broken(&self, chunk: &[u8], at: usize, what: String, broken: &mut BrokenRows) -> Result<(), DataError> {
+        let line = self.first_line + lines(chunk.get(..at).unwrap_or(chunk));
+        match self.on_error {
+            OnError::Fail => Err(DataError::Row { location: self.location.to_owned(), line, what }),
+            OnError::Skip => {
+                broken.push(line, what);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// How many lines end in a chunk.
+pub fn lines(chunk: &[u8]) -> u64 {
+    memchr_iter(b'\n', chunk).count() as u64
+}
+
+impl Csv {
+    /// Where the last whole record of a chunk ends; the chunk begins at a record.
+    pub(crate) fn records_end(self, chunk: &[u8]) -> Option<usize> {
+        if memchr(self.quote, chunk).is_none() {
+            return memrchr(b'\n', chunk).map(|at| at + 1);
+        }
+        let (mut at, mut end) = (0, None);
+        while let Some(record) = self.record_end(chunk, at) {
+            at = record;
+            end = Some(record);
+        }
+        end
+    }
+
+    /// Where the record that begins at `at` ends, after its newline; none if it does not end in the chunk.
+    pub(crate) fn record_end(self, chunk: &[u8], mut at: usize) -> Option<usize> {
+        loop {
+            if chunk.get(at) == Some(&self.quote) {
+                at = self.closing_quote(chunk, at + 1)? + 1;
+            }
+            let ends = at + memchr2(self.delimiter, b'\n', chunk.get(at..)?)?;
+            if chunk[ends] == b'\n' {
+                return Some(ends + 1);
+            }
+            at = ends + 1;
+        }
+    }
+
+    /// The quote that ends a cell whose text begins at `at`; two quotes are one of its characters.
+    fn closing_quote(self, chunk: &[u8], mut at: usize) -> Option<usize> {
+        loop {
+            let quote = at + memchr(self.quote, chunk.get(at..)?)?;
+            if chunk.get(quote + 1) != Some(&self.quote) {
+                return Some(quote);
+            }
+            at = quote + 2;
+        }
+    }
+
+    /// How many cells the first record of a chunk has.
+    pub(crate) fn count_cells(self, record: &[u8]) -> usize {
+        let (mut at, mut cells) = (0, 1);
+        loop {
+            if record.get(at) == Some(&self.quote) {
+                match self.closing_quote(record, at + 1) {
+                    Some(quote) => at = quote + 1,
+                    None => return cells,
+                }
+            }
+            match record.get(at..).and_then(|rest| memchr2(self.delimiter, b'\n', rest)) {
+                Some(found) if record[at + found] == self.delimiter => {
+                    cells += 1;
+                    at += found + 1;
+                }
+                _ => return cells,
+            }
+        }
+    }
+
+    /// The cells of the records in a chunk, each with as many as there are columns.
+    pub(crate) fn split(self, chunk: &[u8], place: &Place<'_>, into: &mut Fields, broken: &mut BrokenRows) -> Result<(), DataError> {
+        let text = std::str::from_utf8(chunk).is_ok();
+        if memchr(self.quote, chunk).is_none() && text {
+            self.split_plain(chunk, place, into, broken)
+        } else {
+            self.split_quoted(chunk, text, place, into, broken)
+        }
+    }
+
+    fn split_plain(self, chunk: &[u8], place: &Place<'_>, into: &mut Fields, broken: &mut BrokenRows) -> Result<(), DataError> {
+        let (mut start, mut row) = (0, into.cells());
+        for at in memchr2_iter(self.delimiter, b'\n', chunk) {
+            if chunk[at] == b'\n' {
+                let end = if at > start && chunk[at - 1] == b'\r' { at - 1 } else { at };
+                into.push_plain(start, end, false);
+                self.end_row(chunk, &mut row, place, into, broken)?;
+            } else {
+                into.push_plain(start, at, false);
+            }
+            start = at + 1;
+        }
+        if start < chunk.len() || into.cells() > row {
+            let end = if chunk.ends_with(b"\r") && chunk.len() > start { chunk.len() - 1 } else { chunk.len() };
+            into.push_plain(start, end, false);
+            self.end_row(chunk, &mut row, place, into, broken)?;
+        }
+        Ok(())
+    }
+
+    fn split_quoted(self, chunk: &[u8], text: bool, place: &Place<'_>, into: &mut Fields, broken: &mut BrokenRows) -> Result<(), DataError> {
+        let mut at = 0;
+        while at < chunk.len() {
+            let (row, begins) = (into.cells(), at);
+            let record = self.record_end(chunk, at);
+            let end = record.unwrap_or(chunk.len());
+            match self.split_record(&chunk[..end], &mut at, into) {
+                Ok(()) => {}
+                Err(what) => {
+                    into.forget_from(row);
+                    place.broken(chunk, begins, what, broken)?;
+                    at = end;
+                    continue;
+                }
+            }
+            at = end;
+            if !text && std::str::from_utf8(&chunk[begins..end]).is_err() {
+                into.forget_from(row);
+                place.broken(chunk, begins, "not UTF-8 text (is the file in Latin-1?)".to_owned(), broken)?;
+                continue;
+            }
+            let mut row = row;
+            self.end_row(chunk, &mut row, place, into, broken)?;
+        }
+        Ok(())
+    }
+
+    /// The cells of one record, which ends where the slice ends.
+    fn split_record(self, record: &[u8], at: &mut usize, into: &mut Fields) -> Result<(), String> {
+        loop {
+            let start = *at;
+            let quoted = record.get(start) == Some(&self.quote);
+            let after = if quoted {
+                self.closing_quote(record, start + 1).ok_or("a quote opens and does not close")? + 1
+            } else {
+                start
+            };
+            let ends = memchr2(self.delimiter, b'\n', &record[after..]).map_or(record.len(), |found| after + found);
+            let line_ends = record.get(ends) != Some(&self.delimiter);
+            let text_end = if line_ends && ends > after && record[ends - 1] == b'\r' { ends - 1 } else { ends };
+            if !quoted {
+                into.push_plain(start, text_end, false);
+            } else if after != text_end {
+                return Err("text follows a closing quote".to_owned());
+            } else if memchr(self.quote, &record[start + 1..after - 1]).is_none() {
+                into.push_plain(start + 1, after - 1, true);
+            } else {
+                let doubled = &record[start + 1..after - 1];
+                into.push_rewritten(|scratch| undouble(doubled, self.quote, scratch), true);
+            }
+            *at = ends + 1;
+            if line_ends {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Counts the cells of the row that just ended.
+    #[inline]
+    fn end_row(self, chunk: &[u8], row: &mut usize, place: &Place<'_>, into: &mut Fields, broken: &mut BrokenRows) -> Result<(), DataError> {
+        let cells = into.cells() - *row;
+        if cells == into.columns {
+            *row = into.cells();
+            // An empty line in a table of one column is a row without a value; anything may read it so.
+            return Ok(());
+        }
+        let at = into.starts[*row] as usize;
+        let blank = cells == 1 && into.ends[*row] == into.starts[*row];
+        into.forget_from(*row);
+        if blank {
+            return Ok(());
+        }
+        let what = format!("{cells} cells where there are {} columns", into.columns);
+        place.broken(chunk, at, what, broken)
+    }
+}
+
+fn undouble(text: &[u8], quote: u8, into: &mut Vec<u8>) {
+    let mut at = 0;
+    for found in memchr_iter(quote, text) {
+        if found < at {
+            continue;
+        }
+        into.extend_from_slice(&text[at..=found]);
+        at = found + 2;
+    }
+    into.extend_from_slice(text.get(at..).unwrap_or_default());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const COMMA: Csv = Csv { delimiter: b',', quote: b'"' };
+
+    fn cells(chunk: &[u8], columns: usize) -> (Vec<Vec<(String, bool)>>, BrokenRows) {
+        let (mut fields, mut broken) = (Fields::default(), BrokenRows::default());
+        fields.clear(columns);
+        let place = Place { location: "t.csv", first_line: 2, on_error: OnError::Skip };
+        COMMA.split(chunk, &place, &mut fields, &mut broken).unwrap();
+        let mut rows = vec![Vec::new(); fields.rows()];
+        for column in 0..columns {
+            for (row, field) in fields.column(chunk, column).enumerate() {
+                rows[row].push((String::from_utf8(field.text.to_vec()).unwrap(), field.quoted));
+            }
+        }
+        (rows, broken)
+    }
+
+    #[test]
+    fn quotes_newlines_and_line_ends_are_understood() {
+        let (rows, broken) = cells(b"a,\"b\"\"c,\nd\",\r\n\r\n,\"\",e\nx,y", 3);
+        let plain = |text: &str| (text.to_owned(), false);
+        assert_eq!(rows, [vec![plain("a"), ("b\"c,\nd".to_owned(), true), plain("")], vec![plain(""), (String::new(), true), plain("e")]]);
+        assert_eq!(broken.first, [crate::BrokenRow { line: 6, what: "2 cells where there are 3 columns".to_owned() }]);
+    }
+
+    #[test]
+    fn broken_rows_are_named_by_line_and_the_others_are_kept() {
+        let (rows, broken) = cells(b"1,2\n\"3\"4,5\n\xff,6\n7,8,9\n10,11\n", 2);
+        assert_eq!(rows.len(), 2);
+        let named: Vec<(u64, &str)> = broken.first.iter().map(|row| (row.line, row.what.as_str())).collect();
+        assert_eq!(named, [(3, "text follows a closing quote"), (4, "not UTF-8 text (is the file in Latin-1?)"), (5, "3 cells where there are 2 columns")]);
+    }
+
+    #[test]
+    fn a_record_ends_outside_of_quotes() {
+        assert_eq!(COMMA.records_end(b"a,\"b\nc\"\nd,\"e\nf"), Some(8));
+        assert_eq!(COMMA.records_end(b"a,b\nc,d"), Some(4));
+        assert_eq!(COMMA.records_end(b"a,\"b\nc"), None);
+        // A quote within a cell is a character like others.
+        assert_eq!(COMMA.records_end(b"5\" pipe,b\nc,\"d\"\n"), Some(16));
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_written_is_read(rows in prop::collection::vec(prop::collection::vec("[a\",\n\r é]{0,6}", 3), 1..20), ends: bool) {
+            let mut text = String::new();
+            for row in &rows {
+                let quoted: Vec<String> = row.iter().map(|cell| format!("\"{}\"", cell.replace('"', "\"\""))).collect();
+                text.push_str(&quoted.join(","));
+                text.push('\n');
+            }
+            if !ends {
+                text.pop();
+            }
+            let (read, broken) = cells(text.as_bytes(), 3);
+            prop_assert_eq!(broken.count, 0);
+            let expected: Vec<Vec<(String, bool)>> = rows.iter().map(|row| row.iter().map(|cell| (cell.clone(), true)).collect()).collect();
+            prop_assert_eq!(read, expected);
+        }
+
+        #[test]
+        fn any_bytes_are_split_without_a_panic(chunk in prop::collection::vec(prop::sample::select(b"a,\"\n\r\xff0".to_vec()), 0..60), columns in 1_usize..4) {
+            let (rows, _) = cells_of(&chunk, columns);
+            prop_assert!(rows <= chunk.len() + 1);
+            if let Some(end) = COMMA.records_end(&chunk) {
+                prop_assert!(end <= chunk.len() && chunk[end - 1] == b'\n');
+            }
+        }
+    }
+
+    fn cells_of(chunk: &[u8], columns: usize) -> (usize, BrokenRows) {
+        let (mut fields, mut broken) = (Fields::default(), BrokenRows::default());
+        fields.clear(columns);
+        let place = Place { location: "t.csv", first_line: 1, on_error: OnError::Skip };
+        COMMA.split(chunk, &place, &mut fields, &mut broken).unwrap();
+        for row in 0..fields.rows() {
+            let _ = fields.row_place(row);
+        }
+        (fields.rows(), broken)
+    }
+}

@@ -1,0 +1,368 @@
+//! What one cell of text says: a number, a truth, a day, a moment, or words.
+//!
+//! Only what can be told back is taken for more than text: `007` and `+1` are text, for a number would lose how they are
+//! written, and so are integers that no 64-bit type holds.
+
+use arrow_schema::TimeUnit;
+
+/// What a cell says.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Cell {
+    /// Nothing.
+    Empty,
+    Int(i64),
+    /// Above [`i64::MAX`].
+    UInt(u64),
+    /// The nearest to the decimal digits.
+    Float(f64),
+    /// With how it is written: `true`, `True` or `TRUE`.
+    Bool(bool, Spelling),
+    /// Days since 1970.
+    Date(i32),
+    Moment(Moment),
+    Text(Why),
+}
+
+/// Why a cell is text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Why {
+    Words,
+    /// `007`
+    LeadingZeros,
+    /// An integer beyond 64 bits.
+    TooLarge,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Spelling {
+    Lower,
+    Title,
+    Upper,
+}
+
+/// `2024-05-01 12:30:00.25`
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Moment {
+    /// Seconds since 1970, of the wall clock that is written.
+    pub(crate) seconds: i64,
+    pub(crate) nanoseconds: u32,
+    /// Digits of the fraction.
+    pub(crate) digits: u8,
+    /// Whether it ends in `Z`.
+    pub(crate) utc: bool,
+    /// Whether `T` stands between day and hour.
+    pub(crate) letter: bool,
+}
+
+impl Moment {
+    /// Counted in a unit, where it is whole and has room.
+    pub(crate) fn in_unit(self, unit: TimeUnit) -> Option<i64> {
+        let per_second = units_per_second(unit);
+        let nanoseconds_each = 1_000_000_000 / per_second;
+        let fraction = i64::from(self.nanoseconds);
+        if fraction % nanoseconds_each != 0 {
+            return None;
+        }
+        self.seconds.checked_mul(per_second)?.checked_add(fraction / nanoseconds_each)
+    }
+}
+
+pub(crate) fn units_per_second(unit: TimeUnit) -> i64 {
+    match unit {
+        TimeUnit::Second => 1,
+        TimeUnit::Millisecond => 1_000,
+        TimeUnit::Microsecond => 1_000_000,
+        TimeUnit::Nanosecond => 1_000_000_000,
+    }
+}
+
+/// Reads a cell.
+#[inline]
+pub(crate) fn cell(text: &[u8]) -> Cell {
+    let Some(&first) = text.first() else { return Cell::Empty };
+    if first.is_ascii_digit() || first == b'-' || first == b'.' {
+        return number_or_time(text);
+    }
+    match first {
+        b't' | b'T' | b'f' | b'F' => truth(text),
+        b'n' | b'N' | b'i' | b'I' => named_float(text),
+        _ => Cell::Text(Why::Words),
+    }
+}
+
+/// Whether a cell of a column of numbers or times stands for nothing: what pandas, R, SQL and spreadsheets write.
+pub(crate) fn means_nothing(text: &[u8]) -> bool {
+    matches!(text, b"NA" | b"N/A" | b"n/a" | b"#N/A" | b"NULL" | b"null" | b"None" | b"<NA>")
+}
+
+fn truth(text: &[u8]) -> Cell {
+    match text {
+        b"true" => Cell::Bool(true, Spelling::Lower),
+        b"false" => Cell::Bool(false, Spelling::Lower),
+        b"True" => Cell::Bool(true, Spelling::Title),
+        b"False" => Cell::Bool(false, Spelling::Title),
+        b"TRUE" => Cell::Bool(true, Spelling::Upper),
+        b"FALSE" => Cell::Bool(false, Spelling::Upper),
+        _ => Cell::Text(Why::Words),
+    }
+}
+
+fn named_float(text: &[u8]) -> Cell {
+    match text {
+        b"nan" | b"NaN" | b"NAN" => Cell::Float(f64::NAN),
+        b"inf" | b"Inf" | b"INF" | b"Infinity" | b"infinity" => Cell::Float(f64::INFINITY),
+        _ => Cell::Text(Why::Words),
+    }
+}
+
+/// An integer that can be told back, within `i64`.
+#[inline]
+pub(crate) fn int(text: &[u8]) -> Option<i64> {
+    let (negative, digits) = match text {
+        [b'-', digits @ ..] => (true, digits),
+        digits => (false, digits),
+    };
+    // 18 digits cannot overflow; longer ones go the checked way.
+    if digits.is_empty() || digits.len() > 18 || (digits[0] == b'0' && (digits.len() > 1 || negative)) {
+        return if digits.len() > 18 { long_int(text) } else { None };
+    }
+    let mut value = 0_i64;
+    for &byte in digits {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        value = value * 10 + i64::from(digit);
+    }
+    Some(if negative { -value } else { value })
+}
+
+#[cold]
+fn long_int(text: &[u8]) -> Option<i64> {
+    let digits = text.strip_prefix(b"-").unwrap_or(text);
+    if digits.first() == Some(&b'0') || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+/// Above `i64::MAX`.
+pub(crate) fn unsigned(text: &[u8]) -> Option<u64> {
+    if !(19..=20).contains(&text.len()) || text[0] == b'0' || !text.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+/// A decimal number, to the nearest `f64`.
+#[inline]
+pub(crate) fn float(text: &[u8]) -> Option<f64> {
+    let (negative, unsigned) = match text {
+        [b'-', unsigned @ ..] => (true, unsigned),
+        unsigned => (false, unsigned),
+    };
+    if !matches!(unsigned.first(), Some(b'0'..=b'9' | b'.')) {
+        return match named_float(unsigned) {
+            Cell::Float(value) => Some(if negative { -value } else { value }),
+            _ => None,
+        };
+    }
+    // Up to 15 digits and a power of ten up to 10^22 are exact in f64, so one division rounds once, as it must.
+    if unsigned.len() <= 16 {
+        let (mut digits, mut point, mut plain) = (0_u64, None, true);
+        for (place, &byte) in unsigned.iter().enumerate() {
+            let digit = byte.wrapping_sub(b'0');
+            if digit <= 9 {
+                digits = digits * 10 + u64::from(digit);
+            } else if byte == b'.' && point.is_none() {
+                point = Some(place);
+            } else {
+                plain = false;
+                break;
+            }
+        }
+        if plain && unsigned.len() > 1 | usize::from(point.is_none()) {
+            let scale = point.map_or(0, |place| unsigned.len() - 1 - place);
+            if digits < 1 << 53 {
+                let value = digits as f64 / POWERS_OF_TEN[scale];
+                return Some(if negative { -value } else { value });
+            }
+        }
+    }
+    slow_float(text)
+}
+
+const POWERS_OF_TEN: [f64; 17] = [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16];
+
+fn slow_float(text: &[u8]) -> Option<f64> {
+    // Rust takes "1e5", ".5" and "5." but also words, which begin with letters and do not come here.
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+fn number_or_time(text: &[u8]) -> Cell {
+    if let Some(value) = int(text) {
+        return Cell::Int(value);
+    }
+    let digits = text.strip_prefix(b"-").unwrap_or(text);
+    let whole = digits.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    if whole == digits.len() && whole > 0 {
+        if digits[0] == b'0' {
+            // "-0" is a float: it has a sign that no integer keeps.
+            return if text == b"-0" { Cell::Float(-0.0) } else { Cell::Text(Why::LeadingZeros) };
+        }
+        return unsigned(text).map_or(Cell::Text(Why::TooLarge), Cell::UInt);
+    }
+    if whole == 4 && digits.len() == text.len() && text.get(4) == Some(&b'-') {
+        return date_or_moment(text);
+    }
+    if whole > 1 && digits[0] == b'0' {
+        // "00.5" and "01-02-2024" alike.
+        return Cell::Text(Why::LeadingZeros);
+    }
+    float(text).map_or(Cell::Text(Why::Words), Cell::Float)
+}
+
+fn two_digits(text: &[u8]) -> Option<u32> {
+    match text {
+        [tens @ b'0'..=b'9', ones @ b'0'..=b'9'] => Some(u32::from(tens - b'0') * 10 + u32::from(ones - b'0')),
+        _ => None,
+    }
+}
+
+/// `YYYY-MM-DD`, as days since 1970.
+pub(crate) fn date(text: &[u8]) -> Option<i32> {
+    let [y1, y2, y3, y4, b'-', m1, m2, b'-', d1, d2] = text else { return None };
+    let year = two_digits(&[*y1, *y2])? * 100 + two_digits(&[*y3, *y4])?;
+    let (month, day) = (two_digits(&[*m1, *m2])?, two_digits(&[*d1, *d2])?);
+    let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let last = match month {
+        4 | 6 | 9 | 11 => 30,
+        2 => 28 + u32::from(leap),
+        1..=12 => 31,
+        _ => return None,
+    };
+    if year == 0 || day == 0 || day > last {
+        return None;
+    }
+    // Days from the civil calendar, years beginning in March so that the leap day comes last.
+    let (year, month, day) = (year as i32 - i32::from(month <= 2), month as i32, day as i32);
+    let of_era = year.rem_euclid(400);
+    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    Some(year.div_euclid(400) * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + day_of_year - 719_468)
+}
+
+/// A day and a time of day.
+pub(crate) fn moment(text: &[u8]) -> Option<Moment> {
+    let days = date(text.get(..10)?)?;
+    let letter = match text.get(10)? {
+        b' ' => false,
+        b'T' => true,
+        _ => return None,
+    };
+    let [h1, h2, b':', m1, m2, b':', s1, s2, rest @ ..] = text.get(11..)? else { return None };
+    let (hours, minutes, seconds) = (two_digits(&[*h1, *h2])?, two_digits(&[*m1, *m2])?, two_digits(&[*s1, *s2])?);
+    if hours > 23 || minutes > 59 || seconds > 59 {
+        return None;
+    }
+    let (fraction, utc) = match rest {
+        [fraction @ .., b'Z'] => (fraction, true),
+        fraction => (fraction, false),
+    };
+    let (mut nanoseconds, mut digits) = (0_u32, 0_u8);
+    match fraction {
+        [] => {}
+        [b'.', written @ ..] if (1..=9).contains(&written.len()) && written.iter().all(u8::is_ascii_digit) => {
+            digits = written.len() as u8;
+            for place in 0..9 {
+                nanoseconds = nanoseconds * 10 + written.get(place).map_or(0, |byte| u32::from(byte - b'0'));
+            }
+        }
+        _ => return None,
+    }
+    let seconds = i64::from(days) * 86_400 + i64::from(hours * 3_600 + minutes * 60 + seconds);
+    Some(Moment { seconds, nanoseconds, digits, utc, letter })
+}
+
+fn date_or_moment(text: &[u8]) -> Cell {
+    if text.len() == 10 {
+        return date(text).map_or(Cell::Text(Why::Words), Cell::Date);
+    }
+    moment(text).map_or(Cell::Text(Why::Words), Cell::Moment)
+}
+
+/// `true`, `True`, `TRUE` and their opposites.
+pub(crate) fn boolean(text: &[u8]) -> Option<bool> {
+    match truth(text) {
+        Cell::Bool(value, _) => Some(value),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_cannot_be_told_back_is_text() {
+        for text in ["007", "+1", "00", "-01", "1_000", "0x10", "1e", "--1", ".", "-", "1.2.3", "٣", "2024-02-30", "2024-13-01", "0000-01-01", "2024-01-01 24:00:00", "-nope", "00.5"] {
+            assert!(matches!(cell(text.as_bytes()), Cell::Text(_)), "{text}: {:?}", cell(text.as_bytes()));
+        }
+        assert_eq!(cell(b"18446744073709551616"), Cell::Text(Why::TooLarge));
+        assert_eq!(cell(b"007"), Cell::Text(Why::LeadingZeros));
+    }
+
+    #[test]
+    fn numbers_are_read() {
+        assert_eq!(cell(b"9223372036854775807"), Cell::Int(i64::MAX));
+        assert_eq!(cell(b"-9223372036854775808"), Cell::Int(i64::MIN));
+        assert_eq!(cell(b"9223372036854775808"), Cell::UInt(1 << 63));
+        assert_eq!(cell(b"18446744073709551615"), Cell::UInt(u64::MAX));
+        assert_eq!(cell(b"0"), Cell::Int(0));
+        assert!(matches!(cell(b"-0"), Cell::Float(zero) if zero == 0.0 && zero.is_sign_negative()));
+        assert_eq!(cell(b".5"), Cell::Float(0.5));
+        assert_eq!(cell(b"5."), Cell::Float(5.0));
+        assert_eq!(cell(b"-1e-320"), Cell::Float(-1e-320));
+        assert_eq!(cell(b"-inf"), Cell::Float(f64::NEG_INFINITY));
+        assert!(matches!(cell(b"NaN"), Cell::Float(value) if value.is_nan()));
+    }
+
+    #[test]
+    fn days_and_moments_are_read() {
+        assert_eq!(cell(b"1970-01-01"), Cell::Date(0));
+        assert_eq!(cell(b"2024-02-29"), Cell::Date(19_782));
+        assert_eq!(cell(b"0001-01-01"), Cell::Date(-719_162));
+        assert_eq!(cell(b"9999-12-31"), Cell::Date(2_932_896));
+        let written = moment(b"1969-12-31T23:59:59.25Z").unwrap();
+        assert_eq!((written.seconds, written.nanoseconds, written.digits, written.utc, written.letter), (-1, 250_000_000, 2, true, true));
+        assert_eq!(written.in_unit(TimeUnit::Millisecond), Some(-750));
+        assert_eq!(written.in_unit(TimeUnit::Second), None);
+    }
+
+    proptest! {
+        #[test]
+        fn floats_are_those_of_the_standard_library(value in proptest::num::f64::ANY) {
+            prop_assume!(value.is_finite());
+            for text in [format!("{value:?}"), format!("{value}"), format!("{value:.2}"), format!("{value:e}")] {
+                let expected: f64 = text.parse().unwrap();
+                prop_assert_eq!(float(text.as_bytes()).map(f64::to_bits), Some(expected.to_bits()), "{}", text);
+            }
+        }
+
+        #[test]
+        fn short_decimals_are_those_of_the_standard_library(text in "-?(0|[1-9][0-9]{0,9})?\\.?[0-9]{0,9}") {
+            let expected = text.parse::<f64>().ok();
+            prop_assert_eq!(float(text.as_bytes()).map(f64::to_bits), expected.map(f64::to_bits), "{}", text);
+        }
+
+        #[test]
+        fn integers_are_told_back(value: i64) {
+            prop_assert_eq!(int(value.to_string().as_bytes()), Some(value));
+        }
+
+        #[test]
+        fn any_cell_is_read_without_a_panic(text: Vec<u8>) {
+            let _ = cell(&text);
+        }
+    }
+}
