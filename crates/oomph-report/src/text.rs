@@ -319,7 +319,7 @@ fn reserved(out: &mut String, device: &DeviceExplanation, options: TextOptions) 
 const COLUMNS_BEFORE_PLACE: usize = 37;
 
 /// At most `room` characters.
-fn cut(text: &str, room: usize) -> String {
+pub(crate) fn cut(text: &str, room: usize) -> String {
     match text.char_indices().nth(room.max(20)) {
         Some(_) => text.chars().take(room.max(20) - 1).chain(['…']).collect(),
         None => text.to_owned(),
