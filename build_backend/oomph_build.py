@@ -19,35 +19,59 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import maturin
-from maturin import *  # noqa: F403 (the hooks that need nothing of ours)
+from maturin import get_requires_for_build_editable, get_requires_for_build_sdist, get_requires_for_build_wheel
+
+__all__ = ["build_editable", "build_sdist", "build_wheel", "get_requires_for_build_editable", "get_requires_for_build_sdist", "get_requires_for_build_wheel"]
+__all__ += ["prepare_metadata_for_build_editable", "prepare_metadata_for_build_wheel"]
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-# As pyproject.toml has it; git ignores it.
-PLATLIB = ROOT / "dist" / "wheel-data" / "platlib"
+# As pyproject.toml has it; git ignores it. Maturin asks for it whatever it does.
+DATA = ROOT / "dist" / "wheel-data"
 CRATE = "oomph-python"
 
+Settings = Mapping[str, Any] | None
 
-def build_wheel(wheel_directory: str, config_settings: Mapping[str, Any] | None = None, metadata_directory: str | None = None) -> str:
-    with _extension(config_settings):
+
+def build_wheel(wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None) -> str:
+    with _data() as data:
+        _add_extension(data, config_settings)
         return maturin.build_wheel(wheel_directory, config_settings, metadata_directory)
 
 
-def build_editable(wheel_directory: str, config_settings: Mapping[str, Any] | None = None, metadata_directory: str | None = None) -> str:
-    with _extension(config_settings):
+def build_editable(wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None) -> str:
+    with _data() as data:
+        _add_extension(data, config_settings)
         return maturin.build_editable(wheel_directory, config_settings, metadata_directory)
 
 
+def build_sdist(sdist_directory: str, config_settings: Settings = None) -> str:
+    with _data():
+        return maturin.build_sdist(sdist_directory, config_settings)
+
+
+def prepare_metadata_for_build_wheel(metadata_directory: str, config_settings: Settings = None) -> str:
+    with _data():
+        return maturin.prepare_metadata_for_build_wheel(metadata_directory, config_settings)
+
+
+prepare_metadata_for_build_editable = prepare_metadata_for_build_wheel
+
+
 @contextlib.contextmanager
-def _extension(config_settings: Mapping[str, Any] | None) -> Iterator[None]:
-    """The library, where maturin takes it from, for as long as it is packed."""
-    library = _build(maturin.get_maturin_pep517_args(config_settings))
-    place = PLATLIB / "oomph" / "_native.abi3.so"
-    place.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(library, place)
+def _data() -> Iterator[pathlib.Path]:
+    """The folder that maturin takes data from, for as long as it runs."""
+    DATA.mkdir(parents=True, exist_ok=True)
     try:
-        yield
+        yield DATA
     finally:
-        shutil.rmtree(PLATLIB.parent)
+        shutil.rmtree(DATA)
+
+
+def _add_extension(data: pathlib.Path, config_settings: Settings) -> None:
+    library = _build(maturin.get_maturin_pep517_args(config_settings))
+    place = data / "platlib" / "oomph" / "_native.abi3.so"
+    place.parent.mkdir(parents=True)
+    shutil.copyfile(library, place)
 
 
 def _build(maturin_arguments: list[str]) -> pathlib.Path:
