@@ -92,7 +92,9 @@ impl Counting {
         self.seen += 1;
         let distinct = self.distinct.get_or_insert_default();
         distinct.insert(text);
-        if distinct.text_bytes() + distinct.len() * 16 > MOST_BYTES || (self.seen == TRIED && distinct.len() as u64 > TRIED / 2) {
+        if distinct.text_bytes() + distinct.len() * 16 > MOST_BYTES
+            || (self.seen == TRIED && distinct.len() as u64 > TRIED / 2)
+        {
             self.give_up();
         }
     }
@@ -114,7 +116,11 @@ impl Counting {
 
     /// What there is, if it was counted to the end.
     pub(crate) fn finish(&self) -> Option<Distinct> {
-        if self.given_up { None } else { Some(self.distinct.as_ref().map_or_else(Distinct::default, Distinct::sorted)) }
+        if self.given_up {
+            None
+        } else {
+            Some(self.distinct.as_ref().map_or_else(Distinct::default, Distinct::sorted))
+        }
     }
 }
 

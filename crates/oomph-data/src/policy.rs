@@ -24,7 +24,9 @@ impl FromStr for Policy {
         let error = text.strip_prefix("rel:").and_then(|number| number.parse::<f64>().ok());
         match error {
             Some(error) if error > 0.0 && error < 1.0 => Ok(Self::Relative(error)),
-            _ => Err(DataError::Usage(format!("policy {text:?} is neither \"exact\" nor \"rel:\" and a number between 0 and 1, such as rel:1e-6"))),
+            _ => Err(DataError::Usage(format!(
+                "policy {text:?} is neither \"exact\" nor \"rel:\" and a number between 0 and 1, such as rel:1e-6"
+            ))),
         }
     }
 }

@@ -20,7 +20,9 @@ pub(crate) enum Target {
     Text,
     /// Numbers of different values.
     Dictionary(Arc<Dictionary>),
-    /// As it is.
+    /// The type that it has, whose values are as wide as this number.
+    Fixed(DataType, Number),
+    /// As it is, whatever it is.
     Keep(DataType),
 }
 
@@ -35,8 +37,11 @@ pub(crate) struct Dictionary {
 impl Dictionary {
     pub(crate) fn new(distinct: Distinct) -> Option<Self> {
         let last = distinct.len().saturating_sub(1) as i128;
-        let codes = [Number::Int8, Number::Int16, Number::Int32].into_iter().find(|codes| last < 1 << (codes.width() * 8 - 1))?;
-        let values: StringArray = distinct.values().map(|value| Some(std::str::from_utf8(value).unwrap_or_default())).collect();
+        let codes = [Number::Int8, Number::Int16, Number::Int32]
+            .into_iter()
+            .find(|codes| last < 1 << (codes.width() * 8 - 1))?;
+        let values: StringArray =
+            distinct.values().map(|value| Some(std::str::from_utf8(value).unwrap_or_default())).collect();
         Some(Self { distinct, codes, values: Arc::new(values) })
     }
 
@@ -59,8 +64,10 @@ impl Target {
             Self::Moment(unit, utc) => DataType::Timestamp(*unit, utc.then(|| "UTC".into())),
             Self::Text if text_bytes > SHORT_TEXT => DataType::LargeUtf8,
             Self::Text => DataType::Utf8,
-            Self::Dictionary(dictionary) => DataType::Dictionary(Box::new(dictionary.codes.arrow_type()), Box::new(DataType::Utf8)),
-            Self::Keep(kept) => kept.clone(),
+            Self::Dictionary(dictionary) => {
+                DataType::Dictionary(Box::new(dictionary.codes.arrow_type()), Box::new(DataType::Utf8))
+            }
+            Self::Fixed(kept, _) | Self::Keep(kept) => kept.clone(),
         }
     }
 
@@ -69,7 +76,7 @@ impl Target {
         let values = match self {
             Self::Null => return 0,
             Self::Bool => rows.div_ceil(8),
-            Self::Number(number) => rows * number.width() as u64,
+            Self::Number(number) | Self::Fixed(_, number) => rows * number.width() as u64,
             Self::Date => rows * 4,
             Self::Moment(..) => rows * 8,
             Self::Text => text_bytes + (rows + 1) * if text_bytes > SHORT_TEXT { 8 } else { 4 },
@@ -100,10 +107,16 @@ pub(crate) fn type_name(data_type: &DataType) -> String {
                 TimeUnit::Microsecond => "us",
                 TimeUnit::Nanosecond => "ns",
             };
-            zone.as_ref().map_or_else(|| format!("timestamp[{unit}]"), |zone| format!("timestamp[{unit}, {zone}]"))
+            zone.as_ref()
+                .map_or_else(|| format!("timestamp[{unit}]"), |zone| format!("timestamp[{unit}, {zone}]"))
         }
-        DataType::Dictionary(codes, values) if **values == DataType::Utf8 => format!("dictionary[{}]", type_name(codes)),
-        DataType::Dictionary(codes, values) => format!("dictionary[{}, {}]", type_name(codes), type_name(values)),
-        other => Number::from_arrow(other).map_or_else(|| other.to_string().to_lowercase(), |number| number.name().to_owned()),
+        DataType::Dictionary(codes, values) if **values == DataType::Utf8 => {
+            format!("dictionary[{}]", type_name(codes))
+        }
+        DataType::Dictionary(codes, values) => {
+            format!("dictionary[{}, {}]", type_name(codes), type_name(values))
+        }
+        other => Number::from_arrow(other)
+            .map_or_else(|| other.to_string().to_lowercase(), |number| number.name().to_owned()),
     }
 }

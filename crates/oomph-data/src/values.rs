@@ -4,7 +4,10 @@
 use crate::choose::Number;
 use crate::target::{SHORT_TEXT, Target};
 use arrow_array::types::{ArrowPrimitiveType, Int8Type, Int16Type, Int32Type};
-use arrow_array::{ArrayRef, BooleanArray, DictionaryArray, LargeStringArray, NullArray, PrimitiveArray, StringArray, make_array};
+use arrow_array::{
+    ArrayRef, BooleanArray, DictionaryArray, LargeStringArray, NullArray, PrimitiveArray, StringArray,
+    make_array,
+};
 use arrow_buffer::{BooleanBuffer, Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow_data::ArrayData;
 use arrow_schema::{ArrowError, DataType};
@@ -94,11 +97,13 @@ impl Values {
     /// For so many rows of a target; `text_bytes` of text together.
     pub(crate) fn new(target: &Target, rows: usize, text_bytes: usize) -> Self {
         match target {
-            Target::Number(number) => Self::of_number(*number, rows),
+            Target::Number(number) | Target::Fixed(_, number) => Self::of_number(*number, rows),
             Target::Date => Self::of_number(Number::Int32, rows),
             Target::Moment(..) => Self::of_number(Number::Int64, rows),
             Target::Dictionary(dictionary) => Self::of_number(dictionary.codes, rows),
-            Target::Text if text_bytes as u64 > SHORT_TEXT => Self::LargeText { offsets: vec![0; rows + 1], bytes: vec![0; text_bytes] },
+            Target::Text if text_bytes as u64 > SHORT_TEXT => {
+                Self::LargeText { offsets: vec![0; rows + 1], bytes: vec![0; text_bytes] }
+            }
             Target::Text => Self::Text { offsets: vec![0; rows + 1], bytes: vec![0; text_bytes] },
             Target::Bool => Self::Bits,
             Target::Null | Target::Keep(_) => Self::Nothing,
@@ -106,7 +111,13 @@ impl Values {
     }
 
     /// The array, without copying a value.
-    pub(crate) fn finish(self, target: &Target, rows: usize, nulls: Option<Bits>, truths: Option<Bits>) -> Result<ArrayRef, ArrowError> {
+    pub(crate) fn finish(
+        self,
+        target: &Target,
+        rows: usize,
+        nulls: Option<Bits>,
+        truths: Option<Bits>,
+    ) -> Result<ArrayRef, ArrowError> {
         let nulls = nulls.map(|bits| NullBuffer::new(bits.finish(rows)));
         let array: ArrayRef = match (self, target) {
             (Self::Bits, _) => {
@@ -139,7 +150,12 @@ impl Values {
     }
 }
 
-fn dictionary_array<K: ArrowPrimitiveType>(codes: Buffer, nulls: Option<NullBuffer>, rows: usize, values: &ArrayRef) -> Result<ArrayRef, ArrowError>
+fn dictionary_array<K: ArrowPrimitiveType>(
+    codes: Buffer,
+    nulls: Option<NullBuffer>,
+    rows: usize,
+    values: &ArrayRef,
+) -> Result<ArrayRef, ArrowError>
 where
     K: arrow_array::types::ArrowDictionaryKeyType,
 {
@@ -147,7 +163,12 @@ where
     Ok(Arc::new(DictionaryArray::try_new(codes, Arc::clone(values))?))
 }
 
-fn plain_array(data_type: DataType, buffer: Buffer, nulls: Option<NullBuffer>, rows: usize) -> Result<ArrayRef, ArrowError> {
+fn plain_array(
+    data_type: DataType,
+    buffer: Buffer,
+    nulls: Option<NullBuffer>,
+    rows: usize,
+) -> Result<ArrayRef, ArrowError> {
     let data = ArrayData::builder(data_type).len(rows).add_buffer(buffer).nulls(nulls).build()?;
     Ok(make_array(data))
 }

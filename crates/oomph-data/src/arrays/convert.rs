@@ -17,7 +17,7 @@ pub struct TypedBuffer {
 }
 
 /// A number type that the machine has.
-pub(super) trait Native: ArrowNativeType {
+pub(crate) trait Native: ArrowNativeType {
     /// Bit for bit, or both not a number.
     fn same(self, other: Self) -> bool;
     /// All bits zero: what a sparse matrix leaves out. −0.0 is not.
@@ -28,7 +28,7 @@ pub(super) trait Native: ArrowNativeType {
 }
 
 /// Nearest, or whatever; [`append`] looks whether it came back.
-pub(super) trait Cast<T> {
+pub(crate) trait Cast<T> {
     fn cast(self) -> T;
 }
 
@@ -174,7 +174,7 @@ macro_rules! with_native {
         }
     };
 }
-pub(super) use with_native;
+pub(crate) use with_native;
 
 /// A type that values of every other can be appended as.
 pub(super) trait Target: Native {

@@ -4,7 +4,7 @@
 //! unpickled, and no more than a block of the input is held.
 
 mod array;
-mod convert;
+pub(crate) mod convert;
 mod csr;
 mod dense;
 mod dtype;

@@ -43,7 +43,8 @@ pub(crate) fn estimate(profile: &Profile) -> Vec<Peak> {
         }
         _ => {}
     }
-    let result = profile.sparse.filter(|sparse| sparse.smaller).map_or(profile.bytes.exact, |sparse| sparse.bytes);
+    let result =
+        profile.sparse.filter(|sparse| sparse.smaller).map_or(profile.bytes.exact, |sparse| sparse.bytes);
     add("oomph", result as f64 + BUFFERS * MIB, 0.1);
     peaks
 }
@@ -173,14 +174,23 @@ mod tests {
     /// In MB, as they were measured: table, file, pandas' peak, polars' peak.
     #[test]
     fn estimates_hold_what_they_state_of_measured_tables() {
-        let ids = [numbers(3, 1_500_000), texts(1, 1_500_000, 36, None), texts(1, 1_500_000, 12, Some(200))].concat();
-        let logs = [numbers(3, 1_200_000), texts(1, 1_200_000, 48, None), texts(1, 1_200_000, 12, None)].concat();
+        let ids = [numbers(3, 1_500_000), texts(1, 1_500_000, 36, None), texts(1, 1_500_000, 12, Some(200))]
+            .concat();
+        let logs =
+            [numbers(3, 1_200_000), texts(1, 1_200_000, 48, None), texts(1, 1_200_000, 12, None)].concat();
         let logs = [logs, vec![column("timestamp[s]", 1_200_000 * 8, 0, None)]].concat();
         let measured = [
             ("csv", 184, 3_000_000, numbers(8, 3_000_000), 570, 382),
             ("csv", 137, 1_000_000, numbers(7, 1_000_000), 250, 198),
             ("csv", 190, 3_000_000, texts(8, 3_000_000, 5, Some(10)), 525, 459),
-            ("csv", 154, 2_000_000, [12, 20, 36].map(|each| texts(1, 2_000_000, each, None)).concat(), 352, 368),
+            (
+                "csv",
+                154,
+                2_000_000,
+                [12, 20, 36].map(|each| texts(1, 2_000_000, each, None)).concat(),
+                352,
+                368,
+            ),
             ("csv", 152, 1_500_000, ids.clone(), 322, 311),
             ("csv", 128, 1_200_000, logs, 310, 310),
             ("csv", 120, 400_000, numbers(150, 400_000), 1095, 578),
@@ -198,10 +208,15 @@ mod tests {
 
     #[test]
     fn nothing_is_said_of_what_was_not_measured() {
-        let loaders = |profile: Profile| -> Vec<String> { estimate(&profile).into_iter().map(|peak| peak.loader).collect() };
+        let loaders = |profile: Profile| -> Vec<String> {
+            estimate(&profile).into_iter().map(|peak| peak.loader).collect()
+        };
         assert!(loaders(profile("csv", MILLION, 1000, numbers(3, 1000))).is_empty());
         assert_eq!(loaders(profile("json lines", 99 * MILLION, 1000, numbers(3, 1000))), ["oomph"]);
-        let packed = Profile { location: "a.csv.gz".to_owned(), ..profile("csv", 99 * MILLION, 1000, numbers(3, 1000)) };
+        let packed = Profile {
+            location: "a.csv.gz".to_owned(),
+            ..profile("csv", 99 * MILLION, 1000, numbers(3, 1000))
+        };
         assert_eq!(loaders(packed), ["oomph"]);
         let in_memory = Profile { file_bytes: None, ..profile("arrow", 0, 1000, numbers(3, 1000)) };
         assert!(loaders(in_memory).is_empty());

@@ -1,7 +1,7 @@
 //! The bytes of a text file in order, unpacked.
 
-use crate::source::Compression;
 use crate::DataError;
+use crate::source::Compression;
 use crate::source::Source;
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -28,14 +28,20 @@ impl Read for FromStart {
 }
 
 /// The unpacked bytes, and how far into the file they reach.
-pub(crate) fn open(source: &Source, compression: Compression) -> Result<(Box<dyn Read + Send>, Arc<AtomicU64>), DataError> {
+pub(crate) fn open(
+    source: &Source,
+    compression: Compression,
+) -> Result<(Box<dyn Read + Send>, Arc<AtomicU64>), DataError> {
     let done = Arc::new(AtomicU64::new(0));
     let packed = FromStart { source: Arc::clone(source), at: 0, done: Arc::clone(&done) };
     let bytes: Box<dyn Read + Send> = match compression {
         Compression::None => Box::new(packed),
-        Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(io::BufReader::with_capacity(1 << 18, packed))),
+        Compression::Gzip => {
+            Box::new(flate2::bufread::MultiGzDecoder::new(io::BufReader::with_capacity(1 << 18, packed)))
+        }
         Compression::Zstd => {
-            let unpacked = zstd::stream::read::Decoder::with_buffer(io::BufReader::with_capacity(1 << 18, packed));
+            let unpacked =
+                zstd::stream::read::Decoder::with_buffer(io::BufReader::with_capacity(1 << 18, packed));
             Box::new(unpacked.map_err(|error| DataError::io(source.location(), error))?)
         }
     };

@@ -39,7 +39,11 @@ pub(crate) struct Chunks<'a> {
 }
 
 impl<'a> Chunks<'a> {
-    pub(crate) fn open(source: &Source, format: &'a TextFormat, on_error: OnError) -> Result<Self, DataError> {
+    pub(crate) fn open(
+        source: &Source,
+        format: &'a TextFormat,
+        on_error: OnError,
+    ) -> Result<Self, DataError> {
         let (bytes, done) = super::bytes::open(source, format.compression)?;
         let mut chunks = Self {
             format,
@@ -152,6 +156,22 @@ impl<'a> Chunks<'a> {
     }
 }
 
+/// The names of the columns of a file.
+pub(crate) fn header(source: &Source, format: &TextFormat) -> Result<Vec<String>, DataError> {
+    let mut whole = format.clone();
+    whole.header = false;
+    let mut chunks = Chunks::open(source, &whole, OnError::Fail)?;
+    let mut most = CHUNK;
+    loop {
+        let head = chunks.head(most)?;
+        let complete = format.csv().is_none_or(|csv| csv.record_end(head, 0).is_some());
+        if complete || head.len() < most || most > LONGEST_RECORD {
+            return super::header_names(source.location(), format, head);
+        }
+        most *= 2;
+    }
+}
+
 /// Hands the chunks of a file to several threads; gives what each made of its own, and the rows that were left out.
 ///
 /// `work` is called with the thread's own state, which `begin` makes.
@@ -191,7 +211,9 @@ pub(crate) fn in_threads<State: Send>(
     let results: Vec<Result<State, DataError>> = std::thread::scope(|scope| {
         let others: Vec<_> = (1..threads.max(1)).map(|_| scope.spawn(one)).collect();
         let first = one();
-        let others = others.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        let others = others
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         std::iter::once(first).chain(others).collect()
     });
     // The error that stopped the others says more than that they were stopped; of two broken rows the first counts.
@@ -201,7 +223,9 @@ pub(crate) fn in_threads<State: Send>(
         match (result, &worst) {
             (Ok(state), _) => states.push(state),
             (Err(error), None | Some(DataError::Stopped)) => worst = Some(error),
-            (Err(DataError::Row { location, line, what }), Some(DataError::Row { line: earlier, .. })) if line < *earlier => {
+            (Err(DataError::Row { location, line, what }), Some(DataError::Row { line: earlier, .. }))
+                if line < *earlier =>
+            {
                 worst = Some(DataError::Row { location, line, what });
             }
             (Err(_), Some(_)) => {}

@@ -39,7 +39,10 @@ struct Decided {
 
 impl Columns {
     pub(crate) fn new(format: TextFormat, width: usize, keys: Keys, columns: Vec<TextColumn>) -> Self {
-        let fields: Vec<ArrowField> = columns.iter().map(|column| ArrowField::new(&column.name, column.target.arrow_type(0), true)).collect();
+        let fields: Vec<ArrowField> = columns
+            .iter()
+            .map(|column| ArrowField::new(&column.name, column.target.arrow_type(0), true))
+            .collect();
         let schema = Arc::new(Schema::new(fields));
         Self { decided: Arc::new(Decided { format, width, keys, columns, schema }) }
     }
@@ -80,6 +83,14 @@ impl Columns {
         Arc::clone(&self.decided.schema)
     }
 
+    pub(crate) fn keys(&self) -> &Keys {
+        &self.decided.keys
+    }
+
+    pub(crate) fn decided(&self) -> &[TextColumn] {
+        &self.decided.columns
+    }
+
     /// How the file is written.
     pub fn format(&self) -> &TextFormat {
         &self.decided.format
@@ -89,7 +100,9 @@ impl Columns {
     pub fn project(&self, names: &[String]) -> Result<Self, DataError> {
         let chosen = names.iter().map(|name| {
             let found = self.decided.columns.iter().find(|column| column.name == *name).cloned();
-            found.ok_or_else(|| no_column(name, self.decided.columns.iter().map(|column| column.name.as_str())))
+            found.ok_or_else(|| {
+                no_column(name, self.decided.columns.iter().map(|column| column.name.as_str()))
+            })
         });
         let chosen = chosen.collect::<Result<Vec<_>, DataError>>()?;
         Ok(Self::new(self.decided.format.clone(), self.decided.width, self.decided.keys.clone(), chosen))
@@ -104,7 +117,8 @@ pub(crate) fn no_column<'a>(name: &str, there: impl Iterator<Item = &'a str>) ->
 
 /// The type that a column is usually given, from some of its cells.
 fn usual_type<'a>(format: &TextFormat, json: bool, cells: impl Iterator<Item = Field<'a>>) -> Target {
-    let (mut ints, mut floats, mut truths, mut days, mut moments, mut utc) = (false, false, false, false, false, None);
+    let (mut ints, mut floats, mut truths, mut days, mut moments, mut utc) =
+        (false, false, false, false, false, None);
     for field in cells {
         if stands_for_nothing(format, field) {
             continue;
@@ -113,7 +127,8 @@ fn usual_type<'a>(format: &TextFormat, json: bool, cells: impl Iterator<Item = F
         match cell {
             Cell::Date(_) => days = true,
             Cell::Moment(moment) => {
-                if utc.is_some_and(|utc| utc != moment.utc) || moment.in_unit(TimeUnit::Microsecond).is_none() {
+                if utc.is_some_and(|utc| utc != moment.utc) || moment.in_unit(TimeUnit::Microsecond).is_none()
+                {
                     return Target::Text;
                 }
                 utc = Some(moment.utc);
@@ -139,7 +154,9 @@ fn usual_type<'a>(format: &TextFormat, json: bool, cells: impl Iterator<Item = F
 /// In a column of numbers or times.
 #[inline]
 pub(crate) fn stands_for_nothing(format: &TextFormat, field: Field<'_>) -> bool {
-    field.text.is_empty() || (field.text[0] >= b'A' || field.text[0] < b'-') && parse::means_nothing(field.text) || (!format.nulls.is_empty() && format.is_null(field.text))
+    field.text.is_empty()
+        || (field.text[0] >= b'A' || field.text[0] < b'-') && parse::means_nothing(field.text)
+        || (!format.nulls.is_empty() && format.is_null(field.text))
 }
 
 /// In a column of text: what stands between quotes is there.
@@ -158,7 +175,13 @@ pub(crate) struct Filled {
 }
 
 /// Reads a column's cells into the part of its buffers that is theirs.
-pub(crate) fn fill(format: &TextFormat, column: &TextColumn, fields: &Fields, chunk: &[u8], part: Part<'_>) -> Filled {
+pub(crate) fn fill(
+    format: &TextFormat,
+    column: &TextColumn,
+    fields: &Fields,
+    chunk: &[u8],
+    part: Part<'_>,
+) -> Filled {
     let rows = fields.rows();
     let json = format.delimiter.is_none();
     let mut filled = Filled { valid: None, truths: None, misfits: Vec::new() };
@@ -169,7 +192,9 @@ pub(crate) fn fill(format: &TextFormat, column: &TextColumn, fields: &Fields, ch
             for (row, (field, value)) in cells.zip($values.iter_mut()).enumerate() {
                 match read(field) {
                     Some(one) => *value = one,
-                    None if $nothing(format, field) => filled.valid.get_or_insert_with(|| Bits::new(rows, true)).unset(row),
+                    None if $nothing(format, field) => {
+                        filled.valid.get_or_insert_with(|| Bits::new(rows, true)).unset(row)
+                    }
                     None => filled.misfits.push(row),
                 }
             }
@@ -177,13 +202,18 @@ pub(crate) fn fill(format: &TextFormat, column: &TextColumn, fields: &Fields, ch
     }
     macro_rules! integers {
         ($values:ident, $type:ty) => {
-            each!($values, stands_for_nothing, |field: Field<'_>| integer(json, field).and_then(|value| <$type>::try_from(value).ok()))
+            each!($values, stands_for_nothing, |field: Field<'_>| integer(json, field)
+                .and_then(|value| <$type>::try_from(value).ok()))
         };
     }
     macro_rules! codes {
         ($values:ident, $type:ty, $dictionary:ident) => {
             each!($values, is_no_text, |field: Field<'_>| {
-                if is_no_text(format, field) { None } else { $dictionary.distinct.get(field.text).and_then(|code| <$type>::try_from(code).ok()) }
+                if is_no_text(format, field) {
+                    None
+                } else {
+                    $dictionary.distinct.get(field.text).and_then(|code| <$type>::try_from(code).ok())
+                }
             })
         };
     }
@@ -191,10 +221,16 @@ pub(crate) fn fill(format: &TextFormat, column: &TextColumn, fields: &Fields, ch
         (Part::Int8(values), Target::Dictionary(dictionary)) => codes!(values, i8, dictionary),
         (Part::Int16(values), Target::Dictionary(dictionary)) => codes!(values, i16, dictionary),
         (Part::Int32(values), Target::Dictionary(dictionary)) => codes!(values, i32, dictionary),
-        (Part::Int32(values), Target::Date) => each!(values, stands_for_nothing, |field: Field<'_>| parse::date(field.text)),
-        (Part::Int64(values), Target::Moment(unit, utc)) => each!(values, stands_for_nothing, |field: Field<'_>| {
-            parse::moment(field.text).filter(|moment| moment.utc == *utc).and_then(|moment| moment.in_unit(*unit))
-        }),
+        (Part::Int32(values), Target::Date) => {
+            each!(values, stands_for_nothing, |field: Field<'_>| parse::date(field.text))
+        }
+        (Part::Int64(values), Target::Moment(unit, utc)) => {
+            each!(values, stands_for_nothing, |field: Field<'_>| {
+                parse::moment(field.text)
+                    .filter(|moment| moment.utc == *utc)
+                    .and_then(|moment| moment.in_unit(*unit))
+            })
+        }
         (Part::Int8(values), _) => integers!(values, i8),
         (Part::UInt8(values), _) => integers!(values, u8),
         (Part::Int16(values), _) => integers!(values, i16),
@@ -203,9 +239,15 @@ pub(crate) fn fill(format: &TextFormat, column: &TextColumn, fields: &Fields, ch
         (Part::UInt32(values), _) => integers!(values, u32),
         (Part::Int64(values), _) => integers!(values, i64),
         (Part::UInt64(values), _) => integers!(values, u64),
-        (Part::Float16(values), _) => each!(values, stands_for_nothing, |field: Field<'_>| float(json, field).map(to_f16)),
-        (Part::Float32(values), _) => each!(values, stands_for_nothing, |field: Field<'_>| float(json, field).map(|value| value as f32)),
-        (Part::Float64(values), _) => each!(values, stands_for_nothing, |field: Field<'_>| float(json, field)),
+        (Part::Float16(values), _) => {
+            each!(values, stands_for_nothing, |field: Field<'_>| float(json, field).map(to_f16))
+        }
+        (Part::Float32(values), _) => {
+            each!(values, stands_for_nothing, |field: Field<'_>| float(json, field).map(|value| value as f32))
+        }
+        (Part::Float64(values), _) => {
+            each!(values, stands_for_nothing, |field: Field<'_>| float(json, field))
+        }
         (Part::Text { offsets, bytes, base }, _) => {
             let mut at = 0;
             for (row, (field, offset)) in cells.zip(offsets.iter_mut()).enumerate() {
@@ -226,14 +268,20 @@ pub(crate) fn fill(format: &TextFormat, column: &TextColumn, fields: &Fields, ch
                 match parse::boolean(field.text) {
                     Some(true) if !(json && field.quoted) => truths.set(row),
                     Some(false) if !(json && field.quoted) => {}
-                    None if stands_for_nothing(format, field) => filled.valid.get_or_insert_with(|| Bits::new(rows, true)).unset(row),
+                    None if stands_for_nothing(format, field) => {
+                        filled.valid.get_or_insert_with(|| Bits::new(rows, true)).unset(row)
+                    }
                     _ => filled.misfits.push(row),
                 }
             }
             filled.truths = Some(truths);
         }
         (Part::Nothing, _) => {
-            filled.misfits = cells.enumerate().filter(|(_, field)| !is_no_text(format, *field)).map(|(row, _)| row).collect();
+            filled.misfits = cells
+                .enumerate()
+                .filter(|(_, field)| !is_no_text(format, *field))
+                .map(|(row, _)| row)
+                .collect();
         }
     }
     filled
@@ -241,7 +289,15 @@ pub(crate) fn fill(format: &TextFormat, column: &TextColumn, fields: &Fields, ch
 
 /// Writes a row's text; gives where the next begins. A file that has grown since it was measured does not fit.
 #[inline]
-fn put_text(format: &TextFormat, field: Field<'_>, row: usize, rows: usize, bytes: &mut [u8], at: usize, filled: &mut Filled) -> usize {
+fn put_text(
+    format: &TextFormat,
+    field: Field<'_>,
+    row: usize,
+    rows: usize,
+    bytes: &mut [u8],
+    at: usize,
+    filled: &mut Filled,
+) -> usize {
     if is_no_text(format, field) {
         filled.valid.get_or_insert_with(|| Bits::new(rows, true)).unset(row);
         return at;
@@ -276,7 +332,9 @@ fn unusual_integer(json: bool, field: Field<'_>) -> Option<i128> {
     match parse::cell(field.text) {
         Cell::UInt(value) => Some(value.into()),
         // 18446744073709551616.0 saturates to what no type has room for.
-        Cell::Float(value) if value.fract() == 0.0 && !(value == 0.0 && value.is_sign_negative()) => Some(value as i128),
+        Cell::Float(value) if value.fract() == 0.0 && !(value == 0.0 && value.is_sign_negative()) => {
+            Some(value as i128)
+        }
         _ => None,
     }
 }
@@ -295,11 +353,22 @@ fn float(json: bool, field: Field<'_>) -> Option<f64> {
 
 /// Bytes of a column's text in a chunk.
 pub(crate) fn text_bytes(format: &TextFormat, place: usize, fields: &Fields, chunk: &[u8]) -> usize {
-    fields.column(chunk, place).filter(|field| !is_no_text(format, *field)).map(|field| field.text.len()).sum()
+    fields
+        .column(chunk, place)
+        .filter(|field| !is_no_text(format, *field))
+        .map(|field| field.text.len())
+        .sum()
 }
 
 /// Reads whole records into a batch. `first_line` is the line on which the chunk begins.
-pub fn decode(columns: &Columns, location: &str, chunk: &[u8], first_line: u64, on_error: OnError, broken: &mut BrokenRows) -> Result<RecordBatch, DataError> {
+pub fn decode(
+    columns: &Columns,
+    location: &str,
+    chunk: &[u8],
+    first_line: u64,
+    on_error: OnError,
+    broken: &mut BrokenRows,
+) -> Result<RecordBatch, DataError> {
     let decided = &*columns.decided;
     let mut fields = Fields::default();
     fields.clear(decided.width);
@@ -309,7 +378,11 @@ pub fn decode(columns: &Columns, location: &str, chunk: &[u8], first_line: u64, 
     let mut misfits: Vec<(usize, usize)> = Vec::new();
     let mut arrays: Vec<ArrayRef> = Vec::with_capacity(decided.columns.len());
     for (number, column) in decided.columns.iter().enumerate() {
-        let text = if matches!(column.target, Target::Text) { text_bytes(&decided.format, column.place, &fields, chunk) } else { 0 };
+        let text = if matches!(column.target, Target::Text) {
+            text_bytes(&decided.format, column.place, &fields, chunk)
+        } else {
+            0
+        };
         let mut values = Values::new(&column.target, rows, text);
         let part = values.parts(&[rows], &[text]).pop().unwrap_or(Part::Nothing);
         let filled = fill(&decided.format, column, &fields, chunk, part);
@@ -318,7 +391,8 @@ pub fn decode(columns: &Columns, location: &str, chunk: &[u8], first_line: u64, 
         arrays.push(array.map_err(|error| DataError::unreadable(location, error.to_string()))?);
     }
     let options = RecordBatchOptions::new().with_row_count(Some(rows));
-    let batch = RecordBatch::try_new_with_options(columns.schema(), arrays, &options).map_err(|error| DataError::unreadable(location, error.to_string()))?;
+    let batch = RecordBatch::try_new_with_options(columns.schema(), arrays, &options)
+        .map_err(|error| DataError::unreadable(location, error.to_string()))?;
     if misfits.is_empty() {
         return Ok(batch);
     }
@@ -332,7 +406,8 @@ pub fn decode(columns: &Columns, location: &str, chunk: &[u8], first_line: u64, 
         place.broken(chunk, fields.row_place(row), what, broken)?;
         kept[row] = false;
     }
-    filter_record_batch(&batch, &BooleanArray::from(kept)).map_err(|error| DataError::unreadable(location, error.to_string()))
+    filter_record_batch(&batch, &BooleanArray::from(kept))
+        .map_err(|error| DataError::unreadable(location, error.to_string()))
 }
 
 fn misfit(name: &str, cell: &[u8], data_type: &DataType) -> String {
@@ -348,17 +423,29 @@ mod tests {
     use arrow_array::types::{Float64Type, Int64Type};
 
     fn csv() -> TextFormat {
-        TextFormat { delimiter: Some(b','), header: true, quote: b'"', nulls: Vec::new(), compression: Compression::None }
+        TextFormat {
+            delimiter: Some(b','),
+            header: true,
+            quote: b'"',
+            nulls: Vec::new(),
+            compression: Compression::None,
+        }
     }
 
     #[test]
     fn types_are_those_of_the_head_and_what_does_not_fit_is_named() {
         let head = b"id,x,day,name,ok\n1,2.5,2024-01-01,007,true\n2,NA,,\"\",\n";
         let columns = Columns::infer("t.csv", &csv(), head, true).unwrap();
-        let types: Vec<String> = columns.schema().fields().iter().map(|field| crate::target::type_name(field.data_type())).collect();
+        let types: Vec<String> = columns
+            .schema()
+            .fields()
+            .iter()
+            .map(|field| crate::target::type_name(field.data_type()))
+            .collect();
         assert_eq!(types, ["int64", "float64", "date32", "string", "bool"]);
         let mut broken = BrokenRows::default();
-        let body = b"1,2.5,2024-01-01,007,true\n2,NA,,\"\",\nx,1,,a,\n4,nan,2024-02-30,b,maybe\n5,-0,,,false\n";
+        let body =
+            b"1,2.5,2024-01-01,007,true\n2,NA,,\"\",\nx,1,,a,\n4,nan,2024-02-30,b,maybe\n5,-0,,,false\n";
         let batch = decode(&columns, "t.csv", body, 2, OnError::Skip, &mut broken).unwrap();
         assert_eq!(batch.column(0).as_primitive::<Int64Type>().values(), &[1, 2, 5]);
         let floats = batch.column(1).as_primitive::<Float64Type>();
@@ -366,7 +453,10 @@ mod tests {
         let names: Vec<Option<&str>> = batch.column(3).as_string::<i32>().iter().collect();
         assert_eq!(names, [Some("007"), Some(""), None]);
         let named: Vec<(u64, &str)> = broken.first.iter().map(|row| (row.line, row.what.as_str())).collect();
-        assert_eq!(named, [(4, "column \"id\": \"x\" is not int64"), (5, "column \"day\": \"2024-02-30\" is not date32")]);
+        assert_eq!(
+            named,
+            [(4, "column \"id\": \"x\" is not int64"), (5, "column \"day\": \"2024-02-30\" is not date32")]
+        );
         let failed = decode(&columns, "t.csv", body, 2, OnError::Fail, &mut broken).unwrap_err();
         assert_eq!(failed.to_string(), "t.csv: line 4: column \"id\": \"x\" is not int64");
     }
@@ -386,7 +476,15 @@ mod tests {
         let format = TextFormat { delimiter: None, header: false, ..csv() };
         let columns = Columns::infer("t.jsonl", &format, b"{\"a\": 1, \"b\": \"2\"}\n", true).unwrap();
         let mut broken = BrokenRows::default();
-        let batch = decode(&columns, "t.jsonl", b"{\"b\": \"3\", \"a\": 4}\n{\"a\": \"5\"}\n{\"z\": 0}\n", 1, OnError::Skip, &mut broken).unwrap();
+        let batch = decode(
+            &columns,
+            "t.jsonl",
+            b"{\"b\": \"3\", \"a\": 4}\n{\"a\": \"5\"}\n{\"z\": 0}\n",
+            1,
+            OnError::Skip,
+            &mut broken,
+        )
+        .unwrap();
         assert_eq!(batch.num_rows(), 2);
         assert_eq!(broken.first[0].line, 2);
         assert!(batch.column(0).is_null_at(1) && batch.column(1).as_string::<i32>().value(0) == "3");

@@ -56,7 +56,10 @@ impl Fields {
         let ends = self.ends.get(column..).unwrap_or_default().iter().step_by(self.columns.max(1));
         starts.zip(ends).map(move |(&start, &end)| {
             let within = if end & REWRITTEN == 0 { chunk } else { &self.scratch };
-            Field { text: within.get(start as usize..(end & PLACE) as usize).unwrap_or_default(), quoted: end & QUOTED != 0 }
+            Field {
+                text: within.get(start as usize..(end & PLACE) as usize).unwrap_or_default(),
+                quoted: end & QUOTED != 0,
+            }
         })
     }
 
@@ -108,7 +111,13 @@ pub(crate) struct Place<'a> {
 
 impl Place<'_> {
     /// Leaves a row out, or ends the work. `at` is a place in the chunk.
-    pub(crate) fn broken(&self, chunk: &[u8], at: usize, what: String, broken: &mut BrokenRows) -> Result<(), DataError> {
+    pub(crate) fn broken(
+        &self,
+        chunk: &[u8],
+        at: usize,
+        what: String,
+        broken: &mut BrokenRows,
+    ) -> Result<(), DataError> {
         let line = self.first_line + lines(chunk.get(..at).unwrap_or(chunk));
         match self.on_error {
             OnError::Fail => Err(DataError::Row { location: self.location.to_owned(), line, what }),
@@ -185,7 +194,13 @@ impl Csv {
     }
 
     /// The cells of the records in a chunk, each with as many as there are columns.
-    pub(crate) fn split(self, chunk: &[u8], place: &Place<'_>, into: &mut Fields, broken: &mut BrokenRows) -> Result<(), DataError> {
+    pub(crate) fn split(
+        self,
+        chunk: &[u8],
+        place: &Place<'_>,
+        into: &mut Fields,
+        broken: &mut BrokenRows,
+    ) -> Result<(), DataError> {
         let text = std::str::from_utf8(chunk).is_ok();
         if memchr(self.quote, chunk).is_none() && text {
             self.split_plain(chunk, place, into, broken)
@@ -194,7 +209,13 @@ impl Csv {
         }
     }
 
-    fn split_plain(self, chunk: &[u8], place: &Place<'_>, into: &mut Fields, broken: &mut BrokenRows) -> Result<(), DataError> {
+    fn split_plain(
+        self,
+        chunk: &[u8],
+        place: &Place<'_>,
+        into: &mut Fields,
+        broken: &mut BrokenRows,
+    ) -> Result<(), DataError> {
         let (mut start, mut row) = (0, into.cells());
         for at in memchr2_iter(self.delimiter, b'\n', chunk) {
             if chunk[at] == b'\n' {
@@ -207,14 +228,22 @@ impl Csv {
             start = at + 1;
         }
         if start < chunk.len() || into.cells() > row {
-            let end = if chunk.ends_with(b"\r") && chunk.len() > start { chunk.len() - 1 } else { chunk.len() };
+            let end =
+                if chunk.ends_with(b"\r") && chunk.len() > start { chunk.len() - 1 } else { chunk.len() };
             into.push_plain(start, end, false);
             self.end_row(chunk, &mut row, place, into, broken)?;
         }
         Ok(())
     }
 
-    fn split_quoted(self, chunk: &[u8], text: bool, place: &Place<'_>, into: &mut Fields, broken: &mut BrokenRows) -> Result<(), DataError> {
+    fn split_quoted(
+        self,
+        chunk: &[u8],
+        text: bool,
+        place: &Place<'_>,
+        into: &mut Fields,
+        broken: &mut BrokenRows,
+    ) -> Result<(), DataError> {
         let mut at = 0;
         while at < chunk.len() {
             let (row, begins) = (into.cells(), at);
@@ -251,9 +280,11 @@ impl Csv {
             } else {
                 start
             };
-            let ends = memchr2(self.delimiter, b'\n', &record[after..]).map_or(record.len(), |found| after + found);
+            let ends =
+                memchr2(self.delimiter, b'\n', &record[after..]).map_or(record.len(), |found| after + found);
             let line_ends = record.get(ends) != Some(&self.delimiter);
-            let text_end = if line_ends && ends > after && record[ends - 1] == b'\r' { ends - 1 } else { ends };
+            let text_end =
+                if line_ends && ends > after && record[ends - 1] == b'\r' { ends - 1 } else { ends };
             if !quoted {
                 into.push_plain(start, text_end, false);
             } else if after != text_end {
@@ -273,7 +304,14 @@ impl Csv {
 
     /// Counts the cells of the row that just ended.
     #[inline]
-    fn end_row(self, chunk: &[u8], row: &mut usize, place: &Place<'_>, into: &mut Fields, broken: &mut BrokenRows) -> Result<(), DataError> {
+    fn end_row(
+        self,
+        chunk: &[u8],
+        row: &mut usize,
+        place: &Place<'_>,
+        into: &mut Fields,
+        broken: &mut BrokenRows,
+    ) -> Result<(), DataError> {
         let cells = into.cells() - *row;
         if cells == into.columns {
             *row = into.cells();
@@ -328,8 +366,17 @@ mod tests {
     fn quotes_newlines_and_line_ends_are_understood() {
         let (rows, broken) = cells(b"a,\"b\"\"c,\nd\",\r\n\r\n,\"\",e\nx,y", 3);
         let plain = |text: &str| (text.to_owned(), false);
-        assert_eq!(rows, [vec![plain("a"), ("b\"c,\nd".to_owned(), true), plain("")], vec![plain(""), (String::new(), true), plain("e")]]);
-        assert_eq!(broken.first, [crate::BrokenRow { line: 6, what: "2 cells where there are 3 columns".to_owned() }]);
+        assert_eq!(
+            rows,
+            [
+                vec![plain("a"), ("b\"c,\nd".to_owned(), true), plain("")],
+                vec![plain(""), (String::new(), true), plain("e")]
+            ]
+        );
+        assert_eq!(
+            broken.first,
+            [crate::BrokenRow { line: 6, what: "2 cells where there are 3 columns".to_owned() }]
+        );
     }
 
     #[test]
@@ -337,7 +384,14 @@ mod tests {
         let (rows, broken) = cells(b"1,2\n\"3\"4,5\n\xff,6\n7,8,9\n10,11\n", 2);
         assert_eq!(rows.len(), 2);
         let named: Vec<(u64, &str)> = broken.first.iter().map(|row| (row.line, row.what.as_str())).collect();
-        assert_eq!(named, [(3, "text follows a closing quote"), (4, "not UTF-8 text (is the file in Latin-1?)"), (5, "3 cells where there are 2 columns")]);
+        assert_eq!(
+            named,
+            [
+                (3, "text follows a closing quote"),
+                (4, "not UTF-8 text (is the file in Latin-1?)"),
+                (5, "3 cells where there are 2 columns")
+            ]
+        );
     }
 
     #[test]

@@ -127,7 +127,13 @@ pub(crate) fn new_keys(keys: &mut Keys, chunk: &[u8]) {
 }
 
 /// Whether every key of a chunk is known.
-pub(crate) fn split(keys: &Keys, chunk: &[u8], place: &Place<'_>, into: &mut Fields, broken: &mut BrokenRows) -> Result<(), DataError> {
+pub(crate) fn split(
+    keys: &Keys,
+    chunk: &[u8],
+    place: &Place<'_>,
+    into: &mut Fields,
+    broken: &mut BrokenRows,
+) -> Result<(), DataError> {
     let width = into.columns();
     let mut row: Vec<Option<&RawValue>> = Vec::new();
     for (start, line) in lines_of(chunk) {
@@ -180,7 +186,8 @@ fn push(chunk: &[u8], value: Option<&str>, raw: bool, line: usize, into: &mut Fi
     } else if memchr::memchr(b'\\', text.as_bytes()).is_none() {
         into.push_plain(start + 1, start + text.len() - 1, true);
     } else {
-        let unescaped: String = serde_json::from_str(text).map_err(|error| format!("a string that is not JSON: {error}"))?;
+        let unescaped: String =
+            serde_json::from_str(text).map_err(|error| format!("a string that is not JSON: {error}"))?;
         into.push_rewritten(|scratch| scratch.extend_from_slice(unescaped.as_bytes()), true);
     }
     Ok(())
@@ -201,7 +208,12 @@ mod tests {
         fields.clear(3);
         let place = Place { location: "t.jsonl", first_line: 1, on_error: OnError::Skip };
         split(&keys, chunk, &place, &mut fields, &mut broken).unwrap();
-        let column = |column| fields.column(chunk, column).map(|field| (String::from_utf8(field.text.to_vec()).unwrap(), field.quoted)).collect::<Vec<_>>();
+        let column = |column| {
+            fields
+                .column(chunk, column)
+                .map(|field| (String::from_utf8(field.text.to_vec()).unwrap(), field.quoted))
+                .collect::<Vec<_>>()
+        };
         let cell = |text: &str, quoted| (text.to_owned(), quoted);
         assert_eq!(column(0), [cell("18446744073709551616", false), cell("", false), cell("1", true)]);
         assert_eq!(column(1), [cell("x\ny", true), cell("", false), cell("", false)]);

@@ -14,9 +14,9 @@ pub(crate) mod parse;
 use crate::source::{Compression, Format};
 use crate::{BrokenRows, DataError};
 pub use columns::{Columns, decode};
-pub(crate) use columns::{TextColumn, fill, is_no_text, no_column, stands_for_nothing, text_bytes};
-pub(crate) use fields::{Csv, Fields, Place};
+pub(crate) use columns::{TextColumn, fill, is_no_text, no_column, stands_for_nothing};
 pub use fields::lines;
+pub(crate) use fields::{Csv, Fields, Place};
 
 /// How a text file is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,7 +52,13 @@ impl TextFormat {
             Format::JsonLines => None,
             _ => return None,
         };
-        Some(Self { delimiter, header: delimiter.is_some() && !overrides.no_header, quote: b'"', nulls: overrides.nulls.clone(), compression })
+        Some(Self {
+            delimiter,
+            header: delimiter.is_some() && !overrides.no_header,
+            quote: b'"',
+            nulls: overrides.nulls.clone(),
+            compression,
+        })
     }
 
     /// As profiles name it.
@@ -100,7 +106,11 @@ pub fn body_start(format: &TextFormat, head: &[u8]) -> (usize, u64) {
 }
 
 /// The names in the header, or c0, c1, … where there is none.
-pub(crate) fn header_names(location: &str, format: &TextFormat, head: &[u8]) -> Result<Vec<String>, DataError> {
+pub(crate) fn header_names(
+    location: &str,
+    format: &TextFormat,
+    head: &[u8],
+) -> Result<Vec<String>, DataError> {
     let Some(csv) = format.csv() else { return Ok(Vec::new()) };
     let mark = if head.starts_with(MARK) { MARK.len() } else { 0 };
     let record = &head[mark..csv.record_end(head, mark).unwrap_or(head.len())];

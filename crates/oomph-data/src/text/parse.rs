@@ -192,11 +192,20 @@ pub(crate) fn float(text: &[u8]) -> Option<f64> {
     slow_float(text)
 }
 
-const POWERS_OF_TEN: [f64; 17] = [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16];
+const POWERS_OF_TEN: [f64; 17] =
+    [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16];
 
 fn slow_float(text: &[u8]) -> Option<f64> {
     // Rust takes "1e5", ".5" and "5." but also words, which begin with letters and do not come here.
-    std::str::from_utf8(text).ok()?.parse().ok()
+    let value: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
+    // 1e400 is not infinite and 1e-400 is not zero: a float would lose them.
+    let lost = value.is_infinite()
+        || (value == 0.0 && mantissa(text).iter().any(|byte| matches!(byte, b'1'..=b'9')));
+    if lost { None } else { Some(value) }
+}
+
+fn mantissa(text: &[u8]) -> &[u8] {
+    text.split(|byte| matches!(byte, b'e' | b'E')).next().unwrap_or_default()
 }
 
 fn number_or_time(text: &[u8]) -> Cell {
@@ -224,7 +233,9 @@ fn number_or_time(text: &[u8]) -> Cell {
 
 fn two_digits(text: &[u8]) -> Option<u32> {
     match text {
-        [tens @ b'0'..=b'9', ones @ b'0'..=b'9'] => Some(u32::from(tens - b'0') * 10 + u32::from(ones - b'0')),
+        [tens @ b'0'..=b'9', ones @ b'0'..=b'9'] => {
+            Some(u32::from(tens - b'0') * 10 + u32::from(ones - b'0'))
+        }
         _ => None,
     }
 }
@@ -260,7 +271,8 @@ pub(crate) fn moment(text: &[u8]) -> Option<Moment> {
         _ => return None,
     };
     let [h1, h2, b':', m1, m2, b':', s1, s2, rest @ ..] = text.get(11..)? else { return None };
-    let (hours, minutes, seconds) = (two_digits(&[*h1, *h2])?, two_digits(&[*m1, *m2])?, two_digits(&[*s1, *s2])?);
+    let (hours, minutes, seconds) =
+        (two_digits(&[*h1, *h2])?, two_digits(&[*m1, *m2])?, two_digits(&[*s1, *s2])?);
     if hours > 23 || minutes > 59 || seconds > 59 {
         return None;
     }
@@ -271,7 +283,9 @@ pub(crate) fn moment(text: &[u8]) -> Option<Moment> {
     let (mut nanoseconds, mut digits) = (0_u32, 0_u8);
     match fraction {
         [] => {}
-        [b'.', written @ ..] if (1..=9).contains(&written.len()) && written.iter().all(u8::is_ascii_digit) => {
+        [b'.', written @ ..]
+            if (1..=9).contains(&written.len()) && written.iter().all(u8::is_ascii_digit) =>
+        {
             digits = written.len() as u8;
             for place in 0..9 {
                 nanoseconds = nanoseconds * 10 + written.get(place).map_or(0, |byte| u32::from(byte - b'0'));
@@ -305,7 +319,28 @@ mod tests {
 
     #[test]
     fn what_cannot_be_told_back_is_text() {
-        for text in ["007", "+1", "00", "-01", "1_000", "0x10", "1e", "--1", ".", "-", "1.2.3", "٣", "2024-02-30", "2024-13-01", "0000-01-01", "2024-01-01 24:00:00", "-nope", "00.5"] {
+        for text in [
+            "007",
+            "+1",
+            "00",
+            "-01",
+            "1_000",
+            "0x10",
+            "1e",
+            "--1",
+            ".",
+            "-",
+            "1.2.3",
+            "٣",
+            "2024-02-30",
+            "2024-13-01",
+            "0000-01-01",
+            "2024-01-01 24:00:00",
+            "-nope",
+            "00.5",
+            "1e400",
+            "-1e-400",
+        ] {
             assert!(matches!(cell(text.as_bytes()), Cell::Text(_)), "{text}: {:?}", cell(text.as_bytes()));
         }
         assert_eq!(cell(b"18446744073709551616"), Cell::Text(Why::TooLarge));
@@ -334,7 +369,10 @@ mod tests {
         assert_eq!(cell(b"0001-01-01"), Cell::Date(-719_162));
         assert_eq!(cell(b"9999-12-31"), Cell::Date(2_932_896));
         let written = moment(b"1969-12-31T23:59:59.25Z").unwrap();
-        assert_eq!((written.seconds, written.nanoseconds, written.digits, written.utc, written.letter), (-1, 250_000_000, 2, true, true));
+        assert_eq!(
+            (written.seconds, written.nanoseconds, written.digits, written.utc, written.letter),
+            (-1, 250_000_000, 2, true, true)
+        );
         assert_eq!(written.in_unit(TimeUnit::Millisecond), Some(-750));
         assert_eq!(written.in_unit(TimeUnit::Second), None);
     }

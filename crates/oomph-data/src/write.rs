@@ -1,0 +1,89 @@
+//! The second pass into a file: Parquet with the types that were chosen.
+
+use crate::input::{Input, Options};
+use crate::load::{LoadedColumn, batch_schema, described, each_batch, plan};
+use crate::profile::Profiled;
+use crate::{BrokenRows, DataError, Observer, Pass};
+use parquet::arrow::ArrowWriter;
+use parquet::basic::{Compression, ZstdLevel};
+use parquet::file::properties::WriterProperties;
+use serde::Serialize;
+use std::io::Write;
+use std::path::Path;
+
+/// What was written.
+#[derive(Debug, Clone, Serialize)]
+pub struct Written {
+    /// Each column, in order.
+    pub columns: Vec<LoadedColumn>,
+    /// How many rows.
+    pub rows: u64,
+    /// Bytes of the file that was read, where it was one.
+    pub bytes_before: Option<u64>,
+    /// Bytes of the file that was written.
+    pub bytes: u64,
+    /// Rows that were left out.
+    pub broken_rows: BrokenRows,
+}
+
+/// Rows of a row group: readers hold one at a time.
+pub const ROW_GROUP: usize = 1 << 20;
+/// A row group is closed when it has grown to this, encoded.
+const MOST_OF_A_ROW_GROUP: usize = 64 << 20;
+
+/// Writes what was profiled as Parquet.
+pub fn parquet(
+    input: &Input,
+    profiled: &Profiled,
+    out: impl Write + Send,
+    row_group: usize,
+    options: &Options,
+    observer: &dyn Observer,
+) -> Result<Written, DataError> {
+    let plan = plan(profiled, options.policy);
+    let refused = |error: parquet::errors::ParquetError| {
+        DataError::unreadable(input.location(), format!("could not be written as Parquet: {error}"))
+    };
+    let properties = WriterProperties::builder()
+        .set_compression(Compression::ZSTD(ZstdLevel::default()))
+        .set_max_row_group_row_count(Some(row_group.max(1)))
+        .set_created_by(concat!("oomph ", env!("CARGO_PKG_VERSION")).to_owned())
+        .build();
+    let mut writer = ArrowWriter::try_new(out, batch_schema(&plan), Some(properties)).map_err(refused)?;
+    let mut write = |batch: &arrow_array::RecordBatch| {
+        writer.write(batch).map_err(refused)?;
+        if writer.in_progress_size() > MOST_OF_A_ROW_GROUP {
+            writer.flush().map_err(refused)?;
+        }
+        Ok(())
+    };
+    each_batch(input, profiled, &plan, Pass::Writing, options.on_error, observer, &mut write)?;
+    writer.finish().map_err(refused)?;
+    let bytes = writer.bytes_written() as u64;
+    Ok(Written {
+        columns: described(&plan),
+        rows: profiled.profile.rows,
+        bytes_before: profiled.profile.file_bytes,
+        bytes,
+        broken_rows: profiled.profile.broken_rows.clone(),
+    })
+}
+
+/// As [`parquet()`], into a file that is there whole or not at all.
+pub fn parquet_file(
+    input: &Input,
+    profiled: &Profiled,
+    out: &Path,
+    options: &Options,
+    observer: &dyn Observer,
+) -> Result<Written, DataError> {
+    let location = out.display().to_string();
+    let folder = out.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let named = tempfile::Builder::new().prefix(".oomph-").suffix(".part").tempfile_in(folder);
+    let mut file = named.map_err(|error| DataError::io(&location, error))?;
+    let written =
+        parquet(input, profiled, std::io::BufWriter::new(file.as_file_mut()), ROW_GROUP, options, observer)?;
+    file.as_file().sync_all().map_err(|error| DataError::io(&location, error))?;
+    file.persist(out).map_err(|error| DataError::io(&location, error.error))?;
+    Ok(written)
+}
