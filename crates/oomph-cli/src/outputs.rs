@@ -23,7 +23,7 @@ impl Outputs<'_> {
                 continue;
             }
             if self.inputs.iter().any(|input| same_file(output, input)) {
-                bail!("{}: this is the recording; name another file to write to", output.display());
+                bail!("{}: this is what is read; name another file to write to", output.display());
             }
             may_write(output, self.force)?;
             let folder = folder_of(output);
@@ -69,7 +69,7 @@ fn is_page(path: &Path) -> bool {
 pub(crate) fn write_whole(
     path: &Path,
     force: bool,
-    write: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>,
+    write: impl FnOnce(&mut (dyn Write + Send)) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     if path == Path::new("-") {
         let mut out = BufWriter::with_capacity(1 << 16, io::stdout());

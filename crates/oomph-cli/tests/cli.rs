@@ -385,8 +385,8 @@ fn what_was_read_is_never_written_over() {
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
     for output in ["in.pickle", "./in.pickle", "link.pickle"] {
-        assert!(refused(&["-o", output]).contains("this is the recording"), "{output}");
-        assert!(refused(&["-o", "page.html", "--chrome-trace", output]).contains("this is the recording"));
+        assert!(refused(&["-o", output]).contains("this is what is read"), "{output}");
+        assert!(refused(&["-o", "page.html", "--chrome-trace", output]).contains("this is what is read"));
     }
     assert!(refused(&["-o", "a.html", "--chrome-trace", "./a.html"]).contains("two outputs"));
     assert!(refused(&["-o", "-", "--chrome-trace", "-"]).contains("two outputs"));

@@ -6,8 +6,10 @@ use crate::json::{pretty, with_version};
 use crate::markdown::escape;
 use crate::shared::quoted;
 use crate::text::{BOLD, CYAN, DIM, GREEN, YELLOW, cut, paint, wrap};
+use oomph_data::BrokenRows;
 use oomph_data::profile::{Choice, ColumnProfile, Profile};
 use oomph_explain::{bytes, grouped, harmless, percent, plural, printable};
+use serde_json::json;
 use std::fmt::Write;
 
 /// Columns that are shown unless all are asked for: what a screen holds beside the rest.
@@ -22,10 +24,10 @@ const LONGEST_NAME: usize = 24;
 pub struct NamedProfile<'a> {
     /// What was found.
     pub profile: &'a Profile,
-    /// Paths and addresses, as they were given.
-    pub inputs: &'a [String],
-    /// Options that reading it again needs too, as they would be typed: ` --no-header`.
-    pub options: &'a str,
+    /// Path or address, as it would be typed.
+    pub input: &'a str,
+    /// Options that reading it again needs too: `--no-header`.
+    pub options: &'a [String],
     /// Every column, however many there are.
     pub all: bool,
 }
@@ -152,34 +154,56 @@ fn sparse(profile: &Profile) -> Option<String> {
 
 /// What to type next.
 fn next(named: &NamedProfile) -> String {
-    let inputs: Vec<String> = named.inputs.iter().map(|input| quoted(input)).collect();
     let sizes = named.profile.bytes;
     // Less than a tenth is not worth a copy: then only reading it in pieces helps.
     if sizes.exact > sizes.now - sizes.now / 10 {
-        return match named.inputs {
-            [one] => format!("oomph.data.stream({:?}, budget=\"2GiB\") reads it in batches", harmless(one)),
-            _ => "oomph.data.stream(paths, budget=\"2GiB\") reads it in batches".to_owned(),
-        };
+        return format!(
+            "oomph.data.stream({:?}, budget=\"2GiB\") reads it in batches",
+            harmless(named.input)
+        );
     }
-    format!("oomph data shrink {}{} {}", inputs.join(" "), named.options, quoted(&smaller_name(named)))
+    let mut typed = vec!["oomph data shrink".to_owned(), quoted(named.input)];
+    typed.extend(named.options.iter().map(|option| quoted(option)));
+    typed.push(quoted(&smaller_name(named)));
+    typed.join(" ")
 }
 
-/// A file for the result: named after the first input, beside nothing that is read.
+/// A file for the result: named after the input, and never the input itself.
 fn smaller_name(named: &NamedProfile) -> String {
-    let first = named.inputs.first().map_or("data", String::as_str);
-    let path = first.split(['?', '#']).next().unwrap_or(first).trim_end_matches('/');
-    let file = path.rsplit('/').next().unwrap_or(path);
-    let stem =
-        file.split('.').next().filter(|stem| !stem.is_empty() && !stem.contains('*')).unwrap_or("data");
+    let path = named.input.split(['?', '#']).next().unwrap_or_default();
+    let file = path.rsplit('/').next().unwrap_or_default();
+    let stem = file.split('.').next().filter(|stem| !stem.is_empty()).unwrap_or("data");
     match named.profile.format.as_str() {
-        "npy" | "npz" | "array" => format!("{stem}-small.npy"),
+        "npy" | "npz" => format!("{stem}-small.npy"),
         "parquet" => format!("{stem}-small.parquet"),
         _ => format!("{stem}.parquet"),
     }
 }
 
-/// For a terminal.
-pub fn text(named: &NamedProfile, width: usize) -> String {
+/// Several together, in one sentence.
+fn together(all: &[NamedProfile]) -> String {
+    let sum = |of: fn(&Profile) -> u64| all.iter().map(|named| of(named.profile)).sum::<u64>();
+    let (now, exact) = (sum(|profile| profile.bytes.now), sum(|profile| profile.bytes.exact));
+    format!(
+        "All {} together: {} take {} as usually loaded, {} with every value kept ({})",
+        all.len(),
+        plural(sum(|profile| profile.rows), "row"),
+        bytes(now),
+        bytes(exact),
+        percent(exact, now)
+    )
+}
+
+/// For a terminal: one, or several and their sum.
+pub fn text(all: &[NamedProfile], width: usize) -> String {
+    let mut out: Vec<String> = all.iter().map(|named| one(named, width)).collect();
+    if all.len() > 1 {
+        out.push(format!("{}\n", wrap(&together(all), width, 0, 2)));
+    }
+    out.join("\n")
+}
+
+fn one(named: &NamedProfile, width: usize) -> String {
     let profile = named.profile;
     let mut out = String::new();
     let style = if profile.bytes.exact < profile.bytes.now { GREEN } else { YELLOW };
@@ -209,18 +233,10 @@ pub fn text(named: &NamedProfile, width: usize) -> String {
             );
         }
     }
-    let broken = &profile.broken_rows;
-    if broken.count > 0 {
-        let _ = writeln!(out, "\n{}  {} left out", paint(YELLOW, "Broken rows"), grouped(broken.count));
-        for row in broken.first.iter().take(MOST_ROWS) {
-            let line = format!("line {}: {}", grouped(row.line), printable(&row.what));
-            let _ = writeln!(out, "  {}", wrap(&line, width, 2, 4));
-        }
-        let more = broken.count.saturating_sub(broken.first.len().min(MOST_ROWS) as u64);
-        if more > 0 {
-            let _ = writeln!(out, "  {}", paint(DIM, format!("and {}", plural(more, "more row"))));
-        }
+    if profile.broken_rows.count > 0 {
+        out.push('\n');
     }
+    broken(&mut out, &profile.broken_rows, width);
     if !profile.notes.is_empty() {
         out.push('\n');
     }
@@ -229,6 +245,23 @@ pub fn text(named: &NamedProfile, width: usize) -> String {
     }
     let _ = writeln!(out, "\n{} {}", paint(BOLD, "Next:"), paint(CYAN, next(named)));
     out
+}
+
+/// The rows that were left out, the first of them by line.
+fn broken(out: &mut String, broken: &BrokenRows, width: usize) {
+    if broken.count == 0 {
+        return;
+    }
+    let _ = writeln!(out, "{}: {} left out", paint(YELLOW, "warning"), plural(broken.count, "broken row"));
+    let first = broken.first.iter().take(MOST_ROWS);
+    for row in first.clone() {
+        let line = format!("line {}: {}", grouped(row.line), printable(&row.what));
+        let _ = writeln!(out, "  {}", wrap(&line, width, 2, 4));
+    }
+    let more = broken.count.saturating_sub(first.len() as u64);
+    if more > 0 {
+        let _ = writeln!(out, "  {}", paint(DIM, format!("and {}", plural(more, "more row"))));
+    }
 }
 
 /// The columns, a row each, and their sum.
@@ -288,8 +321,15 @@ fn right(cells: Vec<String>) -> Vec<String> {
 }
 
 /// For issues and pull requests: every column.
-pub fn markdown(named: &NamedProfile) -> String {
-    let profile = named.profile;
+pub fn markdown(all: &[NamedProfile]) -> String {
+    let mut out: Vec<String> = all.iter().map(|named| one_in_markdown(named.profile)).collect();
+    if all.len() > 1 {
+        out.push(format!("{}\n", together(all)));
+    }
+    out.join("\n")
+}
+
+fn one_in_markdown(profile: &Profile) -> String {
     let sizes = profile.bytes;
     let mut out = format!("**{}**\n\n", escape(&answer(profile)));
     let policy = escape(&profile.within_policy);
@@ -342,16 +382,66 @@ pub fn markdown(named: &NamedProfile) -> String {
     out
 }
 
-/// For scripts: the profile as it is.
-pub fn json(profile: &Profile) -> String {
-    pretty(&with_version(serde_json::to_value(profile).unwrap_or_default()))
+/// For scripts: the profile as it is, or several in a list.
+pub fn json(all: &[NamedProfile]) -> String {
+    let value = |named: &NamedProfile| serde_json::to_value(named.profile).unwrap_or_default();
+    pretty(&with_version(match all {
+        [one] => value(one),
+        several => json!({ "profiles": several.iter().map(value).collect::<Vec<_>>() }),
+    }))
+}
+
+/// A smaller file that was written.
+#[derive(Clone, Copy, Debug)]
+pub struct Written<'a> {
+    /// What was read.
+    pub profile: &'a Profile,
+    /// Whether every value is kept; otherwise, each within `within_policy`.
+    pub exact: bool,
+    /// The file.
+    pub output: &'a str,
+    /// Its bytes.
+    pub file_bytes: u64,
+}
+
+/// What was written, what it takes now, and what changed. For a terminal.
+pub fn written(written: &Written) -> String {
+    let profile = written.profile;
+    let sizes = profile.bytes;
+    let (after, kept) = match written.exact {
+        true => (sizes.exact, "with every value kept".to_owned()),
+        false => (sizes.within, format!("within {}", profile.within_policy)),
+    };
+    let was = profile.file_bytes.map(|size| format!(" instead of {}", bytes(size))).unwrap_or_default();
+    let mut out = format!(
+        "wrote {}: {}, {} on disk{was}\n{} in memory instead of {} as usually loaded ({}), {kept}\n",
+        printable(written.output),
+        plural(profile.rows, "row"),
+        bytes(written.file_bytes),
+        bytes(after),
+        bytes(sizes.now),
+        percent(after, sizes.now)
+    );
+    for column in profile.columns.iter().filter(|_| !written.exact) {
+        if let Some(error) = column.within.worst_relative_error {
+            let _ = writeln!(
+                out,
+                "  {}: {} instead of {}, no value is off by more than {error:.1e} of itself",
+                printable(&column.name),
+                printable(&column.within.type_name),
+                printable(&column.now.type_name)
+            );
+        }
+    }
+    broken(&mut out, &profile.broken_rows, usize::MAX);
+    out
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use oomph_data::BrokenRow;
     use oomph_data::profile::{Peak, Sizes, Sparse};
-    use oomph_data::{BrokenRow, BrokenRows};
 
     fn choice(type_name: &str, bytes: u64) -> Choice {
         Choice { type_name: type_name.to_owned(), bytes, worst_relative_error: None }
@@ -403,9 +493,12 @@ mod tests {
         out
     }
 
+    fn named(profile: &Profile) -> NamedProfile<'_> {
+        NamedProfile { profile, input: &profile.location, options: &[], all: false }
+    }
+
     fn shown_text(profile: &Profile, width: usize) -> String {
-        let inputs = [profile.location.clone()];
-        plain(&text(&NamedProfile { profile, inputs: &inputs, options: "", all: false }, width))
+        plain(&text(&[named(profile)], width))
     }
 
     fn prices() -> Profile {
@@ -442,7 +535,7 @@ price.csv: 1,000,000 rows take 24.9 MiB as usually loaded, 9.66 MiB with every v
 Peak while it is loaded, above what the process has (estimated)
   pandas    85.8 MiB  ± 15 %
 
-Broken rows  7 left out
+warning: 7 broken rows left out
   line 17: 4 fields instead of 3
   and 6 more rows
 
@@ -466,9 +559,8 @@ Next: oomph data shrink price.csv price.parquet
         profile.columns[0].name = "\u{202e}gnp\r\n".to_owned();
         profile.columns[1].notes = vec!["\u{7}bell".to_owned()];
         profile.notes = vec!["\u{2066}turned".to_owned()];
-        let inputs = [profile.location.clone()];
-        let named = NamedProfile { profile: &profile, inputs: &inputs, options: "", all: true };
-        for shown in [plain(&text(&named, 160)), markdown(&named)] {
+        let all = [named(&profile), named(&profile)];
+        for shown in [plain(&text(&all, 160)), markdown(&all)] {
             let bad = |c: char| (c.is_control() && c != '\n') || ('\u{202a}'..='\u{2069}').contains(&c);
             assert!(!shown.contains(bad), "{shown:?}");
         }
@@ -492,9 +584,8 @@ Next: oomph data shrink price.csv price.parquet
             "{text}"
         );
         assert!(text.contains("280 more columns save 38.2 KiB (--all shows every column)"), "{text}");
-        let inputs = ["wide.csv".to_owned()];
-        let all = NamedProfile { profile: &profile, inputs: &inputs, options: "", all: true };
-        assert!(plain(&super::text(&all, 100)).contains("\n  c5 "));
+        let all = NamedProfile { all: true, ..named(&profile) };
+        assert!(plain(&super::text(&[all], 100)).contains("\n  c5 "));
     }
 
     #[test]
@@ -547,9 +638,26 @@ Next: oomph data shrink price.csv price.parquet
 
     #[test]
     fn json_is_the_profile_with_a_version() {
-        let value: serde_json::Value = serde_json::from_str(&json(&prices())).unwrap_or_default();
+        let value: serde_json::Value = serde_json::from_str(&json(&[named(&prices())])).unwrap_or_default();
         assert_eq!(value["schema_version"], 1);
         assert_eq!(value["columns"][0]["within"]["type"], "float32");
         assert_eq!(value["bytes"]["exact"], 10_125_060);
+    }
+
+    #[test]
+    fn a_smaller_file_names_every_column_that_changed() {
+        let mut profile = prices();
+        profile.broken_rows.push(3, "2 cells instead of 3".to_owned());
+        let exact = Written { profile: &profile, exact: true, output: "p.parquet", file_bytes: 5_000_000 };
+        let expected = "\
+wrote p.parquet: 1,000,000 rows, 4.77 MiB on disk instead of 22.9 MiB
+9.66 MiB in memory instead of 24.9 MiB as usually loaded (39 %), with every value kept
+warning: 1 broken row left out
+  line 3: 2 cells instead of 3
+";
+        assert_eq!(plain(&written(&exact)), expected);
+        let lossy = plain(&written(&Written { exact: false, ..exact }));
+        let named = "  price: float32 instead of float64, no value is off by more than 5.9e-8 of itself\n";
+        assert!(lossy.contains("within rel:1e-6\n") && lossy.contains(named), "{lossy}");
     }
 }

@@ -30,6 +30,7 @@ verbs! {
     Run in run,
     Predict in predict,
     Fit in fit,
+    Data in data,
     Explain in explain,
     Report in report,
     Diff in diff,
