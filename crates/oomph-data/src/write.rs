@@ -79,7 +79,11 @@ pub fn parquet_file(
 ) -> Result<Written, DataError> {
     let location = out.display().to_string();
     let folder = out.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let named = tempfile::Builder::new().prefix(".oomph-").suffix(".part").tempfile_in(folder);
+    let mut builder = tempfile::Builder::new();
+    // As any new file: what the umask leaves.
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    let named = builder.prefix(".oomph-").suffix(".part").tempfile_in(folder);
     let mut file = named.map_err(|error| DataError::io(&location, error))?;
     let written =
         parquet(input, profiled, std::io::BufWriter::new(file.as_file_mut()), ROW_GROUP, options, observer)?;

@@ -32,6 +32,9 @@ impl<'a> TextCells<'a> {
             DataType::Utf8View => Self::View(array.as_string_view()),
             DataType::Dictionary(..) => {
                 let dictionary = array.as_any_dictionary_opt()?;
+                if dictionary.values().is_empty() {
+                    return Some(Self::Codes(vec![None; array.len()], dictionary.values()));
+                }
                 let codes = dictionary.normalized_keys();
                 let nulls = dictionary.nulls();
                 let codes = codes
