@@ -90,6 +90,13 @@ impl Number {
         matches!(self, Self::Float16 | Self::Float32 | Self::Float64)
     }
 
+    /// Whether an integer type holds both and all between.
+    fn holds_range(self, min: i128, max: i128) -> bool {
+        INTEGERS
+            .into_iter()
+            .any(|(number, lowest, highest)| number == self && lowest <= min && max <= highest)
+    }
+
     /// The smallest integer type that holds both and all between; signed before unsigned.
     pub fn for_integers(min: i128, max: i128) -> Option<Self> {
         INTEGERS
@@ -109,6 +116,21 @@ const INTEGERS: [(Number, i128, i128); 8] = [
     (Number::UInt32, 0, u32::MAX as i128),
     (Number::Int64, i64::MIN as i128, i64::MAX as i128),
     (Number::UInt64, 0, u64::MAX as i128),
+];
+
+/// Integers before floats of their width.
+const BY_WIDTH: [Number; 11] = [
+    Number::Int8,
+    Number::UInt8,
+    Number::Int16,
+    Number::UInt16,
+    Number::Float16,
+    Number::Int32,
+    Number::UInt32,
+    Number::Float32,
+    Number::Int64,
+    Number::UInt64,
+    Number::Float64,
 ];
 
 /// Rounds to nearest, ties to even, in one rounding on every machine.
@@ -268,7 +290,7 @@ impl NumberStats {
 
     /// Floats.
     pub fn add_f32_slice(&mut self, values: &[f32]) {
-        self.add_widened(values, |value| f64::from(value));
+        self.add_widened(values, f64::from);
     }
 
     /// Floats.
@@ -412,7 +434,7 @@ impl NumberStats {
         let integer = self.integer_range().and_then(|(min, max)| Number::for_integers(min, max));
         if !self.source.is_float() {
             return integer.map(|integer| {
-                if integer.width() == self.source.width() && self.source_holds() {
+                if integer.width() == self.source.width() && self.holds(self.source) {
                     self.source
                 } else {
                     integer
@@ -435,11 +457,33 @@ impl NumberStats {
         }
     }
 
-    /// The source may have been named before a value was seen that it does not hold (text: 2^63 after int64).
-    fn source_holds(&self) -> bool {
-        INTEGERS.into_iter().any(|(number, lowest, highest)| {
-            number == self.source && lowest <= self.integers.min && self.integers.max <= highest
-        })
+    /// Whether every value is the same in this type. Of integers in a float type only so much is known as their range
+    /// tells: yes where it holds all between.
+    pub fn holds(&self, number: Number) -> bool {
+        let integers = self.integer_range();
+        if !number.is_float() {
+            return integers.is_some_and(|(min, max)| number.holds_range(min, max));
+        }
+        if self.source.is_float() {
+            return match number {
+                Number::Float16 => self.exact_f16,
+                Number::Float32 => self.exact_f32,
+                _ => true,
+            };
+        }
+        let whole_up_to = match number {
+            Number::Float16 => 1 << 11,
+            Number::Float32 => 1 << 24,
+            _ => 1i128 << 53,
+        };
+        integers.is_some_and(|(min, max)| -whole_up_to <= min && max <= whole_up_to)
+    }
+
+    /// The smallest type that keeps every value of several columns; none if there is no such type, or no value.
+    pub fn common<'a>(columns: impl Iterator<Item = &'a Self> + Clone) -> Option<Number> {
+        let columns = columns.filter(|column| column.count > 0);
+        columns.clone().next()?;
+        BY_WIDTH.into_iter().find(|number| columns.clone().all(|column| column.holds(*number)))
     }
 
     /// The smallest type in which no float changes by more than this part of itself, and the worst change, where there is
@@ -493,6 +537,8 @@ fn is_plain_f16(value: f64) -> bool {
 }
 
 fn float_text(value: f64) -> String {
+    // Zeros of both signs are equal: which of them is the extreme must not depend on which came first.
+    let value = value + 0.0;
     let size = value.abs();
     if size != 0.0 && !(1e-5..1e16).contains(&size) && size.is_finite() {
         format!("{value:e}")
@@ -587,26 +633,12 @@ mod tests {
         stats
     }
 
-    const ALL: [Number; 11] = [
-        Number::Int8,
-        Number::UInt8,
-        Number::Int16,
-        Number::UInt16,
-        Number::Float16,
-        Number::Int32,
-        Number::UInt32,
-        Number::Float32,
-        Number::Int64,
-        Number::UInt64,
-        Number::Float64,
-    ];
-
     proptest! {
         #[test]
         fn exact_is_the_smallest_that_gives_every_float_back(values in floats()) {
             let chosen = of(&values, 0.0).exact();
             let holds = |number: Number| values.iter().all(|value| same(stored(*value, number), *value));
-            let smallest = ALL.into_iter().find(|number| holds(*number) && (number.width() < 8 || *number == Number::Float64));
+            let smallest = BY_WIDTH.into_iter().find(|number| holds(*number) && (number.width() < 8 || *number == Number::Float64));
             prop_assert_eq!(chosen, if values.is_empty() { None } else { smallest });
         }
 
@@ -714,5 +746,22 @@ mod tests {
         text.add_i64(1);
         text.add_u64(u64::MAX);
         assert_eq!(text.exact(), Some(Number::UInt64));
+    }
+
+    #[test]
+    fn several_columns_have_a_type_in_common() {
+        let integers = |values: &[i64]| {
+            let mut stats = NumberStats::new(Number::Int64, 0.0);
+            stats.add_i64_slice(values);
+            stats
+        };
+        let common = |columns: &[NumberStats]| NumberStats::common(columns.iter());
+        assert_eq!(common(&[integers(&[0, 100]), integers(&[-1])]), Some(Number::Int8));
+        assert_eq!(common(&[integers(&[200]), integers(&[-1])]), Some(Number::Int16));
+        assert_eq!(common(&[integers(&[2048]), of(&[0.5], 0.0)]), Some(Number::Float16));
+        assert_eq!(common(&[integers(&[2049]), of(&[0.5], 0.0)]), Some(Number::Float32));
+        assert_eq!(common(&[integers(&[(1 << 53) + 1]), of(&[0.5], 0.0)]), None);
+        assert_eq!(common(&[integers(&[1]), of(&[2.0], 0.0), integers(&[])]), Some(Number::Int8));
+        assert_eq!(common(&[integers(&[])]), None);
     }
 }

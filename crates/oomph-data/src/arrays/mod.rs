@@ -10,7 +10,10 @@ mod dense;
 mod dtype;
 mod npy;
 mod npz;
+mod npz_write;
 mod sparse;
+#[cfg(test)]
+mod tests;
 
 pub use array::{Array, Order};
 pub use convert::TypedBuffer;
@@ -18,12 +21,14 @@ pub use csr::{Compressed, Csr, CsrBuilder, csr_bytes};
 pub use dense::{Dense, ProfiledArray, load_array, profile_array, shrink_array};
 pub use dtype::Dtype;
 pub use npy::write_npy;
+pub use npz_write::{write_npz, write_npz_csr};
 pub use sparse::{ProfiledSparse, SparseArrays, load_sparse, profile_sparse, shrink_sparse};
 
 use crate::source::Source;
 use crate::{DataError, Policy};
 
 /// What a file of arrays holds.
+#[allow(clippy::large_enum_variant)] // There is one for a file, never a list of them.
 pub enum Arrays {
     /// `.npy`.
     One(Array),

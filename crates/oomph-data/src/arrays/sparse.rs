@@ -296,16 +296,15 @@ fn without_zeros<T: Target, I: Index>(
     let values: &[T] = data.bytes.typed_data();
     let mut kept = Vec::with_capacity(values.iter().filter(|value| !value.is_empty()).count());
     let mut at = 0;
-    for line in 1..indptr.len() {
-        let end = indptr[line].as_usize();
-        while at < end {
+    for end in indptr.iter_mut().skip(1) {
+        while at < end.as_usize() {
             if !values[at].is_empty() {
                 indices[kept.len()] = indices[at];
                 kept.push(values[at]);
             }
             at += 1;
         }
-        indptr[line] = I::of(kept.len() as u64);
+        *end = I::of(kept.len() as u64);
     }
     indices.truncate(kept.len());
     indices.shrink_to_fit();
