@@ -91,7 +91,9 @@ $(CHROMIUM):
 
 bench: $(VENV)/.ready
 	cargo build --release --locked
+	cargo build --release --locked -p oomph-python
 	cargo build --release --locked -p oomph-replay --example throughput
+	$(VENV_PYTHON) -m uv pip install -q --python $(VENV_PYTHON) -r bench/requirements.txt
 	$(PYTHON) bench/run.py --check
 
 # Needs cargo-fuzz (cargo install cargo-fuzz). RUSTC_BOOTSTRAP lets the stable compiler instrument code.

@@ -1,6 +1,6 @@
 """Measure oomph, each part beside what it is compared to, in the same run.
 
-    python bench/run.py [--check] [--only explain,replay,tune,predict,record,report,packing] [--packing FOLDER]
+    python bench/run.py [--check] [--only explain,replay,tune,predict,record,report,packing,data,stream] [--packing FOLDER]
 
 explain   `oomph explain` beside CPython's `pickle.load` of the same bytes. Each round times one process of each, one after
           the other, so that a busy machine slows both; the best and the median of the rounds are shown. Memory is each process's
@@ -21,6 +21,12 @@ packing   the packer on public problems, if FOLDER (or the variable PACKING) nam
           `id,lower,upper,size`. Height beside first fit and best fit. Bars: minimalloc's within their capacity of 1048576 in a minute each; idealloc's within
           0.5 % of the bound.
 
+data      CSVs of mixed columns, 4 million rows and 2 GB (bench/data_generate.py; the second only where there is room, and removed afterwards), loaded by pandas, polars, pyarrow,
+          DuckDB and oomph, each in a process of its own: best and median seconds, peak memory above importing, bytes of the result. Bars: oomph's peak is at most 1.3 times
+          its result, and it is as fast as the fastest of the others that ends with a small table.
+stream    a CSV of ten times the budget, and the same as Parquet, read as batches of tensors by oomph.data.stream, torch's DataLoader with two workers over pyarrow, and Hugging Face's
+          datasets: rows a second, and the highest memory (PSS of all processes, above importing). Bar: at most 100 MiB above the budget.
+
 With --check the bars must hold.
 """
 import argparse
@@ -33,9 +39,11 @@ import subprocess
 import sys
 import time
 
+import tables
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
-PARTS = ("explain", "replay", "tune", "predict", "record", "report", "packing")
+PARTS = ("explain", "replay", "tune", "predict", "record", "report", "packing", "data", "stream")
 LOAD = """
 import pickle, sys, time
 with open(sys.argv[1], "rb") as file:
@@ -190,6 +198,14 @@ def packing(args, _):
         else:
             bars.append((f"{name} is within 0.5 % of the bound", ratios[2] <= 1.005))
     return bars
+
+
+def data(args, _):
+    return tables.data(args)
+
+
+def stream(args, _):
+    return tables.stream(args)
 
 
 def main():
