@@ -17,11 +17,18 @@ const FILES: &[(&str, &str)] = &package![
     "__main__.py",
     "_black_box.py",
     "_cgroups.py",
+    "_doctor/__init__.py",
+    "_doctor/diagnosis.py",
+    "_doctor/drawing.py",
+    "_doctor/findings.py",
+    "_doctor/needs.py",
+    "_doctor/objects.py",
     "_environment.py",
     "_extension.py",
     "_find.py",
     "_floor.py",
     "_free.py",
+    "_heap.py",
     "_measure.py",
     "_predict.py",
     "_ram.py",
@@ -33,6 +40,15 @@ const FILES: &[(&str, &str)] = &package![
     "_walk.py",
     "_who.py",
     "data/__init__.py",
+    "data/_column.py",
+    "data/_input.py",
+    "data/_matrix.py",
+    "data/_memory.py",
+    "data/_native.py",
+    "data/_profile.py",
+    "data/_progress.py",
+    "data/_shrink.py",
+    "data/_table.py",
     "data/share.py",
     "fitting/__init__.py",
     "fitting/accelerating.py",
@@ -68,6 +84,7 @@ const FILES: &[(&str, &str)] = &package![
     "fitting/watching.py",
     "fitting/weights.py",
     "fitting/words.py",
+    "host.py",
     "live/__init__.py",
     "live/frames.py",
     "live/handlers.py",
@@ -99,7 +116,7 @@ mod tests {
     fn every_file_of_the_package_is_carried() {
         let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/oomph");
         let mut there = BTreeSet::new();
-        for folder in ["", "data/", "fitting/", "live/"] {
+        for folder in ["", "_doctor/", "data/", "fitting/", "live/"] {
             for entry in std::fs::read_dir(package.join(folder)).unwrap() {
                 let name = entry.unwrap().file_name().into_string().unwrap();
                 if name.ends_with(".py") {

@@ -6,7 +6,10 @@
 
 mod capsule;
 mod errors;
+mod input;
 mod memory;
+mod profile;
+mod results;
 mod work;
 
 /// The module.
@@ -17,7 +20,13 @@ mod native {
     #[pymodule_export]
     use crate::errors::DataError;
     #[pymodule_export]
+    use crate::input::Input;
+    #[pymodule_export]
     use crate::memory::Memory;
+    #[pymodule_export]
+    use crate::profile::Profile;
+    #[pymodule_export]
+    use crate::results::{Array, Column, Matrix, Table};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

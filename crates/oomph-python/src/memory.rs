@@ -17,7 +17,7 @@ use std::sync::Arc;
 pub(crate) struct Memory {
     buffer: Buffer,
     /// NumPy's name of the type ("<i8").
-    kind: &'static str,
+    kind: String,
     /// How many values.
     values: usize,
     /// Whether nobody else has the buffer.
@@ -25,7 +25,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    pub(crate) fn new(buffer: Buffer, kind: &'static str, values: usize) -> Self {
+    pub(crate) fn new(buffer: Buffer, kind: String, values: usize) -> Self {
         // Only what Rust allocated, and only one has, can be made mutable: the same question as whether Python may write to it.
         let (buffer, ours_alone) = match buffer.into_mutable() {
             Ok(mutable) => (Buffer::from(mutable), true),
@@ -42,7 +42,7 @@ impl Memory {
     fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let interface = PyDict::new(py);
         interface.set_item("version", 3)?;
-        interface.set_item("typestr", self.kind)?;
+        interface.set_item("typestr", &self.kind)?;
         interface.set_item("shape", (self.values,))?;
         interface.set_item("data", (self.buffer.as_ptr() as usize, !self.ours_alone))?;
         Ok(interface)

@@ -6,7 +6,34 @@ the workers of a DataLoader use one copy of a list. None of NumPy, pandas, polar
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 # Not later, as the rest: a module of this name, once it is imported, would stand here instead of its function.
 from oomph.data.share import share
 
-__all__ = ["share"]
+if TYPE_CHECKING:
+    from oomph.data._column import Column
+    from oomph.data._matrix import Csr
+    from oomph.data._native import DataError
+    from oomph.data._profile import ColumnProfile, Profile, profile
+    from oomph.data._shrink import Shrunk, load, shrink
+    from oomph.data._table import Table
+
+__all__ = ["Column", "ColumnProfile", "Csr", "DataError", "Profile", "Shrunk", "Table", "load", "profile", "share", "shrink"]
+
+# Imported when they are first asked for: name -> module.
+_LATER = {"Column": "_column", "Csr": "_matrix", "DataError": "_native", "Table": "_table"}
+_LATER.update(dict.fromkeys(("ColumnProfile", "Profile", "profile"), "_profile"))
+_LATER.update(dict.fromkeys(("Shrunk", "load", "shrink"), "_shrink"))
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        value = globals()[name] = getattr(importlib.import_module(f"oomph.data.{_LATER[name]}"), name)
+        return value
+    raise AttributeError(f"module 'oomph.data' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})

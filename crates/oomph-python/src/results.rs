@@ -1,0 +1,333 @@
+//! What Rust made, for Python to look at and to take without copying.
+
+use crate::capsule;
+use crate::memory::Memory;
+use crate::profile::Profile;
+use arrow_array::cast::AsArray;
+use arrow_array::{Array as _, ArrayRef, RecordBatch};
+use arrow_buffer::{BooleanBuffer, Buffer};
+use arrow_schema::{DataType, TimeUnit};
+use oomph_data::arrays::{Compressed, Csr, Dense, Order, TypedBuffer};
+use oomph_data::load::LoadedColumn;
+use oomph_data::{BrokenRows, profile};
+use pyo3::exceptions::{PyIndexError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyList};
+use std::sync::Mutex;
+
+/// A table in memory: one batch of rows.
+#[pyclass(frozen, module = "oomph._native")]
+pub(crate) struct Table {
+    batch: RecordBatch,
+    /// Name, type, bytes and worst error of each column; empty where nothing was chosen (a batch of a stream).
+    columns: Vec<LoadedColumn>,
+    broken_rows: BrokenRows,
+    profile: Option<profile::Profile>,
+}
+
+impl Table {
+    pub(crate) fn loaded(
+        batch: RecordBatch,
+        columns: Vec<LoadedColumn>,
+        broken_rows: BrokenRows,
+        profile: profile::Profile,
+    ) -> Self {
+        Self { batch, columns, broken_rows, profile: Some(profile) }
+    }
+
+    pub(crate) fn batch(batch: RecordBatch) -> Self {
+        Self { batch, columns: Vec::new(), broken_rows: BrokenRows::default(), profile: None }
+    }
+}
+
+#[pymethods]
+impl Table {
+    /// How many rows.
+    fn __len__(&self) -> usize {
+        self.batch.num_rows()
+    }
+
+    /// The names of its columns.
+    #[getter]
+    fn names(&self) -> Vec<String> {
+        self.batch.schema().fields().iter().map(|field| field.name().clone()).collect()
+    }
+
+    /// Name, type, bytes and worst relative error of each column.
+    #[getter]
+    fn described(&self) -> Vec<(String, String, u64, Option<f64>)> {
+        let described = |column: &LoadedColumn| {
+            (column.name.clone(), column.type_name.clone(), column.bytes, column.worst_relative_error)
+        };
+        self.columns.iter().map(described).collect()
+    }
+
+    /// Rows that were left out: how many, and line and reason of the first.
+    #[getter]
+    fn broken_rows(&self) -> (u64, Vec<(u64, String)>) {
+        (
+            self.broken_rows.count,
+            self.broken_rows.first.iter().map(|row| (row.line, row.what.clone())).collect(),
+        )
+    }
+
+    /// What the first pass found.
+    #[getter]
+    fn profile(&self) -> Option<Profile> {
+        self.profile.clone().map(Profile)
+    }
+
+    /// A column by its place.
+    fn column(&self, place: usize) -> PyResult<Column> {
+        match self.batch.columns().get(place) {
+            Some(array) => Ok(Column(array.clone())),
+            None => Err(PyIndexError::new_err("no such column")),
+        }
+    }
+
+    /// For whoever takes Arrow data; as it is, whatever was requested.
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_stream__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyCapsule>> {
+        let _ = requested_schema;
+        capsule::give(py, self.batch.schema(), vec![self.batch.clone()])
+    }
+}
+
+/// A column of a table.
+#[pyclass(frozen, module = "oomph._native")]
+pub(crate) struct Column(ArrayRef);
+
+#[pymethods]
+impl Column {
+    /// Its values as NumPy would name their type: numbers, truth values, codes of a dictionary; none of anything else.
+    #[getter]
+    fn values(&self) -> Option<Memory> {
+        let array = &self.0;
+        if let Some(truths) = array.as_boolean_opt() {
+            return Some(unpacked(truths.values()));
+        }
+        if let Some(dictionary) = array.as_any_dictionary_opt() {
+            return numbers(dictionary.keys());
+        }
+        numbers(array.as_ref())
+    }
+
+    /// For each row whether it has a value; none if all have.
+    #[getter]
+    fn valid(&self) -> Option<Memory> {
+        self.0.logical_nulls().filter(|nulls| nulls.null_count() > 0).map(|nulls| unpacked(nulls.inner()))
+    }
+
+    /// What the codes stand for, where it has codes.
+    #[getter]
+    fn dictionary(&self) -> Option<Column> {
+        self.0.as_any_dictionary_opt().map(|dictionary| Column(dictionary.values().clone()))
+    }
+
+    /// NumPy's type of times, whose values are counts of its unit ("datetime64[us]").
+    #[getter]
+    fn time(&self) -> Option<String> {
+        Some(match self.0.data_type() {
+            DataType::Date32 => "datetime64[D]".to_owned(),
+            DataType::Date64 => "datetime64[ms]".to_owned(),
+            DataType::Timestamp(unit, _) => format!("datetime64[{}]", unit_name(*unit)),
+            DataType::Duration(unit) | DataType::Time32(unit) | DataType::Time64(unit) => {
+                format!("timedelta64[{}]", unit_name(*unit))
+            }
+            _ => return None,
+        })
+    }
+
+    /// The zone of times that have one.
+    #[getter]
+    fn zone(&self) -> Option<String> {
+        match self.0.data_type() {
+            DataType::Timestamp(_, zone) => zone.as_ref().map(ToString::to_string),
+            _ => None,
+        }
+    }
+
+    /// Arrow's name of its type.
+    #[getter]
+    fn arrow_type(&self) -> String {
+        self.0.data_type().to_string()
+    }
+
+    fn __len__(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Text or bytes as Python's, none where there is no value.
+    fn to_list<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let array = self.0.as_ref();
+        match array.data_type() {
+            DataType::Utf8 => PyList::new(py, array.as_string::<i32>()),
+            DataType::LargeUtf8 => PyList::new(py, array.as_string::<i64>()),
+            DataType::Utf8View => PyList::new(py, array.as_string_view()),
+            DataType::Binary => PyList::new(py, array.as_binary::<i32>()),
+            DataType::LargeBinary => PyList::new(py, array.as_binary::<i64>()),
+            DataType::BinaryView => PyList::new(py, array.as_binary_view()),
+            DataType::Null => PyList::new(py, std::iter::repeat_n(None::<&str>, array.len())),
+            other => {
+                Err(PyTypeError::new_err(format!("{other} has no kin in Python; take it as Arrow data")))
+            }
+        }
+    }
+}
+
+fn unit_name(unit: TimeUnit) -> &'static str {
+    match unit {
+        TimeUnit::Second => "s",
+        TimeUnit::Millisecond => "ms",
+        TimeUnit::Microsecond => "us",
+        TimeUnit::Nanosecond => "ns",
+    }
+}
+
+/// A byte for each bit, as NumPy keeps truth values.
+fn unpacked(bits: &BooleanBuffer) -> Memory {
+    let bytes: Vec<u8> = bits.iter().map(u8::from).collect();
+    let values = bytes.len();
+    Memory::new(Buffer::from_vec(bytes), "|b1".to_owned(), values)
+}
+
+/// The values of an array of numbers, or of what is kept as numbers, where they lie.
+fn numbers(array: &dyn arrow_array::Array) -> Option<Memory> {
+    let kind = match array.data_type() {
+        DataType::Int8 => "|i1",
+        DataType::UInt8 => "|u1",
+        DataType::Int16 => "<i2",
+        DataType::UInt16 => "<u2",
+        DataType::Int32 | DataType::Date32 | DataType::Time32(_) => "<i4",
+        DataType::UInt32 => "<u4",
+        DataType::Int64
+        | DataType::Date64
+        | DataType::Timestamp(..)
+        | DataType::Duration(_)
+        | DataType::Time64(_) => "<i8",
+        DataType::UInt64 => "<u8",
+        DataType::Float16 => "<f2",
+        DataType::Float32 => "<f4",
+        DataType::Float64 => "<f8",
+        _ => return None,
+    };
+    let width = array.data_type().primitive_width()?;
+    let data = array.to_data();
+    let buffer = data.buffers().first()?.slice_with_length(data.offset() * width, data.len() * width);
+    drop(data);
+    Some(Memory::new(buffer, kind.to_owned(), array.len()))
+}
+
+/// A sparse matrix. Its buffers are handed over once, and are then their taker's alone.
+#[pyclass(frozen, module = "oomph._native")]
+pub(crate) struct Matrix {
+    shape: (u64, u64),
+    by_rows: bool,
+    names: Option<Vec<String>>,
+    profile: profile::Profile,
+    parts: Mutex<Option<[TypedBuffer; 3]>>,
+}
+
+impl Matrix {
+    pub(crate) fn new(csr: Csr, names: Option<Vec<String>>, profile: profile::Profile) -> Self {
+        let by_rows = csr.compressed == Compressed::Rows;
+        Self {
+            shape: csr.shape,
+            by_rows,
+            names,
+            profile,
+            parts: Mutex::new(Some([csr.indptr, csr.indices, csr.data])),
+        }
+    }
+}
+
+#[pymethods]
+impl Matrix {
+    /// Rows and columns.
+    #[getter]
+    fn shape(&self) -> (u64, u64) {
+        self.shape
+    }
+
+    /// Whether rows lie together (CSR), not columns (CSC).
+    #[getter]
+    fn by_rows(&self) -> bool {
+        self.by_rows
+    }
+
+    /// The names of its columns, where it was a table.
+    #[getter]
+    fn names(&self) -> Option<Vec<String>> {
+        self.names.clone()
+    }
+
+    /// What the first pass found.
+    #[getter]
+    fn profile(&self) -> Profile {
+        Profile(self.profile.clone())
+    }
+
+    /// Index pointers, indices and values; once.
+    fn take(&self) -> PyResult<(Memory, Memory, Memory)> {
+        let parts = self.parts.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        let [indptr, indices, data] = parts.ok_or_else(|| PyTypeError::new_err("already taken"))?.map(memory);
+        Ok((indptr, indices, data))
+    }
+}
+
+/// An array. Its buffer is handed over once, and is then its taker's alone.
+#[pyclass(frozen, module = "oomph._native")]
+pub(crate) struct Array {
+    shape: Vec<u64>,
+    fortran: bool,
+    profile: profile::Profile,
+    values: Mutex<Option<TypedBuffer>>,
+}
+
+impl Array {
+    pub(crate) fn new(dense: Dense, profile: profile::Profile) -> Self {
+        Self {
+            shape: dense.shape,
+            fortran: dense.order == Order::Fortran,
+            profile,
+            values: Mutex::new(Some(dense.values)),
+        }
+    }
+}
+
+#[pymethods]
+impl Array {
+    /// Its length along each dimension.
+    #[getter]
+    fn shape(&self) -> Vec<u64> {
+        self.shape.clone()
+    }
+
+    /// Whether the first index changes fastest.
+    #[getter]
+    fn fortran(&self) -> bool {
+        self.fortran
+    }
+
+    /// What the first pass found.
+    #[getter]
+    fn profile(&self) -> Profile {
+        Profile(self.profile.clone())
+    }
+
+    /// Its elements, one after the other; once.
+    fn take(&self) -> PyResult<Memory> {
+        let values = self.values.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        values.map(memory).ok_or_else(|| PyTypeError::new_err("already taken"))
+    }
+}
+
+fn memory(buffer: TypedBuffer) -> Memory {
+    let width = buffer.dtype.width().max(1);
+    let values = buffer.bytes.len() as u64 / width;
+    Memory::new(buffer.bytes, buffer.dtype.descr(), values as usize)
+}

@@ -1,0 +1,97 @@
+"""What people have data in, and how the native side takes each: by path, as Arrow data, or where it lies in memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from oomph.data._memory import Described, described
+from oomph.data._native import native
+
+_WHAT_IS_TAKEN = (
+    "a path or address, a frame of pandas, polars, pyarrow or whatever gives Arrow data, an array of NumPy or of the buffer protocol, "
+    "a tensor of torch on the CPU, or a matrix of SciPy"
+)
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Data, as the native side takes it, and what kind it was."""
+
+    input: Any
+    # "location", "pandas", "polars", "arrow", "array", "tensor", "scipy"
+    kind: str
+    original: Any
+
+
+def take(data: Any, *, delimiter: str | None = None, header: bool = True, nulls: Sequence[str] | None = None) -> Taken:
+    """Finds out what ``data`` is. Nothing is read, and nothing copied."""
+    if isinstance(data, (str, os.PathLike)):
+        location = os.fspath(data)
+        location = location if isinstance(location, str) else os.fsdecode(location)
+        return Taken(native.Input.location(location, delimiter, header, list(nulls) if nulls is not None else None), "location", data)
+    if delimiter is not None or not header or nulls is not None:
+        raise ValueError("delimiter=, header= and nulls= are for text files")
+    module = type(data).__module__.partition(".")[0]
+    if module == "torch":
+        return Taken(_array(_of_tensor(data), "a torch tensor"), "tensor", data)
+    if module == "scipy" and hasattr(data, "tocsr"):
+        return Taken(_sparse(data), "scipy", data)
+    if module == "numpy" and hasattr(data, "mask"):
+        raise TypeError("a masked array cannot be taken: its masked values would count as values; fill them, or take it as a frame")
+    if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
+        return Taken(native.Input.frame(_without_index(data) if module == "pandas" else data), module if module in ("pandas", "polars") else "arrow", data)
+    found = described(data)
+    if found is None:
+        raise TypeError(f"{type(data).__module__}.{type(data).__qualname__} cannot be taken; what can: {_WHAT_IS_TAKEN}")
+    return Taken(_array(found, f"a {module} array" if module != "builtins" else f"{type(data).__name__}"), "array", data)
+
+
+def _array(found: Described, what: str) -> Any:
+    return native.Input.array(what, found.as_arguments())
+
+
+def _of_tensor(tensor: Any) -> Described:
+    if tensor.layout is not sys_torch().strided:
+        raise TypeError("a sparse tensor cannot be taken; a strided one can")
+    if tensor.device.type != "cpu":
+        raise TypeError(f"a tensor on {tensor.device} cannot be taken: call .cpu() on it first")
+    try:
+        array = tensor.detach().numpy()
+    except TypeError as error:
+        raise TypeError(f"a tensor of {tensor.dtype} has no kin among numbers: {error}") from None
+    found = described(array)
+    assert found is not None  # NumPy's own
+    return found
+
+
+def sys_torch() -> Any:
+    """PyTorch, which somebody has imported already if there is a tensor."""
+    import torch
+
+    return torch
+
+
+def _sparse(matrix: Any) -> Any:
+    """Compressed as it is; other forms become rows, by SciPy, which adds up what stands twice at one place."""
+    if matrix.ndim != 2:
+        raise TypeError(f"a sparse array of {matrix.ndim} dimensions cannot be taken; one of two can")
+    compressed = matrix if matrix.format in ("csr", "csc") else matrix.tocsr()
+    parts = [described(part) for part in (compressed.indptr, compressed.indices, compressed.data)]
+    arguments = [part.as_arguments() for part in parts if part is not None]
+    return native.Input.sparse("a SciPy matrix", compressed.shape, compressed.format == "csr", *arguments)
+
+
+def _without_index(frame: Any) -> Any:
+    """A frame of pandas whose index is the number of the row. Another index would become a column of its own."""
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError:
+        raise ImportError("pandas gives its data to others only where pyarrow is installed: pip install pyarrow") from None
+    import pandas
+
+    index = frame.index
+    plain = isinstance(index, pandas.RangeIndex) and index.start == 0 and index.step == 1
+    return frame if plain else frame.reset_index(drop=True)

@@ -1,0 +1,56 @@
+"""A sparse matrix, as SciPy and torch hold it: they take its buffers as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from oomph.data._profile import Profile, of_native
+from oomph.data._table import told_size
+
+
+class Csr:
+    """A matrix of which only what is not zero is stored, row by row (or, where it came so from SciPy, column by column: ``format`` says ``"csc"``).
+
+    ``indptr``, ``indices`` and ``data`` are NumPy arrays that nobody else has: they can be written to.
+    """
+
+    def __init__(self, native: Any, *, exact: bool) -> None:
+        import numpy
+
+        self.shape: tuple[int, int] = tuple(native.shape)
+        self.format: str = "csr" if native.by_rows else "csc"
+        # The names of the columns, where it was a table.
+        self.columns: tuple[str, ...] | None = tuple(native.names) if native.names is not None else None
+        self.profile: Profile = of_native(native.profile)
+        self.indptr, self.indices, self.data = map(numpy.asarray, native.take())
+        # A table becomes a matrix only with every value kept; the values of an array have one worst change.
+        error = None if exact or self.columns is not None else self.profile.columns[0].within.worst_relative_error
+        self.lossy: dict[str, float] = {"data": error} if error else {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the three arrays."""
+        return int(self.indptr.nbytes + self.indices.nbytes + self.data.nbytes)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        rows, columns = self.shape
+        size = told_size(self.nbytes, self.profile, self.lossy)
+        return f"<oomph.data.Csr: {rows:,} × {columns:,} of {self.data.dtype}, {len(self.data):,} stored, {size}>"
+
+    def to_scipy(self) -> Any:
+        """A ``scipy.sparse.csr_array`` (or ``csc_array``) of the same memory; half-precision values, which SciPy does not have, become float32."""
+        import scipy.sparse
+
+        kind = scipy.sparse.csr_array if self.format == "csr" else scipy.sparse.csc_array
+        data = self.data.astype("float32") if self.data.dtype == "float16" else self.data
+        return kind((data, self.indices, self.indptr), shape=self.shape, copy=False)
+
+    def to_torch(self) -> Any:
+        """A ``torch.sparse_csr`` tensor (or ``sparse_csc``) of the same memory."""
+        import torch
+
+        kind = torch.sparse_csr_tensor if self.format == "csr" else torch.sparse_csc_tensor
+        return kind(torch.from_numpy(self.indptr), torch.from_numpy(self.indices), torch.from_numpy(self.data), self.shape)

@@ -1,0 +1,95 @@
+"""A table in memory, as small as its policy allows, and everything that takes one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from oomph._measure import text
+from oomph.data._column import Column
+from oomph.data._profile import BrokenRows, Profile, of_native
+
+
+class Table:
+    """A table that Rust holds. It is Arrow data for everybody who takes that: ``polars.DataFrame(table)``, ``pyarrow.table(table)``, DuckDB."""
+
+    def __init__(self, native: Any) -> None:
+        self._native = native
+        described = native.described
+        self.columns: tuple[str, ...] = tuple(native.names)
+        self.dtypes: dict[str, str] = {name: kind for name, kind, _, _ in described}
+        self.nbytes: int = sum(size for _, _, size, _ in described)
+        # The worst change of a value, as a part of it, of every column in which values changed.
+        self.lossy: dict[str, float] = {name: error for name, _, _, error in described if error}
+        self.profile: Profile = of_native(native.profile)
+        self.broken_rows: BrokenRows = self.profile.broken_rows
+
+    def __len__(self) -> int:
+        return len(self._native)
+
+    def __getitem__(self, name: str) -> Column:
+        try:
+            return Column(self._native.column(self.columns.index(name)), name)
+        except ValueError:
+            raise KeyError(f"no column {name!r}; there are {', '.join(map(repr, self.columns))}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.columns)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.columns
+
+    def __repr__(self) -> str:
+        return f"<oomph.data.Table: {len(self):,} rows, {len(self.columns)} columns, {told_size(self.nbytes, self.profile, self.lossy)}>"
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return self._native.__arrow_c_stream__(requested_schema)
+
+    def to_pyarrow(self) -> Any:
+        """A ``pyarrow.Table`` of the same memory."""
+        import pyarrow
+
+        return pyarrow.table(self)
+
+    def to_polars(self) -> Any:
+        """A ``polars.DataFrame``, of the same memory for what polars keeps as Arrow does."""
+        import polars
+
+        return polars.DataFrame(self)
+
+    def to_pandas(self) -> Any:
+        """A ``pandas.DataFrame``: categories for codes, nullable integers where rows have no value, floats with NaN there.
+
+        Numbers without gaps share the table's memory, and cannot be written to.
+        """
+        import pandas
+
+        columns = {place: Column(self._native.column(place), name).to_pandas() for place, name in enumerate(self.columns)}
+        frame = pandas.DataFrame(columns, index=pandas.RangeIndex(len(self)), copy=False)
+        frame.columns = pandas.Index(self.columns, dtype=None if self.columns else object)
+        return frame
+
+    def to_numpy(self) -> dict[str, Any]:
+        """An array for each column, of the same memory for numbers; see :meth:`Column.to_numpy`."""
+        return {name: column.to_numpy() for name, column in self._by_name()}
+
+    def to_torch(self, nulls: Any = None) -> dict[str, Any]:
+        """A tensor for each column, of the same memory; see :meth:`Column.to_torch`. ``nulls`` is a value for all columns, or one for each by name."""
+        each = nulls if isinstance(nulls, Mapping) else dict.fromkeys(self.columns, nulls)
+        return {name: column.to_torch(nulls=each.get(name)) for name, column in self._by_name()}
+
+    def _by_name(self) -> Iterator[tuple[str, Column]]:
+        if len(set(self.columns)) < len(self.columns):
+            raise ValueError("two columns have the same name, and only one of them could be given; take the table as Arrow data")
+        for place, name in enumerate(self.columns):
+            yield name, Column(self._native.column(place), name)
+
+
+def told_size(nbytes: int, profile: Profile, lossy: dict[str, float]) -> str:
+    """Bytes, what they would be otherwise, and which columns changed."""
+    size = text(nbytes)
+    if profile.bytes.now > nbytes:
+        size += f" ({text(profile.bytes.now - nbytes)} less than {'as usually loaded' if profile.file_bytes is not None else 'before'})"
+    if not lossy:
+        return f"{size}, every value kept"
+    return f"{size}, changed: {', '.join(f'{name} by at most {error:.1e}' for name, error in lossy.items())}"
