@@ -165,7 +165,7 @@ pub fn load(
 
 pub(crate) fn text_columns(format: &TextFormat, profiled: &Profiled, plan: &[Planned]) -> Columns {
     let raw = profiled.readings.iter().map(|reading| *reading == Reading::RawText).collect();
-    let keys = if format.delimiter.is_none() { Keys::closed(&profiled.width, raw) } else { Keys::default() };
+    let keys = if format.delimiter.is_none() { Keys::of(&profiled.width, raw) } else { Keys::default() };
     let columns = plan.iter().map(|column| TextColumn {
         place: column.place,
         name: column.name.clone(),

@@ -462,3 +462,48 @@ fn a_large_file_is_read_by_several_threads_in_order() {
         assert_eq!(value(batch.column(2).as_ref(), row), float(row as f64 / 4.0));
     }
 }
+
+#[test]
+fn json_lines_have_the_same_columns_whatever_the_threads_do() {
+    let mut text = String::new();
+    for row in 0..120_000 {
+        text += &match row % 40_000 {
+            39_998 => format!("{{\"late{row}\": {row}, \"id\": {row}}}\n"),
+            _ => format!(
+                "{{\"id\": {row}, \"name\": \"n{}\", \"mixed\": {}}}\n",
+                row % 5,
+                if row % 2 == 0 { "1" } else { "\"1\"" }
+            ),
+        };
+    }
+    let format = TextFormat { delimiter: None, header: false, ..csv() };
+    let input = Input::Text { source: memory("t.jsonl", text.into_bytes()), format };
+    for threads in [1, 2, 3] {
+        let batch = loaded(&input, Policy::Exact, threads);
+        let schema = batch.schema();
+        let columns: Vec<(&str, String)> = schema
+            .fields()
+            .iter()
+            .map(|field| (field.name().as_str(), field.data_type().to_string()))
+            .collect();
+        let words = "Dictionary(Int8, Utf8)".to_owned();
+        let expected = [
+            ("id", "Int32".to_owned()),
+            ("name", words.clone()),
+            ("mixed", words),
+            ("late39998", "UInt16".to_owned()),
+            ("late79998", "Int32".to_owned()),
+            ("late119998", "Int32".to_owned()),
+        ];
+        assert_eq!(columns, expected);
+        assert_eq!(value(batch.column(2).as_ref(), 0), Value::Text("1".to_owned()));
+        assert_eq!(
+            value(batch.column(2).as_ref(), 1),
+            Value::Text("\"1\"".to_owned()),
+            "a string is not the number"
+        );
+        assert_eq!(value(batch.column(3).as_ref(), 39_998), Value::Integer(39_998));
+        assert_eq!(value(batch.column(1).as_ref(), 39_998), Value::Nothing);
+        assert_eq!(value(batch.column(0).as_ref(), 119_999), Value::Integer(119_999));
+    }
+}

@@ -471,14 +471,6 @@ fn moment_text(moment: Moment) -> String {
     format!("{day} {:02}:{:02}:{:02}", second / 3_600, second / 60 % 60, second % 60)
 }
 
-/// Keys of JSON, in the order in which the file has them, whichever thread met them first.
-#[derive(Default)]
-struct Registry {
-    keys: Keys,
-    /// The chunk in which each was first, and its place among the new ones there.
-    first: Vec<(usize, usize)>,
-}
-
 struct Worker {
     fields: Fields,
     floats: Vec<f64>,
@@ -524,27 +516,38 @@ fn scan_once(
     let location = source.location();
     let reading_of = |name: &str| readings.get(name).copied().unwrap_or_default();
     let named = if format.delimiter.is_some() { text::chunks::header(source, format)? } else { Vec::new() };
-    let registry = Mutex::new(Registry::default());
-    let chunks = Chunks::open(source, format, on_error)?;
+    let mut chunks = Chunks::open(source, format, on_error)?;
+    let mut known = Keys::default();
+    if format.delimiter.is_none() {
+        json_lines::new_keys(&mut known, chunks.head_lines()?);
+        known.set_raw(|name| reading_of(name) == Reading::RawText);
+    }
+    let named = if format.delimiter.is_some() { named } else { known.names() };
+    let at_first = named.len();
+    let (began, registry) = (known.clone(), Mutex::new(known));
     let begin = || Worker {
         fields: Fields::default(),
         floats: Vec::new(),
         columns: named.iter().map(|name| ColumnScan::new(reading_of(name), tolerance)).collect(),
         chunks: Vec::new(),
         broken: Vec::new(),
-        keys: Keys::default(),
+        keys: began.clone(),
     };
     let work = |worker: &mut Worker, chunk: Chunk| -> Result<(), DataError> {
-        if format.delimiter.is_none() {
+        let place = Place { location, first_line: chunk.first_line, on_error };
+        let mut broken = BrokenRows::default();
+        loop {
+            worker.fields.clear(worker.columns.len());
+            text::split(format, &worker.keys, &chunk.text, &place, &mut worker.fields, &mut broken)?;
+            if !worker.fields.has_unknown_key() {
+                break;
+            }
             learn_keys(&registry, worker, &chunk, &reading_of);
             for name in worker.keys.names().iter().skip(worker.columns.len()) {
                 worker.columns.push(ColumnScan::new(reading_of(name), tolerance));
             }
+            broken = BrokenRows::default();
         }
-        let mut broken = BrokenRows::default();
-        worker.fields.clear(worker.columns.len());
-        let place = Place { location, first_line: chunk.first_line, on_error };
-        text::split(format, &worker.keys, &chunk.text, &place, &mut worker.fields, &mut broken)?;
         let text_bytes = worker
             .columns
             .iter_mut()
@@ -561,37 +564,27 @@ fn scan_once(
     };
     let (workers, unclosed) = in_threads(chunks, threads, (observer, Pass::Profiling), begin, work)?;
     let registry = registry.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let names = if format.delimiter.is_some() { named } else { registry.keys.names() };
-    Ok(together(names, &registry.first, workers, unclosed, &reading_of))
+    let names = if format.delimiter.is_some() { named } else { registry.names() };
+    Ok(together(names, at_first, workers, unclosed, &reading_of))
 }
 
 /// Finds keys that no chunk had before.
 fn learn_keys(
-    registry: &Mutex<Registry>,
+    registry: &Mutex<Keys>,
     worker: &mut Worker,
     chunk: &Chunk,
     reading_of: &dyn Fn(&str) -> Reading,
 ) {
-    let mut here = Keys::default();
-    json_lines::new_keys(&mut here, &chunk.text);
     let mut registry = registry.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    for (place, name) in here.names().iter().enumerate() {
-        let column = registry.keys.add(name, reading_of(name) == Reading::RawText);
-        let first = (chunk.number, place);
-        match registry.first.get_mut(column) {
-            Some(known) => *known = first.min(*known),
-            None => registry.first.push(first),
-        }
-    }
-    if worker.keys.len() < registry.keys.len() {
-        worker.keys = registry.keys.clone();
-    }
+    json_lines::new_keys(&mut registry, &chunk.text);
+    registry.set_raw(|name| reading_of(name) == Reading::RawText);
+    worker.keys = registry.clone();
 }
 
 /// What all threads found, in the order of the file.
 fn together(
     names: Vec<String>,
-    first: &[(usize, usize)],
+    at_first: usize,
     workers: Vec<Worker>,
     unclosed: BrokenRows,
     reading_of: &dyn Fn(&str) -> Reading,
@@ -612,8 +605,12 @@ fn together(
     chunks.sort_by_key(|(number, _)| *number);
     broken.sort_by_key(|(number, _)| *number);
     let mut order: Vec<usize> = (0..columns.len()).collect();
-    if !first.is_empty() {
-        order.sort_by_key(|&column| first.get(column));
+    // Keys that came later were met in whatever order the threads had: they stand in that of the chunks, then of names.
+    let text = |column: usize| {
+        chunks.iter().position(|(_, size)| size.text_bytes.get(column).is_some_and(|&bytes| bytes > 0))
+    };
+    if let Some(later) = order.get_mut(at_first..).filter(|later| !later.is_empty()) {
+        later.sort_by_cached_key(|&column| (text(column).unwrap_or(usize::MAX), names[column].clone()));
     }
     let mut rows_left_out = unclosed;
     for (_, more) in broken {

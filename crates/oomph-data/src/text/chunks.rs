@@ -70,6 +70,14 @@ impl<'a> Chunks<'a> {
         Ok(&self.rest[..self.rest.len().min(most)])
     }
 
+    /// The whole lines among the first bytes, without moving on.
+    pub(crate) fn head_lines(&mut self) -> Result<&[u8], DataError> {
+        self.head(CHUNK)?;
+        let head = &self.rest[..self.rest.len().min(CHUNK)];
+        let end = if self.ended { head.len() } else { memchr::memrchr(b'\n', head).map_or(0, |at| at + 1) };
+        Ok(&head[..end])
+    }
+
     fn skip_header(&mut self) -> Result<(), DataError> {
         let (mut most, mut start);
         most = CHUNK;

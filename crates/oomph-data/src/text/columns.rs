@@ -74,8 +74,8 @@ impl Columns {
             TextColumn { place, name: name.clone(), target }
         });
         let columns: Vec<TextColumn> = columns.collect();
-        let closed = Keys::closed(&names, vec![false; names.len()]);
-        Ok(Self::new(format.clone(), names.len(), closed, columns))
+        let keys = Keys::of(&names, vec![false; names.len()]);
+        Ok(Self::new(format.clone(), names.len(), keys, columns))
     }
 
     /// Names and types.

@@ -22,6 +22,7 @@ pub(crate) struct Fields {
     starts: Vec<u32>,
     ends: Vec<u32>,
     scratch: Vec<u8>,
+    unknown_key: bool,
 }
 
 /// One cell.
@@ -39,6 +40,16 @@ impl Fields {
         self.starts.clear();
         self.ends.clear();
         self.scratch.clear();
+        self.unknown_key = false;
+    }
+
+    /// A key of JSON has no column.
+    pub(super) fn found_unknown_key(&mut self) {
+        self.unknown_key = true;
+    }
+
+    pub(crate) fn has_unknown_key(&self) -> bool {
+        self.unknown_key
     }
 
     pub(crate) fn columns(&self) -> usize {

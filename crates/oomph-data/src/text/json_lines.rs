@@ -17,29 +17,27 @@ pub(crate) struct Keys {
     columns: HashMap<String, usize>,
     /// Columns that hold strings and other things: kept as the JSON that they are.
     raw: Vec<bool>,
-    /// Whether a key that is not known is passed over (a column that was not asked for).
-    closed: bool,
 }
 
 impl Keys {
-    /// No key but these.
-    pub(crate) fn closed(names: &[String], raw: Vec<bool>) -> Self {
+    /// Those of columns that are decided.
+    pub(crate) fn of(names: &[String], raw: Vec<bool>) -> Self {
         let columns = names.iter().enumerate().map(|(column, name)| (name.clone(), column)).collect();
-        Self { columns, raw, closed: true }
+        Self { columns, raw }
     }
 
     pub(crate) fn len(&self) -> usize {
         self.columns.len()
     }
 
-    pub(crate) fn add(&mut self, key: &str, raw: bool) -> usize {
+    fn add(&mut self, key: &str) {
         let next = self.columns.len();
-        let column = *self.columns.entry_ref(key).or_insert(next);
-        if self.raw.len() <= column {
-            self.raw.resize(column + 1, false);
-        }
-        self.raw[column] |= raw;
-        column
+        self.columns.entry_ref(key).or_insert(next);
+    }
+
+    /// Says which columns are kept as the JSON that they are.
+    pub(crate) fn set_raw(&mut self, raw: impl Fn(&str) -> bool) {
+        self.raw = self.names().iter().map(|name| raw(name)).collect();
     }
 
     pub(crate) fn names(&self) -> Vec<String> {
@@ -120,13 +118,13 @@ pub(crate) fn new_keys(keys: &mut Keys, chunk: &[u8]) {
     for (_, line) in lines_of(chunk) {
         if let Ok(Line(pairs)) = parse(line) {
             for (key, _) in pairs {
-                keys.add(&key, false);
+                keys.add(&key);
             }
         }
     }
 }
 
-/// Whether every key of a chunk is known.
+/// The values of the keys that are known, a row for each line of a chunk.
 pub(crate) fn split(
     keys: &Keys,
     chunk: &[u8],
@@ -154,7 +152,7 @@ pub(crate) fn split(
                         twice = Some(key);
                     }
                 }
-                _ => debug_assert!(keys.closed || keys.len() > width),
+                _ => into.found_unknown_key(),
             }
         }
         if let Some(key) = twice {
