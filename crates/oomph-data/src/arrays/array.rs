@@ -55,7 +55,7 @@ enum Content {
 /// Bytes of a block: a multiple of every width of numbers.
 const BLOCK: usize = 1 << 20;
 
-/// Bytes of a request to the source.
+/// Bytes of a request over a network. A local file is read block by block, straight to where blocks lie.
 const REQUEST: usize = 1 << 22;
 
 impl Array {
@@ -205,6 +205,14 @@ impl Array {
         self.file_bytes
     }
 
+    /// Where its elements begin in a file of their own, and whether their bytes are in the other order.
+    pub(crate) fn in_file(&self) -> Option<(u64, bool)> {
+        match &self.content {
+            Content::File { start, .. } => Some((*start, self.big_endian)),
+            _ => None,
+        }
+    }
+
     /// What a person should know.
     pub fn notes(&self) -> &[String] {
         &self.notes
@@ -219,7 +227,8 @@ impl Array {
         let reader: Option<Box<dyn Read + 'a>> = match &self.content {
             Content::Contiguous(_) | Content::Strided { .. } => None,
             Content::File { source, start } => {
-                Some(Box::new(Sequential::new(source.clone(), *start, REQUEST)))
+                let request = if source.remote() { REQUEST } else { BLOCK };
+                Some(Box::new(Sequential::new(source.clone(), *start, request)))
             }
             Content::Member { member, header } => {
                 let mut reader = member.reader(REQUEST)?;
