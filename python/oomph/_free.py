@@ -5,20 +5,15 @@ Variables are never touched. What holds memory is named by ``oomph.who()``; see 
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import html
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from oomph import _roots
+from oomph import _heap, _roots
 from oomph._measure import gpus, ram, signed, text, torch_on_gpu
 from oomph.live.frames import release
-
-# A collection can free what kept other cycles from being found; more rounds than this have never given anything.
-_MOST_ROUNDS = 5
 
 
 @dataclass(frozen=True)
@@ -75,10 +70,10 @@ def free(outputs: bool = True, frames: bool = True) -> Freed:
     for name, wanted, action in (
         ("displayed values (Out, _)", outputs, lambda: forget_outputs(running)),
         ("frames of the last errors", frames, lambda: [release(error) for error in _roots.exceptions(running)]),
-        ("garbage in cycles", True, _collect),
+        ("garbage in cycles", True, _heap.collect),
         ("PyTorch's cache", True, _empty_cache),
-        ("cache of pinned memory", True, _empty_host_cache),
-        ("the C library's heap", True, _trim),
+        ("cache of pinned memory", True, _heap.empty_pinned_cache),
+        ("the C library's heap", True, _heap.trim),
     ):
         if not wanted:
             continue
@@ -119,29 +114,10 @@ def _now() -> tuple[int, int, int]:
     return sum(device.allocated for device in devices), sum(device.reserved for device in devices), ram().used
 
 
-def _collect() -> None:
-    for _ in range(_MOST_ROUNDS):
-        if gc.collect() == 0:
-            return
-
-
 def _empty_cache() -> None:
     torch = torch_on_gpu()
     if torch is not None:
         torch.cuda.empty_cache()
-
-
-def _empty_host_cache() -> None:
-    torch = torch_on_gpu()
-    if torch is not None and hasattr(torch._C, "_host_emptyCache"):  # From 2.5 on.
-        torch._C._host_emptyCache()
-
-
-def _trim() -> None:
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-    except (AttributeError, OSError):
-        return  # Not glibc.
 
 
 def _given(size: int) -> str:

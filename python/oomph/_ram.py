@@ -31,7 +31,7 @@ import threading
 import time
 from dataclasses import dataclass
 
-from oomph import _black_box, _cgroups
+from oomph import _black_box, _cgroups, _heap
 from oomph._cgroups import Level, Process
 from oomph._environment import on_virtual_gpu
 from oomph._floor import Detours, Floor
@@ -196,8 +196,7 @@ class RamGuard:
         now = time.monotonic()
         if now - self._trimmed >= _TRIM_EVERY:
             self._trimmed = now
-            with contextlib.suppress(AttributeError):  # Only glibc has it.
-                ctypes.CDLL(None).malloc_trim(0)
+            _heap.trim()
 
     def _pause_for(self, headroom: int) -> float:
         """Until the next look: long where nobody can take what is left, short where it would be gone by then at the pace of the last."""
