@@ -2,8 +2,9 @@
 
 The package carries the command ``oomph``; ``python -m oomph`` runs it where the scripts folder is not on the path.
 ``oomph.predict`` says what a function takes on a card, without the card; ``oomph.who`` what holds GPU memory now, ``oomph.free`` lets go of
-what has no name; ``oomph.fit`` makes a training step fit, with the same result; ``oomph.record`` records; ``oomph.report`` shows it; ``oomph.guard_ram`` turns a kill for RAM into a MemoryError; ``%load_ext oomph`` is for notebooks. Importing changes
-nothing.
+what has no name; ``oomph.fit`` makes a training step fit, with the same result; ``oomph.record`` records; ``oomph.report`` shows it; ``oomph.guard_ram`` turns a kill
+for RAM into a MemoryError; ``oomph.data`` is for data that does not fit in RAM, ``oomph.doctor`` says what a DataLoader takes, ``oomph.host`` gives
+RAM back; ``%load_ext oomph`` is for notebooks. Importing changes nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from oomph._find import find_oomph
 from oomph._predict import Prediction, PredictionError, predict
 
 if TYPE_CHECKING:
-    from oomph import data
+    from oomph import data, host
+    from oomph._doctor import doctor
     from oomph._free import Freed, free
     from oomph._record import Recording, RecordingError, record
     from oomph._report import Report, ReportError, report
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Freed", "Holder", "Holders", "Prediction", "PredictionError", "RamGuard", "RamLimit", "Recording", "RecordingError", "Report", "ReportError"]
 __all__ += ["Fit", "FitCallback", "FitError", "FitLightning", "Plan", "find_batch", "fit", "fit_accelerate", "fit_inference", "fit_trainer", "micro_batches"]
-__all__ += ["data", "find_oomph", "free", "guard_ram", "predict", "record", "report", "unguard_ram", "who"]
+__all__ += ["data", "doctor", "find_oomph", "free", "guard_ram", "host", "predict", "record", "report", "unguard_ram", "who"]
 
 # Imported when they are first asked for: name -> module.
 _LATER = {"Freed": "oomph._free", "free": "oomph._free", "Holder": "oomph._who", "Holders": "oomph._who", "who": "oomph._who"}
@@ -43,20 +45,22 @@ _LATER.update(dict.fromkeys(("RamGuard", "RamLimit", "guard_ram", "unguard_ram")
 _LATER.update({"Fit": "oomph.fitting.fit", "fit": "oomph.fitting.fit", "FitError": "oomph.fitting.errors", "Plan": "oomph.fitting.plan"})
 _LATER.update({"find_batch": "oomph.fitting.finding", "fit_inference": "oomph.fitting.inference", "micro_batches": "oomph.fitting.batches"})
 _LATER.update({"FitCallback": "oomph.fitting.hugging_face", "fit_trainer": "oomph.fitting.hugging_face", "FitLightning": "oomph.fitting.lightning"})
-_LATER["fit_accelerate"] = "oomph.fitting.accelerating"
+_LATER.update({"doctor": "oomph._doctor", "fit_accelerate": "oomph.fitting.accelerating"})
+# Modules that are used by their names, imported likewise.
+_PARTS = ("data", "host")
 
 
 def __getattr__(name: str) -> Any:
-    if name == "data":
-        return importlib.import_module("oomph.data")
     if name in _LATER:
         value = globals()[name] = getattr(importlib.import_module(_LATER[name]), name)
         return value
+    if name in _PARTS:
+        return importlib.import_module(f"oomph.{name}")
     raise AttributeError(f"module 'oomph' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER, "data"})
+    return sorted({*globals(), *_LATER, *_PARTS})
 
 
 def load_ipython_extension(shell: Any) -> None:
