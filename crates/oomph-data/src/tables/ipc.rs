@@ -74,13 +74,18 @@ impl File {
         Reader { file: self.clone(), columns: columns.map(<[usize]>::to_vec), decoder: None, dictionaries: 0 }
     }
 
-    fn read(&self, block: &Block) -> Result<Buffer, DataError> {
+    /// The message and its body, or how many bytes it would take if that is more than `most`.
+    fn read(&self, block: &Block, most: u64) -> Result<Result<Buffer, u64>, DataError> {
         let (offset, metadata, body) = extent(&self.source, block)?;
+        if metadata + body > most {
+            return Ok(Err(metadata + body));
+        }
         // Aligned for every type, so that arrays need no copy of their own.
         let mut bytes = MutableBuffer::from_len_zeroed((metadata + body) as usize);
         self.source.read_at(offset, bytes.as_slice_mut())?;
-        lengths_are_possible(&self.source, &bytes, metadata as usize)?;
-        Ok(bytes.into())
+        let unpacked = unpacked_bytes(&self.source, &bytes, metadata as usize)?;
+        let needed = (metadata + body).saturating_add(unpacked);
+        Ok(if needed > most { Err(needed) } else { Ok(bytes.into()) })
     }
 }
 
@@ -93,9 +98,22 @@ pub struct Reader {
     dictionaries: usize,
 }
 
+/// What came of reading a record batch.
+pub enum Read {
+    /// It.
+    Batch(RecordBatch),
+    /// It would take so many bytes, more than it may.
+    TooLarge(u64),
+}
+
 impl Reader {
-    /// One record batch.
-    pub fn read(&mut self, index: usize) -> Result<RecordBatch, DataError> {
+    /// Bytes of a record batch in the file.
+    pub fn bytes(&self, index: usize) -> u64 {
+        self.file.batch_bytes(index)
+    }
+
+    /// One record batch, if neither it nor a dictionary before it takes more than `most` bytes.
+    pub fn read(&mut self, index: usize, most: u64) -> Result<Read, DataError> {
         let layout = self.file.layout.clone();
         let location = self.file.source.location();
         let batch = layout.batches.get(index);
@@ -118,11 +136,17 @@ impl Reader {
             }
         };
         for block in &layout.dictionaries[self.dictionaries..batch.dictionaries] {
-            let bytes = self.file.read(block)?;
+            let bytes = match self.file.read(block, most)? {
+                Ok(bytes) => bytes,
+                Err(needed) => return Ok(Read::TooLarge(needed)),
+            };
             decoding(location, || decoder.read_dictionary(block, &bytes))?;
         }
         self.dictionaries = batch.dictionaries;
-        let bytes = self.file.read(&batch.block)?;
+        let bytes = match self.file.read(&batch.block, most)? {
+            Ok(bytes) => bytes,
+            Err(needed) => return Ok(Read::TooLarge(needed)),
+        };
         let decoded = decoding(location, || {
             let decoded = decoder.read_record_batch(&batch.block, &bytes)?;
             let decoded = decoded
@@ -136,7 +160,7 @@ impl Reader {
                 "is damaged: a record batch does not have the rows that it says",
             ));
         }
-        Ok(decoded)
+        Ok(Read::Batch(decoded))
     }
 }
 
@@ -165,7 +189,13 @@ impl Table for File {
         let mut reader = self.reader(columns);
         let mut failed = false;
         Ok(Box::new((0..self.batch_count()).map_while(move |index| {
-            let batch = (!failed).then(|| reader.read(index))?;
+            let batch = match (!failed).then(|| reader.read(index, u64::MAX))? {
+                Ok(Read::Batch(batch)) => Ok(batch),
+                Ok(Read::TooLarge(bytes)) => {
+                    Err(DataError::Usage(format!("a record batch takes {bytes} bytes")))
+                }
+                Err(error) => Err(error),
+            };
             failed = batch.is_err();
             Some(batch)
         })))
@@ -196,8 +226,9 @@ fn message_of(metadata: &[u8]) -> &[u8] {
     metadata.get(prefix..).unwrap_or_default()
 }
 
-/// Compressed buffers say how long they become, and the decoder allocates that before it looks: lies are found here.
-fn lengths_are_possible(source: &Source, bytes: &[u8], metadata: usize) -> Result<(), DataError> {
+/// Bytes that compressed buffers become. They say so themselves, and the decoder allocates that before it looks: lies
+/// are found here.
+fn unpacked_bytes(source: &Source, bytes: &[u8], metadata: usize) -> Result<u64, DataError> {
     let (head, body) = bytes.split_at(metadata);
     let message = decoding(source.location(), || root_as_message(message_of(head)))?;
     let batch = match message.header_type() {
@@ -206,19 +237,22 @@ fn lengths_are_possible(source: &Source, bytes: &[u8], metadata: usize) -> Resul
         }
         _ => message.header_as_record_batch(),
     };
-    let Some(batch) = batch.filter(|batch| batch.compression().is_some()) else { return Ok(()) };
+    let Some(batch) = batch.filter(|batch| batch.compression().is_some()) else { return Ok(0) };
+    let mut total = 0u64;
     // One without bytes has no length before them either.
     for buffer in batch.buffers().iter().flatten().filter(|buffer| buffer.length() > 0) {
         let start = usize::try_from(buffer.offset()).ok();
         let declared = start
             .and_then(|start| body.get(start..start.checked_add(8)?))
             .and_then(|bytes| bytes.try_into().ok());
-        let most = buffer.length().saturating_mul(MOST_EXPANSION);
-        if declared.is_some_and(|declared| i64::from_le_bytes(declared) > most) {
+        let declared = declared.map_or(0, i64::from_le_bytes);
+        if declared > buffer.length().saturating_mul(MOST_EXPANSION) {
             return Err(damaged(source, "a compressed buffer says that it becomes longer than it can"));
         }
+        // -1: it was not worth compressing.
+        total = total.saturating_add(u64::try_from(declared).unwrap_or(0));
     }
-    Ok(())
+    Ok(total)
 }
 
 fn of_file(source: &Source) -> Result<Layout, DataError> {

@@ -88,15 +88,18 @@ impl File {
         &self.groups
     }
 
-    /// About how many bytes a row of a group takes once decoded, in these columns or all. Fixed widths are exact; strings
-    /// are what the file says of their size, or at least what they take in it.
-    pub fn row_bytes(&self, group: usize, columns: Option<&[usize]>) -> u64 {
-        let Some(metadata) = self.metadata.metadata().row_groups().get(group) else { return 1 };
-        let total: u64 = self
-            .leaves(metadata, columns)
-            .map(|leaf| self.leaf_bytes(metadata, leaf))
-            .fold(0, u64::saturating_add);
-        total.div_ceil(metadata.num_rows().max(1) as u64).max(1)
+    /// About how many bytes a row of a group takes once decoded, in these columns or all, and whether that is more than a
+    /// guess: fixed widths are known, strings only where the file says their size, not where it repeats them by number.
+    pub fn row_bytes(&self, group: usize, columns: Option<&[usize]>) -> (u64, bool) {
+        let Some(metadata) = self.metadata.metadata().row_groups().get(group) else { return (1, false) };
+        let (mut total, mut known) = (0u64, true);
+        for leaf in self.leaves(metadata, columns) {
+            total = total.saturating_add(self.leaf_bytes(metadata, leaf));
+            let column = metadata.column(leaf);
+            known &= column.column_type() != Type::BYTE_ARRAY
+                || column.unencoded_byte_array_data_bytes().is_some();
+        }
+        (total.div_ceil(metadata.num_rows().max(1) as u64).max(1), known)
     }
 
     /// Rows of one group, in batches of at most `batch_rows`, in these columns (in that order) or all. `blocks` bytes are
@@ -204,7 +207,7 @@ impl Table for File {
         let file = self.clone();
         let columns = columns.map(<[usize]>::to_vec);
         let groups = (0..self.groups.len()).flat_map(move |group| {
-            let rows = (BATCH_BYTES / file.row_bytes(group, columns.as_deref())).clamp(1, BATCH_ROWS);
+            let rows = (BATCH_BYTES / file.row_bytes(group, columns.as_deref()).0).clamp(1, BATCH_ROWS);
             let read =
                 file.read(group, 0..file.groups[group].rows, columns.as_deref(), rows as usize, BLOCKS);
             let (rows, error) = match read {

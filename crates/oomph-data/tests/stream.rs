@@ -1,0 +1,375 @@
+//! Streams beside a plain read of the same files: no row lost, repeated or out of order, whatever the sizes.
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float64Type, Int64Type};
+use arrow_array::{Array, ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
+use arrow_ipc::writer::{FileWriter, StreamWriter};
+use oomph_data::OnError;
+use oomph_data::stream::{Stream, StreamOptions};
+use parquet::arrow::ArrowWriter;
+use parquet::file::properties::WriterProperties;
+use proptest::prelude::*;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+
+const ROWS: i64 = 20_000;
+
+/// Text with what trips a cutter: quotes, newlines and delimiters inside of cells.
+fn words(row: i64) -> String {
+    match row % 5 {
+        0 => format!("plain {row}"),
+        1 => format!("a \"quoted\" {row}"),
+        2 => format!("two\nlines, {row}"),
+        3 => "x".repeat(row as usize % 300),
+        _ => "\n\"\n".to_owned(),
+    }
+}
+
+fn batch(from: i64, to: i64) -> RecordBatch {
+    let numbers = Int64Array::from_iter_values(from..to);
+    let halves = Float64Array::from_iter((from..to).map(|row| (row % 11 != 0).then_some(row as f64 / 2.0)));
+    let texts = StringArray::from_iter_values((from..to).map(words));
+    let columns: [(&str, ArrayRef); 3] =
+        [("number", Arc::new(numbers)), ("half", Arc::new(halves)), ("words", Arc::new(texts))];
+    RecordBatch::try_from_iter(columns).unwrap()
+}
+
+fn csv(from: i64, to: i64) -> String {
+    let mut text = "number,half,words\n".to_owned();
+    for row in from..to {
+        let half = if row % 11 == 0 { String::new() } else { format!("{:?}", row as f64 / 2.0) };
+        writeln!(text, "{row},{half},\"{}\"", words(row).replace('"', "\"\"")).unwrap();
+    }
+    text
+}
+
+fn json_lines(from: i64, to: i64) -> String {
+    let mut text = String::new();
+    for row in from..to {
+        let half = if row % 11 == 0 { "null".to_owned() } else { format!("{:?}", row as f64 / 2.0) };
+        let words = serde_json::to_string(&words(row)).unwrap();
+        writeln!(text, "{{\"number\": {row}, \"half\": {half}, \"words\": {words}}}").unwrap();
+    }
+    text
+}
+
+fn gzip(text: &str) -> Vec<u8> {
+    // Two members, one after the other, as `cat a.gz b.gz` makes them.
+    let (first, second) = text.as_bytes().split_at(text.len() / 2);
+    let mut bytes = Vec::new();
+    for part in [first, second] {
+        let mut writer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        writer.write_all(part).unwrap();
+        bytes.extend(writer.finish().unwrap());
+    }
+    bytes
+}
+
+/// The same 20,000 rows in two files of every format.
+fn make(folder: &Path) {
+    for (number, (from, to)) in [(0, 13_000), (13_000, ROWS)].into_iter().enumerate() {
+        let batches: Vec<RecordBatch> =
+            (from..to).step_by(1_000).map(|row| batch(row, (row + 1_000).min(to))).collect();
+        let schema = batches[0].schema();
+        let properties = WriterProperties::builder().set_max_row_group_row_count(Some(3_000)).build();
+        let mut parquet = ArrowWriter::try_new(Vec::new(), schema.clone(), Some(properties)).unwrap();
+        let mut file = FileWriter::try_new(Vec::new(), &schema).unwrap();
+        let mut stream = StreamWriter::try_new(Vec::new(), &schema).unwrap();
+        for batch in &batches {
+            parquet.write(batch).unwrap();
+            file.write(batch).unwrap();
+            stream.write(batch).unwrap();
+        }
+        let write =
+            |ending: &str, bytes: &[u8]| fs::write(folder.join(format!("{number}.{ending}")), bytes).unwrap();
+        write("parquet", &parquet.into_inner().unwrap());
+        write("arrow", &file.into_inner().unwrap());
+        write("arrows", &stream.into_inner().unwrap());
+        write("csv", csv(from, to).as_bytes());
+        write("csv.gz", &gzip(&csv(from, to)));
+        write("csv.zst", &zstd::encode_all(csv(from, to).as_bytes(), 1).unwrap());
+        write("jsonl", json_lines(from, to).as_bytes());
+    }
+}
+
+const FORMATS: [&str; 7] = ["parquet", "arrow", "arrows", "csv", "csv.gz", "csv.zst", "jsonl"];
+
+fn folder() -> &'static Path {
+    static FOLDER: std::sync::OnceLock<tempfile::TempDir> = std::sync::OnceLock::new();
+    FOLDER
+        .get_or_init(|| {
+            let folder = tempfile::tempdir().unwrap();
+            make(folder.path());
+            folder
+        })
+        .path()
+}
+
+fn inputs(format: &str) -> Vec<String> {
+    vec![format!("{}/[01].{format}", folder().display())]
+}
+
+/// The numbers of the rows of a batch, once every other cell has been held against them.
+fn rows_of(batch: &RecordBatch) -> Vec<i64> {
+    let numbers = batch.column_by_name("number").unwrap().as_primitive::<Int64Type>();
+    let halves = batch.column_by_name("half").unwrap().as_primitive::<Float64Type>();
+    let texts = batch.column_by_name("words").unwrap().as_string::<i32>();
+    for (place, &row) in numbers.values().iter().enumerate() {
+        let half = halves.is_valid(place).then(|| halves.value(place));
+        assert_eq!(half, (row % 11 != 0).then_some(row as f64 / 2.0));
+        assert_eq!(texts.value(place), words(row));
+    }
+    numbers.values().to_vec()
+}
+
+fn read(stream: &mut Stream) -> Vec<Vec<i64>> {
+    std::iter::from_fn(|| stream.next_batch().unwrap()).map(|batch| rows_of(&batch)).collect()
+}
+
+fn options() -> StreamOptions {
+    StreamOptions { batch_rows: 777, budget: 2 << 20, ..StreamOptions::default() }
+}
+
+#[test]
+fn rows_come_in_the_order_of_the_files() {
+    for format in FORMATS {
+        for (batch_rows, budget) in [(1, 4 << 20), (777, 2 << 20), (4_096, 16 << 20), (100_000, 64 << 20)] {
+            let options = StreamOptions { batch_rows, budget, ..options() };
+            let mut stream = Stream::open(&inputs(format), options).unwrap();
+            let batches = read(&mut stream);
+            assert!(batches[..batches.len() - 1].iter().all(|batch| batch.len() == batch_rows), "{format}");
+            assert_eq!(batches.concat(), (0..ROWS).collect::<Vec<_>>(), "{format} {batch_rows}");
+            let progress = stream.progress();
+            assert!(progress.peak <= budget, "{format}: {progress:?}");
+            assert_eq!((progress.rows, progress.batches), (ROWS as u64, batches.len() as u64));
+        }
+    }
+}
+
+#[test]
+fn columns_come_in_the_order_they_are_asked_for() {
+    for format in FORMATS {
+        let columns = Some(vec!["words".to_owned(), "number".to_owned()]);
+        let mut stream = Stream::open(&inputs(format), StreamOptions { columns, ..options() }).unwrap();
+        let names: Vec<String> = stream.schema().fields().iter().map(|field| field.name().clone()).collect();
+        assert_eq!(names, ["words", "number"]);
+        let batch = stream.next_batch().unwrap().unwrap();
+        assert_eq!(batch.schema().fields().len(), 2);
+        assert_eq!(batch.column(0).as_string::<i32>().value(7), words(7));
+        let missing = StreamOptions { columns: Some(vec!["nobody".to_owned()]), ..options() };
+        assert!(Stream::open(&inputs(format), missing).err().unwrap().to_string().contains("nobody"));
+    }
+}
+
+#[test]
+fn a_shuffle_is_the_same_for_the_same_seed_and_another_for_another() {
+    for format in FORMATS {
+        let order = |shuffle, epoch| {
+            let mut stream =
+                Stream::open(&inputs(format), StreamOptions { shuffle, epoch, ..options() }).unwrap();
+            let rows = read(&mut stream).concat();
+            assert!(stream.progress().peak <= 2 << 20, "{format}: {:?}", stream.progress());
+            rows
+        };
+        let first = order(Some(1), 0);
+        assert_eq!(first, order(Some(1), 0), "{format}");
+        assert_ne!(first, order(Some(2), 0), "{format}");
+        assert_ne!(first, order(Some(1), 1), "{format}");
+        let mut sorted = first.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, (0..ROWS).collect::<Vec<_>>(), "{format}");
+        // Neighbours are torn apart.
+        let neighbours = first.windows(2).filter(|pair| pair[1] == pair[0] + 1).count();
+        assert!(neighbours < ROWS as usize / 50, "{format}: {neighbours}");
+    }
+}
+
+#[test]
+fn equal_ranks_hand_out_equally_many_batches() {
+    for format in FORMATS {
+        for shuffle in [None, Some(3)] {
+            let mut counts = Vec::new();
+            let mut all = Vec::new();
+            for rank in 0..3 {
+                let options =
+                    StreamOptions { rank, world: 3, equal: true, shuffle, batch_rows: 100, ..options() };
+                let batches = read(&mut Stream::open(&inputs(format), options).unwrap());
+                assert!(batches.iter().all(|batch| batch.len() == 100));
+                counts.push(batches.len());
+                all.extend(batches.concat());
+            }
+            assert!(
+                counts.iter().all(|&count| count == counts[0] && count > 40),
+                "{format} {shuffle:?} {counts:?}"
+            );
+            let length = all.len();
+            all.sort_unstable();
+            all.dedup();
+            assert_eq!(all.len(), length);
+        }
+    }
+}
+
+#[test]
+fn the_last_batch_can_be_dropped() {
+    let mut stream =
+        Stream::open(&inputs("parquet"), StreamOptions { drop_last: true, ..options() }).unwrap();
+    let batches = read(&mut stream);
+    assert_eq!(batches.len(), ROWS as usize / 777);
+    assert!(batches.iter().all(|batch| batch.len() == 777));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+
+    /// Over all ranks every row comes once; a stream that is left and resumed gives the rest.
+    #[test]
+    fn shards_and_resumed_streams_lose_and_repeat_nothing(
+        format in prop::sample::select(&FORMATS[..]),
+        batch_rows in 1usize..3_000,
+        budget in (3u64 << 20)..(24 << 20),
+        world in 1usize..5,
+        shuffle in prop::option::of(0u64..100),
+        left_after in 0usize..12,
+    ) {
+        let mut all = Vec::new();
+        for rank in 0..world {
+            let options = StreamOptions { batch_rows, budget, rank, world, shuffle, ..StreamOptions::default() };
+            let mut whole = Stream::open(&inputs(format), options.clone()).unwrap();
+            let batches = read(&mut whole);
+            prop_assert!(whole.progress().peak <= budget);
+            all.extend(batches.concat());
+
+            let mut left = Stream::open(&inputs(format), options.clone()).unwrap();
+            for batch in batches.iter().take(left_after) {
+                prop_assert_eq!(&rows_of(&left.next_batch().unwrap().unwrap()), batch);
+            }
+            let token = left.token();
+            drop(left);
+            let resume = Some(token.parse().unwrap());
+            let mut resumed = Stream::open(&inputs(format), StreamOptions { resume, ..options.clone() }).unwrap();
+            prop_assert_eq!(&read(&mut resumed)[..], &batches[left_after.min(batches.len())..]);
+            let at_the_end = Some(resumed.token().parse().unwrap());
+            let mut nothing = Stream::open(&inputs(format), StreamOptions { resume: at_the_end, ..options }).unwrap();
+            prop_assert!(nothing.next_batch().unwrap().is_none());
+        }
+        all.sort_unstable();
+        prop_assert_eq!(all, (0..ROWS).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_token_of_another_stream_is_refused_in_words() {
+    let mut stream = Stream::open(&inputs("csv"), StreamOptions { shuffle: Some(1), ..options() }).unwrap();
+    stream.next_batch().unwrap();
+    let token = stream.token();
+    let refusal = |inputs: &[String], other: StreamOptions| {
+        let resume = Some(token.parse().unwrap());
+        Stream::open(inputs, StreamOptions { resume, ..other }).err().unwrap().to_string()
+    };
+    let same = StreamOptions { shuffle: Some(1), ..options() };
+    assert!(refusal(&inputs("csv"), StreamOptions { shuffle: Some(2), ..same.clone() }).contains("seed"));
+    assert!(refusal(&inputs("csv"), StreamOptions { epoch: 1, ..same.clone() }).contains("epoch"));
+    assert!(refusal(&inputs("csv"), StreamOptions { world: 2, ..same.clone() }).contains("world"));
+    assert!(refusal(&inputs("csv"), StreamOptions { budget: 3 << 20, ..same.clone() }).contains("budget"));
+    assert!(refusal(&inputs("jsonl"), same).contains("inputs"));
+    assert!(!token.contains(folder().to_str().unwrap()), "{token}");
+    for wrong in ["", "{}", "[1]", "{\"oomph_stream\": 2}", "{\"oomph_stream\": 1}"] {
+        assert!(wrong.parse::<oomph_data::stream::Token>().is_err());
+    }
+}
+
+#[test]
+fn a_budget_that_is_too_small_names_one_that_works() {
+    for format in FORMATS {
+        for shuffle in [None, Some(1)] {
+            let open = |budget| {
+                let mut stream = Stream::open(
+                    &inputs(format),
+                    StreamOptions { batch_rows: 15_000, budget, shuffle, ..options() },
+                )?;
+                let mut rows = 0;
+                while let Some(batch) = stream.next_batch()? {
+                    rows += batch.num_rows();
+                }
+                Ok::<_, oomph_data::DataError>((rows, stream.progress().peak))
+            };
+            let error = open(2 << 20).unwrap_err().to_string();
+            let (_, named) = error.split_once("a budget of at least ").unwrap();
+            let named: u64 = named.split(' ').next().unwrap().parse().unwrap();
+            let (rows, peak) =
+                open(named << 20).unwrap_or_else(|error| panic!("{format} {shuffle:?} {named}: {error}"));
+            assert_eq!(rows, ROWS as usize);
+            assert!(peak <= named << 20);
+        }
+    }
+    assert!(Stream::open(&inputs("csv"), StreamOptions { budget: 1000, ..options() }).is_err());
+}
+
+#[test]
+fn broken_rows_are_named_or_left_out_and_counted_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("broken.csv");
+    let mut text = "number,half,words\n".to_owned();
+    for row in 0..5_000 {
+        match row % 1000 {
+            500 => writeln!(text, "{row},too,many,cells").unwrap(),
+            _ => writeln!(text, "{row},{:?},w", row as f64).unwrap(),
+        }
+    }
+    fs::write(&path, text).unwrap();
+    let inputs = [path.to_str().unwrap().to_owned()];
+    let mut failing = Stream::open(&inputs, options()).unwrap();
+    let error = std::iter::from_fn(|| failing.next_batch().transpose()).find_map(Result::err).unwrap();
+    assert!(error.to_string().contains("line 502"), "{error}");
+    assert!(failing.next_batch().unwrap_err().to_string().contains("has ended with an error"));
+    for shuffle in [None, Some(1)] {
+        let (mut rows, mut broken) = (0, 0);
+        for rank in 0..2 {
+            let skipping = StreamOptions { on_error: OnError::Skip, rank, world: 2, shuffle, ..options() };
+            let mut stream = Stream::open(&inputs, skipping).unwrap();
+            while let Some(batch) = stream.next_batch().unwrap() {
+                rows += batch.num_rows();
+            }
+            broken += stream.broken_rows().count;
+        }
+        assert_eq!((rows, broken), (4_995, 5));
+    }
+}
+
+#[test]
+fn an_input_that_differs_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+    write("0.csv", "a,b\n1,2\n");
+    write("1.csv", "a,c\n1,2\n");
+    let inputs = [format!("{}/*.csv", folder.path().display())];
+    let mut stream = Stream::open(&inputs, options()).unwrap();
+    let error =
+        std::iter::from_fn(|| stream.next_batch().transpose()).find_map(Result::err).unwrap().to_string();
+    assert!(error.contains("1.csv: has another header"), "{error}");
+}
+
+#[test]
+fn a_stream_that_is_dropped_ends_its_threads() {
+    let threads = || {
+        fs::read_dir("/proc/self/task")
+            .unwrap()
+            .filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok())
+            .filter(|name| name.starts_with("oomph-stream"))
+            .count()
+    };
+    // Other tests run beside this one: its own threads are those that go.
+    for _ in 0..50 {
+        let mut stream = Stream::open(&inputs("parquet"), options()).unwrap();
+        stream.next_batch().unwrap();
+    }
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while threads() > 40 {
+        assert!(std::time::Instant::now() < deadline, "{} threads are left", threads());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
