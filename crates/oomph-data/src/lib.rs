@@ -22,6 +22,7 @@ pub mod stream;
 pub mod tables;
 mod target;
 pub mod text;
+mod threads;
 mod values;
 pub mod write;
 

@@ -5,13 +5,13 @@ use crate::arrays::{Csr, CsrBuilder};
 use crate::choose::Number;
 use crate::input::{Input, Options, Sparseness};
 use crate::profile::{ChunkSize, Profiled, Reading};
-use crate::tables::{Batches, Table, TextCells};
+use crate::tables::{Table, TextCells};
 use crate::target::Target;
 use crate::text::chunks::{Chunk, Chunks, in_threads};
 use crate::text::json_lines::Keys;
 use crate::text::{self, Columns, Fields, Place, TextColumn, TextFormat};
 use crate::values::{Bits, Part, Values};
-use crate::{BrokenRows, DataError, Observer, OnError, Pass, Policy};
+use crate::{BrokenRows, DataError, Observer, OnError, Pass, Policy, threads};
 use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow_buffer::{Buffer, ScalarBuffer};
 use arrow_schema::{ArrowError, Field, Schema, SchemaRef};
@@ -365,41 +365,15 @@ fn load_table(
     let places: Vec<usize> = plan.iter().map(|column| column.place).collect();
     let total: usize = chunks.iter().map(|chunk| chunk.rows).sum();
     Filling::new(plan, chunks).fill(location, |parts| {
-        let batches: Mutex<(Batches, usize, bool)> = Mutex::new((table.batches(Some(&places))?, 0, false));
-        let one = || -> Result<(), DataError> {
-            loop {
-                let (number, batch) = {
-                    let mut held = batches.lock().unwrap_or_else(PoisonError::into_inner);
-                    if held.2 || observer.stopped() {
-                        return Err(DataError::Stopped);
-                    }
-                    let Some(batch) = held.0.next() else { return Ok(()) };
-                    held.2 = batch.is_err();
-                    held.1 += 1;
-                    (held.1 - 1, batch?)
-                };
-                if let Err(error) = fill_batch(location, plan, chunks, parts, number, &batch) {
-                    batches.lock().unwrap_or_else(PoisonError::into_inner).2 = true;
-                    return Err(error);
-                }
-                let done = parts.starts.get(number).map_or(total, |start| start + batch.num_rows());
-                observer.advanced(Pass::Loading, done as u64, total as u64);
-            }
+        let mut batches = table.batches(Some(&places))?.enumerate();
+        let next = || batches.next().map(|(number, batch)| batch.map(|batch| (number, batch))).transpose();
+        let work = |_: &mut (), (number, batch): (usize, RecordBatch)| {
+            fill_batch(location, plan, chunks, parts, number, &batch)?;
+            let done = parts.starts.get(number).map_or(total, |start| start + batch.num_rows());
+            observer.advanced(Pass::Loading, done as u64, total as u64);
+            Ok(())
         };
-        let results: Vec<Result<(), DataError>> = std::thread::scope(|scope| {
-            let others: Vec<_> = (1..threads.max(1)).map(|_| scope.spawn(one)).collect();
-            let first = one();
-            let others = others
-                .into_iter()
-                .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-            std::iter::once(first).chain(others).collect()
-        });
-        // What stopped the others says more than that they were stopped.
-        let (stopped, failed): (Vec<_>, Vec<_>) = results
-            .into_iter()
-            .filter_map(Result::err)
-            .partition(|error| matches!(error, DataError::Stopped));
-        failed.into_iter().chain(stopped).next().map_or(Ok(()), Err)
+        threads::share(threads, observer, next, || (), work).map(|_| ())
     })
 }
 

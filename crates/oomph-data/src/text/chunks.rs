@@ -3,9 +3,10 @@
 use super::TextFormat;
 use super::fields::LARGEST;
 use crate::source::Source;
-use crate::{BrokenRows, DataError, Observer, OnError, Pass};
+use crate::{BrokenRows, DataError, Observer, OnError, Pass, threads};
 use std::io::Read;
-use std::sync::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// About what a chunk has: enough to be worth a thread's turn, little enough to stay in its cache.
 const CHUNK: usize = 1 << 20;
@@ -28,7 +29,7 @@ pub(crate) struct Chunks<'a> {
     total: u64,
     bytes: Box<dyn Read + Send>,
     /// How far into the file (compressed or not) the reading is.
-    done: std::sync::Arc<std::sync::atomic::AtomicU64>,
+    done: Arc<AtomicU64>,
     /// Read, and not handed out.
     rest: Vec<u8>,
     line: u64,
@@ -180,67 +181,21 @@ pub(crate) fn header(source: &Source, format: &TextFormat) -> Result<Vec<String>
     }
 }
 
-/// Hands the chunks of a file to several threads; gives what each made of its own, and the rows that were left out.
-///
-/// `work` is called with the thread's own state, which `begin` makes.
+/// Hands the chunks of a file to several threads; gives what each made of its own, and the rows that were left out
+/// because no chunk could hold them.
 pub(crate) fn in_threads<State: Send>(
-    chunks: Chunks<'_>,
+    mut chunks: Chunks<'_>,
     threads: usize,
     (observer, pass): (&dyn Observer, Pass),
     begin: impl Fn() -> State + Sync,
     work: impl Fn(&mut State, Chunk) -> Result<(), DataError> + Sync,
 ) -> Result<(Vec<State>, BrokenRows), DataError> {
-    let (total, done) = (chunks.total, chunks.done.clone());
-    let chunks = Mutex::new((chunks, false));
-    let one = || -> Result<State, DataError> {
-        let mut state = begin();
-        loop {
-            let chunk = {
-                let mut held = chunks.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                if held.1 || observer.stopped() {
-                    return Err(DataError::Stopped);
-                }
-                match held.0.next() {
-                    Ok(chunk) => chunk,
-                    Err(error) => {
-                        held.1 = true;
-                        return Err(error);
-                    }
-                }
-            };
-            let Some(chunk) = chunk else { return Ok(state) };
-            if let Err(error) = work(&mut state, chunk) {
-                chunks.lock().unwrap_or_else(std::sync::PoisonError::into_inner).1 = true;
-                return Err(error);
-            }
-            observer.advanced(pass, done.load(std::sync::atomic::Ordering::Relaxed).min(total), total);
-        }
+    let (total, done) = (chunks.total, Arc::clone(&chunks.done));
+    let work = |state: &mut State, chunk: Chunk| {
+        work(state, chunk)?;
+        observer.advanced(pass, done.load(Ordering::Relaxed).min(total), total);
+        Ok(())
     };
-    let results: Vec<Result<State, DataError>> = std::thread::scope(|scope| {
-        let others: Vec<_> = (1..threads.max(1)).map(|_| scope.spawn(one)).collect();
-        let first = one();
-        let others = others
-            .into_iter()
-            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        std::iter::once(first).chain(others).collect()
-    });
-    // The error that stopped the others says more than that they were stopped; of two broken rows the first counts.
-    let mut states = Vec::with_capacity(results.len());
-    let mut worst: Option<DataError> = None;
-    for result in results {
-        match (result, &worst) {
-            (Ok(state), _) => states.push(state),
-            (Err(error), None | Some(DataError::Stopped)) => worst = Some(error),
-            (Err(DataError::Row { location, line, what }), Some(DataError::Row { line: earlier, .. }))
-                if line < *earlier =>
-            {
-                worst = Some(DataError::Row { location, line, what });
-            }
-            (Err(_), Some(_)) => {}
-        }
-    }
-    match worst {
-        Some(error) => Err(error),
-        None => Ok((states, chunks.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).0.broken)),
-    }
+    let states = threads::share(threads, observer, || chunks.next(), begin, work)?;
+    Ok((states, chunks.broken))
 }

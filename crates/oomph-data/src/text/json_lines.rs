@@ -26,10 +26,6 @@ impl Keys {
         Self { columns, raw }
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.columns.len()
-    }
-
     fn add(&mut self, key: &str) {
         let next = self.columns.len();
         self.columns.entry_ref(key).or_insert(next);
