@@ -43,7 +43,7 @@ def _shared_memory(need: Need, room: Room) -> Finding | None:
     return Finding(
         f"/dev/shm is too small by {text(lacking)}",
         f"workers hand batches over through /dev/shm, which has {text(room.shm_size)}, {text(room.shm_free)} of it free; "
-        'a worker that finds it full is killed: "Bus error", "DataLoader worker is killed by signal"',
+        'a worker that finds it full ends with "Bus error" or "unable to allocate shared memory(shm)"',
         f"docker run --shm-size={_next_size(wanted)} (or --ipc=host), fewer workers, or a lower prefetch_factor",
     )
 

@@ -94,7 +94,8 @@ def need(facts: Facts, workers: int, prefetch: int) -> Need:
         batches = Part("batches", facts.batch, facts.batch, "measured: one batch, in this process")
     else:
         worker = _worker(facts, workers)
-        how = f"{workers} workers × {prefetch} ahead + 1 in use = {in_flight} batches of {{}}, one measured; ± 1 batch"
+        at_most = ", at the most: those that are pinned leave it" if facts.pinned else ""
+        how = f"{workers} workers × {prefetch} ahead + 1 in use = {in_flight} batches of {{}}, one measured; ± 1 batch{at_most}"
         batches = Part("batches in /dev/shm", in_flight * facts.batch, facts.batch, how)
     if facts.is_forked or not workers:
         moved = Part("tensors of the dataset in /dev/shm", workers * facts.whole, 0, "measured, once for each worker: batches are parts of them")

@@ -1,11 +1,12 @@
 """What lies in a dataset or a batch: Python's objects, which a forked worker copies as it reads them, and buffers, which it shares.
 
 Containers of many items are looked at by sample. An object that two items of a sample have is taken as everybody's, one that a single item
-has as that item's own. None of the objects' own code is run.
+has as that item's own. None of the objects' own code is run, but for what tables of pyarrow and polars say of their size.
 """
 
 from __future__ import annotations
 
+import gc
 import itertools
 import random
 import sys
@@ -27,7 +28,8 @@ _COLLECTED = 16  # What stands before an object for the collector.
 # Their items lie elsewhere, and are only read.
 _HEADED = (list, dict, set, frozenset, deque)
 _LIKE_LISTS = (list, tuple, deque, set, frozenset, dict)
-_NOT_DATA = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.CodeType, property)
+# They lead to the program, not to its data.
+_NOT_DATA = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.CodeType, types.FrameType, types.GeneratorType, types.TracebackType)
 
 
 @dataclass
@@ -106,6 +108,8 @@ class _Look:
                     continue
             elif kind in (int, float, str, bytes, complex, bytearray):
                 continue
+            # First without names, so that names are met first: what is in C has none.
+            waiting += (("", child) for child in gc.get_referents(thing))
             try:
                 waiting += ((f"{name}{step}", child) for step, child in children(thing))
             except Exception:
@@ -144,6 +148,10 @@ class _Look:
             self._add_tensor(thing, pieces)
         elif self._numpy is not None and issubclass(kind, self._numpy.ndarray):
             self._add_array(thing, pieces)
+        elif kind.__module__.startswith("pyarrow.") and isinstance(getattr(kind, "nbytes", None), types.GetSetDescriptorType):
+            pieces[id(thing)] = (_ARRAY, 0, thing.nbytes, 1.0)
+        elif kind.__module__.startswith("polars.") and hasattr(kind, "estimated_size"):
+            pieces[id(thing)] = (_ARRAY, 0, int(thing.estimated_size()), 1.0)
         else:
             return False
         return True
