@@ -1,7 +1,7 @@
 """``oomph.doctor(loader)``: what a DataLoader will take of the host's memory, before it does, and a loader that fits.
 
 ``objects`` weighs the dataset, ``drawing`` draws one batch, ``needs`` has the model, ``findings`` what is worth saying, ``diagnosis`` how it
-is said. No worker is started. torch is imported when a loader is looked at.
+is said. No worker is started. Without a loader torch is not imported: who has one has imported it.
 """
 
 from __future__ import annotations
@@ -9,15 +9,17 @@ from __future__ import annotations
 import multiprocessing
 import os
 import re
+import sys
 from typing import TYPE_CHECKING, Any
 
 from oomph import _ram
+from oomph._doctor.needs import Facts, need
+from oomph._doctor.objects import PAGE, weigh
 
 if TYPE_CHECKING:
     from oomph._doctor.diagnosis import Diagnosis, Room
 
 _SHARED_MEMORY = "/dev/shm"
-_PAGE = 4096
 
 
 def doctor(loader: Any = None, *, fix: bool = False, batch: Any = None) -> Diagnosis | Any:
@@ -25,10 +27,8 @@ def doctor(loader: Any = None, *, fix: bool = False, batch: Any = None) -> Diagn
 
     One batch is drawn in this process, unless one is given as ``batch``. Random numbers, samplers and the loader stay as they are.
     """
-    import torch
-    from torch.utils.data import DataLoader
-
-    if not isinstance(loader, DataLoader):
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(loader, torch.utils.data.DataLoader):
         raise TypeError("oomph.doctor looks at a torch DataLoader: oomph.doctor(loader)")
     diagnosis = _examine(loader, batch, torch)
     return diagnosis.limit(loader) if fix else diagnosis
@@ -38,9 +38,8 @@ def _examine(loader: Any, batch: Any, torch: Any) -> Diagnosis:
     from oomph._doctor.diagnosis import Diagnosis, most_workers
     from oomph._doctor.drawing import draw
     from oomph._doctor.findings import all_findings
-    from oomph._doctor.needs import Facts, need
-    from oomph._doctor.objects import weigh
 
+    data = torch.utils.data
     dataset = weigh(loader.dataset, "loader.dataset")
     samples, batch = draw(loader) if batch is None else (batch, batch)
     sampled, batched = weigh(samples, but=dataset.buffers), weigh(batch)
@@ -51,19 +50,21 @@ def _examine(loader: Any, batch: Any, torch: Any) -> Diagnosis:
     pinned = [view.numel() * view.element_size() for view in tensors] if is_pinned else []
     facts = Facts(
         dataset=dataset,
-        items=_items(loader),
+        items=_items(loader, data),
         is_forked=_start_method(loader) == "fork",
-        is_sequential=_is_sequential(loader, torch),
+        is_sequential=_is_sequential(loader, data),
         keeps_workers=loader.persistent_workers,
         batch_items=len(samples) if isinstance(samples, list) else 1,
         batch=_pages(own),
         whole=_pages(theirs),
         piped=int(batched.arrays + batched.objects),
         pinned=sum(map(_rounded_when_pinned, pinned)),
-        samples=int(sampled.fresh),
+        # PyTorch's own collate_fn writes to /dev/shm; others make batches in the worker, from where they are moved.
+        made=int(sampled.fresh) + (0 if loader.collate_fn is data.default_collate else _pages(own)),
     )
     workers, prefetch = loader.num_workers, loader.prefetch_factor or 2
     needed, room = need(facts, workers, prefetch), _room()
+    most, ahead = most_workers(facts, room, workers, prefetch)
     plainly_pinned = (workers * prefetch + 1) * sum(pinned)
     return Diagnosis(
         num_workers=workers,
@@ -75,8 +76,8 @@ def _examine(loader: Any, batch: Any, torch: Any) -> Diagnosis:
         batch_pinned=facts.pinned,
         need=needed,
         room=room,
-        workers=(most := most_workers(facts, room, workers, prefetch))[0],
-        prefetch=most[1],
+        workers=most,
+        prefetch=ahead,
         facts=facts,
         findings=all_findings(loader, facts, needed, room, tensors, plainly_pinned),
     )
@@ -85,7 +86,7 @@ def _examine(loader: Any, batch: Any, torch: Any) -> Diagnosis:
 def _pages(tensors: list[Any]) -> int:
     """What tensors take in /dev/shm: each memory once, all of it, in whole pages."""
     storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
-    return sum(-(-size // _PAGE) * _PAGE for size in storages.values())
+    return sum(-(-size // PAGE) * PAGE for size in storages.values())
 
 
 def _rounded_when_pinned(size: int) -> int:
@@ -101,10 +102,8 @@ def _has_accelerator(torch: Any) -> bool:
     return torch.accelerator.is_available() if hasattr(torch, "accelerator") else torch.cuda.is_available()
 
 
-def _items(loader: Any) -> int | None:
-    from torch.utils.data import IterableDataset
-
-    if isinstance(loader.dataset, IterableDataset):
+def _items(loader: Any, data: Any) -> int | None:
+    if isinstance(loader.dataset, data.IterableDataset):
         return None
     try:
         return len(loader.dataset)
@@ -118,8 +117,7 @@ def _start_method(loader: Any) -> str:
     return context.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
 
 
-def _is_sequential(loader: Any, torch: Any) -> bool:
-    data = torch.utils.data
+def _is_sequential(loader: Any, data: Any) -> bool:
     return type(loader.sampler) is data.SequentialSampler and type(loader.batch_sampler) in (data.BatchSampler, type(None))
 
 

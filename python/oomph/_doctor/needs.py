@@ -21,8 +21,8 @@ MIB = 1 << 20
 # the program's modules have as well, 38 MiB with torch alone, unless oomph.host.freeze_for_fork() was called: that is not counted.
 _FORKED, _FORKED_ERROR = 12 * MIB, 12 * MIB
 _STARTED, _STARTED_ERROR = 300 * MIB, 100 * MIB
-# The samples of a batch, and what malloc keeps of earlier ones: measured 2 to 4 times their size, and less where they are large.
-_SAMPLES, _SAMPLES_ERROR = 3, 2
+# The samples of a batch, and what malloc keeps of earlier ones: measured 1 to 5 times their size, the least where they are large.
+_MADE, _MADE_ERROR = 3, 2
 # What was found by walking and sampling, beside what workers really copied: within 15 % in all cases, and within 25 % on busy machines.
 _OBJECTS_ERROR = 0.25
 
@@ -47,12 +47,13 @@ class Facts:
     is_sequential: bool
     keeps_workers: bool
     batch_items: int
-    # Bytes of one batch: in /dev/shm; of the dataset's own tensors that go along with it; through a pipe; pinned; and of its samples.
+    # Bytes of one batch: in /dev/shm; of the dataset's own tensors that go along with it; through a pipe; pinned;
+    # and what a worker makes of its own on the way to it.
     batch: int
     whole: int
     piped: int
     pinned: int
-    samples: int
+    made: int
 
 
 @dataclass(frozen=True)
@@ -109,10 +110,9 @@ def need(facts: Facts, workers: int, prefetch: int) -> Need:
 
 def _worker(facts: Facts, workers: int) -> Part:
     start, start_error = (_FORKED, _FORKED_ERROR) if facts.is_forked else (_STARTED, _STARTED_ERROR)
-    samples, samples_error = _SAMPLES * facts.samples, _SAMPLES_ERROR * facts.samples
     copied = private_copy(facts, workers)
-    error = start_error + samples_error + int(_OBJECTS_ERROR * copied)
-    return Part("each worker", start + samples + copied, error, "estimated")
+    error = start_error + _MADE_ERROR * facts.made + int(_OBJECTS_ERROR * copied)
+    return Part("each worker", start + _MADE * facts.made + copied, error, "estimated")
 
 
 def private_copy(facts: Facts, workers: int) -> int:

@@ -174,9 +174,9 @@ class _Look:
         kind = _SHARED if isinstance(owner, self._numpy.memmap) else _ARRAY
         self._add_buffer(array, owner.__array_interface__["data"][0], owner.nbytes, kind, pieces)
         if array.dtype.hasobject:
-            for piece in self.at((("", item) for item in array.ravel()[:_SAMPLE].tolist())).items():
-                kind, written, size, number = piece[1]
-                pieces[piece[0]] = (kind, written, size, number * max(array.size / _SAMPLE, 1))
+            scale = max(array.size / _SAMPLE, 1)
+            for identity, (kind, written, size, number) in self.at(("", item) for item in array.ravel()[:_SAMPLE].tolist()).items():
+                pieces[identity] = (kind, written, size, number * scale)
 
     def _add_buffer(self, view: Any, address: int, size: int, kind: int, pieces: dict[int, _Piece]) -> None:
         if address in self._but or not size:
