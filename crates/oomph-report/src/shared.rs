@@ -167,10 +167,14 @@ pub(crate) fn page_command(names: &[&str], options: &str) -> Option<String> {
 
 /// A file name as a shell takes it.
 pub(crate) fn quoted(name: &str) -> String {
+    if name.starts_with('-') && name != "-" { word(&format!("./{name}")) } else { word(name) }
+}
+
+/// One word, as a shell takes it.
+pub(crate) fn word(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-/+=,@%:".contains(c);
     // Not shortened: it is to be typed.
-    let clean = oomph_explain::harmless(name);
-    let clean = if clean.starts_with('-') && clean != "-" { format!("./{clean}") } else { clean };
+    let clean = oomph_explain::harmless(text);
     if !clean.is_empty() && clean.chars().all(plain) {
         clean
     } else {
