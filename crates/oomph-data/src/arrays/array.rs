@@ -232,7 +232,7 @@ impl Array {
             }
             Content::Member { member, header } => {
                 let mut reader = member.reader(REQUEST)?;
-                skip(&mut reader, *header).map_err(|error| DataError::io(&self.location, error))?;
+                skip(&mut reader, *header).map_err(|error| unread(&self.location, error))?;
                 Some(Box::new(reader))
             }
         };
@@ -246,6 +246,20 @@ impl Array {
             done: 0,
             ended: false,
         })
+    }
+}
+
+/// Why a reader failed: the source's own error, what is wrong with the bytes, or the machine.
+pub(super) fn unread(location: &str, error: io::Error) -> DataError {
+    let error = match error.downcast::<DataError>() {
+        Ok(own) => return own,
+        Err(error) => error,
+    };
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => {
+            DataError::unreadable(location, error.to_string())
+        }
+        _ => DataError::io(location, error),
     }
 }
 
@@ -366,7 +380,7 @@ impl Blocks<'_> {
                 if let Some(reader) = &mut self.reader {
                     reader
                         .read_exact(self.scratch.as_slice_mut())
-                        .map_err(|error| DataError::io(&self.array.location, error))?;
+                        .map_err(|error| unread(&self.array.location, error))?;
                 }
                 self.done += length as u64;
             }
@@ -382,7 +396,7 @@ impl Blocks<'_> {
         if !self.ended
             && let (Some(reader), Content::Member { .. }) = (&mut self.reader, &self.array.content)
         {
-            io::copy(reader, &mut io::sink()).map_err(|error| DataError::io(&self.array.location, error))?;
+            io::copy(reader, &mut io::sink()).map_err(|error| unread(&self.array.location, error))?;
         }
         self.ended = true;
         Ok(())

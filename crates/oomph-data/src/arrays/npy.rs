@@ -2,6 +2,7 @@
 //!
 //! The header is read by hand: nothing in it is evaluated, and what it declares is held against the size of the file.
 
+use super::array::unread;
 use super::{Array, Dense, Dtype, Order};
 use crate::DataError;
 use crate::source::{Sequential, Source};
@@ -43,7 +44,7 @@ impl Header {
                 io::ErrorKind::UnexpectedEof => {
                     broken("is cut short within the header of an array".to_owned())
                 }
-                _ => DataError::io(location, error),
+                _ => unread(location, error),
             })
         };
         let mut start = [0; 8];
