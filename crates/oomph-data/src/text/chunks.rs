@@ -8,8 +8,11 @@ use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// About what a chunk has: enough to be worth a thread's turn, little enough to stay in its cache.
-const CHUNK: usize = 1 << 20;
+/// About what a chunk has: enough to be worth a thread's turn, little enough to stay in its cache with the places of its
+/// cells.
+const CHUNK: usize = 1 << 18;
+/// And what it has of each column: what is noted of a column's part must be little beside the part.
+const CHUNK_OF_A_COLUMN: usize = 1 << 12;
 /// A record that is longer than this is not one: a quote was not closed.
 const LONGEST_RECORD: usize = 64 << 20;
 
@@ -30,6 +33,8 @@ pub(crate) struct Chunks<'a> {
     bytes: Box<dyn Read + Send>,
     /// How far into the file (compressed or not) the reading is.
     done: Arc<AtomicU64>,
+    /// About what a chunk has here.
+    chunk: usize,
     /// Read, and not handed out.
     rest: Vec<u8>,
     line: u64,
@@ -52,6 +57,7 @@ impl<'a> Chunks<'a> {
             total: source.size(),
             bytes,
             done,
+            chunk: CHUNK,
             rest: Vec::new(),
             line: 1,
             number: 0,
@@ -90,6 +96,8 @@ impl<'a> Chunks<'a> {
             }
             most *= 2;
         }
+        let columns = self.format.csv().map_or(1, |csv| csv.count_cells(&self.rest));
+        self.chunk = CHUNK.max(columns * CHUNK_OF_A_COLUMN).min(LONGEST_RECORD);
         self.rest.drain(..start.0.min(self.rest.len()));
         self.line = start.1;
         Ok(())
@@ -120,8 +128,8 @@ impl<'a> Chunks<'a> {
     /// The next whole records.
     pub(crate) fn next(&mut self) -> Result<Option<Chunk>, DataError> {
         loop {
-            if !self.ended && self.rest.len() < CHUNK {
-                self.read_more(CHUNK - self.rest.len())?;
+            if !self.ended && self.rest.len() < self.chunk {
+                self.read_more(self.chunk - self.rest.len())?;
             }
             if self.rest.is_empty() {
                 return Ok(None);
@@ -144,7 +152,7 @@ impl<'a> Chunks<'a> {
             if self.rest.len() > LONGEST_RECORD {
                 self.give_up_a_record()?;
             } else if !self.ended {
-                self.read_more(self.rest.len().max(CHUNK))?;
+                self.read_more(self.rest.len().max(self.chunk))?;
             } else {
                 self.give_up_a_record()?;
             }

@@ -3,8 +3,9 @@
 //! A chunk holds whole records. Its cells are found by the characters that end them ([`memchr`]); the columns are read
 //! afterwards, one at a time, in loops that know their type.
 
+use super::separators::Separators;
 use crate::{BrokenRows, DataError, OnError};
-use memchr::{memchr, memchr_iter, memchr2, memchr2_iter, memrchr};
+use memchr::{memchr, memchr_iter, memchr2, memrchr};
 
 /// A cell lay between quotes.
 const QUOTED: u32 = 1 << 30;
@@ -19,8 +20,16 @@ pub(crate) const LARGEST: usize = PLACE as usize;
 #[derive(Default)]
 pub(crate) struct Fields {
     columns: usize,
+    rows: usize,
+    /// Cells lie between separators, as many in every row, the last of a row at a newline: nothing else is kept.
+    plain: bool,
+    separators: Separators,
+    /// Lines end in `\r\n`, some of them.
+    carriage: bool,
+    /// Otherwise: where each cell begins and ends, and each row begins.
     starts: Vec<u32>,
     ends: Vec<u32>,
+    row_starts: Vec<u32>,
     scratch: Vec<u8>,
     unknown_key: bool,
 }
@@ -37,8 +46,12 @@ impl Fields {
     /// For rows of so many cells; keeps its memory from chunk to chunk.
     pub(crate) fn clear(&mut self, columns: usize) {
         self.columns = columns;
+        self.rows = 0;
+        self.plain = false;
+        self.separators.clear();
         self.starts.clear();
         self.ends.clear();
+        self.row_starts.clear();
         self.scratch.clear();
         self.unknown_key = false;
     }
@@ -57,28 +70,43 @@ impl Fields {
     }
 
     pub(crate) fn rows(&self) -> usize {
-        self.starts.len() / self.columns.max(1)
+        self.rows
     }
 
     /// The cells of a column, from the first row on.
     #[inline]
     pub(crate) fn column<'a>(&'a self, chunk: &'a [u8], column: usize) -> impl Iterator<Item = Field<'a>> {
-        let starts = self.starts.get(column..).unwrap_or_default().iter().step_by(self.columns.max(1));
-        let ends = self.ends.get(column..).unwrap_or_default().iter().step_by(self.columns.max(1));
-        starts.zip(ends).map(move |(&start, &end)| {
-            let within = if end & REWRITTEN == 0 { chunk } else { &self.scratch };
-            Field {
-                text: within.get(start as usize..(end & PLACE) as usize).unwrap_or_default(),
-                quoted: end & QUOTED != 0,
+        let carriage = self.carriage && column + 1 == self.columns;
+        (0..self.rows).map(move |row| {
+            let cell = row * self.columns + column;
+            if self.plain {
+                let (start, end) =
+                    (self.separators.place(cell).wrapping_add(1), self.separators.place(cell + 1));
+                let text = chunk.get(start as usize..end as usize).unwrap_or_default();
+                let text = if carriage { text.strip_suffix(b"\r").unwrap_or(text) } else { text };
+                return Field { text, quoted: false };
             }
+            let (start, end) = (self.starts[cell], self.ends[cell]);
+            let within = if end & REWRITTEN == 0 { chunk } else { &self.scratch };
+            let text = within.get(start as usize..(end & PLACE) as usize).unwrap_or_default();
+            Field { text, quoted: end & QUOTED != 0 }
         })
     }
 
-    /// Where in the chunk a row begins, to say its line. A cell that was rewritten does not know; the one before it does.
+    /// Where in the chunk a row begins, to say its line.
     pub(crate) fn row_place(&self, row: usize) -> usize {
-        let first = row * self.columns;
-        let within = (0..=first).rev().find(|&cell| self.ends[cell] & REWRITTEN == 0);
-        within.map_or(0, |cell| self.starts[cell] as usize)
+        let place = if self.plain {
+            self.separators.place(row * self.columns).wrapping_add(1)
+        } else {
+            self.row_starts[row]
+        };
+        place as usize
+    }
+
+    /// The cells since the last row are one, which began here.
+    pub(super) fn end_row(&mut self, start: usize) {
+        self.row_starts.push(start as u32);
+        self.rows += 1;
     }
 
     pub(super) fn push_plain(&mut self, start: usize, end: usize, quoted: bool) {
@@ -213,41 +241,34 @@ impl Csv {
         broken: &mut BrokenRows,
     ) -> Result<(), DataError> {
         let text = std::str::from_utf8(chunk).is_ok();
-        if memchr(self.quote, chunk).is_none() && text {
-            self.split_plain(chunk, place, into, broken)
-        } else {
-            self.split_quoted(chunk, text, place, into, broken)
+        if chunk.is_empty() || (text && memchr(self.quote, chunk).is_none() && self.split_plain(chunk, into))
+        {
+            return Ok(());
         }
+        self.split_by_record(chunk, text, place, into, broken)
     }
 
-    fn split_plain(
-        self,
-        chunk: &[u8],
-        place: &Place<'_>,
-        into: &mut Fields,
-        broken: &mut BrokenRows,
-    ) -> Result<(), DataError> {
-        let (mut start, mut row) = (0, into.cells());
-        for at in memchr2_iter(self.delimiter, b'\n', chunk) {
-            if chunk[at] == b'\n' {
-                let end = if at > start && chunk[at - 1] == b'\r' { at - 1 } else { at };
-                into.push_plain(start, end, false);
-                self.end_row(chunk, &mut row, place, into, broken)?;
-            } else {
-                into.push_plain(start, at, false);
-            }
-            start = at + 1;
+    /// Without quotes, and every row as wide as it should be: where the separators are says it all. False: it is not so.
+    fn split_plain(self, chunk: &[u8], into: &mut Fields) -> bool {
+        into.separators.find(chunk, self.delimiter, b'\n');
+        let rows = into.separators.count() / into.columns;
+        let last = chunk.len() - usize::from(chunk.ends_with(b"\n"));
+        let ends_a_row = |row: usize| {
+            let place = into.separators.place((row + 1) * into.columns) as usize;
+            place == last || chunk[place] == b'\n'
+        };
+        // As many newlines as rows, and one at the end of each: none is elsewhere.
+        let newlines = lines(chunk) as usize + usize::from(!chunk.ends_with(b"\n"));
+        let even = rows * into.columns == into.separators.count() && newlines == rows;
+        into.plain = even && (0..rows).all(ends_a_row);
+        if into.plain {
+            into.rows = rows;
+            into.carriage = memchr(b'\r', chunk).is_some();
         }
-        if start < chunk.len() || into.cells() > row {
-            let end =
-                if chunk.ends_with(b"\r") && chunk.len() > start { chunk.len() - 1 } else { chunk.len() };
-            into.push_plain(start, end, false);
-            self.end_row(chunk, &mut row, place, into, broken)?;
-        }
-        Ok(())
+        into.plain
     }
 
-    fn split_quoted(
+    fn split_by_record(
         self,
         chunk: &[u8],
         text: bool,
@@ -257,31 +278,34 @@ impl Csv {
     ) -> Result<(), DataError> {
         let mut at = 0;
         while at < chunk.len() {
-            let (row, begins) = (into.cells(), at);
-            let record = self.record_end(chunk, at);
-            let end = record.unwrap_or(chunk.len());
-            match self.split_record(&chunk[..end], &mut at, into) {
-                Ok(()) => {}
-                Err(what) => {
-                    into.forget_from(row);
-                    place.broken(chunk, begins, what, broken)?;
-                    at = end;
+            let (first, start) = (into.cells(), at);
+            let split = self.split_record(chunk, &mut at, into);
+            if split.is_err() {
+                at = self.record_end(chunk, start).unwrap_or(chunk.len());
+            }
+            let cells = into.cells() - first;
+            let what = match split {
+                Err(what) => what,
+                Ok(()) if !text && std::str::from_utf8(&chunk[start..at.min(chunk.len())]).is_err() => {
+                    "not UTF-8 text (is the file in Latin-1?)".to_owned()
+                }
+                // An empty line in a table of one column is a row without a value.
+                Ok(()) if cells == into.columns => {
+                    into.end_row(start);
                     continue;
                 }
+                Ok(()) => format!("{cells} cells where there are {} columns", into.columns),
+            };
+            let blank = cells == 1 && into.ends[first] == into.starts[first];
+            into.forget_from(first);
+            if !blank {
+                place.broken(chunk, start, what, broken)?;
             }
-            at = end;
-            if !text && std::str::from_utf8(&chunk[begins..end]).is_err() {
-                into.forget_from(row);
-                place.broken(chunk, begins, "not UTF-8 text (is the file in Latin-1?)".to_owned(), broken)?;
-                continue;
-            }
-            let mut row = row;
-            self.end_row(chunk, &mut row, place, into, broken)?;
         }
         Ok(())
     }
 
-    /// The cells of one record, which ends where the slice ends.
+    /// The cells of the record that begins at `at`, which then is where the next one does.
     fn split_record(self, record: &[u8], at: &mut usize, into: &mut Fields) -> Result<(), String> {
         loop {
             let start = *at;
@@ -311,32 +335,6 @@ impl Csv {
                 return Ok(());
             }
         }
-    }
-
-    /// Counts the cells of the row that just ended.
-    #[inline]
-    fn end_row(
-        self,
-        chunk: &[u8],
-        row: &mut usize,
-        place: &Place<'_>,
-        into: &mut Fields,
-        broken: &mut BrokenRows,
-    ) -> Result<(), DataError> {
-        let cells = into.cells() - *row;
-        if cells == into.columns {
-            *row = into.cells();
-            // An empty line in a table of one column is a row without a value; anything may read it so.
-            return Ok(());
-        }
-        let at = into.starts[*row] as usize;
-        let blank = cells == 1 && into.ends[*row] == into.starts[*row];
-        into.forget_from(*row);
-        if blank {
-            return Ok(());
-        }
-        let what = format!("{cells} cells where there are {} columns", into.columns);
-        place.broken(chunk, at, what, broken)
     }
 }
 

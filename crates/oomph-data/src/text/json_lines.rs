@@ -156,12 +156,15 @@ pub(crate) fn split(
             continue;
         }
         let first = into.cells();
-        for (column, value) in row.iter().enumerate() {
+        let pushed = row.iter().enumerate().try_for_each(|(column, value)| {
             let raw = keys.raw.get(column).copied().unwrap_or(false);
-            if let Err(what) = push(chunk, value.map(RawValue::get), raw, start, into) {
+            push(chunk, value.map(RawValue::get), raw, start, into)
+        });
+        match pushed {
+            Ok(()) => into.end_row(start),
+            Err(what) => {
                 into.forget_from(first);
                 place.broken(chunk, start, what, broken)?;
-                break;
             }
         }
     }

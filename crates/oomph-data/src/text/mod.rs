@@ -10,6 +10,7 @@ mod columns;
 pub(crate) mod fields;
 pub(crate) mod json_lines;
 pub(crate) mod parse;
+mod separators;
 
 use crate::source::{Compression, Format};
 use crate::{BrokenRows, DataError};
