@@ -13,6 +13,7 @@ use crate::source::Compression;
 use crate::{BrokenRows, DataError};
 use arrow_array::RecordBatch;
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -207,23 +208,32 @@ fn work(shared: &Shared) {
     loop {
         let mut feed = shared.feed.lock().unwrap_or_else(PoisonError::into_inner);
         let Ok(mut account) = Account::open(shared) else { return };
-        let next = feed.next(&shared.plan, &mut account);
-        drop(feed);
-        let mut broken = BrokenRows::default();
-        let result = match next {
-            Ok(Some((work, text))) => {
-                account.text(text);
-                decoder.decode(work, &mut account, &mut broken)
-            }
+        let next = held(|| feed.next(&shared.plan, &mut account));
+        let (work, text) = match next {
+            Ok(Some(next)) => next,
+            // With the feed still locked: nobody may take a ticket behind the last.
             Ok(None) => return account.withdraw(),
-            Err(error) => Err(error),
+            Err(error) => return account.close(Some(error), BrokenRows::default()),
         };
-        let failed = result.is_err();
-        account.close(result.err(), broken);
+        drop(feed);
+        account.text(text);
+        let mut broken = BrokenRows::default();
+        let error = held(|| decoder.decode(work, &mut account, &mut broken)).err();
+        let failed = error.is_some();
+        account.close(error, broken);
         if failed {
             return;
         }
     }
+}
+
+/// A panic here would leave the reader waiting for ever: it becomes an error like any other.
+fn held<T>(work: impl FnOnce() -> Result<T, DataError>) -> Result<T, DataError> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        Err(DataError::Usage(
+            "a thread of the stream gave up; this is a fault of oomph: please report it".to_owned(),
+        ))
+    })
 }
 
 /// The account of a piece.
