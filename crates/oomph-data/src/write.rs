@@ -4,12 +4,16 @@ use crate::input::{Input, Options};
 use crate::load::{LoadedColumn, batch_schema, described, each_batch, plan};
 use crate::profile::Profiled;
 use crate::{BrokenRows, DataError, Observer, Pass};
+use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
+use arrow_cast::{CastOptions, cast_with_options};
+use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef, TimeUnit};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
 use serde::Serialize;
 use std::io::Write;
 use std::path::Path;
+use std::sync::Arc;
 
 /// What was written.
 #[derive(Debug, Clone, Serialize)]
@@ -49,9 +53,11 @@ pub fn parquet(
         .set_max_row_group_row_count(Some(row_group.max(1)))
         .set_created_by(concat!("oomph ", env!("CARGO_PKG_VERSION")).to_owned())
         .build();
-    let mut writer = ArrowWriter::try_new(out, batch_schema(&plan), Some(properties)).map_err(refused)?;
-    let mut write = |batch: &arrow_array::RecordBatch| {
-        writer.write(batch).map_err(refused)?;
+    let schema = known_to_parquet(&batch_schema(&plan));
+    let mut writer = ArrowWriter::try_new(out, schema.clone(), Some(properties)).map_err(refused)?;
+    let mut write = |batch: &RecordBatch| {
+        let batch = converted(batch, &schema).map_err(|error| refused(error.into()))?;
+        writer.write(&batch).map_err(refused)?;
         if writer.in_progress_size() > MOST_OF_A_ROW_GROUP {
             writer.flush().map_err(refused)?;
         }
@@ -67,6 +73,34 @@ pub fn parquet(
         bytes,
         broken_rows: profiled.profile.broken_rows.clone(),
     })
+}
+
+/// Parquet has no seconds: they would be plain integers to every other reader. Milliseconds take as many bytes.
+fn known_to_parquet(schema: &Schema) -> SchemaRef {
+    let fields = schema.fields().iter().map(|field| {
+        let known = match field.data_type() {
+            DataType::Timestamp(TimeUnit::Second, zone) => {
+                DataType::Timestamp(TimeUnit::Millisecond, zone.clone())
+            }
+            DataType::Date64 => DataType::Timestamp(TimeUnit::Millisecond, None),
+            DataType::Time32(TimeUnit::Second) => DataType::Time32(TimeUnit::Millisecond),
+            other => other.clone(),
+        };
+        Field::clone(field).with_data_type(known)
+    });
+    Arc::new(Schema::new(fields.collect::<Vec<_>>()))
+}
+
+fn converted(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch, ArrowError> {
+    // A moment too far away for milliseconds is an error, not a gap.
+    let options = CastOptions { safe: false, ..CastOptions::default() };
+    let cast = |(array, field): (&ArrayRef, &Arc<Field>)| match array.data_type() == field.data_type() {
+        true => Ok(array.clone()),
+        false => cast_with_options(array, field.data_type(), &options),
+    };
+    let columns = batch.columns().iter().zip(schema.fields()).map(cast).collect::<Result<_, _>>()?;
+    let rows = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+    RecordBatch::try_new_with_options(schema.clone(), columns, &rows)
 }
 
 /// As [`parquet()`], into a file that is there whole or not at all.

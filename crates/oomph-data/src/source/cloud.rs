@@ -54,8 +54,9 @@ struct Object {
 
 pub(super) fn open(location: &str) -> Result<Source, DataError> {
     let shown = shown(location);
-    let (store, path) = store(location)?;
+    // First: it settles the cryptography that a store asks for.
     let handle = driver()?;
+    let (store, path) = store(location)?;
     let first = if location.starts_with("http") {
         handle.block_on(first_answer(&*store, &path))
     } else {
@@ -92,10 +93,11 @@ pub(super) fn matching(location: &str) -> Result<Vec<String>, DataError> {
     let (name, rest) = scheme(location).unwrap_or_default();
     let (bucket, key) = rest.split_once('/').unwrap_or((rest, ""));
     let pattern = super::expand::Pattern::new(key);
+    let handle = driver()?;
     let (store, _) = store(&format!("{name}://{bucket}/"))?;
     let prefix = Path::parse(pattern.prefix.trim_end_matches('/'))
         .map_err(|error| DataError::unreadable(&shown, error.to_string()))?;
-    let listed: Result<Vec<ObjectMeta>, Error> = driver()?.block_on(async {
+    let listed: Result<Vec<ObjectMeta>, Error> = handle.block_on(async {
         let mut list = store.list(Some(&prefix));
         let mut found = Vec::new();
         while let Some(meta) = list.next().await {
