@@ -126,11 +126,12 @@ impl ColumnScan {
         &mut self,
         format: &TextFormat,
         cells: impl Iterator<Item = Field<'a>>,
-        floats: &mut Vec<f64>,
+        numbers: &mut Numbers,
     ) -> usize {
         let before = self.text_bytes;
         let json = format.delimiter.is_none();
-        floats.clear();
+        numbers.integers.clear();
+        numbers.floats.clear();
         for field in cells {
             self.rows += 1;
             if is_no_text(format, field) {
@@ -154,39 +155,40 @@ impl ColumnScan {
             if let Some(value) = parse::int(field.text)
                 && !(json && field.quoted)
             {
-                self.add_integer(value, floats);
+                self.add_integer(value, numbers);
                 self.uncounted += 1;
                 continue;
             }
-            self.add_other(format, json, field, floats);
+            self.add_other(format, json, field, numbers);
         }
-        self.floats.add_f64_slice(floats);
+        self.integers.add_i64_slice(&numbers.integers);
+        self.floats.add_f64_slice(&numbers.floats);
         (self.text_bytes - before) as usize
     }
 
     #[inline]
-    fn add_integer(&mut self, value: i64, floats: &mut Vec<f64>) {
-        self.integers.add_i64(value);
-        if self.reading == Reading::Floats || !floats.is_empty() || self.floats.count > 0 {
-            floats.push(value as f64);
+    fn add_integer(&mut self, value: i64, numbers: &mut Numbers) {
+        numbers.integers.push(value);
+        if self.reading == Reading::Floats || !numbers.floats.is_empty() || self.floats.count > 0 {
+            numbers.floats.push(value as f64);
         } else {
             self.integers_alone = true;
         }
     }
 
-    fn add_other(&mut self, format: &TextFormat, json: bool, field: Field<'_>, floats: &mut Vec<f64>) {
+    fn add_other(&mut self, format: &TextFormat, json: bool, field: Field<'_>, numbers: &mut Numbers) {
         let cell = match parse::cell(field.text) {
             cell @ (Cell::Date(_) | Cell::Moment(_) | Cell::Empty) => cell,
             _ if json && field.quoted => Cell::Text(Why::Words),
             cell => cell,
         };
         match cell {
-            Cell::Int(value) => self.add_integer(value, floats),
+            Cell::Int(value) => self.add_integer(value, numbers),
             Cell::UInt(value) => {
                 self.integers.add_u64(value);
                 self.integers_alone = true;
             }
-            Cell::Float(value) => floats.push(value),
+            Cell::Float(value) => numbers.floats.push(value),
             Cell::Bool(_, spelling) => {
                 self.truths += 1;
                 self.spelled_alike &= self.spelling.is_none_or(|known| known == spelling);
@@ -471,9 +473,16 @@ fn moment_text(moment: Moment) -> String {
     format!("{day} {:02}:{:02}:{:02}", second / 3_600, second / 60 % 60, second % 60)
 }
 
+/// Numbers of a chunk, counted together.
+#[derive(Default)]
+struct Numbers {
+    integers: Vec<i64>,
+    floats: Vec<f64>,
+}
+
 struct Worker {
     fields: Fields,
-    floats: Vec<f64>,
+    numbers: Numbers,
     columns: Vec<ColumnScan>,
     chunks: Vec<(usize, ChunkSize)>,
     broken: Vec<(usize, BrokenRows)>,
@@ -527,7 +536,7 @@ fn scan_once(
     let (began, registry) = (known.clone(), Mutex::new(known));
     let begin = || Worker {
         fields: Fields::default(),
-        floats: Vec::new(),
+        numbers: Numbers::default(),
         columns: named.iter().map(|name| ColumnScan::new(reading_of(name), tolerance)).collect(),
         chunks: Vec::new(),
         broken: Vec::new(),
@@ -553,7 +562,7 @@ fn scan_once(
             .iter_mut()
             .enumerate()
             .map(|(number, column)| {
-                column.add(format, worker.fields.column(&chunk.text, number), &mut worker.floats)
+                column.add(format, worker.fields.column(&chunk.text, number), &mut worker.numbers)
             })
             .collect();
         worker.chunks.push((chunk.number, ChunkSize { rows: worker.fields.rows(), text_bytes }));

@@ -115,25 +115,74 @@ fn named_float(text: &[u8]) -> Cell {
     }
 }
 
+/// Up to 16 characters as one number, the last in its lowest byte. Two loads that overlap, for nothing that depends on
+/// the length has to be guessed then.
+#[inline]
+fn packed(text: &[u8]) -> u128 {
+    if let (Some(first), Some(last)) = (text.first_chunk::<8>(), text.last_chunk::<8>()) {
+        return u128::from(u64::from_be_bytes(*first)) << (8 * (text.len() - 8))
+            | u128::from(u64::from_be_bytes(*last));
+    }
+    u128::from(packed_short(text))
+}
+
+/// Up to 8 characters.
+#[inline]
+fn packed_short(text: &[u8]) -> u64 {
+    if let (Some(first), Some(last)) = (text.first_chunk::<4>(), text.last_chunk::<4>()) {
+        return u64::from(u32::from_be_bytes(*first)) << (8 * (text.len() - 4))
+            | u64::from(u32::from_be_bytes(*last));
+    }
+    text.iter().fold(0, |packed, byte| packed << 8 | u64::from(*byte))
+}
+
+const ZEROS: u64 = 0x3030_3030_3030_3030;
+
+/// Eight digits, the last in the lowest byte.
+#[inline]
+fn eight_digits(packed: u64) -> Option<u64> {
+    const HIGH: u64 = 0xf0f0_f0f0_f0f0_f0f0;
+    // 0x30 to 0x39: what has a 3 before and after six are added.
+    if (packed & HIGH) | ((packed.wrapping_add(0x0606_0606_0606_0606) & HIGH) >> 4) != 0x3333_3333_3333_3333 {
+        return None;
+    }
+    // Neighbours are added up in pairs, then pairs of pairs.
+    let ones = packed.swap_bytes() - ZEROS;
+    let tens = ones.wrapping_mul(10).wrapping_add(ones >> 8);
+    let first = (tens & 0x0000_00ff_0000_00ff).wrapping_mul(0x000f_4240_0000_0064);
+    let second = ((tens >> 16) & 0x0000_00ff_0000_00ff).wrapping_mul(0x0000_2710_0000_0001);
+    Some(first.wrapping_add(second) >> 32)
+}
+
+/// Up to 16 digits.
+#[inline]
+fn digits(text: &[u8]) -> Option<u64> {
+    if text.len() <= 8 {
+        let padding = if text.len() == 8 { 0 } else { ZEROS << (8 * text.len()) };
+        return eight_digits(packed_short(text) | padding);
+    }
+    sixteen_digits(packed(text), text.len())
+}
+
+#[inline]
+fn sixteen_digits(packed: u128, length: usize) -> Option<u64> {
+    let zeros = u128::from(ZEROS) << 64 | u128::from(ZEROS);
+    let packed = if length >= 16 { packed } else { packed | zeros << (8 * length) };
+    Some(eight_digits((packed >> 64) as u64)? * 100_000_000 + eight_digits(packed as u64)?)
+}
+
 /// An integer that can be told back, within `i64`.
 #[inline]
 pub(crate) fn int(text: &[u8]) -> Option<i64> {
-    let (negative, digits) = match text {
-        [b'-', digits @ ..] => (true, digits),
-        digits => (false, digits),
+    let (negative, unsigned) = match text {
+        [b'-', unsigned @ ..] => (true, unsigned),
+        unsigned => (false, unsigned),
     };
-    // 18 digits cannot overflow; longer ones go the checked way.
-    if digits.is_empty() || digits.len() > 18 || (digits[0] == b'0' && (digits.len() > 1 || negative)) {
-        return if digits.len() > 18 { long_int(text) } else { None };
+    if unsigned.is_empty() || unsigned.len() > 16 || (unsigned[0] == b'0' && (unsigned.len() > 1 || negative))
+    {
+        return if unsigned.len() > 16 { long_int(text) } else { None };
     }
-    let mut value = 0_i64;
-    for &byte in digits {
-        let digit = byte.wrapping_sub(b'0');
-        if digit > 9 {
-            return None;
-        }
-        value = value * 10 + i64::from(digit);
-    }
+    let value = digits(unsigned)? as i64;
     Some(if negative { -value } else { value })
 }
 
@@ -167,29 +216,39 @@ pub(crate) fn float(text: &[u8]) -> Option<f64> {
             _ => None,
         };
     }
-    // Up to 15 digits and a power of ten up to 10^22 are exact in f64, so one division rounds once, as it must.
-    if unsigned.len() <= 16 {
-        let (mut digits, mut point, mut plain) = (0_u64, None, true);
-        for (place, &byte) in unsigned.iter().enumerate() {
-            let digit = byte.wrapping_sub(b'0');
-            if digit <= 9 {
-                digits = digits * 10 + u64::from(digit);
-            } else if byte == b'.' && point.is_none() {
-                point = Some(place);
-            } else {
-                plain = false;
-                break;
-            }
-        }
-        if plain && unsigned.len() > 1 | usize::from(point.is_none()) {
-            let scale = point.map_or(0, |place| unsigned.len() - 1 - place);
-            if digits < 1 << 53 {
-                let value = digits as f64 / POWERS_OF_TEN[scale];
-                return Some(if negative { -value } else { value });
-            }
-        }
+    // Digits below 2^53 and a power of ten up to 10^22 are exact in f64, so one division rounds once, as it must.
+    if unsigned.len() <= 16
+        && let Some((digits, scale)) = decimal(unsigned)
+        && digits < 1 << 53
+    {
+        let value = digits as f64 / POWERS_OF_TEN[scale];
+        return Some(if negative { -value } else { value });
     }
     slow_float(text)
+}
+
+/// Up to 16 characters, all digits but for one point: the digits, and how many of them come after it.
+#[inline]
+fn decimal(text: &[u8]) -> Option<(u64, usize)> {
+    let packed = packed(text);
+    let Some(after) = after_point(packed) else { return Some((digits(text)?, 0)) };
+    if text.len() == 1 {
+        return None;
+    }
+    // The point is taken out: what is before it moves up to what is after.
+    let fraction = packed & ((1_u128 << (8 * after)) - 1);
+    let whole = packed.checked_shr(8 * (after as u32 + 1)).unwrap_or(0);
+    Some((sixteen_digits(whole << (8 * after) | fraction, text.len() - 1)?, after))
+}
+
+/// How many characters come after the last point.
+#[inline]
+fn after_point(packed: u128) -> Option<usize> {
+    const LOW: u128 = 0x7f7f_7f7f_7f7f_7f7f_7f7f_7f7f_7f7f_7f7f;
+    const POINTS: u128 = 0x2e2e_2e2e_2e2e_2e2e_2e2e_2e2e_2e2e_2e2e;
+    let other = packed ^ POINTS;
+    let points = !(((other & LOW) + LOW) | other | LOW);
+    if points == 0 { None } else { Some(points.trailing_zeros() as usize / 8) }
 }
 
 const POWERS_OF_TEN: [f64; 17] =
@@ -394,7 +453,13 @@ mod tests {
         }
 
         #[test]
-        fn integers_are_told_back(value: i64) {
+        fn digits_are_those_of_the_standard_library(text in "[0-9./:a]{1,16}") {
+            let expected = if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None };
+            prop_assert_eq!(digits(text.as_bytes()), expected, "{}", text);
+        }
+
+        #[test]
+        fn integers_are_told_back(value in prop_oneof![any::<i64>(), -100_000_000..100_000_000_i64, -9_999..9_999_i64]) {
             prop_assert_eq!(int(value.to_string().as_bytes()), Some(value));
         }
 
