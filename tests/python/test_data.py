@@ -1,0 +1,575 @@
+"""oomph.data.profile, load and shrink: every value of every type comes back, in everybody's hands, and nothing is copied that need not be."""
+
+import array
+import csv
+import datetime
+import decimal
+import json
+import math
+import mmap
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import warnings
+
+import duckdb
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet
+import pytest
+import scipy.sparse
+import torch
+
+from conftest import ROOT
+
+sys.path.insert(0, str(ROOT / "python"))
+os.environ.setdefault("OOMPH_COMMAND", os.environ.get("OOMPH", str(ROOT / "target" / "debug" / "oomph")))
+
+import oomph.data as data  # noqa: E402
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
+
+# -- every type
+
+
+HARD_FLOATS = [0.0, -0.0, math.nan, math.inf, -math.inf, 5e-324, -2.2e-308, 1.0, 0.1, 16777217.0, 9007199254740993.0, 65504.0, 65520.0, 1e300, 3.5]
+INTEGERS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
+WORDS = ["", "a", "Zürich", "日本", 'say "no"', "two\nlines", "a,b", " spaced ", "NA", "null", "0012", "nan", "\u202e", "x" * 300, "true", "1e5"]
+
+
+def integers(rng, bits, signed):
+    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
+    hard = [low, high, 0, 1, 127, 128, 255, 256, (1 << 24) + 1, (1 << 53) + 1, -1, -129]
+    hard = [value for value in hard if low <= value <= high]
+    return lambda: rng.choice(hard) if rng.random() < 0.3 else rng.randint(low, high)
+
+
+def makers(rng):
+    """Arrow's type, and how to make a value of it."""
+    made = []
+    for name, bits in INTEGERS.items():
+        made += [(getattr(pa, name)(), integers(rng, bits, True)), (getattr(pa, f"u{name}")(), integers(rng, bits, False))]
+        # Most numbers are small.
+        made.append((getattr(pa, name)(), lambda: rng.randint(0, 100)))
+    floats = lambda: rng.choice(HARD_FLOATS) if rng.random() < 0.3 else rng.uniform(-1e9, 1e9)  # noqa: E731
+    whole = lambda: float(rng.randint(-300, 300))  # noqa: E731
+    halves = lambda: np.float16(rng.choice([0.0, -0.0, math.nan, math.inf, 6e-8, 65504.0]) if rng.random() < 0.5 else rng.uniform(-100, 100))  # noqa: E731
+    made += [(pa.float64(), floats), (pa.float32(), lambda: float(np.float32(min(max(floats(), -3e38), 3e38)))), (pa.float64(), whole), (pa.float32(), whole), (pa.float16(), halves)]
+    made += [(pa.bool_(), lambda: rng.random() < 0.5), (pa.null(), lambda: None)]
+    made += [(kind, lambda: rng.choice(WORDS)) for kind in (pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string()))]
+    made += [(pa.string(), lambda: f"row {rng.random()}")]
+    day = lambda: datetime.date(1970, 1, 1) + datetime.timedelta(days=rng.randint(-200_000, 200_000))  # noqa: E731
+    made += [(pa.date32(), day), (pa.date64(), day)]
+    for unit, most in (("s", 10**11), ("ms", 10**14), ("us", 10**17), ("ns", 9 * 10**18)):
+        counts = lambda most=most: rng.randint(-most, most)  # noqa: E731
+        made += [(pa.timestamp(unit), counts), (pa.timestamp(unit, "Europe/Berlin"), counts), (pa.duration(unit), counts)]
+    made += [(pa.time32("ms"), lambda: rng.randrange(86_400_000)), (pa.time64("ns"), lambda: rng.randrange(86_400 * 10**9))]
+    made += [(pa.binary(), lambda: rng.randbytes(rng.randrange(5))), (pa.decimal128(30, 4), lambda: decimal.Decimal(rng.randint(-(10**25), 10**25)).scaleb(-4))]
+    made += [(pa.list_(pa.int64()), lambda: [rng.randint(0, 9) for _ in range(rng.randrange(3))])]
+    made += [(pa.struct([("a", pa.int64())]), lambda: {"a": rng.randint(0, 9)})]
+    return made
+
+
+def random_table(seed):
+    rng = random.Random(seed)
+    rows = rng.choice([0, 1, 7, 8, 9, 100, 1000])
+    columns, fields = [], []
+    for number, (kind, make) in enumerate(makers(rng)):
+        missing = rng.choice([0.0, 0.1, 0.5, 1.0])
+        values = [None if rng.random() < missing else make() for _ in range(rows)]
+        columns.append(pa.array(values, type=kind))
+        fields.append(pa.field(f"{number} {kind}", kind))
+    return pa.table(columns, schema=pa.schema(fields))
+
+
+def bits(column):
+    """What a column says, floats by their bits (one NaN for all), whatever type holds it."""
+    column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    kind = column.type
+    if pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind):
+        return [None if value is None else numeric(value) for value in column.to_pylist()]
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return moments(column)
+    if pa.types.is_duration(kind) or pa.types.is_time(kind):
+        wide = column.cast(pa.int64() if column.type.bit_width == 64 else pa.int32()).to_pylist()
+        return [None if value is None else value * NANOSECONDS[kind.unit] for value in wide]
+    return column.to_pylist()
+
+
+NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+
+
+def numeric(value):
+    if value != value:
+        return "nan"
+    if math.isinf(value):
+        return value
+    # An integer stands for the float that it equals; zero has a sign.
+    return "-0" if value == 0 and math.copysign(1, value) < 0 else int(value) if value == int(value) else float(value)
+
+
+def moments(column):
+    if pa.types.is_date32(column.type):
+        return [None if value is None else value * 86_400 * 10**9 for value in column.cast(pa.int32()).to_pylist()]
+    scale = NANOSECONDS["ms"] if pa.types.is_date64(column.type) else NANOSECONDS[column.type.unit]
+    return [None if value is None else value * scale for value in column.cast(pa.int64()).to_pylist()]
+
+
+def assert_same(table, original):
+    assert table.column_names == original.column_names
+    for name in original.column_names:
+        assert bits(table[name]) == bits(original[name]), (name, table[name].type)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_every_value_of_every_type_comes_back(seed):
+    original = random_table(seed)
+    loaded = data.load(original, sparse="never")
+    assert len(loaded) == len(original) and loaded.lossy == {}
+    assert loaded.columns == tuple(original.column_names)
+    assert_same(loaded.to_pyarrow(), original)
+    assert loaded.nbytes <= loaded.profile.bytes.now
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("write", [pyarrow.parquet.write_table, pyarrow.feather.write_feather, None], ids=["parquet", "feather", "ipc stream"])
+def test_every_value_in_a_file_comes_back(seed, write, tmp_path):
+    original = random_table(100 + seed)
+    if write is not None:
+        # Parquet has no seconds, and neither of them string views before long.
+        kept = [name for name in original.column_names if not any(word in name for word in ("string_view", "[s", "struct"))]
+        original = original.select(kept)
+        write(original, tmp_path / "table")
+        if write is pyarrow.parquet.write_table:
+            original = pyarrow.parquet.read_table(tmp_path / "table")
+    else:
+        with pa.ipc.new_stream(tmp_path / "table", original.schema) as out:
+            out.write_table(original)
+    loaded = data.load(tmp_path / "table", sparse="never")
+    assert_same(loaded.to_pyarrow(), original)
+    # And again through a smaller file.
+    written = data.shrink(tmp_path / "table", tmp_path / "small.parquet")
+    assert written.rows == len(original) and written.lossy == {}
+    assert_same(pyarrow.parquet.read_table(tmp_path / "small.parquet"), original)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_every_value_in_a_csv_comes_back(seed, tmp_path):
+    """Against Python's own writer: what it quotes, and what it leaves empty."""
+    rng = random.Random(seed)
+    kinds = {
+        "small": lambda: rng.randint(0, 200),
+        "large": lambda: rng.choice([2**53 + 1, -(2**63), 2**63 - 1, 0]),
+        "unsigned": lambda: rng.choice([2**64 - 1, 0, 5]),
+        "float": lambda: rng.choice([value for value in HARD_FLOATS if math.isfinite(value)]) if rng.random() < 0.5 else rng.random(),
+        "whole": lambda: float(rng.randint(0, 99)),
+        "word": lambda: rng.choice(WORDS[1:]),
+        "text": lambda: f"{rng.choice(WORDS)} {rng.random()}",
+        "day": lambda: (datetime.date(2000, 1, 1) + datetime.timedelta(days=rng.randint(-9999, 9999))).isoformat(),
+        "truth": lambda: rng.choice(["true", "false"]),
+    }
+    rows = [{name: None if rng.random() < 0.1 else make() for name, make in kinds.items()} for _ in range(700)]
+    path = tmp_path / "table.csv"
+    with open(path, "w", newline="") as out:
+        writer = csv.DictWriter(out, kinds, lineterminator=rng.choice(["\n", "\r\n"]))
+        writer.writeheader()
+        writer.writerows({name: repr(value) if isinstance(value, float) else value for name, value in row.items()} for row in rows)
+    loaded = data.load(path).to_pyarrow()
+    for name in ("small", "large", "unsigned", "float", "whole"):
+        assert bits(loaded[name]) == [None if row[name] is None else numeric(row[name]) for row in rows], name
+    for name in ("word", "text"):
+        assert loaded[name].to_pylist() == [row[name] for row in rows]
+    assert [None if day is None else day.isoformat() for day in loaded["day"].to_pylist()] == [row["day"] for row in rows]
+    assert loaded["truth"].to_pylist() == [None if row["truth"] is None else row["truth"] == "true" for row in rows]
+
+
+def test_an_empty_string_is_not_a_missing_one(tmp_path):
+    (tmp_path / "table.csv").write_text('text,number\n"",1\n,2\nx,\n')
+    loaded = data.load(tmp_path / "table.csv").to_pyarrow()
+    assert loaded["text"].to_pylist() == ["", None, "x"] and loaded["number"].to_pylist() == [1, 2, None]
+    (tmp_path / "table.jsonl").write_text('{"text": "", "number": 1}\n{"text": null, "number": 2.5}\n{"number": 18446744073709551615}\n')
+    lines = data.load(tmp_path / "table.jsonl").to_pyarrow()
+    assert lines["text"].to_pylist() == ["", None, None]
+    assert lines["number"][2].as_py() == 18446744073709551615 or lines["number"].type == pa.string()
+
+
+def test_a_relative_policy_names_what_it_changed(tmp_path):
+    (tmp_path / "table.csv").write_text("kept,changed\n" + "".join(f"{i},{i / 3}\n" for i in range(1, 1000)))
+    loaded = data.load(tmp_path / "table.csv", "rel:1e-6")
+    exact = np.array([i / 3 for i in range(1, 1000)])
+    changed = loaded["changed"].to_numpy()
+    worst = float(np.max(np.abs(changed.astype("f8") - exact) / exact))
+    assert changed.dtype == "f4" and 0 < worst <= loaded.lossy["changed"] <= 1e-6 and list(loaded.lossy) == ["changed"]
+    assert "changed by at most" in repr(loaded)
+    written = data.shrink(tmp_path / "table.csv", tmp_path / "small.parquet", "rel:1e-6")
+    assert written.lossy == loaded.lossy and "changed by at most" in str(written)
+
+
+# -- everybody's hands
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory):
+    path = tmp_path_factory.mktemp("mixed") / "mixed.csv"
+    rows = ["whole,gap,price,hole,city,text,flag,day,moment"]
+    for i in range(300):
+        city = "" if i % 9 == 0 else ("Oslo", "Rome")[i % 2]
+        rows.append(f"{i},{'' if i % 7 == 0 else i % 90},{i / 3},{'' if i % 5 == 0 else i / 7},{city},t {i * 7919},{'true' if i % 3 else 'false'},2024-02-{i % 28 + 1:02d},2024-01-01T00:{i % 60:02d}:00.5")
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+def test_pandas_has_the_same_values(mixed):
+    frame, read = data.load(mixed).to_pandas(), pd.read_csv(mixed, parse_dates=["day", "moment"])
+    assert list(frame) == list(read)
+    kinds = {name: str(kind) for name, kind in frame.dtypes.items()}
+    assert kinds["whole"] == "int16" and kinds["gap"] == "Int8" and kinds["price"] == kinds["hole"] == "float64" and kinds["city"] == "category" and kinds["flag"] == "bool"
+    assert kinds["day"] == "datetime64[s]" and kinds["text"] == "str"
+    for name in read:
+        ours, theirs = frame[name], read[name]
+        assert (ours.isna() == theirs.isna()).all(), name
+        there = theirs.notna()
+        assert (ours[there].astype(theirs.dtype) == theirs[there]).all(), name
+    assert frame.memory_usage(deep=True).sum() < read.memory_usage(deep=True).sum()
+
+
+def test_polars_has_the_same_values(mixed):
+    frame, read = data.load(mixed).to_polars(), pl.read_csv(mixed, try_parse_dates=True)
+    for name in ("whole", "gap", "price", "hole", "text", "flag", "day"):
+        assert frame[name].cast(read[name].dtype).equals(read[name]), name
+    assert frame["city"].cast(pl.String).equals(read["city"])
+    assert frame["gap"].dtype == pl.Int8 and pl.DataFrame(data.load(mixed)).equals(frame)
+
+
+def test_numpy_and_torch_have_the_same_values(mixed):
+    loaded, read = data.load(mixed), pd.read_csv(mixed)
+    arrays = loaded.to_numpy()
+    assert (arrays["whole"] == read["whole"]).all() and (arrays["price"] == read["price"]).all()
+    assert (arrays["gap"].mask == read["gap"].isna()).all() and (arrays["gap"].compressed() == read["gap"].dropna()).all()
+    assert arrays["city"][:4].tolist() == [None, "Rome", "Oslo", "Rome"]
+    assert arrays["day"].dtype == "datetime64[D]" and str(arrays["moment"][1]).startswith("2024-01-01T00:01:00.5")
+    tensors = data.load(mixed, columns=["gap", "city", "flag", "price"]).to_torch(nulls={"gap": -1, "city": 100})
+    assert tensors["gap"].dtype == torch.int8 and tensors["gap"][:3].tolist() == [-1, 1, 2]
+    categories = loaded["city"].categories
+    assert [categories[code] if code != 100 else None for code in tensors["city"].tolist()] == arrays["city"].tolist()
+    assert tensors["flag"].dtype == torch.bool and torch.equal(tensors["price"], torch.tensor(read["price"]))
+
+
+def test_a_tensor_is_not_made_of_what_it_cannot_hold(mixed):
+    loaded = data.load(mixed)
+    with pytest.raises(ValueError, match=r"column 'gap' has 43 rows without a value.*to_torch\(nulls=0\)"):
+        loaded["gap"].to_torch()
+    with pytest.raises(ValueError, match="column 'gap': 1000 is no int8"):
+        loaded["gap"].to_torch(nulls=1000)
+    with pytest.raises(TypeError, match="column 'text' is Utf8, which torch has no tensors of"):
+        loaded["text"].to_torch()
+    with pytest.raises(KeyError, match="no column 'nowhere'; there are 'whole', 'gap'"):
+        loaded["nowhere"]
+
+
+def test_numbers_are_not_copied(mixed):
+    loaded = data.load(mixed)
+    where = loaded["whole"].to_numpy().ctypes.data
+    assert loaded["whole"].to_numpy().ctypes.data == where
+    assert loaded.to_pandas()["whole"].to_numpy().ctypes.data == where
+    assert loaded.to_pyarrow()["whole"].chunk(0).buffers()[1].address == where
+    assert pa.table(loaded.to_polars())["whole"].chunk(0).buffers()[1].address == where
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tensor = loaded["whole"].to_torch()
+    assert tensor.data_ptr() == where
+    # The table may go: what was given keeps its memory.
+    array = loaded["whole"].to_numpy()
+    del loaded, tensor
+    assert array.tolist() == list(range(300)) and not array.flags.writeable
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars", "pyarrow", "duckdb", "reader"])
+def test_a_frame_gives_a_frame(kind, mixed):
+    table = pa.table({"a": pa.array([1.0, 2.0, 250.0]), "b": ["x", "y", None]})
+    frames = {
+        "pandas": lambda: table.to_pandas().set_index(pd.Index([7, 8, 9])),
+        "polars": lambda: pl.DataFrame(table),
+        "pyarrow": lambda: table,
+        "duckdb": lambda: duckdb.sql("select * from (values (1.0::double, 'x'), (2, 'y'), (250, null)) t(a, b)"),
+        "reader": lambda: table.to_batches()[0],
+    }
+    frame = frames[kind]()
+    small = data.shrink(frame)
+    told = data.profile(frame)
+    assert (told.rows, told["a"].exact.type, told["b"].nulls) == (3, "uint8", 1)
+    if kind == "pandas":
+        assert isinstance(small, pd.DataFrame) and small.index.tolist() == [7, 8, 9] and small["a"].dtype == "uint8" and small["b"].dtype == "category"
+        assert frame["a"].equals(small["a"].astype("float64"))
+    elif kind == "polars":
+        assert isinstance(small, pl.DataFrame) and small["a"].dtype == pl.UInt8
+    else:
+        made = pa.table(small)
+        assert made["a"].type == pa.uint8() and made["a"].to_pylist() == [1, 2, 250] and made["b"].to_pylist() == ["x", "y", None]
+
+
+def test_what_can_be_read_only_once_says_so():
+    table = pa.table({"a": [1, 2]})
+    with pytest.raises(ValueError, match="pyarrow"):
+        data.load(table.to_reader())
+
+
+# -- arrays
+
+
+def numbers(rng, dtype):
+    dtype = np.dtype(dtype)
+    if dtype.kind == "b":
+        return rng.random((5, 8)) < 0.5
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        return rng.integers(info.min, info.max, (5, 8), dtype=dtype, endpoint=True)
+    if dtype.kind == "c":
+        return (rng.random((5, 8)) + 1j * rng.random((5, 8))).astype(dtype)
+    if dtype.kind in "mM":
+        return rng.integers(0, 10**9, (5, 8)).astype(dtype)
+    values = rng.standard_normal((5, 8)).astype(dtype)
+    values.flat[:5] = [0.0, -0.0, np.nan, np.inf, np.finfo(dtype).smallest_subnormal]
+    return values
+
+
+@pytest.mark.parametrize("dtype", ["?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8", "c8", "c16", "M8[us]", "m8[s]", "S7", "U7", ">i4", ">f8"])
+def test_every_array_comes_back(dtype):
+    rng = np.random.default_rng(7)
+    kind = np.dtype(dtype)
+    values = numbers(rng, kind.newbyteorder("=")).astype(kind) if kind.kind not in "SU" else np.array([["a", "bb"], ["", "ccccccc"]], dtype=dtype)
+    for view in (values, values.T, np.asfortranarray(values), values[::2, ::-1], values[:, 1], values[:0], values[:1, 0].reshape(())):
+        small = data.shrink(view, sparse="never")
+        assert small.shape == view.shape and small.nbytes <= view.nbytes
+        back = small.astype(kind.newbyteorder("="))
+        plain = np.ascontiguousarray(view).astype(kind.newbyteorder("="))
+        assert back.tobytes() == plain.reshape(view.shape).tobytes() or np.array_equal(back, plain.reshape(view.shape), equal_nan=kind.kind in "fc")
+        if kind.kind == "f":
+            assert (np.signbit(back) == np.signbit(plain.reshape(view.shape))).all()
+
+
+def test_arrays_become_as_small_as_they_can():
+    assert data.shrink(np.arange(200.0)).dtype == "uint8"
+    assert data.shrink(np.array([2.0**31 + 1, 1])).dtype == "uint32"
+    assert data.shrink(np.array([0.5, 1.25])).dtype == "float16"
+    assert data.shrink(np.array([0.1, 0.2])).dtype == "float64"
+    assert data.shrink(np.array([0.1, 0.2]), policy="rel:1e-6").dtype == "float32"
+    assert data.shrink(np.array([16777217.0, 0.5])).dtype == "float64"
+
+
+def test_whatever_has_memory_is_taken_without_numpy_s_help(tmp_path):
+    assert data.shrink(array.array("d", [1, 2, 300])).tolist() == [1, 2, 300]
+    assert data.shrink(b"abc").tolist() == [97, 98, 99]
+    assert data.profile(memoryview(bytearray(10))).rows == 10
+    assert data.shrink(memoryview(array.array("q", range(10)))[::-2]).tolist() == [9, 7, 5, 3, 1]
+    np.save(tmp_path / "a.npy", np.arange(1000.0))
+    with open(tmp_path / "a.npy", "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        assert data.profile(mapped).rows == 8128
+    memmap = np.load(tmp_path / "a.npy", mmap_mode="r")
+    assert data.shrink(memmap).dtype == "int16" and data.profile(memmap).bytes.now == 8000
+
+
+def test_npy_and_npz_files(tmp_path):
+    np.save(tmp_path / "a.npy", np.asfortranarray(np.arange(12.0).reshape(3, 4)))
+    loaded = data.load(tmp_path / "a.npy")
+    assert loaded.dtype == "int8" and loaded.flags.f_contiguous and loaded.tolist() == np.arange(12).reshape(3, 4).tolist()
+    np.savez(tmp_path / "b.npz", first=np.arange(3), second=np.zeros((2, 2)))
+    assert {name: one.tolist() for name, one in data.load(tmp_path / "b.npz", sparse="never").items()} == {"first": [0, 1, 2], "second": [[0, 0], [0, 0]]}
+    assert set(data.profile(tmp_path / "b.npz")) == {"first", "second"}
+    np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
+    with pytest.raises(data.DataError, match="objects.npy"):
+        data.load(tmp_path / "objects.npy")
+
+
+def test_a_result_can_be_written_to():
+    """It is nobody else's; in-place operations of SciPy need it."""
+    small = data.shrink(np.arange(100.0))
+    small += 1
+    assert torch.from_numpy(small)[0] == 1
+    matrix = data.shrink(scipy.sparse.random_array((50, 50), density=0.05, rng=1).tocsr())
+    matrix.sort_indices()
+    matrix.data[:] = 0
+
+
+def test_zeros_are_left_out_where_that_is_smaller():
+    dense = np.zeros((200, 300))
+    dense[3, 7], dense[199, 299], dense[50, :20] = 1.5, -2, 300
+    small = data.shrink(dense)
+    assert scipy.sparse.issparse(small) and small.format == "csr" and (small.toarray() == dense).all()
+    matrix = data.load(dense)
+    assert isinstance(matrix, data.Csr) and matrix.shape == (200, 300) and "22 stored" in repr(matrix)
+    ours = matrix.to_scipy()
+    assert (ours.toarray() == dense).all()
+    assert ours.indices.ctypes.data == matrix.indices.ctypes.data and ours.indptr.ctypes.data == matrix.indptr.ctypes.data
+    tensor = matrix.to_torch()
+    assert tensor.layout == torch.sparse_csr and tensor.values().data_ptr() == matrix.data.ctypes.data
+    assert tensor.crow_indices().data_ptr() == matrix.indptr.ctypes.data and tensor.col_indices().data_ptr() == matrix.indices.ctypes.data
+    assert torch.equal(tensor.to_dense().double(), torch.from_numpy(dense))
+    assert data.shrink(dense, sparse="never").shape == dense.shape
+
+
+@pytest.mark.parametrize("form", ["csr", "csc", "coo", "lil", "dok"])
+def test_matrices_of_scipy(form):
+    matrix = scipy.sparse.random_array((100, 80), density=0.1, rng=3, data_sampler=lambda size: np.arange(size, dtype="f8")).asformat(form)
+    small = data.shrink(matrix)
+    assert (small.toarray() == matrix.toarray()).all() and small.dtype.itemsize < 8
+    assert small.format == ("csc" if form == "csc" else "csr") and small.indices.dtype == "int32"
+    assert data.profile(matrix).format == "sparse matrix"
+
+
+def test_a_table_of_zeros_becomes_a_matrix(tmp_path):
+    rng = np.random.default_rng(5)
+    dense = np.where(rng.random((400, 20)) < 0.02, 7.0, 0.0)
+    np.savetxt(tmp_path / "table.csv", dense, delimiter=",", fmt="%g", header=",".join(f"c{i}" for i in range(20)), comments="")
+    matrix = data.load(tmp_path / "table.csv")
+    assert isinstance(matrix, data.Csr) and matrix.columns == tuple(f"c{i}" for i in range(20)) and (matrix.to_scipy().toarray() == dense).all()
+    assert isinstance(data.load(tmp_path / "table.csv", sparse="never"), data.Table)
+
+
+# -- how it is told
+
+
+def test_a_profile_says_what_the_command_says(mixed, oomph):
+    code, out, err = oomph("data", "profile", "--format", "json", mixed)
+    assert code == 0, err
+    told = json.loads(out)
+    told.pop("schema_version")
+    profile = data.profile(mixed)
+    assert profile.as_dict() == told
+    assert profile["gap"].exact.type == "int8" and profile["gap"].nulls == 43 and profile.rows == 300
+    shown = str(profile)
+    assert "300 rows take" in shown and "\x1b" not in shown and "Next" not in shown and "dictionary[int8]" in shown
+    assert profile._repr_html_().startswith("<pre>") and "dictionary[int8]" in profile._repr_html_()
+
+
+def test_broken_rows_are_named_or_left_out(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("a,b\n1,2\n3\n4,5\n6,7,8\n")
+    with pytest.raises(data.DataError, match=r"table\.csv: line 3: ") as raised:
+        data.load(path)
+    assert isinstance(raised.value, ValueError)
+    loaded = data.load(path, on_error="skip")
+    assert loaded.to_pyarrow().to_pydict() == {"a": [1, 4], "b": [2, 5]}
+    assert loaded.broken_rows.count == 2 and [line for line, _ in loaded.broken_rows.first] == [3, 5]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "sentence"),
+    [
+        (lambda: data.load("/nowhere/at/all.csv"), FileNotFoundError, "/nowhere/at/all.csv"),
+        (lambda: data.load(5), TypeError, "builtins.int cannot be taken; what can: a path or address"),
+        (lambda: data.load([1, 2]), TypeError, "builtins.list cannot be taken"),
+        (lambda: data.load(np.ma.masked_array([1, 2], [0, 1])), TypeError, "a masked array cannot be taken"),
+        (lambda: data.load(np.array([{}])), TypeError, "Python objects are no numbers"),
+        (lambda: data.load(np.zeros(2, dtype=[("a", "i4")])), TypeError, "one field at a time"),
+        (lambda: data.load(torch.zeros(2, dtype=torch.bfloat16)), TypeError, "bfloat16"),
+        (lambda: data.shrink("table.csv"), ValueError, "say where with out="),
+        (lambda: data.load(np.zeros(3), policy="lossy"), ValueError, 'policy "lossy" is neither "exact" nor "rel:"'),
+        (lambda: data.load(np.zeros(3), on_error="ignore"), ValueError, 'on_error="ignore" is neither "fail" nor "skip"'),
+        (lambda: data.load(np.zeros(3), sparse="maybe"), ValueError, 'sparse="maybe" is none of'),
+        (lambda: data.load(pa.table({"a": [1]}), columns=["b"]), ValueError, "b"),
+        (lambda: data.load(pa.table({"a": [1]}), delimiter=";"), ValueError, "are for text files"),
+        (lambda: data.shrink(np.zeros(3), "out.parquet"), ValueError, "an array is not written as Parquet"),
+        (lambda: data.load(pl.Series([1, 2])), ValueError, "cannot be taken as a table"),
+        (lambda: data.load("https://user:secret@127.0.0.1:9/x.csv"), OSError, "127.0.0.1"),
+    ],
+)
+def test_wrong_use_gives_a_sentence(call, error, sentence):
+    with pytest.raises(error) as raised:
+        call()
+    assert sentence in str(raised.value) and "secret" not in str(raised.value)
+
+
+# -- long work
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """Some seconds of work for a build that is not optimised."""
+    path = tmp_path_factory.mktemp("large") / "large.csv"
+    line = "".join(f"{i},{i / 7},word {i % 50},{i * 31 % 1009}\n" for i in range(20_000))
+    path.write_text("a,b,c,d\n" + line * 30)
+    return path
+
+
+def test_other_threads_run_meanwhile(large):
+    turns, done = 0, threading.Event()
+
+    def work():
+        nonlocal turns
+        while not done.is_set():
+            turns += 1
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    begun = time.monotonic()
+    data.profile(large)
+    seconds = time.monotonic() - begun
+    done.set()
+    thread.join()
+    assert turns > seconds * 100
+
+
+def test_progress_is_told_in_order(large):
+    told = []
+    data.load(large, progress=lambda doing, done, total: told.append((doing, done / total)))
+    assert [doing for doing, _ in told][-1] == "loading" and told[-1][1] == 1
+    assert [share for doing, share in told if doing == "profiling"] == sorted(share for doing, share in told if doing == "profiling")
+
+
+def test_what_progress_raises_ends_the_work(large):
+    def refuse(doing, done, total):
+        raise RuntimeError("no more")
+
+    with pytest.raises(RuntimeError, match="no more"):
+        data.profile(large, progress=refuse)
+
+
+def test_ctrl_c_leaves_nothing_behind(large, tmp_path):
+    program = textwrap.dedent("""
+        import signal, sys, threading, time, os
+        import oomph.data as data
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        begun = time.monotonic()
+        try:
+            while True:
+                data.shrink(sys.argv[1], sys.argv[2])
+                os.unlink(sys.argv[2])
+        except KeyboardInterrupt:
+            print(time.monotonic() - begun)
+    """)
+    done = subprocess.run([sys.executable, "-c", program, large, tmp_path / "out.parquet"], capture_output=True, text=True, env=ENVIRONMENT, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 1.5
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_bar_is_shown_on_a_terminal_only(large):
+    program = "import sys, oomph.data as data\nimport oomph.data._progress as bar\nbar._QUIET_SECONDS = 0\ndata.profile(sys.argv[1])"
+    quiet = subprocess.run([sys.executable, "-c", program, large], capture_output=True, text=True, env=ENVIRONMENT)
+    assert quiet.returncode == 0 and quiet.stderr == "" and quiet.stdout == ""
+    master, terminal = os.openpty()
+    seen = subprocess.Popen([sys.executable, "-c", program, large], stderr=terminal, env=ENVIRONMENT)
+    os.close(terminal)
+    shown = b""
+    try:
+        while piece := os.read(master, 4096):
+            shown += piece
+    except OSError:
+        pass
+    os.close(master)
+    assert seen.wait() == 0
+    assert "profiling █" in shown.decode() and shown.endswith(b"\r\x1b[K")
