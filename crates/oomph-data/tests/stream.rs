@@ -373,3 +373,94 @@ fn a_stream_that_is_dropped_ends_its_threads() {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
 }
+
+#[test]
+fn a_wait_for_a_batch_can_be_ended_from_another_thread() {
+    let mut stream = Stream::open(&inputs("csv"), options()).unwrap();
+    stream.next_batch().unwrap();
+    let stopper = stream.stopper();
+    std::thread::spawn(move || stopper.stop()).join().unwrap();
+    let error = std::iter::from_fn(|| stream.next_batch().transpose()).find_map(Result::err).unwrap();
+    assert!(matches!(error, oomph_data::DataError::Stopped), "{error}");
+}
+
+/// The most that this process has had in memory, in bytes.
+fn peak() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+}
+
+const LARGE: &str = "OOMPH_TEST_LARGE_INPUT";
+
+/// Runs in a process of its own, which `a_file_ten_times_the_budget_stays_within_it` starts.
+#[test]
+fn child_that_streams_a_large_file() {
+    let Ok(input) = std::env::var(LARGE) else { return };
+    for shuffle in [None, Some(1)] {
+        let mut stream = Stream::open(
+            &[input.clone()],
+            StreamOptions { budget: 16 << 20, batch_rows: 1024, shuffle, ..options() },
+        )
+        .unwrap();
+        let mut sum = 0i64;
+        while let Some(batch) = stream.next_batch().unwrap() {
+            sum = sum.wrapping_add(batch.column(0).as_primitive::<Int64Type>().values().iter().sum::<i64>());
+        }
+        println!("sum {sum} peak {} rows {}", peak(), stream.progress().rows);
+    }
+}
+
+#[test]
+fn a_file_ten_times_the_budget_stays_within_it() {
+    const BLOCKS: i64 = 40;
+    const ROWS_OF_BLOCK: i64 = 60_000;
+    let folder = tempfile::tempdir().unwrap();
+    let number = |row: i64| row.wrapping_mul(0x5851_f42d_4c95_7f2d) >> 8;
+    let (csv, table) = (folder.path().join("large.csv"), folder.path().join("large.parquet"));
+    let mut text = String::new();
+    for row in 0..ROWS_OF_BLOCK {
+        writeln!(text, "{},{},{:?},text {row}", number(row), row, number(row) as f64 / 1e9).unwrap();
+    }
+    let mut file = fs::File::create(&csv).unwrap();
+    file.write_all(b"a,b,c,d\n").unwrap();
+    let numbers = Int64Array::from_iter_values((0..ROWS_OF_BLOCK).map(number));
+    let floats = Float64Array::from_iter_values((0..ROWS_OF_BLOCK).map(|row| number(row) as f64));
+    let texts = StringArray::from_iter_values(
+        (0..ROWS_OF_BLOCK).map(|row| format!("a longer text {row}, and then some")),
+    );
+    let columns: [(&str, ArrayRef); 3] =
+        [("a", Arc::new(numbers)), ("b", Arc::new(floats)), ("c", Arc::new(texts))];
+    let block = RecordBatch::try_from_iter(columns).unwrap();
+    let mut writer = ArrowWriter::try_new(fs::File::create(&table).unwrap(), block.schema(), None).unwrap();
+    for _ in 0..BLOCKS {
+        file.write_all(text.as_bytes()).unwrap();
+        writer.write(&block).unwrap();
+    }
+    writer.close().unwrap();
+    assert!(fs::metadata(&csv).unwrap().len() > 100 << 20);
+    let sum = (0..ROWS_OF_BLOCK).map(number).sum::<i64>().wrapping_mul(BLOCKS);
+    for input in [csv, table] {
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child_that_streams_a_large_file", "--nocapture", "--test-threads=1"])
+            .env(LARGE, &input)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&child.stdout).into_owned();
+        assert!(child.status.success(), "{said}{}", String::from_utf8_lossy(&child.stderr));
+        let lines: Vec<Vec<&str>> = said
+            .lines()
+            .filter(|line| line.contains("sum "))
+            .map(|line| line.split_whitespace().collect())
+            .collect();
+        assert_eq!(lines.len(), 2, "{said}");
+        for line in &lines {
+            let value = |name: &str| {
+                line[line.iter().position(|word| *word == name).unwrap() + 1].parse::<i64>().unwrap()
+            };
+            assert_eq!((value("sum"), value("rows")), (sum, BLOCKS * ROWS_OF_BLOCK));
+            assert!(value("peak") < (16 + 100) << 20, "{} MiB for {}", value("peak") >> 20, input.display());
+        }
+        println!("{}: {lines:?}", input.display());
+    }
+}

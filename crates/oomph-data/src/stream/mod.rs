@@ -29,6 +29,7 @@ use arrow_select::concat::concat_batches;
 use arrow_select::interleave::interleave_record_batch;
 use limits::{shown, whole_mebibytes};
 use plan::Plan;
+pub use pool::Stopper;
 use pool::{Pool, Slab};
 use random::Random;
 use std::sync::Arc;
@@ -214,6 +215,11 @@ impl Stream {
         let rows = self.window.as_ref().map_or(self.place.rows, |window| window.at as u64);
         let place = Place { rows, batches: self.batches, ..self.place };
         Token::new(self.inputs.clone(), self.plan.order.clone(), place).to_string()
+    }
+
+    /// What ends a wait for the next batch from another thread.
+    pub fn stopper(&self) -> Stopper {
+        self.pool.stopper()
     }
 
     /// How far it is.

@@ -143,6 +143,9 @@ impl Pool {
     pub(super) fn next(&self) -> Result<Option<Slab>, DataError> {
         let mut state = self.shared.state();
         loop {
+            if state.stopped {
+                return Err(DataError::Stopped);
+            }
             let front = state.front;
             if let Some(slot) = state.slots.front_mut() {
                 if let Some(slab) = slot.slabs.pop_front() {
@@ -183,6 +186,10 @@ impl Pool {
         self.shared.state().slot(ticket)?.text
     }
 
+    pub(super) fn stopper(&self) -> Stopper {
+        Stopper(self.shared.clone())
+    }
+
     pub(super) fn counts(&self) -> Counts {
         self.shared.state().counts
     }
@@ -195,10 +202,20 @@ impl Pool {
 impl Drop for Pool {
     /// The threads end after what they are doing; nobody waits for them.
     fn drop(&mut self) {
-        let mut state = self.shared.state();
-        state.stopped = true;
-        state.slots.clear();
-        self.shared.changed.notify_all();
+        self.stopper().stop();
+        self.shared.state().slots.clear();
+    }
+}
+
+/// Ends a stream from another thread than the one that waits for its next batch.
+#[derive(Clone)]
+pub struct Stopper(Arc<Shared>);
+
+impl Stopper {
+    /// Whoever waits for a batch gets [`DataError::Stopped`], at once.
+    pub fn stop(&self) {
+        self.0.state().stopped = true;
+        self.0.changed.notify_all();
     }
 }
 
