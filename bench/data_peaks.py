@@ -1,4 +1,4 @@
-"""Load a CSV in one way, and print what that took: seconds, peak memory above importing, bytes of the result.
+"""Load a table in one way, and print what that took: seconds, peak memory above importing, bytes of the result.
 
     python bench/data_peaks.py METHOD FILE
 
@@ -61,6 +61,25 @@ def polars_shrink(path):
     return load, lambda frame: frame.estimated_size()
 
 
+def pandas_parquet(path):
+    import pandas as pd
+    import pyarrow.parquet  # noqa: F401: what pandas reads it with
+
+    def load():
+        return pd.read_parquet(path)
+
+    return load, lambda frame: frame.memory_usage(deep=True).sum()
+
+
+def polars_parquet(path):
+    import polars as pl
+
+    def load():
+        return pl.read_parquet(path)
+
+    return load, lambda frame: frame.estimated_size()
+
+
 def pyarrow(path):
     import pyarrow.csv
 
@@ -112,8 +131,10 @@ def oomph_relative(path):
 
 METHODS = {
     "pandas.read_csv": pandas,
+    "pandas.read_parquet": pandas_parquet,
     "pandas, then downcast": pandas_downcast,
     "polars.read_csv": polars,
+    "polars.read_parquet": polars_parquet,
     "polars, then shrink_dtype": polars_shrink,
     "pyarrow.csv.read_csv": pyarrow,
     "duckdb, to Arrow": duckdb_arrow,
