@@ -97,7 +97,7 @@ impl Input {
         let compressed = if by_rows { Compressed::Rows } else { Compressed::Columns };
         let [indptr, indices, data] = [indptr, indices, data].map(|described| in_memory(what, described));
         let matrix = SparseArrays::new(what, shape, compressed, indptr?, indices?, data?).map_err(raised)?;
-        Ok(Self { held: Held::Arrays(Arrays::Sparse(Box::new(matrix))), text: TextOverrides::default() })
+        Ok(Self { held: Held::Arrays(Arrays::Sparse(matrix)), text: TextOverrides::default() })
     }
 
     /// The first pass: a `Profile`; of an archive of several arrays, pairs of name and profile.

@@ -10,6 +10,7 @@ mod input;
 mod memory;
 mod profile;
 mod results;
+mod stream;
 mod work;
 
 /// The module.
@@ -27,6 +28,8 @@ mod native {
     use crate::profile::Profile;
     #[pymodule_export]
     use crate::results::{Array, Column, Matrix, Table};
+    #[pymodule_export]
+    use crate::stream::Stream;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

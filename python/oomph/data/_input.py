@@ -54,7 +54,9 @@ def _array(found: Described, what: str) -> Any:
 
 
 def _of_tensor(tensor: Any) -> Described:
-    if tensor.layout is not sys_torch().strided:
+    import torch
+
+    if tensor.layout is not torch.strided:
         raise TypeError("a sparse tensor cannot be taken; a strided one can")
     if tensor.device.type != "cpu":
         raise TypeError(f"a tensor on {tensor.device} cannot be taken: call .cpu() on it first")
@@ -65,13 +67,6 @@ def _of_tensor(tensor: Any) -> Described:
     found = described(array)
     assert found is not None  # NumPy's own
     return found
-
-
-def sys_torch() -> Any:
-    """PyTorch, which somebody has imported already if there is a tensor."""
-    import torch
-
-    return torch
 
 
 def _sparse(matrix: Any) -> Any:

@@ -53,4 +53,6 @@ class Csr:
         import torch
 
         kind = torch.sparse_csr_tensor if self.format == "csr" else torch.sparse_csc_tensor
-        return kind(torch.from_numpy(self.indptr), torch.from_numpy(self.indices), torch.from_numpy(self.data), self.shape)
+        parts = map(torch.from_numpy, (self.indptr, self.indices, self.data))
+        # They were checked when the matrix was made.
+        return kind(*parts, self.shape, check_invariants=False)

@@ -49,8 +49,10 @@ def described(array: Any) -> Described | None:
 
 def _of_interface(array: Any, interface: dict[str, Any]) -> Described:
     typestr, shape = interface["typestr"], tuple(interface["shape"])
-    if typestr[1] == "V" or interface.get("mask") is not None:
-        raise TypeError(f"elements of several fields cannot be taken as numbers ({typestr}); take one field at a time")
+    if typestr[1] == "V":
+        raise TypeError("elements of several fields cannot be taken as numbers; take one field at a time")
+    if typestr[1] == "O":
+        raise TypeError("Python objects are no numbers: an array of them has only their addresses")
     strides = interface.get("strides")
     return Described(array, interface["data"][0], typestr, shape, tuple(strides) if strides else _contiguous(shape, typestr))
 

@@ -10,19 +10,12 @@ from oomph.data._column import Column
 from oomph.data._profile import BrokenRows, Profile, of_native
 
 
-class Table:
-    """A table that Rust holds. It is Arrow data for everybody who takes that: ``polars.DataFrame(table)``, ``pyarrow.table(table)``, DuckDB."""
+class Rows:
+    """Rows that Rust holds. They are Arrow data for everybody who takes that: ``polars.DataFrame(rows)``, ``pyarrow.table(rows)``, DuckDB."""
 
     def __init__(self, native: Any) -> None:
         self._native = native
-        described = native.described
         self.columns: tuple[str, ...] = tuple(native.names)
-        self.dtypes: dict[str, str] = {name: kind for name, kind, _, _ in described}
-        self.nbytes: int = sum(size for _, _, size, _ in described)
-        # The worst change of a value, as a part of it, of every column in which values changed.
-        self.lossy: dict[str, float] = {name: error for name, _, _, error in described if error}
-        self.profile: Profile = of_native(native.profile)
-        self.broken_rows: BrokenRows = self.profile.broken_rows
 
     def __len__(self) -> int:
         return len(self._native)
@@ -40,7 +33,7 @@ class Table:
         return name in self.columns
 
     def __repr__(self) -> str:
-        return f"<oomph.data.Table: {len(self):,} rows, {len(self.columns)} columns, {told_size(self.nbytes, self.profile, self.lossy)}>"
+        return f"<oomph.data rows: {len(self):,}, columns {', '.join(map(repr, self.columns))}>"
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         return self._native.__arrow_c_stream__(requested_schema)
@@ -60,7 +53,7 @@ class Table:
     def to_pandas(self) -> Any:
         """A ``pandas.DataFrame``: categories for codes, nullable integers where rows have no value, floats with NaN there.
 
-        Numbers without gaps share the table's memory, and cannot be written to.
+        Numbers without gaps share the memory of the rows.
         """
         import pandas
 
@@ -80,9 +73,26 @@ class Table:
 
     def _by_name(self) -> Iterator[tuple[str, Column]]:
         if len(set(self.columns)) < len(self.columns):
-            raise ValueError("two columns have the same name, and only one of them could be given; take the table as Arrow data")
+            raise ValueError("two columns have the same name, and only one of them could be given; take the rows as Arrow data")
         for place, name in enumerate(self.columns):
             yield name, Column(self._native.column(place), name)
+
+
+class Table(Rows):
+    """A table in memory, in the smallest types that hold it."""
+
+    def __init__(self, native: Any) -> None:
+        super().__init__(native)
+        described = native.described
+        self.dtypes: dict[str, str] = {name: kind for name, kind, _, _ in described}
+        self.nbytes: int = sum(size for _, _, size, _ in described)
+        # The worst change of a value, as a part of it, of every column in which values changed.
+        self.lossy: dict[str, float] = {name: error for name, _, _, error in described if error}
+        self.profile: Profile = of_native(native.profile)
+        self.broken_rows: BrokenRows = self.profile.broken_rows
+
+    def __repr__(self) -> str:
+        return f"<oomph.data.Table: {len(self):,} rows, {len(self.columns)} columns, {told_size(self.nbytes, self.profile, self.lossy)}>"
 
 
 def told_size(nbytes: int, profile: Profile, lossy: dict[str, float]) -> str:

@@ -1,0 +1,160 @@
+"""Batches onto a GPU beside its work: a ring of pinned buffers, made once, and copies on a stream of their own.
+
+Pinning is slow, and PyTorch rounds pinned memory up to a power of two and keeps it. So each buffer is a mapping of exactly the size of a batch, registered with
+CUDA once, and used again as soon as the event behind its last copy has passed. A batch crosses in one piece and is cut into tensors on the other side.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from oomph._measure import text
+
+# Where tensors begin in a batch: what CUDA's own allocations are aligned to, so that kernels may use vectors.
+_ALIGNMENT = 256
+# One that is filled, one that is copied, one that may be late. More only take memory.
+_MOST_SLOTS = 3
+
+Batch = dict[str, torch.Tensor]
+
+
+class Copied:
+    """Plainly: every tensor waits for its copy."""
+
+    def __init__(self, batches: Iterator[tuple[Batch, str]], device: str) -> None:
+        self._batches, self._device = batches, device
+
+    def __iter__(self) -> Copied:
+        return self
+
+    def __next__(self) -> tuple[Batch, str]:
+        batch, token = next(self._batches)
+        return {name: tensor.to(self._device) for name, tensor in batch.items()}, token
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
+class ThroughRing:
+    """Through pinned buffers that together take no more than ``room``. The next batches are on their way while one is worked on.
+
+    No generator: that would be over, and seem to be at its end, when Ctrl-C is pressed in it. Here whatever was taken is kept until it is given.
+    """
+
+    def __init__(self, batches: Iterator[tuple[Batch, str]], device: str, rows: int, room: int) -> None:
+        self._batches, self._device, self._rows, self._room = batches, torch.device(device), rows, room
+        self._ring: Ring | None = None
+        self._taken: tuple[Batch, str] | None = None
+        self._waiting: deque[tuple[Crossing, str]] = deque()
+        self._ended = False
+
+    def __iter__(self) -> ThroughRing:
+        return self
+
+    def __next__(self) -> tuple[Batch, str]:
+        while not self._ended and (self._ring is None or len(self._waiting) < len(self._ring.slots)):
+            self._taken = self._taken or next(self._batches, None)
+            if self._taken is None:
+                self._ended = True
+                break
+            batch, token = self._taken
+            self._ring = self._ring or Ring(self._device, _batch_bytes(batch, self._rows), self._room)
+            self._waiting.append((self._ring.send(batch), token))
+            self._taken = None
+        if not self._waiting:
+            raise StopIteration
+        crossing, token = self._waiting[0]
+        batch = crossing.arrive()
+        self._waiting.popleft()
+        return batch, token
+
+    def close(self) -> None:
+        """Unpins everything."""
+        if self._ring is not None:
+            self._ring.close()
+            self._ring, self._ended = None, True
+            self._waiting.clear()
+
+
+def _batch_bytes(batch: Batch, rows: int) -> int:
+    """What a batch of so many rows takes: every column has as many bytes a row as in this one."""
+    return sum(_aligned(rows * tensor.element_size()) for tensor in batch.values())
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+class Slot:
+    """One pinned buffer."""
+
+    def __init__(self, size: int) -> None:
+        self._mapping = mmap.mmap(-1, size)
+        self.memory = torch.frombuffer(self._mapping, dtype=torch.uint8)
+        self.free = torch.cuda.Event()
+        # A call of CUDA's that gives a code, and raises nothing.
+        code = torch.cuda.cudart().cudaHostRegister(self.memory.data_ptr(), size, 0)
+        if int(code) != 0:
+            raise RuntimeError(f"{text(size)} of memory cannot be pinned (CUDA's error {int(code)}); use a smaller batch, or pin=False")
+
+    def close(self) -> None:
+        """Gives the memory back, once nothing is copied from it."""
+        self.free.synchronize()
+        torch.cuda.cudart().cudaHostUnregister(self.memory.data_ptr())
+
+
+class Crossing:
+    """A batch on its way."""
+
+    def __init__(self, batch: Batch, whole: torch.Tensor, event: Any) -> None:
+        self._batch, self._whole, self._event = batch, whole, event
+
+    def arrive(self) -> Batch:
+        """The tensors, safe to use on the stream that is current now: it waits for the copy, the program does not."""
+        current = torch.cuda.current_stream(self._whole.device)
+        current.wait_event(self._event)
+        # Allocated on the stream of copies: not to be given to the next batch while this one is worked on.
+        self._whole.record_stream(current)
+        return self._batch
+
+
+class Ring:
+    """Pinned buffers in turn, and the stream that copies from them."""
+
+    def __init__(self, device: torch.device, size: int, room: int) -> None:
+        count = min(_MOST_SLOTS, room // max(size, 1))
+        if count < 2:
+            raise ValueError(f"two pinned buffers for batches of {text(size)} take more than the {text(room)} that the budget leaves them; use a budget of at least {text(8 * size)}")
+        self._device = device
+        with torch.cuda.device(device):
+            self._copies = torch.cuda.Stream(device)
+            self.slots = [Slot(max(_aligned(size), mmap.PAGESIZE)) for _ in range(count)]
+        self._next = 0
+
+    def send(self, batch: Batch) -> Crossing:
+        """Copies a batch into the next buffer, once that is free, and from there to the GPU."""
+        slot = self.slots[self._next]
+        self._next = (self._next + 1) % len(self.slots)
+        slot.free.synchronize()
+        pieces, end = [], 0
+        for tensor in batch.values():
+            size = tensor.numel() * tensor.element_size()
+            slot.memory[end : end + size].view(tensor.dtype).copy_(tensor)
+            pieces.append((end, size))
+            end += _aligned(size)
+        with torch.cuda.device(self._device), torch.cuda.stream(self._copies):
+            whole = torch.empty(end, dtype=torch.uint8, device=self._device)
+            whole.copy_(slot.memory[:end], non_blocking=True)
+            slot.free.record(self._copies)
+        cut = {name: whole[begin : begin + size].view(tensor.dtype) for (name, tensor), (begin, size) in zip(batch.items(), pieces)}
+        return Crossing(cut, whole, slot.free)
+
+    def close(self) -> None:
+        """Unpins everything."""
+        for slot in self.slots:
+            slot.close()
