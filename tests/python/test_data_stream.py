@@ -306,11 +306,12 @@ def test_a_ring_that_does_not_fit_its_budget_says_what_would(folder, predict, tm
 # -- larger than one machine
 
 
-def test_ray_reads_every_row_once(folder):
+def test_ray_reads_every_row_once(folder, monkeypatch):
     ray = pytest.importorskip("ray")
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": {"PYTHONPATH": str(ROOT / "python"), "OOMPH_COMMAND": os.environ["OOMPH_COMMAND"]}})
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "python"))
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 << 20)
     try:
-        dataset = data.stream(folder, batch=1000, columns=["id"], budget="64MiB").ray()
+        dataset = data.stream(folder, batch=1000, columns=["id"], budget="64MiB").ray(shards=2)
         assert sorted(row["id"] for row in dataset.take_all()) == list(range(ROWS))
     finally:
         ray.shutdown()

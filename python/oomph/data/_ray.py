@@ -38,8 +38,8 @@ class _Shard:
             yield rows.to_pyarrow()
 
 
-def dataset(stream: Stream) -> Any:
-    """A ``ray.data.Dataset``."""
+def dataset(stream: Stream, shards: int | None) -> Any:
+    """A ``ray.data.Dataset`` of so many shards, or of as many as Ray finds right."""
     if stream._options.form != "arrow":
         raise ValueError('Ray moves Arrow data: use as_="arrow", and Ray\'s iter_torch_batches() where tensors are wanted')
-    return ray.data.read_datasource(StreamDatasource(stream))
+    return ray.data.read_datasource(StreamDatasource(stream), override_num_blocks=shards)

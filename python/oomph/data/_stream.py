@@ -128,11 +128,11 @@ class Stream:
 
         return StreamDataset(self)
 
-    def ray(self) -> Any:
-        """The same as a ``ray.data.Dataset``: each read task reads its shard of the pieces."""
+    def ray(self, shards: int | None = None) -> Any:
+        """The same as a ``ray.data.Dataset``: each read task reads its shard of the pieces. How many there are is Ray's to say, or ``shards``."""
         from oomph.data._ray import dataset
 
-        return dataset(self)
+        return dataset(self, shards)
 
     def close(self) -> None:
         """Lets go of what was read ahead."""
