@@ -18,7 +18,7 @@ def oomph_stream(path, budget):
     import oomph.data
 
     def batches():
-        for batch in oomph.data.stream(path, batch=BATCH, budget=budget, columns=COLUMNS, output="torch"):
+        for batch in oomph.data.stream(path, batch=BATCH, budget=budget, columns=COLUMNS, as_="torch"):
             yield len(batch["user_id"])
 
     return batches

@@ -141,12 +141,13 @@ def streaming(args, name, path):
 
 
 def proportional(pid):
-    """Resident bytes of a process and its children; pages that several have are counted once."""
+    """Resident bytes of a process and its children, shared memory included; pages that several have are counted once. Pages of files are not counted:
+    the kernel can take them back, and how many count here depends on who else has them."""
     total = 0
     for process in (pid, *descendants(pid)):
         try:
             with open(f"/proc/{process}/smaps_rollup") as rollup:
-                total += next((int(line.split()[1]) * 1024 for line in rollup if line.startswith("Pss:")), 0)
+                total += sum(int(line.split()[1]) * 1024 for line in rollup if line.startswith(("Pss_Anon:", "Pss_Shmem:")))
         except OSError:
             pass  # it has ended
     return total
