@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import tarfile
+import textwrap
 import zipfile
 
 import pytest
@@ -62,6 +63,25 @@ def test_the_wheel_carries_the_command(installed):
 def test_the_wheel_carries_the_extension_module(installed):
     done = inside(installed, "import oomph; from oomph._extension import load_native; print(load_native().__file__)")
     assert done.stdout.strip().endswith("site-packages/oomph/_native.abi3.so"), done.stderr
+
+
+def test_data_needs_none_of_the_packages_that_take_it(installed, tmp_path):
+    table = tmp_path / "table.csv"
+    table.write_text("id,city\n" + "".join(f"{row},{'Rome' if row % 2 else 'Oslo'}\n" for row in range(1000)))
+    program = """
+        import array, importlib.util, sys
+        import oomph
+        assert not any(importlib.util.find_spec(name) for name in ("numpy", "pandas", "polars", "pyarrow", "scipy", "torch"))
+        profile = oomph.data.profile(sys.argv[1])
+        print(profile.rows, profile["id"].exact.type, profile["city"].exact.type)
+        loaded = oomph.data.load(sys.argv[1])
+        print(loaded.nbytes < profile.bytes.now, loaded["city"].categories)
+        print(sum(len(batch) for batch in oomph.data.stream(sys.argv[1], batch=300)))
+        print(oomph.data.profile(array.array("d", range(100))).columns[0].exact.type)
+        print(oomph.data.shrink(sys.argv[1], sys.argv[2]).rows)
+    """
+    done = inside(installed, textwrap.dedent(program), table, tmp_path / "small.parquet")
+    assert done.stdout.splitlines() == ["1000 int16 dictionary[int8]", "True ['Oslo', 'Rome']", "1000", "int8", "1000"], done.stderr
 
 
 def test_the_extension_module_is_not_linked_to_one_python(wheel, tmp_path):

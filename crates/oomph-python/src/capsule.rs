@@ -69,10 +69,7 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    pub(crate) fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let kind = object.get_type();
-        let name =
-            format!("{}.{}", kind.module()?.to_string().split('.').next().unwrap_or_default(), kind.name()?);
+    pub(crate) fn new(object: &Bound<'_, PyAny>, name: String) -> PyResult<Self> {
         let schema = take(object)?.schema();
         // A relation of DuckDB has no length until it is run, and says so by raising.
         let rows = object.len().ok().map(|rows| rows as u64);

@@ -27,14 +27,13 @@ pub(crate) struct Input {
 enum Held {
     Location(String),
     Frame(Arc<Frame>),
-    Arrays(Arrays),
+    Arrays(Arc<Arrays>),
 }
 
 /// An input, ready to be read.
-enum Opened<'a> {
+enum Opened {
     Table(input::Input),
-    Arrays(Arrays),
-    Held(&'a Arrays),
+    Arrays(Arc<Arrays>),
 }
 
 /// An array in Python's memory: owner, address and bytes of what it has, NumPy's name of the type, shape, where in the memory it
@@ -73,15 +72,15 @@ impl Input {
 
     /// Anything that has `__arrow_c_stream__` or `__arrow_c_array__`.
     #[staticmethod]
-    fn frame(object: &Bound<'_, PyAny>) -> PyResult<Self> {
-        Ok(Self { held: Held::Frame(Arc::new(Frame::new(object)?)), text: TextOverrides::default() })
+    fn frame(object: &Bound<'_, PyAny>, name: String) -> PyResult<Self> {
+        Ok(Self { held: Held::Frame(Arc::new(Frame::new(object, name)?)), text: TextOverrides::default() })
     }
 
     /// Elements in memory.
     #[staticmethod]
     fn array(what: &str, described: Described<'_>) -> PyResult<Self> {
         let array = in_memory(what, described)?;
-        Ok(Self { held: Held::Arrays(Arrays::One(array)), text: TextOverrides::default() })
+        Ok(Self { held: Held::Arrays(Arc::new(Arrays::One(array))), text: TextOverrides::default() })
     }
 
     /// A compressed matrix in memory, by rows or by columns.
@@ -97,7 +96,7 @@ impl Input {
         let compressed = if by_rows { Compressed::Rows } else { Compressed::Columns };
         let [indptr, indices, data] = [indptr, indices, data].map(|described| in_memory(what, described));
         let matrix = SparseArrays::new(what, shape, compressed, indptr?, indices?, data?).map_err(raised)?;
-        Ok(Self { held: Held::Arrays(Arrays::Sparse(matrix)), text: TextOverrides::default() })
+        Ok(Self { held: Held::Arrays(Arc::new(Arrays::Sparse(matrix))), text: TextOverrides::default() })
     }
 
     /// The first pass: a `Profile`; of an archive of several arrays, pairs of name and profile.
@@ -116,7 +115,6 @@ impl Input {
                 Ok(Profiles::One(Box::new(profile::of(&input, &options, watch)?.profile)))
             }
             Opened::Arrays(arrays) => profile_arrays(&arrays, options.policy, watch),
-            Opened::Held(arrays) => profile_arrays(arrays, options.policy, watch),
         })?;
         match profiles {
             Profiles::One(profile) => Profile(*profile).into_py_any(py),
@@ -147,7 +145,6 @@ impl Input {
                 Ok(Product::Table(Box::new(loaded), Box::new(profiled.profile)))
             }
             Opened::Arrays(arrays) => shrink_arrays(&arrays, &options, watch),
-            Opened::Held(arrays) => shrink_arrays(arrays, &options, watch),
         })?;
         product.give(py)
     }
@@ -169,7 +166,7 @@ impl Input {
                 let profiled = profile::of(&input, &options, watch)?;
                 write::parquet_file(&input, &profiled, &out, &options, watch)
             }
-            Opened::Arrays(_) | Opened::Held(_) => Err(DataError::Usage(
+            Opened::Arrays(_) => Err(DataError::Usage(
                 "an array is not written as Parquet; shrink it without out=, and save what that gives"
                     .to_owned(),
             )),
@@ -179,16 +176,16 @@ impl Input {
 }
 
 impl Input {
-    fn open(&self) -> Result<Opened<'_>, DataError> {
+    fn open(&self) -> Result<Opened, DataError> {
         let location = match &self.held {
             Held::Location(location) => location,
             Held::Frame(frame) => return Ok(Opened::Table(input::Input::Table(frame.clone()))),
-            Held::Arrays(arrays) => return Ok(Opened::Held(arrays)),
+            Held::Arrays(arrays) => return Ok(Opened::Arrays(arrays.clone())),
         };
         let source = source::open(location)?;
         let (format, compression) = source::recognise(source.as_ref())?;
         match format {
-            Format::Npy | Format::Npz => arrays::open(source).map(Opened::Arrays),
+            Format::Npy | Format::Npz => arrays::open(source).map(|arrays| Opened::Arrays(Arc::new(arrays))),
             _ => input::Input::of(source, format, compression, &self.text).map(Opened::Table),
         }
     }

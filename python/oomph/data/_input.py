@@ -42,7 +42,8 @@ def take(data: Any, *, delimiter: str | None = None, header: bool = True, nulls:
     if module == "numpy" and hasattr(data, "mask"):
         raise TypeError("a masked array cannot be taken: its masked values would count as values; fill them, or take it as a frame")
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
-        return Taken(native.Input.frame(_without_index(data) if module == "pandas" else data), module if module in ("pandas", "polars") else "arrow", data)
+        frame = _arrow_of_pandas(data) if module == "pandas" else data
+        return Taken(native.Input.frame(frame, f"{module}.{type(data).__name__}"), module if module in ("pandas", "polars") else "arrow", data)
     found = described(data)
     if found is None:
         raise TypeError(f"{type(data).__module__}.{type(data).__qualname__} cannot be taken; what can: {_WHAT_IS_TAKEN}")
@@ -79,14 +80,14 @@ def _sparse(matrix: Any) -> Any:
     return native.Input.sparse("a SciPy matrix", compressed.shape, compressed.format == "csr", *arguments)
 
 
-def _without_index(frame: Any) -> Any:
-    """A frame of pandas whose index is the number of the row. Another index would become a column of its own."""
+def _arrow_of_pandas(frame: Any) -> Any:
+    """The columns of a frame of pandas as Arrow data, made once: each pass would make them anew. The index is not one of them."""
     try:
-        import pyarrow  # noqa: F401
+        import pyarrow
     except ImportError:
         raise ImportError("pandas gives its data to others only where pyarrow is installed: pip install pyarrow") from None
     import pandas
 
-    index = frame.index
-    plain = isinstance(index, pandas.RangeIndex) and index.start == 0 and index.step == 1
-    return frame if plain else frame.reset_index(drop=True)
+    if not isinstance(frame, pandas.DataFrame):
+        raise TypeError(f"pandas.{type(frame).__name__} is a column, not a table; .to_frame() makes it one")
+    return pyarrow.Table.from_pandas(frame, preserve_index=False)
