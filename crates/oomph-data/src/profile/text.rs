@@ -128,42 +128,49 @@ impl ColumnScan {
         cells: impl Iterator<Item = Field<'a>>,
         numbers: &mut Numbers,
     ) -> usize {
-        let before = self.text_bytes;
         let json = format.delimiter.is_none();
         numbers.integers.clear();
         numbers.floats.clear();
+        let as_text = matches!(self.reading, Reading::Text | Reading::RawText);
+        // In registers, not in the column: this is the innermost loop of the first pass.
+        let (mut rows, mut empty, mut text_bytes, mut strings, mut uncounted) = (0, 0, 0, 0, 0);
         for field in cells {
-            self.rows += 1;
+            rows += 1;
             if is_no_text(format, field) {
-                self.empty += 1;
+                empty += 1;
                 continue;
             }
-            self.text_bytes += field.text.len() as u64;
-            if json {
-                if field.quoted {
-                    self.strings += 1;
-                } else {
-                    self.others += 1;
-                }
-            }
-            if self.words > 0 || matches!(self.reading, Reading::Text | Reading::RawText) {
+            text_bytes += field.text.len();
+            let string = json && field.quoted;
+            strings += u64::from(string);
+            if as_text || self.words > 0 {
                 self.words += 1;
                 self.counting.add(field.text);
                 continue;
             }
-            // The usual case first.
-            if let Some(value) = parse::int(field.text)
-                && !(json && field.quoted)
+            // The usual cases first, as what the last cells were.
+            if !numbers.floats.is_empty()
+                && !string
+                && let Some(value) = parse::point_float(field.text)
             {
+                numbers.floats.push(value);
+                uncounted += 1;
+            } else if !string && let Some(value) = parse::int(field.text) {
                 self.add_integer(value, numbers);
-                self.uncounted += 1;
-                continue;
+                uncounted += 1;
+            } else {
+                self.add_other(format, json, field, numbers);
             }
-            self.add_other(format, json, field, numbers);
         }
+        self.rows += rows;
+        self.empty += empty;
+        self.text_bytes += text_bytes as u64;
+        self.strings += strings;
+        self.others += if json { rows - empty - strings } else { 0 };
+        self.uncounted += uncounted;
         self.integers.add_i64_slice(&numbers.integers);
         self.floats.add_f64_slice(&numbers.floats);
-        (self.text_bytes - before) as usize
+        text_bytes
     }
 
     #[inline]

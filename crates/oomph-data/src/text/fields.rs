@@ -79,18 +79,23 @@ impl Fields {
         let carriage = self.carriage && column + 1 == self.columns;
         (0..self.rows).map(move |row| {
             let cell = row * self.columns + column;
-            if self.plain {
-                let (start, end) =
-                    (self.separators.place(cell).wrapping_add(1), self.separators.place(cell + 1));
-                let text = chunk.get(start as usize..end as usize).unwrap_or_default();
-                let text = if carriage { text.strip_suffix(b"\r").unwrap_or(text) } else { text };
-                return Field { text, quoted: false };
-            }
-            let (start, end) = (self.starts[cell], self.ends[cell]);
-            let within = if end & REWRITTEN == 0 { chunk } else { &self.scratch };
-            let text = within.get(start as usize..(end & PLACE) as usize).unwrap_or_default();
-            Field { text, quoted: end & QUOTED != 0 }
+            if self.plain { self.plain_cell(chunk, cell, carriage) } else { self.kept_cell(chunk, cell) }
         })
+    }
+
+    #[inline(always)]
+    fn plain_cell<'a>(&self, chunk: &'a [u8], cell: usize, carriage: bool) -> Field<'a> {
+        let (start, end) = (self.separators.place(cell).wrapping_add(1), self.separators.place(cell + 1));
+        let text = chunk.get(start as usize..end as usize).unwrap_or_default();
+        let text = if carriage { text.strip_suffix(b"\r").unwrap_or(text) } else { text };
+        Field { text, quoted: false }
+    }
+
+    fn kept_cell<'a>(&'a self, chunk: &'a [u8], cell: usize) -> Field<'a> {
+        let (start, end) = (self.starts[cell], self.ends[cell]);
+        let within = if end & REWRITTEN == 0 { chunk } else { &self.scratch };
+        let text = within.get(start as usize..(end & PLACE) as usize).unwrap_or_default();
+        Field { text, quoted: end & QUOTED != 0 }
     }
 
     /// Where in the chunk a row begins, to say its line.

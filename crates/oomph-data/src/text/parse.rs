@@ -127,7 +127,7 @@ fn packed(text: &[u8]) -> u128 {
 }
 
 /// Up to 8 characters.
-#[inline]
+#[inline(always)]
 fn packed_short(text: &[u8]) -> u64 {
     if let (Some(first), Some(last)) = (text.first_chunk::<4>(), text.last_chunk::<4>()) {
         return u64::from(u32::from_be_bytes(*first)) << (8 * (text.len() - 4))
@@ -139,7 +139,7 @@ fn packed_short(text: &[u8]) -> u64 {
 const ZEROS: u64 = 0x3030_3030_3030_3030;
 
 /// Eight digits, the last in the lowest byte.
-#[inline]
+#[inline(always)]
 fn eight_digits(packed: u64) -> Option<u64> {
     const HIGH: u64 = 0xf0f0_f0f0_f0f0_f0f0;
     // 0x30 to 0x39: what has a 3 before and after six are added.
@@ -155,7 +155,7 @@ fn eight_digits(packed: u64) -> Option<u64> {
 }
 
 /// Up to 16 digits.
-#[inline]
+#[inline(always)]
 fn digits(text: &[u8]) -> Option<u64> {
     if text.len() <= 8 {
         let padding = if text.len() == 8 { 0 } else { ZEROS << (8 * text.len()) };
@@ -230,19 +230,52 @@ pub(crate) fn float(text: &[u8]) -> Option<f64> {
 /// Up to 16 characters, all digits but for one point: the digits, and how many of them come after it.
 #[inline]
 fn decimal(text: &[u8]) -> Option<(u64, usize)> {
+    if text.len() <= 8 {
+        return short_decimal(text);
+    }
     let packed = packed(text);
     let Some(after) = after_point(packed) else { return Some((digits(text)?, 0)) };
-    if text.len() == 1 {
-        return None;
-    }
     // The point is taken out: what is before it moves up to what is after.
     let fraction = packed & ((1_u128 << (8 * after)) - 1);
     let whole = packed.checked_shr(8 * (after as u32 + 1)).unwrap_or(0);
     Some((sixteen_digits(whole << (8 * after) | fraction, text.len() - 1)?, after))
 }
 
-/// How many characters come after the last point.
+/// As [`decimal`], up to 8 characters.
+#[inline(always)]
+fn short_decimal(text: &[u8]) -> Option<(u64, usize)> {
+    let packed = packed_short(text);
+    let Some(after) = after_point(packed.into()) else { return Some((digits(text)?, 0)) };
+    if text.len() == 1 {
+        return None;
+    }
+    let fraction = packed & ((1 << (8 * after)) - 1);
+    let whole = packed.checked_shr(8 * (after as u32 + 1)).unwrap_or(0);
+    // One character fewer: there is room for a zero.
+    let padding = ZEROS << (8 * (text.len() - 1));
+    Some((eight_digits(whole << (8 * after) | fraction | padding)?, after))
+}
+
+/// A decimal number of the usual kind, which has a point and no zeros before it but one. Others may be floats too.
 #[inline]
+pub(crate) fn point_float(text: &[u8]) -> Option<f64> {
+    let (negative, unsigned) = match text {
+        [b'-', unsigned @ ..] => (true, unsigned),
+        unsigned => (false, unsigned),
+    };
+    if unsigned.len() > 16 || matches!(unsigned, [] | [b'.', ..] | [b'0', b'0'..=b'9', ..]) {
+        return None;
+    }
+    let (digits, scale) = decimal(unsigned)?;
+    if digits >= 1 << 53 || scale == 0 {
+        return None;
+    }
+    let value = digits as f64 / POWERS_OF_TEN[scale];
+    Some(if negative { -value } else { value })
+}
+
+/// How many characters come after the last point.
+#[inline(always)]
 fn after_point(packed: u128) -> Option<usize> {
     const LOW: u128 = 0x7f7f_7f7f_7f7f_7f7f_7f7f_7f7f_7f7f_7f7f;
     const POINTS: u128 = 0x2e2e_2e2e_2e2e_2e2e_2e2e_2e2e_2e2e_2e2e;
@@ -450,6 +483,13 @@ mod tests {
         fn short_decimals_are_those_of_the_standard_library(text in "-?(0|[1-9][0-9]{0,9})?\\.?[0-9]{0,9}") {
             let expected = text.parse::<f64>().ok();
             prop_assert_eq!(float(text.as_bytes()).map(f64::to_bits), expected.map(f64::to_bits), "{}", text);
+        }
+
+        #[test]
+        fn what_has_a_point_is_what_the_other_way_finds(text in "-?[0-9]{0,4}\\.?[0-9]{0,13}") {
+            if let Some(value) = point_float(text.as_bytes()) {
+                prop_assert!(matches!(cell(text.as_bytes()), Cell::Float(other) if other.to_bits() == value.to_bits()), "{}", text);
+            }
         }
 
         #[test]
