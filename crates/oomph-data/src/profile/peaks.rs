@@ -34,7 +34,7 @@ pub(crate) fn estimate(profile: &Profile) -> Vec<Peak> {
     match profile.format.as_str() {
         "csv" | "tsv" if !packed => {
             add("pandas", file + 2.0 * parts.pandas + 1.08 * (8.0 * parts.texts + parts.text), 0.05);
-            add("polars", file + parts.polars + parts.views + 20.0 * MIB, 0.25);
+            add("polars", file + parts.polars + parts.views + 20.0 * MIB, 0.3);
         }
         "parquet" => {
             let pandas = 2.3 * parts.pandas + 7.4 * parts.texts + 2.4 * parts.text + 0.5 * file + 27.0 * MIB;
@@ -47,8 +47,11 @@ pub(crate) fn estimate(profile: &Profile) -> Vec<Peak> {
     let sparse = profile.sparse.filter(|sparse| sparse.smaller).map(|sparse| 2 * sparse.bytes);
     let result = sparse.unwrap_or(profile.bytes.exact) as f64;
     match profile.format.as_str() {
-        "parquet" => add("oomph", result + PAGES.min(parts.column) * parts.columns + 12.0 * MIB, 0.2),
-        _ => add("oomph", result + 20.0 * MIB, 0.1),
+        "parquet" => {
+            let columns = profile.columns.len() as f64;
+            add("oomph", result + (PAGES * columns).min(1.5 * file) + 12.0 * MIB, 0.2);
+        }
+        _ => add("oomph", result + 20.0 * MIB, 0.2),
     }
     peaks
 }
@@ -69,17 +72,12 @@ struct Parts {
     text: f64,
     /// Polars' views, and the bytes that do not lie in them.
     views: f64,
-    /// How many columns there are.
-    columns: f64,
-    /// What one of them takes, on average.
-    column: f64,
 }
 
 impl Parts {
     fn of(profile: &Profile, from_text: bool) -> Self {
         let rows = profile.rows;
-        let columns = profile.columns.len().max(1) as f64;
-        let mut parts = Self { columns, column: profile.bytes.now as f64 / columns, ..Self::default() };
+        let mut parts = Self::default();
         for column in &profile.columns {
             let values = rows.saturating_sub(column.nulls);
             match Kind::of(column, rows, from_text) {
