@@ -15,7 +15,8 @@ use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::http::HttpBuilder;
 use object_store::path::Path;
 use object_store::{
-    ClientOptions, Error, GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore, ObjectStoreExt,
+    BackoffConfig, ClientOptions, Error, GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore,
+    ObjectStoreExt, RetryConfig,
 };
 use std::io;
 use std::ops::Range;
@@ -33,6 +34,12 @@ const FIRST_PATIENCE: Duration = Duration::from_secs(5);
 const LONGEST_PATIENCE: Duration = Duration::from_secs(60);
 /// A server without ranges is read whole if that is no more than this.
 const WHOLE: u64 = 64 << 20;
+
+/// How requests are tried again: soon at first, then every second, for as long as a short outage lasts.
+fn retries() -> RetryConfig {
+    let backoff = BackoffConfig { init_backoff: FIRST_WAIT, max_backoff: Duration::from_secs(1), base: 2.0 };
+    RetryConfig { backoff, max_retries: 120, retry_timeout: Duration::from_secs(120) }
+}
 
 static RESUMED: AtomicU64 = AtomicU64::new(0);
 
@@ -125,8 +132,10 @@ fn store(location: &str) -> Result<(Arc<dyn ObjectStore>, Path), DataError> {
         // The query (a signature, often) stays with every request.
         let (key, query) = key.split_at(key.find(['?', '#']).unwrap_or(key.len()));
         let options = ClientOptions::new().with_allow_http(true);
-        let builder =
-            HttpBuilder::new().with_url(format!("{name}://{authority}/{query}")).with_client_options(options);
+        let builder = HttpBuilder::new()
+            .with_url(format!("{name}://{authority}/{query}"))
+            .with_client_options(options)
+            .with_retry(retries());
         let path = Path::from_url_path(key).map_err(|error| wrong(&error))?;
         return Ok((Arc::new(builder.build().map_err(|error| wrong(&error))?), path));
     }
@@ -134,11 +143,21 @@ fn store(location: &str) -> Result<(Arc<dyn ObjectStore>, Path), DataError> {
     let path = Path::parse(key).map_err(|error| wrong(&error))?;
     let base = format!("{name}://{authority}");
     let store: Result<Arc<dyn ObjectStore>, Error> = match name {
-        "s3" | "s3a" => AmazonS3Builder::from_env().with_url(base).build().map(|store| Arc::new(store) as _),
-        "gs" => {
-            GoogleCloudStorageBuilder::from_env().with_url(base).build().map(|store| Arc::new(store) as _)
-        }
-        _ => MicrosoftAzureBuilder::from_env().with_url(base).build().map(|store| Arc::new(store) as _),
+        "s3" | "s3a" => AmazonS3Builder::from_env()
+            .with_retry(retries())
+            .with_url(base)
+            .build()
+            .map(|store| Arc::new(store) as _),
+        "gs" => GoogleCloudStorageBuilder::from_env()
+            .with_retry(retries())
+            .with_url(base)
+            .build()
+            .map(|store| Arc::new(store) as _),
+        _ => MicrosoftAzureBuilder::from_env()
+            .with_retry(retries())
+            .with_url(base)
+            .build()
+            .map(|store| Arc::new(store) as _),
     };
     Ok((store.map_err(|error| wrong(&error))?, path))
 }
