@@ -87,14 +87,17 @@ FITTED = {
     "dates": (3_000_000, lambda n: [days(n), moments(n), whole(n, 100), moments(n)]),
     "flags": (4_000_000, lambda n: [pa.array(random.random(n) < 0.5) for _ in range(6)] + [whole(n, 9)]),
     "shop": (2_500_000, shop),
-}
-OTHERS = {
     "logs": (1_200_000, lambda n: [moments(n), words(n, 60_000, 9, 15), unique(n, 48), whole(n, 500), whole(n, 10**7), cents(n)]),
     "mostly zero": (400_000, lambda n: [pa.array(random.integers(0, 9, n) * (random.random(n) < 0.02)) for _ in range(150)]),
     "identifiers": (1_500_000, lambda n: [unique(n, 36), normal(n), whole(n, 10**9), words(n, 200, 4, 20), lacking(normal(n), 0.1)]),
     "gaps": (300_000, lambda n: [lacking(whole(n, 10**4) if index % 3 else words(n, 20, 3, 9), 0.3) for index in range(60)]),
     "essays": (400_000, lambda n: [whole(n, 10**6), words(n, 2000, 200, 600)]),
     "large shop": (5_000_000, shop),
+}
+OTHERS = {
+    "sensors": (900_000, lambda n: [moments(n), *(pa.array(random.standard_normal(n).round(3)) for _ in range(14))]),
+    "survey": (700_000, lambda n: [unique(n, 8), *(lacking(whole(n, 7), 0.15) for _ in range(45)), words(n, 5000, 10, 60)]),
+    "messages": (600_000, lambda n: [whole(n, 10**12), unique(n, 200), days(n), words(n, 3, 4, 7), pa.array(random.random(n) < 0.1)]),
 }
 
 

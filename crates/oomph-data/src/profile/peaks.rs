@@ -39,7 +39,7 @@ pub(crate) fn estimate(profile: &Profile) -> Vec<Peak> {
         "parquet" => {
             let pandas = 2.3 * parts.pandas + 7.4 * parts.texts + 2.4 * parts.text + 0.5 * file + 27.0 * MIB;
             add("pandas", pandas, 0.2);
-            add("polars", parts.polars + 1.08 * parts.views + 0.4 * file + 20.0 * MIB, 0.15);
+            add("polars", parts.polars + 1.08 * parts.views + 0.4 * file + 20.0 * MIB, 0.2);
         }
         _ => {}
     }
