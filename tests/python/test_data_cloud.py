@@ -97,8 +97,8 @@ def s3(files):
 class Proxy:
     """Passes connections on, and breaks most of them: in the middle of an answer, before it, or by saying 503. One answer stands still."""
 
-    def __init__(self, port, seed):
-        self.port, self.random = port, random.Random(seed)
+    def __init__(self, port, seed, most):
+        self.port, self.random, self.most = port, random.Random(seed), most
         self.breaks = self.refusals = self.stalls = 0
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.address = self.listener.getsockname()
@@ -113,7 +113,7 @@ class Proxy:
                 client, _ = self.listener.accept()
             except OSError:
                 return
-            threading.Thread(target=self._serve, args=(client, self.random.random(), self.random.randrange(20_000, 700_000)), daemon=True).start()
+            threading.Thread(target=self._serve, args=(client, self.random.random(), self.random.randrange(5_000, self.most)), daemon=True).start()
 
     def _serve(self, client, fate, most):
         try:
@@ -164,14 +164,15 @@ def environment(host, port):
     }
 
 
-@pytest.mark.parametrize("name", ["rows.csv", "rows.jsonl", "rows.parquet"])
-def test_no_row_is_lost_or_repeated_over_a_connection_that_breaks(streamed, s3, name):
-    proxy = Proxy(s3, seed=name)
+# Parquet is read in smaller parts than text, so it breaks sooner.
+@pytest.mark.parametrize("name, most", [("rows.csv", 700_000), ("rows.jsonl", 700_000), ("rows.parquet", 120_000)])
+def test_no_row_is_lost_or_repeated_over_a_connection_that_breaks(streamed, s3, name, most):
+    proxy = Proxy(s3, name, most)
     try:
         assert streamed(f"s3://data/some/folder/{name}", **environment(*proxy.address)) == expected()
     finally:
         proxy.close()
-    assert proxy.breaks > 1 and proxy.refusals > 0, (proxy.breaks, proxy.refusals, proxy.stalls)
+    assert proxy.breaks > 0 and proxy.refusals > 0, (proxy.breaks, proxy.refusals, proxy.stalls)
 
 
 def test_patterns_and_prefixes_are_listed_by_the_server(streamed, s3):
