@@ -99,7 +99,7 @@ impl Reading {
         let source = source::open(location)?;
         let (format, compression) = source::recognise(source.as_ref())?;
         match format {
-            Format::Npy | Format::Npz => arrays::open(source).map(Opened::Arrays),
+            Format::Npy | Format::Npz => Ok(Opened::Arrays(Box::new(arrays::open(source)?))),
             _ => Input::of(source, format, compression, &self.text()).map(Opened::Table),
         }
     }
@@ -128,7 +128,7 @@ impl Reading {
 /// What a location holds.
 enum Opened {
     Table(Input),
-    Arrays(Arrays),
+    Arrays(Box<Arrays>),
 }
 
 /// Shows how far a pass is, and ends it when a signal asks for that.

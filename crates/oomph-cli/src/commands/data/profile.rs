@@ -96,13 +96,14 @@ impl Arguments {
                 let options = oomph_data::input::Options { within: self.within, ..self.reading.options() };
                 Ok(vec![profile::of(input, &options, observer)?.profile])
             }
-            Opened::Arrays(Arrays::One(array)) => Ok(vec![profile_array(array, within, observer)?.profile]),
-            Opened::Arrays(Arrays::Named(arrays)) => {
-                arrays.iter().map(|(_, array)| Ok(profile_array(array, within, observer)?.profile)).collect()
-            }
-            Opened::Arrays(Arrays::Sparse(matrix)) => {
-                Ok(vec![profile_sparse(matrix, within, observer)?.profile])
-            }
+            Opened::Arrays(arrays) => match arrays.as_ref() {
+                Arrays::One(array) => Ok(vec![profile_array(array, within, observer)?.profile]),
+                Arrays::Named(arrays) => arrays
+                    .iter()
+                    .map(|(_, array)| Ok(profile_array(array, within, observer)?.profile))
+                    .collect(),
+                Arrays::Sparse(matrix) => Ok(vec![profile_sparse(matrix, within, observer)?.profile]),
+            },
         }
     }
 }

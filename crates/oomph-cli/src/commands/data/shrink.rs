@@ -59,18 +59,7 @@ pub(super) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
     let listener = Mutex::new(Listener::start()?);
     let done = match &opened {
         Opened::Table(input) => arguments.table(input, &listener, printer),
-        Opened::Arrays(Arrays::One(array)) => arguments.array(array, &listener, printer),
-        Opened::Arrays(Arrays::Named(arrays)) => match arrays.as_slice() {
-            [(_, array)] => arguments.array(array, &listener, printer),
-            several => {
-                let names: Vec<&str> = several.iter().map(|(name, _)| name.as_str()).collect();
-                let names = oomph_explain::harmless(&names.join(", "));
-                bail!("{}: holds several arrays ({names}); a .npy file holds one", arguments.input)
-            }
-        },
-        Opened::Arrays(Arrays::Sparse(_)) => {
-            bail!("{}: a sparse matrix; oomph.data.shrink makes it smaller in Python", arguments.input)
-        }
+        Opened::Arrays(arrays) => arguments.array(arguments.only(arrays)?, &listener, printer),
     };
     if let Some(signal) = heard(&listener) {
         return Ok(Outcome::Interrupted(signal));
@@ -98,6 +87,24 @@ impl Arguments {
             bail!("{}: {what}; end the name so", self.output.display());
         }
         Ok(())
+    }
+
+    /// The array of a file that holds one.
+    fn only<'a>(&self, arrays: &'a Arrays) -> anyhow::Result<&'a Array> {
+        match arrays {
+            Arrays::One(array) => Ok(array),
+            Arrays::Named(arrays) => match arrays.as_slice() {
+                [(_, array)] => Ok(array),
+                several => {
+                    let names: Vec<&str> = several.iter().map(|(name, _)| name.as_str()).collect();
+                    let names = oomph_explain::harmless(&names.join(", "));
+                    bail!("{}: holds {} arrays ({names}); a .npy file holds one", self.input, several.len())
+                }
+            },
+            Arrays::Sparse(_) => {
+                bail!("{}: a sparse matrix; oomph.data.shrink makes it smaller in Python", self.input)
+            }
+        }
     }
 
     fn table(&self, input: &Input, listener: &Mutex<Listener>, printer: &Printer) -> anyhow::Result<Profile> {
