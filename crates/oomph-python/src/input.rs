@@ -110,11 +110,10 @@ impl Input {
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Py<PyAny>> {
         let options = options(within, columns, on_error, "auto")?;
-        let profiles = work::run(py, progress.as_ref(), |watch| match self.open()? {
-            Opened::Table(input) => {
-                Ok(Profiles::One(Box::new(profile::of(&input, &options, watch)?.profile)))
-            }
-            Opened::Arrays(arrays) => profile_arrays(&arrays, options.policy, watch),
+        let opened = self.open(py)?;
+        let profiles = work::run(py, progress.as_ref(), |watch| match &opened {
+            Opened::Table(input) => Ok(Profiles::One(Box::new(profile::of(input, &options, watch)?.profile))),
+            Opened::Arrays(arrays) => profile_arrays(arrays, options.policy, watch),
         })?;
         match profiles {
             Profiles::One(profile) => Profile(*profile).into_py_any(py),
@@ -138,13 +137,14 @@ impl Input {
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Py<PyAny>> {
         let options = options(policy, columns, on_error, sparse)?;
-        let product = work::run(py, progress.as_ref(), |watch| match self.open()? {
+        let opened = self.open(py)?;
+        let product = work::run(py, progress.as_ref(), |watch| match &opened {
             Opened::Table(input) => {
-                let profiled = profile::of(&input, &options, watch)?;
-                let loaded = load::load(&input, &profiled, &options, watch)?;
+                let profiled = profile::of(input, &options, watch)?;
+                let loaded = load::load(input, &profiled, &options, watch)?;
                 Ok(Product::Table(Box::new(loaded), Box::new(profiled.profile)))
             }
-            Opened::Arrays(arrays) => shrink_arrays(&arrays, &options, watch),
+            Opened::Arrays(arrays) => shrink_arrays(arrays, &options, watch),
         })?;
         product.give(py)
     }
@@ -161,10 +161,11 @@ impl Input {
         progress: Option<Py<PyAny>>,
     ) -> PyResult<String> {
         let options = options(policy, columns, on_error, "never")?;
-        let written = work::run(py, progress.as_ref(), |watch| match self.open()? {
+        let opened = self.open(py)?;
+        let written = work::run(py, progress.as_ref(), |watch| match &opened {
             Opened::Table(input) => {
-                let profiled = profile::of(&input, &options, watch)?;
-                write::parquet_file(&input, &profiled, &out, &options, watch)
+                let profiled = profile::of(input, &options, watch)?;
+                write::parquet_file(input, &profiled, &out, &options, watch)
             }
             Opened::Arrays(_) => Err(DataError::Usage(
                 "an array is not written as Parquet; shrink it without out=, and save what that gives"
@@ -176,18 +177,24 @@ impl Input {
 }
 
 impl Input {
-    fn open(&self) -> Result<Opened, DataError> {
+    /// Finds out what it is; of what is in memory, that is known.
+    fn open(&self, py: Python<'_>) -> PyResult<Opened> {
         let location = match &self.held {
-            Held::Location(location) => location,
+            Held::Location(location) => location.clone(),
             Held::Frame(frame) => return Ok(Opened::Table(input::Input::Table(frame.clone()))),
             Held::Arrays(arrays) => return Ok(Opened::Arrays(arrays.clone())),
         };
-        let source = source::open(location)?;
-        let (format, compression) = source::recognise(source.as_ref())?;
-        match format {
-            Format::Npy | Format::Npz => arrays::open(source).map(|arrays| Opened::Arrays(Arc::new(arrays))),
-            _ => input::Input::of(source, format, compression, &self.text).map(Opened::Table),
-        }
+        let text = self.text.clone();
+        work::wait(py, move || {
+            let source = source::open(&location)?;
+            let (format, compression) = source::recognise(source.as_ref())?;
+            match format {
+                Format::Npy | Format::Npz => {
+                    arrays::open(source).map(|arrays| Opened::Arrays(Arc::new(arrays)))
+                }
+                _ => input::Input::of(source, format, compression, &text).map(Opened::Table),
+            }
+        })
     }
 }
 

@@ -5,6 +5,7 @@
 
 use crate::errors::raised;
 use crate::results::Table;
+use crate::work;
 use arrow_array::RecordBatch;
 use oomph_data::stream::{Progress, Stream as Batches, StreamOptions};
 use oomph_data::text::TextOverrides;
@@ -115,7 +116,7 @@ impl Stream {
             drop_last,
             resume: resume.map(str::parse).transpose().map_err(raised)?,
         };
-        let batches = crate::work::run(py, None, |_| Batches::open(&locations, options))?;
+        let batches = work::wait(py, move || Batches::open(&locations, options))?;
         let state = state(&batches);
         let (requests, asked) = mpsc::channel();
         let (answer, answers) = mpsc::channel();

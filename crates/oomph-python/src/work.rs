@@ -100,3 +100,29 @@ pub(crate) fn run<T: Send>(
         Err(panic) => std::panic::resume_unwind(panic),
     }
 }
+
+/// Waits for something that leaves nothing behind, such as an answer from the network: whoever presses Ctrl-C does not wait for
+/// its end.
+pub(crate) fn wait<T: Send + 'static>(
+    py: Python<'_>,
+    work: impl FnOnce() -> Result<T, DataError> + Send + 'static,
+) -> PyResult<T> {
+    let (finish, finished) = mpsc::channel();
+    let worker = std::thread::Builder::new().name("oomph-open".to_owned()).spawn(move || {
+        // Nobody listens where the caller has gone.
+        let _ = finish.send(work());
+    })?;
+    py.detach(move || {
+        loop {
+            match finished.recv_timeout(LOOK_UP) {
+                Ok(outcome) => return outcome.map_err(raised),
+                Err(RecvTimeoutError::Timeout) => Python::attach(|py| py.check_signals())?,
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        match worker.join() {
+            Err(panic) => std::panic::resume_unwind(panic),
+            Ok(()) => Err(raised(DataError::Stopped)),
+        }
+    })
+}
