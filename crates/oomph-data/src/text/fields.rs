@@ -74,13 +74,9 @@ impl Fields {
     }
 
     /// The cells of a column, from the first row on.
-    #[inline]
-    pub(crate) fn column<'a>(&'a self, chunk: &'a [u8], column: usize) -> impl Iterator<Item = Field<'a>> {
+    pub(crate) fn column<'a>(&'a self, chunk: &'a [u8], column: usize) -> Column<'a> {
         let carriage = self.carriage && column + 1 == self.columns;
-        (0..self.rows).map(move |row| {
-            let cell = row * self.columns + column;
-            if self.plain { self.plain_cell(chunk, cell, carriage) } else { self.kept_cell(chunk, cell) }
-        })
+        Column { fields: self, chunk, carriage, next: column, left: self.rows }
     }
 
     #[inline(always)]
@@ -135,6 +131,31 @@ impl Fields {
     pub(super) fn forget_from(&mut self, cell: usize) {
         self.starts.truncate(cell);
         self.ends.truncate(cell);
+    }
+}
+
+/// The cells of a column.
+pub(crate) struct Column<'a> {
+    fields: &'a Fields,
+    chunk: &'a [u8],
+    carriage: bool,
+    next: usize,
+    left: usize,
+}
+
+impl<'a> Iterator for Column<'a> {
+    type Item = Field<'a>;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Field<'a>> {
+        self.left = self.left.checked_sub(1)?;
+        let cell = self.next;
+        self.next += self.fields.columns;
+        Some(if self.fields.plain {
+            self.fields.plain_cell(self.chunk, cell, self.carriage)
+        } else {
+            self.fields.kept_cell(self.chunk, cell)
+        })
     }
 }
 
