@@ -63,7 +63,9 @@ class Handlers:
 
     def _holds(self, error):
         """Whether this is what was expected, or came of it; then its frames are let go."""
-        if error is None or not any(isinstance(one, self.kind) for one in chain(error)) or _is_of_a_shell(error):
+        expected = [one for one in chain(error) if isinstance(one, self.kind)] if error is not None else []
+        # IPython may be handling another by now, that came while it showed this one: an import that had to be looked for.
+        if not expected or any(_is_of_a_shell(one) for one in expected):
             return False
         release(error)
         return True
