@@ -102,6 +102,8 @@ fuzz:
 	fuzz/seed.sh
 	cd fuzz && RUSTC_BOOTSTRAP=1 cargo fuzz run --release --sanitizer none any_bytes_are_read_or_refused -- \
 		-max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 -timeout=10 -max_len=200000
+	cd fuzz && RUSTC_BOOTSTRAP=1 cargo fuzz run --release --sanitizer none any_table_is_profiled_or_refused -- \
+		-max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=2048 -timeout=10 -max_len=20000
 
 # Needs cargo-deny (cargo install cargo-deny).
 deny:

@@ -16,3 +16,9 @@ for file in fixtures/shapes/*.pickle fixtures/shapes/*.json fixtures/shapes/*.ht
 done
 target/release/oomph convert fixtures/h200/mlp64.pickle.xz -o "$corpus/mlp64.oomph" --force -q 2>/dev/null || true
 echo "$(ls "$corpus" | wc -l) seeds"
+
+tables=fuzz/corpus/any_table_is_profiled_or_refused
+mkdir -p "$tables"
+printf 'id,price,name,day\n1,2.50,"a ""b"", c",2024-02-29\n007,-0,NA,\n3,1e400,"x\ny",2024-13-01\n' > "$tables/quoted.csv"
+printf 'a\tb\tc\r\n1\t2024-01-01 10:00:00.5\ttrue\r\n2\t2024-01-01 10:00:01\tfalse\r\n' > "$tables/times.tsv"
+printf '{"a": 18446744073709551615, "b": [1, {"c": "\\u00e9"}]}\n{"b": "x", "d": null}\n' > "$tables/lines.jsonl"
