@@ -534,7 +534,7 @@ fn is_plain_f16(value: f64) -> bool {
     const LEAST: u64 = (1023 - 14) << 52;
     const BEYOND: u64 = (1023 + 16) << 52;
     let magnitude = value.to_bits() & !(1 << 63);
-    (magnitude == 0) | ((magnitude & LOW_BITS == 0) & (magnitude >= LEAST) & (magnitude < BEYOND))
+    (magnitude == 0) | ((magnitude & LOW_BITS == 0) & (LEAST..BEYOND).contains(&magnitude))
 }
 
 fn float_text(value: f64) -> String {

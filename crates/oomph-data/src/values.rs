@@ -3,7 +3,7 @@
 
 use crate::choose::Number;
 use crate::target::{SHORT_TEXT, Target};
-use arrow_array::types::{ArrowPrimitiveType, Int8Type, Int16Type, Int32Type};
+use arrow_array::types::{ArrowDictionaryKeyType, Int8Type, Int16Type, Int32Type};
 use arrow_array::{
     ArrayRef, BooleanArray, DictionaryArray, LargeStringArray, NullArray, PrimitiveArray, StringArray,
     make_array,
@@ -150,15 +150,12 @@ impl Values {
     }
 }
 
-fn dictionary_array<K: ArrowPrimitiveType>(
+fn dictionary_array<K: ArrowDictionaryKeyType>(
     codes: Buffer,
     nulls: Option<NullBuffer>,
     rows: usize,
     values: &ArrayRef,
-) -> Result<ArrayRef, ArrowError>
-where
-    K: arrow_array::types::ArrowDictionaryKeyType,
-{
+) -> Result<ArrayRef, ArrowError> {
     let codes = PrimitiveArray::<K>::try_new(ScalarBuffer::new(codes, 0, rows), nulls)?;
     Ok(Arc::new(DictionaryArray::try_new(codes, Arc::clone(values))?))
 }
