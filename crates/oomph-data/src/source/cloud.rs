@@ -1,7 +1,8 @@
 //! Object storage and web servers, by range.
 //!
 //! Requests are retried by `object_store`; a body that breaks off or stalls is asked for again from the byte where it
-//! stopped. Every answer is held against the ETag and size of the first one: bytes of two versions are never mixed.
+//! stopped. Every answer is held against the size and the version of the first one (its ETag, or else the time of its
+//! last change): bytes of two versions are never mixed.
 //!
 //! One thread of this process drives the network ([`Driver`]); whoever reads waits in their own thread.
 
@@ -20,7 +21,6 @@ use object_store::{
 };
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -41,20 +41,12 @@ fn retries() -> RetryConfig {
     RetryConfig { backoff, max_retries: 120, retry_timeout: Duration::from_secs(120) }
 }
 
-static RESUMED: AtomicU64 = AtomicU64::new(0);
-
-/// How many bodies of this process broke off and were taken up where they stopped.
-pub fn resumed() -> u64 {
-    RESUMED.load(Ordering::Relaxed)
-}
-
 struct Object {
     location: String,
     store: Arc<dyn ObjectStore>,
     path: Path,
-    size: u64,
-    etag: Option<String>,
-    version: String,
+    /// As the first answer said.
+    meta: ObjectMeta,
     handle: Handle,
     process: u32,
 }
@@ -81,17 +73,7 @@ pub(super) fn open(location: &str) -> Result<Source, DataError> {
             ));
         }
     };
-    let version = meta.e_tag.clone().unwrap_or_else(|| meta.last_modified.to_string());
-    Ok(Arc::new(Object {
-        location: shown,
-        store,
-        path,
-        size: meta.size,
-        etag: meta.e_tag,
-        version,
-        handle,
-        process: std::process::id(),
-    }))
+    Ok(Arc::new(Object { location: shown, store, path, meta, handle, process: std::process::id() }))
 }
 
 /// The objects that a pattern or prefix names, in order of their bytes.
@@ -194,11 +176,11 @@ impl ReadAt for Object {
     }
 
     fn size(&self) -> u64 {
-        self.size
+        self.meta.size
     }
 
     fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), DataError> {
-        if offset.checked_add(into.len() as u64).is_none_or(|end| end > self.size) {
+        if offset.checked_add(into.len() as u64).is_none_or(|end| end > self.meta.size) {
             return Err(super::ends_early(self, offset, into.len() as u64));
         }
         // The thread that drives the network is not in a forked child.
@@ -215,7 +197,7 @@ impl ReadAt for Object {
     }
 
     fn version(&self) -> String {
-        self.version.clone()
+        self.meta.e_tag.clone().unwrap_or_else(|| self.meta.last_modified.to_string())
     }
 
     fn remote(&self) -> bool {
@@ -246,7 +228,6 @@ impl Object {
                 // object_store has tried it again already.
                 Err(Get::Refused(error)) => return Err(refused(&self.location, &error)),
             };
-            RESUMED.fetch_add(1, Ordering::Relaxed);
             attempt = if filled > before { 0 } else { attempt + 1 };
             if attempt == ATTEMPTS {
                 let error = io::Error::new(
@@ -264,17 +245,24 @@ impl Object {
 
     async fn get(&self, range: Range<u64>) -> Result<GetResult, Get> {
         // A weak ETag never matches (RFC 9110); it is compared below.
-        let if_match = self.etag.clone().filter(|etag| !etag.starts_with("W/"));
+        let if_match = self.meta.e_tag.clone().filter(|etag| !etag.starts_with("W/"));
         let options = GetOptions { range: Some(GetRange::Bounded(range)), if_match, ..GetOptions::default() };
         let answer = match self.store.get_opts(&self.path, options).await {
             Ok(answer) => answer,
             Err(Error::Precondition { .. }) => return Err(Get::Changed),
             Err(error) => return Err(Get::Refused(error)),
         };
-        let same =
-            answer.meta.size == self.size && (answer.meta.e_tag == self.etag || answer.meta.e_tag.is_none());
-        if same { Ok(answer) } else { Err(Get::Changed) }
+        if same_version(&answer.meta, &self.meta) { Ok(answer) } else { Err(Get::Changed) }
     }
+}
+
+/// A server that says neither ETag nor time gives the same time always: then only the size can tell.
+fn same_version(one: &ObjectMeta, other: &ObjectMeta) -> bool {
+    let same = match (&one.e_tag, &other.e_tag) {
+        (Some(one), Some(other)) => one == other,
+        _ => one.last_modified == other.last_modified,
+    };
+    same && one.size == other.size
 }
 
 enum Get {

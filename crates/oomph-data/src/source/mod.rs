@@ -13,8 +13,6 @@ mod recognise;
 mod sequential;
 
 use crate::DataError;
-#[cfg(feature = "cloud")]
-pub use cloud::resumed;
 pub use expand::expand;
 pub use location::shown;
 pub use memory::memory;
