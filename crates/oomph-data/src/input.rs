@@ -104,6 +104,11 @@ impl Input {
         }
     }
 
+    /// Whether its text is compressed.
+    pub(crate) fn is_packed(&self) -> bool {
+        matches!(self, Self::Text { format, .. } if format.compression != Compression::None)
+    }
+
     pub(crate) fn file_bytes(&self) -> Option<u64> {
         match self {
             Self::Text { source, .. } => Some(source.size()),

@@ -3,6 +3,7 @@
 use crate::input::{Input, Options};
 use crate::load::{LoadedColumn, batch_schema, described, each_batch, plan};
 use crate::profile::Profiled;
+use crate::target::type_name;
 use crate::{BrokenRows, DataError, Observer, Pass};
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow_cast::{CastOptions, cast_with_options};
@@ -66,8 +67,12 @@ pub fn parquet(
     each_batch(input, profiled, &plan, Pass::Writing, options.on_error, observer, &mut write)?;
     writer.finish().map_err(refused)?;
     let bytes = writer.bytes_written() as u64;
+    let mut columns = described(&plan);
+    for (column, field) in columns.iter_mut().zip(schema.fields()) {
+        column.type_name = type_name(field.data_type());
+    }
     Ok(Written {
-        columns: described(&plan),
+        columns,
         rows: profiled.profile.rows,
         bytes_before: profiled.profile.file_bytes,
         bytes,

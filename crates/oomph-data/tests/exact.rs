@@ -416,6 +416,20 @@ fn each_column_gets_the_smallest_type_that_keeps_it() {
 }
 
 #[test]
+fn a_zip_code_after_many_numbers_is_text_from_the_first_one_on() {
+    let text = format!("zip\n{}01234\n", "98765\n".repeat(60_000));
+    let profile = profile::of(&text_input(&text), &Options::default(), &Unobserved).unwrap().profile;
+    assert_eq!(profile.columns[0].exact.type_name, "dictionary[int8]");
+    assert_eq!(
+        (profile.columns[0].distinct, profile.columns[0].notes.join("")),
+        (Some(2), "leading zeros: kept as text".to_owned())
+    );
+    let batch = loaded(&text_input(&text), Policy::Exact, 2);
+    assert_eq!(value(batch.column(0).as_ref(), 59_999), Value::Text("98765".to_owned()));
+    assert_eq!(value(batch.column(0).as_ref(), 60_000), Value::Text("01234".to_owned()));
+}
+
+#[test]
 fn a_broken_row_is_named_or_left_out() {
     let input = text_input("a,b\n1,2\n3\n4,5\n");
     let failed = profile::of(&input, &Options::default(), &Unobserved).map(|_| ()).unwrap_err();

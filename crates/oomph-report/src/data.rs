@@ -172,12 +172,9 @@ fn rest(named: &NamedProfile, shown: &[&ColumnProfile]) -> Option<String> {
 /// As one sparse matrix, where that is smaller than the columns.
 fn sparse(profile: &Profile) -> Option<String> {
     let sparse = profile.sparse.filter(|sparse| sparse.smaller)?;
-    let cells = profile.rows.saturating_mul(profile.columns.len() as u64);
-    Some(format!(
-        "{} as a sparse matrix (CSR): {} of the values are not zero",
-        bytes(sparse.bytes),
-        percent(sparse.stored, cells)
-    ))
+    let percent = 100.0 * sparse.density;
+    let share = if percent < 1.0 { format!("{percent:.2} %") } else { format!("{percent:.0} %") };
+    Some(format!("{} as a sparse matrix (CSR): {share} of the values are not zero", bytes(sparse.bytes)))
 }
 
 /// What to type next.

@@ -156,7 +156,7 @@ pub fn of(input: &Input, options: &Options, observer: &dyn Observer) -> Result<P
     };
     profiled.profile.within_policy = Policy::Relative(relative_error).to_string();
     profiled.profile.file_bytes = input.file_bytes();
-    let peaks = peaks::estimate(&profiled.profile);
+    let peaks = peaks::estimate(&profiled.profile, input.is_packed());
     profiled.profile.peaks = peaks;
     Ok(profiled)
 }

@@ -21,10 +21,9 @@ const INLINE: u64 = 12;
 const MIB: f64 = (1 << 20) as f64;
 
 /// The peaks of loaders that were measured on such a table.
-pub(crate) fn estimate(profile: &Profile) -> Vec<Peak> {
+pub(crate) fn estimate(profile: &Profile, packed: bool) -> Vec<Peak> {
     let Some(file) = profile.file_bytes.filter(|bytes| *bytes >= SMALLEST_FILE) else { return Vec::new() };
     let from_text = matches!(profile.format.as_str(), "csv" | "tsv");
-    let packed = [".gz", ".bz2", ".xz", ".zst"].iter().any(|end| profile.location.ends_with(end));
     let parts = Parts::of(profile, from_text);
     let file = file as f64;
     let mut peaks = Vec::new();
@@ -205,7 +204,7 @@ mod tests {
             ("parquet", 58, 1_000_000, numbers(7, 1_000_000), 176, 91),
         ];
         for (format, file, rows, columns, pandas, polars) in measured {
-            let peaks = estimate(&profile(format, file * MILLION, rows, columns));
+            let peaks = estimate(&profile(format, file * MILLION, rows, columns), false);
             for (peak, measured) in peaks.iter().zip([pandas, polars]) {
                 let off = peak.bytes as f64 / (measured * MILLION) as f64 - 1.0;
                 assert!(off.abs() <= peak.error, "{} on {rows} rows of {format}: {off:+.3}", peak.loader);
@@ -215,16 +214,13 @@ mod tests {
 
     #[test]
     fn nothing_is_said_of_what_was_not_measured() {
-        let loaders = |profile: Profile| -> Vec<String> {
-            estimate(&profile).into_iter().map(|peak| peak.loader).collect()
+        let estimated = |profile: Profile, packed| -> Vec<String> {
+            estimate(&profile, packed).into_iter().map(|peak| peak.loader).collect()
         };
+        let loaders = |profile| estimated(profile, false);
         assert!(loaders(profile("csv", MILLION, 1000, numbers(3, 1000))).is_empty());
         assert_eq!(loaders(profile("json lines", 99 * MILLION, 1000, numbers(3, 1000))), ["oomph"]);
-        let packed = Profile {
-            location: "a.csv.gz".to_owned(),
-            ..profile("csv", 99 * MILLION, 1000, numbers(3, 1000))
-        };
-        assert_eq!(loaders(packed), ["oomph"]);
+        assert_eq!(estimated(profile("csv", 99 * MILLION, 1000, numbers(3, 1000)), true), ["oomph"]);
         let in_memory = Profile { file_bytes: None, ..profile("arrow", 0, 1000, numbers(3, 1000)) };
         assert!(loaders(in_memory).is_empty());
     }

@@ -508,18 +508,23 @@ pub(crate) struct TextInput<'a> {
 /// Reads a text file, as often as its columns ask for.
 pub(crate) fn scan(input: &TextInput<'_>, observer: &dyn Observer) -> Result<TextScan, DataError> {
     let mut readings: HashMap<String, Reading> = HashMap::new();
+    let mut reasons: HashMap<String, (bool, bool)> = HashMap::new();
     loop {
-        let scan = scan_once(input, &readings, observer)?;
-        let again: Vec<(String, Reading)> = scan
-            .names
-            .iter()
-            .zip(&scan.columns)
-            .filter_map(|(name, column)| column.read_again().map(|reading| (name.clone(), reading)))
-            .collect();
-        if again.is_empty() {
+        let mut scan = scan_once(input, &readings, observer)?;
+        let mut again = false;
+        for (name, column) in scan.names.iter().zip(&mut scan.columns) {
+            // What is read as text is not asked why it is: the pass that found out knows.
+            let reason = reasons.entry_ref(name.as_str()).or_default();
+            *reason = (reason.0 | column.leading_zeros, reason.1 | column.too_large);
+            (column.leading_zeros, column.too_large) = *reason;
+            if let Some(reading) = column.read_again() {
+                readings.insert(name.clone(), reading);
+                again = true;
+            }
+        }
+        if !again {
             return Ok(scan);
         }
-        readings.extend(again);
     }
 }
 

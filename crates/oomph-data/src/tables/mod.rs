@@ -173,7 +173,7 @@ mod tests {
                 // A stream without its end mark is whole, if it ends between two messages.
                 let rows = result.map(|batches| batches.iter().map(RecordBatch::num_rows).sum::<usize>());
                 assert!(
-                    rows.is_err() || (format == Format::ArrowStream && rows.unwrap() % 1000 == 0),
+                    rows.is_err() || (format == Format::ArrowStream && rows.unwrap().is_multiple_of(1000)),
                     "{format:?} {length}"
                 );
             }
