@@ -137,11 +137,14 @@ class Passing(Handler):
             self.connection.close()
 
     def wait_until_given_up(self):
-        self.connection.settimeout(60)
+        self.connection.settimeout(30)
         try:
-            assert self.connection.recv(1) == b"", "asked for more of a connection that stands still"
+            self.connection.recv(1)
         except ConnectionResetError:
             pass
+        except TimeoutError:
+            # Nobody gave up, so it was none.
+            self.server.met["stall"] = 0
 
 
 class Quiet(http.server.ThreadingHTTPServer):
@@ -160,9 +163,9 @@ class Quiet(http.server.ThreadingHTTPServer):
         self.shutdown()
         self.server_close()
 
-    def handle_error(self, *_):
+    def handle_error(self, request, client_address):
         if not isinstance(sys.exc_info()[1], OSError):
-            super().handle_error(*_)
+            super().handle_error(request, client_address)
 
 
 class Proxy(Quiet):
@@ -188,10 +191,9 @@ class Proxy(Quiet):
         return fate
 
 
-def broken():
-    """Every kind of break, with answers that arrive between them; then every fifth answer is cut or reset."""
-    yield from itertools.chain.from_iterable(("well", kind) for kind in BREAKS)
-    yield from itertools.cycle([*["well"] * 4, "cut", *["well"] * 4, "reset"])
+def each(*kinds):
+    """These breaks, with answers that arrive between them."""
+    return [fate for kind in kinds for fate in ("well", "well", kind)]
 
 
 class Files(Handler):
@@ -252,24 +254,24 @@ def rows(batches, table):
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows.jsonl", "rows.parquet"])
 def test_no_row_is_lost_or_repeated_over_s3_that_breaks(moto, table, through, name):
-    with Proxy(moto, broken()) as proxy:
+    with Proxy(moto, each(*BREAKS, "cut")) as proxy:
         through(proxy.server_port)
         assert rows(streamed(f"s3://data/some/folder/{name}"), table).equals(table)
     assert all(proxy.met[kind] for kind in BREAKS), proxy.met
 
 
-@pytest.mark.parametrize("name", ["rows.csv", "rows.parquet"])
-def test_nor_over_a_plain_web_server_that_breaks(folder, table, name):
-    """Without an ETag nothing is taken up by the client library; with this stall the patience is oomph's own."""
-    fates = broken() if name == "rows.csv" else (fate for fate in broken() if fate != "stall")
-    with Web({name: (folder / name).read_bytes()}) as web, Proxy(web.server_port, fates) as proxy:
+# A stall takes seconds here, so there is one: no setting shortens the patience.
+@pytest.mark.parametrize(("name", "kinds"), [("rows.csv", BREAKS), ("rows.parquet", BREAKS[:-1])])
+def test_nor_over_a_plain_web_server_that_breaks(folder, table, name, kinds):
+    """Without an ETag the library that makes the requests takes no answer up again: oomph does."""
+    with Web({name: (folder / name).read_bytes()}) as web, Proxy(web.server_port, each(*kinds)) as proxy:
         assert rows(streamed(address(proxy, name)), table).equals(table)
-    assert all(proxy.met[kind] for kind in BREAKS if kind != "stall" or name == "rows.csv"), proxy.met
+    assert all(proxy.met[kind] for kind in kinds), proxy.met
 
 
 def test_a_stream_that_was_left_goes_on_from_another_connection(moto, table, through):
     location = "s3://data/some/folder/rows.csv"
-    with Proxy(moto, itertools.cycle([*["well"] * 4, "cut", *["well"] * 4, "reset"])) as proxy:
+    with Proxy(moto, each("cut", "reset", "cut", "reset")) as proxy:
         through(proxy.server_port)
         stream = streamed(location)
         begun = list(itertools.islice(stream, 7))
@@ -281,7 +283,7 @@ def test_a_stream_that_was_left_goes_on_from_another_connection(moto, table, thr
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows.parquet"])
 def test_what_is_loaded_and_profiled_is_what_the_file_is(moto, folder, table, through, name):
-    with Proxy(moto, ["well", "cut", "well", "reset", "cut"]) as proxy:
+    with Proxy(moto, each("cut", "reset", "cut")) as proxy:
         through(proxy.server_port)
         there, here = data.load(f"s3://data/some/folder/{name}"), data.load(folder / name)
         assert there.to_pyarrow().equals(here.to_pyarrow()) and rows([there], table).equals(table)
@@ -298,7 +300,7 @@ def test_patterns_and_prefixes_are_listed_by_the_server(moto, table, through):
         list(streamed("s3://data/some/*.npy"))
 
 
-def test_what_is_not_there_or_not_allowed_is_said_without_secrets(moto, folder, through):
+def test_what_is_not_there_or_not_allowed_is_said_without_secrets(moto, through):
     through(moto)
     with pytest.raises(FileNotFoundError) as missing:
         list(streamed("s3://data/nothing.csv"))
@@ -320,7 +322,7 @@ def test_an_object_that_changes_is_never_mixed(moto, folder, table, through):
     """Of the same size, and in the middle of an answer: only the ETag shows it."""
     first = (folder / "rows.csv").read_bytes()
     second = first.replace(b"row", b"ROW")
-    with Proxy(moto, itertools.chain(["well"] * 20, [lambda: put(moto, "changes.csv", second)])) as proxy:
+    with Proxy(moto, [*["well"] * 20, lambda: put(moto, "changes.csv", second)]) as proxy:
         put(moto, "changes.csv", first)
         through(proxy.server_port)
         stream, given = streamed("s3://data/some/folder/changes.csv", budget="1MiB"), []
@@ -360,7 +362,7 @@ def test_nor_is_a_file_of_a_web_server_that_does_not_look_at_if_match(folder, he
             web.files["rows.csv"] = web.files["rows.csv"].replace(b"row", b"ROW")
             web.headers[name] = after
 
-        with Proxy(web.server_port, itertools.chain(["well"] * 20, [change])) as proxy:
+        with Proxy(web.server_port, [*["well"] * 20, change]) as proxy:
             with pytest.raises(data.DataError, match=r"rows\.csv: has changed"):
                 list(streamed(address(proxy, "rows.csv"), budget="1MiB"))
 
