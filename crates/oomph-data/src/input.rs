@@ -4,6 +4,7 @@ use crate::source::{self, Compression, Format, Source};
 use crate::tables::{self, Table};
 use crate::text::{TextFormat, TextOverrides, no_column};
 use crate::{DataError, OnError, Policy};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Something with rows and columns.
@@ -101,6 +102,22 @@ impl Input {
         match self {
             Self::Text { source, .. } => source.location(),
             Self::Table(table) => table.location(),
+        }
+    }
+
+    /// Whether its file was written to since it was opened.
+    pub(crate) fn changed(&self) -> bool {
+        match self {
+            Self::Text { source, .. } => source.changed(),
+            Self::Table(_) => false,
+        }
+    }
+
+    /// What a table says about itself besides its columns.
+    pub(crate) fn metadata(&self) -> HashMap<String, String> {
+        match self {
+            Self::Text { .. } => HashMap::new(),
+            Self::Table(table) => table.schema().metadata().clone(),
         }
     }
 

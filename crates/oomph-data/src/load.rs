@@ -160,6 +160,9 @@ pub fn load(
             load_table(table.as_ref(), &plan, &profiled.chunks, options.threads, observer)?
         }
     };
+    if input.changed() {
+        return Err(changed(input.location()));
+    }
     Ok(Loaded { data: Data::Table(batch), columns: described(&plan), broken_rows })
 }
 
@@ -628,7 +631,7 @@ pub(crate) fn each_batch(
             }
         }
     }
-    if rows == total { Ok(()) } else { Err(changed(input.location())) }
+    if rows == total && !input.changed() { Ok(()) } else { Err(changed(input.location())) }
 }
 
 impl<'a> Filling<'a> {

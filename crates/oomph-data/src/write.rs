@@ -12,6 +12,7 @@ use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
 use serde::Serialize;
+use std::collections::HashMap;
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
@@ -54,7 +55,8 @@ pub fn parquet(
         .set_max_row_group_row_count(Some(row_group.max(1)))
         .set_created_by(concat!("oomph ", env!("CARGO_PKG_VERSION")).to_owned())
         .build();
-    let schema = known_to_parquet(&batch_schema(&plan));
+    // What the table says about itself goes along: pandas keeps there which column is its index.
+    let schema = known_to_parquet(&batch_schema(&plan), input.metadata());
     let mut writer = ArrowWriter::try_new(out, schema.clone(), Some(properties)).map_err(refused)?;
     let mut write = |batch: &RecordBatch| {
         let batch = converted(batch, &schema).map_err(|error| refused(error.into()))?;
@@ -81,7 +83,7 @@ pub fn parquet(
 }
 
 /// Parquet has no seconds: they would be plain integers to every other reader. Milliseconds take as many bytes.
-fn known_to_parquet(schema: &Schema) -> SchemaRef {
+fn known_to_parquet(schema: &Schema, metadata: HashMap<String, String>) -> SchemaRef {
     let fields = schema.fields().iter().map(|field| {
         let known = match field.data_type() {
             DataType::Timestamp(TimeUnit::Second, zone) => {
@@ -93,7 +95,7 @@ fn known_to_parquet(schema: &Schema) -> SchemaRef {
         };
         Field::clone(field).with_data_type(known)
     });
-    Arc::new(Schema::new(fields.collect::<Vec<_>>()))
+    Arc::new(Schema::new_with_metadata(fields.collect::<Vec<_>>(), metadata))
 }
 
 fn converted(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch, ArrowError> {

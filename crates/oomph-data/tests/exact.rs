@@ -78,6 +78,9 @@ fn value(array: &dyn Array, row: usize) -> Value {
         DataType::Timestamp(TimeUnit::Second, _) => {
             Value::Moment(i128::from(primitive!(TimestampSecondType)) * 1_000_000_000)
         }
+        DataType::Timestamp(TimeUnit::Millisecond, _) => {
+            Value::Moment(i128::from(primitive!(TimestampMillisecondType)) * 1_000_000)
+        }
         DataType::Timestamp(TimeUnit::Nanosecond, _) => {
             Value::Moment(primitive!(TimestampNanosecondType).into())
         }
@@ -410,7 +413,7 @@ fn each_column_gets_the_smallest_type_that_keeps_it() {
     assert_eq!(types, expected);
     assert_eq!(profile.columns[2].within.type_name, "float32");
     assert_eq!(profile.columns[4].notes, ["leading zeros: kept as text"]);
-    assert_eq!(profile.columns[3].notes, ["whole numbers"]);
+    assert!(profile.columns[3].integer_valued);
     assert_eq!(profile.columns[6].range, Some(["2024-01-01".to_owned(), "2024-02-29".to_owned()]));
     assert_eq!((profile.columns[1].nulls, profile.columns[9].nulls), (1, 2));
 }
@@ -427,6 +430,68 @@ fn a_zip_code_after_many_numbers_is_text_from_the_first_one_on() {
     let batch = loaded(&text_input(&text), Policy::Exact, 2);
     assert_eq!(value(batch.column(0).as_ref(), 59_999), Value::Text("98765".to_owned()));
     assert_eq!(value(batch.column(0).as_ref(), 60_000), Value::Text("01234".to_owned()));
+}
+
+#[test]
+fn a_header_longer_than_a_chunk_is_a_header() {
+    let text = format!("\"{}\",b\n1,2\n3,4\n", "x".repeat(300_000));
+    let batch = loaded(&text_input(&text), Policy::Exact, 2);
+    assert_eq!((batch.num_rows(), batch.schema().field(0).name().len()), (2, 300_000));
+    let wide = (0..40_000).map(|column| format!("c{column}")).collect::<Vec<_>>().join(",");
+    let row = vec!["7"; 40_000].join(",");
+    let batch = loaded(&text_input(&format!("{wide}\n{row}\n")), Policy::Exact, 2);
+    assert_eq!((batch.num_rows(), batch.num_columns()), (1, 40_000));
+}
+
+#[test]
+fn a_quote_that_does_not_close_costs_its_own_line() {
+    let mut text = "a,b\n".to_owned();
+    for row in 0..100_000 {
+        text += &if row == 1000 { "999,\"oops\n".to_owned() } else { format!("{row},x\n") };
+    }
+    let options = Options { on_error: OnError::Skip, ..Options::default() };
+    let profile = profile::of(&text_input(&text), &options, &Unobserved).unwrap().profile;
+    let first = &profile.broken_rows.first[0];
+    assert_eq!((profile.rows, profile.broken_rows.count, first.line), (99_999, 1, 1002));
+    let failed = profile::of(&text_input(&text), &Options::default(), &Unobserved).map(|_| ()).unwrap_err();
+    assert_eq!(failed.to_string(), "t.csv: line 1002: a quote opens and does not close");
+}
+
+#[test]
+fn a_quote_that_closes_far_below_costs_two_lines() {
+    let text = "a,b\n1,x\n2,\"oops\n3,x\n4,x\n5,\"y\"\n6,x\n";
+    let options = Options { on_error: OnError::Skip, ..Options::default() };
+    let profile = profile::of(&text_input(text), &options, &Unobserved).unwrap().profile;
+    let lines: Vec<u64> = profile.broken_rows.first.iter().map(|row| row.line).collect();
+    assert_eq!((profile.rows, lines), (5, vec![3]));
+}
+
+#[test]
+fn a_file_that_is_written_over_between_the_passes_is_not_loaded() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "a\n100\n100\n").unwrap();
+    let input = Input::open(&file.path().display().to_string(), &Default::default()).unwrap();
+    let options = Options::default();
+    let profiled = profile::of(&input, &options, &Unobserved).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    std::fs::write(file.path(), "a\n100\n101\n").unwrap();
+    let failed = load(&input, &profiled, &options, &Unobserved).map(|_| ()).unwrap_err();
+    assert!(failed.to_string().ends_with("changed while it was read; try again"), "{failed}");
+}
+
+#[test]
+fn lines_that_end_in_carriage_returns_are_refused() {
+    let failed = profile::of(&text_input("a,b\r1,2\r3,4\r"), &Options::default(), &Unobserved)
+        .map(|_| ())
+        .unwrap_err();
+    assert!(failed.to_string().contains("carriage returns"), "{failed}");
+}
+
+#[test]
+fn names_that_stand_often_are_told_apart_in_time() {
+    let text = format!("{}a\n{}1\n", "a,".repeat(20_000), "1,".repeat(20_000));
+    let profile = profile::of(&text_input(&text), &Options::default(), &Unobserved).unwrap().profile;
+    assert_eq!(profile.columns[20_000].name, "a.20000");
 }
 
 #[test]

@@ -103,9 +103,6 @@ impl ColumnScan {
                 profile.infinite = stats.infinite;
                 profile.range = stats.range();
                 profile.integer_valued = stats.source.is_float() && stats.integer_valued && stats.count > 0;
-                if profile.integer_valued {
-                    profile.notes.push("whole numbers".to_owned());
-                }
                 if let Some(number) = stats.exact() {
                     exact = Target::Number(number);
                 }

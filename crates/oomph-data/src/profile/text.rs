@@ -365,9 +365,8 @@ impl ColumnScan {
     /// What the column becomes.
     pub(super) fn decide(&self, name: &str, rows: u64, relative_error: f64) -> Decision {
         let missing = rows - self.rows;
-        let mut notes = Vec::new();
         if self.is_text() {
-            return self.decide_text(name, rows, missing + self.empty, notes);
+            return self.decide_text(name, rows, missing + self.empty);
         }
         let nulls = missing + self.empty + self.empty_quoted + self.nothings;
         let usual = |number: Number| Target::Number(number);
@@ -377,9 +376,6 @@ impl ColumnScan {
             let numbers = self.numbers();
             let (exact, (within, worst)) =
                 self.number(relative_error).unwrap_or((Number::Float64, (Number::Float64, None)));
-            if self.floats.count > 0 && numbers.integer_valued {
-                notes.push("whole numbers".to_owned());
-            }
             let now = usual(if self.floats.count > 0 { Number::Float64 } else { Number::Int64 });
             (now, usual(exact), usual(within), worst, numbers.range())
         } else if truths {
@@ -409,12 +405,13 @@ impl ColumnScan {
             distinct: None,
             integer_valued: self.floats.count > 0 && self.floats.integer_valued,
             range,
-            notes,
+            notes: self.nothings_note().into_iter().collect(),
         };
         Decision { place: 0, counted: 0, profile, exact, within, text_bytes: 0 }
     }
 
-    fn decide_text(&self, name: &str, rows: u64, nulls: u64, mut notes: Vec<String>) -> Decision {
+    fn decide_text(&self, name: &str, rows: u64, nulls: u64) -> Decision {
+        let mut notes = Vec::new();
         if self.leading_zeros {
             notes.push("leading zeros: kept as text".to_owned());
         }
@@ -452,6 +449,12 @@ impl ColumnScan {
             notes,
         };
         Decision { place: 0, counted: 0, profile, within: exact.clone(), exact, text_bytes: self.text_bytes }
+    }
+
+    /// NA and its like are no values here; a person may have meant something by them.
+    fn nothings_note(&self) -> Option<String> {
+        let words = format!("{} cells say NA, null or the like: taken for no value", self.nothings);
+        (self.nothings > 0).then_some(words)
     }
 
     /// For a matrix of all columns: the numbers, if every row has one.

@@ -2,7 +2,7 @@
 
 use super::{ReadAt, Source};
 use crate::DataError;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
@@ -12,6 +12,11 @@ struct Local {
     file: File,
     size: u64,
     version: String,
+}
+
+/// The time of the last change.
+fn version(metadata: &Metadata) -> String {
+    format!("{}.{:09}", metadata.mtime(), metadata.mtime_nsec())
 }
 
 pub(super) fn open(path: &str) -> Result<Source, DataError> {
@@ -27,7 +32,7 @@ pub(super) fn open(path: &str) -> Result<Source, DataError> {
             "is not a plain file; what comes through a pipe cannot be read twice: write it into a file first",
         ));
     }
-    let version = format!("{}.{:09}", metadata.mtime(), metadata.mtime_nsec());
+    let version = version(&metadata);
     Ok(Arc::new(Local { location: path.to_owned(), file, size: metadata.len(), version }))
 }
 
@@ -58,6 +63,10 @@ impl ReadAt for Local {
 
     fn version(&self) -> String {
         self.version.clone()
+    }
+
+    fn changed(&self) -> bool {
+        self.file.metadata().is_ok_and(|now| version(&now) != self.version || now.len() != self.size)
     }
 }
 

@@ -36,6 +36,12 @@ pub trait ReadAt: Send + Sync {
         String::new()
     }
 
+    /// Whether the content is another by now, where that can be asked without reading. What is read over a network is
+    /// held against its version with every answer.
+    fn changed(&self) -> bool {
+        false
+    }
+
     /// Whether every read is a request over a network, so that few large ones are better than many small.
     fn remote(&self) -> bool {
         false

@@ -86,20 +86,37 @@ impl<'a> Chunks<'a> {
     }
 
     fn skip_header(&mut self) -> Result<(), DataError> {
-        let (mut most, mut start);
-        most = CHUNK;
-        loop {
-            self.head(most)?;
-            start = super::body_start(self.format, &self.rest);
-            if start.0 > 0 || self.ended || !self.format.header || most > LONGEST_RECORD {
-                break;
+        if let Some(csv) = self.format.csv() {
+            let mut most = CHUNK;
+            // Until the first record is whole: what is left of a header must not be taken for a row.
+            while csv.record_end(self.head(most)?, 0).is_none() && !self.ended {
+                most *= 2;
+                if most > LONGEST_RECORD {
+                    let what =
+                        "the first line does not end within 64 MiB: is it a CSV, and is a quote closed?";
+                    return Err(DataError::unreadable(&self.location, what));
+                }
             }
-            most *= 2;
+            self.refuse_old_line_ends()?;
+            let columns = csv.count_cells(&self.rest);
+            self.chunk = CHUNK.max(columns * CHUNK_OF_A_COLUMN).min(LONGEST_RECORD);
+        } else {
+            self.head(CHUNK)?;
         }
-        let columns = self.format.csv().map_or(1, |csv| csv.count_cells(&self.rest));
-        self.chunk = CHUNK.max(columns * CHUNK_OF_A_COLUMN).min(LONGEST_RECORD);
-        self.rest.drain(..start.0.min(self.rest.len()));
-        self.line = start.1;
+        let (start, line) = super::body_start(self.format, &self.rest);
+        self.rest.drain(..start.min(self.rest.len()));
+        self.line = line;
+        Ok(())
+    }
+
+    /// Lines that end in a carriage return alone would all be one header.
+    fn refuse_old_line_ends(&self) -> Result<(), DataError> {
+        let head = &self.rest[..self.rest.len().min(CHUNK)];
+        let alone = memchr::memchr_iter(b'\r', head).filter(|&at| head.get(at + 1) != Some(&b'\n')).count();
+        if memchr::memchr(b'\n', head).is_none() && alone > 0 {
+            let what = "lines end in carriage returns alone, as on old Macs; write it again with newlines (tr '\\r' '\\n')";
+            return Err(DataError::unreadable(&self.location, what));
+        }
         Ok(())
     }
 
@@ -134,7 +151,7 @@ impl<'a> Chunks<'a> {
             if self.rest.is_empty() {
                 return Ok(None);
             }
-            let end = if self.ended && self.rest.len() <= LONGEST_RECORD.min(LARGEST) {
+            let end = if self.ended && self.rest.len() <= LARGEST && self.format.ends_whole(&self.rest) {
                 Some(self.rest.len())
             } else {
                 self.format.records_end(&self.rest)

@@ -227,6 +227,26 @@ impl Csv {
         }
     }
 
+    /// Whether no quote is open at the end of a chunk, which begins at a record.
+    pub(crate) fn ends_whole(self, chunk: &[u8]) -> bool {
+        if memchr(self.quote, chunk).is_none() {
+            return true;
+        }
+        let mut at = self.records_end(chunk).unwrap_or(0);
+        loop {
+            if chunk.get(at) == Some(&self.quote) {
+                match self.closing_quote(chunk, at + 1) {
+                    Some(quote) => at = quote + 1,
+                    None => return false,
+                }
+            }
+            match chunk.get(at..).and_then(|rest| memchr(self.delimiter, rest)) {
+                Some(found) => at += found + 1,
+                None => return true,
+            }
+        }
+    }
+
     /// The quote that ends a cell whose text begins at `at`; two quotes are one of its characters.
     fn closing_quote(self, chunk: &[u8], mut at: usize) -> Option<usize> {
         loop {
@@ -307,7 +327,8 @@ impl Csv {
             let (first, start) = (into.cells(), at);
             let split = self.split_record(chunk, &mut at, into);
             if split.is_err() {
-                at = self.record_end(chunk, start).unwrap_or(chunk.len());
+                // A quote too many may have swallowed lines that are whole: only its own is broken.
+                at = memchr(b'\n', &chunk[start..]).map_or(chunk.len(), |newline| start + newline + 1);
             }
             let cells = into.cells() - first;
             let what = match split {

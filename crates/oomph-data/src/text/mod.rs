@@ -79,6 +79,11 @@ impl TextFormat {
         self.nulls.iter().any(|null| null.as_bytes() == text)
     }
 
+    /// Whether the last record of a chunk is whole where the file ends: no quote is left open.
+    pub(crate) fn ends_whole(&self, chunk: &[u8]) -> bool {
+        self.csv().is_none_or(|csv| csv.ends_whole(chunk))
+    }
+
     pub(crate) fn records_end(&self, chunk: &[u8]) -> Option<usize> {
         match self.csv() {
             Some(csv) => csv.records_end(chunk),
@@ -136,16 +141,18 @@ pub(crate) fn header_names(
 
 /// Names that stand twice are told apart by a number, as pandas does; a name that is missing says its place.
 fn unique(names: Vec<String>) -> Vec<String> {
-    let mut taken: hashbrown::HashSet<String> = hashbrown::HashSet::new();
     let given: hashbrown::HashSet<String> = names.iter().cloned().collect();
+    let mut taken: hashbrown::HashSet<String> = hashbrown::HashSet::new();
+    // The next number to try for a name: from 1 again each time would take as long as there are names, squared.
+    let mut numbers: hashbrown::HashMap<String, u64> = hashbrown::HashMap::new();
     let mut told = Vec::with_capacity(names.len());
     for (place, name) in names.into_iter().enumerate() {
         let base = if name.is_empty() { format!("c{place}") } else { name.clone() };
         let mut candidate = base.clone();
-        let mut number = 1;
         while taken.contains(&candidate) || (candidate != name && given.contains(&candidate)) {
+            let number = numbers.entry_ref(base.as_str()).or_insert(0);
+            *number += 1;
             candidate = format!("{base}.{number}");
-            number += 1;
         }
         taken.insert(candidate.clone());
         told.push(candidate);
