@@ -61,7 +61,7 @@ struct Reading {
     /// The first line is a row already; columns are called c0, c1, c2 …
     #[arg(long)]
     no_header: bool,
-    /// What stands for no value, besides an empty cell: NA, -999; may be given several times
+    /// What stands for no value in every column, besides an empty cell: -999, unknown; may be given several times. In columns of numbers and times NA, N/A, NULL, null, None and their like always do
     #[arg(long = "null", value_name = "TEXT", allow_hyphen_values = true)]
     nulls: Vec<String>,
 }

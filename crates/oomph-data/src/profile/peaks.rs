@@ -32,7 +32,7 @@ pub(crate) fn estimate(profile: &Profile, packed: bool) -> Vec<Peak> {
     };
     match profile.format.as_str() {
         "csv" | "tsv" if !packed => {
-            add("pandas", file + 2.0 * parts.pandas + 1.08 * (8.0 * parts.texts + parts.text), 0.05);
+            add("pandas", file + 2.0 * parts.pandas + 1.08 * (8.0 * parts.texts + parts.text), 0.15);
             add("polars", file + parts.polars + parts.views + 20.0 * MIB, 0.3);
         }
         "parquet" => {
