@@ -466,3 +466,93 @@ fn a_file_ten_times_the_budget_stays_within_it() {
         println!("{}: {lines:?}", input.display());
     }
 }
+
+fn location(folder: &Path, name: &str) -> Vec<String> {
+    vec![folder.join(name).to_str().unwrap().to_owned()]
+}
+
+#[test]
+fn short_files_are_not_read_as_if_they_were_long() {
+    let folder = tempfile::tempdir().unwrap();
+    for number in 0..100 {
+        fs::write(folder.path().join(format!("{number:03}.csv")), format!("a,b\n{number},x\n")).unwrap();
+    }
+    let begin = std::time::Instant::now();
+    let large = StreamOptions { budget: 4 << 30, ..options() };
+    let mut stream = Stream::open(&location(folder.path(), "*.csv"), large).unwrap();
+    let batch = stream.next_batch().unwrap().unwrap();
+    assert_eq!(batch.column(0).as_primitive::<Int64Type>().values(), &(0..100).collect::<Vec<i64>>()[..]);
+    // It was half a minute when every header was looked for in 64 MiB.
+    assert!(begin.elapsed() < std::time::Duration::from_secs(8), "{:?}", begin.elapsed());
+}
+
+#[test]
+fn a_header_may_be_longer_than_what_is_read_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let long = |last: &str| format!("\"{}\n\",{last}\n", "n".repeat(200_000));
+    for (number, last) in ["b", "b", "c"].into_iter().enumerate() {
+        fs::write(folder.path().join(format!("{number}.csv")), format!("{}{number},7\n", long(last)))
+            .unwrap();
+    }
+    let options = StreamOptions { batch_rows: 2, budget: 8 << 20, ..options() };
+    let mut stream = Stream::open(&location(folder.path(), "*.csv"), options).unwrap();
+    let batch = stream.next_batch().unwrap().unwrap();
+    assert_eq!(batch.column(0).as_primitive::<Int64Type>().values(), &[0, 1]);
+    assert_eq!(batch.schema().field(0).name().len(), 200_001);
+    let error = stream.next_batch().unwrap_err().to_string();
+    assert!(error.contains("2.csv: has another header"), "{error}");
+}
+
+fn write_parquet(path: &Path, batch: &RecordBatch) {
+    let properties = WriterProperties::builder()
+        .set_dictionary_enabled(false)
+        .set_statistics_enabled(parquet::file::properties::EnabledStatistics::None)
+        .build();
+    let file = fs::File::create(path).unwrap();
+    let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties)).unwrap();
+    writer.write(batch).unwrap();
+    writer.close().unwrap();
+}
+
+#[test]
+fn many_columns_take_no_longer_each() {
+    const COLUMNS: i64 = 20_000;
+    let folder = tempfile::tempdir().unwrap();
+    let columns = (0..COLUMNS).map(|column| {
+        let cells: ArrayRef = Arc::new(Int64Array::from(vec![column, -column]));
+        (format!("column {column}"), cells)
+    });
+    let wide = RecordBatch::try_from_iter(columns).unwrap();
+    for name in ["0.parquet", "1.parquet"] {
+        write_parquet(&folder.path().join(name), &wide);
+    }
+    let begin = std::time::Instant::now();
+    let budget = 256 << 20;
+    let inputs = location(folder.path(), "*.parquet");
+    let mut stream = Stream::open(&inputs, StreamOptions { budget, ..options() }).unwrap();
+    let batch = stream.next_batch().unwrap().unwrap();
+    assert_eq!((batch.num_rows(), batch.num_columns()), (4, COLUMNS as usize));
+    for (column, cells) in (0..COLUMNS).zip(batch.columns()) {
+        assert_eq!(cells.as_primitive::<Int64Type>().values(), &[column, -column, column, -column]);
+    }
+    assert!(begin.elapsed() < std::time::Duration::from_secs(20), "{:?}", begin.elapsed());
+}
+
+#[test]
+fn a_name_that_stands_for_two_columns_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let cells = |first: i64| -> ArrayRef { Arc::new(Int64Array::from_iter_values(first..first + 3)) };
+    let twice = RecordBatch::try_from_iter([("x", cells(0)), ("y", cells(10)), ("y", cells(20))]).unwrap();
+    write_parquet(&folder.path().join("twice.parquet"), &twice);
+    let inputs = location(folder.path(), "twice.parquet");
+    let open = |columns: Option<&[&str]>| {
+        let columns = columns.map(|names| names.iter().map(|&name| name.to_owned()).collect());
+        Stream::open(&inputs, StreamOptions { columns, ..options() })
+    };
+    let error = |columns| open(columns).err().unwrap().to_string();
+    assert!(error(None).contains("two columns named \"y\""), "{}", error(None));
+    assert!(error(Some(&["y"])).contains("two columns named \"y\""));
+    assert!(error(Some(&["x", "x"])).contains("\"x\" is asked for twice"));
+    let batch = open(Some(&["x"])).unwrap().next_batch().unwrap().unwrap();
+    assert_eq!(batch.column(0).as_primitive::<Int64Type>().values(), &[0, 1, 2]);
+}

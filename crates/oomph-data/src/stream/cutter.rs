@@ -17,6 +17,9 @@ pub(super) struct Chunk {
     pub(super) line: u64,
 }
 
+/// Read first to see a header: most end within it, and none of many short files is read as if it were long.
+const HEADER: usize = 64 << 10;
+
 pub(super) struct Cutter {
     location: String,
     format: TextFormat,
@@ -28,6 +31,8 @@ pub(super) struct Cutter {
     ended: bool,
     offset: u64,
     line: u64,
+    /// The names in the header, where the records were begun with.
+    pub(super) names: Vec<String>,
     /// Lines that were given up because their quotes do not close.
     pub(super) broken: BrokenRows,
 }
@@ -41,11 +46,14 @@ impl Cutter {
         on_error: OnError,
     ) -> Result<Self, DataError> {
         let mut cutter = Self::at(source, format, limits, on_error, 0, 1)?;
-        let mut most = limits.text;
+        let mut most = limits.text.min(HEADER);
         loop {
             cutter.fill(most)?;
             let (start, line) = text::body_start(format, &cutter.rest);
             if start < cutter.rest.len() || cutter.ended {
+                if format.header {
+                    cutter.names = text::header_names(source.location(), format, &cutter.rest)?;
+                }
                 cutter.take(start);
                 cutter.line = line;
                 return Ok(cutter);
@@ -76,11 +84,12 @@ impl Cutter {
             ended: false,
             offset,
             line,
+            names: Vec::new(),
             broken: BrokenRows::default(),
         })
     }
 
-    /// The first bytes, as the file has them, for whoever looks at the header.
+    /// The first bytes, as the file has them, for whoever decides types by them.
     pub(super) fn head(
         source: &Source,
         format: &TextFormat,
@@ -162,8 +171,9 @@ impl Cutter {
             return Ok(());
         }
         self.rest.reserve_exact(most - filled);
-        self.rest.resize(most, 0);
         while filled < most {
+            // Block by block: a short file is not made room for as if it were long.
+            self.rest.resize(most.min(filled + self.limits.block), 0);
             match self.bytes.read(&mut self.rest[filled..]) {
                 Ok(0) => {
                     self.ended = true;

@@ -10,6 +10,7 @@ use crate::tables::{Table, ipc, parquet};
 use crate::text::{self, Columns, TextFormat};
 use crate::{BrokenRows, DataError, OnError};
 use arrow_schema::{Field, Schema, SchemaRef};
+use hashbrown::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// Types of text are decided by so much of its head, or an eighth of the budget.
@@ -77,7 +78,7 @@ pub(super) struct Plan {
     /// Batches to hand out, where all ranks get equally many.
     pub(super) equal_batches: Option<u64>,
     columns: Option<Vec<String>>,
-    /// What the header of the first text input says.
+    /// What the header of the first text input says, where there are others to hold against it.
     header: Vec<String>,
 }
 
@@ -91,6 +92,10 @@ impl Plan {
                 "rank {} is not below the world of {}",
                 options.rank, options.world
             )));
+        }
+        let mut asked_for = HashSet::new();
+        if let Some(twice) = options.columns.iter().flatten().find(|&name| !asked_for.insert(name)) {
+            return Err(DataError::Usage(format!("column {twice:?} is asked for twice")));
         }
         let locations = source::expand(locations)?;
         let first = source::open(&locations[0])?;
@@ -136,8 +141,10 @@ impl Plan {
             columns: options.columns.clone(),
             header: Vec::new(),
         };
-        if let Kind::Text(columns) = &plan.kind {
-            plan.header = plan.header_of(&first, columns.format())?;
+        if let Kind::Text(columns) = &plan.kind
+            && plan.inputs.len() > 1
+        {
+            plan.header = Cutter::open(&first, columns.format(), limits, options.on_error)?.names;
         }
         let listed = plan.list(options)?;
         if let Some(mut pieces) = listed {
@@ -283,60 +290,47 @@ impl Plan {
                 "is in another format than the first input",
             ));
         }
-        if self.inputs.len() > 1 && self.header_of(source, format)? != self.header {
+        let cutter = Cutter::open(source, format, self.limits, self.on_error)?;
+        if self.inputs.len() > 1 && cutter.names != self.header {
             return Err(DataError::unreadable(source.location(), "has another header than the first input"));
         }
-        Cutter::open(source, format, self.limits, self.on_error)
-    }
-
-    fn header_of(&self, source: &Source, format: &TextFormat) -> Result<Vec<String>, DataError> {
-        if !format.header {
-            return Ok(Vec::new());
-        }
-        let (head, _) = Cutter::head(source, format, self.limits, self.limits.record)?;
-        text::header_names(source.location(), format, &head)
+        Ok(cutter)
     }
 
     /// Where the columns of the stream are in an input.
     pub(super) fn places(&self, location: &str, of_input: &Schema) -> Result<Vec<usize>, DataError> {
-        self.schema
-            .fields()
-            .iter()
-            .map(|field| of_input.index_of(field.name()).map_err(|_| no_column(location, field.name())))
-            .collect()
+        let named = Named::new(of_input);
+        self.schema.fields().iter().map(|field| named.place(location, field.name())).collect()
     }
 
     /// The schema of the first input is that of the stream; those of the others must have its columns.
     fn agree(&mut self, location: &str, of_input: &Schema) -> Result<(), DataError> {
+        let named = Named::new(of_input);
+        let field = |name: &str| named.place(location, name).map(|place| of_input.field(place));
         if self.schema.fields().is_empty() {
+            let all = of_input.fields().iter().map(|field| field.name());
             let fields: Vec<Field> = match &self.columns {
-                None => of_input.fields().iter().map(|field| (**field).clone()).collect(),
-                Some(names) => names
-                    .iter()
-                    .map(|name| {
-                        of_input.field_with_name(name).cloned().map_err(|_| no_column(location, name))
-                    })
-                    .collect::<Result<_, _>>()?,
+                None => all.map(|name| field(name).cloned()).collect::<Result<_, _>>()?,
+                Some(names) => names.iter().map(|name| field(name).cloned()).collect::<Result<_, _>>()?,
             };
             self.schema = Arc::new(Schema::new(fields));
             return Ok(());
         }
         let mut fields = Vec::with_capacity(self.schema.fields().len());
-        for field in self.schema.fields() {
-            let other =
-                of_input.field_with_name(field.name()).map_err(|_| no_column(location, field.name()))?;
-            if other.data_type() != field.data_type() {
+        for before in self.schema.fields() {
+            let other = field(before.name())?;
+            if other.data_type() != before.data_type() {
                 return Err(DataError::unreadable(
                     location,
                     format!(
                         "column {:?} is {} and was {} in the inputs before",
-                        field.name(),
+                        before.name(),
                         other.data_type(),
-                        field.data_type()
+                        before.data_type()
                     ),
                 ));
             }
-            fields.push((**field).clone().with_nullable(field.is_nullable() || other.is_nullable()));
+            fields.push((**before).clone().with_nullable(before.is_nullable() || other.is_nullable()));
         }
         if self.columns.is_none() && of_input.fields().len() != fields.len() {
             return Err(DataError::unreadable(
@@ -366,8 +360,37 @@ impl Plan {
     }
 }
 
-fn no_column(location: &str, name: &str) -> DataError {
-    DataError::unreadable(location, format!("has no column {name:?}"))
+/// The columns of an input by their names: tables of many thousand columns are looked through once, not once for each.
+struct Named<'a>(HashMap<&'a str, Found>);
+
+#[derive(Clone, Copy)]
+enum Found {
+    Once(usize),
+    Twice,
+}
+
+impl<'a> Named<'a> {
+    fn new(schema: &'a Schema) -> Self {
+        let mut named = HashMap::with_capacity(schema.fields().len());
+        for (place, field) in schema.fields().iter().enumerate() {
+            named
+                .entry(field.name().as_str())
+                .and_modify(|found| *found = Found::Twice)
+                .or_insert(Found::Once(place));
+        }
+        Self(named)
+    }
+
+    fn place(&self, location: &str, name: &str) -> Result<usize, DataError> {
+        match self.0.get(name) {
+            Some(Found::Once(place)) => Ok(*place),
+            Some(Found::Twice) => Err(DataError::unreadable(
+                location,
+                format!("has two columns named {name:?}; name others, or rename one"),
+            )),
+            None => Err(DataError::unreadable(location, format!("has no column {name:?}"))),
+        }
+    }
 }
 
 fn text_columns(

@@ -8,6 +8,7 @@ use crate::source::Source;
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use bytes::Bytes;
+use hashbrown::HashSet;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
@@ -149,11 +150,12 @@ impl File {
     fn leaves<'a>(
         &'a self,
         group: &RowGroupMetaData,
-        columns: Option<&'a [usize]>,
-    ) -> impl Iterator<Item = usize> + 'a {
+        columns: Option<&[usize]>,
+    ) -> impl Iterator<Item = usize> + use<'a> {
         let schema = self.metadata.parquet_schema();
+        let wanted = columns.map(|columns| columns.iter().copied().collect::<HashSet<usize>>());
         (0..group.num_columns().min(schema.num_columns())).filter(move |&leaf| {
-            columns.is_none_or(|columns| columns.contains(&schema.get_column_root_idx(leaf)))
+            wanted.as_ref().is_none_or(|wanted| wanted.contains(&schema.get_column_root_idx(leaf)))
         })
     }
 
@@ -280,7 +282,9 @@ struct Block {
 }
 
 impl Chunks {
-    fn new(source: Source, extents: Vec<Range<u64>>, block_size: usize) -> Self {
+    fn new(source: Source, mut extents: Vec<Range<u64>>, block_size: usize) -> Self {
+        // In order, to be found among many thousand.
+        extents.sort_unstable_by_key(|extent| extent.start);
         let blocks = extents
             .into_iter()
             .map(|extent| Block { begin: extent.start, extent, bytes: Vec::new() })
@@ -303,7 +307,9 @@ impl Chunks {
     fn fill(&self, offset: u64, into: &mut [u8]) -> Result<(), DataError> {
         let ChunksInner { source, block_size, blocks, .. } = &*self.0;
         let mut blocks = blocks.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(block) = blocks.iter_mut().find(|block| block.extent.contains(&offset)) else {
+        let behind = blocks.partition_point(|block| block.extent.start <= offset);
+        let of_column = blocks[..behind].last_mut().filter(|block| block.extent.contains(&offset));
+        let Some(block) = of_column else {
             return source.read_at(offset, into);
         };
         let mut filled = 0;
