@@ -20,7 +20,7 @@ fuzz_target!(|bytes: &[u8]| {
         Format::Parquet | Format::ArrowFile | Format::ArrowStream => {}
         Format::Npy | Format::Npz => {
             if let Ok(Arrays::One(array)) = arrays::open(source) {
-                let _ = arrays::shrink_array(&array, &ShrinkOptions::default());
+                let _ = arrays::shrink_array(&array, &ShrinkOptions::default(), &Unobserved);
             }
         }
         Format::Csv { .. } | Format::JsonLines => {
