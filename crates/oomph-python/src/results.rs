@@ -6,13 +6,15 @@ use crate::profile::Profile;
 use arrow_array::cast::AsArray;
 use arrow_array::{Array as _, ArrayRef, RecordBatch};
 use arrow_buffer::{BooleanBuffer, Buffer};
-use arrow_schema::{DataType, TimeUnit};
+use arrow_ipc::reader::StreamReader;
+use arrow_ipc::writer::StreamWriter;
+use arrow_schema::{ArrowError, DataType, TimeUnit};
 use oomph_data::arrays::{Compressed, Csr, Dense, Order, TypedBuffer};
 use oomph_data::load::LoadedColumn;
 use oomph_data::{BrokenRows, profile};
-use pyo3::exceptions::{PyIndexError, PyTypeError};
+use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyCapsule, PyList};
+use pyo3::types::{PyBytes, PyCapsule, PyList};
 use std::sync::Mutex;
 
 /// A table in memory: one batch of rows.
@@ -85,6 +87,24 @@ impl Table {
         }
     }
 
+    /// Its rows as bytes, for another process.
+    fn packed<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let pack = || {
+            let mut writer = StreamWriter::try_new(Vec::new(), &self.batch.schema())?;
+            writer.write(&self.batch)?;
+            writer.into_inner()
+        };
+        Ok(PyBytes::new(py, &py.detach(pack).map_err(not_crossing)?))
+    }
+
+    /// The rows that were packed.
+    #[staticmethod]
+    fn unpacked(py: Python<'_>, packed: &[u8]) -> PyResult<Self> {
+        let batch =
+            py.detach(|| StreamReader::try_new(packed, None)?.next().transpose()).map_err(not_crossing)?;
+        batch.map(Self::batch).ok_or_else(|| PyValueError::new_err("packed rows without rows"))
+    }
+
     /// For whoever takes Arrow data; as it is, whatever was requested.
     #[pyo3(signature = (requested_schema=None))]
     fn __arrow_c_stream__<'py>(
@@ -95,6 +115,10 @@ impl Table {
         let _ = requested_schema;
         capsule::give(py, self.batch.schema(), vec![self.batch.clone()])
     }
+}
+
+fn not_crossing(error: ArrowError) -> PyErr {
+    PyValueError::new_err(format!("rows that cannot cross to another process: {error}"))
 }
 
 /// A column of a table.

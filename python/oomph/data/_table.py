@@ -35,6 +35,12 @@ class Rows:
     def __repr__(self) -> str:
         return f"<oomph.data rows: {len(self):,}, columns {', '.join(map(repr, self.columns))}>"
 
+    def __reduce__(self) -> Any:
+        # As a worker of a DataLoader sends them.
+        if type(self) is not Rows:
+            raise TypeError(f"a {type(self).__name__} is not pickled: write it with `oomph data shrink`, or send to_pyarrow()")
+        return _unpacked, (self._native.packed(),)
+
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         return self._native.__arrow_c_stream__(requested_schema)
 
@@ -76,6 +82,12 @@ class Rows:
             raise ValueError("two columns have the same name, and only one of them could be given; take the rows as Arrow data")
         for place, name in enumerate(self.columns):
             yield name, Column(self._native.column(place), name)
+
+
+def _unpacked(packed: bytes) -> Rows:
+    from oomph.data._native import native
+
+    return Rows(native.Table.unpacked(packed))
 
 
 class Table(Rows):
