@@ -1,5 +1,6 @@
 """oomph.data.stream: every row once, within the budget, in whatever hands: iterators, DataLoader, torch.distributed, Ray, a GPU."""
 
+import gc
 import http.server
 import os
 import pickle
@@ -13,6 +14,7 @@ import time
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.parquet
 import pytest
 import torch
@@ -23,6 +25,7 @@ from conftest import ROOT
 sys.path.insert(0, str(ROOT / "python"))
 os.environ.setdefault("OOMPH_COMMAND", os.environ.get("OOMPH", str(ROOT / "target" / "debug" / "oomph")))
 
+import oomph  # noqa: E402
 import oomph.data as data  # noqa: E402
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "OMP_NUM_THREADS": "1"}
@@ -113,6 +116,105 @@ def test_a_token_of_something_else_is_refused(folder, tmp_path):
         ids(numbers(folder, resume="nonsense"))
 
 
+def test_a_state_may_be_a_token_as_text_or_bytes_and_nothing_else(folder):
+    epoch = iter(numbers(folder))
+    next(epoch)
+    for token in (epoch.token, epoch.token.encode()):
+        assert ids(numbers(folder, resume=token)) == list(range(999, ROWS))
+    for nonsense in (7, 7.0, ["token"], {"epoch": 0}, {"token": epoch.token}):
+        with pytest.raises(TypeError, match=r"as state_dict\(\) gave them"):
+            numbers(folder, resume=nonsense)
+    with pytest.raises(TypeError, match="the token of a stream is text"):
+        numbers(folder, resume={"epoch": 0, "token": 5})
+
+
+def test_an_epoch_that_gave_nothing_takes_nothing_away(folder):
+    begun = iter(numbers(folder))
+    next(begun)
+    stream = numbers(folder, resume=begun.token)
+    iter(stream)
+    assert ids(stream) == list(range(999, ROWS))
+    assert ids(stream) == list(range(ROWS))
+
+
+def test_a_state_that_is_loaded_ends_the_epoch_that_was_begun(folder):
+    stream = numbers(folder, shuffle=1)
+    first = [ids([batch]) for batch in stream]
+    second = [ids([batch]) for batch in stream]
+    stream = numbers(folder, shuffle=1)
+    epoch = iter(stream)
+    begun = [next(epoch), next(epoch)]
+    state = stream.state_dict()
+    next(epoch)
+    stream.load_state_dict(state)
+    with pytest.raises(ValueError, match="closed"):
+        next(epoch)
+    assert stream.state_dict() == state
+    assert [ids([batch]) for batch in begun] + [ids([batch]) for batch in stream] == first
+    assert [ids([batch]) for batch in stream] == second
+    # The number of the next epoch is not that of the one that runs.
+    epoch = iter(stream)
+    next(epoch)
+    stream.set_epoch(9)
+    assert stream.state_dict() == {"epoch": 2, "token": epoch.token}
+
+
+def test_whoever_stops_early_leaves_nothing_behind(folder):
+    def threads():
+        return [name for task in os.listdir("/proc/self/task") if (name := (open(f"/proc/self/task/{task}/comm").read())).startswith("oomph")]
+
+    deadline = time.monotonic() + 10
+    while threads() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    gc.disable()
+    try:
+        for rows in numbers(folder, budget="32MiB", batch=10):
+            assert threads()
+            break
+        kept = numbers(folder)
+        epoch = iter(kept)
+        next(epoch)
+        del kept, epoch
+        while threads() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not threads()
+    finally:
+        gc.enable()
+
+
+def test_threads_share_an_epoch(folder):
+    epoch, seen, errors = iter(numbers(folder, batch=50)), [], []
+
+    def take():
+        try:
+            seen.extend(ids(epoch))
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=take) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors and sorted(seen) == list(range(ROWS))
+
+
+def test_closing_ends_a_wait():
+    Slow.content = b"id\n" + b"1\n" * 10**6
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Slow) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        stream = data.stream(f"http://127.0.0.1:{server.server_port}/table.csv", batch=10**6, as_="numpy", budget="32MiB")
+        epoch = iter(stream)
+        Slow.thinking.set()
+        threading.Timer(0.3, stream.close).start()
+        begun = time.monotonic()
+        with pytest.raises(ValueError, match="the stream is closed"):
+            list(epoch)
+        assert time.monotonic() - begun < 1.5
+        Slow.thinking.clear()
+        server.shutdown()
+
+
 @pytest.mark.parametrize("world", [2, 3, 16])
 def test_shards_are_disjoint_and_complete(folder, world):
     shards = [ids(numbers(folder, rank=rank, world=world, shuffle=1)) for rank in range(world)]
@@ -134,7 +236,23 @@ def test_the_budget_is_kept(folder):
         (lambda folder: data.stream(folder, as_="pandas"), ValueError, "as_='pandas' is none of 'arrow', 'numpy', 'torch'"),
         (lambda folder: data.stream(folder, device="cuda"), ValueError, 'device=\'cuda\' is for as_="torch"'),
         (lambda folder: data.stream(folder, rank=0), ValueError, "rank= and world= come together"),
-        (lambda folder: data.stream(folder, batch=0), ValueError, "at least 1"),
+        (lambda folder: data.stream(folder, rank=-1, world=2), ValueError, "rank=-1 is not from 0 to 1"),
+        (lambda folder: data.stream(folder, rank=2, world=2), ValueError, "rank=2 is not from 0 to 1"),
+        (lambda folder: data.stream(folder, rank=0, world=0), ValueError, "world=0 is not from 1"),
+        (lambda folder: data.stream(folder, batch=0), ValueError, "batch=0 is not from 1"),
+        (lambda folder: data.stream(folder, batch=1.5), TypeError, "batch=1.5 is no whole number"),
+        (lambda folder: data.stream(folder, shuffle=-1), ValueError, "shuffle=-1 is not from 0"),
+        (lambda folder: data.stream(folder, shuffle="yes"), TypeError, "shuffle='yes' is no whole number"),
+        (lambda folder: data.stream(folder).set_epoch(-1), ValueError, "epoch=-1 is not from 0"),
+        (lambda folder: data.stream(folder, columns="id"), TypeError, "columns=['id']"),
+        (lambda folder: data.stream(folder, columns=["id", "id"]), ValueError, "columns= names 'id' twice"),
+        (lambda folder: data.stream(folder, columns=[1]), TypeError, "1 is none"),
+        (lambda folder: data.stream(pd.DataFrame({"a": [1]})), TypeError, "a stream reads files: a path, a pattern, a folder, an address, or a list of them, not pandas.DataFrame"),
+        (lambda folder: data.stream(np.arange(3)), TypeError, "not numpy.ndarray"),
+        (lambda folder: data.stream([folder, 3]), TypeError, "not int"),
+        (lambda folder: data.stream({folder}), TypeError, "not set"),
+        (lambda folder: data.stream(None), TypeError, "not NoneType"),
+        (lambda folder: data.stream(folder, as_="torch", device="nowhere"), ValueError, "device='nowhere'"),
         (lambda folder: data.stream(folder, budget="much"), ValueError, "a size is a number of bytes"),
         (lambda folder: next(iter(data.stream(folder, columns=["nowhere"]))), ValueError, "nowhere"),
         (lambda folder: next(iter(data.stream(folder / "nothing.parquet"))), OSError, "nothing.parquet"),
@@ -145,6 +263,20 @@ def test_wrong_use_gives_a_sentence(folder, call, error, sentence):
     with pytest.raises(error) as raised:
         call(folder)
     assert sentence in str(raised.value)
+
+
+def test_tensors_for_the_cpu_stay_there(folder):
+    for device in ("cpu", torch.device("cpu")):
+        assert torch.equal(next(iter(numbers(folder, as_="torch", device=device)))["id"], torch.arange(999))
+    if not torch.cuda.is_available():
+        with pytest.raises(RuntimeError, match="finds no GPU here"):
+            numbers(folder, as_="torch", device="cuda")
+
+
+def test_files_come_as_they_are_listed(folder):
+    parts = sorted(folder.glob("*.parquet"), reverse=True)
+    assert ids(numbers(part for part in parts)) == ids(numbers(parts)) == [*range(14000, ROWS), *range(7000, 14000), *range(7000)]
+    assert ids(numbers(os.fsencode(folder), shuffle=None)) == list(range(ROWS))
 
 
 def test_a_broken_row_is_named_by_its_line(tmp_path):
@@ -227,21 +359,96 @@ def test_workers_read_their_own_shards(folder, context):
     assert sorted(ids(DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context=context))) == list(range(ROWS))
 
 
+def test_rows_cross_from_a_worker(table, folder):
+    rows = [rows.to_pyarrow() for rows in DataLoader(data.stream(folder, batch=999, budget="64MiB").dataset(), batch_size=None, num_workers=2)]
+    read = pa.concat_tables(rows).cast(table.schema)
+    assert read.take(pa.compute.sort_indices(read["id"])).equals(table)
+
+
+def test_rows_are_pickled_whole(tmp_path):
+    table = pa.table({"x": [1.5, None, 3.0], "word": pa.array(["a", None, "ä"]).dictionary_encode(), "flag": [True, None, False], "list": [[1], None, []]})
+    pyarrow.parquet.write_table(table, tmp_path / "table.parquet")
+    rows = next(iter(data.stream(tmp_path / "table.parquet", batch=2)))
+    again = pickle.loads(pickle.dumps(rows))
+    assert type(again) is type(rows) and again.columns == rows.columns and again.to_pyarrow().equals(rows.to_pyarrow()) and len(again) == 2
+    with pytest.raises(ValueError, match="cannot cross"):
+        type(rows._native).unpacked(b"nonsense")
+    with pytest.raises(TypeError, match="a Table is not pickled"):
+        pickle.dumps(data.load(tmp_path / "table.parquet", columns=["x"]))
+
+
+def test_the_state_of_one_process_is_not_that_of_workers(folder):
+    dataset = numbers(folder, as_="torch").dataset()
+    loader = DataLoader(dataset, batch_size=None, num_workers=2)
+    assert dataset.state_dict() == {"epoch": 0, "token": None}
+    batches = iter(loader)
+    next(batches)
+    for holder in (dataset, dataset.stream):
+        with pytest.raises(RuntimeError, match="StatefulDataLoader"):
+            holder.state_dict()
+    del batches
+    # Read here, it is known here.
+    epoch = iter(dataset)
+    next(epoch)
+    state = dataset.state_dict()
+    assert state["token"] == epoch.token
+    for workers in (1, 2):
+        resumed = numbers(folder, as_="torch", resume=state).dataset()
+        with pytest.raises(ValueError, match="as many workers as when it was made"):
+            ids(DataLoader(resumed, batch_size=None, num_workers=workers))
+        # Nothing was taken from it.
+        assert ids(DataLoader(resumed, batch_size=None)) == list(range(999, ROWS))
+        assert ids(DataLoader(resumed, batch_size=None)) == list(range(ROWS))
+
+
+def test_workers_that_stay_are_in_the_same_epoch(folder):
+    """Also where one of them was at its end when the program went on, and the other was not."""
+    dataset = numbers(folder, as_="torch", shuffle=2, batch=3000).dataset()
+    loader = DataLoader(dataset, batch_size=None, num_workers=3, persistent_workers=True, prefetch_factor=1)
+    whole = len(list(loader))
+    for begun in (1, whole - 2, whole - 1):
+        batches = iter(loader)
+        for _ in range(begun):
+            next(batches)
+        assert sorted(ids(loader)) == list(range(ROWS))
+
+
 def test_a_stateful_loader_goes_on_where_it_was_left(folder):
     stateful = pytest.importorskip("torchdata.stateful_dataloader")
 
-    def loader():
-        return stateful.StatefulDataLoader(numbers(folder, as_="torch", shuffle=2).dataset(), batch_size=None, num_workers=2)
+    def loader(workers=2, **options):
+        return stateful.StatefulDataLoader(numbers(folder, as_="torch", shuffle=2).dataset(), batch_size=None, num_workers=workers, **options)
 
-    whole = [ids([batch]) for batch in loader()]
-    begun = loader()
-    epoch = iter(begun)
-    first = [ids([next(epoch)]) for _ in range(5)]
-    state = begun.state_dict()
-    del epoch, begun
-    resumed = loader()
-    resumed.load_state_dict(state)
-    assert first + [ids([batch]) for batch in resumed] == whole
+    def epochs(of, count):
+        return [[ids([batch]) for batch in of] for _ in range(count)]
+
+    for workers, options in ((0, {}), (2, {}), (2, {"persistent_workers": True})):
+        first, second = epochs(loader(workers, **options), 2)
+        assert sorted(sum(first, [])) == sorted(sum(second, [])) == list(range(ROWS))
+        # Workers that are made anew for an epoch are told which it is.
+        assert (first == second) == (options == {} and workers > 0)
+        for count in (5, len(first) - 1, len(first)):
+            begun = loader(workers, **options)
+            epoch = iter(begun)
+            assert [ids([next(epoch)]) for _ in range(count)] == first[:count]
+            state = begun.state_dict()
+            del epoch, begun
+            resumed = loader(workers, **options)
+            resumed.load_state_dict(state)
+            assert epochs(resumed, 2) == [first[count:], second]
+
+
+def test_the_doctor_takes_nothing_away(folder):
+    begun = iter(numbers(folder, as_="torch"))
+    next(begun)
+    dataset = numbers(folder, as_="torch", resume=begun.token).dataset()
+    loader = DataLoader(dataset, batch_size=None)
+    assert "the stream is closed" not in str(oomph.doctor(loader))
+    assert ids(loader) == list(range(999, ROWS))
+    batches = iter(loader)
+    seen = [next(batches)]
+    oomph.doctor(loader)
+    assert ids(seen) + ids(batches) == list(range(ROWS))
 
 
 def test_ranks_of_torch_distributed_read_their_own_shards(folder, tmp_path):
@@ -301,6 +508,66 @@ def test_a_ring_that_does_not_fit_its_budget_says_what_would(folder, predict, tm
     (tmp_path / "train.py").write_text(GPU.replace("batch=999", "batch=20000").replace('"64MiB"', '"1MiB"'))
     predicted = predict(tmp_path / "train.py", folder, gpu="t4", env={"PYTHONPATH": str(ROOT / "python")}, format="text")
     assert predicted.code != 0 and "budget" in predicted.out + predicted.err
+
+
+class Sent:
+    """A ring of which only the order matters."""
+
+    def __init__(self, *_):
+        self.slots = [None] * 3
+        self.sent = []
+
+    def send(self, batch):
+        self.sent.append(batch["x"].tolist())
+        return self
+
+    def arrive(self):
+        return {"x": torch.tensor(self.sent.pop(0))}
+
+    def close(self):
+        pass
+
+
+class Scripted:
+    """A source that gives what it is told to: batches at once, late ones (None before them), errors."""
+
+    def __init__(self, *script):
+        self.script = list(script)
+
+    def ready(self, seconds):
+        return bool(self.script) and self.script[0] is not None
+
+    def __next__(self):
+        while self.script and self.script[0] is None:
+            self.script.pop(0)
+        if not self.script:
+            raise StopIteration
+        now = self.script.pop(0)
+        if isinstance(now, Exception):
+            raise now
+        return {"x": torch.tensor([now])}, f"behind {now}"
+
+
+def test_the_ring_gives_what_is_there(monkeypatch):
+    from oomph.data import _ring
+
+    monkeypatch.setattr(_ring, "Ring", Sent)
+
+    def through(*script):
+        source = Scripted(*script)
+        return source, _ring.ThroughRing(source, "cpu", 1, 1 << 20)
+
+    # A late batch keeps nobody from the one before it.
+    source, ring = through(1, 2, None, 3)
+    assert next(ring) == ({"x": torch.tensor([1])}, "behind 1") and source.script == [None, 3]
+    assert next(ring)[1] == "behind 2" and source.script == [None, 3]
+    assert [token for _, token in ring] == ["behind 3"]
+    # An error comes behind what came before it, and once: whoever can go on goes on.
+    source, ring = through(1, 2, OSError("gone"), 3)
+    assert next(ring)[1] == "behind 1" and next(ring)[1] == "behind 2"
+    with pytest.raises(OSError, match="gone"):
+        next(ring)
+    assert [token for _, token in ring] == ["behind 3"]
 
 
 # -- larger than one machine

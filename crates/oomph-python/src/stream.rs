@@ -7,7 +7,7 @@ use crate::errors::raised;
 use crate::results::Table;
 use crate::work;
 use arrow_array::RecordBatch;
-use oomph_data::stream::{Progress, Stream as Batches, StreamOptions};
+use oomph_data::stream::{Progress, Stopper, Stream as Batches, StreamOptions};
 use oomph_data::text::TextOverrides;
 use oomph_data::{BrokenRows, DataError, OnError};
 use pyo3::exceptions::PyValueError;
@@ -15,7 +15,7 @@ use pyo3::prelude::*;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// As in [`crate::work`].
 const LOOK_UP: Duration = Duration::from_millis(100);
@@ -23,16 +23,25 @@ const LOOK_UP: Duration = Duration::from_millis(100);
 /// Batches under a budget.
 #[pyclass(frozen, module = "oomph._native")]
 pub(crate) struct Stream {
-    requests: Mutex<Option<Sender<()>>>,
+    /// None once it is closed.
+    open: Mutex<Option<Open>>,
     /// Held while a batch is waited for, and only without the interpreter's lock; the others but for a moment.
     answers: Mutex<Answers>,
     state: Mutex<State>,
 }
 
+/// What keeps the stream's threads at work.
+struct Open {
+    requests: Sender<()>,
+    stopper: Stopper,
+}
+
 struct Answers {
     answers: Receiver<Result<Answer, DataError>>,
-    /// A batch was asked for and not taken: Ctrl-C came between.
+    /// A batch was asked for and not received: Ctrl-C came between, or it was not waited for.
     owed: bool,
+    /// Received and not taken: whether it is there was all that was asked.
+    ready: Option<Result<Answer, DataError>>,
 }
 
 /// Where the stream is, after what was handed out.
@@ -117,20 +126,27 @@ impl Stream {
             resume: resume.map(str::parse).transpose().map_err(raised)?,
         };
         let batches = work::wait(py, move || Batches::open(&locations, options))?;
-        let state = state(&batches);
+        let (state, stopper) = (state(&batches), batches.stopper());
         let (requests, asked) = mpsc::channel();
         let (answer, answers) = mpsc::channel();
         thread::Builder::new()
             .name("oomph-stream".to_owned())
             .spawn(move || serve(batches, &asked, &answer))?;
-        let answers = Mutex::new(Answers { answers, owed: false });
-        Ok(Self { requests: Mutex::new(Some(requests)), answers, state: Mutex::new(state) })
+        let answers = Mutex::new(Answers { answers, owed: false, ready: None });
+        Ok(Self { open: Mutex::new(Some(Open { requests, stopper })), answers, state: Mutex::new(state) })
     }
 
     /// The next batch, or none at the end.
     fn next(&self, py: Python<'_>) -> PyResult<Option<Table>> {
         let batch = py.detach(|| self.wait_for_batch())?;
         Ok(batch.map(Table::batch))
+    }
+
+    /// Whether the next batch, or what is there instead (the end, an error), is there within so many seconds. It is asked for.
+    fn ready(&self, py: Python<'_>, seconds: f64) -> PyResult<bool> {
+        let patience = Duration::try_from_secs_f64(seconds)
+            .map_err(|_| PyValueError::new_err(format!("{seconds} seconds cannot be waited")))?;
+        py.detach(|| self.answered_within(&mut locked(&self.answers), Some(patience)))
     }
 
     /// What to resume with behind the last batch that was given.
@@ -153,32 +169,69 @@ impl Stream {
         (state.broken_rows.count, first.collect())
     }
 
-    /// Lets go of everything that was read ahead.
+    /// Lets go of everything that was read ahead. Whoever waits for a batch waits no longer.
     fn close(&self) {
-        *locked(&self.requests) = None;
+        if let Some(open) = locked(&self.open).take() {
+            open.stopper.stop();
+        }
+        // Locked only where somebody waits, who will find it closed.
+        if let Ok(mut line) = self.answers.try_lock() {
+            line.ready = None;
+        }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 
 impl Stream {
     fn wait_for_batch(&self) -> PyResult<Option<RecordBatch>> {
-        let closed = || PyValueError::new_err("the stream is closed");
         let mut line = locked(&self.answers);
-        if !line.owed {
-            locked(&self.requests).as_ref().ok_or_else(closed)?.send(()).map_err(|_| closed())?;
-            line.owed = true;
-        }
-        let answer = loop {
-            match line.answers.recv_timeout(LOOK_UP) {
-                Ok(answer) => break answer,
-                Err(RecvTimeoutError::Timeout) => Python::attach(|py| py.check_signals())?,
-                Err(RecvTimeoutError::Disconnected) => return Err(closed()),
-            }
+        self.answered_within(&mut line, None)?;
+        let Answer { batch, state } = match line.ready.take() {
+            Some(Ok(answer)) => answer,
+            // Only `close` stops it here.
+            Some(Err(DataError::Stopped)) | None => return Err(closed()),
+            Some(Err(error)) => return Err(raised(error)),
         };
-        line.owed = false;
-        let Answer { batch, state } = answer.map_err(raised)?;
         *locked(&self.state) = state;
         Ok(batch)
     }
+
+    /// Asks for a batch, unless one is there or was asked for, and waits for it: so long at most, or as long as it takes.
+    fn answered_within(&self, line: &mut Answers, patience: Option<Duration>) -> PyResult<bool> {
+        if line.ready.is_some() {
+            return Ok(true);
+        }
+        if !line.owed {
+            locked(&self.open).as_ref().ok_or_else(closed)?.requests.send(()).map_err(|_| closed())?;
+            line.owed = true;
+        }
+        let until = patience.and_then(|patience| Instant::now().checked_add(patience));
+        loop {
+            let left =
+                until.map_or(LOOK_UP, |until| until.saturating_duration_since(Instant::now()).min(LOOK_UP));
+            match line.answers.recv_timeout(left) {
+                Ok(answer) => {
+                    line.owed = false;
+                    line.ready = Some(answer);
+                    return Ok(true);
+                }
+                Err(RecvTimeoutError::Timeout) => Python::attach(|py| py.check_signals())?,
+                Err(RecvTimeoutError::Disconnected) => return Err(closed()),
+            }
+            if until.is_some_and(|until| until <= Instant::now()) {
+                return Ok(false);
+            }
+        }
+    }
+}
+
+fn closed() -> PyErr {
+    PyValueError::new_err("the stream is closed")
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

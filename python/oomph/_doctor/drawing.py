@@ -49,10 +49,13 @@ def _samples(loader: Any) -> Iterator[Any]:
 
 def items_of(dataset: Any) -> Iterator[Any]:
     """A new run through an iterable dataset. One that always gives the same iterator has only one run, which is the program's."""
-    stream = iter(dataset)
-    if stream is iter(dataset):
+    # One that says how it is copied has a place of its own, which stays where it is.
+    dataset = copy.copy(dataset) if hasattr(type(dataset), "__copy__") else dataset
+    first, second = iter(dataset), iter(dataset)
+    if first is second:
         raise NotDrawable("the dataset can be run through only once; give one of its batches: oomph.doctor(loader, batch=...)")
-    return stream
+    # A dataset that has one run at a time has ended the first.
+    return second
 
 
 def _copied(sampler: Any, loader: Any) -> Iterator[Any]:

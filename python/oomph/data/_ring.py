@@ -6,10 +6,11 @@ CUDA once, and used again as soon as the event behind its last copy has passed. 
 
 from __future__ import annotations
 
+import math
 import mmap
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -19,8 +20,20 @@ from oomph._measure import text
 _ALIGNMENT = 256
 # One that is filled, one that is copied, one that may be late. More only take memory.
 _MOST_SLOTS = 3
+# How long a batch that has crossed waits for the next one to set out. One that takes longer is of a source that is slower than the work, which waits for it anyway.
+_PATIENCE_SECONDS = 0.01
 
 Batch = dict[str, torch.Tensor]
+
+
+class Source(Protocol):
+    """Batches, each with the token that leads behind it."""
+
+    def __next__(self) -> tuple[Batch, str]: ...
+
+    def ready(self, seconds: float) -> bool:
+        """Whether ``next`` has something to say within so many seconds."""
+        ...
 
 
 class Copied:
@@ -46,44 +59,56 @@ class ThroughRing:
     No generator: that would be over, and seem to be at its end, when Ctrl-C is pressed in it. Here whatever was taken is kept until it is given.
     """
 
-    def __init__(self, batches: Iterator[tuple[Batch, str]], device: str, rows: int, room: int) -> None:
+    def __init__(self, batches: Source, device: str, rows: int, room: int) -> None:
         self._batches, self._device, self._rows, self._room = batches, torch.device(device), rows, room
         self._ring: Ring | None = None
         self._taken: tuple[Batch, str] | None = None
         self._waiting: deque[tuple[Crossing, str]] = deque()
-        self._ended = False
+        # The end or an error: it comes behind what is on its way.
+        self._last: Exception | None = None
 
     def __iter__(self) -> ThroughRing:
         return self
 
     def __next__(self) -> tuple[Batch, str]:
-        while not self._ended and (self._ring is None or len(self._waiting) < len(self._ring.slots)):
-            self._taken = self._taken or next(self._batches, None)
-            if self._taken is None:
-                self._ended = True
-                break
-            batch, token = self._taken
-            self._ring = self._ring or Ring(self._device, _batch_bytes(batch, self._rows), self._room)
-            self._waiting.append((self._ring.send(batch), token))
-            self._taken = None
+        if not self._waiting and self._last is None:
+            self._send()
+        while self._last is None and self._ring is not None and len(self._waiting) < len(self._ring.slots) and self._is_ready():
+            self._send()
         if not self._waiting:
-            raise StopIteration
+            last, self._last = self._last, None
+            assert last is not None  # nothing was sent
+            raise last
         crossing, token = self._waiting[0]
         batch = crossing.arrive()
         self._waiting.popleft()
         return batch, token
 
+    def _is_ready(self) -> bool:
+        """Whether another batch can set out now. The first one behind that which is given next is waited for a moment."""
+        return self._taken is not None or self._batches.ready(_PATIENCE_SECONDS if len(self._waiting) < 2 else 0)
+
+    def _send(self) -> None:
+        try:
+            self._taken = self._taken or next(self._batches)
+            batch, token = self._taken
+            self._ring = self._ring or Ring(self._device, _batch_bytes(batch, self._rows), self._room)
+            self._waiting.append((self._ring.send(batch), token))
+            self._taken = None
+        except Exception as last:
+            self._last = last
+
     def close(self) -> None:
         """Unpins everything."""
         if self._ring is not None:
             self._ring.close()
-            self._ring, self._ended = None, True
+            self._ring = None
             self._waiting.clear()
 
 
 def _batch_bytes(batch: Batch, rows: int) -> int:
     """What a batch of so many rows takes: every column has as many bytes a row as in this one."""
-    return sum(_aligned(rows * tensor.element_size()) for tensor in batch.values())
+    return sum(_aligned(rows * math.prod(tensor.shape[1:]) * tensor.element_size()) for tensor in batch.values())
 
 
 def _aligned(size: int) -> int:
@@ -144,14 +169,14 @@ class Ring:
         pieces, end = [], 0
         for tensor in batch.values():
             size = tensor.numel() * tensor.element_size()
-            slot.memory[end : end + size].view(tensor.dtype).copy_(tensor)
+            slot.memory[end : end + size].view(tensor.dtype).view(tensor.shape).copy_(tensor)
             pieces.append((end, size))
             end += _aligned(size)
         with torch.cuda.device(self._device), torch.cuda.stream(self._copies):
             whole = torch.empty(end, dtype=torch.uint8, device=self._device)
             whole.copy_(slot.memory[:end], non_blocking=True)
             slot.free.record(self._copies)
-        cut = {name: whole[begin : begin + size].view(tensor.dtype) for (name, tensor), (begin, size) in zip(batch.items(), pieces)}
+        cut = {name: whole[begin : begin + size].view(tensor.dtype).view(tensor.shape) for (name, tensor), (begin, size) in zip(batch.items(), pieces)}
         return Crossing(cut, whole, slot.free)
 
     def close(self) -> None:

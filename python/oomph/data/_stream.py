@@ -6,13 +6,17 @@ stream in ``_torch.py`` and ``_ray.py``.
 
 from __future__ import annotations
 
+import operator
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from oomph._measure import size_in_bytes
+from oomph.data._input import names_of
 from oomph.data._native import native
 from oomph.data._table import Rows
 
@@ -67,15 +71,19 @@ class Stream:
     The order is decided by the input and the options alone: the same seed, epoch, rank, world and budget give the same batches.
     """
 
-    def __init__(self, options: _Options, resume: str | None) -> None:
+    def __init__(self, options: _Options) -> None:
         self._options = options
-        self._resume = resume
         self._epoch = 0
+        self._resume: str | None = None
+        # The process that was told where to go on: its state is not that of the workers it makes.
+        self._resumed_by: int | None = None
         self._current: Epoch | None = None
+        # Shared with the workers of a DataLoader, who say in it that they are the ones who read; None where there is no dataset.
+        self._read_by_workers: Any = None
 
     def __iter__(self) -> Epoch:
         rank, world = self._shard()
-        return self._begin(rank, world, 1)
+        return self._begin(rank, world)
 
     def _shard(self) -> tuple[int, int]:
         """Which part is this process's: as it was told, as torch.distributed says where that was begun, or all."""
@@ -87,30 +95,64 @@ class Stream:
             return distributed.get_rank(), distributed.get_world_size()
         return 0, 1
 
-    def _begin(self, rank: int, world: int, sharers: int) -> Epoch:
-        """An epoch of one shard, within its part of the budget."""
-        if self._current is not None:
-            self._current.close()
-        self._current = Epoch(self, self._options, self._resume, self._epoch, rank, world, self._options.budget // sharers)
-        self._resume = None
+    def _begin(self, rank: int, world: int) -> Epoch:
+        """An epoch of one shard. Where it goes on stays known until it has given something: whoever only looks at it takes nothing away."""
+        self.close()
+        self._current = Epoch(self, self._options, self._resume, self._epoch, rank, world, self._options.budget)
+        if self._read_by_workers is not None:
+            self._read_by_workers.fill_(False)
         return self._current
 
-    def _ended(self) -> None:
-        """An epoch is over: the next one is shuffled otherwise."""
-        self._epoch += 1
+    def _begin_in_worker(self, rank: int, world: int, worker: int, workers: int) -> Epoch:
+        """The part of one worker of a DataLoader, within its part of the budget. Workers count what they begin, not what they end: all are in the same epoch,
+        whether or not each was read to its end."""
+        if self._resume is not None and self._resumed_by != os.getpid():
+            raise ValueError(
+                "resume= and load_state_dict() of a stream are for the process that reads it, and here workers of a DataLoader do: use torchdata's StatefulDataLoader, "
+                "and give its state_dict() to one with as many workers as when it was made"
+            )
+        self.close()
+        self._current = Epoch(self, self._options, self._resume, self._epoch, rank * workers + worker, world * workers, self._options.budget // workers)
+        self._resume, self._epoch = None, self._epoch + 1
+        self._read_by_workers.fill_(True)
+        return self._current
+
+    def _given(self, epoch: Epoch) -> None:
+        """An epoch gave a batch, or its end: what it was begun with is behind it."""
+        if epoch is self._current and _worker() is None:
+            self._resume = None
+            # The next one is shuffled otherwise.
+            self._epoch = epoch.number + 1 if epoch.ended else self._epoch
 
     def set_epoch(self, epoch: int) -> None:
         """The number of the next epoch, which decides how it is shuffled. Epochs that are read to their end count themselves; call this where workers of a
         DataLoader do the reading, as with a ``DistributedSampler``."""
-        self._epoch = epoch
+        self._epoch = _whole("epoch", epoch, 0)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the stream is: behind the last batch that was given."""
-        return {"epoch": self._epoch, "token": self._current.token if self._current is not None and not self._current.ended else self._resume}
+        in_worker = _worker() is not None
+        if self._read_by_workers is not None and bool(self._read_by_workers) and not in_worker:
+            raise RuntimeError(
+                "workers of a DataLoader read this stream, and only they know where they are: use torchdata's StatefulDataLoader, and its state_dict(), "
+                "or num_workers=0, as the stream reads in threads"
+            )
+        current = self._current
+        # A worker that has read its part waits for the others at the end of the same epoch.
+        if current is not None and (in_worker or not current.ended):
+            return {"epoch": current.number, "token": current.token}
+        return {"epoch": self._epoch, "token": self._resume}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The next ``iter()`` goes on where ``state`` was taken."""
-        self._epoch, self._resume = state["epoch"], state["token"]
+        """The next ``iter()`` goes on where ``state`` was taken. An epoch that was begun is over."""
+        if not isinstance(state, Mapping) or not {"epoch", "token"} <= set(state):
+            raise TypeError(f"the state of a stream has an epoch and a token, as state_dict() gave them; {_kind(state)} is none")
+        epoch, token = _whole("epoch", state["epoch"], 0), state["token"]
+        if not isinstance(token, (str, type(None))):
+            raise TypeError(f"the token of a stream is text, as state_dict() gave it, not {_kind(token)}")
+        self.close()
+        self._current = None
+        self._epoch, self._resume, self._resumed_by = epoch, token, os.getpid()
 
     @property
     def progress(self) -> StreamProgress | None:
@@ -155,7 +197,7 @@ class Stream:
 
     def _sharded(self, rank: int, world: int) -> Stream:
         """One shard of the same."""
-        return Stream(replace(self._options, rank=rank, world=world), None)
+        return Stream(replace(self._options, rank=rank, world=world))
 
 
 class _Formed:
@@ -173,6 +215,11 @@ class _Formed:
     def __iter__(self) -> _Formed:
         return self
 
+    def ready(self, seconds: float) -> bool:
+        """Whether ``next`` has something to say within so many seconds."""
+        is_ready: bool = self._taken is not None or self._native.ready(seconds)
+        return is_ready
+
     def __next__(self) -> tuple[Any, str]:
         if self._taken is None:
             rows = self._native.next()
@@ -188,10 +235,13 @@ class _Formed:
 
 
 class Epoch:
-    """One pass over a shard: an iterator of batches."""
+    """One pass over a shard: an iterator of batches, for any number of threads. Nobody else holds what it has read ahead: that goes when it goes."""
 
     def __init__(self, stream: Stream, options: _Options, resume: str | None, epoch: int, rank: int, world: int, budget: int) -> None:
-        self._stream = stream
+        # The stream holds its epoch. The other way round too, both would stay until a collection of cycles.
+        self._stream = weakref.ref(stream)
+        self._turn = threading.Lock()
+        self.number = epoch
         self.ended = False
         on_gpu = options.device is not None and options.pin
         ring = budget // _RING_PART if on_gpu else 0
@@ -218,21 +268,30 @@ class Epoch:
             from oomph.data._ring import Copied, ThroughRing
 
             self._batches = ThroughRing(self._batches, options.device, options.batch, ring) if on_gpu else Copied(self._batches, options.device)
+        self._let_go = weakref.finalize(self, _let_go, self._native, self._batches)
 
     def __iter__(self) -> Epoch:
         return self
 
     def __next__(self) -> Any:
-        if self.ended:
-            raise StopIteration
-        try:
-            batch, self.token = next(self._batches)
-        except StopIteration:
-            self.ended = True
-            self._stream._ended()
-            self.close()
-            raise
-        return batch
+        with self._turn:
+            if self.ended:
+                raise StopIteration
+            try:
+                batch, self.token = next(self._batches)
+            except StopIteration:
+                # The token leads to the end too, where the last rows were no whole batch.
+                self.ended, self.token = True, self._native.token()
+                self._tell()
+                self.close()
+                raise
+            self._tell()
+            return batch
+
+    def _tell(self) -> None:
+        stream = self._stream()
+        if stream is not None:
+            stream._given(self)
 
     @property
     def progress(self) -> StreamProgress:
@@ -243,37 +302,103 @@ class Epoch:
         broken: tuple[int, list[tuple[int, str]]] = self._native.broken_rows()
         return broken
 
-    def state_dict(self) -> dict[str, Any]:
-        """As the stream's; where StatefulDataLoader looks."""
-        return self._stream.state_dict()
-
     def close(self) -> None:
         """Lets go of what was read ahead, pinned buffers included."""
-        self._native.close()
-        self._batches.close()
+        self._let_go()
 
 
-def _location(location: str | os.PathLike[str]) -> str:
-    """As the native side takes it, to which a folder is all files in it only where it ends with a slash."""
-    path = os.fsdecode(os.fspath(location))
-    return os.path.join(path, "") if os.path.isdir(path) else path
+def _let_go(native_stream: Any, batches: Any) -> None:
+    native_stream.close()
+    batches.close()
+
+
+def _worker() -> Any:
+    """What PyTorch says of the worker of a DataLoader that this process is; None in any other."""
+    torch = sys.modules.get("torch")
+    return torch.utils.data.get_worker_info() if torch is not None else None
+
+
+def _kind(thing: object) -> str:
+    module = type(thing).__module__
+    return type(thing).__qualname__ if module == "builtins" else f"{module.partition('.')[0]}.{type(thing).__qualname__}"
+
+
+def _locations(given: object) -> Iterator[str]:
+    """As the native side takes them, to which a folder is all files in it only where it ends with a slash."""
+    # No frame, whose items are the names of its columns, and no set, whose order is another in every process.
+    several: Iterable[object] = [given] if isinstance(given, (str, bytes, os.PathLike)) else given if isinstance(given, (Sequence, Iterator)) else [None]
+    for location in several:
+        if not isinstance(location, (str, bytes, os.PathLike)):
+            raise TypeError(
+                f"a stream reads files: a path, a pattern, a folder, an address, or a list of them, not {_kind(given if location is None else location)}; "
+                "what is in memory already needs no stream: oomph.data.shrink makes it smaller, oomph.data.share gives it to workers"
+            )
+        path = os.fsdecode(location)
+        yield os.path.join(path, "") if os.path.isdir(path) else path
+
+
+def _whole(name: str, value: Any, least: int, most: int = 2**63 - 1) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name}={value!r} is no whole number") from None
+    if not least <= number <= most:
+        raise ValueError(f"{name}={number} is not from {least} to {most}")
+    return number
+
+
+def _seed(shuffle: Any) -> int | None:
+    if shuffle is None or shuffle is False:
+        return None
+    return 0 if shuffle is True else _whole("shuffle", shuffle, 0)
+
+
+def _columns(columns: Any) -> tuple[str, ...] | None:
+    if columns is None:
+        return None
+    if isinstance(columns, (str, bytes)):
+        raise TypeError(f"columns= is a list of names: columns=[{columns!r}]")
+    names = tuple(columns)
+    for place, name in enumerate(names):
+        if not isinstance(name, str):
+            raise TypeError(f"columns= is a list of names, and {name!r} is none")
+        if name in names[:place]:
+            raise ValueError(f"columns= names {name!r} twice")
+    return names
+
+
+def _device(device: Any, as_: str) -> str | None:
+    """Where tensors go; None where they stay on the CPU."""
+    if device is None:
+        return None
+    if as_ != "torch":
+        raise ValueError(f'device={str(device)!r} is for as_="torch": {as_} data stays in host memory')
+    import torch
+
+    try:
+        found = torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"device={device!r}: {error}") from None
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise RuntimeError(f"device={str(device)!r}, and torch {torch.__version__} finds no GPU here (torch.cuda.is_available() is False); without device= the tensors stay on the CPU")
+    return None if found.type == "cpu" else str(found)
 
 
 def stream(
-    locations: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    locations: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     batch: int = 1 << 16,
     *,
     budget: int | str = "2GiB",
-    shuffle: bool | int = False,
-    columns: Sequence[str] | None = None,
+    shuffle: bool | int | None = False,
+    columns: str | Sequence[str] | None = None,
     as_: str = "arrow",
-    device: str | None = None,
+    device: Any = None,
     pin: bool = True,
     nulls_as: Any = None,
     rank: int | None = None,
     world: int | None = None,
     equal: bool = False,
-    resume: str | Mapping[str, Any] | None = None,
+    resume: str | bytes | Mapping[str, Any] | None = None,
     drop_last: bool = False,
     on_error: str = "fail",
     delimiter: str | None = None,
@@ -291,25 +416,25 @@ def stream(
     >>> for batch in oomph.data.stream("s3://bucket/*.parquet", batch=4096, shuffle=7, as_="torch", device="cuda"):  # doctest: +SKIP
     ...     train(batch)
     """
-    several = [locations] if isinstance(locations, (str, os.PathLike)) else list(locations)
     if as_ not in _FORMS:
         raise ValueError(f"as_={as_!r} is none of {', '.join(map(repr, _FORMS))}")
-    if device is not None and as_ != "torch":
-        raise ValueError(f'device={device!r} is for as_="torch": {as_} data stays in host memory')
     if (rank is None) != (world is None):
         raise ValueError("rank= and world= come together: which shard, and of how many")
-    if batch < 1:
-        raise ValueError(f"batch={batch} is the number of rows of a batch, and at least 1")
+    if rank is not None and world is not None:
+        world = _whole("world", world, 1)
+        rank = _whole("rank", rank, 0, world - 1)
+    to = _device(device, as_)
     options = _Options(
-        locations=tuple(map(_location, several)),
-        batch=batch,
+        locations=tuple(_locations(locations)),
+        batch=_whole("batch", batch, 1),
         budget=size_in_bytes(budget),
-        shuffle=None if shuffle is False else int(shuffle) if shuffle is not True else 0,
-        columns=tuple(columns) if columns is not None else None,
+        shuffle=_seed(shuffle),
+        columns=_columns(columns),
         form=as_,
         nulls_as=nulls_as,
-        device=device,
-        pin=pin,
+        device=to,
+        # Only CUDA's copies run beside its work.
+        pin=pin and to is not None and to.startswith("cuda"),
         rank=rank,
         world=world,
         equal=equal,
@@ -319,7 +444,9 @@ def stream(
         header=header,
         nulls=tuple(nulls or ()),
     )
-    made = Stream(options, resume if isinstance(resume, str) else None)
-    if isinstance(resume, Mapping):
+    made = Stream(options)
+    if isinstance(resume, (str, bytes)):
+        resume = {"epoch": 0, "token": resume if isinstance(resume, str) else resume.decode(errors="replace")}
+    if resume is not None:
         made.load_state_dict(resume)
     return made

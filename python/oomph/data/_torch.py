@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from oomph.data._stream import Stream
@@ -16,19 +18,25 @@ class StreamDataset(IterableDataset):  # type: ignore[type-arg]  # of whatever f
     def __init__(self, stream: Stream) -> None:
         super().__init__()
         self.stream = stream
+        stream._read_by_workers = torch.zeros((), dtype=torch.bool).share_memory_()
         # Of the process that sent it here: a worker that is spawned has no process group to ask.
         self._shard: tuple[int, int] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_shard": self._shard or self.stream._shard()}
 
+    def __copy__(self) -> StreamDataset:
+        """Another one, at the same place: what is read from it is not missing here."""
+        return StreamDataset(copy.copy(self.stream))
+
     def __iter__(self) -> Iterator[Any]:
-        worker = get_worker_info()
-        number, workers = (worker.id, worker.num_workers) if worker is not None else (0, 1)
-        if worker is not None and self.stream._options.device is not None:
-            raise ValueError("a worker of a DataLoader cannot copy to the GPU: use num_workers=0, the stream reads in threads")
         rank, world = self._shard or self.stream._shard()
-        return self.stream._begin(rank * workers + number, world * workers, workers)
+        worker = get_worker_info()
+        if worker is None:
+            return self.stream._begin(rank, world)
+        if self.stream._options.device is not None:
+            raise ValueError("a worker of a DataLoader cannot copy to the GPU: use num_workers=0, the stream reads in threads")
+        return self.stream._begin_in_worker(rank, world, worker.id, worker.num_workers)
 
     def set_epoch(self, epoch: int) -> None:
         """See :meth:`Stream.set_epoch`."""
