@@ -2,7 +2,9 @@
 
 use arrow_array::ffi::{FFI_ArrowArray, FFI_ArrowSchema, from_ffi};
 use arrow_array::ffi_stream::{ArrowArrayStreamReader, FFI_ArrowArrayStream};
-use arrow_array::{Array, RecordBatch, RecordBatchIterator, RecordBatchReader, StructArray, make_array};
+use arrow_array::{
+    Array, ArrayRef, RecordBatch, RecordBatchIterator, RecordBatchReader, StructArray, make_array,
+};
 use arrow_schema::{ArrowError, SchemaRef};
 use oomph_data::DataError;
 use oomph_data::tables::{Batches, Table};
@@ -26,6 +28,17 @@ pub(crate) fn give<'py>(
 ) -> PyResult<Bound<'py, PyCapsule>> {
     let reader = RecordBatchIterator::new(batches.into_iter().map(Ok), schema);
     PyCapsule::new_with_value(py, FFI_ArrowArrayStream::new(Box::new(reader)), STREAM)
+}
+
+/// A column, for whoever asks `__arrow_c_array__`: its type, and its values.
+pub(crate) fn give_column<'py>(
+    py: Python<'py>,
+    array: &ArrayRef,
+) -> PyResult<(Bound<'py, PyCapsule>, Bound<'py, PyCapsule>)> {
+    let schema = FFI_ArrowSchema::try_from(array.data_type())
+        .map_err(|error| PyTypeError::new_err(error.to_string()))?;
+    let values = FFI_ArrowArray::new(&array.to_data());
+    Ok((PyCapsule::new_with_value(py, schema, SCHEMA)?, PyCapsule::new_with_value(py, values, ARRAY)?))
 }
 
 /// The batches of an object that has `__arrow_c_stream__` or `__arrow_c_array__`.

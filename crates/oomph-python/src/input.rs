@@ -99,6 +99,11 @@ impl Input {
         Ok(Self { held: Held::Arrays(Arc::new(Arrays::Sparse(matrix))), text: TextOverrides::default() })
     }
 
+    /// Whether it is arrays or a matrix, not a table.
+    fn holds_arrays(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(matches!(self.open(py)?, Opened::Arrays(_)))
+    }
+
     /// The first pass: a `Profile`; of an archive of several arrays, pairs of name and profile.
     #[pyo3(signature = (within, columns, on_error, progress=None))]
     fn profile(
@@ -210,7 +215,7 @@ impl Product {
         match self {
             Self::Table(loaded, profile) => match loaded.data {
                 load::Data::Table(batch) => {
-                    Table::loaded(batch, loaded.columns, loaded.broken_rows, *profile).into_py_any(py)
+                    Table::loaded(batch, loaded.columns, loaded.broken_rows, *profile)?.into_py_any(py)
                 }
                 load::Data::Matrix(csr) => {
                     let names = loaded.columns.iter().map(|column| column.name.clone()).collect();

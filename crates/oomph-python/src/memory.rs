@@ -20,18 +20,27 @@ pub(crate) struct Memory {
     kind: String,
     /// How many values.
     values: usize,
-    /// Whether nobody else has the buffer.
-    ours_alone: bool,
+    /// Whether Python may write to it.
+    to_write: bool,
 }
 
 impl Memory {
     pub(crate) fn new(buffer: Buffer, kind: String, values: usize) -> Self {
-        // Only what Rust allocated, and only one has, can be made mutable: the same question as whether Python may write to it.
-        let (buffer, ours_alone) = match buffer.into_mutable() {
-            Ok(mutable) => (Buffer::from(mutable), true),
-            Err(shared) => (shared, false),
-        };
-        Self { buffer, kind, values, ours_alone }
+        let (buffer, to_write) = told_allocated(buffer);
+        Self { buffer, kind, values, to_write }
+    }
+
+    /// Memory that the caller vouches for: Rust allocated it, and whoever else has it takes care of itself.
+    pub(crate) fn shared_to_write(buffer: Buffer, kind: String, values: usize) -> Self {
+        Self { buffer, kind, values, to_write: true }
+    }
+}
+
+/// A buffer, and whether Rust allocated it and nobody else has it: only then can it be made mutable, and Python write to it.
+pub(crate) fn told_allocated(buffer: Buffer) -> (Buffer, bool) {
+    match buffer.into_mutable() {
+        Ok(mutable) => (Buffer::from(mutable), true),
+        Err(shared) => (shared, false),
     }
 }
 
@@ -44,7 +53,7 @@ impl Memory {
         interface.set_item("version", 3)?;
         interface.set_item("typestr", &self.kind)?;
         interface.set_item("shape", (self.values,))?;
-        interface.set_item("data", (self.buffer.as_ptr() as usize, !self.ours_alone))?;
+        interface.set_item("data", (self.buffer.as_ptr() as usize, !self.to_write))?;
         Ok(interface)
     }
 
@@ -66,6 +75,24 @@ struct Owner {
 
 // Held, never looked at.
 impl RefUnwindSafe for Owner {}
+
+/// A buffer, and what lives as long as it does.
+struct Kept {
+    _buffer: Buffer,
+    _object: Py<PyAny>,
+}
+
+// Held, never looked at.
+impl RefUnwindSafe for Kept {}
+
+/// The same bytes, for whose sake an object is kept too.
+pub(crate) fn also_keeping(buffer: Buffer, object: Py<PyAny>) -> Buffer {
+    let (address, bytes) = (buffer.as_ptr(), buffer.len());
+    let Some(pointer) = NonNull::new(address.cast_mut()) else { return buffer };
+    let kept = Arc::new(Kept { _buffer: buffer, _object: object });
+    // SAFETY: the bytes are those of the buffer that is kept.
+    unsafe { Buffer::from_custom_allocation(pointer, bytes, kept) }
+}
 
 /// The bytes at an address that `owner` vouches for.
 ///

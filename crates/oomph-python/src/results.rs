@@ -1,11 +1,12 @@
 //! What Rust made, for Python to look at and to take without copying.
 
 use crate::capsule;
-use crate::memory::Memory;
+use crate::memory::{Memory, also_keeping, told_allocated};
 use crate::profile::Profile;
 use arrow_array::cast::AsArray;
-use arrow_array::{Array as _, ArrayRef, RecordBatch};
+use arrow_array::{Array as _, ArrayRef, RecordBatch, RecordBatchOptions, make_array};
 use arrow_buffer::{BooleanBuffer, Buffer};
+use arrow_data::ArrayDataBuilder;
 use arrow_ipc::reader::StreamReader;
 use arrow_ipc::writer::StreamWriter;
 use arrow_schema::{ArrowError, DataType, TimeUnit};
@@ -15,7 +16,7 @@ use oomph_data::{BrokenRows, profile};
 use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyCapsule, PyList};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// A table in memory: one batch of rows.
 #[pyclass(frozen, module = "oomph._native")]
@@ -25,6 +26,11 @@ pub(crate) struct Table {
     columns: Vec<LoadedColumn>,
     broken_rows: BrokenRows,
     profile: Option<profile::Profile>,
+    /// Of each column, whether its values lie where Rust put them: others are of whoever gave them, and never written to.
+    ours: Vec<bool>,
+    /// A frame of pandas that has the same memory and may write to it. Pandas copies what another frame has too before it
+    /// writes, so whoever looks at this memory keeps this frame.
+    guard: OnceLock<Py<PyAny>>,
 }
 
 impl Table {
@@ -33,12 +39,18 @@ impl Table {
         columns: Vec<LoadedColumn>,
         broken_rows: BrokenRows,
         profile: profile::Profile,
-    ) -> Self {
-        Self { batch, columns, broken_rows, profile: Some(profile) }
+    ) -> PyResult<Self> {
+        let (schema, arrays, rows) = batch.into_parts();
+        let (arrays, ours): (Vec<_>, Vec<_>) = arrays.into_iter().map(told_ours).unzip();
+        let options = RecordBatchOptions::new().with_row_count(Some(rows));
+        let batch = RecordBatch::try_new_with_options(schema, arrays, &options).map_err(unfit)?;
+        Ok(Self { batch, columns, broken_rows, profile: Some(profile), ours, guard: OnceLock::new() })
     }
 
     pub(crate) fn batch(batch: RecordBatch) -> Self {
-        Self { batch, columns: Vec::new(), broken_rows: BrokenRows::default(), profile: None }
+        let ours = vec![false; batch.num_columns()];
+        let (columns, broken_rows) = (Vec::new(), BrokenRows::default());
+        Self { batch, columns, broken_rows, profile: None, ours, guard: OnceLock::new() }
     }
 }
 
@@ -80,11 +92,20 @@ impl Table {
     }
 
     /// A column by its place.
-    fn column(&self, place: usize) -> PyResult<Column> {
+    fn column(&self, py: Python<'_>, place: usize) -> PyResult<Column> {
         match self.batch.columns().get(place) {
-            Some(array) => Ok(Column(array.clone())),
+            Some(array) => Ok(Column {
+                array: array.clone(),
+                ours: self.ours[place],
+                guard: self.guard.get().map(|guard| guard.clone_ref(py)),
+            }),
             None => Err(PyIndexError::new_err("no such column")),
         }
+    }
+
+    /// Takes the frame that whoever looks at this memory keeps from now on.
+    fn keep(&self, guard: Py<PyAny>) -> PyResult<()> {
+        self.guard.set(guard).map_err(|_| PyTypeError::new_err("already kept"))
     }
 
     /// Its rows as bytes, for another process.
@@ -113,7 +134,19 @@ impl Table {
         requested_schema: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyCapsule>> {
         let _ = requested_schema;
-        capsule::give(py, self.batch.schema(), vec![self.batch.clone()])
+        let Some(guard) = self.guard.get() else {
+            return capsule::give(py, self.batch.schema(), vec![self.batch.clone()]);
+        };
+        let arrays = self
+            .batch
+            .columns()
+            .iter()
+            .zip(&self.ours)
+            .map(|(array, ours)| if *ours { guarded(py, array, guard) } else { Ok(array.clone()) });
+        let arrays = arrays.collect::<PyResult<Vec<_>>>()?;
+        let options = RecordBatchOptions::new().with_row_count(Some(self.batch.num_rows()));
+        let batch = RecordBatch::try_new_with_options(self.batch.schema(), arrays, &options);
+        capsule::give(py, self.batch.schema(), vec![batch.map_err(unfit)?])
     }
 }
 
@@ -123,39 +156,73 @@ fn not_crossing(error: ArrowError) -> PyErr {
 
 /// A column of a table.
 #[pyclass(frozen, module = "oomph._native")]
-pub(crate) struct Column(ArrayRef);
+pub(crate) struct Column {
+    array: ArrayRef,
+    /// As the table has it.
+    ours: bool,
+    /// As the table has it.
+    guard: Option<Py<PyAny>>,
+}
 
 #[pymethods]
 impl Column {
     /// Its values as NumPy would name their type: numbers, truth values, codes of a dictionary; none of anything else.
     #[getter]
-    fn values(&self) -> Option<Memory> {
-        let array = &self.0;
-        if let Some(truths) = array.as_boolean_opt() {
+    fn values(&self, py: Python<'_>) -> Option<Memory> {
+        if let Some(truths) = self.array.as_boolean_opt() {
             return Some(unpacked(truths.values()));
         }
-        if let Some(dictionary) = array.as_any_dictionary_opt() {
-            return numbers(dictionary.keys());
+        let (buffer, kind) = self.numbers()?;
+        let buffer = match &self.guard {
+            Some(guard) if self.ours => also_keeping(buffer, guard.clone_ref(py)),
+            _ => buffer,
+        };
+        Some(Memory::new(buffer, kind.to_owned(), self.array.len()))
+    }
+
+    /// The same, to be written to: none where anybody but the table has the memory. Whoever takes it gives the table a frame to keep.
+    #[getter]
+    fn values_to_write(&self) -> Option<Memory> {
+        if let Some(truths) = self.array.as_boolean_opt() {
+            return Some(unpacked(truths.values()));
         }
-        numbers(array.as_ref())
+        let (buffer, kind) = self.numbers()?;
+        // The table and this column have the array; the array and this function its values.
+        let alone = self.ours && Arc::strong_count(&self.array) == 2 && buffer.strong_count() == 2;
+        alone.then(|| Memory::shared_to_write(buffer, kind.to_owned(), self.array.len()))
+    }
+
+    /// For whoever takes Arrow data.
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_array__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<(Bound<'py, PyCapsule>, Bound<'py, PyCapsule>)> {
+        let _ = requested_schema;
+        match &self.guard {
+            Some(guard) if self.ours => capsule::give_column(py, &guarded(py, &self.array, guard)?),
+            _ => capsule::give_column(py, &self.array),
+        }
     }
 
     /// For each row whether it has a value; none if all have.
     #[getter]
     fn valid(&self) -> Option<Memory> {
-        self.0.logical_nulls().filter(|nulls| nulls.null_count() > 0).map(|nulls| unpacked(nulls.inner()))
+        self.array.logical_nulls().filter(|nulls| nulls.null_count() > 0).map(|nulls| unpacked(nulls.inner()))
     }
 
     /// What the codes stand for, where it has codes.
     #[getter]
     fn dictionary(&self) -> Option<Column> {
-        self.0.as_any_dictionary_opt().map(|dictionary| Column(dictionary.values().clone()))
+        let dictionary = self.array.as_any_dictionary_opt()?;
+        Some(Column { array: dictionary.values().clone(), ours: false, guard: None })
     }
 
     /// NumPy's type of times, whose values are counts of its unit ("datetime64[us]").
     #[getter]
     fn time(&self) -> Option<String> {
-        Some(match self.0.data_type() {
+        Some(match self.array.data_type() {
             DataType::Date32 => "datetime64[D]".to_owned(),
             DataType::Date64 => "datetime64[ms]".to_owned(),
             DataType::Timestamp(unit, _) => format!("datetime64[{}]", unit_name(*unit)),
@@ -169,7 +236,7 @@ impl Column {
     /// The zone of times that have one.
     #[getter]
     fn zone(&self) -> Option<String> {
-        match self.0.data_type() {
+        match self.array.data_type() {
             DataType::Timestamp(_, zone) => zone.as_ref().map(ToString::to_string),
             _ => None,
         }
@@ -178,16 +245,16 @@ impl Column {
     /// Arrow's name of its type.
     #[getter]
     fn arrow_type(&self) -> String {
-        self.0.data_type().to_string()
+        self.array.data_type().to_string()
     }
 
     fn __len__(&self) -> usize {
-        self.0.len()
+        self.array.len()
     }
 
     /// Text or bytes as Python's, none where there is no value.
     fn to_list<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let array = self.0.as_ref();
+        let array = self.array.as_ref();
         match array.data_type() {
             DataType::Utf8 => PyList::new(py, array.as_string::<i32>()),
             DataType::LargeUtf8 => PyList::new(py, array.as_string::<i64>()),
@@ -219,8 +286,52 @@ fn unpacked(bits: &BooleanBuffer) -> Memory {
     Memory::new(Buffer::from_vec(bytes), "|b1".to_owned(), values)
 }
 
+impl Column {
+    /// Numbers, what is kept as numbers, and codes, where they lie, with NumPy's name of their type.
+    fn numbers(&self) -> Option<(Buffer, &'static str)> {
+        match self.array.as_any_dictionary_opt() {
+            Some(dictionary) => numbers(dictionary.keys()),
+            None => numbers(self.array.as_ref()),
+        }
+    }
+}
+
+/// An array, and whether its values lie where Rust put them.
+fn told_ours(array: ArrayRef) -> (ArrayRef, bool) {
+    let is_numbers = array.as_any_dictionary_opt().is_some() || array.data_type().is_primitive();
+    if !is_numbers {
+        return (array, false);
+    }
+    let data = array.to_data();
+    // From here on the values are in `data` only, if nobody else has them.
+    drop(array);
+    let (data_type, rows, nulls, offset, buffers, children) = data.into_parts();
+    let (buffers, ours): (Vec<_>, Vec<_>) = buffers.into_iter().map(told_allocated).unzip();
+    let data = ArrayDataBuilder::new(data_type)
+        .len(rows)
+        .nulls(nulls)
+        .offset(offset)
+        .buffers(buffers)
+        .child_data(children);
+    // SAFETY: the parts are those of an array that there was.
+    (make_array(unsafe { data.build_unchecked() }), ours.into_iter().all(|ours| ours))
+}
+
+/// The same array, whose values keep an object too.
+fn guarded(py: Python<'_>, array: &ArrayRef, guard: &Py<PyAny>) -> PyResult<ArrayRef> {
+    let data = array.to_data();
+    let keeping = data.buffers().iter().map(|buffer| also_keeping(buffer.clone(), guard.clone_ref(py)));
+    let keeping = keeping.collect();
+    data.into_builder().buffers(keeping).build().map(make_array).map_err(unfit)
+}
+
+/// Cannot be: the parts are those of an array that there is.
+fn unfit(error: ArrowError) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
+
 /// The values of an array of numbers, or of what is kept as numbers, where they lie.
-fn numbers(array: &dyn arrow_array::Array) -> Option<Memory> {
+fn numbers(array: &dyn arrow_array::Array) -> Option<(Buffer, &'static str)> {
     let kind = match array.data_type() {
         DataType::Int8 => "|i1",
         DataType::UInt8 => "|u1",
@@ -242,8 +353,7 @@ fn numbers(array: &dyn arrow_array::Array) -> Option<Memory> {
     let width = array.data_type().primitive_width()?;
     let data = array.to_data();
     let buffer = data.buffers().first()?.slice_with_length(data.offset() * width, data.len() * width);
-    drop(data);
-    Some(Memory::new(buffer, kind.to_owned(), array.len()))
+    Some((buffer, kind))
 }
 
 /// A sparse matrix. Its buffers are handed over once, and are then their taker's alone.

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
+import importlib.util
+import re
 import warnings
+import zoneinfo
 from typing import Any
 
 
@@ -18,6 +22,30 @@ class Column:
 
     def __repr__(self) -> str:
         return f"<oomph.data column {self.name!r}: {self._native.arrow_type}, {len(self):,} rows>"
+
+    def __arrow_c_array__(self, requested_schema: Any = None) -> Any:
+        return self._native.__arrow_c_array__(requested_schema)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it is text, not codes of text."""
+        return "Utf8" in self._native.arrow_type and self._native.values is None
+
+    def parts(self, *, writable: bool = False) -> tuple[Any, Any]:
+        """Numbers, truth values or codes, and which rows have none; both None where it is none of these, the second where all rows have one.
+
+        ``writable`` numbers are a copy, unless nobody but the table has them.
+        """
+        if self._native.values is None:
+            return None, None
+        import numpy
+
+        values = None
+        if writable:
+            alone = self._native.values_to_write
+            values = numpy.asarray(alone) if alone is not None else numpy.array(self._native.values)
+        valid = self._native.valid
+        return numpy.asarray(self._native.values) if values is None else values, None if valid is None else ~numpy.asarray(valid)
 
     def to_numpy(self) -> Any:
         """An array: read-only, as the table's memory is nobody's alone. Text becomes objects; rows without a value are masked (None among objects)."""
@@ -38,11 +66,32 @@ class Column:
         return values if valid is None else numpy.ma.masked_array(values, mask=~numpy.asarray(valid))
 
     def to_list(self) -> list[Any]:
-        """Python's own objects, None where there is no value."""
+        """Python's own objects, None where there is no value.
+
+        Times are what ``datetime`` has for them, in their zone where they have one. What it cannot hold (nanoseconds, years outside 1 to 9999) comes as a whole
+        number: the count of the column's unit since 1970 in UTC, or of a duration.
+        """
         if self._native.values is None:
-            listed: list[Any] = self._native.to_list()
+            listed: list[Any] = self._native.to_list() if not self._needs_pyarrow else self.to_pyarrow().to_pylist()
             return listed
-        return self.to_numpy().tolist()
+        listed = self.to_numpy().tolist()
+        zone = self._native.zone
+        if zone is None:
+            return listed
+        there = _zone(zone)
+        return [one.replace(tzinfo=datetime.timezone.utc).astimezone(there) if isinstance(one, datetime.datetime) else one for one in listed]
+
+    def to_pyarrow(self) -> Any:
+        """A ``pyarrow.Array`` of the same memory."""
+        import pyarrow
+
+        return pyarrow.array(self)
+
+    @property
+    def _needs_pyarrow(self) -> bool:
+        """Whether its values are neither numbers nor text nor bytes, and pyarrow is there to make objects of them."""
+        simple = ("Utf8", "LargeUtf8", "Utf8View", "Binary", "LargeBinary", "BinaryView", "Null")
+        return self._native.values is None and self._native.arrow_type not in simple and importlib.util.find_spec("pyarrow") is not None
 
     def to_torch(self, nulls: Any = None) -> Any:
         """A tensor on the CPU that shares the table's memory: of codes, where the column has a dictionary (``categories`` names them).
@@ -60,10 +109,7 @@ class Column:
             missing = ~numpy.asarray(valid)
             if nulls is None:
                 raise ValueError(f"column {self.name!r} has {int(missing.sum()):,} rows without a value, which a tensor cannot have; say what stands for them: to_torch(nulls=0)")
-            stands_for = numpy.asarray(nulls).astype(values.dtype)
-            if stands_for != nulls and nulls == nulls:
-                raise ValueError(f"column {self.name!r}: {nulls!r} is no {values.dtype}")
-            values = numpy.where(missing, stands_for, values)
+            values = numpy.where(missing, _of_type(nulls, values.dtype, self.name), values)
         with warnings.catch_warnings():
             # Torch has no read-only tensors. Whoever writes to this one changes the table, as documented.
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
@@ -75,20 +121,20 @@ class Column:
         dictionary = self._native.dictionary
         return None if dictionary is None else Column(dictionary, self.name).to_list()
 
-    def to_pandas(self) -> Any:
-        """What a column of a frame of pandas is made of: nullable integers where rows have no value, floats with NaN there, categories for codes."""
+    def to_pandas(self, *, writable: bool = False) -> Any:
+        """What a column of a frame of pandas is made of: nullable integers where rows have no value, floats with NaN there, categories for codes.
+
+        It shares the table's memory where it can, and is then read-only; ``writable``: what others have too is copied.
+        """
         import pandas
 
-        codes, valid = self._native.values, self._native.valid
-        if codes is None:
+        if self._needs_pyarrow:
+            return self.to_pyarrow().to_pandas().array
+        values, missing = self.parts(writable=writable)
+        if values is None:
             return _pandas_text(self._native)
-        import numpy
-
-        values = numpy.asarray(codes)
-        missing = None if valid is None else ~numpy.asarray(valid)
         if self._native.dictionary is not None:
-            known = values if missing is None else numpy.where(missing, -1, values.astype(numpy.min_scalar_type(-int(values.max(initial=0)) - 1)))
-            return pandas.Categorical.from_codes(known, categories=pandas.Index(self.categories))
+            return self._pandas_categories(values, missing)
         if self._native.time is not None:
             return self._pandas_times(values, missing)
         if missing is None:
@@ -97,6 +143,20 @@ class Column:
             return _pandas_floats(values, missing)
         kind = pandas.arrays.BooleanArray if values.dtype.kind == "b" else pandas.arrays.IntegerArray
         return kind(values, missing)
+
+    def _pandas_categories(self, codes: Any, missing: Any) -> Any:
+        """Categories as pandas takes them: none of them missing, and none twice, which a dictionary that came from elsewhere may have."""
+        import numpy
+        import pandas
+
+        words = self.categories or []
+        known = {word: place for place, word in enumerate(dict.fromkeys(word for word in words if word is not None and word == word))}
+        if len(known) < len(words):
+            table = numpy.array([known.get(word, -1) for word in words], dtype=numpy.int64)
+            codes = table[codes if missing is None else numpy.where(missing, 0, codes)]
+        if missing is not None:
+            codes = numpy.where(missing, -1, codes.astype(numpy.min_scalar_type(-int(codes.max(initial=0)) - 1)))
+        return pandas.Categorical.from_codes(codes, categories=pandas.Index(list(known)))
 
     def _pandas_times(self, values: Any, missing: Any) -> Any:
         import numpy
@@ -111,6 +171,37 @@ class Column:
         if self._native.zone is not None:
             return pandas.DatetimeIndex(times).tz_localize("UTC").tz_convert(self._native.zone).array
         return times
+
+
+def _of_type(nulls: Any, dtype: Any, column: str) -> Any:
+    """What stands for rows without a value, in the type of the column; refused where it would become something else there."""
+    import numpy
+
+    kinds = {
+        "b": ("True or False", lambda: nulls in (False, True)),
+        "f": (f"a number that {dtype} holds, or NaN", lambda: nulls != nulls or dtype.type(nulls) == nulls),
+    }
+    if dtype.kind in "iu":
+        least, most = int(numpy.iinfo(dtype).min), int(numpy.iinfo(dtype).max)
+        kinds[dtype.kind] = (f"a whole number from {least} to {most}", lambda: least <= nulls <= most and nulls == int(nulls))
+    may_be, holds = kinds[dtype.kind]
+    try:
+        with numpy.errstate(over="ignore"):
+            fits = bool(holds())
+    except (TypeError, ValueError, OverflowError):
+        fits = False
+    if not fits:
+        raise ValueError(f"column {column!r}: {nulls!r} is no {dtype}; what stands for rows without a value may be {may_be}")
+    return dtype.type(nulls)
+
+
+def _zone(name: str) -> datetime.tzinfo:
+    """A zone by the name that Arrow has for it: of the zone database, or an offset (+02:00)."""
+    offset = re.fullmatch(r"([+-])(\d\d):?(\d\d)", name)
+    if offset is None:
+        return zoneinfo.ZoneInfo(name)
+    sign, hours, minutes = offset.groups()
+    return datetime.timezone((-1 if sign == "-" else 1) * datetime.timedelta(hours=int(hours), minutes=int(minutes)))
 
 
 def _pandas_floats(values: Any, missing: Any) -> Any:

@@ -48,6 +48,20 @@ class Csr:
         data = self.data.astype("float32") if self.data.dtype == "float16" else self.data
         return kind((data, self.indices, self.indptr), shape=self.shape, copy=False)
 
+    def to_pandas(self) -> Any:
+        """A ``pandas.DataFrame`` of sparse columns, made by SciPy and pandas; ``load(…, sparse="never").to_pandas()`` gives one of plain columns."""
+        import pandas
+
+        try:
+            matrix = self.to_scipy()
+        except ImportError:
+            raise ImportError('pandas makes a frame of a sparse matrix only where SciPy is installed: pip install scipy, or load(…, sparse="never")') from None
+        return pandas.DataFrame.sparse.from_spmatrix(matrix, columns=self.columns)
+
+    def to_polars(self) -> Any:
+        """Refused: polars has no sparse columns."""
+        raise TypeError('polars has no sparse columns, and this table was mostly zeros: load(…, sparse="never").to_polars() gives plain ones')
+
     def to_torch(self) -> Any:
         """A ``torch.sparse_csr`` tensor (or ``sparse_csc``) of the same memory."""
         import torch

@@ -22,7 +22,7 @@ class Rows:
 
     def __getitem__(self, name: str) -> Column:
         try:
-            return Column(self._native.column(self.columns.index(name)), name)
+            return self._at(self.columns.index(name))
         except ValueError:
             raise KeyError(f"no column {name!r}; there are {', '.join(map(repr, self.columns))}") from None
 
@@ -57,16 +57,19 @@ class Rows:
         return polars.DataFrame(self)
 
     def to_pandas(self) -> Any:
-        """A ``pandas.DataFrame``: categories for codes, nullable integers where rows have no value, floats with NaN there.
+        """A ``pandas.DataFrame``: categories for codes, nullable integers where rows have no value, floats with NaN there. It can be written to."""
+        return self._as_frame(copy=False)
 
-        Numbers without gaps share the memory of the rows.
-        """
+    def _as_frame(self, *, copy: bool) -> Any:
         import pandas
 
-        columns = {place: Column(self._native.column(place), name).to_pandas() for place, name in enumerate(self.columns)}
-        frame = pandas.DataFrame(columns, index=pandas.RangeIndex(len(self)), copy=False)
+        columns = {place: self._at(place).to_pandas(writable=True) for place in range(len(self.columns))}
+        frame = pandas.DataFrame(columns, index=pandas.RangeIndex(len(self)), copy=copy)
         frame.columns = pandas.Index(self.columns, dtype=None if self.columns else object)
         return frame
+
+    def _at(self, place: int) -> Column:
+        return Column(self._native.column(place), self.columns[place])
 
     def to_numpy(self) -> dict[str, Any]:
         """An array for each column, of the same memory for numbers; see :meth:`Column.to_numpy`."""
@@ -81,7 +84,7 @@ class Rows:
         if len(set(self.columns)) < len(self.columns):
             raise ValueError("two columns have the same name, and only one of them could be given; take the rows as Arrow data")
         for place, name in enumerate(self.columns):
-            yield name, Column(self._native.column(place), name)
+            yield name, self._at(place)
 
 
 def _unpacked(packed: bytes) -> Rows:
@@ -102,6 +105,22 @@ class Table(Rows):
         self.lossy: dict[str, float] = {name: error for name, _, _, error in described if error}
         self.profile: Profile = of_native(native.profile)
         self.broken_rows: BrokenRows = self.profile.broken_rows
+        self._frame: Any = None
+
+    def to_pandas(self) -> Any:
+        """As of all rows. Numbers share the memory of the table where nobody else has it yet, and the table does not change with the frame: pandas copies a column
+        that others see before it writes.
+        """
+        import pandas
+
+        if int(pandas.__version__.partition(".")[0]) < 3:
+            # Frames of the same memory are not independent before pandas 3.
+            return self._as_frame(copy=True)
+        if self._frame is None:
+            self._frame = self._as_frame(copy=False)
+            # As long as there is this frame, which whoever looks at the memory keeps, no other writes there.
+            self._native.keep(self._frame)
+        return self._frame.copy(deep=False)
 
     def __repr__(self) -> str:
         return f"<oomph.data.Table: {len(self):,} rows, {len(self.columns)} columns, {told_size(self.nbytes, self.profile, self.lossy)}>"
