@@ -216,6 +216,88 @@ def test_a_relative_policy_names_what_it_changed(tmp_path):
     assert written.lossy == loaded.lossy and "changed by at most" in str(written)
 
 
+def test_what_has_no_place_to_say_what_changed_warns(tmp_path):
+    thirds = np.array([1 / 3, 2 / 3, 1e6 / 3])
+    worst = float(np.max(np.abs(thirds.astype("f4") - thirds) / thirds))
+    frame = pd.DataFrame({"kept": [1, 2, 3], "changed": thirds})
+    np.save(tmp_path / "a.npy", thirds)
+    for call, name in (
+        (lambda: data.shrink(frame, policy="rel:1e-6"), "changed"),
+        (lambda: data.shrink(pl.DataFrame(frame), policy="rel:1e-6"), "changed"),
+        (lambda: data.shrink(thirds, policy="rel:1e-6"), "data"),
+        (lambda: data.shrink(torch.from_numpy(thirds), policy="rel:1e-6"), "data"),
+        (lambda: data.load(tmp_path / "a.npy", "rel:1e-6"), "the array"),
+    ):
+        with pytest.warns(data.LossyWarning) as warned:
+            call()
+        assert [str(one.message) for one in warned] == [f"values changed, as parts of themselves: {name} by at most {worst:.1e}"] and warned[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        small, report = data.shrink(frame, policy="rel:1e-6", report=True)
+        assert list(report.lossy) == ["changed"] and worst <= report.lossy["changed"] <= 1.01 * worst and small["changed"].dtype == "float32"
+        assert report.profile["kept"].exact.type == str(small["kept"].dtype)
+        small, report = data.shrink(frame, report=True)
+        assert report.lossy == {} and (small["changed"] == thirds).all()
+        assert list(data.load(frame, "rel:1e-6").lossy) == ["changed"]
+
+
+# -- what is written over
+
+
+def test_nothing_is_written_over_unasked(tmp_path):
+    table, other = tmp_path / "table.parquet", tmp_path / "other.parquet"
+    pa.parquet.write_table(pa.table({"a": [1.0, 2.0, 300.0]}), table)
+    other.write_text("precious")
+    before = table.read_bytes()
+    with pytest.raises(FileExistsError, match=r"other\.parquet: exists already \(force=True writes over it\)"):
+        data.shrink(table, other)
+    assert other.read_text() == "precious"
+    (tmp_path / "link.parquet").symlink_to(table)
+    os.link(table, tmp_path / "hard.parquet")
+    for same in (table, tmp_path / "link.parquet", tmp_path / "hard.parquet", f"{tmp_path}/../{tmp_path.name}/table.parquet"):
+        for read in (table, f"file://{table}"):
+            with pytest.raises(ValueError, match="this is what is read"):
+                data.shrink(read, same, force=True)
+    (tmp_path / "nowhere.parquet").symlink_to(tmp_path / "gone.parquet")
+    with pytest.raises(FileExistsError):
+        data.shrink(table, tmp_path / "nowhere.parquet")
+    with pytest.raises(IsADirectoryError):
+        data.shrink(table, (tmp_path / "folder.parquet").mkdir() or tmp_path / "folder.parquet", force=True)
+    assert table.read_bytes() == before
+    # By force, what a link leads to is written, and the link stays.
+    (tmp_path / "to other.parquet").symlink_to(other)
+    written = data.shrink(table, tmp_path / "to other.parquet", force=True)
+    assert (tmp_path / "to other.parquet").is_symlink() and pa.parquet.read_table(other)["a"].to_pylist() == [1, 2, 300]
+    assert written.path == str(tmp_path / "to other.parquet") and written.bytes == other.stat().st_size
+    assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
+
+
+def test_a_name_says_what_is_in_the_file(tmp_path):
+    for name in ("out.csv", "out.npy", "out"):
+        with pytest.raises(ValueError, match=f"{name}: a table is written as .parquet; end the name so"):
+            data.shrink(pa.table({"a": [1]}), tmp_path / name)
+    with pytest.raises(ValueError, match="an array is written as .npy"):
+        data.shrink(np.arange(3.0), tmp_path / "out.parquet")
+    values = np.asfortranarray(np.arange(12.0).reshape(3, 4))
+    np.save(tmp_path / "a.npy", values)
+    for given, out in ((values, "b.npy"), (tmp_path / "a.npy", "c.npy"), (torch.from_numpy(values), "d.npy")):
+        written = data.shrink(given, tmp_path / out)
+        saved = np.load(tmp_path / out)
+        assert saved.tolist() == values.tolist() and saved.dtype == "int8" and written.bytes == (tmp_path / out).stat().st_size and written.rows == 3
+    np.savez(tmp_path / "two.npz", first=np.arange(3), second=np.arange(2))
+    with pytest.raises(ValueError, match=r"holds one array, and this is 2 arrays \(first, second\)"):
+        data.shrink(tmp_path / "two.npz", tmp_path / "two.npy")
+    assert sorted(os.listdir(tmp_path)) == ["a.npy", "b.npy", "c.npy", "d.npy", "two.npz"]
+
+
+def test_an_index_is_not_left_out_of_a_file_unsaid(tmp_path):
+    frame = pd.DataFrame({"a": [1, 2]}, index=["x", "y"])
+    with pytest.raises(ValueError, match=r"would not have the index of the frame: reset_index\(\) first"):
+        data.shrink(frame, tmp_path / "out.parquet")
+    data.shrink(frame.reset_index(), tmp_path / "out.parquet")
+    assert pd.read_parquet(tmp_path / "out.parquet").to_dict("list") == {"index": ["x", "y"], "a": [1, 2]}
+
+
 # -- everybody's hands
 
 
@@ -272,6 +354,15 @@ def test_a_tensor_is_not_made_of_what_it_cannot_hold(mixed):
         loaded["gap"].to_torch()
     with pytest.raises(ValueError, match="column 'gap': 1000 is no int8"):
         loaded["gap"].to_torch(nulls=1000)
+    for nulls in (math.nan, 0.5, math.inf, "x"):
+        with pytest.raises(ValueError, match="column 'gap': .* is no int8; .* may be a whole number from -128 to 127"):
+            loaded["gap"].to_torch(nulls=nulls)
+    truths = data.load(pa.table({"t": [True, None]}))
+    with pytest.raises(ValueError, match="column 't': nan is no bool; .* may be True or False"):
+        truths.to_torch(nulls=math.nan)
+    assert truths["t"].to_torch(nulls=False).tolist() == [True, False]
+    filled = loaded["hole"].to_torch(nulls=math.nan)
+    assert filled.isnan().sum() == 60 and filled[1] == 1 / 7
     with pytest.raises(TypeError, match="column 'text' is Utf8, which torch has no tensors of"):
         loaded["text"].to_torch()
     with pytest.raises(KeyError, match="no column 'nowhere'; there are 'whole', 'gap'"):
@@ -321,8 +412,136 @@ def test_a_frame_gives_a_frame(kind, mixed):
 
 def test_what_can_be_read_only_once_says_so():
     table = pa.table({"a": [1, 2]})
-    with pytest.raises(ValueError, match="pyarrow"):
+    with pytest.raises(TypeError, match=r"pyarrow.RecordBatchReader can be read only once.*read_all\(\)"):
         data.load(table.to_reader())
+
+
+def test_a_frame_of_pandas_keeps_what_is_no_number_and_no_text():
+    day = datetime.date(2024, 2, 29)
+    kept = {
+        ("of", "period"): pd.period_range("2024-01", periods=3, freq="M"),
+        ("of", "size"): pd.Categorical(["s", "l", "s"], categories=["s", "m", "l"], ordered=True),
+        ("of", "time"): pd.Series([datetime.time(1, 2), None, datetime.time(3)], dtype=object),
+        ("of", "date"): pd.Series([day, day, None], dtype=object),
+        ("of", "mixed"): pd.Series(["a", 1, None], dtype=object),
+        ("of", "moment"): pd.to_datetime(["2024-01-01", None, "2024-01-03"]),
+        ("of", "zone"): pd.to_datetime(["2024-01-01", None, "2024-01-03"], utc=True).tz_convert("Europe/Berlin"),
+        ("of", "length"): pd.to_timedelta([1, 2, 3], unit="h"),
+        ("of", "interval"): pd.interval_range(0, 3),
+        ("of", "complex"): np.array([1j, 2, 3]),
+        ("of", "arrow"): pd.array([1, 2, None], dtype="int64[pyarrow]"),
+        ("of", "sparse"): pd.arrays.SparseArray([0, 0, 1]),
+    }
+    numbers = {(0, "whole"): [1, 2, 300], (0, "nullable"): pd.array([1, None, 3], dtype="Int64"), (0, "full"): pd.array([1.0, 2.0, 3.0], dtype="Float64")}
+    texts = {(1, "text"): pd.array(["x", "x", None], dtype="str"), (1, "truth"): pd.array([True, None, False], dtype="boolean")}
+    frame = pd.DataFrame({**numbers, **kept, **texts})
+    frame.index = pd.Index([5, 5, 7], name="twice")
+    frame.columns.names = ["level", "name"]
+    frame.attrs["source"] = {"of": "somewhere"}
+    before = frame.copy(deep=True)
+    small = data.shrink(frame)
+    assert small.index.equals(frame.index) and small.index.name == "twice"
+    assert small.columns.equals(frame.columns) and list(small.columns.names) == ["level", "name"] and small.attrs == {"source": {"of": "somewhere"}}
+    for label in kept:
+        pd.testing.assert_series_equal(small[label], before[label])
+    assert [type(value) for value in small[("of", "time")]] == [type(value) for value in before[("of", "time")]]
+    kinds = {label: str(small[label].dtype) for label in (*numbers, *texts)}
+    assert kinds == {(0, "whole"): "int16", (0, "nullable"): "Int8", (0, "full"): "UInt8" if "UInt8" in kinds.values() else "Int8", (1, "text"): "category", (1, "truth"): "boolean"}
+    for label in (*numbers, *texts):
+        assert small[label].astype(frame[label].dtype).equals(frame[label]), label
+    # Neither frame changes with the other.
+    small.iloc[0, 0] = 9
+    small.iloc[0, small.columns.get_loc(("of", "mixed"))] = "changed"
+    pd.testing.assert_frame_equal(frame, before)
+    assert small.iloc[0, 0] == 9
+
+
+def test_a_frame_of_pandas_keeps_its_labels():
+    frame = pd.DataFrame({0: [1.0, 2.0], "b": [1, 2], 2.5: ["x", "y"]}).rename_axis(columns="axis")
+    small = data.shrink(frame)
+    assert list(small.columns) == [0, "b", 2.5] and small.columns.name == "axis" and small[0].dtype == "uint8" or small[0].dtype == "int8"
+    assert list(data.shrink(frame, columns=["b", 0]).columns) == ["b", 0] and list(data.shrink(frame, columns="b").columns) == ["b"]
+    assert data.shrink(pd.DataFrame(index=[3, 4])).index.tolist() == [3, 4]
+
+
+def test_a_frame_of_polars_keeps_what_is_no_number_and_no_text():
+    kept = {
+        "enum": pl.Series(["a", "b", None], dtype=pl.Enum(["c", "b", "a"])),
+        "category": pl.Series(["a", "b", "a"], dtype=pl.Categorical),
+        "decimal": pl.Series([decimal.Decimal("1.50"), None, decimal.Decimal("2.25")], dtype=pl.Decimal(10, 2)),
+        "list": pl.Series([[1], [], None], dtype=pl.List(pl.Int64)),
+        "struct": pl.Series([{"a": 1}, {"a": 2}, None]),
+        "date": pl.Series([datetime.date(2024, 1, 1), None, None]),
+        "time": pl.Series([datetime.time(1), None, None]),
+        "moment": pl.Series([datetime.datetime(2024, 1, 1), None, None], dtype=pl.Datetime("us", "Europe/Berlin")),
+        "huge": pl.Series([2**100, 1, None], dtype=pl.Int128),
+    }
+    frame = pl.DataFrame({"n": [1.0, 2.0, 300.0], **kept, "text": ["x", "x", None]})
+    small = data.shrink(frame)
+    assert small.columns == frame.columns and small["n"].dtype == pl.Int16 and small["n"].to_list() == [1, 2, 300]
+    assert small.select(list(kept)).equals(frame.select(list(kept))) and small.select(list(kept)).schema == frame.select(list(kept)).schema
+    assert small["text"].to_list() == ["x", "x", None]
+
+
+def test_a_frame_can_be_written_to_and_the_table_stays(mixed):
+    frame = data.load(mixed).to_pandas()
+    where = frame["whole"].to_numpy().ctypes.data
+    for name, value in (("whole", 7), ("gap", 8), ("price", 0.5), ("flag", True), ("city", "Rome"), ("day", pd.Timestamp("2020-01-01"))):
+        frame.loc[0, name] = value
+        assert frame.loc[0, name] == value and frame[name].dtype == data.load(mixed).to_pandas()[name].dtype
+    # In place: nobody else has the memory.
+    assert frame["whole"].to_numpy().ctypes.data == where
+
+    # Whoever else looks at it sees what was loaded, in whatever order they were made and went.
+    loaded = data.load(mixed)
+    array = loaded["whole"].to_numpy()
+    first = loaded.to_pandas()
+    first.loc[0, "whole"] = 7
+    assert array[0] == 0 and loaded.to_pandas().loc[0, "whole"] == 0
+    loaded = data.load(mixed)
+    first, second = loaded.to_pandas(), loaded.to_pandas()
+    arrow, column, array = loaded.to_pyarrow(), loaded["price"].to_pyarrow(), loaded["whole"].to_numpy()
+    del loaded
+    first.loc[1, ["whole", "price"]] = [7, 7.5]
+    assert arrow["whole"][1].as_py() == 1 and column[1].as_py() == 1 / 3 and array[1] == 1 and second.loc[1, "whole"] == 1
+    del first, arrow, column, second
+    assert array[1] == 1
+
+    # What was not made by oomph is not written to: times are kept as they came.
+    original = pa.table({"t": pa.array([1, 2, 3], pa.timestamp("us"))})
+    frame = data.load(original).to_pandas()
+    frame.loc[0, "t"] = pd.Timestamp("2020-01-01")
+    assert original["t"].cast(pa.int64()).to_pylist() == [1, 2, 3] and frame.loc[0, "t"] == pd.Timestamp("2020-01-01")
+
+
+def test_pandas_has_what_only_pyarrow_can_make():
+    moments = [decimal.Decimal("1.50"), None]
+    table = pa.table(
+        {
+            "decimal": pa.array(moments, pa.decimal128(10, 2)),
+            "list": pa.array([[1, 2], None]),
+            "struct": pa.array([{"a": 1}, None]),
+            "map": pa.array([[("k", 1)], None], pa.map_(pa.string(), pa.int64())),
+            "fixed": pa.array([b"ab", None], pa.binary(2)),
+            "codes": pa.DictionaryArray.from_arrays(pa.array([0, 1]), pa.array(["x", None])),
+        }
+    )
+    loaded = data.load(table, sparse="never")
+    frame = loaded.to_pandas()
+    assert frame["decimal"].tolist() == moments and frame["list"][0].tolist() == [1, 2] and frame["list"][1] is None
+    assert frame["struct"].tolist() == [{"a": 1}, None] and frame["map"].tolist() == [[("k", 1)], None] and frame["fixed"].tolist() == [b"ab", None]
+    assert frame["codes"][0] == "x" and pd.isna(frame["codes"][1])
+    assert loaded["decimal"].to_list() == moments and loaded["list"].to_list() == [[1, 2], None]
+
+
+def test_times_as_objects_keep_their_zone():
+    berlin = pa.array([0, None, 1_700_000_000_000_000], pa.timestamp("us", "Europe/Berlin"))
+    table = pa.table({"berlin": berlin, "offset": berlin.cast(pa.timestamp("us", "+05:30")), "plain": berlin.cast(pa.timestamp("us")), "fine": pa.array([1, None, 3], pa.timestamp("ns"))})
+    loaded = data.load(table)
+    for name in ("berlin", "offset", "plain"):
+        listed, expected = loaded[name].to_list(), table[name].to_pylist()
+        assert listed == expected and [value and value.utcoffset() for value in listed] == [value and value.utcoffset() for value in expected]
+    assert loaded["fine"].to_list() == [1, None, 3]
 
 
 # -- arrays
@@ -364,7 +583,8 @@ def test_arrays_become_as_small_as_they_can():
     assert data.shrink(np.array([2.0**31 + 1, 1])).dtype == "uint32"
     assert data.shrink(np.array([0.5, 1.25])).dtype == "float16"
     assert data.shrink(np.array([0.1, 0.2])).dtype == "float64"
-    assert data.shrink(np.array([0.1, 0.2]), policy="rel:1e-6").dtype == "float32"
+    with pytest.warns(data.LossyWarning):
+        assert data.shrink(np.array([0.1, 0.2]), policy="rel:1e-6").dtype == "float32"
     assert data.shrink(np.array([16777217.0, 0.5])).dtype == "float64"
 
 
@@ -428,12 +648,26 @@ def test_matrices_of_scipy(form):
     assert data.profile(matrix).format == "sparse matrix"
 
 
+def test_a_matrix_of_scipy_stays_a_matrix():
+    dense = np.zeros((40, 40))
+    dense[3, :], dense[:, 7] = 2, 3
+    for kind in (scipy.sparse.csr_matrix, scipy.sparse.csc_matrix, scipy.sparse.coo_matrix):
+        small = data.shrink(kind(dense))
+        assert isinstance(small, scipy.sparse.csc_matrix if kind is scipy.sparse.csc_matrix else scipy.sparse.csr_matrix)
+        assert ((small.astype("f8") * small.astype("f8")).toarray() == dense @ dense).all()
+    assert not isinstance(data.shrink(scipy.sparse.csr_array(dense)), scipy.sparse.spmatrix)
+
+
 def test_a_table_of_zeros_becomes_a_matrix(tmp_path):
     rng = np.random.default_rng(5)
     dense = np.where(rng.random((400, 20)) < 0.02, 7.0, 0.0)
     np.savetxt(tmp_path / "table.csv", dense, delimiter=",", fmt="%g", header=",".join(f"c{i}" for i in range(20)), comments="")
     matrix = data.load(tmp_path / "table.csv")
     assert isinstance(matrix, data.Csr) and matrix.columns == tuple(f"c{i}" for i in range(20)) and (matrix.to_scipy().toarray() == dense).all()
+    frame = matrix.to_pandas()
+    assert list(frame) == [f"c{i}" for i in range(20)] and (frame.to_numpy() == dense).all() and isinstance(frame.dtypes.iloc[0], pd.SparseDtype)
+    with pytest.raises(TypeError, match='polars has no sparse columns.*sparse="never"'):
+        matrix.to_polars()
     assert isinstance(data.load(tmp_path / "table.csv", sparse="never"), data.Table)
 
 
@@ -480,8 +714,17 @@ def test_broken_rows_are_named_or_left_out(tmp_path):
         (lambda: data.load(np.zeros(3), sparse="maybe"), ValueError, 'sparse="maybe" is none of'),
         (lambda: data.load(pa.table({"a": [1]}), columns=["b"]), ValueError, "b"),
         (lambda: data.load(pa.table({"a": [1]}), delimiter=";"), ValueError, "are for text files"),
-        (lambda: data.shrink(np.zeros(3), "out.parquet"), ValueError, "an array is not written as Parquet"),
-        (lambda: data.load(pl.Series([1, 2])), ValueError, "cannot be taken as a table"),
+        (lambda: data.shrink(np.zeros(3), "out.parquet"), ValueError, "out.parquet: an array is written as .npy"),
+        (lambda: data.load(pl.Series([1, 2])), TypeError, "polars.Series is a column, not a table; .to_frame()"),
+        (lambda: data.load(np.zeros(3), policy=1e-3), TypeError, 'policy=0.001 is not text: "exact"'),
+        (lambda: data.shrink(np.zeros(3), policy=1e-3), TypeError, "policy=0.001 is not text"),
+        (lambda: data.profile(np.zeros(3), 1e-3), TypeError, "within=0.001 is not text"),
+        (lambda: data.load(pa.table({"a": [1], "b": [2]}), columns="ab"), ValueError, "ab"),
+        (lambda: data.load(pd.DataFrame([[1, 2]], columns=["a", "a"])), ValueError, "two columns are named 'a'"),
+        (lambda: data.shrink(pd.DataFrame([[1, 2]], columns=["a", "a"])), ValueError, "two columns are named 'a'"),
+        (lambda: data.load(pd.DataFrame({"z": [1j]})), TypeError, "column 'z' is of complex numbers"),
+        (lambda: data.shrink(pd.DataFrame({"a": [1]}), columns=["b"]), ValueError, "no column 'b'; there are 'a'"),
+        (lambda: data.shrink(pl.DataFrame({"a": [1]}), columns=["b"]), ValueError, "no column 'b'; there are 'a'"),
         (lambda: data.load(pd.Series([1, 2])), TypeError, "pandas.Series is a column, not a table"),
         (lambda: data.load("ftp://user:secret@example.org/x.csv"), ValueError, "ftp:// is not known"),
     ],

@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from oomph.data._matrix import Csr
     from oomph.data._native import DataError
     from oomph.data._profile import ColumnProfile, Profile, profile
-    from oomph.data._shrink import Shrunk, load, shrink
+    from oomph.data._shrink import LossyWarning, Report, Shrunk, load, shrink
     from oomph.data._stream import Stream, StreamProgress, stream
     from oomph.data._table import Table
 
-__all__ = ["Column", "ColumnProfile", "Csr", "DataError", "Profile", "Shrunk", "Stream", "StreamProgress", "Table", "load", "profile", "share"]
+__all__ = ["Column", "ColumnProfile", "Csr", "DataError", "LossyWarning", "Profile", "Report", "Shrunk", "Stream", "StreamProgress", "Table", "load", "profile", "share"]
 __all__ += ["shrink", "stream"]
 
 # Imported when they are first asked for: name -> module.
 _LATER = {"Column": "_column", "Csr": "_matrix", "DataError": "_native", "Table": "_table"}
 _LATER.update(dict.fromkeys(("ColumnProfile", "Profile", "profile"), "_profile"))
-_LATER.update(dict.fromkeys(("Shrunk", "load", "shrink"), "_shrink"))
+_LATER.update(dict.fromkeys(("LossyWarning", "Report", "Shrunk", "load", "shrink"), "_shrink"))
 _LATER.update(dict.fromkeys(("Stream", "StreamProgress", "stream"), "_stream"))
 
 

@@ -15,6 +15,9 @@ _WHAT_IS_TAKEN = (
     "a tensor of torch on the CPU, or a matrix of SciPy"
 )
 
+# Streams of Arrow data by pyarrow and nanoarrow.
+_READ_ONCE = ("RecordBatchReader", "ArrayStream", "CArrayStream")
+
 
 @dataclass(frozen=True)
 class Taken:
@@ -24,6 +27,17 @@ class Taken:
     # "location", "pandas", "polars", "arrow", "array", "tensor", "scipy"
     kind: str
     original: Any
+
+
+def names_of(columns: Any) -> list[str] | None:
+    """The columns that were asked for: one name is one column, not one for each of its letters."""
+    return None if columns is None else [columns] if isinstance(columns, str) else list(columns)
+
+
+def check_policy(policy: Any, name: str = "policy") -> None:
+    """The native side says which texts make sense."""
+    if not isinstance(policy, str):
+        raise TypeError(f'{name}={policy!r} is not text: "exact" keeps every value, and "rel:1e-3" lets floats change by at most that part of themselves')
 
 
 def take(data: Any, *, delimiter: str | None = None, header: bool = True, nulls: Sequence[str] | None = None) -> Taken:
@@ -41,6 +55,10 @@ def take(data: Any, *, delimiter: str | None = None, header: bool = True, nulls:
         return Taken(_sparse(data), "scipy", data)
     if module == "numpy" and hasattr(data, "mask"):
         raise TypeError("a masked array cannot be taken: its masked values would count as values; fill them, or take it as a frame")
+    if module == "polars" and type(data).__name__ == "Series":
+        raise TypeError("polars.Series is a column, not a table; .to_frame() makes it one")
+    if hasattr(data, "__arrow_c_stream__") and (hasattr(data, "__next__") or type(data).__name__ in _READ_ONCE):
+        raise TypeError(f"{module}.{type(data).__name__} can be read only once, and data is read twice; give a table (read_all() makes one) or a path")
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         frame = _arrow_of_pandas(data) if module == "pandas" else data
         return Taken(native.Input.frame(frame, f"{module}.{type(data).__name__}"), module if module in ("pandas", "polars") else "arrow", data)
@@ -90,4 +108,15 @@ def _arrow_of_pandas(frame: Any) -> Any:
 
     if not isinstance(frame, pandas.DataFrame):
         raise TypeError(f"pandas.{type(frame).__name__} is a column, not a table; .to_frame() makes it one")
+    check_labels(frame)
+    for label, dtype in frame.dtypes.items():
+        if getattr(dtype, "kind", None) == "c":
+            raise TypeError(f"column {label!r} is of complex numbers, which tables of Arrow data do not have; leave it out, or take it as an array")
     return pyarrow.Table.from_pandas(frame, preserve_index=False)
+
+
+def check_labels(frame: Any) -> None:
+    """Refuses a frame of pandas in which two columns have one label."""
+    twice = frame.columns[frame.columns.duplicated()]
+    if len(twice):
+        raise ValueError(f"two columns are named {twice[0]!r}; rename one of them, so that each can be told by its name")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from oomph.data._input import take
+from oomph.data._input import check_policy, names_of, take
 from oomph.data._progress import Progress, shown
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -146,7 +146,7 @@ def profile(
     data: Any,
     within: str = "rel:1e-6",
     *,
-    columns: Sequence[str] | None = None,
+    columns: str | Sequence[str] | None = None,
     on_error: str = "fail",
     delimiter: str | None = None,
     header: bool = True,
@@ -161,7 +161,8 @@ def profile(
 
     >>> print(oomph.data.profile("flights.csv"))  # doctest: +SKIP
     """
+    check_policy(within, "within")
     taken = take(data, delimiter=delimiter, header=header, nulls=nulls)
     with shown(progress) as told:
-        found = taken.input.profile(within, list(columns) if columns is not None else None, on_error, told)
+        found = taken.input.profile(within, names_of(columns), on_error, told)
     return {name: of_native(one) for name, one in found} if isinstance(found, list) else of_native(found)

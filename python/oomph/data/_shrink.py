@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from oomph._measure import text
-from oomph.data._input import Taken, take
+from oomph.data._frames import shrink_pandas, shrink_polars
+from oomph.data._input import Taken, check_policy, names_of, take
 from oomph.data._matrix import Csr
 from oomph.data._native import native
+from oomph.data._out import place_to_write, write_npy
+from oomph.data._profile import Profile, of_native
 from oomph.data._progress import Progress, shown
 from oomph.data._table import Table
+
+
+class LossyWarning(UserWarning):
+    """Values changed, within the policy that was asked for, and the result has no place to say so: names what changed, with the worst change."""
 
 
 def load(
     data: Any,
     policy: str = "exact",
     *,
-    columns: Sequence[str] | None = None,
+    columns: str | Sequence[str] | None = None,
     on_error: str = "fail",
     sparse: str = "auto",
     delimiter: str | None = None,
@@ -31,15 +39,21 @@ def load(
     """Loads ``data`` in the smallest types that hold it, and takes little more than the result while it does: it is read twice, and never held twice.
 
     ``policy="exact"`` keeps every value. ``policy="rel:1e-6"`` lets floats change by at most that part of themselves; the result's ``lossy`` names each column
-    in which any did, with the worst change. Of a table it gives a :class:`Table`, or a :class:`Csr` where all columns are numbers and that is smaller
-    (``sparse="never"`` and ``"always"`` decide otherwise); of ``.npy`` a NumPy array or a :class:`Csr`; of ``.npz`` one for each name.
+    in which any did, with the worst change; of a NumPy array, which has no such attribute, a :class:`LossyWarning` says it. Of a table it gives a :class:`Table`, or
+    a :class:`Csr` where all columns are numbers and that is smaller (``sparse="never"`` and ``"always"`` decide otherwise); of ``.npy`` a NumPy array or a
+    :class:`Csr`; of ``.npz`` one for each name.
 
     >>> frame = oomph.data.load("flights.csv").to_pandas()  # doctest: +SKIP
     """
+    check_policy(policy)
     taken = take(data, delimiter=delimiter, header=header, nulls=nulls)
     with shown(progress) as told:
-        made = taken.input.load(policy, list(columns) if columns is not None else None, on_error, sparse, told)
-    return {name: _given(one, policy) for name, one in made} if isinstance(made, list) else _given(made, policy)
+        made = taken.input.load(policy, names_of(columns), on_error, sparse, told)
+    several = made if isinstance(made, list) else [("", made)]
+    changed = {name or "the array": error for name, one in several if isinstance(one, native.Array) for error in _lossy(one, policy).values()}
+    _warn(changed)
+    given = {name: _given(one, policy) for name, one in several}
+    return given if isinstance(made, list) else given[""]
 
 
 def _given(made: Any, policy: str) -> Any:
@@ -51,6 +65,22 @@ def _given(made: Any, policy: str) -> Any:
 
     values = numpy.asarray(made.take())
     return values.reshape(made.shape, order="F" if made.fortran else "C")
+
+
+def _lossy(array: Any, policy: str) -> dict[str, float]:
+    """The worst change of an array's values, if any changed."""
+    error = None if policy == "exact" else of_native(array.profile).columns[0].within.worst_relative_error
+    return {"data": error} if error else {}
+
+
+def _told(lossy: dict[str, float]) -> str:
+    return ", ".join(f"{name} by at most {error:.1e}" for name, error in lossy.items())
+
+
+def _warn(lossy: dict[str, float]) -> None:
+    if lossy:
+        # Of the caller of load() or shrink().
+        warnings.warn(f"values changed, as parts of themselves: {_told(lossy)}", LossyWarning, stacklevel=3)
 
 
 @dataclass(frozen=True)
@@ -66,8 +96,19 @@ class Shrunk:
 
     def __str__(self) -> str:
         before = f" (was {text(self.bytes_before)})" if self.bytes_before is not None else ""
-        changed = f"changed: {', '.join(f'{name} by at most {error:.1e}' for name, error in self.lossy.items())}" if self.lossy else "every value kept"
+        changed = f"changed: {_told(self.lossy)}" if self.lossy else "every value kept"
         return f"{self.path}: {self.rows:,} rows, {text(self.bytes)}{before}, {changed}"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was done to what is in memory: every column in which values changed, with the worst change, and the profile of what was looked at.
+
+    ``profile`` is None where there was nothing to make smaller.
+    """
+
+    lossy: dict[str, float]
+    profile: Profile | None
 
 
 def shrink(
@@ -75,45 +116,104 @@ def shrink(
     out: str | os.PathLike[str] | None = None,
     policy: str = "exact",
     *,
-    columns: Sequence[str] | None = None,
+    columns: str | Sequence[str] | None = None,
     on_error: str = "fail",
     sparse: str = "auto",
     delimiter: str | None = None,
     header: bool = True,
     nulls: Sequence[str] | None = None,
+    force: bool = False,
+    report: bool = False,
     progress: Progress | bool | None = None,
 ) -> Any:
     """The same data in the smallest types that hold it.
 
-    An array gives a smaller array, or a SciPy matrix where that is smaller (a :class:`Csr` without SciPy); a frame gives a frame of the same kind; with
-    ``out`` a table is written as Parquet, whole or not at all. See :func:`load` for ``policy``.
+    An array gives a smaller array, or a SciPy matrix where that is smaller (a :class:`Csr` without SciPy); a frame gives a frame of the same kind, with the same
+    index and labels. In frames of pandas and polars only numbers, truth values and text become smaller; every other column stays as it is.
+
+    With ``out`` a table is written as Parquet and an array as ``.npy``, whole or not at all, and a :class:`Shrunk` says what was; a file that is there is written
+    over with ``force=True`` only, and what is read never.
+
+    See :func:`load` for ``policy``. Where it lets values change, a :class:`LossyWarning` names the columns; ``report=True`` gives a pair instead: the result, and a
+    :class:`Report` that says it.
 
     >>> frame = oomph.data.shrink(frame)  # doctest: +SKIP
     """
-    taken = take(data, delimiter=delimiter, header=header, nulls=nulls)
-    chosen = list(columns) if columns is not None else None
+    check_policy(policy)
+    chosen = names_of(columns)
     if out is not None:
+        if report:
+            raise ValueError("report=True is for what stays in memory: with out=, what is given is the report")
+        _check_index(data)
+        taken = take(data, delimiter=delimiter, header=header, nulls=nulls)
+        arrays = taken.input.holds_arrays()
+        place = place_to_write(out, data, arrays=arrays, force=force)
         with shown(progress) as told:
-            written = json.loads(taken.input.write(os.fspath(out), policy, chosen, on_error, told))
-        lossy = {column["name"]: column["worst_relative_error"] for column in written["columns"] if column["worst_relative_error"]}
-        return Shrunk(os.fspath(out), written["rows"], written["bytes"], written["bytes_before"], lossy, written["broken_rows"]["count"])
-    if taken.kind == "location":
+            write = _write_array if arrays else _write_table
+            return write(taken, os.fsdecode(os.fspath(out)), place, policy, chosen, on_error, told)
+    if isinstance(data, (str, os.PathLike)):
         raise ValueError("shrink() writes a file as a smaller one: say where with out=, or take it into memory with load()")
-    # A frame stays a frame; who wants a matrix of one loads it.
-    sparse = "never" if taken.kind in ("pandas", "polars", "arrow") else sparse
+    if force:
+        raise ValueError("force=True is for out=, where a file may be written over")
     with shown(progress) as told:
-        made = taken.input.load(policy, chosen, on_error, sparse, told)
-    return _as_it_came(taken, _given(made, policy))
+        made, said = _in_memory(data, policy, chosen, on_error, sparse, told)
+    if report:
+        return made, said
+    _warn(said.lossy)
+    return made
+
+
+def _in_memory(data: Any, policy: str, columns: list[str] | None, on_error: str, sparse: str, told: Any) -> tuple[Any, Report]:
+    def smaller(table: Any) -> Table:
+        return Table(take(table).input.load(policy, None, on_error, "never", told))
+
+    by_columns = {"pandas": shrink_pandas, "polars": shrink_polars}.get(type(data).__module__.partition(".")[0])
+    if by_columns is not None and type(data).__name__ == "DataFrame":
+        frame, table = by_columns(data, columns, smaller)
+        return frame, Report(table.lossy if table is not None else {}, table.profile if table is not None else None)
+    taken = take(data)
+    # A frame stays a frame; who wants a matrix of one loads it.
+    made = taken.input.load(policy, columns, on_error, "never" if taken.kind in ("pandas", "polars", "arrow") else sparse, told)
+    given = _given(made, policy)
+    lossy = given.lossy if isinstance(given, (Table, Csr)) else _lossy(made, policy)
+    return _as_it_came(taken, given), Report(lossy, of_native(made.profile))
+
+
+def _check_index(data: Any) -> None:
+    """A file has columns only: an index that says something would be lost."""
+    if type(data).__module__.partition(".")[0] != "pandas" or type(data).__name__ != "DataFrame":
+        return
+    import pandas
+
+    index = data.index
+    plain = isinstance(index, pandas.RangeIndex) and (index.start, index.step, index.name) == (0, 1, None)
+    if not plain:
+        raise ValueError("the file would not have the index of the frame: reset_index() first makes columns of it, reset_index(drop=True) leaves it out")
+
+
+def _write_table(taken: Taken, name: str, place: str, policy: str, columns: list[str] | None, on_error: str, told: Any) -> Shrunk:
+    written = json.loads(taken.input.write(place, policy, columns, on_error, told))
+    lossy = {column["name"]: column["worst_relative_error"] for column in written["columns"] if column["worst_relative_error"]}
+    return Shrunk(name, written["rows"], written["bytes"], written["bytes_before"], lossy, written["broken_rows"]["count"])
+
+
+def _write_array(taken: Taken, name: str, place: str, policy: str, columns: list[str] | None, on_error: str, told: Any) -> Shrunk:
+    if taken.kind == "scipy":
+        raise ValueError(f"{name}: a sparse matrix is not written as .npy; shrink it without out=, and save what that gives")
+    made = taken.input.load(policy, columns, on_error, "never", told)
+    if isinstance(made, list) and len(made) == 1:
+        ((_, made),) = made
+    if not isinstance(made, native.Array):
+        what = f"{len(made)} arrays ({', '.join(one for one, _ in made)})" if isinstance(made, list) else "a sparse matrix"
+        raise ValueError(f"{name}: a .npy file holds one array, and this is {what}")
+    profile = of_native(made.profile)
+    array = _given(made, policy)
+    before = profile.file_bytes if profile.file_bytes is not None else profile.bytes.now
+    return Shrunk(name, profile.rows, write_npy(place, array), before, _lossy(made, policy), 0)
 
 
 def _as_it_came(taken: Taken, made: Any) -> Any:
     """A result of the kind that the data had."""
-    if taken.kind == "pandas":
-        frame = made.to_pandas()
-        frame.index = taken.original.index
-        return frame
-    if taken.kind == "polars":
-        return made.to_polars()
     if taken.kind == "arrow":
         return made.to_pyarrow() if type(taken.original).__module__.startswith("pyarrow") else made
     if taken.kind == "tensor":
@@ -122,7 +222,13 @@ def _as_it_came(taken: Taken, made: Any) -> Any:
         return made.to_torch() if isinstance(made, Csr) else torch.from_numpy(made)
     if isinstance(made, Csr):
         try:
-            return made.to_scipy()
+            import scipy.sparse
         except ImportError:
             return made
+        matrix = made.to_scipy()
+        if not isinstance(taken.original, scipy.sparse.spmatrix):
+            return matrix
+        # To these, * is the product of matrices.
+        kind = scipy.sparse.csr_matrix if made.format == "csr" else scipy.sparse.csc_matrix
+        return kind((matrix.data, matrix.indices, matrix.indptr), shape=matrix.shape, copy=False)
     return made
