@@ -31,6 +31,11 @@ class Column:
         """Whether it is text, not codes of text."""
         return "Utf8" in self._native.arrow_type and self._native.values is None
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no row has a value."""
+        return bool(self._native.arrow_type == "Null")
+
     def parts(self, *, writable: bool = False) -> tuple[Any, Any]:
         """Numbers, truth values or codes, and which rows have none; both None where it is none of these, the second where all rows have one.
 

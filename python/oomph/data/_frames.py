@@ -38,7 +38,7 @@ def shrink_pandas(frame: Any, columns: Sequence[Any] | None, shrink: Shrinking) 
     given = [pyarrow.array(frame.iloc[:, place], from_pandas=True) for place in places]
     table = shrink(pyarrow.table(given, names=[str(frame.columns[place]) for place in places])) if places else None
     smaller = {} if table is None else {place: table._at(number) for number, place in enumerate(places)}
-    made = [_kept(frame.iloc[:, place]) if _stays(smaller.get(place)) else _smaller(smaller[place], frame.dtypes.iloc[place]) for place in range(frame.shape[1])]
+    made = [_kept(frame.iloc[:, place]) if _stays(smaller.get(place)) else _smaller(smaller[place], dtype) for place, dtype in enumerate(frame.dtypes)]
     small = pandas.DataFrame(dict(enumerate(made)), index=pandas.RangeIndex(len(frame)), copy=False)
     small.index, small.columns = frame.index, frame.columns
     return small.__finalize__(frame), table
@@ -58,8 +58,8 @@ def _is_pandas_s_to_shrink(series: Any) -> bool:
 
 
 def _stays(column: Column | None) -> bool:
-    """Whether a column is not oomph's, or text that did not become codes."""
-    return column is None or column.is_text
+    """Whether a column is not oomph's, or text that did not become codes, or has no value that a type could be chosen for."""
+    return column is None or column.is_text or column.is_empty
 
 
 def _kept(series: Any) -> Any:
@@ -98,4 +98,5 @@ def shrink_polars(frame: Any, columns: Sequence[str] | None, shrink: Shrinking) 
     if not ours:
         return frame.clone(), None
     table = shrink(frame.select(ours))
-    return frame.with_columns(table.to_polars().get_columns()), table
+    smaller = [column for column in table.to_polars().get_columns() if column.dtype != polars.Null]
+    return frame.with_columns(smaller), table

@@ -112,7 +112,11 @@ def _arrow_of_pandas(frame: Any) -> Any:
     for label, dtype in frame.dtypes.items():
         if getattr(dtype, "kind", None) == "c":
             raise TypeError(f"column {label!r} is of complex numbers, which tables of Arrow data do not have; leave it out, or take it as an array")
-    return pyarrow.Table.from_pandas(frame, preserve_index=False)
+    try:
+        return pyarrow.Table.from_pandas(frame, preserve_index=False)
+    except pyarrow.ArrowException as error:
+        # Its arguments are what is wrong, and then where.
+        raise TypeError(f"a frame of pandas that cannot be made Arrow data: {'; '.join(map(str, error.args))}") from None
 
 
 def check_labels(frame: Any) -> None:
