@@ -285,6 +285,38 @@ fn a_token_of_another_stream_is_refused_in_words() {
 }
 
 #[test]
+fn a_token_of_a_place_that_is_not_there_is_refused() {
+    for format in FORMATS {
+        for shuffle in [None, Some(1)] {
+            let options = StreamOptions { shuffle, ..options() };
+            let mut stream = Stream::open(&inputs(format), options.clone()).unwrap();
+            for _ in 0..9 {
+                stream.next_batch().unwrap();
+            }
+            let token: serde_json::Value = serde_json::from_str(&stream.token()).unwrap();
+            let resumed = |place: &str, value: u64| {
+                let mut token = token.clone();
+                *token.pointer_mut(&format!("/place/{place}"))? = value.into();
+                let resume = Some(token.to_string().parse().unwrap());
+                Some(Stream::open(&inputs(format), StreamOptions { resume, ..options.clone() }))
+            };
+            let counters =
+                ["piece", "slab", "rows", "batches", "text/file", "text/offset", "text/line", "text/number"];
+            for counter in counters {
+                for value in [u64::MAX, i64::MAX as u64] {
+                    let Some(refused) = resumed(counter, value) else { continue };
+                    let error = refused.err().unwrap().to_string();
+                    assert!(error.contains("names a place that it does not have"), "{format} {counter}: {error}");
+                }
+                // What no check can see may give other rows or an error, and never a panic or an end that does not come.
+                let Some(Ok(mut elsewhere)) = resumed(counter, 1 << 62) else { continue };
+                while let Ok(Some(_)) = elsewhere.next_batch() {}
+            }
+        }
+    }
+}
+
+#[test]
 fn a_budget_that_is_too_small_names_one_that_works() {
     for format in FORMATS {
         for shuffle in [None, Some(1)] {

@@ -156,7 +156,7 @@ impl Stream {
         let behind = match &options.resume {
             Some(token) => {
                 token.check(&inputs, &plan.order)?;
-                token.place
+                token.place.checked(plan.pieces.as_ref().map(Vec::len), plan.inputs.len())?
             }
             None => Place::default(),
         };

@@ -387,7 +387,7 @@ impl Feed {
         match self {
             Self::Listed { next } => {
                 let piece: Option<Piece> = plan.pieces.as_ref().and_then(|pieces| pieces.get(*next).cloned());
-                *next += 1;
+                *next = next.saturating_add(1);
                 Ok(piece.map(|piece| (Work::Listed(piece), None)))
             }
             Self::Text(feed) => feed.next(plan, sink),

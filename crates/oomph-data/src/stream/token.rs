@@ -52,6 +52,31 @@ pub(super) struct TextPlace {
     pub(super) number: u64,
 }
 
+/// Counters of a token beyond this are no stream's; they can be added to without a thought.
+const MOST: u64 = 1 << 62;
+
+impl Place {
+    /// The place, if a stream of these pieces (as many as are listed) or inputs can have been left there.
+    pub(super) fn checked(self, pieces: Option<usize>, inputs: usize) -> Result<Self, DataError> {
+        let counters = [self.piece, self.slab, self.rows, self.batches];
+        let of_text = self.text.map_or([0; 3], |text| [text.offset, text.line, text.number]);
+        let listed = match (pieces, self.text) {
+            (Some(pieces), None) => self.piece <= pieces as u64,
+            // Text that is read in order: without a place in it, it would be read from its beginning.
+            (None, Some(text)) => text.file < inputs,
+            (None, None) => self == Self::default(),
+            (Some(_), Some(_)) => false,
+        };
+        if !listed || counters.into_iter().chain(of_text).any(|counter| counter > MOST) {
+            return Err(DataError::Usage(
+                "the stream cannot be resumed: the token names a place that it does not have; use what token() gave"
+                    .to_owned(),
+            ));
+        }
+        Ok(self)
+    }
+}
+
 impl Token {
     pub(super) fn new(inputs: String, order: Order, place: Place) -> Self {
         Self { oomph_stream: VERSION, inputs, order, place }
