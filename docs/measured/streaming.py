@@ -2,15 +2,18 @@
 
     python docs/measured/streaming.py [--rows 4000000] [--columns 32] [--batch 65536] [--work 8] [--out streaming.json]
 
-Builds nothing: needs oomph installed (or PYTHONPATH=python and OOMPH_COMMAND), a GPU, torch, NumPy and pyarrow. A Parquet file of random floats is read by each
-method, and every batch worked on with matrix products that take about as long as its copy (``--work`` of them). Measured with CUDA events and the clock:
+Builds nothing: needs oomph installed (or PYTHONPATH=python and OOMPH_COMMAND), a GPU, torch, NumPy and pyarrow.
 
-* seconds: the whole epoch, the file in the page cache
+First directly: copies through the ring and matrix products that take about as long, each alone and both together, by CUDA's events, medians of several runs.
+
+Then a Parquet file of random floats is read by each method, and every batch worked on with ``--work`` matrix products:
+
+* seconds: the whole epoch, the file in the page cache; the fastest of ``--epochs``
 * GPU busy: the share of them in which the matrix products ran
 * waited: the share in which the stream that works stood still between two batches
-* pinned: host memory that CUDA holds at the end, beyond what it held before
+* pinned: host memory that is pinned: the ring's, and the most that PyTorch's allocator of pinned memory held
 
-The first epoch of each is not counted. Every method's sum over all values is held against the others': none may lose or repeat a row.
+The first epoch of each is not counted: in it, the bits of every value are added up as integers and held against what was written. Rows are counted in all of them.
 """
 
 import argparse
@@ -18,9 +21,13 @@ import json
 import os
 import pathlib
 import resource
+import statistics
 import sys
 import tempfile
 import time
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 HERE = pathlib.Path(__file__).resolve()
 sys.path.insert(0, str(HERE.parents[2] / "python"))
@@ -28,20 +35,22 @@ MIB = 1 << 20
 
 
 def make(folder, rows, columns):
+    """The file, and the sum of the bits of its values."""
     import numpy
     import pyarrow
     import pyarrow.parquet
 
     path = folder / "table.parquet"
     rng = numpy.random.default_rng(0)
-    writer = None
+    writer, checksum = None, 0
     for begin in range(0, rows, 1 << 18):
         count = min(1 << 18, rows - begin)
         batch = pyarrow.table({f"c{number}": rng.random(count, dtype="f4") for number in range(columns)})
+        checksum += sum(int(column.to_numpy().view("i4").sum(dtype="i8")) for column in batch.columns)
         writer = writer or pyarrow.parquet.ParquetWriter(path, batch.schema, compression="none")
         writer.write_table(batch)
     writer.close()
-    return path
+    return path, checksum
 
 
 # -- the ways to the GPU: each gives dicts of tensors there
@@ -59,22 +68,25 @@ def oomph_plain(path, batch):
     return oomph.data.stream(path, batch=batch, as_="torch", device="cuda", budget="1GiB", pin=False)
 
 
+class Parquet(IterableDataset):
+    """What people write: each worker reads its row groups with pyarrow."""
+
+    def __init__(self, path, batch):
+        self.path, self.batch = path, batch
+
+    def __iter__(self):
+        import pyarrow.parquet
+
+        file = pyarrow.parquet.ParquetFile(self.path)
+        worker = get_worker_info()
+        groups = range(worker.id, file.num_row_groups, worker.num_workers)
+        for rows in file.iter_batches(batch_size=self.batch, row_groups=list(groups)):
+            yield {name: torch.from_numpy(column.to_numpy(zero_copy_only=True).copy()) for name, column in zip(rows.schema.names, rows.columns)}
+
+
 def loader_pinned(path, batch):
-    """What people write: a DataLoader that reads with pyarrow in two workers and pins in a thread."""
-    import torch
-    from torch.utils.data import DataLoader, IterableDataset, get_worker_info
-
-    class Parquet(IterableDataset):
-        def __iter__(self):
-            import pyarrow.parquet
-
-            file = pyarrow.parquet.ParquetFile(path)
-            worker = get_worker_info()
-            groups = range(worker.id, file.num_row_groups, worker.num_workers)
-            for rows in file.iter_batches(batch_size=batch, row_groups=list(groups)):
-                yield {name: torch.from_numpy(column.to_numpy(zero_copy_only=True).copy()) for name, column in zip(rows.schema.names, rows.columns)}
-
-    loader = DataLoader(Parquet(), batch_size=None, num_workers=2, pin_memory=True, prefetch_factor=2)
+    """Two workers, and a thread that pins."""
+    loader = DataLoader(Parquet(path, batch), batch_size=None, num_workers=2, pin_memory=True, prefetch_factor=2)
     return ({name: tensor.to("cuda", non_blocking=True) for name, tensor in rows.items()} for rows in loader)
 
 
@@ -82,79 +94,90 @@ METHODS = {"oomph.data.stream, ring": oomph_ring, "oomph.data.stream, pin=False"
 
 
 def work(batch, weights, times):
-    """Keeps the GPU busy with what came, and gives a number that depends on every value."""
-    import torch
-
-    table = torch.stack(list(batch.values()), dim=1)
-    made = table
+    """Keeps the GPU busy with what came."""
+    made = torch.stack(list(batch.values()), dim=1)
     for _ in range(times):
         made = torch.tanh(made @ weights)
-    return table.double().sum() + 0 * made.sum().double()
+
+
+def bits(batch):
+    """A sum that any lost, repeated or changed value changes, and no order of adding up."""
+    return sum(tensor.view(torch.int32).sum(dtype=torch.int64) for tensor in batch.values())
+
+
+def checked_epoch(method, path, arguments, checksum):
+    """Everything that was written came, once."""
+    rows, total = 0, torch.zeros((), dtype=torch.int64, device="cuda")
+    for batch in method(path, arguments.batch):
+        rows += len(next(iter(batch.values())))
+        total += bits(batch)
+    assert (rows, total.item()) == (arguments.rows, checksum), (rows, total.item(), checksum)
 
 
 def epoch(method, path, arguments, weights):
-    import torch
-
     begun = time.monotonic()
-    total, marks = torch.zeros((), dtype=torch.float64, device="cuda"), []
-    batches = iter(method(path, arguments.batch))
-    while True:
-        waited = time.monotonic()
-        batch = next(batches, None)
-        if batch is None:
-            break
+    rows, marks, ring = 0, [], 0
+    source = method(path, arguments.batch)
+    for batch in source:
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
-        total += work(batch, weights, arguments.work)
+        work(batch, weights, arguments.work)
         end.record()
-        marks.append((start, end, waited))
+        marks.append((start, end))
+        rows += len(next(iter(batch.values())))
+        ring = max(ring, ring_bytes(source))
     torch.cuda.synchronize()
     seconds = time.monotonic() - begun
-    busy = sum(start.elapsed_time(end) for start, end, _ in marks) / 1000
+    assert rows == arguments.rows, rows
+    busy = sum(start.elapsed_time(end) for start, end in marks) / 1000
     gaps = sum(earlier[1].elapsed_time(later[0]) for earlier, later in zip(marks, marks[1:])) / 1000
-    return {"seconds": seconds, "gpu_busy": busy / seconds, "waited": gaps / seconds, "batches": len(marks), "sum": total.item()}
+    return {"seconds": seconds, "gpu_busy": busy / seconds, "waited": gaps / seconds, "batches": len(marks), "ring": ring}
 
 
-def pinned():
-    """Host memory that is locked, as the kernel counts it."""
-    for line in pathlib.Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmPin:"):
-            return int(line.split()[1]) * 1024
-    return 0
+def ring_bytes(source):
+    """What the buffers of a stream's ring take."""
+    ring = getattr(getattr(getattr(source, "_current", None), "_batches", None), "_ring", None)
+    return sum(slot.memory.numel() for slot in ring.slots) if ring is not None else 0
 
 
 def copies_overlap(arguments):
-    """Directly: the time of copies through the ring and of kernels, alone and together."""
-    import torch
-
+    """Copies through the ring and kernels that take about as long, alone and together."""
     from oomph.data._ring import Ring
 
-    batch = {f"c{number}": torch.rand(arguments.batch) for number in range(arguments.columns)}
-    size = sum(tensor.numel() * 4 for tensor in batch.values())
+    size = arguments.batch * arguments.columns * 4
     weights = torch.rand(2048, 2048, device="cuda")
     ring = Ring(torch.device("cuda"), size, size * 4)
+    there = torch.empty(size, dtype=torch.uint8, device="cuda")
+    copies, kernels = ring._copies, torch.cuda.Stream()
 
-    def seconds(copy, compute):
+    def seconds(copy, products):
+        """From before the first to behind the last of all, by the GPU's clock. What the buffers hold does not matter here."""
         torch.cuda.synchronize()
-        begun = time.monotonic()
-        made = weights
-        for _ in range(50):
-            if compute:
-                for _ in range(arguments.work):
-                    made = torch.tanh(made @ weights)
+        start, copied, computed = (torch.cuda.Event(enable_timing=True) for _ in range(3))
+        start.record(kernels)
+        copies.wait_event(start)
+        for number in range(arguments.copies):
             if copy:
-                # The buffers' content does not matter here, nor the time that filling them takes.
-                slot = ring.slots[ring._next]
-                ring._next = (ring._next + 1) % len(ring.slots)
-                with torch.cuda.stream(ring._copies):
-                    slot.memory[:size].to("cuda", non_blocking=True)
+                with torch.cuda.stream(copies):
+                    there.copy_(ring.slots[number % len(ring.slots)].memory[:size], non_blocking=True)
+            with torch.cuda.stream(kernels):
+                for _ in range(products):
+                    torch.mm(weights, weights)
+        copied.record(copies)
+        computed.record(kernels)
         torch.cuda.synchronize()
-        return time.monotonic() - begun
+        return max(start.elapsed_time(copied), start.elapsed_time(computed)) / 1000
 
-    seconds(True, True)
-    told = {"copies": seconds(True, False), "kernels": seconds(False, True), "together": seconds(True, True)}
+    def median(copy, products):
+        seconds(copy, products)
+        return statistics.median(seconds(copy, products) for _ in range(arguments.repeats))
+
+    alone = median(True, 0)
+    # As many products as take about as long as a copy: what is hidden behind what can be seen best there.
+    products = max(1, round(8 * alone / median(False, 8)))
+    told = {"products": products, "copies": alone, "kernels": median(False, products), "together": median(True, products)}
     ring.close()
-    told["gib_per_second"] = 50 * size / told["copies"] / (1 << 30)
+    told["gib_per_second"] = arguments.copies * size / told["copies"] / (1 << 30)
     # 1: all of the shorter one was hidden behind the longer one; 0: one after the other.
     told["overlap"] = (told["copies"] + told["kernels"] - told["together"]) / min(told["copies"], told["kernels"])
     return told
@@ -167,31 +190,29 @@ def main():
     parser.add_argument("--batch", type=int, default=65_536)
     parser.add_argument("--work", type=int, default=8, help="matrix products a batch")
     parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--copies", type=int, default=50, help="of a batch, in each run of the direct measurement")
+    parser.add_argument("--repeats", type=int, default=9, help="runs of the direct measurement")
     parser.add_argument("--out", type=pathlib.Path)
     arguments = parser.parse_args()
-
-    import torch
 
     result = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "cpus": os.cpu_count(), "arguments": {name: str(value) for name, value in vars(arguments).items()}}
     result["overlap"] = copies_overlap(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        path = make(pathlib.Path(folder), arguments.rows, arguments.columns)
+        path, checksum = make(pathlib.Path(folder), arguments.rows, arguments.columns)
         result["file_bytes"] = path.stat().st_size
         weights = torch.rand(arguments.columns, arguments.columns, device="cuda")
         result["methods"] = {}
         for name, method in METHODS.items():
-            before = pinned()
-            epoch(method, path, arguments, weights)
+            torch.cuda.reset_peak_host_memory_stats()
+            checked_epoch(method, path, arguments, checksum)
             runs = [epoch(method, path, arguments, weights) for _ in range(arguments.epochs)]
             best = min(runs, key=lambda run: run["seconds"])
-            result["methods"][name] = {**best, "pinned": pinned() - before}
+            result["methods"][name] = {**best, "pinned": best["ring"] + torch.cuda.host_memory_stats().get("allocated_bytes.peak", 0)}
         result["peak_rss"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    sums = {name: told["sum"] for name, told in result["methods"].items()}
-    assert max(sums.values()) - min(sums.values()) < 1e-6 * max(sums.values()), sums
 
     overlap = result["overlap"]
     print(f"{result['gpu']}, torch {result['torch']}, {result['cpus']} CPUs")
-    print(f"copies {overlap['copies']:.3f} s ({overlap['gib_per_second']:.1f} GiB/s), kernels {overlap['kernels']:.3f} s, together {overlap['together']:.3f} s: {overlap['overlap']:.0%} of the shorter hidden\n")
+    print(f"{arguments.copies} copies {overlap['copies']:.3f} s ({overlap['gib_per_second']:.1f} GiB/s), kernels {overlap['kernels']:.3f} s, together {overlap['together']:.3f} s: {overlap['overlap']:.0%} of the shorter hidden\n")
     print(f"| {'method':<30} | seconds | MiB/s | GPU busy | waited | pinned |\n|---|---:|---:|---:|---:|---:|")
     for name, told in result["methods"].items():
         print(f"| {name:<30} | {told['seconds']:7.2f} | {result['file_bytes'] / told['seconds'] / MIB:5.0f} | {told['gpu_busy']:8.0%} | {told['waited']:6.0%} | {told['pinned'] / MIB:.0f} MiB |")
