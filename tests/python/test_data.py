@@ -464,6 +464,14 @@ def test_a_frame_of_pandas_keeps_its_labels():
     assert list(data.shrink(frame, columns=["b", 0]).columns) == ["b", 0] and list(data.shrink(frame, columns="b").columns) == ["b"]
     assert data.shrink(pd.DataFrame(index=[3, 4])).index.tolist() == [3, 4]
 
+    class Own(pd.DataFrame):
+        _constructor = property(lambda self: Own)
+
+    small = data.shrink(Own(frame))
+    assert isinstance(small, Own) and list(small.columns) == [0, "b", 2.5] and small[0].tolist() == [1, 2]
+    small.loc[0, 0] = 5
+    assert small.loc[0, 0] == 5 and frame.loc[0, 0] == 1
+
 
 def test_a_frame_of_polars_keeps_what_is_no_number_and_no_text():
     kept = {

@@ -41,7 +41,8 @@ def shrink_pandas(frame: Any, columns: Sequence[Any] | None, shrink: Shrinking) 
     made = [_kept(frame.iloc[:, place]) if _stays(smaller.get(place)) else _smaller(smaller[place], dtype) for place, dtype in enumerate(frame.dtypes)]
     small = pandas.DataFrame(dict(enumerate(made)), index=pandas.RangeIndex(len(frame)), copy=False)
     small.index, small.columns = frame.index, frame.columns
-    return small.__finalize__(frame), table
+    # Of the class that it was, with its attributes.
+    return frame._constructor(small).__finalize__(frame), table
 
 
 def _is_pandas_s_to_shrink(series: Any) -> bool:

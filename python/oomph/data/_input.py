@@ -40,6 +40,12 @@ def check_policy(policy: Any, name: str = "policy") -> None:
         raise TypeError(f'{name}={policy!r} is not text: "exact" keeps every value, and "rel:1e-3" lets floats change by at most that part of themselves')
 
 
+def frame_of(data: Any) -> str | None:
+    """Whose data frame it is, if it is one: also a frame of a package that made its own of theirs, as geopandas does."""
+    makers = (kind.__module__.partition(".")[0] for kind in type(data).__mro__ if kind.__name__ == "DataFrame")
+    return next((maker for maker in makers if maker in ("pandas", "polars")), None)
+
+
 def take(data: Any, *, delimiter: str | None = None, header: bool = True, nulls: Sequence[str] | None = None) -> Taken:
     """Finds out what ``data`` is. Nothing is read, and nothing copied."""
     if isinstance(data, (str, os.PathLike)):
@@ -48,7 +54,7 @@ def take(data: Any, *, delimiter: str | None = None, header: bool = True, nulls:
         return Taken(native.Input.location(location, delimiter, header, list(nulls) if nulls is not None else None), "location", data)
     if delimiter is not None or not header or nulls is not None:
         raise ValueError("delimiter=, header= and nulls= are for text files")
-    module = type(data).__module__.partition(".")[0]
+    module = frame_of(data) or type(data).__module__.partition(".")[0]
     if module == "torch":
         return Taken(_array(_of_tensor(data), "a torch tensor"), "tensor", data)
     if module == "scipy" and hasattr(data, "tocsr"):

@@ -11,7 +11,7 @@ from typing import Any
 
 from oomph._measure import text
 from oomph.data._frames import shrink_pandas, shrink_polars
-from oomph.data._input import Taken, check_policy, names_of, take
+from oomph.data._input import Taken, check_policy, frame_of, names_of, take
 from oomph.data._matrix import Csr
 from oomph.data._native import native
 from oomph.data._out import place_to_write, write_npy
@@ -167,8 +167,8 @@ def _in_memory(data: Any, policy: str, columns: list[str] | None, on_error: str,
     def smaller(table: Any) -> Table:
         return Table(take(table).input.load(policy, None, on_error, "never", told))
 
-    by_columns = {"pandas": shrink_pandas, "polars": shrink_polars}.get(type(data).__module__.partition(".")[0])
-    if by_columns is not None and type(data).__name__ == "DataFrame":
+    by_columns = {"pandas": shrink_pandas, "polars": shrink_polars}.get(frame_of(data) or "")
+    if by_columns is not None:
         frame, table = by_columns(data, columns, smaller)
         return frame, Report(table.lossy if table is not None else {}, table.profile if table is not None else None)
     taken = take(data)
@@ -181,7 +181,7 @@ def _in_memory(data: Any, policy: str, columns: list[str] | None, on_error: str,
 
 def _check_index(data: Any) -> None:
     """A file has columns only: an index that says something would be lost."""
-    if type(data).__module__.partition(".")[0] != "pandas" or type(data).__name__ != "DataFrame":
+    if frame_of(data) != "pandas":
         return
     import pandas
 
