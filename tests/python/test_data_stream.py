@@ -366,6 +366,16 @@ def test_workers_read_their_own_shards(folder, context):
     assert sorted(ids(DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context=context))) == list(range(ROWS))
 
 
+def test_workers_leave_an_epoch_of_their_parent_alone(folder):
+    dataset = numbers(folder, as_="torch", budget="32MiB", batch=100).dataset()
+    epoch = iter(dataset)
+    seen = [next(epoch)]
+    for _ in range(5):
+        assert sorted(ids(DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context="fork"))) == list(range(ROWS))
+        seen.append(next(epoch))
+    assert ids(seen) + ids(epoch) == list(range(ROWS))
+
+
 def test_rows_cross_from_a_worker(table, folder):
     rows = [rows.to_pyarrow() for rows in DataLoader(data.stream(folder, batch=999, budget="64MiB").dataset(), batch_size=None, num_workers=2)]
     read = pa.concat_tables(rows).cast(table.schema)

@@ -268,7 +268,7 @@ class Epoch:
             from oomph.data._ring import Copied, ThroughRing
 
             self._batches = ThroughRing(self._batches, options.device, options.batch, ring) if on_gpu else Copied(self._batches, options.device)
-        self._let_go = weakref.finalize(self, _let_go, self._native, self._batches)
+        self._let_go = weakref.finalize(self, _let_go, os.getpid(), self._native, self._batches)
 
     def __iter__(self) -> Epoch:
         return self
@@ -307,7 +307,14 @@ class Epoch:
         self._let_go()
 
 
-def _let_go(native_stream: Any, batches: Any) -> None:
+# Streams that a fork brought along. Their threads are in the other process, and a lock that one of them held is held for ever: they are never touched.
+_of_another_process: list[Any] = []
+
+
+def _let_go(process: int, native_stream: Any, batches: Any) -> None:
+    if os.getpid() != process:
+        _of_another_process.append((native_stream, batches))
+        return
     native_stream.close()
     batches.close()
 
