@@ -306,7 +306,10 @@ fn a_token_of_a_place_that_is_not_there_is_refused() {
                 for value in [u64::MAX, i64::MAX as u64] {
                     let Some(refused) = resumed(counter, value) else { continue };
                     let error = refused.err().unwrap().to_string();
-                    assert!(error.contains("names a place that it does not have"), "{format} {counter}: {error}");
+                    assert!(
+                        error.contains("names a place that it does not have"),
+                        "{format} {counter}: {error}"
+                    );
                 }
                 // What no check can see may give other rows or an error, and never a panic or an end that does not come.
                 let Some(Ok(mut elsewhere)) = resumed(counter, 1 << 62) else { continue };

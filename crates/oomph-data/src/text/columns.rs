@@ -347,8 +347,17 @@ fn float(json: bool, field: Field<'_>) -> Option<f64> {
     // What a number would lose is text, here as in the first pass.
     match field.text.strip_prefix(b"-").unwrap_or(field.text) {
         [b'0', b'0'..=b'9', ..] | [b'+', ..] => None,
+        digits if digits.len() > 15 && digits.iter().all(u8::is_ascii_digit) => integer_as_float(field.text),
         _ => parse::float(field.text),
     }
+}
+
+/// An integer that is a float, to the last digit.
+#[cold]
+fn integer_as_float(text: &[u8]) -> Option<f64> {
+    let value: i128 = std::str::from_utf8(text).ok()?.parse().ok()?;
+    let nearest = value as f64;
+    (nearest as i128 == value).then_some(nearest)
 }
 
 /// Bytes of a column's text in a chunk.
@@ -459,6 +468,17 @@ mod tests {
         );
         let failed = decode(&columns, "t.csv", body, 2, OnError::Fail, &mut broken).unwrap_err();
         assert_eq!(failed.to_string(), "t.csv: line 4: column \"id\": \"x\" is not int64");
+    }
+
+    #[test]
+    fn an_integer_that_no_float_is_does_not_fit_among_floats() {
+        let columns = Columns::infer("t.csv", &csv(), b"x\n0.5\n", true).unwrap();
+        let mut broken = BrokenRows::default();
+        let body = b"9007199254740992\n9007199254740993\n-9007199254740994\n1\n";
+        let batch = decode(&columns, "t.csv", body, 2, OnError::Skip, &mut broken).unwrap();
+        let kept = [9_007_199_254_740_992.0, -9_007_199_254_740_994.0, 1.0];
+        assert_eq!(batch.column(0).as_primitive::<Float64Type>().values(), &kept);
+        assert_eq!(broken.first[0].what, "column \"x\": \"9007199254740993\" is not float64");
     }
 
     trait NullAt {
