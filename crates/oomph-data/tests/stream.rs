@@ -591,3 +591,51 @@ fn a_name_that_stands_for_two_columns_is_refused() {
     let batch = open(Some(&["x"])).unwrap().next_batch().unwrap().unwrap();
     assert_eq!(batch.column(0).as_primitive::<Int64Type>().values(), &[0, 1, 2]);
 }
+
+#[test]
+fn pages_of_many_columns_count_in_the_budget() {
+    const ROWS: i64 = 4_000;
+    const COLUMNS: i64 = 800;
+    let folder = tempfile::tempdir().unwrap();
+    let cell = |column: i64, row: i64| (row * COLUMNS + column).wrapping_mul(0x5851_f42d_4c95_7f2d);
+    let columns = (0..COLUMNS).map(|column| {
+        let cells: ArrayRef = Arc::new(Int64Array::from_iter_values((0..ROWS).map(|row| cell(column, row))));
+        (format!("column {column}"), cells)
+    });
+    write_parquet(&folder.path().join("wide.parquet"), &RecordBatch::try_from_iter(columns).unwrap());
+    let inputs = location(folder.path(), "wide.parquet");
+    let read = |budget: u64, columns: Option<Vec<String>>| {
+        let mut stream =
+            Stream::open(&inputs, StreamOptions { batch_rows: 100, budget, columns, ..options() })?;
+        let (mut sum, mut rows) = (0i64, 0);
+        while let Some(batch) = stream.next_batch()? {
+            let of = |cells: &ArrayRef| {
+                cells.as_primitive::<Int64Type>().values().iter().fold(0, |sum: i64, &c| sum.wrapping_add(c))
+            };
+            sum = batch.columns().iter().map(of).fold(sum, i64::wrapping_add);
+            rows += batch.num_rows();
+        }
+        Ok::<_, oomph_data::DataError>((sum, rows))
+    };
+    let sum_of = |columns: i64| {
+        (0..columns).flat_map(|column| (0..ROWS).map(move |row| cell(column, row))).fold(0, i64::wrapping_add)
+    };
+    // 800 pages of 32,000 bytes.
+    let error = read(32 << 20, None).unwrap_err().to_string();
+    assert!(error.contains("a page of each column takes 25 MiB"), "{error}");
+    let (_, named) = error.split_once("a budget of at least ").unwrap();
+    let named: u64 = named.split(' ').next().unwrap().parse().unwrap();
+    assert!((49..=55).contains(&named), "{error}");
+    assert_eq!(read(named << 20, None).unwrap(), (sum_of(COLUMNS), ROWS as usize));
+    let few = (0..100).map(|column| format!("column {column}")).collect();
+    assert_eq!(read(32 << 20, Some(few)).unwrap(), (sum_of(100), ROWS as usize));
+}
+
+#[test]
+fn an_input_in_another_format_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::copy(self::folder().join("0.parquet"), folder.path().join("0.parquet")).unwrap();
+    fs::write(folder.path().join("1.parquet"), "number,half,words\n1,2,x\n").unwrap();
+    let error = Stream::open(&location(folder.path(), "*.parquet"), options()).err().unwrap().to_string();
+    assert!(error.contains("1.parquet: is in another format than the first input"), "{error}");
+}

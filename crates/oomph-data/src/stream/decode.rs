@@ -195,7 +195,8 @@ impl Decoder {
     }
 
     fn batch(&mut self, input: usize, index: usize, sink: &mut dyn Sink) -> Result<(), DataError> {
-        let share = self.plan.limits.share;
+        let limits = self.plan.limits;
+        let share = limits.share;
         let location = source::shown(self.plan.inputs[input].location());
         let Opened::Ipc(reader) = self.opened(input)? else { return Ok(()) };
         // How much it becomes is seen only when it is read: as long again is a guess.
@@ -205,7 +206,7 @@ impl Decoder {
                 let bytes = bytes_of(&batch);
                 self.push(&location, batch, bytes, sink)
             }
-            ipc::Read::TooLarge(bytes) => Err(too_large(&location, "record batch", bytes)),
+            ipc::Read::TooLarge(bytes) => Err(too_large(&limits, &location, "record batch", bytes)),
         }
     }
 
@@ -215,7 +216,7 @@ impl Decoder {
         let plan = self.plan.clone();
         let Opened::Npy(array) = self.opened(input)? else { return Ok(()) };
         if array.row_bytes() > share {
-            return Err(too_large(&location, "row", array.row_bytes()));
+            return Err(too_large(&plan.limits, &location, "row", array.row_bytes()));
         }
         let at_once = (slab / array.row_bytes().max(1)).max(1);
         let mut done = 0;
@@ -251,6 +252,7 @@ fn push(
 ) -> Result<(), DataError> {
     if bytes > plan.limits.share {
         return Err(too_large(
+            &plan.limits,
             location,
             if batch.num_rows() == 1 { "row" } else { "part that is decoded at once" },
             bytes,
@@ -262,10 +264,10 @@ fn push(
     sink.push(batch, bytes)
 }
 
-fn too_large(location: &str, what: &str, bytes: u64) -> DataError {
+fn too_large(limits: &Limits, location: &str, what: &str, bytes: u64) -> DataError {
     DataError::Usage(format!(
         "{location}: a {what} takes {} in memory, more than the budget allows; give a budget of at least {}",
         shown(bytes),
-        shown(Limits::budget_for_share(bytes)),
+        shown(limits.budget_for_share(bytes)),
     ))
 }

@@ -2,7 +2,7 @@
 //! were left.
 //!
 //! Inputs are cut into *pieces* ([`plan`]: a row group or a part of one, a record batch, a few MiB of text between two records,
-//! some rows of an array), pieces are dealt to ranks, and decoded ahead by two threads into *slabs* ([`decode`], [`pool`]).
+//! some rows of an array), pieces are dealt to ranks, and decoded ahead by two threads (or one: [`limits`]) into *slabs* ([`decode`], [`pool`]).
 //! A *window* of slabs is what rows are shuffled in; in order it is one slab. Batches are cut from the windows.
 //!
 //! The order is a matter of the inputs and the options alone, never of time: the same seed, epoch, rank, world and budget
@@ -27,7 +27,7 @@ use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use arrow_select::concat::concat_batches;
 use arrow_select::interleave::interleave_record_batch;
-use limits::{shown, whole_mebibytes};
+use limits::shown;
 use plan::Plan;
 pub use pool::Stopper;
 use pool::{Pool, Slab};
@@ -378,7 +378,7 @@ impl Stream {
             "a batch of {rows} rows takes {}, more than the budget allows; give a budget of at least {}, or ask for fewer rows",
             shown(bytes),
             // Slabs of another size take a little more or less.
-            shown(whole_mebibytes(bytes.saturating_mul(parts) / 2 * 3)),
+            shown(self.plan.limits.budget_leaving(bytes.saturating_mul(parts) / 2 * 3)),
         ))
     }
 }

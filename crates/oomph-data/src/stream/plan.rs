@@ -190,17 +190,25 @@ impl Plan {
     fn list_parquet(&mut self) -> Result<Vec<Piece>, DataError> {
         let mut pieces = Vec::new();
         let mut total = 0u64;
+        let mut pages = (0, String::new());
         for input in 0..self.inputs.len() {
-            let file = parquet::File::open(self.inputs[input].open()?)?;
+            let source = self.inputs[input].open()?;
+            let file = parquet::File::open(source.clone())
+                .map_err(|error| other_format(&source, Format::Parquet, error))?;
             self.agree(file.location(), &file.schema())?;
             let columns = self.places(file.location(), &file.schema())?;
             for (group, of_file) in file.groups().iter().enumerate().filter(|(_, group)| group.rows > 0) {
                 let (row_bytes, known) = file.row_bytes(group, Some(&columns));
                 total = total.saturating_add(row_bytes.saturating_mul(of_file.rows));
+                let of_group = file.page_bytes(group, Some(&columns));
+                if of_group > pages.0 {
+                    pages = (of_group, file.location().to_owned());
+                }
                 let part = Part::Group { group, first: 0, rows: of_file.rows, row_bytes, known };
                 pieces.push(Piece { input, part, rows: Some(of_file.rows) });
             }
         }
+        self.limits = Limits::beside_pages(self.order.budget, self.order.world, pages.0, &pages.1)?;
         // In order, a row group is read through; to be dealt out or shuffled it is cut smaller.
         let mut most = u64::MAX;
         if self.order.shuffle.is_some() {
@@ -215,7 +223,9 @@ impl Plan {
     fn list_ipc(&mut self, format: Format) -> Result<Vec<Piece>, DataError> {
         let mut pieces = Vec::new();
         for input in 0..self.inputs.len() {
-            let file = ipc::File::open(self.inputs[input].open()?, format)?;
+            let source = self.inputs[input].open()?;
+            let file = ipc::File::open(source.clone(), format)
+                .map_err(|error| other_format(&source, format, error))?;
             self.agree(file.location(), &file.schema())?;
             for index in (0..file.batch_count()).filter(|&index| file.batch_rows(index) > 0) {
                 pieces.push(Piece { input, part: Part::Batch(index), rows: Some(file.batch_rows(index)) });
@@ -228,7 +238,8 @@ impl Plan {
         let mut pieces = Vec::new();
         for input in 0..self.inputs.len() {
             let source = self.inputs[input].open()?;
-            let rows = super::rows_of_arrays::Rows::open(source.clone())?;
+            let rows = super::rows_of_arrays::Rows::open(source.clone())
+                .map_err(|error| other_format(&source, Format::Npy, error))?;
             self.agree(source.location(), &rows.schema())?;
             let mut most = (self.limits.piece / rows.row_bytes().max(1)).max(1);
             if self.order.world > 1 {
@@ -285,10 +296,7 @@ impl Plan {
             None => false,
         };
         if !same {
-            return Err(DataError::unreadable(
-                source.location(),
-                "is in another format than the first input",
-            ));
+            return Err(DataError::unreadable(source.location(), OTHER_FORMAT));
         }
         let cutter = Cutter::open(source, format, self.limits, self.on_error)?;
         if self.inputs.len() > 1 && cutter.names != self.header {
@@ -357,6 +365,16 @@ impl Plan {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
         format!("{hash:016x}")
+    }
+}
+
+const OTHER_FORMAT: &str = "is in another format than the first input";
+
+/// Why an input could not be opened: because it is not what the first one is, if it is not.
+fn other_format(source: &Source, of_first: Format, error: DataError) -> DataError {
+    match source::recognise(&**source) {
+        Ok((format, _)) if format != of_first => DataError::unreadable(source.location(), OTHER_FORMAT),
+        _ => error,
     }
 }
 

@@ -17,8 +17,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// One decodes while the other reads.
-const THREADS: usize = 2;
 /// Pieces that are begun at once, so that empty ones do not pile up.
 const MOST_PIECES: usize = 64;
 /// How long a thread waits before it looks at memory again.
@@ -129,7 +127,7 @@ impl Pool {
             expansion: Arc::new(Expansion::new()),
         });
         let pool = Self { shared };
-        for number in 0..THREADS {
+        for number in 0..pool.shared.plan.limits.decoders {
             let shared = pool.shared.clone();
             std::thread::Builder::new()
                 .name(format!("oomph-stream-{number}"))

@@ -30,6 +30,8 @@ const REMOTE_BLOCK: usize = 1 << 20;
 const LOCAL_BLOCK: usize = 64 << 10;
 /// Read ahead of all columns of a table together.
 const BLOCKS: usize = 16 << 20;
+/// What writers let a page grow to.
+const PAGE: u64 = 1 << 20;
 
 /// A Parquet file whose footer has been read.
 #[derive(Clone)]
@@ -101,6 +103,14 @@ impl File {
                 || column.unencoded_byte_array_data_bytes().is_some();
         }
         (total.div_ceil(metadata.num_rows().max(1) as u64).max(1), known)
+    }
+
+    /// About how many bytes of pages are in memory while a group is read, beside the rows: of each column the page that it is
+    /// at.
+    pub fn page_bytes(&self, group: usize, columns: Option<&[usize]>) -> u64 {
+        let Some(metadata) = self.metadata.metadata().row_groups().get(group) else { return 0 };
+        let of_leaf = |leaf| (metadata.column(leaf).uncompressed_size().max(0) as u64).min(PAGE);
+        self.leaves(metadata, columns).map(of_leaf).fold(0, u64::saturating_add)
     }
 
     /// Rows of one group, in batches of at most `batch_rows`, in these columns (in that order) or all. `blocks` bytes are
