@@ -31,6 +31,8 @@ verbs! {
     Predict in predict,
     Fit in fit,
     Data in data,
+    Top in top,
+    Doctor in doctor,
     Explain in explain,
     Report in report,
     Diff in diff,

@@ -1,0 +1,1 @@
+//! What is true of this machine, and what to do about it.

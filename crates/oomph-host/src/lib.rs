@@ -1,0 +1,68 @@
+//! The machine as it is now: GPUs as NVML has them, RAM as the kernel has it, the limits of control groups, processes, and what
+//! processes that run under oomph say of themselves.
+//!
+//! Reads, and decides nothing: views (`oomph top`), checks (`oomph doctor`) and loaders (`oomph data`) do. What cannot be
+//! read is absent, never zero. Bytes throughout.
+
+mod environment;
+mod gpus;
+mod inside;
+mod memory;
+mod processes;
+
+pub use environment::{Environment, Surroundings};
+pub use gpus::{Gpu, GpuProcess, Gpus, Missing, Use};
+pub use inside::{Inside, InsideDevice, Line, folder as inside_folder};
+pub use memory::{Group, Level, Machine, Ram, Shm, Swap, levels};
+pub use processes::Process;
+
+use serde::Serialize;
+
+/// Everything at one moment.
+#[derive(Debug, Clone, Serialize)]
+pub struct Sample {
+    /// Milliseconds since 1970.
+    pub time: u64,
+    /// RAM and its limits.
+    pub machine: Machine,
+    /// Cards, and who is on them.
+    pub gpus: Gpus,
+    /// Processes, by their numbers.
+    pub processes: Vec<Process>,
+}
+
+/// Takes samples; keeps open what need not be opened each time.
+pub struct Sampler {
+    root: std::path::PathBuf,
+    gpus: gpus::Reader,
+    processes: processes::Reader,
+}
+
+impl Sampler {
+    /// Looks for NVML; that there is none is no error.
+    pub fn new() -> Self {
+        Self::at("/")
+    }
+
+    /// With `/proc`, `/sys`, `/dev` and `/etc` below another folder: for tests, and for a host seen from within a container.
+    pub fn at(root: impl Into<std::path::PathBuf>) -> Self {
+        let root = root.into();
+        Self { gpus: gpus::Reader::new(), processes: processes::Reader::new(&root), root }
+    }
+
+    /// What is now.
+    pub fn sample(&mut self) -> Sample {
+        let gpus = self.gpus.read();
+        let processes = self.processes.read(&gpus);
+        let time = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .map_or(0, |since| since.as_millis() as u64);
+        Sample { time, machine: Machine::read(&self.root), gpus, processes }
+    }
+}
+
+impl Default for Sampler {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,1 @@
+//! The live view of GPUs and RAM.
