@@ -12,7 +12,7 @@ mod processes;
 
 pub use environment::{Environment, Surroundings};
 pub use gpus::{Gpu, GpuProcess, Gpus, Missing, Use};
-pub use inside::{Inside, InsideDevice, Line, folder as inside_folder};
+pub use inside::{Inside, InsideDevice, Line, Reader as InsideReader, folder as inside_folder};
 pub use memory::{Group, Level, Machine, Ram, Shm, Swap, levels};
 pub use processes::Process;
 
