@@ -1,0 +1,180 @@
+"""Tips about fragmentation, caching, and the allocator's settings."""
+
+import random
+
+from folklore.measure import GIB, MIB, allocated, count, fresh, largest_free_piece, limit, milliseconds, reserved, warm
+from folklore.tip import tip
+
+GROUP = "Fragmentation and the allocator"
+CONF = "PYTORCH_CUDA_ALLOC_CONF"
+
+
+def changing_lengths(steps=40):
+    """Trains the small GPT on sequences of 32 to 512 tokens, another length each step."""
+    import torch
+
+    from folklore import models
+
+    warm()
+    before = fresh()
+    model = models.gpt()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    draw = random.Random(5)
+    lengths = [draw.randrange(32, 513) for _ in range(steps)]
+    for length in lengths:
+        models.step(model, optimizer, models.next_token_loss, models.tokens(16, length))
+    torch.cuda.synchronize()
+    reached = {"allocated": torch.cuda.max_memory_allocated() - before[0], "reserved": torch.cuda.max_memory_reserved() - before[1]}
+    lengths = iter(lengths * 10)
+    return reached | {"ms": milliseconds(lambda: models.step(model, optimizer, models.next_token_loss, models.tokens(16, next(lengths))), repeats=steps)}
+
+
+def results_beside_temporaries():
+    """Eight times: a temporary, each a tenth larger than the last, and a result of six tenths of its size, which is kept. Then 200 MiB in one piece, in 1200 MiB in all."""
+    import torch
+
+    limit(1200 * MIB)
+    kept, size = [], 100.0
+    for _ in range(8):
+        temporary = torch.randn(int(size) * MIB // 4, device="cuda")
+        del temporary
+        kept.append(torch.randn(int(size * 0.6) * MIB // 4, device="cuda"))
+        size *= 1.1
+    numbers = {"allocated": allocated(), "reserved": reserved(), "free": reserved() - allocated(), "largest": largest_free_piece()}
+    try:
+        last = torch.randn(200 * MIB // 4, device="cuda")
+        numbers["got"] = last.numel() * 4
+    except torch.OutOfMemoryError:
+        numbers["got"] = 0
+    return numbers | {"retries": count("num_alloc_retries"), "ooms": count("num_ooms")}
+
+
+@tip(
+    group=GROUP,
+    says="Fragmentation: out of memory though enough is free",
+    done="PyTorch is held to 1200 MiB. Eight times a temporary is made and deleted and a smaller result kept, each round a tenth larger; then 200 MiB are asked for.",
+    shows="allocated {allocated}, reserved {reserved}; {free} free, the largest piece {largest}; the request gets {got}, out-of-memories: {ooms:d}",
+    verdict="true",
+    holds=lambda n: n["ooms"] == 1 and n["got"] == 0 and n["free"] > 200 * MIB > n["largest"],
+    why="A block that lives on holds its segment, and what is free beside it is a hole. It takes such neighbours: sizes that change are not enough.",
+    oomph="OM401 names the line whose blocks hold the segments; `oomph tune` says which setting would have got through.",
+    card=lambda h200: "`seed_fragment4-cap0.55`: 375 MiB free in pieces of at most 365 MiB, 381 MiB asked for: out of memory ([out-of-memory.md](guides/out-of-memory.md#example-fragmentation))",
+)
+def fragmentation():
+    return results_beside_temporaries()
+
+
+@tip(
+    group=GROUP,
+    says="Tensors of changing sizes fragment memory",
+    done="The small GPT is trained for 40 steps, 16 sequences of 32 to 512 tokens, another length each step.",
+    shows="peak allocated {allocated}, peak reserved {reserved}",
+    verdict="true",
+    holds=lambda n: n["reserved"] > 1.1 * n["allocated"],
+    why="A free block of another size does not fit, or is cut. The surplus is cache: with less room PyTorch gives it back and goes on, with a stall.",
+    oomph="`oomph tune` finds the setting and the least memory that the run completes in; OM401.",
+    card=lambda h200: f"`bert_var16`: {h200('bert_var16')} allocated, {h200('bert_var16', 'reserved_bytes.all.peak')} reserved",
+)
+def changing_sizes():
+    return changing_lengths()
+
+
+@tip(
+    group=GROUP,
+    says="`expandable_segments:True` cures fragmentation",
+    done="Both programs above, with PyTorch's defaults and with the setting.",
+    shows="lengths: reserved {plain_lengths_reserved} → {expandable_lengths_reserved}; results: out-of-memories {plain_results_ooms:d} → {expandable_results_ooms:d}",
+    times="a step takes {plain_lengths_ms:.1f} ms and {expandable_lengths_ms:.1f} ms",
+    verdict="true",
+    holds=lambda n: n["expandable_lengths_reserved"] < 1.08 * n["plain_lengths_allocated"]
+    and n["expandable_lengths_reserved"] < n["plain_lengths_reserved"]
+    and (n["plain_results_ooms"], n["expandable_results_ooms"]) == (1, 0),
+    why="A segment grows where it is, page by page, so that no hole is too small for long. Not with memory that is shared between processes.",
+    oomph="`oomph tune` replays your own recording under it; `oomph.fit` turns it on where it helps.",
+    card=lambda h200: f"`bert_var16`: {h200('bert_var16', 'reserved_bytes.all.peak')} → {h200('bert_var16-expandable_segments_True', 'reserved_bytes.all.peak')} reserved",
+    settings={"plain": {}, "expandable": {CONF: "expandable_segments:True"}},
+)
+def expandable_segments():
+    return both_programs()
+
+
+def both_programs():
+    """The numbers of both, each name beginning with the program's."""
+    results = {f"results_{name}": number for name, number in results_beside_temporaries().items()}
+    limit(None)
+    return results | {f"lengths_{name}": number for name, number in changing_lengths().items()}
+
+
+@tip(
+    group=GROUP,
+    says="Set `max_split_size_mb`, as the error message says",
+    done="Both programs above, with `max_split_size_mb:64` and with the defaults.",
+    shows="lengths: reserved {plain_lengths_reserved} → {split_lengths_reserved}; results: out-of-memories {plain_results_ooms:d} → {split_results_ooms:d}",
+    times="a step takes {plain_lengths_ms:.1f} ms and {split_lengths_ms:.1f} ms",
+    verdict="true, but",
+    holds=lambda n: n["split_results_ooms"] == 0 and n["split_lengths_reserved"] > 0.9 * n["plain_lengths_reserved"],
+    why="Large blocks are no longer cut, so that small ones cannot sit in them; but a free large block serves requests of nearly its size only. It helps one program and costs another.",
+    oomph="`oomph tune` tries 32 to 512 on your recording. Never together with expandable segments (pytorch#123548).",
+    settings={"plain": {}, "split": {CONF: "max_split_size_mb:64"}},
+)
+def max_split_size():
+    return both_programs()
+
+
+@tip(
+    group=GROUP,
+    says="`garbage_collection_threshold:0.8` keeps memory low",
+    done="The training with changing lengths: with the defaults, with the setting, and both once more with PyTorch held to 3 GiB by `set_per_process_memory_fraction`.",
+    shows="reserved {plain_reserved} → {threshold_reserved}; under the limit {limited_reserved} → {both_reserved}",
+    verdict="does nothing",
+    holds=lambda n: n["threshold_reserved"] == n["plain_reserved"] and n["both_reserved"] <= n["limited_reserved"],
+    why="The threshold is a share of the limit, and without a limit on the process it is never looked at, in any version.",
+    oomph="`oomph tune` replays it; `oomph doctor` says when it is set in vain.",
+    settings={
+        "plain": {},
+        "threshold": {CONF: "garbage_collection_threshold:0.8"},
+        "limited": {"FOLKLORE_LIMIT": str(3 * GIB)},
+        "both": {"FOLKLORE_LIMIT": str(3 * GIB), CONF: "garbage_collection_threshold:0.8"},
+    },
+)
+def garbage_collection_threshold():
+    import os
+
+    if "FOLKLORE_LIMIT" in os.environ:
+        limit(int(os.environ["FOLKLORE_LIMIT"]))
+    return changing_lengths()
+
+
+@tip(
+    group=GROUP,
+    says="Element-wise operations fill a hidden cache",
+    done="`y = x + 0.1`, `z = y * 0.5`, `w = z / 2` on 1 GiB; all deleted. Then in one expression, and in place.",
+    shows="peak {named} with a name for each, {expression} in one expression, {inplace} in place; allocated after `del` {after}",
+    verdict="false",
+    holds=lambda n: (n["named"], n["expression"], n["inplace"], n["after"]) == (4 * GIB, 3 * GIB, GIB, 0),
+    why="Each operation makes a tensor, and a name holds it. Nothing else does: no result is remembered, and nothing is computed again if it is gone.",
+    oomph="OM203 and OM303 find copies and temporaries that make the peak.",
+)
+def elementwise_operations():
+    import torch
+
+    def named():
+        x = torch.rand(GIB // 4, device="cuda")
+        y = x + 0.1
+        z = y * 0.5
+        w = z / 2.0
+        return w.numel()
+
+    def expression():
+        x = torch.rand(GIB // 4, device="cuda")
+        return ((x + 0.1) * 0.5 / 2.0).numel()
+
+    def inplace():
+        return torch.rand(GIB // 4, device="cuda").add_(0.1).mul_(0.5).div_(2.0).numel()
+
+    numbers = {}
+    for work in (named, expression, inplace):
+        fresh()
+        work()
+        numbers[work.__name__] = torch.cuda.max_memory_allocated()
+    return numbers | {"after": allocated()}

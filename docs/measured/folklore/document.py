@@ -1,0 +1,156 @@
+"""docs/folklore.md from the numbers: the words of the tips, the sizes of the run, and whether each verdict holds. Measures nothing."""
+
+import json
+import pathlib
+
+from folklore import GROUPS, TIPS
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
+RESULTS = HERE / "results.jsonl"
+DOCUMENT = ROOT / "docs" / "folklore.md"
+
+
+class Size(int):
+    """Bytes, written with three digits and a unit unless a format asks for the number."""
+
+    def __format__(self, spec):
+        return int.__format__(self, spec) if spec else size(self)
+
+
+def size(count):
+    value, unit = float(count), "B"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(value) < 999.5 or unit == "GiB":
+            break
+        value /= 1024
+    if unit == "B":
+        return f"{count} B"
+    digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
+    return f"{value:.{digits}f} {unit}"
+
+
+def filled(template, numbers):
+    """The template with its numbers; empty where one of them was not measured."""
+    try:
+        return template.format_map({name: Size(number) if isinstance(number, int) else number for name, number in numbers.items()})
+    except KeyError:
+        return ""
+
+
+def results(path=RESULTS):
+    """What was measured, by tip."""
+    return {row["tip"]: row for row in map(json.loads, path.read_text().splitlines())}
+
+
+def outcome(tip, row):
+    """``as expected``, ``not on this card``, or why it was not run."""
+    if row is None or "numbers" not in row:
+        return "not run"
+    try:
+        return "as expected" if tip.holds(row["numbers"]) else "not on this card"
+    except KeyError as missing:
+        return f"not on this card: {missing} was not measured"
+
+
+def quoted(case, counter="allocated_bytes.all.peak"):
+    """What an H200 counted for a recording of fixtures/h200."""
+    for line in (ROOT / "fixtures" / "h200" / "truth.jsonl").read_text().splitlines():
+        told = json.loads(line)
+        if told["case"] == case:
+            number = told["stats"][counter]
+            return size(number) if "bytes" in counter else f"{number}"
+    raise KeyError(case)
+
+
+def machine(row):
+    """In words, what produced a row."""
+    where = row["where"]
+    software = ", ".join(f"{name} {where[key]}" for name, key in (("torch", "torch"), ("TensorFlow", "tensorflow"), ("NumPy", "numpy"), ("Python", "python")) if where.get(key))
+    if where["kind"] == "virtual":
+        place = f"PyTorch's own allocator on oomph's virtual {where['gpu']}"
+    elif where["kind"] == "gpu":
+        place = f"{where['gpu']}, driver {where['driver']}"
+    else:
+        place = f"{where['cores']} cores, no GPU used"
+    return f"{place}; {software}; {where['date']}"
+
+
+def head(rows):
+    kinds = {}
+    for name, row in rows.items():
+        if "where" in row and name in TIPS:
+            kinds.setdefault(row["where"]["kind"], row)
+    lines = ["# The folklore, measured", ""]
+    lines += [
+        "What people tell each other about GPU memory, and the code of five articles that is copied from forum to forum: each tip is a small experiment in a process of its own,",
+        "with a verdict and the numbers it stands on. *Allocated* is what tensors take, *reserved* what PyTorch has taken from the card for them and its cache. Random data throughout.",
+        "",
+    ]
+    if "virtual" in kinds:
+        lines.append(
+            f"- **Memory: {machine(kinds['virtual'])}.** Kernels do nothing there; the allocator does what it does on the card ([to the byte in most of 97 programs](measured/predictions.md)). **Times: not measured here.**"
+        )
+    if "gpu" in kinds:
+        lines.append(f"- **Memory and times: {machine(kinds['gpu'])}.** Times are medians of 15 steps after 5, the GPU waited for.")
+    if "host" in kinds:
+        lines.append(f"- RAM, and what needs no GPU: {machine(kinds['host'])}.")
+    lines.append("- *On an H200* quotes what was measured on that card earlier, with torch 2.11.0+cu130, on 2026-11-15: peaks of [recordings](../fixtures/h200/README.md) from `truth.jsonl`, or the page that is named.")
+    checked = [outcome(TIPS[name], row) for name, row in rows.items() if name in TIPS and "numbers" in row]
+    expected = checked.count("as expected")
+    lines += [
+        "",
+        f"Each verdict is a condition on its numbers, which the script checks: {expected} of {len(checked)} are as expected."
+        + ("" if expected == len(checked) else " The others say *not on this card*."),
+        "",
+        "    python docs/measured/folklore.py                                             # on a GPU",
+        "    python docs/measured/folklore.py --oomph target/release/oomph --gpu h200     # on a virtual one",
+        "",
+    ]
+    return lines
+
+
+def top(rows):
+    lines = ["## The ten that matter most", ""]
+    for tip in sorted((tip for tip in TIPS.values() if tip.rank), key=lambda tip: tip.rank):
+        row = rows.get(tip.name, {})
+        text = filled(tip.headline, row.get("numbers", {}))
+        lines.append(f"{tip.rank}. {text or tip.says} [{tip.verdict}](#{tip.name})")
+    return [*lines, ""]
+
+
+def line(tip, row, common):
+    """One row of the table."""
+    numbers = (row or {}).get("numbers")
+    cells = []
+    if numbers is None:
+        cells.append(f"not run: {(row or {}).get('not_run', 'not tried')}")
+    else:
+        cells += [text for text in (filled(tip.shows, numbers), filled(tip.times, numbers)) if text]
+        if row["where"]["kind"] != common and row["where"]["kind"] != "host":
+            cells.append(f"({machine(row)})")
+    if tip.card:
+        cells.append(f"*On an H200:* {tip.card(quoted)}")
+    found = outcome(tip, row)
+    verdict = f"**{tip.verdict}**" if found == "as expected" else f"{tip.verdict}; **{found}**"
+    # An address for each row, since the ten at the top lead to theirs.
+    return f'| <a id="{tip.name}"></a>{tip.says} | {verdict} | {tip.done} | {"<br>".join(cells)} | {tip.why} | {tip.oomph} |'
+
+
+def write(rows):
+    """The whole document."""
+    common = "gpu" if any(row.get("where", {}).get("kind") == "gpu" for row in rows.values()) else "virtual"
+    lines = [*head(rows), *top(rows)]
+    for group in GROUPS:
+        lines += [f"## {group}", "", "| the tip | verdict | what was done | numbers | why | what oomph does |", "|---|---|---|---|---|---|"]
+        lines += [line(tip, rows.get(tip.name), common) for tip in TIPS.values() if tip.group == group]
+        lines.append("")
+    lines += [
+        "## What is not here",
+        "",
+        "- Tips whose whole point is time (`cudnn.benchmark`, `torch.compile`, channels last) have no row.",
+        "- Other processes on a shared card, and a notebook service that hands out smaller cards: no program can change that. `oomph top` and `oomph doctor` show it.",
+        "- The numbers are of small networks, so that everybody can run them. How much a tip saves in *your* program is what `oomph predict`, `oomph tune` and `oomph.fit` are for.",
+        "",
+    ]
+    return "\n".join(lines)
