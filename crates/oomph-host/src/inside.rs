@@ -76,7 +76,7 @@ pub struct InsideDevice {
 /// A line of code and what it holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Line {
-    /// `file.py:12 function`; the file without its folder. `no line (backward pass)` for what no Python asked for,
+    /// `file.py:12 function`; the file without its folder. `backward pass` for what no Python asked for,
     /// `before the recording` for what was there already.
     pub place: String,
     /// In bytes, as requested.
@@ -246,4 +246,158 @@ fn is_left_over(found: &Metadata, pid: u32) -> bool {
 fn may_speak_for(owner: u32, pid: u32) -> bool {
     owner == geteuid().as_raw()
         || std::fs::metadata(format!("/proc/{pid}")).is_ok_and(|process| process.uid() == owner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+
+    fn inside(pid: u32, start_ticks: u64) -> Inside {
+        let line = Line { place: "train.py:12 step".into(), bytes: 4096 };
+        let device = InsideDevice {
+            device: 0,
+            name: Some("Tesla T4".into()),
+            total: Some(16 << 30),
+            is_virtual: true,
+            allocated: 4096,
+            reserved: 2 << 20,
+            peak: 8192,
+            last_peak: Some(8192),
+            lines: vec![line; 9],
+        };
+        Inside { pid, start_ticks, time: 1, steps: 7, devices: vec![device], recording: None }
+    }
+
+    fn write(folder: &Path, name: &str, inside: &Inside) -> PathBuf {
+        let path = folder.join(name);
+        std::fs::write(&path, serde_json::to_vec(inside).unwrap()).unwrap();
+        path
+    }
+
+    fn look(folders: &[&Path]) -> Reader {
+        let mut reader = Reader::of(folders.iter().map(|folder| folder.to_path_buf()).collect());
+        reader.look();
+        reader
+    }
+
+    #[test]
+    fn a_process_is_known_by_its_number_and_its_start() {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), "100.json", &inside(100, 5));
+        let reader = look(&[folder.path()]);
+        let told = reader.get(100, 5).unwrap();
+        assert_eq!((told.steps, told.devices[0].allocated), (7, 4096));
+        assert_eq!(told.devices[0].lines.len(), MOST_LINES);
+        assert!(reader.get(100, 6).is_none(), "another process that got its number");
+        assert!(reader.get(101, 5).is_none());
+    }
+
+    #[test]
+    fn a_file_is_read_again_when_it_has_been_written_again_and_forgotten_when_it_is_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut reader = Reader::of(vec![folder.path().to_path_buf()]);
+        for steps in [7, 8] {
+            let part = write(folder.path(), ".100.part", &Inside { steps, ..inside(100, 5) });
+            assert!(look(&[folder.path()]).get(100, 5).is_none_or(|told| told.steps < steps));
+            std::fs::rename(part, folder.path().join("100.json")).unwrap();
+            reader.look();
+            assert_eq!(reader.get(100, 5).unwrap().steps, steps);
+        }
+        std::fs::remove_file(folder.path().join("100.json")).unwrap();
+        reader.look();
+        assert!(reader.get(100, 5).is_none());
+    }
+
+    #[test]
+    fn of_two_folders_the_newer_word_counts() {
+        let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        write(one.path(), "100.json", &Inside { time: 2, steps: 9, ..inside(100, 5) });
+        write(two.path(), "100.json", &inside(100, 5));
+        assert_eq!(look(&[one.path(), two.path()]).get(100, 5).unwrap().steps, 9);
+        assert_eq!(look(&[two.path(), one.path()]).get(100, 5).unwrap().steps, 9);
+    }
+
+    #[test]
+    fn what_makes_no_sense_says_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let here = folder.path();
+        for (name, text) in [
+            ("1.json", "".to_owned()),
+            ("2.json", "{\"pid\":2,\"start_ticks\":5".into()),
+            ("3.json", "[3,5,1,0,[],null]".repeat(2)),
+            ("4.json", serde_json::to_string(&inside(5, 5)).unwrap()),
+            ("6.json", " ".repeat(LONGEST as usize) + &serde_json::to_string(&inside(6, 5)).unwrap()),
+            ("7.json", "{\"pid\":7,\"start_ticks\":-5,\"time\":1,\"steps\":1,\"devices\":[]}".into()),
+            ("8.json", "[".repeat(60_000)),
+            ("99999999999999999999.json", "{}".into()),
+            ("x.json", serde_json::to_string(&inside(9, 5)).unwrap()),
+        ] {
+            std::fs::write(here.join(name), text).unwrap();
+        }
+        std::fs::create_dir(here.join("10.json")).unwrap();
+        let elsewhere = tempfile::tempdir().unwrap();
+        symlink(write(elsewhere.path(), "11.json", &inside(11, 5)), here.join("11.json")).unwrap();
+        symlink("/dev/zero", here.join("12.json")).unwrap();
+        let made = std::process::Command::new("mkfifo").arg(here.join("13.json")).status().unwrap();
+        assert!(made.success());
+        write(here, "14.json", &inside(14, 5));
+        let reader = look(&[here]);
+        let read: Vec<u32> = reader.found.values().map(|found| found.inside.pid).collect();
+        assert_eq!(read, [14]);
+    }
+
+    #[test]
+    fn folders_that_others_may_write_and_links_are_not_read() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().join("oomph");
+        std::fs::create_dir(&folder).unwrap();
+        write(&folder, "100.json", &inside(100, 5));
+        for (mode, is_read) in [(0o700, true), (0o755, true), (0o777, false), (0o770, false)] {
+            std::fs::set_permissions(&folder, PermissionsExt::from_mode(mode)).unwrap();
+            assert_eq!(look(&[&folder]).get(100, 5).is_some(), is_read, "{mode:o}");
+        }
+        std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o700)).unwrap();
+        let link = place.path().join("link");
+        symlink(&folder, &link).unwrap();
+        assert!(look(&[&link]).get(100, 5).is_none());
+        assert!(look(&[&place.path().join("nothing")]).get(100, 5).is_none());
+    }
+
+    /// Only root can give files away.
+    #[test]
+    fn nobody_speaks_for_another_users_process() {
+        if !geteuid().is_root() {
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let me = std::process::id();
+        let path = write(folder.path(), &format!("{me}.json"), &inside(me, 5));
+        assert!(look(&[folder.path()]).get(me, 5).is_some());
+        chown(&path, Some(12345), None).unwrap();
+        assert!(look(&[folder.path()]).get(me, 5).is_none(), "a file of another user");
+        chown(folder.path(), Some(12345), None).unwrap();
+        let reader = look(&[folder.path()]);
+        assert_eq!(reader.found.len(), 1, "root reads folders of others");
+        assert!(reader.get(me, 5).is_none(), "but this process is root's");
+    }
+
+    #[test]
+    fn what_dead_processes_left_is_removed_when_it_is_old() {
+        let folder = tempfile::tempdir().unwrap();
+        let age = |path: &Path| {
+            let file = std::fs::File::options().write(true).open(path).unwrap();
+            file.set_modified(SystemTime::now() - 2 * STALE).unwrap();
+        };
+        // No process has so high a number.
+        let (dead, young) = (4_194_400, 4_194_401);
+        let alive = std::process::id();
+        for pid in [dead, alive] {
+            age(&write(folder.path(), &format!("{pid}.json"), &inside(pid, 5)));
+        }
+        write(folder.path(), &format!("{young}.json"), &inside(young, 5));
+        look(&[folder.path()]);
+        let is_there = [dead, young, alive].map(|pid| folder.path().join(format!("{pid}.json")).exists());
+        assert_eq!(is_there, [false, true, true]);
+    }
 }

@@ -7,10 +7,10 @@
 //! Only the entries of `libc10_cuda` are redirected, and all calls are passed on.
 
 use crate::elf::{self, Redirect};
-use crate::{python, recorder};
+use crate::{gauges, python, recorder};
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 unsafe extern "C" {
     fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void;
@@ -31,7 +31,6 @@ const ROUND: [&CStr; 2] = [
 const CURRENT_STREAM: &CStr = c"_ZN3c104cuda20getCurrentCUDAStreamEa";
 /// PyTorch's number for CUDA among the kinds of devices.
 const CUDA: u8 = 1;
-const MOST_DEVICES: usize = 64;
 
 /// The device is a C++ struct of two bytes in a register whose other bytes are anything: no number of two bytes here.
 type Report = extern "C" fn(*mut c_void, i64, usize, usize, u64);
@@ -59,8 +58,6 @@ static STREAM_OF: AtomicUsize = AtomicUsize::new(0);
 static GUARD_BLOCK: AtomicUsize = AtomicUsize::new(0);
 
 static ATTACHED: AtomicBool = AtomicBool::new(false);
-static PEAKS: [AtomicU64; MOST_DEVICES] = [const { AtomicU64::new(0) }; MOST_DEVICES];
-static NOW: [AtomicU64; MOST_DEVICES] = [const { AtomicU64::new(0) }; MOST_DEVICES];
 
 thread_local! {
     static REQUESTED: Cell<u64> = const { Cell::new(0) };
@@ -119,18 +116,6 @@ fn handle() -> Option<*mut c_void> {
     (!handle.is_null()).then_some(handle)
 }
 
-/// Forgets the peaks.
-pub fn mark_peak() {
-    for (peak, now) in PEAKS.iter().zip(&NOW) {
-        peak.store(now.load(Relaxed), Relaxed);
-    }
-}
-
-/// The peak since the last mark.
-pub fn peak(device: u32) -> u64 {
-    PEAKS.get(device as usize).map_or(0, |peak| peak.load(Relaxed))
-}
-
 /// The stream on which a device's blocks are made now, by PyTorch's own number.
 fn current_stream(device: u8) -> i64 {
     let found = STREAM_OF.load(Relaxed);
@@ -144,11 +129,8 @@ fn current_stream(device: u8) -> i64 {
 
 extern "C" fn report_hook(block: *mut c_void, size: i64, allocated: usize, reserved: usize, device: u64) {
     let [kind, index, ..] = device.to_le_bytes();
-    if kind == CUDA && usize::from(index) < MOST_DEVICES {
-        if let (Some(peak), Some(now)) = (PEAKS.get(usize::from(index)), NOW.get(usize::from(index))) {
-            now.store(allocated as u64, Relaxed);
-            peak.fetch_max(allocated as u64, Relaxed);
-        }
+    if kind == CUDA && usize::from(index) < gauges::MOST_DEVICES {
+        gauges::tell(u32::from(index), allocated as u64);
         let guard = GUARD_BLOCK.load(Relaxed);
         if guard != 0 {
             // SAFETY: the guard's function of that name.

@@ -5,7 +5,7 @@
 //! stack and keeps everything in memory. This one listens where the allocator reports to the profiler
 //! ([`hooks`]), reads the frames of the calling thread in place, without the lock ([`python`]), and appends to a file
 //! ([`file`]). A step that is the same as one before it, address by address, is counted instead of written
-//! ([`recorder`]).
+//! ([`recorder`]). What is true at the moment is said in a small file beside it, for whoever watches ([`status`]).
 //!
 //! Boundary: this crate knows the format that `oomph-trace` reads, but does not depend on it, nor on anything else: it is
 //! loaded into other people's processes. It changes nothing there but three entries of a table of imported functions,
@@ -13,9 +13,12 @@
 
 mod elf;
 mod file;
+mod gauges;
 mod hooks;
+mod places;
 mod python;
 mod recorder;
+mod status;
 
 pub use recorder::{Block, Recorder, Segment};
 
@@ -78,6 +81,22 @@ pub unsafe extern "C" fn oomph_record_state(
         recorder.end_with(device, &segments);
     }
     0
+}
+
+/// What a device is: its name, all of its memory, and whether it is oomph's virtual card.
+///
+/// # Safety
+/// `name` is a string of C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn oomph_record_card(device: u32, name: *const c_char, total: u64, is_virtual: c_int) {
+    if name.is_null() {
+        return;
+    }
+    // SAFETY: the caller's string.
+    let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
+    if let Some(recorder) = lock().as_mut() {
+        recorder.card(device, status::Card { name, total, is_virtual: is_virtual != 0 });
+    }
 }
 
 /// The allocator's settings, as JSON.
@@ -193,11 +212,11 @@ pub unsafe extern "C" fn oomph_record_counts(numbers: *mut [u64; 4]) {
 /// Forgets the peak so far: [`oomph_record_peak`] then tells the highest since. Does not touch PyTorch's statistics.
 #[unsafe(no_mangle)]
 pub extern "C" fn oomph_record_mark_peak() {
-    hooks::mark_peak();
+    gauges::mark();
 }
 
 /// The most bytes that were allocated on a device since the mark.
 #[unsafe(no_mangle)]
 pub extern "C" fn oomph_record_peak(device: u32) -> u64 {
-    hooks::peak(device)
+    gauges::marked(device)
 }

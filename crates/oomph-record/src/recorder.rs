@@ -6,13 +6,18 @@
 //! the same too, nothing is looked at or kept, and its steps are counted: that is what makes a steady program cheap to record.
 
 use crate::file::{Content, File, Kind};
+use crate::gauges;
+use crate::places::{self, Place, Places};
 use crate::python::{Frame, Stack};
+use crate::status::{self, Card, DeviceStatus, Publisher, Status};
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::hash::{BuildHasherDefault, Hasher};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How often what was seen is written.
 const EVERY: Duration = Duration::from_millis(100);
@@ -24,6 +29,8 @@ static NOBODY: Mutex<Option<Recorder>> = Mutex::new(None);
 static RECORDING: AtomicBool = AtomicBool::new(false);
 /// A forked child has no thread to write with, and the file is its parent's.
 static FORKED: AtomicBool = AtomicBool::new(false);
+/// Says what is true at the moment. Taken before [`RECORDER`], if both are.
+static PUBLISHER: Mutex<Option<Publisher>> = Mutex::new(None);
 /// Which recording the writing thread is for.
 static TURN: AtomicU64 = AtomicU64::new(0);
 
@@ -36,6 +43,11 @@ pub fn is_recording() -> bool {
 pub fn lock() -> MutexGuard<'static, Option<Recorder>> {
     let which = if FORKED.load(Relaxed) { &NOBODY } else { &RECORDER };
     which.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Never in a forked child: the file is its parent's.
+fn publisher() -> MutexGuard<'static, Option<Publisher>> {
+    PUBLISHER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Called in a forked child.
@@ -60,7 +72,9 @@ pub fn start(path: &CStr, most_bytes: u64) -> c_int {
         Ok(file) => file,
         Err(error) => return error,
     };
+    gauges::begin();
     *lock() = Some(Recorder::new(file));
+    *publisher() = Publisher::new(Path::new(OsStr::from_bytes(path.to_bytes())));
     let turn = TURN.fetch_add(1, Relaxed) + 1;
     RECORDING.store(true, Relaxed);
     // Signals are the program's business: this thread takes none.
@@ -76,6 +90,7 @@ pub fn start(path: &CStr, most_bytes: u64) -> c_int {
 fn keep_writing(turn: u64) {
     // SAFETY: this thread, and a name of fewer than 16 bytes.
     unsafe { pthread_setname_np(pthread_self(), c"oomph-recorder".as_ptr()) };
+    let mut published: Option<Instant> = None;
     while TURN.load(Relaxed) == turn {
         std::thread::sleep(EVERY);
         if TURN.load(Relaxed) == turn
@@ -83,6 +98,20 @@ fn keep_writing(turn: u64) {
         {
             recorder.flush();
         }
+        if published.is_none_or(|when| when.elapsed() >= status::EVERY) {
+            published = Some(Instant::now());
+            publish(turn);
+        }
+    }
+}
+
+fn publish(turn: u64) {
+    let mut publisher = publisher();
+    let Some(publisher) = publisher.as_mut().filter(|_| TURN.load(Relaxed) == turn) else { return };
+    // The program waits for the recorder's lock, not for the disk.
+    let status = lock().as_mut().map(Recorder::status);
+    if let Some(status) = status {
+        publisher.publish(&status);
     }
 }
 
@@ -90,7 +119,12 @@ fn keep_writing(turn: u64) {
 pub fn stop() -> c_int {
     RECORDING.store(false, Relaxed);
     TURN.fetch_add(1, Relaxed);
-    match lock().take() {
+    let recorder = lock().take();
+    if !FORKED.load(Relaxed) {
+        // Whoever publishes is done, and nobody does again.
+        publisher().take();
+    }
+    match recorder {
         Some(recorder) => c_int::from(!recorder.finish()),
         None => 1,
     }
@@ -197,6 +231,7 @@ struct Live {
     stream: u32,
     stack: u32,
     kind: u32,
+    place: Place,
 }
 
 impl Live {
@@ -232,6 +267,10 @@ struct Device {
     segments: BTreeMap<u64, Held>,
     reserved: u64,
     is_final: bool,
+    /// What lines hold, by their numbers: of the live blocks.
+    held: Vec<u64>,
+    /// The peak of the last step that ended.
+    last_peak: Option<u64>,
 }
 
 impl Device {
@@ -241,6 +280,15 @@ impl Device {
             self.streams.push(number);
             self.streams.len() - 1
         }) as u32
+    }
+
+    /// What a line holds, for as many lines as are known.
+    fn held(&mut self, place: Place) -> Option<&mut u64> {
+        let place = place as usize;
+        if place >= self.held.len() {
+            self.held.resize(place + 1, 0);
+        }
+        self.held.get_mut(place)
     }
 }
 
@@ -287,6 +335,8 @@ struct Pattern {
     events: Vec<Event>,
     /// Where its steps end, in blocks, and whose they are.
     ends: Vec<(usize, u32)>,
+    /// The line that each block was made by; found when somebody wants to know.
+    places: Option<Vec<Place>>,
 }
 
 impl Pattern {
@@ -325,6 +375,8 @@ const MOST_PERIOD: usize = 4;
 const MOST_PATTERNS: usize = 8;
 /// Longer steps are not followed.
 const LONGEST_PATTERN: usize = 1 << 18;
+/// In the midst of a longer pattern, lines are not told: it is the program that waits while they are looked for.
+const LONGEST_TOLD: usize = 1 << 17;
 
 /// A recording that grows.
 pub struct Recorder {
@@ -339,6 +391,7 @@ pub struct Recorder {
     new_stacks: Content,
     stacks_waiting: u64,
     by_hash: Map<u64, u32>,
+    places: Places,
     /// Events that wait at most: what waits must fit at a file's end.
     most_rows: usize,
     devices: Vec<Device>,
@@ -367,6 +420,9 @@ pub struct Recorder {
     last_time: i64,
     /// While earlier events are told: when they were.
     told_time: Option<i64>,
+    /// Steps that ended.
+    steps: u64,
+    cards: Vec<(u32, Card)>,
 }
 
 impl Recorder {
@@ -383,6 +439,7 @@ impl Recorder {
             new_stacks: Content::default(),
             stacks_waiting: 0,
             by_hash: Map::default(),
+            places: Places::new(),
             most_rows: usize::try_from(file.most() / 256).unwrap_or(ROWS).clamp(64, ROWS),
             file,
             devices: Vec::new(),
@@ -403,6 +460,8 @@ impl Recorder {
             at_the_end: false,
             last_time: 0,
             told_time: None,
+            steps: 0,
+            cards: Vec::new(),
         }
     }
 
@@ -452,7 +511,7 @@ impl Recorder {
     /// Two places in one line are one stack.
     fn stack_of(&mut self, frames: Vec<Frame>) -> u32 {
         let mut ids = Vec::with_capacity(frames.len());
-        for frame in frames {
+        for frame in &frames {
             let key = (self.string(&frame.name), self.string(&frame.file), frame.line);
             let next = self.frames.len() as u32;
             let id = *self.frames.entry(key).or_insert(next);
@@ -476,6 +535,7 @@ impl Recorder {
             self.new_stacks.varint(u64::from(*id));
         }
         self.stacks_waiting += 1;
+        self.places.add(&frames, &ids);
         self.stacks.insert(ids, next);
         next
     }
@@ -589,8 +649,9 @@ impl Recorder {
         for (index, (event, &(device, address, size, _))) in events.iter().zip(blocks).enumerate() {
             self.told_time = Some(began + (ended - began) * (index as i64 + 1) / count);
             if size > 0 {
-                let live = Live { requested: event.size, stream: event.stream, stack: event.stack, kind: 0 };
-                self.put(device, address, live);
+                let place = self.places.of(event.stack);
+                let (requested, stream, stack) = (event.size, event.stream, event.stack);
+                self.put(device, address, Live { requested, stream, stack, kind: 0, place });
             } else {
                 self.take(device, address);
             }
@@ -605,14 +666,25 @@ impl Recorder {
     /// A block is there.
     fn put(&mut self, device: u32, address: u64, live: Live) {
         self.around ^= fingerprint(device, address, &live);
-        if let Some(before) = self.device(device).live.insert(address, live) {
+        let here = self.device(device);
+        if let Some(held) = here.held(live.place) {
+            *held += live.requested;
+        }
+        if let Some(before) = here.live.insert(address, live) {
+            if let Some(held) = here.held(before.place) {
+                *held = held.saturating_sub(before.requested);
+            }
             self.around ^= fingerprint(device, address, &before);
         }
     }
 
     /// A block is gone, if it was there.
     fn take(&mut self, device: u32, address: u64) -> Option<Live> {
-        let live = self.device(device).live.remove(&address)?;
+        let here = self.device(device);
+        let live = here.live.remove(&address)?;
+        if let Some(held) = here.held(live.place) {
+            *held = held.saturating_sub(live.requested);
+        }
         self.around ^= fingerprint(device, address, &live);
         Some(live)
     }
@@ -649,7 +721,8 @@ impl Recorder {
             let requested = if requested > 0 && requested <= size { requested } else { size };
             let stream = self.device(device).stream(stream);
             self.follow_reserved(device, address, reserved, stream, stack);
-            self.put(device, address, Live { requested, stream, stack, kind: 0 });
+            let place = self.places.of(stack);
+            self.put(device, address, Live { requested, stream, stack, kind: 0, place });
             self.event(device, Action::Alloc, address, requested, stream, stack, 0);
         } else {
             let Some(live) = self.take(device, address) else { return };
@@ -810,6 +883,12 @@ impl Recorder {
     pub fn step(&mut self, name: &str, ended: bool) -> bool {
         let name = self.string(name);
         let now = self.now();
+        if ended {
+            self.steps += 1;
+            for device in &mut self.devices {
+                device.last_peak = Some(gauges::end_step(device.ordinal));
+            }
+        }
         if let Some(following) = &mut self.following
             && let Some(pattern) = self.patterns.get(following.which)
         {
@@ -856,8 +935,9 @@ impl Recorder {
         }
         let first = self.history.iter().rposition(|course| course.before == self.around);
         if let Some(first) = first {
+            let around = self.around;
             let mut pattern =
-                Pattern { around: self.around, blocks: Vec::new(), events: Vec::new(), ends: Vec::new() };
+                Pattern { around, blocks: Vec::new(), events: Vec::new(), ends: Vec::new(), places: None };
             for course in self.history.iter().skip(first) {
                 pattern.blocks.extend_from_slice(&course.blocks);
                 pattern.events.extend_from_slice(&course.events);
@@ -893,6 +973,8 @@ impl Recorder {
 
     /// What was there before the recording: handed out at its beginning, by nobody.
     pub fn begin_with(&mut self, device: u32, segments: &[Segment]) {
+        let blocks = segments.iter().flat_map(|segment| &segment.blocks);
+        gauges::tell_first(device, blocks.filter(|block| block.state == 1).map(|block| block.size).sum());
         for segment in segments {
             let mapped = segment.flags & 2 != 0;
             let here = self.device(device);
@@ -906,7 +988,8 @@ impl Recorder {
             for block in &segment.blocks {
                 if block.state == 1 {
                     let requested = block.requested.min(block.size);
-                    self.put(device, address, Live { requested, stream, stack: 0, kind: 0 });
+                    let place = places::BEFORE;
+                    self.put(device, address, Live { requested, stream, stack: 0, kind: 0, place });
                     self.event(device, Action::Alloc, address, requested, stream, 0, 0);
                 }
                 address += block.size;
@@ -959,6 +1042,101 @@ impl Recorder {
     pub fn settings(&mut self, json: &[u8]) {
         self.flush();
         self.file.chunk(Kind::Settings, json);
+    }
+
+    // -- what is true now
+
+    /// What a device is.
+    pub fn card(&mut self, device: u32, card: Card) {
+        self.cards.retain(|(known, _)| *known != device);
+        self.cards.push((device, card));
+    }
+
+    /// What this process can say of itself. Takes as long as there are lines, and blocks of a pattern that is followed.
+    pub fn status(&mut self) -> Status {
+        self.find_places();
+        let (midst, is_long) = self.midst();
+        let devices = self.devices.iter().map(|device| {
+            let (allocated, peak) = gauges::now_and_peak(device.ordinal);
+            let card = self.cards.iter().find(|(known, _)| *known == device.ordinal);
+            DeviceStatus {
+                device: device.ordinal,
+                card: card.map(|(_, card)| card.clone()),
+                allocated,
+                reserved: device.reserved,
+                peak,
+                last_peak: device.last_peak,
+                lines: if is_long { Vec::new() } else { self.lines(device, midst) },
+            }
+        });
+        let mut devices: Vec<DeviceStatus> = devices.collect();
+        devices.sort_by_key(|device| device.device);
+        Status { steps: self.steps, devices }
+    }
+
+    /// In the midst of a pattern the blocks are not up to date: the pattern and how far it has come; whether it is too long to
+    /// be looked through.
+    fn midst(&self) -> (Option<(&Pattern, usize)>, bool) {
+        let following = self.following.as_ref().filter(|following| following.at > 0);
+        let midst = following.and_then(|following| Some((self.patterns.get(following.which)?, following.at)));
+        (midst, midst.is_some_and(|(pattern, _)| pattern.blocks.len() > LONGEST_TOLD))
+    }
+
+    /// Which line made each block of the pattern that is followed, if somebody will want to know.
+    fn find_places(&mut self) {
+        let (Some((pattern, _)), false) = self.midst() else { return };
+        if pattern.places.is_some() {
+            return;
+        }
+        let mut made: Map<(u32, u64), Place> = Map::default();
+        let mut all = Vec::with_capacity(pattern.blocks.len());
+        for (event, &(device, address, size, _)) in pattern.events.iter().zip(&pattern.blocks) {
+            if size > 0 {
+                let place = self.places.of(event.stack);
+                made.insert((device, address), place);
+                all.push(place);
+                continue;
+            }
+            // Made within the pattern, or there when it began.
+            let before = || {
+                let device = self.devices.iter().find(|known| known.ordinal == device)?;
+                Some(device.live.get(&address)?.place)
+            };
+            all.push(made.remove(&(device, address)).or_else(before).unwrap_or(places::NO_LINE));
+        }
+        let which = self.following.as_ref().map(|following| following.which);
+        if let Some(pattern) = which.and_then(|which| self.patterns.get_mut(which)) {
+            pattern.places = Some(all);
+        }
+    }
+
+    /// The lines that hold most of a device.
+    fn lines(&self, device: &Device, midst: Option<(&Pattern, usize)>) -> Vec<(String, u64)> {
+        let mut held = device.held.clone();
+        if let Some((pattern, at)) = midst {
+            let places = pattern.places.as_deref().unwrap_or_default();
+            let blocks = pattern.blocks.iter().zip(&pattern.events).zip(places).take(at);
+            for ((block, event), &place) in blocks.filter(|((block, _), _)| block.0 == device.ordinal) {
+                let place = place as usize;
+                if place >= held.len() {
+                    held.resize(place + 1, 0);
+                }
+                if let Some(held) = held.get_mut(place) {
+                    let size = event.size;
+                    *held = if block.2 > 0 { *held + size } else { held.saturating_sub(size) };
+                }
+            }
+        }
+        let mut most: Vec<(u64, Place)> = Vec::with_capacity(status::MOST_LINES + 1);
+        for (place, &bytes) in held.iter().enumerate().filter(|(_, bytes)| **bytes > 0) {
+            if most.len() == status::MOST_LINES && most.last().is_some_and(|(least, _)| *least >= bytes) {
+                continue;
+            }
+            let at = most.partition_point(|(more, _)| *more >= bytes);
+            most.insert(at, (bytes, place as Place));
+            most.truncate(status::MOST_LINES);
+        }
+        most.into_iter().map(|(bytes, place)| (self.places.text(place).to_owned(), bytes)).collect()
     }
 
     // -- writing
@@ -1179,6 +1357,19 @@ mod tests {
         }
     }
 
+    /// The same, from a line of its own.
+    fn tell_from(recorder: &mut Recorder, line: u64, slot: u64, size: i64) {
+        let frame = Frame { name: "step".into(), file: "/home/me/train.py".into(), line: line as u32 };
+        let mut stack = Stack::empty();
+        stack.hash = line + 1;
+        let id = recorder.stack_of(vec![frame]);
+        recorder.by_hash.insert(stack.hash, id);
+        let address = BASE + slot * (1 << 20);
+        if !recorder.follow(0, address, size, 0) {
+            recorder.block(0, address, size, 0, 0, 0, &stack);
+        }
+    }
+
     /// One thing that a program does.
     #[derive(Clone, Debug)]
     enum Deed {
@@ -1261,6 +1452,32 @@ mod tests {
             let ours: BTreeMap<u64, u64> = live.iter().map(|(slot, size)| (*slot, *size as u64)).collect();
             prop_assert_eq!(blocks, ours);
             prop_assert!(device.events.time.is_sorted());
+        }
+
+        /// Whether a step is followed or told, lines hold what the blocks hold that are there.
+        #[test]
+        fn lines_hold_what_is_live_at_every_moment(deeds in deeds()) {
+            let folder = tempfile::tempdir().unwrap();
+            let mut recorder = recorder(&folder.path().join("a.oomph"), 1 << 30);
+            let mut live: BTreeMap<u64, i64> = BTreeMap::new();
+            for (number, deed) in deeds.iter().enumerate() {
+                match deed {
+                    Deed::Toggle(slot, size) => {
+                        let size = live.remove(slot).map_or_else(|| { live.insert(*slot, *size); *size }, |size| -size);
+                        tell_from(&mut recorder, slot % 3, *slot, size);
+                    }
+                    Deed::Flush => recorder.flush(),
+                    Deed::Step => { recorder.step("Optimizer.step#A.step", true); }
+                }
+                let mut expected: BTreeMap<String, u64> = BTreeMap::new();
+                for (slot, size) in &live {
+                    *expected.entry(format!("train.py:{} step", slot % 3)).or_default() += *size as u64;
+                }
+                let status = recorder.status();
+                let lines = status.devices.first().map(|device| device.lines.clone()).unwrap_or_default();
+                prop_assert!(lines.is_sorted_by(|a, b| a.1 >= b.1));
+                prop_assert_eq!(lines.into_iter().collect::<BTreeMap<_, _>>(), expected, "after {} deeds", number);
+            }
         }
 
         /// A file that may not grow keeps room for its end: with what is there then, it contradicts nothing.
@@ -1415,6 +1632,44 @@ mod tests {
         assert!(recorder.finish());
         let events = &read(&path).devices[0].events;
         assert_eq!((events.count(Told::FreeRequested), events.count(Told::FreeCompleted)), (600, 600));
+    }
+
+    #[test]
+    fn a_status_has_what_pytorch_reports_and_what_was_there_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut recorder = recorder(&folder.path().join("a.oomph"), 1 << 30);
+        // A device that no other test has: gauges are the process's.
+        let device = 9;
+        let block = |size, requested, state| Block { size, requested, state };
+        let blocks = vec![block(1024, 1000, 1), block(512, 0, 0), block(2048, 2048, 1)];
+        let segment = Segment { address: BASE, size: 2 << 20, blocks, ..Segment::default() };
+        recorder.begin_with(device, &[segment]);
+        recorder.card(device, Card { name: "T4".into(), total: 16 << 30, is_virtual: true });
+        let told = recorder.status();
+        let here = &told.devices[0];
+        assert_eq!((told.steps, here.device, here.allocated, here.peak), (0, device, 3072, 3072));
+        assert_eq!((here.reserved, here.last_peak), (2 << 20, None));
+        assert_eq!(here.lines, [("before the recording".to_owned(), 3048)]);
+        assert!(here.card.as_ref().is_some_and(|card| card.is_virtual && card.name == "T4"));
+        for (most, rest) in [(9000, 4000), (7000, 4000)] {
+            gauges::tell(device, most);
+            gauges::tell(device, rest);
+            recorder.step("Optimizer.step#A.step", true);
+        }
+        let told = recorder.status();
+        let here = &told.devices[0];
+        assert_eq!((told.steps, here.allocated, here.peak, here.last_peak), (2, 4000, 9000, Some(7000)));
+    }
+
+    #[test]
+    fn the_lines_that_hold_most_are_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut recorder = recorder(&folder.path().join("a.oomph"), 1 << 30);
+        for line in 1..=20 {
+            tell_from(&mut recorder, line, line, 512 * (line as i64 * 7 % 20 + 1));
+        }
+        let told: Vec<u64> = recorder.status().devices[0].lines.iter().map(|line| line.1 / 512).collect();
+        assert_eq!(told, [20, 19, 18, 17, 16, 15, 14, 13]);
     }
 
     #[test]

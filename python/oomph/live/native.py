@@ -22,6 +22,7 @@ class Native:
         library.oomph_record_start.argtypes = [ctypes.c_char_p, ctypes.c_uint64]
         library.oomph_record_state.argtypes = [ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
         library.oomph_record_kinds.argtypes = [ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        library.oomph_record_card.argtypes = [ctypes.c_uint32, ctypes.c_char_p, ctypes.c_uint64, ctypes.c_int]
         library.oomph_record_settings.argtypes = [ctypes.c_char_p]
         library.oomph_record_step.argtypes = [ctypes.c_char_p, ctypes.c_int]
         library.oomph_record_mark.argtypes = [ctypes.c_char_p]
@@ -70,6 +71,9 @@ class Native:
             numbers = array.array("Q", places)
             address, count = numbers.buffer_info()
             self.library.oomph_record_kinds(device, address, count, kind)
+
+    def card(self, device, name, total, is_virtual):
+        self.library.oomph_record_card(device, name.encode(), total, is_virtual)
 
     def settings(self, text):
         self.library.oomph_record_settings(text.encode())

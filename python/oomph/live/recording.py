@@ -55,11 +55,19 @@ class Recording:
             recorder.state(device, segments, at_the_end=False)
         recorder.settings(json.dumps({"known": True, "settings": snapshot.get("allocator_settings", {})}))
         recorder.mark_peak()
+        self.tell_cards(torch)
         atexit.register(self.stop)
         util = sys.modules.get("multiprocessing.util")
         if util is not None:
             # Workers leave without Python's own exit, but not without this.
             util.Finalize(None, self.stop, exitpriority=100)
+
+    def tell_cards(self, torch):
+        """For whoever looks from outside, where a virtual card cannot be seen."""
+        with contextlib.suppress(Exception):
+            for device in range(torch.cuda.device_count()):
+                card = torch.cuda.get_device_properties(device)
+                self.recorder.card(device, card.name, card.total_memory, "OOMPH_VIRTUAL_GPU" in os.environ)
 
     # -- what happens
 

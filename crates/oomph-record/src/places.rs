@@ -1,0 +1,110 @@
+//! From stacks to the lines that people know: the innermost one of the program's own, for what a process says of itself while
+//! it runs. `oomph explain` looks at stacks far more closely, afterwards.
+
+use crate::python::Frame;
+use std::collections::HashMap;
+
+/// A line of code, by number.
+pub type Place = u32;
+
+/// Threads without Python: autograd's.
+pub const NO_LINE: Place = 0;
+/// There before the recording was.
+pub const BEFORE: Place = 1;
+
+/// Longer names are cut.
+const LONGEST: usize = 100;
+
+/// Every line that memory was asked for from.
+pub struct Places {
+    /// By the number of a stack.
+    of_stack: Vec<Place>,
+    /// By the number of a frame.
+    of_frame: HashMap<u32, Place>,
+    texts: Vec<String>,
+}
+
+impl Places {
+    pub fn new() -> Self {
+        Self {
+            of_stack: vec![NO_LINE],
+            of_frame: HashMap::new(),
+            texts: vec!["backward pass".into(), "before the recording".into()],
+        }
+    }
+
+    /// The next stack: its frames, innermost first, and their numbers.
+    pub fn add(&mut self, frames: &[Frame], ids: &[u32]) {
+        let own = frames.iter().position(|frame| !is_library(&frame.file)).unwrap_or(0);
+        let place = match (frames.get(own), ids.get(own)) {
+            (Some(frame), Some(id)) => *self.of_frame.entry(*id).or_insert_with(|| {
+                self.texts.push(text(frame));
+                (self.texts.len() - 1) as Place
+            }),
+            _ => NO_LINE,
+        };
+        self.of_stack.push(place);
+    }
+
+    /// The line of a stack.
+    pub fn of(&self, stack: u32) -> Place {
+        self.of_stack.get(stack as usize).copied().unwrap_or(NO_LINE)
+    }
+
+    /// `file.py:12 function`.
+    pub fn text(&self, place: Place) -> &str {
+        self.texts.get(place as usize).map_or("", String::as_str)
+    }
+}
+
+fn text(frame: &Frame) -> String {
+    let file = frame.file.rsplit('/').next().unwrap_or_default();
+    let short = |text: &str| text.chars().take(LONGEST).collect::<String>();
+    format!("{}:{} {}", short(file), frame.line, short(&frame.name))
+}
+
+/// Whether a file is a library's or Python's own, by its path; the rule of `oomph explain`, on Linux.
+fn is_library(file: &str) -> bool {
+    const PARTS: [&str; 4] = ["site-packages", "dist-packages", "/lib/python3", "/torchinductor_"];
+    // PyTorch built from source.
+    const TORCH: [&str; 7] = ["nn/", "optim/", "utils/", "autograd/", "cuda/", "_tensor", "functional.py"];
+    const MADE: [&str; 5] =
+        ["<frozen", "<string>", "<eval_with_key", "<decorator-gen", "<__array_function__"];
+    MADE.iter().any(|begin| file.starts_with(begin))
+        || PARTS.iter().any(|part| file.contains(part))
+        || file
+            .split_once("/torch/")
+            .is_some_and(|(_, rest)| TORCH.iter().any(|begin| rest.starts_with(begin)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(file: &str, line: u32, name: &str) -> Frame {
+        Frame { name: name.into(), file: file.into(), line }
+    }
+
+    #[test]
+    fn the_innermost_line_of_the_programs_own_is_named() {
+        let mut places = Places::new();
+        let library = frame("/usr/lib/python3.12/site-packages/torch/nn/modules/linear.py", 125, "forward");
+        let own = frame("/home/user/project/train.py", 12, "step");
+        let main = frame("/home/user/project/train.py", 40, "<module>");
+        places.add(&[library, own, main], &[3, 4, 5]);
+        places.add(&[frame("/home/user/project/train.py", 12, "step")], &[4]);
+        places.add(&[frame("<string>", 1, "made")], &[6]);
+        let told: Vec<&str> = (0..4).map(|stack| places.text(places.of(stack))).collect();
+        let expected = ["backward pass", "train.py:12 step", "train.py:12 step", "<string>:1 made"];
+        assert_eq!(told, expected);
+        assert_eq!(places.of(1), places.of(2));
+        assert_eq!(places.of(99), NO_LINE);
+    }
+
+    #[test]
+    fn pytorch_built_from_source_is_a_library_and_a_folder_called_torch_is_not() {
+        assert!(is_library("/opt/pytorch/torch/nn/modules/linear.py"));
+        assert!(!is_library("/home/user/torch/train.py"));
+        assert!(!is_library("/tmp/ipykernel_31337/1415926535.py"));
+    }
+}

@@ -1,0 +1,416 @@
+//! What this process says of itself while it is recorded: a small file of JSON for `oomph top`, written anew twice a second.
+//!
+//! `oomph-host` reads it (`inside.rs`) and says what the fields mean. The file lies in a folder of the user's own, and goes with the
+//! recording. Whatever goes wrong here is nobody's business: nothing is said, and the recording goes on.
+
+use std::fmt::Write as _;
+use std::fs::{DirBuilder, Metadata, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// How often it is written while something changes, and while nothing does.
+pub const EVERY: Duration = Duration::from_millis(500);
+const EVERY_IDLE: Duration = Duration::from_secs(5);
+/// Lines of a device that are told.
+pub const MOST_LINES: usize = 8;
+/// A reader takes 64 KiB at most: from here on lines are left out.
+const LONG: usize = 24 << 10;
+/// Devices that are told.
+const MOST_DEVICES: usize = 32;
+/// Longer names of cards are cut, longer names of recordings are left out.
+const LONGEST_NAME: usize = 100;
+const LONGEST_PATH: usize = 4096;
+/// What nobody has written for so long, of a process that is not there, is removed.
+const STALE: Duration = Duration::from_secs(60);
+/// Files of a folder that are looked at.
+const MOST_FILES: usize = 4096;
+/// Linux on x86-64.
+const O_NOFOLLOW: i32 = 0o400_000;
+
+unsafe extern "C" {
+    fn geteuid() -> u32;
+}
+
+/// A moment.
+pub struct Status {
+    /// Steps that ended.
+    pub steps: u64,
+    pub devices: Vec<DeviceStatus>,
+}
+
+/// A device at that moment.
+pub struct DeviceStatus {
+    pub device: u32,
+    pub card: Option<Card>,
+    pub allocated: u64,
+    pub reserved: u64,
+    pub peak: u64,
+    pub last_peak: Option<u64>,
+    /// Where memory that is held was asked for, the largest first.
+    pub lines: Vec<(String, u64)>,
+}
+
+/// What a device is.
+#[derive(Clone)]
+pub struct Card {
+    pub name: String,
+    pub total: u64,
+    pub is_virtual: bool,
+}
+
+/// Writes the file of this process; takes it away when dropped.
+pub struct Publisher {
+    /// Where it may lie; the first that will do is taken.
+    folders: Vec<PathBuf>,
+    folder: Option<PathBuf>,
+    pid: u32,
+    start_ticks: u64,
+    recording: Option<String>,
+    /// What was written last, but for the time, and when.
+    written: Option<(String, Instant)>,
+}
+
+impl Publisher {
+    /// Where the environment says. `None` if nothing is to be said, or this process cannot be told from others.
+    pub fn new(recording: &Path) -> Option<Self> {
+        let folders = match std::env::var_os("OOMPH_STATUS_FOLDER") {
+            Some(told) if told.is_empty() => return None,
+            Some(told) => vec![PathBuf::from(told)],
+            None => usual_folders(),
+        };
+        Self::within(folders, recording)
+    }
+
+    fn within(folders: Vec<PathBuf>, recording: &Path) -> Option<Self> {
+        let start_ticks = start_ticks(&std::fs::read_to_string("/proc/self/stat").ok()?)?;
+        let recording = recording.to_str().filter(|path| path.len() <= LONGEST_PATH).map(str::to_owned);
+        Some(Self { folders, folder: None, pid: std::process::id(), start_ticks, recording, written: None })
+    }
+
+    /// Says it, unless the same was said just now.
+    pub fn publish(&mut self, status: &Status) {
+        let text = self.text(status);
+        if let Some((last, when)) = &self.written
+            && *last == text
+            && when.elapsed() < EVERY_IDLE
+        {
+            return;
+        }
+        if self.folder.is_none() {
+            self.folder = self.folders.iter().find(|folder| is_fit(folder)).cloned();
+            if let Some(folder) = &self.folder {
+                clean(folder);
+            }
+        }
+        if self.write(&text).is_none() {
+            // It may have been removed: it is looked for again.
+            self.folder = None;
+        }
+        self.written = Some((text, Instant::now()));
+    }
+
+    fn path(&self) -> Option<PathBuf> {
+        Some(self.folder.as_ref()?.join(format!("{}.json", self.pid)))
+    }
+
+    /// Whole or not at all.
+    fn write(&self, text: &str) -> Option<()> {
+        let path = self.path()?;
+        let part = path.with_file_name(format!(".{}.part", self.pid));
+        let mut options = OpenOptions::new();
+        options.create(true).write(true).truncate(true).mode(0o600).custom_flags(O_NOFOLLOW);
+        let mut file = options.open(&part).ok()?;
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+        // The text is an object but for its last key.
+        file.write_all(format!("{text},\"time\":{time}}}\n").as_bytes()).ok()?;
+        drop(file);
+        std::fs::rename(&part, &path).ok()
+    }
+
+    fn text(&self, status: &Status) -> String {
+        let mut out = String::new();
+        let _ = write!(out, "{{\"pid\":{},\"start_ticks\":{}", self.pid, self.start_ticks);
+        if let Some(recording) = &self.recording {
+            out.push_str(",\"recording\":");
+            quote(&mut out, recording);
+        }
+        let _ = write!(out, ",\"steps\":{},\"devices\":[", status.steps);
+        for (index, device) in status.devices.iter().take(MOST_DEVICES).enumerate() {
+            let _ = write!(out, "{}{{\"device\":{}", if index > 0 { "," } else { "" }, device.device);
+            if let Some(card) = &device.card {
+                let _ = write!(out, ",\"total\":{},\"is_virtual\":{},\"name\":", card.total, card.is_virtual);
+                quote(&mut out, &card.name.chars().take(LONGEST_NAME).collect::<String>());
+            }
+            let (allocated, reserved, peak) = (device.allocated, device.reserved, device.peak);
+            let _ = write!(out, ",\"allocated\":{allocated},\"reserved\":{reserved},\"peak\":{peak}");
+            if let Some(peak) = device.last_peak {
+                let _ = write!(out, ",\"last_peak\":{peak}");
+            }
+            out.push_str(",\"lines\":[");
+            let lines = if out.len() < LONG { device.lines.as_slice() } else { &[] };
+            for (index, (place, bytes)) in lines.iter().take(MOST_LINES).enumerate() {
+                out.push_str(if index > 0 { ",{\"place\":" } else { "{\"place\":" });
+                quote(&mut out, place);
+                let _ = write!(out, ",\"bytes\":{bytes}}}");
+            }
+            out.push_str("]}");
+        }
+        out.push(']');
+        out
+    }
+}
+
+impl Drop for Publisher {
+    fn drop(&mut self) {
+        if let Some(path) = self.path() {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Where `oomph-host` looks: see there for the reasons.
+fn usual_folders() -> Vec<PathBuf> {
+    // SAFETY: always succeeds.
+    let user = unsafe { geteuid() };
+    // With `sudo -E` it is somebody else's, who would find our folder in it.
+    let is_ours = |path: &PathBuf| {
+        path.is_absolute() && path.metadata().is_ok_and(|found| found.is_dir() && found.uid() == user)
+    };
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(is_ours);
+    let mut folders: Vec<PathBuf> = runtime.into_iter().map(|runtime| runtime.join("oomph")).collect();
+    folders.push(PathBuf::from(format!("/run/user/{user}/oomph")));
+    folders.push(PathBuf::from(format!("/tmp/oomph-{user}")));
+    folders
+}
+
+/// Whether a folder is there, made if need be, and nobody else may write into it.
+fn is_fit(folder: &Path) -> bool {
+    let _ = DirBuilder::new().mode(0o700).create(folder);
+    // SAFETY: always succeeds.
+    let user = unsafe { geteuid() };
+    // Not through a link: in a folder that everybody may write to, anybody could have put it there.
+    std::fs::symlink_metadata(folder)
+        .is_ok_and(|found| found.is_dir() && found.uid() == user && found.mode() & 0o022 == 0)
+}
+
+/// Removes what processes left that were killed.
+fn clean(folder: &Path) {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    for entry in entries.take(MOST_FILES) {
+        let name = entry.file_name();
+        let is_dead =
+            name.to_str().and_then(process_of).is_some_and(|pid| !Path::new("/proc").join(pid).exists());
+        if is_dead && entry.metadata().is_ok_and(|found| is_old(&found)) {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// The process that a file is named after: `12.json`, `.12.part`.
+fn process_of(name: &str) -> Option<&str> {
+    let part = || name.strip_prefix('.')?.strip_suffix(".part");
+    let pid = name.strip_suffix(".json").or_else(part)?;
+    (!pid.is_empty() && pid.bytes().all(|byte| byte.is_ascii_digit())).then_some(pid)
+}
+
+/// A process that is alive writes more often, even one that cannot be seen from this container.
+fn is_old(found: &Metadata) -> bool {
+    let age = found.modified().ok().and_then(|written| SystemTime::now().duration_since(written).ok());
+    age.is_some_and(|age| age > STALE)
+}
+
+/// When a process started: the 22nd field. The second, its name in brackets, may have anything in it.
+fn start_ticks(stat: &str) -> Option<u64> {
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+fn quote(out: &mut String, text: &str) {
+    out.push('"');
+    for letter in text.chars() {
+        match letter {
+            '"' | '\\' => out.extend(['\\', letter]),
+            letter if letter.is_control() => {
+                let _ = write!(out, "\\u{:04x}", u32::from(letter));
+            }
+            letter => out.push(letter),
+        }
+    }
+    out.push('"');
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
+mod tests {
+    use super::*;
+    use oomph_host::{Inside, InsideDevice, InsideReader, Line};
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    fn status() -> Status {
+        let lines = vec![("train.py:12 \"größe\"\\\n".to_owned(), 4096), ("backward pass".to_owned(), 512)];
+        let card = Card { name: "Tesla T4".into(), total: 16 << 30, is_virtual: true };
+        let device = |device, card| DeviceStatus {
+            device,
+            card,
+            allocated: 5120,
+            reserved: 2 << 20,
+            peak: 9216,
+            last_peak: (device == 0).then_some(8192),
+            lines: lines.clone(),
+        };
+        Status { steps: 3, devices: vec![device(0, Some(card)), device(5, None)] }
+    }
+
+    fn publisher(folder: &Path) -> Publisher {
+        Publisher::within(vec![folder.to_path_buf()], Path::new("/home/me/a \"b\".oomph")).unwrap()
+    }
+
+    /// What a reader finds of this process.
+    fn read(folder: &Path) -> Option<Inside> {
+        let mut reader = InsideReader::of(vec![folder.to_path_buf()]);
+        reader.look();
+        let ticks = start_ticks(&std::fs::read_to_string("/proc/self/stat").unwrap()).unwrap();
+        reader.get(std::process::id(), ticks).cloned()
+    }
+
+    fn names(folder: &Path) -> Vec<String> {
+        let entries = std::fs::read_dir(folder).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
+
+    #[test]
+    fn what_is_said_is_what_is_read_until_it_is_taken_away() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().join("oomph");
+        let mut publisher = publisher(&folder);
+        publisher.publish(&status());
+        let told = read(&folder).unwrap();
+        assert_eq!((told.pid, told.steps), (std::process::id(), 3));
+        assert_eq!(told.recording.as_deref(), Some("/home/me/a \"b\".oomph"));
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
+        assert!(now - told.time < 60_000);
+        let lines = vec![
+            Line { place: "train.py:12 \"größe\"\\\n".into(), bytes: 4096 },
+            Line { place: "backward pass".into(), bytes: 512 },
+        ];
+        let first = InsideDevice {
+            device: 0,
+            name: Some("Tesla T4".into()),
+            total: Some(16 << 30),
+            is_virtual: true,
+            allocated: 5120,
+            reserved: 2 << 20,
+            peak: 9216,
+            last_peak: Some(8192),
+            lines,
+        };
+        let second = InsideDevice {
+            device: 5,
+            name: None,
+            total: None,
+            is_virtual: false,
+            last_peak: None,
+            ..first.clone()
+        };
+        assert_eq!(told.devices, [first, second]);
+        let mode = |path: &Path| path.metadata().unwrap().mode() & 0o777;
+        assert_eq!(mode(&folder), 0o700);
+        assert_eq!(mode(&publisher.path().unwrap()), 0o600);
+        assert_eq!(names(&folder), [format!("{}.json", std::process::id())]);
+        drop(publisher);
+        assert!(names(&folder).is_empty());
+    }
+
+    #[test]
+    fn what_was_said_just_now_is_not_written_again() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().join("oomph");
+        let mut publisher = publisher(&folder);
+        publisher.publish(&status());
+        std::fs::remove_file(publisher.path().unwrap()).unwrap();
+        publisher.publish(&status());
+        assert!(read(&folder).is_none());
+        publisher.publish(&Status { steps: 4, ..status() });
+        assert_eq!(read(&folder).unwrap().steps, 4);
+        // Somebody cleans up: it comes again, once there is something to say.
+        std::fs::remove_dir_all(&folder).unwrap();
+        publisher.publish(&Status { steps: 5, ..status() });
+        publisher.publish(&Status { steps: 6, ..status() });
+        assert_eq!(read(&folder).unwrap().steps, 6);
+    }
+
+    #[test]
+    fn nothing_is_written_through_a_link_nor_where_others_may_write() {
+        let place = tempfile::tempdir().unwrap();
+        let other = place.path().join("other");
+        std::fs::create_dir(&other).unwrap();
+        let link = place.path().join("link");
+        symlink(&other, &link).unwrap();
+        publisher(&link).publish(&status());
+        assert!(names(&other).is_empty());
+        std::fs::set_permissions(&other, PermissionsExt::from_mode(0o777)).unwrap();
+        publisher(&other).publish(&status());
+        assert!(names(&other).is_empty());
+        // A link in the place of the file that is written first.
+        let folder = place.path().join("oomph");
+        DirBuilder::new().mode(0o700).create(&folder).unwrap();
+        let target = place.path().join("target");
+        std::fs::write(&target, "theirs").unwrap();
+        symlink(&target, folder.join(format!(".{}.part", std::process::id()))).unwrap();
+        publisher(&folder).publish(&status());
+        assert_eq!(std::fs::read_to_string(&target).unwrap(), "theirs");
+    }
+
+    #[test]
+    fn files_of_dead_processes_are_removed_when_they_are_old() {
+        let place = tempfile::tempdir().unwrap();
+        let dead = |name: &str, age: u64| {
+            let path = place.path().join(name);
+            let file = std::fs::File::create(&path).unwrap();
+            file.set_modified(SystemTime::now() - Duration::from_secs(age)).unwrap();
+        };
+        // No process has so high a number.
+        dead("4194400.json", 100);
+        dead(".4194400.part", 100);
+        dead("4194401.json", 1);
+        dead("notes.json", 100);
+        dead(&format!("{}.json", std::process::id()), 100);
+        clean(place.path());
+        let mut left = names(place.path());
+        left.sort();
+        let mut expected = vec!["4194401.json".to_owned(), "notes.json".into()];
+        expected.push(format!("{}.json", std::process::id()));
+        expected.sort();
+        assert_eq!(left, expected);
+    }
+
+    #[test]
+    fn a_file_is_never_longer_than_a_reader_takes() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().join("oomph");
+        let mut publisher = publisher(&folder);
+        let line = ("\u{1}".repeat(220), u64::MAX);
+        let device = |device| DeviceStatus {
+            device,
+            card: Some(Card { name: "\u{1}".repeat(200), total: u64::MAX, is_virtual: false }),
+            allocated: u64::MAX,
+            reserved: u64::MAX,
+            peak: u64::MAX,
+            last_peak: Some(u64::MAX),
+            lines: vec![line.clone(); MOST_LINES],
+        };
+        publisher.publish(&Status { steps: u64::MAX, devices: (0..64).map(device).collect() });
+        let told = read(&folder).unwrap();
+        assert_eq!((told.devices.len(), told.devices[0].lines.len()), (MOST_DEVICES, MOST_LINES));
+        assert!(told.devices[31].lines.is_empty());
+    }
+
+    #[test]
+    fn a_process_may_have_any_name() {
+        let fields: Vec<String> = (3..=52).map(|field| field.to_string()).collect();
+        assert_eq!(start_ticks(&format!("7 (a) b (c d) {}", fields.join(" "))), Some(22));
+        assert_eq!(start_ticks("7 (a"), None);
+        assert_eq!(start_ticks("7 (a) S 1"), None);
+    }
+}
