@@ -1,6 +1,8 @@
 //! Where this runs: Colab, Kaggle, WSL, Slurm, a container.
 
+use crate::text::read;
 use serde::Serialize;
+use std::path::Path;
 
 /// What surrounds a process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -27,4 +29,105 @@ pub enum Surroundings {
     Container,
     /// A kernel of Jupyter is around.
     Jupyter,
+}
+
+impl Surroundings {
+    /// As people call it.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Colab => "Colab",
+            Self::Kaggle => "Kaggle",
+            Self::Wsl => "WSL",
+            Self::Slurm => "Slurm",
+            Self::Kubernetes => "Kubernetes",
+            Self::Container => "container",
+            Self::Jupyter => "Jupyter",
+        }
+    }
+}
+
+impl Environment {
+    /// What surrounds this process.
+    pub fn here() -> Self {
+        Self::of(Path::new("/"), |name| std::env::var(name).ok())
+    }
+
+    /// What surrounds a process that sees these files and these variables.
+    pub fn of(root: &Path, variable: impl Fn(&str) -> Option<String>) -> Self {
+        let is_set = |name| variable(name).is_some_and(|value| !value.is_empty());
+        let is_there = |path| root.join(path).exists();
+        let in_kubernetes =
+            is_set("KUBERNETES_SERVICE_HOST") || is_there("var/run/secrets/kubernetes.io/serviceaccount");
+        let found = [
+            // Terminals of Colab lack the variables; the folder of examples is in every one of its machines.
+            (
+                Surroundings::Colab,
+                is_set("COLAB_RELEASE_TAG") || is_set("COLAB_GPU") || is_there("content/sample_data"),
+            ),
+            (Surroundings::Kaggle, is_set("KAGGLE_KERNEL_RUN_TYPE") || is_there("kaggle/working")),
+            (Surroundings::Wsl, is_wsl(root)),
+            (Surroundings::Slurm, is_set("SLURM_JOB_ID")),
+            (Surroundings::Kubernetes, in_kubernetes),
+            (Surroundings::Container, is_container(root, &is_set)),
+            (Surroundings::Jupyter, is_set("JPY_PARENT_PID")),
+        ];
+        Self { surroundings: found.into_iter().filter_map(|(what, is_so)| is_so.then_some(what)).collect() }
+    }
+
+    /// Whether this was recognised.
+    pub fn has(&self, surroundings: Surroundings) -> bool {
+        self.surroundings.contains(&surroundings)
+    }
+}
+
+fn is_wsl(root: &Path) -> bool {
+    read(&root.join("proc/sys/kernel/osrelease")).to_ascii_lowercase().contains("microsoft")
+}
+
+fn is_container(root: &Path, is_set: &impl Fn(&'static str) -> bool) -> bool {
+    // Podman, LXC and systemd-nspawn set the variable `container`. The control group is that of the first process: this one may
+    // have been put into a group of its own.
+    is_set("container")
+        || [".dockerenv", "run/.containerenv"].iter().any(|name| root.join(name).exists())
+        || ["proc/1/cgroup", "proc/self/cgroup"].iter().any(|name| {
+            crate::processes::container(&read(&root.join(name)))
+                .is_some_and(|found| !found.starts_with("slurm"))
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::tests::laid_out;
+
+    fn recognised(files: &[(&str, &str)], variables: &[(&str, &str)]) -> Vec<Surroundings> {
+        let root = laid_out(files);
+        let variable = |name: &str| {
+            variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+        };
+        Environment::of(root.path(), variable).surroundings
+    }
+
+    #[test]
+    fn each_surrounding_is_recognised() {
+        use Surroundings::{Colab, Container, Jupyter, Kaggle, Kubernetes, Slurm, Wsl};
+        assert_eq!(recognised(&[("proc/1/cgroup", "0::/init.scope\n")], &[("SLURM_JOB_ID", "")]), []);
+        assert_eq!(
+            recognised(
+                &[(".dockerenv", "")],
+                &[("COLAB_RELEASE_TAG", "release-colab"), ("JPY_PARENT_PID", "7")]
+            ),
+            [Colab, Container, Jupyter]
+        );
+        assert_eq!(recognised(&[("content/sample_data/README.md", "")], &[]), [Colab]);
+        assert_eq!(recognised(&[], &[("KAGGLE_KERNEL_RUN_TYPE", "Interactive")]), [Kaggle]);
+        let wsl = ("proc/sys/kernel/osrelease", "5.15.167.4-microsoft-standard-WSL2\n");
+        assert_eq!(recognised(&[wsl], &[]), [Wsl]);
+        assert_eq!(recognised(&[], &[("SLURM_JOB_ID", "77")]), [Slurm]);
+        assert_eq!(recognised(&[], &[("KUBERNETES_SERVICE_HOST", "10.0.0.1")]), [Kubernetes]);
+        assert_eq!(recognised(&[("run/.containerenv", "")], &[]), [Container]);
+        let docker = format!("0::/system.slice/docker-{}.scope\n", "0123456789abcdef".repeat(4));
+        assert_eq!(recognised(&[("proc/1/cgroup", &docker)], &[]), [Container]);
+        assert_eq!(recognised(&[("proc/self/cgroup", "0::/system.slice/slurmstepd.scope/job_7\n")], &[]), []);
+    }
 }

@@ -5,18 +5,23 @@
 //! read is absent, never zero. Bytes throughout.
 
 mod environment;
+#[cfg(all(test, feature = "nvml"))]
+#[path = "../tests/nvml/mod.rs"]
+mod fake_nvml;
 mod gpus;
 mod inside;
 mod memory;
 mod processes;
+mod text;
 
 pub use environment::{Environment, Surroundings};
-pub use gpus::{Gpu, GpuProcess, Gpus, Missing, Use};
+pub use gpus::{Gpu, GpuProcess, Gpus, Missing, Unreadable, Use};
 pub use inside::{Inside, InsideDevice, Line, Reader as InsideReader, folder as inside_folder};
 pub use memory::{Group, Level, Machine, Ram, Shm, Swap, levels};
 pub use processes::Process;
 
 use serde::Serialize;
+use std::path::PathBuf;
 
 /// Everything at one moment.
 #[derive(Debug, Clone, Serialize)]
@@ -33,21 +38,28 @@ pub struct Sample {
 
 /// Takes samples; keeps open what need not be opened each time.
 pub struct Sampler {
-    root: std::path::PathBuf,
+    root: PathBuf,
     gpus: gpus::Reader,
     processes: processes::Reader,
 }
 
 impl Sampler {
-    /// Looks for NVML; that there is none is no error.
+    /// Looks for NVML where the system has it, or uses the library that the variable `OOMPH_NVML` names; that there is none is no
+    /// error.
     pub fn new() -> Self {
-        Self::at("/")
+        Self { gpus: gpus::Reader::new(std::env::var_os("OOMPH_NVML").map(Into::into)), ..Self::at("/") }
     }
 
     /// With `/proc`, `/sys`, `/dev` and `/etc` below another folder: for tests, and for a host seen from within a container.
-    pub fn at(root: impl Into<std::path::PathBuf>) -> Self {
+    pub fn at(root: impl Into<PathBuf>) -> Self {
         let root = root.into();
-        Self { gpus: gpus::Reader::new(), processes: processes::Reader::new(&root), root }
+        Self { gpus: gpus::Reader::new(None), processes: processes::Reader::new(&root), root }
+    }
+
+    /// The same with this library for NVML.
+    #[must_use]
+    pub fn with_nvml(self, library: impl Into<PathBuf>) -> Self {
+        Self { gpus: gpus::Reader::new(Some(library.into())), ..self }
     }
 
     /// What is now.
