@@ -97,6 +97,11 @@ impl Printer {
         Progress { bar, began: Instant::now() }
     }
 
+    /// Whether what goes to stdout may have colours.
+    pub(crate) fn has_color(&self) -> bool {
+        self.out.current_choice() != ColorChoice::Never
+    }
+
     /// Whether nothing but errors is to be said.
     pub(crate) fn is_quiet(&self) -> bool {
         self.quiet

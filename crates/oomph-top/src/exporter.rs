@@ -1,0 +1,204 @@
+//! The exporter: samples for Prometheus, over HTTP, when they are asked for.
+
+use crate::metrics::{CONTENT_TYPE, text};
+use crate::server::{Answer, serve};
+use oomph_host::Sampler;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Asked more often, it answers what it answered.
+const AT_MOST_EVERY: Duration = Duration::from_secs(1);
+
+/// Where to listen: `127.0.0.1:9400`, `[::1]:9400`, `:9400` or `9400`; the last two at loopback.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address(SocketAddr);
+
+impl Address {
+    /// Whether only this machine can reach it.
+    pub fn is_loopback(self) -> bool {
+        self.0.ip().is_loopback()
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(formatter)
+    }
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(typed: &str) -> Result<Self, String> {
+        let wrong = || format!("{typed:?} is no address; write 127.0.0.1:9400 or 9400");
+        let typed = typed.trim();
+        if let Ok(address) = typed.parse() {
+            return Ok(Self(address));
+        }
+        let (host, port) = typed.rsplit_once(':').unwrap_or(("", typed));
+        if !matches!(host, "" | "localhost") {
+            return Err(wrong());
+        }
+        let port: u16 = port.parse().map_err(|_| wrong())?;
+        Ok(Self(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)))
+    }
+}
+
+/// An exporter that listens, and answers nobody yet.
+pub struct Exporter {
+    listener: TcpListener,
+    signals: Signals,
+}
+
+impl Exporter {
+    /// Begins to listen.
+    pub fn bind(address: Address) -> io::Result<Self> {
+        Ok(Self { signals: Signals::new([SIGHUP, SIGINT, SIGTERM])?, listener: TcpListener::bind(address.0)? })
+    }
+
+    /// Where: if port 0 was asked for, with the one that was given.
+    pub fn address(&self) -> io::Result<Address> {
+        self.listener.local_addr().map(Address)
+    }
+
+    /// Answers until a signal asks to end; says which.
+    pub fn run(mut self) -> Option<i32> {
+        let scrape = Scrape::new(Sampler::new());
+        let page = Arc::new(move |path: &str| scrape.page(path));
+        let listener = self.listener;
+        std::thread::spawn(move || serve(&listener, &page));
+        self.signals.forever().next()
+    }
+}
+
+/// Takes a sample when one is asked for, and keeps it for a second.
+struct Scrape(Mutex<Kept>);
+
+struct Kept {
+    sampler: Sampler,
+    text: String,
+    taken: Option<Instant>,
+}
+
+impl Scrape {
+    fn new(sampler: Sampler) -> Self {
+        Self(Mutex::new(Kept { sampler, text: String::new(), taken: None }))
+    }
+
+    fn page(&self, path: &str) -> Answer {
+        match path {
+            "/metrics" => Answer { status: "200 OK", content_type: CONTENT_TYPE, body: self.text() },
+            "/" => Answer::text("200 OK", "oomph top: metrics of GPUs and RAM are at /metrics\n"),
+            _ => Answer::text("404 Not Found", "metrics are at /metrics\n"),
+        }
+    }
+
+    fn text(&self) -> String {
+        // A thread that panicked has left a sampler that can be used, and at worst an old text.
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.taken.is_none_or(|taken| taken.elapsed() >= AT_MOST_EVERY) {
+            let sample = kept.sampler.sample();
+            kept.text = text(sample);
+            kept.taken = Some(Instant::now());
+        }
+        kept.text.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+
+    #[test]
+    fn a_port_alone_is_loopbacks() {
+        for (typed, address) in [
+            ("9400", "127.0.0.1:9400"),
+            (":9400", "127.0.0.1:9400"),
+            ("localhost:0", "127.0.0.1:0"),
+            ("0.0.0.0:9400", "0.0.0.0:9400"),
+            ("[::1]:9400", "[::1]:9400"),
+        ] {
+            assert_eq!(typed.parse::<Address>().unwrap().to_string(), address);
+        }
+        for typed in ["", "x", "99999", "example.com:80", "127.0.0.1", "::1:9400:"] {
+            assert!(typed.parse::<Address>().is_err(), "{typed}");
+        }
+        assert!("9400".parse::<Address>().unwrap().is_loopback());
+        assert!(!"0.0.0.0:1".parse::<Address>().unwrap().is_loopback());
+    }
+
+    fn started() -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let scrape = Scrape::new(Sampler::new());
+        let page = Arc::new(move |path: &str| scrape.page(path));
+        std::thread::spawn(move || serve(&listener, &page));
+        address
+    }
+
+    fn asked(address: SocketAddr, request: &str) -> String {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    #[test]
+    fn requests_are_answered_and_others_refused() {
+        let address = started();
+        let of = |path: &str, host: &str| asked(address, &format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+        assert!(of("/metrics", "localhost:9400").starts_with("HTTP/1.1 200 OK\r\nContent-Type: application/openmetrics-text"));
+        assert!(of("/metrics?x=1", "127.0.0.1").contains("oomph_sample_time_seconds"));
+        assert!(of("/", "[::1]:80").ends_with("at /metrics\n"));
+        assert!(of("/other", "localhost").starts_with("HTTP/1.1 404 "));
+        for host in ["evil.example:9400", "127.0.0.1.evil.example", "192.168.1.7", ""] {
+            assert!(of("/metrics", host).starts_with("HTTP/1.1 403 "), "{host}");
+        }
+        let two = "GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n";
+        assert!(asked(address, two).starts_with("HTTP/1.1 403 "));
+        assert!(asked(address, "POST /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").starts_with("HTTP/1.1 405 "));
+        assert!(asked(address, "\u{1}\u{2}\r\n\r\n").starts_with("HTTP/1.1 400 "));
+    }
+
+    #[test]
+    fn slow_and_greedy_clients_leave_others_alone() {
+        let address = started();
+        // They say nothing, and stay.
+        let idle: Vec<TcpStream> = (0..8).map(|_| TcpStream::connect(address).unwrap()).collect();
+        assert!(asked(address, "GET / HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 200 "));
+        // It never ends its request: it is told so, or cut off.
+        let mut greedy = TcpStream::connect(address).unwrap();
+        let header = format!("X: {}\r\n", "x".repeat(1000));
+        let _ = greedy.write_all(b"GET / HTTP/1.1\r\n");
+        for _ in 0..100 {
+            if greedy.write_all(header.as_bytes()).is_err() {
+                break;
+            }
+        }
+        let mut answer = Vec::new();
+        let _ = greedy.read_to_end(&mut answer);
+        assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 431 "));
+        assert!(asked(address, "GET / HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 200 "));
+        drop(idle);
+    }
+
+    #[test]
+    fn a_sample_is_taken_once_a_second_at_most() {
+        let scrape = Scrape::new(Sampler::new());
+        let first = scrape.text();
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_millis(100) {
+            assert_eq!(scrape.text(), first);
+        }
+    }
+}

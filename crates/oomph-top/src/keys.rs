@@ -1,0 +1,73 @@
+//! Keys, as terminals send them.
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+/// A key that means something here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Key {
+    Character(char),
+    Function(u8),
+    Up,
+    Down,
+    PageUp,
+    PageDown,
+    Home,
+    End,
+    Enter,
+    Escape,
+    Backspace,
+    Delete,
+    /// Ctrl-C.
+    Interrupt,
+    /// Ctrl-Z.
+    Suspend,
+}
+
+pub(crate) fn key(event: KeyEvent) -> Option<Key> {
+    if event.kind == KeyEventKind::Release {
+        return None;
+    }
+    if event.modifiers.intersects(KeyModifiers::CONTROL | KeyModifiers::ALT) {
+        return match event.code {
+            KeyCode::Char('c') => Some(Key::Interrupt),
+            KeyCode::Char('z') => Some(Key::Suspend),
+            // Some terminals send it for the key Backspace.
+            KeyCode::Char('h') => Some(Key::Backspace),
+            _ => None,
+        };
+    }
+    Some(match event.code {
+        KeyCode::Char(c) => Key::Character(c),
+        KeyCode::F(number) => Key::Function(number),
+        KeyCode::Up => Key::Up,
+        KeyCode::Down => Key::Down,
+        KeyCode::PageUp => Key::PageUp,
+        KeyCode::PageDown => Key::PageDown,
+        KeyCode::Home => Key::Home,
+        KeyCode::End => Key::End,
+        KeyCode::Enter => Key::Enter,
+        KeyCode::Esc => Key::Escape,
+        KeyCode::Backspace => Key::Backspace,
+        KeyCode::Delete => Key::Delete,
+        _ => return None,
+    })
+}
+
+/// Every key and what it does, for the screen and for the documents.
+pub(crate) const HELP: [(&str, &str); 15] = [
+    ("q, Ctrl-C", "end"),
+    ("Esc", "close what is open; else end"),
+    ("arrows, j k, PgUp PgDn, Home End", "choose a process"),
+    ("Enter", "what is known of it, with its biggest lines"),
+    ("K, Del, F9", "end it: asks first"),
+    ("s, F6", "choose the column to sort by"),
+    ("< >", "sort by the column beside"),
+    ("r", "reverse"),
+    ("t, F5", "tree of parents and children"),
+    ("/, F4", "filter by user, command or number; Esc clears"),
+    ("g", "only processes on GPUs"),
+    ("space", "pause"),
+    ("+ -", "sample less, more often"),
+    ("Ctrl-Z", "to the shell; fg comes back"),
+    ("?, F1", "this"),
+];

@@ -1,0 +1,179 @@
+//! A line of JSON a sample. The keys are documented in `docs/reference/json.md`.
+//!
+//! Command lines and names of recordings may hold secrets, and such lines end in logs: they are left out unless asked for.
+
+use crate::rates::Rates;
+use crate::rows::Choice;
+use crate::Options;
+use oomph_host::{Gpus, InsideDevice, Machine, Process, Sample, Sampler};
+use serde::Serialize;
+use std::time::{Duration, Instant};
+
+/// Goes up when a key changes its meaning or goes away.
+pub const SCHEMA_VERSION: u32 = 1;
+
+#[derive(Serialize)]
+struct SampleLine<'a> {
+    schema_version: u32,
+    time: u64,
+    machine: &'a Machine,
+    gpus: &'a Gpus,
+    processes: Vec<ProcessLine<'a>>,
+}
+
+#[derive(Serialize)]
+struct ProcessLine<'a> {
+    pid: u32,
+    parent: u32,
+    user: &'a str,
+    name: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    command: Option<&'a str>,
+    state: char,
+    started: u64,
+    processor: u64,
+    busy: Option<f64>,
+    resident: u64,
+    anonymous: u64,
+    file: u64,
+    shared: u64,
+    swapped: u64,
+    pinned: u64,
+    on_gpus: Vec<OnGpu>,
+    container: Option<&'a str>,
+    inside: Option<InsideLine<'a>>,
+}
+
+#[derive(Serialize)]
+struct OnGpu {
+    card: u32,
+    bytes: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct InsideLine<'a> {
+    time: u64,
+    steps: u64,
+    devices: &'a [InsideDevice],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    recording: Option<&'a str>,
+}
+
+/// Takes samples until so many are taken, or forever, and hands each on as a line. Ends with what handing on fails with.
+pub fn json_lines<E>(
+    options: &Options,
+    count: Option<u64>,
+    with_commands: bool,
+    mut write: impl FnMut(&str) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut sampler = Sampler::new();
+    let mut rates = Rates::default();
+    let choice =
+        Choice { user: options.user.clone(), on_gpus: options.on_gpus, sort: options.sort, ..Choice::default() };
+    let mut next = Instant::now();
+    let mut taken = 0;
+    while count.is_none_or(|count| taken < count) {
+        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+        let sample = sampler.sample();
+        rates.update(&sample);
+        write(&line(&sample, &rates, &choice, with_commands))?;
+        taken += 1;
+        next = after(next, options.interval.duration());
+    }
+    Ok(())
+}
+
+/// The next time on the grid that is not past: a machine that slept takes one sample, not all it has missed.
+pub(crate) fn after(last: Instant, interval: Duration) -> Instant {
+    let now = Instant::now();
+    let next = last + interval;
+    if next < now { now } else { next }
+}
+
+fn line(sample: &Sample, rates: &Rates, choice: &Choice, with_commands: bool) -> String {
+    let chosen = sample.processes.iter().filter(|process| {
+        let is_on_gpus = !process.on_gpus.is_empty() || process.inside.is_some();
+        (is_on_gpus || !choice.on_gpus) && choice.user.as_ref().is_none_or(|user| *user == process.user)
+    });
+    let whole = SampleLine {
+        schema_version: SCHEMA_VERSION,
+        time: sample.time,
+        machine: &sample.machine,
+        gpus: &sample.gpus,
+        processes: chosen.map(|process| of(process, rates, with_commands)).collect(),
+    };
+    // It is made of numbers, texts and lists: there is nothing in it that cannot be written.
+    let mut text = serde_json::to_string(&whole).unwrap_or_default();
+    text.push('\n');
+    text
+}
+
+fn of<'a>(process: &'a Process, rates: &Rates, with_commands: bool) -> ProcessLine<'a> {
+    ProcessLine {
+        pid: process.pid,
+        parent: process.parent,
+        user: &process.user,
+        name: &process.name,
+        command: with_commands.then_some(&process.command),
+        state: process.state,
+        started: process.started,
+        processor: process.processor,
+        busy: rates.of(process).map(|percent| (percent * 10.0).round() / 10.0),
+        resident: process.resident,
+        anonymous: process.anonymous,
+        file: process.file,
+        shared: process.shared,
+        swapped: process.swapped,
+        pinned: process.pinned,
+        on_gpus: process.on_gpus.iter().map(|(card, bytes)| OnGpu { card: *card, bytes: *bytes }).collect(),
+        container: process.container.as_deref(),
+        inside: process.inside.as_ref().map(|inside| InsideLine {
+            time: inside.time,
+            steps: inside.steps,
+            devices: &inside.devices,
+            recording: inside.recording.as_deref().filter(|_| with_commands),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::staged;
+    use serde_json::Value;
+
+    fn told(sample: &Sample, choice: &Choice, with_commands: bool) -> Value {
+        let line = line(sample, &Rates::default(), choice, with_commands);
+        assert!(line.starts_with("{\"schema_version\":1,"));
+        assert_eq!(line.matches('\n').count(), 1);
+        serde_json::from_str(&line).unwrap()
+    }
+
+    #[test]
+    fn a_line_has_everything_but_what_may_be_secret() {
+        let told_all = told(&staged::virtual_card(), &Choice::default(), false);
+        let process = &told_all["processes"][1];
+        assert_eq!(process["name"], "python");
+        assert_eq!(process["inside"]["devices"][0]["allocated"], 5u64 << 30);
+        assert!(process.get("command").is_none() && process["inside"].get("recording").is_none());
+        assert!(!told_all.to_string().contains("--lr"));
+        let with_commands = told(&staged::virtual_card(), &Choice::default(), true);
+        assert_eq!(with_commands["processes"][1]["command"], "python train.py --lr 0.1");
+        assert_eq!(with_commands["processes"][1]["inside"]["recording"], "/home/alice/train.oomph");
+    }
+
+    #[test]
+    fn a_user_and_cards_choose() {
+        let sample = staged::two_gpus();
+        let pids = |choice: &Choice| {
+            let told = told(&sample, choice, false);
+            told["processes"].as_array().unwrap().iter().map(|one| one["pid"].as_u64().unwrap()).collect::<Vec<_>>()
+        };
+        assert_eq!(pids(&Choice { user: Some("alice".into()), ..Choice::default() }), [100, 400]);
+        assert_eq!(pids(&Choice { on_gpus: true, ..Choice::default() }), [100, 200, 300]);
+        let told = told(&sample, &Choice::default(), false);
+        assert_eq!(told["gpus"]["cards"][1]["processes"][0]["pid"], 4_000_123);
+        assert_eq!(told["processes"][1]["on_gpus"][0]["bytes"], 20u64 << 30);
+    }
+}

@@ -1,0 +1,307 @@
+//! A sample as OpenMetrics text, for Prometheus. `docs/reference/metrics.md` lists what is in it; a test holds both together.
+//!
+//! Of processes, those are told that have memory on a card or run under oomph: the others would make a series each, for nothing.
+//! Labels are numbers, users and short names; never command lines, which may hold secrets.
+
+use crate::cards::{Card, cards};
+use oomph_host::{InsideDevice, Process, Sample};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{Registry, Unit};
+use std::fmt;
+
+/// As servers are to call it.
+pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The sample as text.
+pub(crate) fn text(sample: Sample) -> String {
+    let cards = cards(&sample);
+    let mut registry = Registry::with_prefix("oomph");
+    registry.register_collector(Box::new(Collected { sample, cards }));
+    let mut text = String::new();
+    // Writing into a string does not fail.
+    let _ = encode(&mut text, &registry);
+    text
+}
+
+#[derive(Debug)]
+struct Collected {
+    sample: Sample,
+    cards: Vec<Card>,
+}
+
+type Labels = Vec<(&'static str, String)>;
+
+/// Writes families, each whole: what it is, then its values.
+struct Writer<'a> {
+    encoder: DescriptorEncoder<'a>,
+}
+
+impl Writer<'_> {
+    /// Values that go up and down. None is said of what is not known.
+    fn gauges(
+        &mut self,
+        name: &str,
+        help: &str,
+        unit: Option<Unit>,
+        values: impl IntoIterator<Item = (Labels, Option<f64>)>,
+    ) -> fmt::Result {
+        let mut values = values.into_iter().filter_map(|(labels, value)| Some((labels, value?))).peekable();
+        if values.peek().is_none() {
+            return Ok(());
+        }
+        let mut metric = self.encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Gauge)?;
+        for (labels, value) in values {
+            if labels.is_empty() {
+                metric.encode_gauge(&value)?;
+            } else {
+                metric.encode_family(&labels)?.encode_gauge(&value)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn bytes(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (Labels, Option<u64>)>,
+    ) -> fmt::Result {
+        // Prometheus counts in floating point: whole numbers of bytes up to 8 PiB are exact.
+        let exact = values.into_iter().map(|(labels, value)| (labels, value.map(|value| value as f64)));
+        self.gauges(name, help, Some(Unit::Bytes), exact)
+    }
+
+    /// Values that only go up.
+    fn counters(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (Labels, Option<u64>)>,
+    ) -> fmt::Result {
+        let mut values = values.into_iter().filter_map(|(labels, value)| Some((labels, value?))).peekable();
+        if values.peek().is_none() {
+            return Ok(());
+        }
+        let mut metric = self.encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (labels, value) in values {
+            if labels.is_empty() {
+                metric.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
+            } else {
+                metric.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn of_card(card: &Card) -> Labels {
+    let number = card.label.strip_prefix("GPU ").unwrap_or(&card.key).to_owned();
+    vec![("card", number), ("uuid", card.uuid.clone().unwrap_or_default()), ("name", card.name.clone())]
+}
+
+fn of_process(process: &Process) -> Labels {
+    vec![("pid", process.pid.to_string()), ("user", process.user.clone()), ("name", process.name.clone())]
+}
+
+impl Collected {
+    /// Those that are told.
+    fn processes(&self) -> impl Iterator<Item = &Process> {
+        self.sample.processes.iter().filter(|process| !process.on_gpus.is_empty() || process.inside.is_some())
+    }
+
+    fn devices(&self) -> impl Iterator<Item = (Labels, &InsideDevice)> {
+        let inside = self.processes().filter_map(|process| Some((process, process.inside.as_ref()?)));
+        inside.flat_map(|(process, inside)| {
+            inside.devices.iter().map(move |device| {
+                let mut labels = of_process(process);
+                labels.push(("device", device.device.to_string()));
+                (labels, device)
+            })
+        })
+    }
+
+    fn of_cards(&self, writer: &mut Writer) -> fmt::Result {
+        let bytes = |value: fn(&Card) -> Option<u64>| self.cards.iter().map(move |card| (of_card(card), value(card)));
+        writer.bytes("gpu_total", "All memory of a card", bytes(|card| Some(card.total)))?;
+        writer.bytes("gpu_used", "Memory of a card that processes have", bytes(|card| Some(card.used)))?;
+        writer.bytes("gpu_reserved", "Memory that the driver and the firmware keep", bytes(|card| card.driver))?;
+        writer.bytes("gpu_free", "Memory of a card that is left", bytes(|card| Some(card.free)))?;
+        writer.bytes(
+            "gpu_unaccounted",
+            "Memory that no process accounts for; 0 if it is not worth a word",
+            bytes(|card| (!card.is_virtual).then_some(card.unaccounted.unwrap_or(0))),
+        )?;
+        let holders = self.cards.iter().flat_map(|card| {
+            card.holders.iter().map(move |holder| {
+                let (user, name) = holder.who.clone().unwrap_or_default();
+                let mut labels = of_card(card);
+                // The card's name would be a second label of that name.
+                labels.truncate(2);
+                labels.extend([("pid", holder.pid.to_string()), ("user", user), ("name", name)]);
+                (labels, holder.bytes)
+            })
+        });
+        writer.bytes("process_gpu", "Memory of a process on a card, as the driver counts it", holders)?;
+        let all = |value: fn(&Card) -> Option<f64>| self.cards.iter().map(move |card| (of_card(card), value(card)));
+        let count = all(|card| Some(card.holders.len() as f64));
+        writer.gauges("gpu_processes", "Processes with memory on a card", None, count)?;
+        let busy = all(|card| card.busy.map(|busy| f64::from(busy) / 100.0));
+        let ratio = Some(Unit::Other("ratio".to_owned()));
+        writer.gauges("gpu_busy", "Share of the time in which a kernel ran, 0 to 1", ratio, busy)?;
+        let temperature = all(|card| card.temperature.map(f64::from));
+        writer.gauges("gpu_temperature", "Temperature of a card", Some(Unit::Celsius), temperature)?;
+        let power = all(|card| card.power.map(|power| f64::from(power) / 1000.0));
+        writer.gauges("gpu_power", "Power that a card takes", Some(Unit::Other("watts".to_owned())), power)
+    }
+
+    fn of_processes(&self, writer: &mut Writer) -> fmt::Result {
+        let all = |value: fn(&Process) -> u64| self.processes().map(move |one| (of_process(one), Some(value(one))));
+        writer.bytes("process_resident", "RAM of a process", all(|process| process.resident))?;
+        writer.bytes("process_anonymous", "Of that: its own", all(|process| process.anonymous))?;
+        writer.bytes("process_file", "Of that: pages of files", all(|process| process.file))?;
+        writer.bytes("process_shared", "Of that: shared memory", all(|process| process.shared))?;
+        writer.bytes("process_swapped", "Memory of a process in swap", all(|process| process.swapped))?;
+        let devices = |value: fn(&InsideDevice) -> Option<u64>| {
+            self.devices().map(move |(labels, device)| (labels, value(device)))
+        };
+        writer.bytes(
+            "process_allocated",
+            "In tensors, as a process under oomph says",
+            devices(|device| Some(device.allocated)),
+        )?;
+        writer.bytes("process_reserved", "Taken from the driver by PyTorch", devices(|device| Some(device.reserved)))?;
+        writer.bytes("process_peak", "The most that was allocated", devices(|device| Some(device.peak)))?;
+        writer.bytes(
+            "process_last_peak",
+            "The most that was allocated in the last step",
+            devices(|device| device.last_peak),
+        )?;
+        let steps = self.processes().filter_map(|one| Some((of_process(one), Some(one.inside.as_ref()?.steps))));
+        writer.counters("process_steps", "Steps that ended", steps)
+    }
+
+    fn of_machine(&self, writer: &mut Writer) -> fmt::Result {
+        let machine = &self.sample.machine;
+        let mut one = |name, help, value: Option<u64>| writer.bytes(name, help, [(Labels::new(), value)]);
+        let ram = machine.ram;
+        one("ram_total", "All RAM", ram.map(|ram| ram.total))?;
+        one("ram_available", "RAM that new programs can have without swapping", ram.map(|ram| ram.available))?;
+        one("ram_free", "RAM that is used for nothing", ram.map(|ram| ram.free))?;
+        one("ram_anonymous", "RAM of programs: heaps and stacks", ram.map(|ram| ram.anonymous))?;
+        one("ram_file", "RAM with pages of files", ram.map(|ram| ram.file))?;
+        one("ram_shared", "Shared memory and tmpfs", ram.map(|ram| ram.shared))?;
+        one("ram_kernel", "RAM of the kernel", ram.map(|ram| ram.kernel))?;
+        one("ram_pinned", "RAM that cannot be moved out", ram.map(|ram| ram.pinned))?;
+        one("swap_total", "All swap", machine.swap.map(|swap| swap.total))?;
+        one("swap_used", "Swap that is used", machine.swap.map(|swap| swap.used))?;
+        one("shm_total", "Size of /dev/shm", machine.shm.map(|shm| shm.total))?;
+        one("shm_used", "What is in /dev/shm", machine.shm.map(|shm| shm.used))?;
+        let group = machine.group.as_ref();
+        one("cgroup_limit", "Limit of the control group", group.map(|group| group.limit))?;
+        one("cgroup_used", "Charged to the control group", group.map(|group| group.used))?;
+        one("cgroup_left", "Left before the kernel kills in it", group.map(|group| group.left))?;
+        let kills = group.and_then(|group| group.kills);
+        writer.counters(
+            "cgroup_kills",
+            "How often the kernel has killed in the control group",
+            [(Labels::new(), kills)],
+        )
+    }
+}
+
+impl Collector for Collected {
+    fn encode(&self, encoder: DescriptorEncoder) -> fmt::Result {
+        let mut writer = Writer { encoder };
+        self.of_cards(&mut writer)?;
+        self.of_processes(&mut writer)?;
+        self.of_machine(&mut writer)?;
+        let time = self.sample.time as f64 / 1000.0;
+        let help = "When the sample was taken, since 1970";
+        writer.gauges("sample_time", help, Some(Unit::Seconds), [(Labels::new(), Some(time))])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::staged;
+
+    fn everything() -> String {
+        let mut sample = staged::two_gpus();
+        sample.machine = staged::group().machine;
+        sample.processes[1].inside = staged::virtual_card().processes[1].inside.clone();
+        text(sample)
+    }
+
+    #[test]
+    fn cards_processes_and_ram_are_told() {
+        let text = everything();
+        for line in [
+            "oomph_gpu_used_bytes{card=\"0\",uuid=\"GPU-0\",name=\"NVIDIA H200\"} 54760833024.0",
+            "oomph_gpu_unaccounted_bytes{card=\"1\",uuid=\"GPU-1\",name=\"NVIDIA H200\"} 2147483648.0",
+            "oomph_process_gpu_bytes{card=\"0\",uuid=\"GPU-0\",pid=\"200\",user=\"bob\",name=\"python\"} 32212254720.0",
+            "oomph_process_gpu_bytes{card=\"1\",uuid=\"GPU-1\",pid=\"4000123\",user=\"\",name=\"\"} 2147483648.0",
+            "oomph_process_steps_total{pid=\"100\",user=\"alice\",name=\"python\"} 1234",
+            "oomph_process_allocated_bytes{pid=\"100\",user=\"alice\",name=\"python\",device=\"0\"} 5368709120.0",
+            "oomph_gpu_busy_ratio{card=\"0\",uuid=\"GPU-0\",name=\"NVIDIA H200\"} 0.87",
+            "oomph_ram_total_bytes 34359738368.0",
+            "oomph_cgroup_kills_total 2",
+        ] {
+            assert!(text.contains(&format!("\n{line}\n")), "{line}\n{text}");
+        }
+        assert!(text.ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn command_lines_and_idle_processes_are_not_told() {
+        let text = everything();
+        for secret in ["train.py", "--lr", "train.oomph", "pid=\"400\"", "pid=\"1\""] {
+            assert!(!text.contains(secret), "{secret}\n{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_told() {
+        let mut sample = staged::no_gpu();
+        sample.machine.swap = None;
+        let text = text(sample);
+        for absent in ["oomph_gpu", "oomph_swap", "oomph_cgroup", "oomph_process"] {
+            assert!(!text.contains(absent), "{absent}\n{text}");
+        }
+    }
+
+    #[test]
+    fn names_cannot_break_out_of_their_labels() {
+        let mut sample = staged::two_gpus();
+        sample.processes[1].user = "a\"} 1\noomph_x 2 \\".to_owned();
+        let text = text(sample);
+        assert!(text.contains(r#"user="a\"} 1\noomph_x 2 \\""#), "{text}");
+        assert!(!text.contains("\noomph_x"));
+    }
+
+    #[test]
+    fn every_metric_is_in_the_reference() {
+        let reference = include_str!("../../../docs/reference/metrics.md");
+        for name in everything().lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
+            let (name, kind) = name.split_once(' ').unwrap_or((name, ""));
+            let name = if kind == "counter" { format!("{name}_total") } else { name.to_owned() };
+            assert!(reference.contains(&format!("| `{name}` |")), "{name}");
+        }
+    }
+
+    #[test]
+    fn every_metric_of_the_dashboard_is_told() {
+        let dashboard = include_str!("../../../docs/grafana/oomph.json");
+        let text = everything();
+        let mut queried = 0;
+        for rest in dashboard.split("oomph_").skip(1) {
+            let name: String = rest.chars().take_while(|c| c.is_ascii_lowercase() || *c == '_').collect();
+            assert!(text.contains(&format!("\noomph_{name}")), "oomph_{name}");
+            queried += 1;
+        }
+        assert!(queried > 15);
+    }
+}

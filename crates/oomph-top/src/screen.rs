@@ -1,0 +1,314 @@
+//! Puts the page on a terminal: lines become cells, tones become colours. Where there are no colours, letters, bold and
+//! reversed text say the same.
+
+use crate::app::{App, Mode};
+use crate::page::{SMALLEST, page, popup};
+use crate::words::{Line, Tone};
+use ratatui::Frame;
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Modifier, Style};
+
+pub(crate) fn draw(frame: &mut Frame, app: &mut App) {
+    let area = frame.area();
+    let lines = page(app, usize::from(area.width), usize::from(area.height));
+    let buffer = frame.buffer_mut();
+    for (y, line) in (area.y..area.bottom()).zip(&lines) {
+        put(buffer, area.x, y, line, area.width, app.color);
+    }
+    if area.width < SMALLEST.0 || area.height < SMALLEST.1 {
+        return;
+    }
+    // A frame and a space on each side.
+    let inner = usize::from(area.width.saturating_sub(8).min(90));
+    if let Some((title, lines)) = popup(app, inner) {
+        boxed(buffer, area, app, &title, &lines, inner);
+    }
+}
+
+fn boxed(buffer: &mut Buffer, area: Rect, app: &App, title: &str, lines: &[Line], most: usize) {
+    let wide = lines.iter().map(Line::width).max().unwrap_or(0).clamp(title.len() + 2, most.max(title.len() + 2));
+    let width = (wide + 4).min(usize::from(area.width)) as u16;
+    let height = (lines.len() + 2).min(usize::from(area.height)) as u16;
+    let (left, top) = (area.x + (area.width - width) / 2, area.y + (area.height - height) / 2);
+    let rows = usize::from(height.saturating_sub(2));
+    // A list that is too long shows the part with what is chosen.
+    let first = match app.mode {
+        Mode::Sort(at) => (at + 1).saturating_sub(rows),
+        _ => 0,
+    };
+    let (corners, across, down) =
+        if app.glyphs.ascii { (['+'; 4], '-', '|') } else { (['┌', '┐', '└', '┘'], '─', '│') };
+    let fill = usize::from(width.saturating_sub(2));
+    let head = format!("{}{across} {title} ", corners[0]);
+    let rest = usize::from(width).saturating_sub(head.chars().count() + 1);
+    let head = format!("{head}{}{}", across.to_string().repeat(rest), corners[1]);
+    put(buffer, left, top, &Line::toned(head, Tone::Strong), width, app.color);
+    for number in 0..rows {
+        let y = top + 1 + number as u16;
+        let blank = format!("{down}{}{down}", " ".repeat(fill));
+        put(buffer, left, y, &Line::toned(blank, Tone::Strong), width, app.color);
+        if let Some(line) = lines.get(first + number) {
+            put(buffer, left + 2, y, line, width.saturating_sub(4), app.color);
+        }
+    }
+    let foot = format!("{}{}{}", corners[2], across.to_string().repeat(fill), corners[3]);
+    put(buffer, left, top + height - 1, &Line::toned(foot, Tone::Strong), width, app.color);
+}
+
+fn put(buffer: &mut Buffer, x: u16, y: u16, line: &Line, width: u16, color: bool) {
+    let end = x.saturating_add(width);
+    let mut x = x;
+    for piece in &line.0 {
+        if x >= end {
+            break;
+        }
+        (x, _) = buffer.set_stringn(x, y, &piece.text, usize::from(end - x), style(piece.tone, color));
+    }
+}
+
+fn style(tone: Tone, color: bool) -> Style {
+    let plain = Style::reset();
+    let colored = |color_of: Color| if color { plain.fg(color_of) } else { plain };
+    match tone {
+        Tone::Plain => plain,
+        Tone::Strong => plain.add_modifier(Modifier::BOLD),
+        Tone::Dim => plain.add_modifier(Modifier::DIM),
+        Tone::Good => colored(Color::Green),
+        Tone::Close => colored(Color::Yellow).add_modifier(Modifier::BOLD),
+        Tone::Full => colored(Color::Red).add_modifier(Modifier::BOLD),
+        Tone::Anonymous => colored(Color::Blue),
+        Tone::File => colored(Color::Cyan),
+        Tone::Shared => colored(Color::Magenta),
+        Tone::Head | Tone::Selected => plain.add_modifier(Modifier::REVERSED),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic)]
+    use super::*;
+    use crate::keys::Key;
+    use crate::{Options, staged};
+    use oomph_host::{Gpu, Sample};
+    use proptest::prelude::*;
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    fn app(sample: Sample, ascii: bool) -> App {
+        let mut app = App::new(&Options { ascii, ..Options::default() }, "box, container".to_owned());
+        // Two samples a second apart: there is a history, and processes have been busy.
+        let mut before = sample.clone();
+        before.time -= 1000;
+        for process in &mut before.processes {
+            process.processor -= 125;
+        }
+        app.take(before);
+        app.take(sample);
+        app
+    }
+
+    fn drawn(app: &mut App, width: u16, height: u16) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| draw(frame, app)).unwrap();
+        let buffer = terminal.backend().buffer();
+        let line = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned();
+        (0..height).map(line).collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn a_machine_without_a_card_is_shown() {
+        insta::assert_snapshot!(drawn(&mut app(staged::no_gpu(), false), 120, 20));
+    }
+
+    #[test]
+    fn two_cards_and_three_users() {
+        insta::assert_snapshot!(drawn(&mut app(staged::two_gpus(), false), 140, 24));
+    }
+
+    #[test]
+    fn two_cards_on_a_small_terminal() {
+        insta::assert_snapshot!(drawn(&mut app(staged::two_gpus(), false), 80, 24));
+    }
+
+    #[test]
+    fn two_cards_on_a_tiny_terminal() {
+        insta::assert_snapshot!(drawn(&mut app(staged::two_gpus(), false), 40, 10));
+    }
+
+    #[test]
+    fn less_than_the_smallest_says_what_it_wants() {
+        let mut app = app(staged::two_gpus(), false);
+        insta::assert_snapshot!(drawn(&mut app, 20, 5), @r"
+        oomph top wants
+        40x10; this is 20x5
+        ");
+        assert_eq!(drawn(&mut app, 1, 1), "o");
+        for key in [Key::Character('?'), Key::Enter, Key::Down, Key::Character('K')] {
+            app.press(key);
+            assert_eq!(drawn(&mut app, 1, 1), "o");
+        }
+    }
+
+    #[test]
+    fn a_virtual_card_and_what_is_known_from_inside() {
+        let mut app = app(staged::virtual_card(), false);
+        app.press(Key::Enter);
+        insta::assert_snapshot!(drawn(&mut app, 120, 30));
+    }
+
+    #[test]
+    fn a_limit_is_marked_and_kills_are_told() {
+        insta::assert_snapshot!(drawn(&mut app(staged::group(), false), 120, 16));
+    }
+
+    #[test]
+    fn in_ascii_nothing_else_is_drawn() {
+        let mut sample = staged::two_gpus();
+        sample.processes[1].command = "python größe.py 訓練".to_owned();
+        let mut app = app(sample, true);
+        app.press(Key::Character('t'));
+        insta::assert_snapshot!(drawn(&mut app, 120, 24));
+        for key in ['s', 'q', '?', 'x', '\r'] {
+            app.press(if key == '\r' { Key::Enter } else { Key::Character(key) });
+            let shown = drawn(&mut app, 100, 30);
+            assert!(shown.is_ascii(), "{shown}");
+        }
+    }
+
+    #[test]
+    fn a_process_is_named_with_what_it_holds_before_it_is_ended() {
+        let mut app = app(staged::two_gpus(), true);
+        app.press(Key::Down);
+        assert_eq!(app.press(Key::Character('K')), crate::app::Effect::Aim((200, 200)));
+        app.ask((200, 200));
+        insta::assert_snapshot!(drawn(&mut app, 100, 24));
+        assert_eq!(app.press(Key::Character('f')), crate::app::Effect::None, "it is asked first");
+        app.press(Key::Character('y'));
+        app.answer(Some(crate::confirm::Way::Ask), Ok(()));
+        assert!(drawn(&mut app, 100, 24).contains("f: force it"));
+        let mut sample = staged::two_gpus();
+        sample.processes.retain(|process| process.pid != 200);
+        app.take(sample);
+        assert!(drawn(&mut app, 100, 24).contains("200 has ended"));
+    }
+
+    #[test]
+    fn no_colour_is_used_where_none_may_be() {
+        for color in [false, true] {
+            let mut app = app(staged::two_gpus(), false);
+            app.color = color;
+            let mut terminal = Terminal::new(TestBackend::new(120, 30)).unwrap();
+            terminal.draw(|frame| draw(frame, &mut app)).unwrap();
+            let buffer = terminal.backend().buffer();
+            let has_color = buffer.content().iter().any(|cell| cell.fg != Color::Reset || cell.bg != Color::Reset);
+            assert_eq!(has_color, color);
+        }
+    }
+
+    #[test]
+    fn hundreds_of_cards_leave_room_for_processes() {
+        let mut sample = staged::two_gpus();
+        let card: Gpu = sample.gpus.cards[0].clone();
+        sample.gpus.cards =
+            (0..300).map(|index| Gpu { index, uuid: Some(format!("GPU-{index}")), ..card.clone() }).collect();
+        let shown = drawn(&mut app(sample, false), 80, 24);
+        assert!(shown.contains("more cards"), "{shown}");
+        assert!(shown.contains("serve.py"), "{shown}");
+    }
+
+    fn any_key() -> impl Strategy<Value = Key> {
+        prop_oneof![
+            any::<char>().prop_map(Key::Character),
+            proptest::sample::select("qh?jksr<>tg/K y nfF+-.,G".chars().collect::<Vec<_>>()).prop_map(Key::Character),
+            any::<u8>().prop_map(Key::Function),
+            proptest::sample::select(vec![
+                Key::Up,
+                Key::Down,
+                Key::PageUp,
+                Key::PageDown,
+                Key::Home,
+                Key::End,
+                Key::Enter,
+                Key::Escape,
+                Key::Backspace,
+                Key::Delete,
+            ]),
+        ]
+    }
+
+    /// Numbers at the edges, and names that want to break the screen.
+    fn any_sample() -> impl Strategy<Value = Sample> {
+        let number = prop_oneof![Just(0u64), Just(u64::MAX), any::<u64>(), 0..1u64 << 40];
+        let one = (0..40u32, 0..40u32, number.clone(), any::<String>(), any::<bool>());
+        let which = 0..4usize;
+        (which, proptest::collection::vec(one, 0..12), number, any::<bool>()).prop_map(|(which, changes, total, has_ram)| {
+            let mut sample =
+                vec![staged::no_gpu(), staged::two_gpus(), staged::virtual_card(), staged::group()].swap_remove(which);
+            for (pid, parent, size, text, is_zombie) in changes {
+                let mut process = staged::process(pid, parent, &text, &text, size);
+                process.name = text;
+                process.started = size;
+                process.processor = size;
+                process.swapped = size;
+                process.on_gpus = vec![(pid, Some(size)), (parent, None)];
+                process.state = if is_zombie { 'Z' } else { 'R' };
+                if let Some(inside) = sample.processes.iter().find_map(|one| one.inside.clone()) {
+                    process.inside = Some(inside);
+                }
+                sample.processes.push(process);
+            }
+            sample.processes.sort_by_key(|process| process.pid);
+            sample.processes.dedup_by_key(|process| process.pid);
+            for card in &mut sample.gpus.cards {
+                (card.total, card.free) = (total, card.used);
+            }
+            for process in &mut sample.processes {
+                for device in process.inside.iter_mut().flat_map(|inside| &mut inside.devices) {
+                    (device.total, device.reserved) = (Some(total), total.wrapping_mul(3));
+                }
+            }
+            if let Some(ram) = &mut sample.machine.ram {
+                ram.total = total;
+            }
+            if !has_ram {
+                sample.machine.ram = None;
+                sample.machine.swap = None;
+                sample.machine.processors = Some(f64::NAN);
+            }
+            if let Some(group) = &mut sample.machine.group {
+                group.left = total;
+            }
+            sample
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+        #[test]
+        fn no_sample_size_or_key_breaks_the_screen(
+            samples in proptest::collection::vec(any_sample(), 1..4),
+            sizes in proptest::collection::vec((1u16..150, 1u16..60), 1..4),
+            keys in proptest::collection::vec(any_key(), 0..30),
+            ascii in any::<bool>(),
+        ) {
+            let mut app = App::new(&Options { ascii, color: true, ..Options::default() }, "box".to_owned());
+            let mut keys = keys.into_iter();
+            for (sample, (width, height)) in samples.into_iter().cycle().zip(sizes.into_iter().cycle()).take(6) {
+                app.take(sample);
+                for key in keys.by_ref().take(5) {
+                    if let crate::app::Effect::Aim(id) = app.press(key) {
+                        app.ask(id);
+                    }
+                    let shown = drawn(&mut app, width, height);
+                    prop_assert!(!ascii || shown.is_ascii(), "{}", shown);
+                    prop_assert_eq!(shown.lines().count().max(1), shown.split('\n').count());
+                    if let Some(at) = app.selected() {
+                        prop_assert!(at < app.rows.len());
+                    }
+                }
+                drawn(&mut app, width, height);
+            }
+        }
+    }
+}

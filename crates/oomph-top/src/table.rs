@@ -1,0 +1,221 @@
+//! The table of processes: which columns fit, and a line for each row.
+
+use crate::app::App;
+use crate::rows::{Row, Sort, inside};
+use crate::words::{Glyphs, Line, Tone, cut, left, right};
+use oomph_explain::bytes;
+use oomph_host::{Process, Sample};
+
+/// A column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Column {
+    Pid,
+    User,
+    /// Memory on one card, by the driver's number.
+    Card(u32),
+    /// Memory on all cards: where they are too many for columns.
+    Gpus,
+    Allocated,
+    Reserved,
+    Step,
+    Peak,
+    Resident,
+    Anonymous,
+    File,
+    Shared,
+    Swap,
+    Pinned,
+    Cpu,
+    Command,
+}
+
+/// More cards than this share a column.
+const MOST_CARDS: usize = 4;
+/// A command of less is no help.
+const SHORTEST_COMMAND: usize = 12;
+
+impl Column {
+    fn title(self) -> String {
+        match self {
+            Column::Pid => "PID".into(),
+            Column::User => "USER".into(),
+            Column::Card(index) => format!("GPU {index}"),
+            Column::Gpus => "GPUS".into(),
+            Column::Allocated => "ALLOCATED".into(),
+            Column::Reserved => "RESERVED".into(),
+            Column::Step => "STEP".into(),
+            Column::Peak => "LAST PEAK".into(),
+            Column::Resident => "RAM".into(),
+            Column::Anonymous => "ANONYMOUS".into(),
+            Column::File => "FILE".into(),
+            Column::Shared => "SHARED".into(),
+            Column::Swap => "SWAP".into(),
+            Column::Pinned => "PINNED".into(),
+            Column::Cpu => "CPU %".into(),
+            Column::Command => "COMMAND".into(),
+        }
+    }
+
+    fn sort(self) -> Sort {
+        match self {
+            Column::Pid => Sort::Pid,
+            Column::User => Sort::User,
+            Column::Card(_) | Column::Gpus => Sort::Gpu,
+            Column::Allocated => Sort::Allocated,
+            Column::Reserved => Sort::Reserved,
+            Column::Step => Sort::Step,
+            Column::Peak => Sort::Peak,
+            Column::Resident => Sort::Resident,
+            Column::Anonymous => Sort::Anonymous,
+            Column::File => Sort::File,
+            Column::Shared => Sort::Shared,
+            Column::Swap => Sort::Swap,
+            Column::Pinned => Sort::Pinned,
+            Column::Cpu => Sort::Cpu,
+            Column::Command => Sort::Command,
+        }
+    }
+
+    /// Its width without the space after it; the command takes what is left.
+    fn width(self) -> usize {
+        match self {
+            Column::Pid | Column::Step => 7,
+            Column::User => 8,
+            Column::Allocated | Column::Peak | Column::Anonymous => 10,
+            Column::Cpu => 6,
+            Column::Command => SHORTEST_COMMAND,
+            _ => 9,
+        }
+    }
+
+    fn cell(self, row: &Row, process: Option<&Process>, glyphs: &Glyphs) -> String {
+        let known = |value: Option<u64>| value.map_or_else(String::new, bytes);
+        // Zeros would hide the numbers among them.
+        let some = |value: Option<u64>| value.filter(|value| *value > 0).map_or_else(String::new, bytes);
+        let of = |value: fn(&Process) -> u64| process.map(value);
+        match self {
+            Column::Pid => row.pid.to_string(),
+            Column::User => process.map_or_else(|| glyphs.none.to_owned(), |process| glyphs.clean(&process.user)),
+            Column::Card(index) => {
+                row.on_gpus.iter().find(|(card, _)| *card == index).map_or_else(String::new, |(_, bytes)| held(*bytes))
+            }
+            Column::Gpus if row.on_gpus.is_empty() => String::new(),
+            Column::Gpus if row.on_gpus.iter().all(|(_, bytes)| bytes.is_none()) => held(None),
+            Column::Gpus => bytes(row.gpu_bytes()),
+            Column::Allocated => known(process.and_then(|process| inside(process, |device| Some(device.allocated)))),
+            Column::Reserved => known(process.and_then(|process| inside(process, |device| Some(device.reserved)))),
+            Column::Peak => known(process.and_then(|process| inside(process, |device| device.last_peak))),
+            Column::Step => {
+                let inside = process.and_then(|process| process.inside.as_ref());
+                inside.map_or_else(String::new, |inside| inside.steps.to_string())
+            }
+            Column::Resident => known(of(|process| process.resident)),
+            Column::Anonymous => known(of(|process| process.anonymous)),
+            Column::File => known(of(|process| process.file)),
+            Column::Shared => some(of(|process| process.shared)),
+            Column::Swap => some(of(|process| process.swapped)),
+            Column::Pinned => some(of(|process| process.pinned)),
+            Column::Cpu => row.busy.map_or_else(String::new, |busy| format!("{busy:.1}")),
+            Column::Command => match process {
+                Some(process) if process.state == 'Z' => {
+                    format!("{} (dead, not yet fetched by {})", glyphs.clean(&process.name), process.parent)
+                }
+                Some(process) => glyphs.clean(&process.command),
+                None => format!("pid {} (not visible from here)", row.pid),
+            },
+        }
+    }
+}
+
+/// What somebody has on a card.
+pub(crate) fn held(amount: Option<u64>) -> String {
+    amount.map_or_else(|| "?".to_owned(), bytes)
+}
+
+/// The columns that fit, by what matters most.
+fn columns(app: &App, sample: &Sample, width: usize) -> Vec<Column> {
+    let is_inside = sample.processes.iter().any(|process| process.inside.is_some());
+    let cards: Vec<Column> = sample.gpus.cards.iter().map(|card| Column::Card(card.index)).collect();
+    let mut wanted: Vec<Vec<Column>> = Vec::new();
+    if cards.len() > MOST_CARDS || cards.len() * 10 > width / 3 {
+        wanted.push(vec![Column::Gpus]);
+    } else if !cards.is_empty() {
+        wanted.push(cards);
+    }
+    if is_inside {
+        wanted.extend([vec![Column::Allocated], vec![Column::Step]]);
+    }
+    wanted.extend([vec![Column::Resident], vec![Column::Cpu]]);
+    if is_inside {
+        wanted.extend([vec![Column::Peak], vec![Column::Reserved]]);
+    }
+    for one in [Column::Anonymous, Column::Shared, Column::File, Column::Swap, Column::Pinned] {
+        wanted.push(vec![one]);
+    }
+    // What it is sorted by is to be seen.
+    if let Some(at) = wanted.iter().position(|group| group[0].sort() == app.choice.sort) {
+        let first = wanted.remove(at);
+        wanted.insert(0, first);
+    }
+    let mut taken = vec![Column::Pid, Column::User, Column::Command];
+    let mut left: isize = width as isize - taken.iter().map(|column| column.width() as isize + 1).sum::<isize>();
+    for group in wanted {
+        let needed: isize = group.iter().map(|column| column.width() as isize + 1).sum();
+        if needed <= left {
+            left -= needed;
+            taken.extend(group);
+        }
+    }
+    let place = |column: &Column| (column.sort().at(), if let Column::Card(index) = column { *index } else { 0 });
+    taken.sort_by_key(place);
+    taken
+}
+
+/// The line of titles, and a line for each row, from the first for so many.
+pub(crate) fn table(app: &App, sample: &Sample, width: usize, first: usize, most: usize) -> Vec<Line> {
+    let columns = columns(app, sample, width);
+    let glyphs = app.glyphs;
+    let fixed: usize = columns.iter().filter(|column| **column != Column::Command).map(|column| column.width() + 1).sum();
+    let command = width.saturating_sub(fixed);
+    let is_text = |column: Column| matches!(column, Column::User | Column::Command);
+    let place = |text: &str, column: Column| match column {
+        Column::Command => cut(text, command, glyphs).into_owned(),
+        column if is_text(column) => left(text, column.width(), glyphs) + " ",
+        column => right(text, column.width(), glyphs) + " ",
+    };
+    let head: String = columns
+        .iter()
+        .map(|column| {
+            let mut title = column.title();
+            if column.sort() == app.choice.sort {
+                let is_ascending = app.choice.sort.ascends() != app.choice.reverse;
+                let mark = if is_ascending { glyphs.up } else { glyphs.down };
+                if is_text(*column) { title.push(mark) } else { title.insert(0, mark) }
+            }
+            place(&title, *column)
+        })
+        .collect();
+    let mut lines = vec![Line::toned(left(&head, width, glyphs), Tone::Head)];
+    for (at, row) in app.rows.iter().enumerate().skip(first).take(most) {
+        let process = row.process(sample);
+        let mut line = Line::default();
+        for column in &columns {
+            let mut text = column.cell(row, process, glyphs);
+            if *column == Column::Command && !row.branch.is_empty() {
+                text.insert_str(0, &row.branch);
+            }
+            let tone = match column {
+                Column::Card(_) | Column::Gpus | Column::Allocated => Tone::Strong,
+                _ => Tone::Plain,
+            };
+            line.push(place(&text, *column), tone);
+        }
+        if app.selected() == Some(at) {
+            let missing = width.saturating_sub(line.width());
+            line.push(" ".repeat(missing), Tone::Plain);
+            line = line.all(Tone::Selected);
+        }
+        lines.push(line);
+    }
+    lines
+}

@@ -1,0 +1,234 @@
+//! The live screen: takes samples, keys and signals in, draws, and gives the terminal back however it ends.
+//!
+//! Samples are taken in a thread of their own, because a driver may take its time; so are keys and signals. All of them come
+//! through one channel, and nothing happens between them.
+
+use crate::Options;
+use crate::app::{App, Effect};
+use crate::confirm::Target;
+use crate::interval::Interval;
+use crate::keys::{Key, key};
+use crate::lines::after;
+use crate::screen::draw;
+use anyhow::Context;
+use oomph_host::{Environment, Sample, Sampler};
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::cursor::Show;
+use ratatui::crossterm::event::{self, Event};
+use ratatui::crossterm::execute;
+use ratatui::crossterm::terminal::{EnterAlternateScreen, disable_raw_mode, enable_raw_mode};
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::io;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
+use std::time::Instant;
+
+/// What the screen is told.
+enum Told {
+    Sample(Box<Sample>),
+    Key(Key),
+    /// The terminal has another size.
+    Resized,
+    /// Back from a stop.
+    Resumed,
+    /// A signal that asks to end.
+    Signal(i32),
+    /// No keys can come any more: the terminal is gone.
+    Closed,
+}
+
+/// What the sampling thread is told.
+enum Pace {
+    Every(Interval),
+    Pause(bool),
+}
+
+/// Shows the screen until it is left; says which signal asked to end, if one did.
+pub fn watch(options: &Options) -> anyhow::Result<Option<i32>> {
+    // A few: who samples waits for who draws.
+    let (tell, told) = mpsc::sync_channel(8);
+    let pace = sample_in_background(options.interval, tell.clone());
+    hear_signals(tell.clone())?;
+    let mut app = App::new(options, place());
+    let mut screen = Screen::open()?;
+    read_keys(tell);
+    let ended = run(&mut app, &mut screen, &told, &pace);
+    drop(screen);
+    ended
+}
+
+/// The terminal while it is ours.
+struct Screen {
+    terminal: DefaultTerminal,
+}
+
+impl Screen {
+    fn open() -> anyhow::Result<Self> {
+        // It also sees to it that a panic gives the terminal back before it is told.
+        let terminal = ratatui::try_init().inspect_err(|_| give_back());
+        Ok(Self { terminal: terminal.context("the terminal cannot be used; try oomph top --once")? })
+    }
+
+    fn take_again(&mut self) -> io::Result<()> {
+        disable_raw_mode()?;
+        enable_raw_mode()?;
+        execute!(io::stdout(), EnterAlternateScreen)?;
+        self.terminal.clear()
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        give_back();
+    }
+}
+
+fn give_back() {
+    // Where the terminal is gone, there is nothing to give back.
+    let _ = ratatui::try_restore();
+    let _ = execute!(io::stdout(), Show);
+}
+
+fn run(
+    app: &mut App,
+    screen: &mut Screen,
+    told: &Receiver<Told>,
+    pace: &Sender<Pace>,
+) -> anyhow::Result<Option<i32>> {
+    let mut target: Option<Target> = None;
+    loop {
+        if screen.terminal.draw(|frame| draw(frame, app)).is_err() {
+            // Nobody reads any more.
+            return Ok(None);
+        }
+        let Ok(first) = told.recv() else { return Ok(None) };
+        // What is there already is dealt with before the next drawing: a held key does not queue drawings.
+        for one in std::iter::once(first).chain(told.try_iter()) {
+            match one {
+                Told::Sample(sample) => app.take(*sample),
+                Told::Resized => {}
+                Told::Resumed => {
+                    // Whoever had the terminal meanwhile may have left anything.
+                    screen.take_again()?;
+                }
+                Told::Signal(signal) => return Ok(Some(signal)),
+                Told::Closed => return Ok(None),
+                Told::Key(key) => match app.press(key) {
+                    Effect::None => {}
+                    Effect::Quit => return Ok(None),
+                    Effect::Suspend => suspend(),
+                    Effect::Interval(interval) => drop(pace.send(Pace::Every(interval))),
+                    Effect::Pause(is_paused) => drop(pace.send(Pace::Pause(is_paused))),
+                    Effect::Release => target = None,
+                    Effect::Aim(id) => match Target::aim(id) {
+                        Ok(held) => {
+                            target = Some(held);
+                            app.ask(id);
+                        }
+                        Err(why) => app.answer(None, Err(why)),
+                    },
+                    Effect::Send(way) => {
+                        if let Some(target) = &target {
+                            app.answer(Some(way), target.send(way));
+                        }
+                    }
+                },
+            }
+        }
+    }
+}
+
+/// To the shell and, when it says so, back: SIGCONT is heard and told.
+fn suspend() {
+    give_back();
+    #[cfg(unix)]
+    {
+        use rustix::process::{Signal, kill_current_process_group};
+        // As the terminal does it where Ctrl-Z is not a key: everybody in the job stops.
+        let _ = kill_current_process_group(Signal::TSTP);
+    }
+}
+
+fn sample_in_background(interval: Interval, tell: SyncSender<Told>) -> Sender<Pace> {
+    let (pace, changes) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut sampler = Sampler::new();
+        let mut interval = interval;
+        let mut is_paused = false;
+        let mut next = Instant::now();
+        loop {
+            if !is_paused && Instant::now() >= next {
+                if tell.send(Told::Sample(Box::new(sampler.sample()))).is_err() {
+                    return;
+                }
+                next = after(next, interval.duration());
+            }
+            let change = if is_paused {
+                changes.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            } else {
+                changes.recv_timeout(next.saturating_duration_since(Instant::now()))
+            };
+            match change {
+                Ok(Pace::Every(changed)) => {
+                    interval = changed;
+                    next = Instant::now();
+                }
+                Ok(Pace::Pause(changed)) => {
+                    is_paused = changed;
+                    next = Instant::now();
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    });
+    pace
+}
+
+fn hear_signals(tell: SyncSender<Told>) -> anyhow::Result<()> {
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGCONT])?;
+    std::thread::spawn(move || {
+        let mut was_asked = false;
+        for signal in signals.forever() {
+            if signal == SIGCONT {
+                let _ = tell.send(Told::Resumed);
+                continue;
+            }
+            // Asked twice, or nobody listens (a terminal that takes no output any more): at once.
+            if was_asked || tell.try_send(Told::Signal(signal)).is_err() {
+                give_back();
+                std::process::exit(128 + signal);
+            }
+            was_asked = true;
+        }
+    });
+    Ok(())
+}
+
+fn read_keys(tell: SyncSender<Told>) {
+    std::thread::spawn(move || {
+        loop {
+            let told = match event::read() {
+                Ok(Event::Key(event)) => match key(event) {
+                    Some(key) => Told::Key(key),
+                    None => continue,
+                },
+                Ok(Event::Resize(..)) => Told::Resized,
+                Ok(_) => continue,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(_) => Told::Closed,
+            };
+            let is_last = matches!(told, Told::Closed);
+            if tell.send(told).is_err() || is_last {
+                return;
+            }
+        }
+    });
+}
+
+/// Where this is: the machine's name, and what is around.
+pub(crate) fn place() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let around: Vec<&str> = Environment::here().surroundings.into_iter().map(|one| one.title()).collect();
+    [name.trim(), &around.join(", ")].iter().filter(|word| !word.is_empty()).copied().collect::<Vec<_>>().join("  ")
+}
