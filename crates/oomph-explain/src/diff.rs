@@ -17,6 +17,8 @@ pub struct Diff {
 pub struct DeviceDiff {
     /// Its ordinal.
     pub ordinal: u32,
+    /// Its ordinal in the first recording: ranks of one run have a card each, with numbers of their own.
+    pub ordinal_before: u32,
     /// The peaks before; `None` if only the second recording has the device.
     pub before: Option<Peaks>,
     /// The peaks after; `None` if only the first recording has the device.
@@ -49,17 +51,23 @@ impl Change {
 }
 
 /// Compares two explanations. Lines are matched by file, line and function; what then is left over in a function, by
-/// order: code above it may have moved it.
+/// order: code above it may have moved it. Devices are matched by number, or where each recording has one, as ranks do, with
+/// each other.
 pub fn diff(before: &Explanation, after: &Explanation) -> Diff {
-    let ordinals: std::collections::BTreeSet<u32> =
-        before.devices.iter().chain(&after.devices).map(|device| device.ordinal).collect();
-    let devices = ordinals
+    let pairs: Vec<(u32, u32)> = match (before.devices.as_slice(), after.devices.as_slice()) {
+        ([before], [after]) => vec![(before.ordinal, after.ordinal)],
+        _ => {
+            let all = before.devices.iter().chain(&after.devices).map(|device| device.ordinal);
+            all.collect::<std::collections::BTreeSet<u32>>().into_iter().map(|one| (one, one)).collect()
+        }
+    };
+    let devices = pairs
         .into_iter()
-        .map(|ordinal| {
-            let find = |explanation: &Explanation| {
+        .map(|(ordinal_before, ordinal)| {
+            let find = |explanation: &Explanation, ordinal: u32| {
                 explanation.devices.iter().find(|device| device.ordinal == ordinal).cloned()
             };
-            let (before, after) = (find(before), find(after));
+            let (before, after) = (find(before, ordinal_before), find(after, ordinal));
             let mut lines: BTreeMap<Place, (u64, u64)> = BTreeMap::new();
             let mut kinds: BTreeMap<&'static str, (u64, u64)> = BTreeMap::new();
             let mut add = |device: &DeviceExplanation, pick: fn(&mut (u64, u64)) -> &mut u64| {
@@ -78,6 +86,7 @@ pub fn diff(before: &Explanation, after: &Explanation) -> Diff {
             }
             DeviceDiff {
                 ordinal,
+                ordinal_before,
                 before: before.map(|device| device.peak),
                 after: after.map(|device| device.peak),
                 lines: changes(rejoin_moved(lines).into_iter().map(|(place, sums)| (Ok(place), sums))),

@@ -272,3 +272,15 @@ fn every_reserved_byte_is_accounted_for() {
         }
     }
 }
+
+#[test]
+fn ranks_are_compared_whatever_the_numbers_of_their_cards() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/h200");
+    let mut third = oomph_trace::read_path(folder.join("fused.pickle.xz")).unwrap();
+    third.devices[0].ordinal = 3;
+    let apart = oomph_explain::diff(&explained("foreach"), &explain(&third));
+    let same = oomph_explain::diff(&explained("foreach"), &explained("fused"));
+    assert_eq!(apart.devices.iter().map(|one| (one.ordinal_before, one.ordinal)).collect::<Vec<_>>(), [(0, 3)]);
+    assert_eq!(apart.devices[0].lines, same.devices[0].lines);
+    assert_eq!(apart.devices[0].kinds, same.devices[0].kinds);
+}

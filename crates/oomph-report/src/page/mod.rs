@@ -157,7 +157,7 @@ fn diff_of(diff: &Diff, subjects: &[Subject]) -> Vec<Value> {
         .map(|device| {
             json!({
                 "ordinal": device.ordinal,
-                "before": find(0, device.ordinal),
+                "before": find(0, device.ordinal_before),
                 "after": find(1, device.ordinal),
                 "lines": device.lines.iter().map(change).collect::<Vec<_>>(),
                 "kinds": device.kinds.iter().map(change).collect::<Vec<_>>(),
