@@ -131,12 +131,8 @@ impl Installed {
         let (python, answer) = match python {
             Some(python) => (python.to_path_buf(), ask(python)),
             None => {
-                let names: &[&str] = if std::env::var_os("VIRTUAL_ENV").is_some() {
-                    &["python", "python3"]
-                } else {
-                    &["python3", "python"]
-                };
-                let mut answers = names.iter().map(|name| (PathBuf::from(name), ask(Path::new(name))));
+                let mut answers =
+                    interpreters().iter().map(|name| (PathBuf::from(name), ask(Path::new(name))));
                 // The first that has PyTorch; without one, the first that answers.
                 let all: Vec<_> = answers.by_ref().collect();
                 let best =
@@ -221,6 +217,11 @@ impl Installed {
             .filter(|path| path.is_file())
             .collect();
     }
+}
+
+/// The names under which an interpreter is looked for, the likeliest first.
+pub fn interpreters() -> &'static [&'static str] {
+    if std::env::var_os("VIRTUAL_ENV").is_some() { &["python", "python3"] } else { &["python3", "python"] }
 }
 
 fn ask(python: &Path) -> Result<Answer, String> {

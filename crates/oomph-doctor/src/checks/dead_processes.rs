@@ -1,0 +1,71 @@
+//! Processes that are dead or stopped and still hold a card's memory.
+//!
+//! Wrong if they are yours, a note otherwise. A process that was stopped (Ctrl-Z) keeps all of its memory. One that is
+//! dead and not fetched by its parent (a zombie) keeps it while the driver waits for it, or for a child of it.
+
+use crate::facts::Facts;
+use crate::finding::{Finding, Level};
+use oomph_explain::bytes;
+use oomph_host::Process;
+
+pub(super) fn look(facts: &Facts) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for card in &facts.sample.gpus.cards {
+        for on_card in &card.processes {
+            let Some(process) = facts.process(on_card.pid) else { continue };
+            let held = on_card.bytes.map_or_else(|| "memory".to_owned(), bytes);
+            let level = if facts.is_own(process.pid) { Level::Wrong } else { Level::Note };
+            findings.extend(one(facts, process, level, &format!("GPU {}", card.index), &held));
+        }
+    }
+    findings
+}
+
+fn one(facts: &Facts, process: &Process, level: Level, about: &str, held: &str) -> Option<Finding> {
+    let who = facts.who(process.pid);
+    match process.state {
+        'Z' | 'X' => Some(
+            Finding::at(level, about, format!("{who} is dead and holds {held}"))
+                .means("Its parent has not fetched it, or a thread of it is stuck in the driver.")
+                .fix("end its parent; if that does not help, reset the card when nobody uses it, or restart")
+                .command(format!("kill {}", facts.pid(process.parent))),
+        ),
+        'T' | 't' => Some(
+            Finding::at(level, about, format!("{who} is stopped and holds {held}"))
+                .means("Ctrl-Z stops a program and frees nothing.")
+                .fix("end it (or let it go on: kill -CONT)")
+                .command(format!("kill -KILL {}", facts.pid(process.pid))),
+        ),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checks::laid_out::{GIB, card, machine, on_card, process, told};
+    use crate::finding::Level::{Note, Wrong};
+
+    #[test]
+    fn the_dead_and_the_stopped_are_named_with_what_they_hold() {
+        let mut facts = machine();
+        facts.user = Some("alice".to_owned());
+        facts.sample.processes = vec![
+            process(11, "alice", "python", 'Z'),
+            process(12, "bob", "python", 'T'),
+            process(13, "alice", "python", 'S'),
+            process(14, "alice", "bash", 'T'),
+        ];
+        facts.sample.gpus.cards = vec![on_card(card(0, 16 * GIB, 8 * GIB), &[(11, 3 * GIB), (12, GIB), (13, GIB), (99, GIB)])];
+        let findings = look(&facts);
+        assert_eq!(
+            told(&findings),
+            [
+                (Wrong, "your python (pid 11) is dead and holds 3.00 GiB"),
+                (Note, "bob's python (pid 12) is stopped and holds 1.00 GiB"),
+            ]
+        );
+        assert_eq!(findings[0].command.as_deref(), Some("kill 1"));
+        assert_eq!(findings[1].command.as_deref(), Some("kill -KILL 12"));
+    }
+}

@@ -1,0 +1,132 @@
+//! Whether there is a driver, and whether it answers.
+//!
+//! Wrong if a card is on the bus and no driver answers, if the driver's library and its kernel module are of two versions (an
+//! update without a restart), or if this user may not use it. That there is no card at all is a note: nothing fails for it.
+
+use crate::facts::Facts;
+use crate::finding::{Finding, Level};
+use oomph_host::{Missing, Surroundings};
+
+pub(super) fn look(facts: &Facts) -> Vec<Finding> {
+    let gpus = &facts.sample.gpus;
+    let Some(missing) = &gpus.missing else {
+        let mut words = Vec::new();
+        words.extend(gpus.driver.as_ref().map(|driver| format!("{driver}")));
+        words.extend(gpus.cuda.map(|(major, minor)| format!("CUDA up to {major}.{minor}")));
+        return if words.is_empty() { Vec::new() } else { vec![Finding::fine("driver", words.join(", "))] };
+    };
+    let on_bus = facts.kernel.cards_on_bus;
+    let cards = match on_bus {
+        Some(1) => "a card of NVIDIA's is".to_owned(),
+        Some(count) => format!("{count} cards of NVIDIA's are"),
+        None => "a card of NVIDIA's may be".to_owned(),
+    };
+    // Where the bus cannot be read, a library without a driver is reason enough.
+    let if_on_bus = if on_bus == Some(0) { Level::Note } else { Level::Wrong };
+    let finding = match missing {
+        Missing::NoLibrary if on_bus.unwrap_or(0) > 0 => {
+            let finding = Finding::wrong("driver", format!("{cards} in this machine, but no driver is installed"))
+                .means("PyTorch will not find it: torch.cuda.is_available() is False.");
+            if facts.is_in(Surroundings::Container) {
+                finding
+                    .fix("let the container have the host's driver (NVIDIA's container toolkit must be installed there)")
+                    .command("docker run --gpus all …")
+            } else {
+                finding.fix("install NVIDIA's driver, then restart").command("sudo ubuntu-drivers install")
+            }
+        }
+        Missing::NoLibrary if facts.is_in(Surroundings::Wsl) => Finding::note("driver", "no GPU can be seen from WSL")
+            .means("WSL has the driver of Windows: its library must be in /usr/lib/wsl/lib.")
+            .fix("install the driver in Windows, not in WSL, and update WSL")
+            .command("wsl --update"),
+        Missing::NoLibrary => no_card(),
+        Missing::DriverNotLoaded => Finding::at(if_on_bus, "driver", "the driver is installed, but not loaded")
+            .means("The library is here, and the kernel has no module for it: it failed to build for this kernel, or there is no card.")
+            .fix("load it; if that fails, install the driver again for this kernel")
+            .command("sudo modprobe nvidia && dmesg | grep -i nvrm | tail"),
+        Missing::VersionMismatch => {
+            let module = facts.kernel.module.as_deref();
+            let loaded = module.map(|module| format!(" (the kernel has {module} loaded)")).unwrap_or_default();
+            Finding::wrong("driver", format!("the driver was updated without a restart{loaded}"))
+                .means("Its library and its kernel module are of two versions, and work with no other: nothing that uses the GPU starts.")
+                .fix("restart the machine; in a container, restart the container after the host")
+                .command("sudo reboot")
+        }
+        Missing::NoPermission => Finding::wrong("driver", "this user may not use the GPU")
+            .means("The driver answers, and refuses.")
+            .fix("see who may, and join that group (then log in again); in a batch job, ask for a GPU")
+            .command("ls -l /dev/nvidia*"),
+        Missing::NoCards if if_on_bus == Level::Note => no_card(),
+        Missing::NoCards => Finding::wrong("driver", "the driver is loaded and sees no card")
+            .means("The card fell off the bus, is not supported by this driver, or is given to somebody else (another container, a virtual machine).")
+            .fix("see what the kernel says of it")
+            .command("dmesg | grep -i -e nvrm -e xid | tail"),
+        Missing::Other(why) => Finding::at(if_on_bus, "driver", format!("the driver does not answer: {why}"))
+            .fix("see whether NVIDIA's own tool says more")
+            .command("nvidia-smi"),
+    };
+    vec![finding]
+}
+
+fn no_card() -> Finding {
+    Finding::note("driver", "there is no NVIDIA GPU here")
+        .means("Programs run on the processor. Whether one would fit a card can be said all the same.")
+        .fix("predict it, without the card")
+        .command("oomph predict --gpu t4 train.py")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checks::laid_out::machine;
+
+    fn without(missing: Missing, on_bus: Option<usize>) -> Facts {
+        let mut facts = machine();
+        facts.sample.gpus = oomph_host::Gpus { missing: Some(missing), ..Default::default() };
+        facts.kernel.cards_on_bus = on_bus;
+        facts
+    }
+
+    fn told(facts: &Facts) -> (Level, String) {
+        let [finding] = look(facts).try_into().unwrap();
+        (finding.level, finding.title)
+    }
+
+    #[test]
+    fn a_driver_that_answers_is_told_in_one_line() {
+        assert_eq!(told(&machine()), (Level::Fine, "570.86.10, CUDA up to 12.8".to_owned()));
+    }
+
+    #[test]
+    fn no_card_is_a_note_and_a_card_without_a_driver_is_wrong() {
+        assert_eq!(told(&without(Missing::NoLibrary, Some(0))).0, Level::Note);
+        assert_eq!(told(&without(Missing::NoLibrary, None)).0, Level::Note);
+        let (level, title) = told(&without(Missing::NoLibrary, Some(2)));
+        assert_eq!((level, title.as_str()), (Level::Wrong, "2 cards of NVIDIA's are in this machine, but no driver is installed"));
+        assert_eq!(told(&without(Missing::DriverNotLoaded, Some(1))).0, Level::Wrong);
+        assert_eq!(told(&without(Missing::DriverNotLoaded, Some(0))).0, Level::Note);
+        assert_eq!(told(&without(Missing::NoCards, Some(1))).0, Level::Wrong);
+        assert_eq!(told(&without(Missing::NoPermission, Some(0))).0, Level::Wrong);
+        assert_eq!(told(&without(Missing::Other("odd".into()), None)), (Level::Wrong, "the driver does not answer: odd".into()));
+    }
+
+    #[test]
+    fn a_container_is_given_the_driver_and_not_told_to_install_one() {
+        let mut facts = without(Missing::NoLibrary, Some(1));
+        assert!(look(&facts)[0].command.as_deref().unwrap().contains("ubuntu-drivers"));
+        facts.environment.surroundings = vec![Surroundings::Container];
+        assert_eq!(look(&facts)[0].command.as_deref(), Some("docker run --gpus all …"));
+        let mut facts = without(Missing::NoLibrary, Some(0));
+        facts.environment.surroundings = vec![Surroundings::Wsl];
+        assert_eq!(look(&facts)[0].command.as_deref(), Some("wsl --update"));
+    }
+
+    #[test]
+    fn an_update_without_a_restart_names_what_is_loaded() {
+        let mut facts = without(Missing::VersionMismatch, Some(0));
+        facts.kernel.module = Some("570.86.10".to_owned());
+        let (level, title) = told(&facts);
+        assert_eq!(level, Level::Wrong);
+        assert_eq!(title, "the driver was updated without a restart (the kernel has 570.86.10 loaded)");
+    }
+}

@@ -1,0 +1,159 @@
+//! Which PyTorch the chosen Python has, and whether it is built for what is in the machine.
+//!
+//! Wrong if it is built without CUDA on a machine with a GPU, if a library that it is linked to is missing, or if a file of
+//! the current folder would be imported in its place. That there is no PyTorch is a note.
+
+use crate::facts::Facts;
+use crate::finding::Finding;
+
+pub(super) fn look(facts: &Facts) -> Vec<Finding> {
+    let python = match &facts.python {
+        Ok(python) => python,
+        Err(why) => {
+            return vec![
+                Finding::note("python", format!("no Python was asked: {why}"))
+                    .fix("name the interpreter of your environment")
+                    .command("oomph doctor --python .venv/bin/python"),
+            ];
+        }
+    };
+    let mut findings = Vec::new();
+    let whose = match (python.is_environment, python.is_conda) {
+        (true, _) => " of a virtual environment",
+        (_, true) => " of conda",
+        _ => "",
+    };
+    let named = format!("Python {}{whose}", python.version);
+    let Some(torch) = python.torch() else {
+        findings.push(
+            Finding::note("torch", format!("{named} has no PyTorch"))
+                .means("What is said of PyTorch's settings cannot be checked against its version.")
+                .fix("name the interpreter that has it")
+                .command("oomph doctor --python .venv/bin/python"),
+        );
+        return findings;
+    };
+    if let Some(file) = &python.shadowed_by {
+        findings.push(
+            Finding::wrong("torch", format!("{file} in this folder is imported instead of PyTorch"))
+                .means("Scripts of this folder fail with \"module 'torch' has no attribute …\", or worse.")
+                .fix("rename it, or work in another folder")
+                .command(format!("mv {file} my_{file}")),
+        );
+    }
+    let has_card = !facts.sample.gpus.cards.is_empty();
+    if torch.cuda.is_none() && torch.hip.is_none() && has_card {
+        let index = index_for(facts.sample.gpus.cuda);
+        findings.push(
+            Finding::wrong("torch", format!("PyTorch {} is built without CUDA, and there is a GPU", torch.version))
+                .means("torch.cuda.is_available() is False: everything runs on the processor.")
+                .fix("install the build with CUDA")
+                .command(format!("pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/{index}")),
+        );
+    }
+    if torch.hip.is_some() && has_card {
+        findings.push(
+            Finding::wrong("torch", format!("PyTorch {} is built for AMD's cards (ROCm), and the GPU is NVIDIA's", torch.version))
+                .fix("install the build with CUDA")
+                .command(format!(
+                    "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/{}",
+                    index_for(facts.sample.gpus.cuda)
+                )),
+        );
+    }
+    if let Some(library) = &python.missing_library {
+        findings.push(
+            Finding::wrong("torch", format!("PyTorch {} needs {library}, which is not installed", torch.version))
+                .means("import torch fails with \"cannot open shared object file\", or soon after.")
+                .fix("install PyTorch with its NVIDIA packages")
+                .command("pip install --force-reinstall torch"),
+        );
+    }
+    let built = match (&torch.cuda, &torch.hip) {
+        (Some(cuda), _) => format!("CUDA {cuda}"),
+        (_, Some(hip)) => format!("ROCm {hip}"),
+        _ => "without CUDA".to_owned(),
+    };
+    findings.push(Finding::fine("torch", format!("{} ({built}), {named}", torch.version)));
+    findings
+}
+
+/// The newest index of wheels that a driver can do: https://download.pytorch.org/whl/.
+pub(super) fn index_for(driver_can: Option<(u32, u32)>) -> &'static str {
+    match driver_can {
+        Some((..=11, _)) => "cu118",
+        Some((12, ..=7)) => "cu126",
+        Some((12, _)) => "cu128",
+        _ => "cu130",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checks::laid_out::{machine, told, with_torch};
+    use crate::finding::Level::{Fine, Note, Wrong};
+
+    #[test]
+    fn a_build_that_fits_is_one_line() {
+        assert_eq!(told(&look(&machine())), [(Fine, "2.11.0+cu128 (CUDA 12.8), Python 3.11.2")]);
+    }
+
+    #[test]
+    fn a_build_without_cuda_is_wrong_only_where_there_is_a_gpu() {
+        let mut facts = machine();
+        facts.python = Ok(with_torch("2.11.0+cpu", None));
+        let findings = look(&facts);
+        assert_eq!(told(&findings)[0], (Wrong, "PyTorch 2.11.0+cpu is built without CUDA, and there is a GPU"));
+        assert!(findings[0].command.as_deref().unwrap().ends_with("/cu128"));
+        facts.sample.gpus.cards.clear();
+        assert_eq!(told(&look(&facts)), [(Fine, "2.11.0+cpu (without CUDA), Python 3.11.2")]);
+    }
+
+    #[test]
+    fn no_python_and_no_torch_are_notes() {
+        let mut facts = machine();
+        facts.python = Err("python3: there is no such program".to_owned());
+        assert_eq!(told(&look(&facts)), [(Note, "no Python was asked: python3: there is no such program")]);
+        let mut python = with_torch("", None);
+        python.torch.clear();
+        python.is_environment = true;
+        facts.python = Ok(python);
+        assert_eq!(told(&look(&facts)), [(Note, "Python 3.11.2 of a virtual environment has no PyTorch")]);
+    }
+
+    #[test]
+    fn what_breaks_the_import_is_wrong() {
+        let mut facts = machine();
+        let mut python = with_torch("2.11.0+cu128", Some("12.8"));
+        python.shadowed_by = Some("torch.py".to_owned());
+        python.missing_library = Some("libcudart.so.12".to_owned());
+        facts.python = Ok(python);
+        assert_eq!(
+            told(&look(&facts))[..2],
+            [
+                (Wrong, "torch.py in this folder is imported instead of PyTorch"),
+                (Wrong, "PyTorch 2.11.0+cu128 needs libcudart.so.12, which is not installed"),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_build_for_other_cards_is_wrong() {
+        let mut facts = machine();
+        let mut python = with_torch("2.11.0+rocm6.4", None);
+        python.torch[0].hip = Some("6.4".to_owned());
+        facts.python = Ok(python);
+        assert_eq!(told(&look(&facts))[0].0, Wrong);
+        assert_eq!(told(&look(&facts))[1], (Fine, "2.11.0+rocm6.4 (ROCm 6.4), Python 3.11.2"));
+    }
+
+    #[test]
+    fn the_index_follows_the_driver() {
+        assert_eq!(index_for(Some((11, 4))), "cu118");
+        assert_eq!(index_for(Some((12, 2))), "cu126");
+        assert_eq!(index_for(Some((12, 9))), "cu128");
+        assert_eq!(index_for(Some((13, 0))), "cu130");
+        assert_eq!(index_for(None), "cu130");
+    }
+}

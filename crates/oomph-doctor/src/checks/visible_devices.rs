@@ -1,0 +1,98 @@
+//! Which cards `CUDA_VISIBLE_DEVICES` leaves to programs.
+//!
+//! Wrong if it hides every card, or names one that is not there: CUDA takes the list up to the first entry that is
+//! invalid and says nothing about the rest (CUDA Programming Guide, environment variables). A note if some cards are hidden, or
+//! if cards of several kinds are counted by speed while nvidia-smi counts them by their place on the bus.
+
+use crate::facts::Facts;
+use crate::finding::Finding;
+use oomph_explain::plural;
+
+pub(super) fn look(facts: &Facts) -> Vec<Finding> {
+    let cards = &facts.sample.gpus.cards;
+    if cards.is_empty() {
+        return Vec::new();
+    }
+    let mut findings = Vec::new();
+    if let Some(listed) = facts.settings.get("CUDA_VISIBLE_DEVICES") {
+        findings.extend(hidden(facts, listed));
+    }
+    // By speed unless told otherwise; among equal cards the order is the bus's.
+    let differ = cards.iter().any(|card| card.name != cards[0].name);
+    if differ && facts.settings.get("CUDA_DEVICE_ORDER") != Some("PCI_BUS_ID") {
+        findings.push(
+            Finding::note("GPUs", "cuda:0 is the fastest card, not GPU 0")
+                .means("The cards differ. CUDA counts the fastest first; nvidia-smi and oomph count by place on the bus.")
+                .fix("count alike")
+                .command("export CUDA_DEVICE_ORDER=PCI_BUS_ID"),
+        );
+    }
+    findings
+}
+
+fn hidden(facts: &Facts, listed: &str) -> Option<Finding> {
+    let all = facts.sample.gpus.cards.len();
+    let visible = facts.visible().len();
+    let setting = format!("CUDA_VISIBLE_DEVICES={listed}");
+    if listed.trim().is_empty() || listed.split(',').next().is_some_and(|first| first.trim() == "-1") {
+        return Some(
+            Finding::wrong("GPUs", format!("{setting} hides all {}", plural(all as u64, "GPU")))
+                .means("torch.cuda.is_available() is False in every program that is started from here.")
+                .fix("unless that is what you want, unset it")
+                .command("unset CUDA_VISIBLE_DEVICES"),
+        );
+    }
+    let entries = listed.split(',').count();
+    if visible < entries {
+        let unknown = listed.split(',').nth(visible).unwrap_or_default().trim();
+        return Some(
+            Finding::wrong("GPUs", format!("{setting}: there is no GPU {unknown:?}"))
+                .means(format!(
+                    "CUDA takes the list up to the first entry that is not there: programs see {} of {}.",
+                    visible,
+                    plural(all as u64, "GPU")
+                ))
+                .fix("name cards by their numbers from 0, or as nvidia-smi -L does")
+                .command("nvidia-smi -L"),
+        );
+    }
+    (visible < all).then(|| {
+        Finding::note("GPUs", format!("{setting}: programs see {visible} of {}", plural(all as u64, "GPU")))
+            .means("cuda:0 is the first of the list.")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checks::laid_out::{GIB, card, machine, told, with_settings};
+    use crate::finding::Level::{Note, Wrong};
+
+    fn cards(listed: &str) -> Facts {
+        let mut facts = with_settings(machine(), &[("CUDA_VISIBLE_DEVICES", listed)]);
+        facts.sample.gpus.cards = (0..3).map(|index| card(index, 15 * GIB, 0)).collect();
+        facts.sample.gpus.cards[2].uuid = Some("GPU-8932f937-d72c".to_owned());
+        facts
+    }
+
+    #[test]
+    fn what_hides_cards_is_said() {
+        assert_eq!(told(&look(&cards(""))), [(Wrong, "CUDA_VISIBLE_DEVICES= hides all 3 GPUs")]);
+        assert_eq!(told(&look(&cards("-1"))), [(Wrong, "CUDA_VISIBLE_DEVICES=-1 hides all 3 GPUs")]);
+        assert_eq!(told(&look(&cards("0,7,1"))), [(Wrong, "CUDA_VISIBLE_DEVICES=0,7,1: there is no GPU \"7\"")]);
+        assert!(look(&cards("0,7,1"))[0].means.as_deref().unwrap().contains("see 1 of 3 GPUs"));
+        assert_eq!(told(&look(&cards("2,0"))), [(Note, "CUDA_VISIBLE_DEVICES=2,0: programs see 2 of 3 GPUs")]);
+        assert_eq!(told(&look(&cards("GPU-8932"))), [(Note, "CUDA_VISIBLE_DEVICES=GPU-8932: programs see 1 of 3 GPUs")]);
+        assert_eq!(told(&look(&cards("all"))), [(Wrong, "CUDA_VISIBLE_DEVICES=all: there is no GPU \"all\"")]);
+        assert!(look(&cards("0,1,2")).is_empty());
+    }
+
+    #[test]
+    fn cards_of_several_kinds_are_counted_by_speed() {
+        let mut facts = cards("0,1,2");
+        facts.sample.gpus.cards[1].name = "NVIDIA H200".to_owned();
+        assert_eq!(told(&look(&facts)), [(Note, "cuda:0 is the fastest card, not GPU 0")]);
+        facts.settings.values.insert("CUDA_DEVICE_ORDER", "PCI_BUS_ID".to_owned());
+        assert!(look(&facts).is_empty());
+    }
+}

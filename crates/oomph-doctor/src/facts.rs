@@ -1,0 +1,177 @@
+//! Everything that checks look at, gathered once.
+
+use crate::kernel::Kernel;
+use crate::python::{Deep, Python, Torch};
+use crate::settings::Settings;
+use oomph_gpus::Catalogue;
+use oomph_host::{Environment, Gpu, Gpus, Machine, Process, Sample, Sampler, Surroundings};
+use oomph_replay::version::Version;
+use std::path::{Path, PathBuf};
+
+/// What is true here.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// Cards, RAM and processes, at one moment.
+    pub sample: Sample,
+    /// Where this runs.
+    pub environment: Environment,
+    /// The kernel's limits.
+    pub kernel: Kernel,
+    /// The environment's settings.
+    pub settings: Settings,
+    /// The chosen Python, or why there is none.
+    pub python: Result<Python, String>,
+    /// What PyTorch itself says, if it was asked.
+    pub deep: Option<Result<Deep, String>>,
+    /// Cards that are known, for what a context takes on them.
+    pub catalogue: Catalogue,
+    /// Whose machine is looked at: the user of this process.
+    pub user: Option<String>,
+    /// Version of this command.
+    pub oomph: String,
+    /// Whether people, processes and places may be named.
+    pub is_named: bool,
+}
+
+/// What to gather.
+#[derive(Clone, Debug, Default)]
+pub struct Gather {
+    /// The Python to look at.
+    pub python: Option<PathBuf>,
+    /// Whether PyTorch is to be imported and asked.
+    pub deep: bool,
+}
+
+impl Facts {
+    /// Looks at this machine.
+    pub fn gather(gather: &Gather) -> Self {
+        let sample = Sampler::new().sample();
+        let own = std::process::id();
+        let user = sample.processes.iter().find(|process| process.pid == own).map(|own| own.user.clone());
+        let python = Python::find(gather.python.as_deref(), Path::new("."));
+        let deep = match &python {
+            Ok(python) if gather.deep && !python.torch.is_empty() => Some(python.ask_torch()),
+            _ => None,
+        };
+        Self {
+            sample,
+            environment: Environment::here(),
+            kernel: Kernel::read(Path::new("/")),
+            settings: Settings::of(|name| {
+                std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
+            }),
+            python,
+            deep,
+            // A user's file that is broken is the business of `oomph gpus`.
+            catalogue: Catalogue::load().unwrap_or_else(|_| Catalogue::built_in()),
+            user,
+            oomph: env!("CARGO_PKG_VERSION").to_owned(),
+            is_named: true,
+        }
+    }
+
+    /// A machine of which nothing is known: to lay facts out on.
+    pub fn unknown() -> Self {
+        Self {
+            sample: Sample {
+                time: 0,
+                machine: Machine { ram: None, swap: None, shm: None, group: None, processors: None },
+                gpus: Gpus::default(),
+                processes: Vec::new(),
+            },
+            environment: Environment { surroundings: Vec::new() },
+            kernel: Kernel::default(),
+            settings: Settings::default(),
+            python: Err("not asked".to_owned()),
+            deep: None,
+            catalogue: Catalogue::built_in(),
+            user: None,
+            oomph: env!("CARGO_PKG_VERSION").to_owned(),
+            is_named: true,
+        }
+    }
+
+    /// The PyTorch that is imported.
+    pub fn torch(&self) -> Option<&Torch> {
+        self.python.as_ref().ok()?.torch()
+    }
+
+    /// The version whose rules the allocator's settings are read by.
+    pub(crate) fn torch_version(&self) -> Option<Version> {
+        let (major, minor) = self.torch()?.numbers()?;
+        Some(Version::new(major, minor))
+    }
+
+    /// Whether PyTorch is there and built for NVIDIA's cards.
+    pub(crate) fn torch_has_cuda(&self) -> bool {
+        self.torch().is_some_and(|torch| torch.cuda.is_some())
+    }
+
+    /// Whether this runs in such a place.
+    pub(crate) fn is_in(&self, place: Surroundings) -> bool {
+        self.environment.surroundings.contains(&place)
+    }
+
+    /// The cards that a program sees, in its order, by `CUDA_VISIBLE_DEVICES`.
+    pub(crate) fn visible(&self) -> Vec<&Gpu> {
+        let cards = &self.sample.gpus.cards;
+        let Some(listed) = self.settings.get("CUDA_VISIBLE_DEVICES") else { return cards.iter().collect() };
+        // Up to the first that is not there: https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html
+        listed.split(',').map_while(|entry| self.card(entry)).collect()
+    }
+
+    /// The card that an entry of `CUDA_VISIBLE_DEVICES` names: a number, or the beginning of what `nvidia-smi -L` says.
+    pub(crate) fn card(&self, entry: &str) -> Option<&Gpu> {
+        let (entry, cards) = (entry.trim(), &self.sample.gpus.cards);
+        if let Ok(number) = entry.parse::<u32>() {
+            return cards.iter().find(|card| card.index == number);
+        }
+        // An instance is named by the card's own name, or by one of its own, which is not known here.
+        let entry = entry.split('/').next().unwrap_or_default();
+        if let Some(rest) = entry.strip_prefix("MIG-") {
+            let named = |card: &&Gpu| card.uuid.as_deref().is_some_and(|uuid| uuid == rest);
+            return cards.iter().find(named).or_else(|| cards.iter().find(|card| card.mig));
+        }
+        let mut named = cards.iter().filter(|card| {
+            entry.len() > 4 && card.uuid.as_deref().is_some_and(|uuid| uuid.starts_with(entry))
+        });
+        named.next().filter(|_| named.next().is_none())
+    }
+
+    /// What a CUDA context takes on a card.
+    pub fn context(&self, card: &Gpu) -> u64 {
+        /// Of the cards that were measured, most take about this.
+        const USUAL: u64 = 400 << 20;
+        self.catalogue.find(&card.name).map_or(USUAL, |known| known.context)
+    }
+
+    /// What one more program can have on a card for its tensors.
+    pub fn usable(&self, card: &Gpu) -> u64 {
+        card.free.saturating_sub(self.context(card))
+    }
+
+    /// The process with a number, if it can be seen.
+    pub(crate) fn process(&self, pid: u32) -> Option<&Process> {
+        self.sample.processes.iter().find(|process| process.pid == pid)
+    }
+
+    /// Whether it is of the user who asks.
+    pub(crate) fn is_own(&self, pid: u32) -> bool {
+        self.user.is_some() && self.process(pid).map(|process| &process.user) == self.user.as_ref()
+    }
+
+    /// A process in words: `alice's python (pid 4711)`.
+    pub(crate) fn who(&self, pid: u32) -> String {
+        let number = if self.is_named { format!(" (pid {pid})") } else { String::new() };
+        match self.process(pid) {
+            Some(process) if self.is_own(pid) => format!("your {}{number}", process.name),
+            Some(process) => format!("{}'s {}{number}", process.user, process.name),
+            None => format!("a process that cannot be seen from here{number}"),
+        }
+    }
+
+    /// A process, as a command takes it.
+    pub(crate) fn pid(&self, pid: u32) -> String {
+        if self.is_named { pid.to_string() } else { "PID".to_owned() }
+    }
+}
