@@ -44,10 +44,27 @@ pub extern "C" fn nvmlDeviceGetHandleByPciBusId_v2(id: *const c_char, device: *m
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn nvmlDeviceGetHandleByUUID(_id: *const c_char, device: *mut Device) -> c_int {
+pub extern "C" fn nvmlDeviceGetHandleByUUID(id: *const c_char, device: *mut Device) -> c_int {
+    // It ends with the index in two digits, see nvmlDeviceGetUUID.
+    let index = if id.is_null() {
+        0
+    } else {
+        // SAFETY: a C string of the caller.
+        let text = unsafe { std::ffi::CStr::from_ptr(id) }.to_string_lossy();
+        let digits = text.get(text.len().saturating_sub(2)..);
+        digits.and_then(|digits| usize::from_str_radix(digits, 16).ok()).unwrap_or(0)
+    };
+    let index = if index < Card::get().installed() as usize { index } else { 0 };
     // SAFETY: an out parameter of C.
-    unsafe { put(device, 1 as Device) };
+    unsafe { put(device, (index + 1) as Device) };
     SUCCESS
+}
+
+/// As `cuDeviceGetUuid_v2` says it: the letters `oomph-virtual-g` and the index. Monitors know the virtual GPU by it.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlDeviceGetUUID(device: Device, place: *mut c_char, length: c_uint) -> c_int {
+    let text = format!("GPU-6f6f6d70-682d-7669-7274-75616c2d67{:02x}", index(device) as u8);
+    put_text(place, length, &text)
 }
 
 #[unsafe(no_mangle)]
@@ -179,4 +196,32 @@ answers! {
     nvmlDeviceGetTemperature => NOT_SUPPORTED;
     nvmlDeviceGetPowerUsage => NOT_SUPPORTED;
     nvmlDeviceGetClockInfo => NOT_SUPPORTED;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_has_the_number_that_the_driver_gives_it() {
+        let mut bytes = [0; 16];
+        driver::cuDeviceGetUuid_v2(&raw mut bytes, 2);
+        let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut text = [0 as c_char; 96];
+        assert_eq!(nvmlDeviceGetUUID(3 as Device, text.as_mut_ptr(), 96), SUCCESS);
+        // SAFETY: it was written with its end.
+        let said = unsafe { std::ffi::CStr::from_ptr(text.as_ptr()) }.to_str().unwrap();
+        assert_eq!(said.strip_prefix("GPU-").unwrap().replace('-', ""), digits);
+        assert_eq!(said.len(), "GPU-00000000-0000-0000-0000-000000000000".len());
+        assert_eq!(nvmlDeviceGetUUID(3 as Device, text.as_mut_ptr(), 20), INSUFFICIENT_SIZE);
+    }
+
+    #[test]
+    fn a_number_that_is_no_cards_is_the_first_card() {
+        for id in [c"GPU-6f6f6d70-682d-7669-7274-75616c2d6700", c"", c"f", c"\xff\xfe", c"GPU-ff"] {
+            let mut device = std::ptr::null_mut();
+            assert_eq!(nvmlDeviceGetHandleByUUID(id.as_ptr(), &raw mut device), SUCCESS);
+            assert_eq!(index(device), 0, "{id:?}");
+        }
+    }
 }
