@@ -237,6 +237,8 @@ impl Reader {
             known.user = self.users.get(&user).cloned().unwrap_or_else(|| user.to_string());
         }
         known.memory = status.memory;
+        // What is locked is counted by address: it need not be in RAM.
+        known.memory.pinned = status.memory.pinned.min(status.resident);
         if !status.is_split && status.resident > 0 {
             // Kernels before 4.5 and gVisor do not tell files from shared memory.
             self.load(pid, "statm", u64::MAX)?;
