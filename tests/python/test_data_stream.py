@@ -597,3 +597,27 @@ def test_ray_reads_every_row_once(folder, monkeypatch):
         assert sorted(row["id"] for row in dataset.take_all()) == list(range(ROWS))
     finally:
         ray.shutdown()
+
+
+def test_rows_that_are_arrays_keep_their_shape(tmp_path):
+    folder = tmp_path
+    images = np.random.default_rng(5).random((1000, 3, 4), dtype=np.float32)
+    np.save(folder / "images.npy", images)
+    batches = list(data.stream(folder / "images.npy", batch=300, as_="torch"))
+    assert [tuple(batch["values"].shape) for batch in batches] == [(300, 3, 4)] * 3 + [(100, 3, 4)]
+    assert (torch.cat([batch["values"] for batch in batches]).numpy() == images).all()
+    arrays = [batch["values"] for batch in data.stream(folder / "images.npy", batch=300, as_="numpy")]
+    assert (np.concatenate(arrays) == images).all()
+    shuffled = torch.cat([batch["values"] for batch in data.stream(folder / "images.npy", batch=300, shuffle=3, as_="torch")]).numpy()
+    order = np.argsort(shuffled[:, 0, 0])
+    assert not (shuffled == images).all() and (shuffled[order] == images[np.argsort(images[:, 0, 0])]).all()
+
+    # Lists of a fixed size in Parquet, some rows without one, and a value that is missing in another.
+    vectors = pa.array([[1.0, 2.0], None, [None, 4.0], [5.0, 6.0]], type=pa.list_(pa.float64(), 2))
+    pa.parquet.write_table(pa.table({"vector": vectors, "label": [1, 2, 3, 4]}), folder / "vectors.parquet")
+    masked = next(iter(data.stream(folder / "vectors.parquet", as_="numpy")))["vector"]
+    assert masked.tolist() == [[1.0, 2.0], [None, None], [None, 4.0], [5.0, 6.0]]
+    filled = next(iter(data.stream(folder / "vectors.parquet", as_="torch", nulls_as=-1)))["vector"]
+    assert filled.tolist() == [[1.0, 2.0], [-1.0, -1.0], [-1.0, 4.0], [5.0, 6.0]]
+    with pytest.raises(ValueError, match="rows without a value"):
+        next(iter(data.stream(folder / "vectors.parquet", as_="torch")))

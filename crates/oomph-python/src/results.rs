@@ -9,7 +9,7 @@ use arrow_buffer::{BooleanBuffer, Buffer};
 use arrow_data::ArrayDataBuilder;
 use arrow_ipc::reader::StreamReader;
 use arrow_ipc::writer::StreamWriter;
-use arrow_schema::{ArrowError, DataType, TimeUnit};
+use arrow_schema::{ArrowError, DataType, Field, TimeUnit};
 use oomph_data::arrays::{Compressed, Csr, Dense, Order, TypedBuffer};
 use oomph_data::load::LoadedColumn;
 use oomph_data::{BrokenRows, profile};
@@ -96,6 +96,7 @@ impl Table {
         match self.batch.columns().get(place) {
             Some(array) => Ok(Column {
                 array: array.clone(),
+                shape: self.batch.schema().fields().get(place).and_then(|field| shape_of_rows(field)),
                 ours: self.ours[place],
                 guard: self.guard.get().map(|guard| guard.clone_ref(py)),
             }),
@@ -158,6 +159,8 @@ fn not_crossing(error: ArrowError) -> PyErr {
 #[pyclass(frozen, module = "oomph._native")]
 pub(crate) struct Column {
     array: ArrayRef,
+    /// Of a row, where rows are arrays.
+    shape: Option<Vec<usize>>,
     /// As the table has it.
     ours: bool,
     /// As the table has it.
@@ -216,7 +219,19 @@ impl Column {
     #[getter]
     fn dictionary(&self) -> Option<Column> {
         let dictionary = self.array.as_any_dictionary_opt()?;
-        Some(Column { array: dictionary.values().clone(), ours: false, guard: None })
+        Some(Column::of(dictionary.values().clone()))
+    }
+
+    /// The values of all rows, one after the other, where rows are arrays of equally many.
+    #[getter]
+    fn elements(&self) -> Option<Column> {
+        Some(Column::of(self.array.as_fixed_size_list_opt()?.values().clone()))
+    }
+
+    /// The shape of a row, where rows are arrays.
+    #[getter]
+    fn shape(&self) -> Option<Vec<usize>> {
+        self.shape.clone()
     }
 
     /// NumPy's type of times, whose values are counts of its unit ("datetime64[us]").
@@ -286,7 +301,32 @@ fn unpacked(bits: &BooleanBuffer) -> Memory {
     Memory::new(Buffer::from_vec(bytes), "|b1".to_owned(), values)
 }
 
+/// The shape of the rows of a column whose rows are arrays of equally many values. Arrow has a canonical way to say more than
+/// the number of values: the extension type `arrow.fixed_shape_tensor`, in metadata of the field.
+fn shape_of_rows(field: &Field) -> Option<Vec<usize>> {
+    let DataType::FixedSizeList(_, elements) = field.data_type() else { return None };
+    let elements = usize::try_from(*elements).ok()?;
+    let told = || {
+        let metadata = field.metadata();
+        if metadata.get("ARROW:extension:name")? != "arrow.fixed_shape_tensor" {
+            return None;
+        }
+        let told: serde_json::Value = serde_json::from_str(metadata.get("ARROW:extension:metadata")?).ok()?;
+        if told.get("permutation").is_some() {
+            return None;
+        }
+        let shape: Vec<usize> = serde_json::from_value(told.get("shape")?.clone()).ok()?;
+        let product = shape.iter().try_fold(1usize, |product, length| product.checked_mul(*length));
+        (product == Some(elements)).then_some(shape)
+    };
+    told().or(Some(vec![elements]))
+}
+
 impl Column {
+    fn of(array: ArrayRef) -> Self {
+        Self { array, shape: None, ours: false, guard: None }
+    }
+
     /// Numbers, what is kept as numbers, and codes, where they lie, with NumPy's name of their type.
     fn numbers(&self) -> Option<(Buffer, &'static str)> {
         match self.array.as_any_dictionary_opt() {

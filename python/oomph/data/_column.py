@@ -56,6 +56,9 @@ class Column:
         """An array: read-only, as the table's memory is nobody's alone. Text becomes objects; rows without a value are masked (None among objects)."""
         import numpy
 
+        elements = self._native.elements
+        if elements is not None:
+            return self._as_rows(Column(elements, self.name).to_numpy())
         dictionary, codes = self._native.dictionary, self._native.values
         if codes is None:
             return numpy.array(self._native.to_list(), dtype=object)
@@ -69,6 +72,17 @@ class Column:
         if time is not None:
             values = values.view(time) if values.itemsize == 8 else values.astype(time)
         return values if valid is None else numpy.ma.masked_array(values, mask=~numpy.asarray(valid))
+
+    def _as_rows(self, values: Any) -> Any:
+        """The values of all rows, one after the other, as an array of rows; rows without a value are masked whole."""
+        import numpy
+
+        values = values.reshape(len(self), *self._native.shape)
+        valid = self._native.valid
+        if valid is None:
+            return values
+        whole = numpy.broadcast_to(~numpy.asarray(valid).reshape(-1, *[1] * (values.ndim - 1)), values.shape)
+        return numpy.ma.masked_array(values, mask=whole | numpy.ma.getmaskarray(values))
 
     def to_list(self) -> list[Any]:
         """Python's own objects, None where there is no value.
@@ -106,6 +120,9 @@ class Column:
         import numpy
         import torch
 
+        elements = self._native.elements
+        if elements is not None:
+            return self._rows_to_torch(Column(elements, self.name), nulls)
         codes = self._native.values
         if codes is None:
             raise TypeError(f"column {self.name!r} is {self._native.arrow_type}, which torch has no tensors of; take it with to_numpy() or to_pyarrow()")
@@ -119,6 +136,21 @@ class Column:
             # Torch has no read-only tensors. Whoever writes to this one changes the table, as documented.
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
             return torch.from_numpy(values)
+
+    def _rows_to_torch(self, elements: Column, nulls: Any) -> Any:
+        """Rows that are arrays: a tensor with a dimension for each of theirs, and one for the rows."""
+        import numpy
+        import torch
+
+        tensor = elements.to_torch(nulls).reshape(len(self), *self._native.shape)
+        if self._native.valid is None:
+            return tensor
+        missing = ~numpy.asarray(self._native.valid)
+        if nulls is None:
+            raise ValueError(f"column {self.name!r} has {int(missing.sum()):,} rows without a value, which a tensor cannot have; say what stands for them: to_torch(nulls=0)")
+        tensor = tensor.clone()
+        tensor[torch.from_numpy(missing)] = _of_type(nulls, elements.to_numpy().dtype, self.name).item()
+        return tensor
 
     @property
     def categories(self) -> list[Any] | None:

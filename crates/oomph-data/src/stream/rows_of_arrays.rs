@@ -7,6 +7,7 @@ use arrow_array::{ArrayRef, BooleanArray, FixedSizeListArray, RecordBatch, make_
 use arrow_buffer::{Buffer, MutableBuffer};
 use arrow_data::ArrayData;
 use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The name of the column.
@@ -19,6 +20,8 @@ pub(super) struct Rows {
     width: usize,
     /// Elements of a row; none for an array of one dimension, whose rows are plain values.
     elements: Option<i32>,
+    /// The shape of a row.
+    shape: Vec<u64>,
     rows: u64,
     is_bool: bool,
     item: DataType,
@@ -74,6 +77,7 @@ impl Rows {
             other_order,
             width,
             elements,
+            shape: rest.to_vec(),
             rows,
             is_bool: item == DataType::Boolean,
             item,
@@ -97,7 +101,16 @@ impl Rows {
             None => self.item.clone(),
             Some(elements) => DataType::FixedSizeList(self.item_field(), elements),
         };
-        Arc::new(Schema::new(vec![Field::new(NAME, data_type, false)]))
+        let mut field = Field::new(NAME, data_type, false);
+        if self.shape.len() > 1 {
+            // Arrow's own way to say more than how many values a row has.
+            let shape = self.shape.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
+            field = field.with_metadata(HashMap::from([
+                ("ARROW:extension:name".to_owned(), "arrow.fixed_shape_tensor".to_owned()),
+                ("ARROW:extension:metadata".to_owned(), format!("{{\"shape\":[{shape}]}}")),
+            ]));
+        }
+        Arc::new(Schema::new(vec![field]))
     }
 
     fn item_field(&self) -> Arc<Field> {
