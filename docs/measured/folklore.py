@@ -51,6 +51,8 @@ def child(name, variant):
     if tip.needs == "gpu":
         told["where"] = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
     print(MARK + json.dumps(told), flush=True)
+    # Autograd's thread may still be letting go of the last graph; where Python ends meanwhile, PyTorch aborts.
+    os._exit(0)
 
 
 # -- the parent

@@ -2,7 +2,8 @@
 
 ``docs/measured/folklore.py`` runs them and writes ``docs/folklore.md``. Importing this needs neither PyTorch nor a GPU: experiments import what they need."""
 
-from folklore import allocator, articles, graphs, keras, letting_go, loading, precision, smaller, training  # noqa: F401  each adds its tips
+# Each adds its tips, in this order.
+from folklore import letting_go, graphs, training, allocator, precision, loading, smaller, articles, keras  # noqa: I001
 from folklore.tip import TIPS, NotHere, Tip
 
 GROUPS = tuple(module.GROUP for module in (letting_go, graphs, training, allocator, precision, loading, smaller, articles, keras))

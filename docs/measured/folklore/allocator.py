@@ -56,7 +56,7 @@ def results_beside_temporaries():
     shows="allocated {allocated}, reserved {reserved}; {free} free, the largest piece {largest}; the request gets {got}, out-of-memories: {ooms:d}",
     verdict="true",
     holds=lambda n: n["ooms"] == 1 and n["got"] == 0 and n["free"] > 200 * MIB > n["largest"],
-    why="A block that lives on holds its segment, and what is free beside it is a hole. It takes such neighbours: sizes that change are not enough.",
+    why="A block that lives on holds its segment, and what is free beside it is a hole. It takes such neighbours to run out: sizes that change are not enough.",
     oomph="OM401 names the line whose blocks hold the segments; `oomph tune` says which setting would have got through.",
     card=lambda h200: "`seed_fragment4-cap0.55`: 375 MiB free in pieces of at most 365 MiB, 381 MiB asked for: out of memory ([out-of-memory.md](guides/out-of-memory.md#example-fragmentation))",
 )
@@ -91,8 +91,10 @@ def changing_sizes():
     and (n["plain_results_ooms"], n["expandable_results_ooms"]) == (1, 0),
     why="A segment grows where it is, page by page, so that no hole is too small for long. Not with memory that is shared between processes.",
     oomph="`oomph tune` replays your own recording under it; `oomph.fit` turns it on where it helps.",
-    card=lambda h200: f"`bert_var16`: {h200('bert_var16', 'reserved_bytes.all.peak')} → {h200('bert_var16-expandable_segments_True', 'reserved_bytes.all.peak')} reserved",
+    card=lambda h200: h200.under("expandable_segments:True", "bert_var16", "mobilenet_eval"),
     settings={"plain": {}, "expandable": {CONF: "expandable_segments:True"}},
+    rank=8,
+    headline="`expandable_segments:True` is the one setting to know: {plain_lengths_reserved} → {expandable_lengths_reserved} reserved, and a program that ran out of memory gets through. [`max_split_size_mb`](#max-split-size) makes the first of them take more.",
 )
 def expandable_segments():
     return both_programs()
@@ -107,18 +109,35 @@ def both_programs():
 
 @tip(
     group=GROUP,
-    says="Set `max_split_size_mb`, as the error message says",
+    says="Set `max_split_size_mb`, as older error messages say",
     done="Both programs above, with `max_split_size_mb:64` and with the defaults.",
     shows="lengths: reserved {plain_lengths_reserved} → {split_lengths_reserved}; results: out-of-memories {plain_results_ooms:d} → {split_results_ooms:d}",
     times="a step takes {plain_lengths_ms:.1f} ms and {split_lengths_ms:.1f} ms",
     verdict="true, but",
-    holds=lambda n: n["split_results_ooms"] == 0 and n["split_lengths_reserved"] > 0.9 * n["plain_lengths_reserved"],
+    holds=lambda n: n["split_results_ooms"] == 0 and n["split_lengths_reserved"] > 1.1 * n["plain_lengths_reserved"],
     why="Large blocks are no longer cut, so that small ones cannot sit in them; but a free large block serves requests of nearly its size only. It helps one program and costs another.",
     oomph="`oomph tune` tries 32 to 512 on your recording. Never together with expandable segments (pytorch#123548).",
+    card=lambda h200: h200.under("max_split_size_mb:64", "seed_fragment4", "gpt2_lengths"),
     settings={"plain": {}, "split": {CONF: "max_split_size_mb:64"}},
 )
 def max_split_size():
     return both_programs()
+
+
+@tip(
+    group=GROUP,
+    says="`roundup_power2_divisions:4` against fragmentation",
+    done="The training with changing lengths, with the setting and with the defaults.",
+    shows="allocated {plain_allocated} → {rounded_allocated}, reserved {plain_reserved} → {rounded_reserved}",
+    verdict="true, but",
+    holds=lambda n: n["rounded_reserved"] < n["plain_reserved"] and n["rounded_allocated"] > n["plain_allocated"],
+    why="Sizes that are nearly the same become the same, so that a free block serves the next step. Each block grows for it, by up to a quarter.",
+    oomph="`oomph tune` tries 4, 8 and 16 on your recording.",
+    card=lambda h200: h200.under("roundup_power2_divisions:4", "bert_var16", "gpt2_lengths"),
+    settings={"plain": {}, "rounded": {CONF: "roundup_power2_divisions:4"}},
+)
+def roundup_power2_divisions():
+    return changing_lengths()
 
 
 @tip(
@@ -129,7 +148,7 @@ def max_split_size():
     verdict="does nothing",
     holds=lambda n: n["threshold_reserved"] == n["plain_reserved"] and n["both_reserved"] <= n["limited_reserved"],
     why="The threshold is a share of the limit, and without a limit on the process it is never looked at, in any version.",
-    oomph="`oomph tune` replays it; `oomph doctor` says when it is set in vain.",
+    oomph="`oomph tune` replays it and shows that nothing changes.",
     settings={
         "plain": {},
         "threshold": {CONF: "garbage_collection_threshold:0.8"},

@@ -11,6 +11,18 @@ RESULTS = HERE / "results.jsonl"
 DOCUMENT = ROOT / "docs" / "folklore.md"
 
 
+# What stands before the rows of a group.
+BEFORE = {
+    "The articles' examples, run": [
+        "Five articles of January 2025, three examples each, in the words of their titles: *How can I maximize GPU memory usage in Google Colab?*, *How can I increase CUDA GPU memory in Google Colab?*,",
+        "*How can Google Colab memory issues be resolved?*, *Why is Colab PRO running out of GPU memory when allocating a float tensor?*, *How can PyTorch effectively manage GPU memory?* The files say what had to be mended;",
+        "three had to be. The second example of the second article is [below](#increase-2-tensorflow).",
+        "",
+    ],
+    "TensorFlow": ["On the CPU: what the structure of a program shows. What TensorFlow would hold on a GPU was not measured.", ""],
+}
+
+
 class Size(int):
     """Bytes, written with three digits and a unit unless a format asks for the number."""
 
@@ -19,6 +31,7 @@ class Size(int):
 
 
 def size(count):
+    count = int(count)
     value, unit = float(count), "B"
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(value) < 999.5 or unit == "GiB":
@@ -53,14 +66,29 @@ def outcome(tip, row):
         return f"not on this card: {missing} was not measured"
 
 
+def truth(folder):
+    return [json.loads(line) for line in (ROOT / "fixtures" / folder / "truth.jsonl").read_text().splitlines()]
+
+
 def quoted(case, counter="allocated_bytes.all.peak"):
     """What an H200 counted for a recording of fixtures/h200."""
-    for line in (ROOT / "fixtures" / "h200" / "truth.jsonl").read_text().splitlines():
-        told = json.loads(line)
-        if told["case"] == case:
-            number = told["stats"][counter]
-            return size(number) if "bytes" in counter else f"{number}"
-    raise KeyError(case)
+    number = next(told["stats"][counter] for told in truth("h200") if told["case"] == case)
+    return size(number) if "bytes" in counter else f"{number}"
+
+
+def under(setting, *cases):
+    """What an H200 reserved with a setting in the programs of fixtures/settings: in these cases, and in how many it was less or more than with the defaults, by 1 % at least."""
+    reserved = {}
+    for told in truth("settings"):
+        reserved.setdefault(told["case"], {})[told["conf"]] = told["reserved"]
+    both = {case: (by[""], by[setting]) for case, by in reserved.items() if "" in by and setting in by and case != "bert_var16-expandable_segments_True"}
+    less = sum(new < 0.99 * old for old, new in both.values())
+    more = sum(new > 1.01 * old for old, new in both.values())
+    named = ", ".join(f"`{case}` {size(both[case][0])} → {size(both[case][1])}" for case in cases)
+    return f"{named} reserved; of [{len(both)} programs](measured/settings.md) {less} took less, {more} more"
+
+
+quoted.under = under
 
 
 def machine(row):
@@ -127,7 +155,7 @@ def line(tip, row, common):
         cells.append(f"not run: {(row or {}).get('not_run', 'not tried')}")
     else:
         cells += [text for text in (filled(tip.shows, numbers), filled(tip.times, numbers)) if text]
-        if row["where"]["kind"] != common and row["where"]["kind"] != "host":
+        if row["where"]["kind"] not in (common, "host") or "tensorflow" in row["where"]:
             cells.append(f"({machine(row)})")
     if tip.card:
         cells.append(f"*On an H200:* {tip.card(quoted)}")
@@ -142,7 +170,7 @@ def write(rows):
     common = "gpu" if any(row.get("where", {}).get("kind") == "gpu" for row in rows.values()) else "virtual"
     lines = [*head(rows), *top(rows)]
     for group in GROUPS:
-        lines += [f"## {group}", "", "| the tip | verdict | what was done | numbers | why | what oomph does |", "|---|---|---|---|---|---|"]
+        lines += [f"## {group}", "", *BEFORE.get(group, []), "| the tip | verdict | what was done | numbers | why | what oomph does |", "|---|---|---|---|---|---|"]
         lines += [line(tip, rows.get(tip.name), common) for tip in TIPS.values() if tip.group == group]
         lines.append("")
     lines += [

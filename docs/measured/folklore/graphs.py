@@ -16,7 +16,7 @@ def inference_peaks(*modes):
 
     warm()
     model = models.mlp().eval()
-    batch, _ = models.vectors(4096)
+    batch = models.vectors(4096)[0]
     contexts = {"grad": contextlib.nullcontext, "no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
     numbers = {}
     for mode in modes:
@@ -78,7 +78,7 @@ def eval_mode():
     from folklore import models
 
     warm()
-    batch, _ = models.vectors(4096)
+    batch = models.vectors(4096)[0]
     plain = models.mlp()
     dropout = models.mlp(between=lambda: nn.Sequential(nn.GELU(), nn.Dropout(0.1)))
     return {
@@ -108,7 +108,7 @@ def without_backward():
 
     warm()
     model = models.mlp()
-    batch, _ = models.vectors(4096)
+    batch = models.vectors(4096)[0]
 
     def forward():
         output = model(batch)

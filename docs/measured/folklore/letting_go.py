@@ -46,8 +46,6 @@ def del_frees():
     holds=lambda n: n["after_del"] == n["before"] == GIB and n["after_clone"] == 512,
     why="A slice is a view: 40 bytes hold all of the storage they lie in. So do other names, lists, closures and graphs.",
     oomph="`oomph.who()` names every holder, and says *also held by*.",
-    rank=8,
-    headline="`del` does nothing while a slice, a list, a traceback or a notebook's `_` holds the same tensor: ten numbers of it keep {after_del} allocated.",
 )
 def del_beside_a_view():
     import torch
@@ -189,7 +187,7 @@ def empty_cache_once():
     shows="{cached} in the cache, {largest} in one piece; the request succeeds; PyTorch emptied its cache {retries:d} time, out-of-memories: {ooms:d}",
     verdict="does nothing",
     holds=lambda n: n["retries"] == 1 and n["ooms"] == 0 and n["cached"] == 600 * MIB and n["got"] == 800 * MIB,
-    why="Before it raises, PyTorch gives its whole cache back and asks again. What `empty_cache()` could free is never the reason of an out-of-memory.",
+    why="Before it raises, PyTorch gives its whole cache back and asks again. What `empty_cache()` could free is never why the same process runs out.",
     oomph="`oomph explain` counts these retries, and OM101 says why no free piece served.",
     card=lambda h200: f"`fragment_oom`: {h200('fragment_oom', 'num_alloc_retries')} retry, {h200('fragment_oom', 'num_ooms')} out-of-memories",
     rank=2,

@@ -2,7 +2,7 @@
 
 import gc
 
-from folklore.measure import MIB, allocated, fresh, milliseconds, ram, ram_of, ram_peak, used, warm
+from folklore.measure import MIB, allocated, fresh, milliseconds, pinned_ram, ram, ram_begin, ram_of, ram_peak, used, warm
 from folklore.tip import tip
 
 GROUP = "Data and RAM"
@@ -25,10 +25,9 @@ def pinned_memory():
     tensor = torch.randn(65 * MIB // 4)
     before = used()
     pinned = tensor.pin_memory()
-    stats = torch.cuda.host_memory_stats
-    numbers = {"gpu": allocated(), "used": max(used() - before, 0), "pinned": stats()["allocated_bytes.current"]}
+    numbers = {"gpu": allocated(), "used": max(used() - before, 0), "pinned": pinned_ram()}
     del pinned
-    return numbers | {"pinned_after": stats()["allocated_bytes.current"]}
+    return numbers | {"pinned_after": pinned_ram()}
 
 
 @tip(
@@ -144,7 +143,7 @@ def generators(how):
             file.flush()
             yield from numpy.memmap(file.name, dtype="f8", mode="r", shape=(rows, batch))
 
-    before, total = ram_peak(), 0.0
+    before, total = ram_begin(), 0.0
     for one in {"sliced": sliced, "made": made, "mapped": mapped}[how]():
         total += float(one.mean())
     return {"": max(ram_peak() - before, 0)}

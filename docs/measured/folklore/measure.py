@@ -1,5 +1,6 @@
 """How experiments measure: PyTorch's counters, the card's, the process's RAM, and time. Runs in the process of one experiment."""
 
+import contextlib
 import gc
 import os
 import resource
@@ -90,6 +91,13 @@ def limit(size):
     torch.cuda.set_per_process_memory_fraction(1.0 if size is None else size / total)
 
 
+def pinned_ram():
+    """What PyTorch's allocator of pinned memory holds, its cache included."""
+    import torch
+
+    return torch.cuda.host_memory_stats()["allocated_bytes.current"]
+
+
 def largest_free_piece():
     """Of what PyTorch has reserved and nobody uses."""
     import torch
@@ -122,9 +130,17 @@ def ram():
         return int(file.read().split()[1]) * resource.getpagesize()
 
 
+def ram_begin():
+    """From here on the peak counts; gives the resident set now."""
+    with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
+    return ram()
+
+
 def ram_peak():
-    """The highest resident set that this process ever had."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB
+    """The highest resident set since then (or ever, where the machine does not let it be reset). Not getrusage's, which a child inherits."""
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM:")) * KIB
 
 
 def ram_of(process):

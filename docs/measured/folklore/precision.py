@@ -45,8 +45,8 @@ def train(model_of, loss_of, batch_of, how):
     shows="GPT {gpt_fp32} → {gpt_bf16} (float16 {gpt_fp16}); wide network {wide_fp32} → {wide_bf16}",
     times="a step of the GPT takes {gpt_fp32_ms:.1f} ms, {gpt_bf16_ms:.1f} ms, {gpt_fp16_ms:.1f} ms",
     verdict="true, but",
-    holds=lambda n: 0.4 < n["gpt_bf16"] / n["gpt_fp32"] < 0.9 and n["wide_bf16"] >= n["wide_fp32"],
-    why="Autocast halves activations. Weights, gradients and the optimizer's state stay in float32, and a half copy of each weight comes on top until the forward pass ends.",
+    holds=lambda n: 0.4 < n["gpt_bf16"] / n["gpt_fp32"] < 0.9 and abs(n["wide_bf16"] / n["wide_fp32"] - 1) < 0.05,
+    why="Autocast halves activations. Weights, gradients and the optimizer's state stay in float32, and a half copy of each weight lives until the forward pass ends.",
     oomph="`oomph.fit(allow=(\"bf16\",))`; float16 with a scaler where the card has no bfloat16. `oomph predict` says what it takes on your card.",
 )
 def mixed_precision():
@@ -142,7 +142,7 @@ def float64():
     group=GROUP,
     says="int8 quantisation makes the model four times smaller",
     done="Weights of a network of nine wide layers are kept as int8 with a scale for each row, and made float32 layer by layer in the forward pass; inference.",
-    shows="weights {fp32_weights} → {int8_weights}; peak of a forward pass {fp32_peak} → {int8_peak}. PyTorch's `quantize_dynamic` on the GPU: {dynamic_errors:d} error",
+    shows="weights {fp32_weights} → {int8_weights}; peak of a forward pass {fp32_peak} → {int8_peak}. PyTorch's `quantize_dynamic` fails on the GPU",
     times="a forward pass takes {fp32_ms:.2f} ms and {int8_ms:.2f} ms",
     verdict="true, but",
     holds=lambda n: n["int8_weights"] < 0.27 * n["fp32_weights"] and n["int8_weights"] < n["int8_peak"] < n["fp32_peak"] and n["dynamic_errors"] == 1,
@@ -169,7 +169,7 @@ def int8_weights():
             return nn.functional.linear(x, self.weight.float() * self.scale, self.bias)
 
     warm()
-    batch, _ = models.vectors(32)
+    batch = models.vectors(32)[0]
     numbers = {}
 
     @torch.no_grad()

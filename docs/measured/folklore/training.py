@@ -54,10 +54,10 @@ def halve_the_batch():
     group=GROUP,
     says="Gradient accumulation: a large batch with the memory of a small one",
     done="The same with 32 sequences at once, with four parts of 8, and with a batch of 8.",
-    shows="peak allocated {whole} at once, {parts} in parts, {small} for the batch of 8",
+    shows="peak allocated {whole} at once, {parts} in parts, {small} for the batch of 8; gradients are {gradients}",
     times="a step takes {whole_ms:.1f} ms at once, {parts_ms:.1f} ms in parts",
     verdict="true",
-    holds=lambda n: n["small"] <= n["parts"] <= 1.1 * n["small"] and n["parts"] < 0.6 * n["whole"],
+    holds=lambda n: 0 <= n["parts"] - n["small"] <= 1.1 * n["gradients"] and n["parts"] < 0.6 * n["whole"],
     why="Activations are those of one part; gradients, which are added up, stay through all of them. The mean must be taken over the targets of the whole batch, not part by part; batch norm sees parts.",
     oomph="`oomph.fit` cuts the batch and weighs parts by their targets; `oomph.micro_batches` does it for your own loop.",
     card=lambda h200: "ViT-L/16 in 15 GiB: 272 images in 12 parts at 320 a second, plain at most 30 at 312 ([fit.md](measured/fit.md))",
@@ -66,8 +66,8 @@ def accumulation():
     warm()
     (whole, _), whole_ms, _ = train_gpt(32)
     (parts, _), parts_ms, _ = train_gpt(32, parts=4)
-    (small, _), _, _ = train_gpt(8)
-    return {"whole": whole, "whole_ms": whole_ms, "parts": parts, "parts_ms": parts_ms, "small": small}
+    (small, _), _, weights = train_gpt(8)
+    return {"whole": whole, "whole_ms": whole_ms, "parts": parts, "parts_ms": parts_ms, "small": small, "gradients": weights}
 
 
 @tip(
@@ -77,10 +77,10 @@ def accumulation():
     shows="peak allocated {plain} → {checkpointed}",
     times="a step takes {plain_ms:.1f} ms and {checkpointed_ms:.1f} ms",
     verdict="true",
-    holds=lambda n: n["checkpointed"] < 0.75 * n["plain"],
+    holds=lambda n: n["checkpointed"] < 0.75 * n["plain"] and n.get("checkpointed_ms", 1) > n.get("plain_ms", 0),
     why="A block keeps its input only, and is run again in the backward pass. Logits, weights and the optimizer's state are not touched.",
     oomph="`oomph.fit` checkpoints as many blocks as it takes, not all; results are equal to the bit.",
-    card=lambda h200: "`checkpointing.py` 2.10 GB → 1.07 GB allocated ([predictions.md](measured/predictions.md)); GPT-2 medium in 15 GiB: batch 2 → 13 ([fit.md](measured/fit.md))",
+    card=lambda h200: "`checkpointing.py` 1.95 GiB → 0.99 GiB allocated ([predictions.md](measured/predictions.md)); GPT-2 medium in 15 GiB: batch 2 → 13 ([fit.md](measured/fit.md))",
 )
 def checkpointing():
     warm()
@@ -124,8 +124,8 @@ def optimizer_state():
     shows="peak allocated {default}, {single}, {fused}; weights {weights}",
     times="a step takes {default_ms:.2f} ms, {single_ms:.2f} ms, {fused_ms:.2f} ms",
     verdict="true",
-    holds=lambda n: n["default"] - n["fused"] > 0.9 * n["weights"] and n["single"] < n["default"],
-    why="By default AdamW works on all parameters at once and makes a temporary as large as the model. Fused kernels make none, and are faster.",
+    holds=lambda n: n["default"] - n["fused"] > 0.8 * n["weights"] and n["single"] < n["default"],
+    why="By default AdamW works on all parameters at once and makes a temporary as large as the model. Fused kernels make none.",
     oomph="OM302 finds it and says what it saves. `oomph.fit` tries `fused` first: it costs nothing.",
     card=lambda h200: f"`foreach` {h200('foreach')}, `fused` {h200('fused')} allocated",
     rank=10,
@@ -158,9 +158,9 @@ def fused_optimizer():
     says="`ReLU(inplace=True)` halves activation memory",
     done="A forward and a backward pass of thirteen layers with ReLU, each activation 16 MiB, without and with `inplace=True`.",
     shows="peak {plain} and {inplace}",
-    verdict="true, but",
-    holds=lambda n: 0 <= n["plain"] - n["inplace"] <= 32 * MIB,
-    why="ReLU's backward pass needs its output, not its input, so the input goes as soon as nobody else needs it. In place saves that one tensor while it is being made, and no more.",
+    verdict="does nothing",
+    holds=lambda n: abs(n["plain"] - n["inplace"]) < 8 * MIB,
+    why="ReLU's backward pass needs its output, not its input, so the input goes as soon as nobody else needs it. In place saves that one tensor for a moment of the forward pass; the peak is in the backward pass.",
     oomph="OM304 says which lines make activations.",
 )
 def inplace_relu():
@@ -189,7 +189,7 @@ def inplace_relu():
     holds=lambda n: n["frozen"] < 0.6 * n["all"],
     why="Frozen layers have no gradients and no optimizer state, and below the last trained layer no activation is kept.",
     oomph="`oomph predict` says how much before you try; `oomph explain` shows activations by line.",
-    card=lambda h200: "`vit.py` 3.50 GB, with `--freeze` 548 MB allocated ([predictions.md](measured/predictions.md))",
+    card=lambda h200: "`vit.py` 3.26 GiB, with `--freeze` 523 MiB allocated ([predictions.md](measured/predictions.md))",
 )
 def freeze_layers():
     import torch
