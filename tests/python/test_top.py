@@ -57,7 +57,7 @@ class Terminal:
             **(env or {}),
         }
         self.name = f"oomph{os.getpid()}-{next(NUMBERS)}"
-        (pathlib.Path(self.folder) / "conf").write_text("set -g remain-on-exit on\nset -g window-size manual\n")
+        (pathlib.Path(self.folder) / "conf").write_text("set -g remain-on-exit on\n")
         self.tmux("-f", f"{self.folder}/conf", "new-session", "-d", "-x", str(width), "-y", str(height), *command)
 
     def tmux(self, *words):
@@ -249,7 +249,7 @@ def test_keys_sort_filter_and_draw_the_tree(top, child):
         pids = [int(line.split()[0]) for line in shown.splitlines() if re.match(r"\s*\d+ \S+ +.* ", line) and "▲" not in line]
         assert pids == sorted(pids) and len(pids) > 3
         screen.press("r")
-        shown = screen.wait("▼PID")
+        shown = screen.wait("PID▼")
         screen.press(">")
         screen.wait("by user")
         screen.press("<")
@@ -285,7 +285,7 @@ def test_every_size_of_terminal_is_drawn(top):
     screen.press("?", "Down", "Enter")
     screen.resize(200, 50)
     screen.press("Escape", "Escape")
-    shown = screen.wait(lambda shown: "COMMAND" in shown and "PINNED" in shown)
+    shown = screen.wait(lambda shown: "COMMAND" in shown and "SHARED" in shown)
     assert len(shown.splitlines()) == 50
     assert pathlib.Path(f"/proc/{screen.pid()}").exists()
 
@@ -631,6 +631,23 @@ def test_the_exporter_answers_its_own_page_only_and_nobody_can_block_it(exporter
     assert server.wait(10) == 130
 
 
+def test_with_nohup_the_exporter_outlives_its_terminal(oomph, tmp_path):
+    with (tmp_path / "said").open("w") as said:
+        server = subprocess.Popen(["nohup", oomph.binary, "top", "--prometheus", "127.0.0.1:0"], stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+    try:
+        end = time.monotonic() + 10
+        while not (address := re.search(r"http://(\S+)/metrics", (tmp_path / "said").read_text())):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        server.send_signal(signal.SIGHUP)
+        assert get(address[1])[0].endswith("# EOF\n")
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(10) == 143
+    finally:
+        server.kill()
+        server.wait()
+
+
 def test_the_exporter_listens_at_loopback_unless_told(oomph, exporter):
     code, _, err = oomph("top", "--prometheus", "0.0.0.0:0")
     assert code == 2 and "other machines" in err and "--listen-anywhere" in err
@@ -668,7 +685,7 @@ def test_a_program_on_the_virtual_gpu_is_shown_with_what_it_says(top, oomph, tmp
         screen = top("--on-gpus", width=160, env={"OOMPH_STATUS_FOLDER": str(tmp_path / "status")})
         shown = screen.wait(lambda shown: "(virtual)" in shown and size(allocated) in shown)
         card = next(line for line in shown.splitlines() if "(virtual)" in line)
-        assert card.startswith("virtual 0") and f"{size(reserved)} of " in card and "T4" in card
+        assert card.startswith("virt 0") and f"{size(reserved)} of " in card and "T4" in card
         row = next(line for line in shown.splitlines() if "train.py" in line and size(allocated) in line)
         assert size(reserved) in row and re.search(r" 5 ", row), row
         screen.press("Down", "Enter")

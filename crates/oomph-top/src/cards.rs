@@ -49,7 +49,8 @@ const MOST_VIRTUAL: usize = 16;
 pub(crate) fn cards(sample: &Sample) -> Vec<Card> {
     let mut all: Vec<Card> = sample.gpus.cards.iter().map(|gpu| of_driver(gpu, sample)).collect();
     let inside = sample.processes.iter().filter_map(|process| Some((process, process.inside.as_ref()?)));
-    let devices = inside.flat_map(|(process, inside)| inside.devices.iter().map(move |device| (process, device)));
+    let devices =
+        inside.flat_map(|(process, inside)| inside.devices.iter().map(move |device| (process, device)));
     for (process, device) in devices.filter(|(_, device)| device.is_virtual).take(MOST_VIRTUAL) {
         let used = device.reserved;
         // Its size is told with it; before it is, nothing is known to be free.
@@ -57,7 +58,7 @@ pub(crate) fn cards(sample: &Sample) -> Vec<Card> {
         let name = device.name.as_deref().unwrap_or("card");
         all.push(Card {
             key: format!("virtual:{}:{}", process.pid, device.device),
-            label: format!("virtual {}", device.device),
+            label: format!("virt {}", device.device),
             name: format!("{name} (virtual)"),
             uuid: None,
             total,
@@ -108,7 +109,8 @@ fn unaccounted(gpu: &Gpu) -> Option<u64> {
     if gpu.mig || gpu.is_virtual {
         return None;
     }
-    let known: Option<u64> = gpu.processes.iter().try_fold(0u64, |sum, one| Some(sum.saturating_add(one.bytes?)));
+    let known: Option<u64> =
+        gpu.processes.iter().try_fold(0u64, |sum, one| Some(sum.saturating_add(one.bytes?)));
     let taken = gpu.total.saturating_sub(gpu.free).saturating_sub(gpu.reserved.unwrap_or(0));
     let rest = taken.saturating_sub(known?);
     let enough = if gpu.reserved.is_some() { WORTH_SAYING } else { WORTH_SAYING_UNKNOWN };
@@ -137,7 +139,8 @@ pub(crate) fn missing(sample: &Sample) -> String {
         None | Some(Missing::NoLibrary) => "no GPU: there is no NVIDIA driver here".to_owned(),
         Some(Missing::DriverNotLoaded) => "no GPU: NVIDIA's driver is installed and not loaded".to_owned(),
         Some(Missing::VersionMismatch) => {
-            "no GPU: NVIDIA's library and the kernel's driver are of two versions; restart the machine".to_owned()
+            "no GPU: NVIDIA's library and the kernel's driver are of two versions; restart the machine"
+                .to_owned()
         }
         Some(Missing::NoPermission) => "no GPU: this user may not use NVIDIA's driver".to_owned(),
         Some(Missing::NoCards) => "no GPU: NVIDIA's driver sees none".to_owned(),
@@ -169,7 +172,7 @@ mod tests {
         sample.processes[1].state = 'Z';
         let holders = &cards(&sample)[0].holders;
         let told: Vec<(u32, bool)> = holders.iter().map(|one| (one.pid, one.is_zombie)).collect();
-        assert_eq!(told, [(200, true), (100, false), (300, false)]);
+        assert_eq!(told, [(200, false), (100, true), (300, false)]);
     }
 
     #[test]

@@ -51,7 +51,9 @@ mod linux {
             let pid = i32::try_from(number).ok().and_then(Pid::from_raw).ok_or_else(gone)?;
             // With it ends everybody else.
             if number == 1 {
-                return Err("1 is the first process of the machine or of this container: not from here".to_owned());
+                return Err(
+                    "1 is the first process of the machine or of this container: not from here".to_owned()
+                );
             }
             let handle = match pidfd_open(pid, PidfdFlags::empty()) {
                 Ok(handle) => Some(handle),

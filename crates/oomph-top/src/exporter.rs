@@ -59,7 +59,9 @@ pub struct Exporter {
 impl Exporter {
     /// Begins to listen.
     pub fn bind(address: Address) -> io::Result<Self> {
-        Ok(Self { signals: Signals::new([SIGHUP, SIGINT, SIGTERM])?, listener: TcpListener::bind(address.0)? })
+        let ignored = ignored();
+        let heard = [SIGHUP, SIGINT, SIGTERM].into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0);
+        Ok(Self { signals: Signals::new(heard)?, listener: TcpListener::bind(address.0)? })
     }
 
     /// Where: if port 0 was asked for, with the one that was given.
@@ -75,6 +77,13 @@ impl Exporter {
         std::thread::spawn(move || serve(&listener, &page));
         self.signals.forever().next()
     }
+}
+
+/// The signals that this process ignores: with nohup it is to live on when the terminal is closed.
+fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
 /// Takes a sample when one is asked for, and keeps it for a second.
@@ -156,8 +165,12 @@ mod tests {
     #[test]
     fn requests_are_answered_and_others_refused() {
         let address = started();
-        let of = |path: &str, host: &str| asked(address, &format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
-        assert!(of("/metrics", "localhost:9400").starts_with("HTTP/1.1 200 OK\r\nContent-Type: application/openmetrics-text"));
+        let of =
+            |path: &str, host: &str| asked(address, &format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+        assert!(
+            of("/metrics", "localhost:9400")
+                .starts_with("HTTP/1.1 200 OK\r\nContent-Type: application/openmetrics-text")
+        );
         assert!(of("/metrics?x=1", "127.0.0.1").contains("oomph_sample_time_seconds"));
         assert!(of("/", "[::1]:80").ends_with("at /metrics\n"));
         assert!(of("/other", "localhost").starts_with("HTTP/1.1 404 "));
@@ -166,7 +179,9 @@ mod tests {
         }
         let two = "GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n";
         assert!(asked(address, two).starts_with("HTTP/1.1 403 "));
-        assert!(asked(address, "POST /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").starts_with("HTTP/1.1 405 "));
+        assert!(
+            asked(address, "POST /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").starts_with("HTTP/1.1 405 ")
+        );
         assert!(asked(address, "\u{1}\u{2}\r\n\r\n").starts_with("HTTP/1.1 400 "));
     }
 

@@ -18,7 +18,8 @@ impl History {
         if self.values.len() == KEPT {
             self.values.pop_front();
         }
-        let thousandths = if whole == 0 { 0 } else { (u128::from(part) * 1000 / u128::from(whole)).min(1000) };
+        let thousandths =
+            if whole == 0 { 0 } else { (u128::from(part) * 1000 / u128::from(whole)).min(1000) };
         self.values.push_back(thousandths as u16);
         self.came += 1;
     }

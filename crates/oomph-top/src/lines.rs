@@ -2,9 +2,9 @@
 //!
 //! Command lines and names of recordings may hold secrets, and such lines end in logs: they are left out unless asked for.
 
+use crate::Options;
 use crate::rates::Rates;
 use crate::rows::Choice;
-use crate::Options;
 use oomph_host::{Gpus, InsideDevice, Machine, Process, Sample, Sampler};
 use serde::Serialize;
 use std::time::{Duration, Instant};
@@ -68,8 +68,12 @@ pub fn json_lines<E>(
 ) -> Result<(), E> {
     let mut sampler = Sampler::new();
     let mut rates = Rates::default();
-    let choice =
-        Choice { user: options.user.clone(), on_gpus: options.on_gpus, sort: options.sort, ..Choice::default() };
+    let choice = Choice {
+        user: options.user.clone(),
+        on_gpus: options.on_gpus,
+        sort: options.sort,
+        ..Choice::default()
+    };
     let mut next = Instant::now();
     let mut taken = 0;
     while count.is_none_or(|count| taken < count) {
@@ -168,7 +172,12 @@ mod tests {
         let sample = staged::two_gpus();
         let pids = |choice: &Choice| {
             let told = told(&sample, choice, false);
-            told["processes"].as_array().unwrap().iter().map(|one| one["pid"].as_u64().unwrap()).collect::<Vec<_>>()
+            told["processes"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|one| one["pid"].as_u64().unwrap())
+                .collect::<Vec<_>>()
         };
         assert_eq!(pids(&Choice { user: Some("alice".into()), ..Choice::default() }), [100, 400]);
         assert_eq!(pids(&Choice { on_gpus: true, ..Choice::default() }), [100, 200, 300]);

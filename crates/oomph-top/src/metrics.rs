@@ -124,10 +124,15 @@ impl Collected {
     }
 
     fn of_cards(&self, writer: &mut Writer) -> fmt::Result {
-        let bytes = |value: fn(&Card) -> Option<u64>| self.cards.iter().map(move |card| (of_card(card), value(card)));
+        let bytes =
+            |value: fn(&Card) -> Option<u64>| self.cards.iter().map(move |card| (of_card(card), value(card)));
         writer.bytes("gpu_total", "All memory of a card", bytes(|card| Some(card.total)))?;
         writer.bytes("gpu_used", "Memory of a card that processes have", bytes(|card| Some(card.used)))?;
-        writer.bytes("gpu_reserved", "Memory that the driver and the firmware keep", bytes(|card| card.driver))?;
+        writer.bytes(
+            "gpu_reserved",
+            "Memory that the driver and the firmware keep",
+            bytes(|card| card.driver),
+        )?;
         writer.bytes("gpu_free", "Memory of a card that is left", bytes(|card| Some(card.free)))?;
         writer.bytes(
             "gpu_unaccounted",
@@ -145,7 +150,8 @@ impl Collected {
             })
         });
         writer.bytes("process_gpu", "Memory of a process on a card, as the driver counts it", holders)?;
-        let all = |value: fn(&Card) -> Option<f64>| self.cards.iter().map(move |card| (of_card(card), value(card)));
+        let all =
+            |value: fn(&Card) -> Option<f64>| self.cards.iter().map(move |card| (of_card(card), value(card)));
         let count = all(|card| Some(card.holders.len() as f64));
         writer.gauges("gpu_processes", "Processes with memory on a card", None, count)?;
         let busy = all(|card| card.busy.map(|busy| f64::from(busy) / 100.0));
@@ -158,7 +164,8 @@ impl Collected {
     }
 
     fn of_processes(&self, writer: &mut Writer) -> fmt::Result {
-        let all = |value: fn(&Process) -> u64| self.processes().map(move |one| (of_process(one), Some(value(one))));
+        let all =
+            |value: fn(&Process) -> u64| self.processes().map(move |one| (of_process(one), Some(value(one))));
         writer.bytes("process_resident", "RAM of a process", all(|process| process.resident))?;
         writer.bytes("process_anonymous", "Of that: its own", all(|process| process.anonymous))?;
         writer.bytes("process_file", "Of that: pages of files", all(|process| process.file))?;
@@ -172,14 +179,19 @@ impl Collected {
             "In tensors, as a process under oomph says",
             devices(|device| Some(device.allocated)),
         )?;
-        writer.bytes("process_reserved", "Taken from the driver by PyTorch", devices(|device| Some(device.reserved)))?;
+        writer.bytes(
+            "process_reserved",
+            "Taken from the driver by PyTorch",
+            devices(|device| Some(device.reserved)),
+        )?;
         writer.bytes("process_peak", "The most that was allocated", devices(|device| Some(device.peak)))?;
         writer.bytes(
             "process_last_peak",
             "The most that was allocated in the last step",
             devices(|device| device.last_peak),
         )?;
-        let steps = self.processes().filter_map(|one| Some((of_process(one), Some(one.inside.as_ref()?.steps))));
+        let steps =
+            self.processes().filter_map(|one| Some((of_process(one), Some(one.inside.as_ref()?.steps))));
         writer.counters("process_steps", "Steps that ended", steps)
     }
 
@@ -188,12 +200,17 @@ impl Collected {
         let mut one = |name, help, value: Option<u64>| writer.bytes(name, help, [(Labels::new(), value)]);
         let ram = machine.ram;
         one("ram_total", "All RAM", ram.map(|ram| ram.total))?;
-        one("ram_available", "RAM that new programs can have without swapping", ram.map(|ram| ram.available))?;
+        one(
+            "ram_available",
+            "RAM that new programs can have without swapping",
+            ram.map(|ram| ram.available),
+        )?;
         one("ram_free", "RAM that is used for nothing", ram.map(|ram| ram.free))?;
         one("ram_anonymous", "RAM of programs: heaps and stacks", ram.map(|ram| ram.anonymous))?;
         one("ram_file", "RAM with pages of files", ram.map(|ram| ram.file))?;
         one("ram_shared", "Shared memory and tmpfs", ram.map(|ram| ram.shared))?;
         one("ram_kernel", "RAM of the kernel", ram.map(|ram| ram.kernel))?;
+        one("ram_other", "RAM in none of these: huge pages, and what drivers pin", ram.map(|ram| ram.other))?;
         one("ram_pinned", "RAM that cannot be moved out", ram.map(|ram| ram.pinned))?;
         one("swap_total", "All swap", machine.swap.map(|swap| swap.total))?;
         one("swap_used", "Swap that is used", machine.swap.map(|swap| swap.used))?;

@@ -100,7 +100,8 @@ fn title(app: &App, sample: Option<&Sample>, width: usize) -> Line {
             let rounded = (processors * 10.0).round() / 10.0;
             words.push(format!("{rounded} processor{}", if rounded == 1.0 { "" } else { "s" }));
         }
-        words.extend(sample.gpus.driver.as_ref().map(|driver| format!("driver {}", app.glyphs.clean(driver))));
+        words
+            .extend(sample.gpus.driver.as_ref().map(|driver| format!("driver {}", app.glyphs.clean(driver))));
         words.extend(sample.gpus.cuda.map(|(major, minor)| format!("CUDA {major}.{minor}")));
     }
     for word in words.iter().filter(|word| !word.is_empty()) {
@@ -205,7 +206,10 @@ fn cards(app: &App, sample: &Sample, width: usize, detail: Detail) -> Vec<Line> 
     for card in &sample.gpus.unreadable {
         let mut line = label(&format!("GPU {}", card.index), glyphs);
         let name = card.name.as_deref().unwrap_or("card");
-        line.push(format!("  {} cannot be read: {}", glyphs.clean(name), glyphs.clean(&card.why)), Tone::Close);
+        line.push(
+            format!("  {} cannot be read: {}", glyphs.clean(name), glyphs.clean(&card.why)),
+            Tone::Close,
+        );
         lines.push(line.cut(width, glyphs));
     }
     lines
@@ -220,7 +224,10 @@ fn indented(line: Line) -> Line {
 fn card_line(card: &Card, width: usize, glyphs: &Glyphs) -> Line {
     let mut fitted = Fitted::new(width);
     fitted.add(0, label(&card.label, glyphs));
-    fitted.add(3, Line::toned(format!("{} of {}", bytes(card.used), bytes(card.total)), tone_of(card.used, card.total)));
+    fitted.add(
+        3,
+        Line::toned(format!("{} of {}", bytes(card.used), bytes(card.total)), tone_of(card.used, card.total)),
+    );
     fitted.add(1, bar(card.used, card.total, bar_width(width), glyphs));
     fitted.add(5, Line::new(format!("free {}", bytes(card.free))));
     if let Some(busy) = card.busy {
@@ -250,7 +257,7 @@ fn card_history(app: &App, card: &Card, width: usize) -> Line {
     let glyphs = app.glyphs;
     let columns = bar_width(width);
     let mut line = Line::default();
-    if let Some(history) = app.card_history.get(&card.key).filter(|history| history.len() > 1) {
+    if let Some(history) = app.card_history.get(&card.key).filter(|history| history.len() > 2) {
         let drawn = glyphs.sparkline(&history.columns(columns.saturating_sub(2)));
         line.push(format!(" {drawn:>wide$}  ", wide = columns.saturating_sub(2)), Tone::Good);
     }
@@ -280,7 +287,7 @@ fn ram(app: &App, machine: &Machine, width: usize, detail: Detail) -> Vec<Line> 
         fitted.add(2, Line::toned(words, tone_of(used, ram.total)));
         fitted.add(1, split_bar(&ram, machine.group.as_ref(), bar_width(width), glyphs));
         fitted.add(3, Line::new(format!("available {}", bytes(ram.available))));
-        if detail == Detail::Full && app.ram_history.len() > 1 {
+        if detail == Detail::Full && app.ram_history.len() > 2 {
             let room = width.saturating_sub(fitted.used + 2).min(LONGEST_BAR);
             fitted.add(4, Line::toned(glyphs.sparkline(&app.ram_history.columns(room)), Tone::Good));
         }
@@ -296,7 +303,13 @@ fn ram(app: &App, machine: &Machine, width: usize, detail: Detail) -> Vec<Line> 
         let mut fitted = Fitted::new(width.saturating_sub(LABEL));
         if let Some(shm) = machine.shm {
             let words = format!("/dev/shm {} of {}", bytes(shm.used), bytes(shm.total));
-            fitted.add(2, Line::toned(words, if tone_of(shm.used, shm.total) == Tone::Full { Tone::Full } else { Tone::Plain }));
+            fitted.add(
+                2,
+                Line::toned(
+                    words,
+                    if tone_of(shm.used, shm.total) == Tone::Full { Tone::Full } else { Tone::Plain },
+                ),
+            );
         }
         match machine.swap {
             Some(swap) if swap.total > 0 => {
@@ -328,6 +341,8 @@ fn parts(ram: &Ram, width: usize, glyphs: &Glyphs) -> Line {
         fitted.add(place, piece);
     }
     fitted.add(4, Line::new(format!("kernel {}", bytes(ram.kernel))));
+    // Where drivers pin memory, it is here.
+    fitted.add(5, Line::new(format!("other {}", bytes(ram.other))));
     fitted.line()
 }
 
@@ -364,7 +379,10 @@ fn group_line(group: &Group, width: usize, glyphs: &Glyphs) -> Line {
     let used = group.limit.saturating_sub(group.left);
     let mut fitted = Fitted::new(width);
     fitted.add(0, label("limit", glyphs));
-    fitted.add(2, Line::toned(format!("{} of {}", bytes(used), bytes(group.limit)), tone_of(used, group.limit)));
+    fitted.add(
+        2,
+        Line::toned(format!("{} of {}", bytes(used), bytes(group.limit)), tone_of(used, group.limit)),
+    );
     fitted.add(1, bar(used, group.limit, bar_width(width), glyphs));
     fitted.add(3, Line::new(format!("left {}", bytes(group.left))));
     if let Some(kills) = group.kills {
@@ -373,7 +391,9 @@ fn group_line(group: &Group, width: usize, glyphs: &Glyphs) -> Line {
     }
     fitted.add(8, Line::toned(format!("control group v{}", group.version), Tone::Dim));
     for (place, (name, value)) in
-        [("anonymous", group.anonymous), ("file", group.file), ("shared", group.shared)].into_iter().enumerate()
+        [("anonymous", group.anonymous), ("file", group.file), ("shared", group.shared)]
+            .into_iter()
+            .enumerate()
     {
         if let Some(value) = value {
             fitted.add(5 + place, Line::new(format!("{name} {}", bytes(value))));
@@ -429,11 +449,20 @@ fn details(app: &App, sample: &Sample, width: usize, most: usize) -> Vec<Line> {
     lines.into_iter().map(|line| line.cut(width, glyphs)).collect()
 }
 
-fn details_of(process: &Process, sample: &Sample, busy: Option<f64>, width: usize, glyphs: &Glyphs) -> Vec<Line> {
+fn details_of(
+    process: &Process,
+    sample: &Sample,
+    busy: Option<f64>,
+    width: usize,
+    glyphs: &Glyphs,
+) -> Vec<Line> {
     let mut lines = Vec::new();
     let mut head = Line::toned(format!("{} {}", process.pid, glyphs.clean(&process.name)), Tone::Strong);
     let age = lasting(sample.time.saturating_sub(process.started));
-    head.push(format!("  of {}, child of {}, for {age}", glyphs.clean(&process.user), process.parent), Tone::Plain);
+    head.push(
+        format!("  of {}, child of {}, for {age}", glyphs.clean(&process.user), process.parent),
+        Tone::Plain,
+    );
     head.push(format!(", {}", state(process.state)), Tone::Plain);
     if let Some(container) = &process.container {
         head.push(format!(", in {}", glyphs.clean(container)), Tone::Plain);
@@ -463,8 +492,11 @@ fn details_of(process: &Process, sample: &Sample, busy: Option<f64>, width: usiz
             lines.push(Line::new(format!("oomph explain {}", glyphs.clean(recording))));
         }
         for device in &inside.devices {
-            let name = device.name.as_ref().map_or_else(String::new, |name| format!(" ({})", glyphs.clean(name)));
-            let last = device.last_peak.map_or_else(String::new, |peak| format!(", of the last step {}", bytes(peak)));
+            let name =
+                device.name.as_ref().map_or_else(String::new, |name| format!(" ({})", glyphs.clean(name)));
+            let last = device
+                .last_peak
+                .map_or_else(String::new, |peak| format!(", of the last step {}", bytes(peak)));
             lines.push(Line::new(format!(
                 "device {}{name}: allocated {}, reserved {}, peak {}{last}",
                 device.device,
@@ -560,7 +592,10 @@ pub(crate) fn popup(app: &App, width: usize) -> Option<(String, Vec<Line>)> {
             };
             lines.push(Line::default());
             lines.extend(wrapped(keys, width).into_iter().map(|text| Line::toned(text, Tone::Strong)));
-            Some(("End a process".to_owned(), lines.into_iter().map(|line| line.cut(width, glyphs)).collect()))
+            Some((
+                "End a process".to_owned(),
+                lines.into_iter().map(|line| line.cut(width, glyphs)).collect(),
+            ))
         }
     }
 }

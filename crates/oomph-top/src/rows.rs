@@ -279,11 +279,14 @@ fn value(row: &Row, sample: &Sample, sort: Sort) -> f64 {
     let number = |value: Option<u64>| value.map_or(-1.0, |value| value as f64);
     match sort {
         Sort::Gpu => {
-            let virtually = process.and_then(|process| inside(process, |device| device.is_virtual.then_some(device.reserved)));
+            let virtually = process
+                .and_then(|process| inside(process, |device| device.is_virtual.then_some(device.reserved)));
             let is_on = !row.on_gpus.is_empty() || virtually.is_some();
             if is_on { row.gpu_bytes().saturating_add(virtually.unwrap_or(0)) as f64 } else { -1.0 }
         }
-        Sort::Allocated => number(process.and_then(|process| inside(process, |device| Some(device.allocated)))),
+        Sort::Allocated => {
+            number(process.and_then(|process| inside(process, |device| Some(device.allocated))))
+        }
         Sort::Reserved => number(process.and_then(|process| inside(process, |device| Some(device.reserved)))),
         Sort::Peak => number(process.and_then(|process| inside(process, |device| device.last_peak))),
         Sort::Step => number(process.and_then(|process| process.inside.as_ref()).map(|inside| inside.steps)),
@@ -373,7 +376,7 @@ mod tests {
     #[test]
     fn gpu_memory_comes_before_ram() {
         let sample = staged::two_gpus();
-        assert_eq!(pids(&sample, &Choice::default()), [200, 100, 4_000_123, 300, 1, 400]);
+        assert_eq!(pids(&sample, &Choice::default()), [200, 100, 4_000_123, 300, 400, 1]);
         let reversed = Choice { reverse: true, ..Choice::default() };
         assert_eq!(pids(&sample, &reversed)[5], 200);
     }
@@ -389,7 +392,7 @@ mod tests {
         let by = |sort| pids(&sample, &Choice { sort, ..Choice::default() });
         assert_eq!(by(Sort::Pid), [1, 100, 200, 300, 400, 4_000_123]);
         assert_eq!(by(Sort::Resident)[0], 400);
-        assert_eq!(by(Sort::User)[1], 100);
+        assert_eq!(by(Sort::User)[..3], [4_000_123, 400, 100]);
         assert!("size".parse::<Sort>().unwrap_err().contains("ram"));
     }
 
@@ -397,7 +400,7 @@ mod tests {
     fn a_filter_looks_at_user_command_and_number() {
         let sample = staged::two_gpus();
         let with = |filter: &str| pids(&sample, &Choice { filter: filter.into(), ..Choice::default() });
-        assert_eq!(with("ALICE"), [100]);
+        assert_eq!(with("ALICE"), [100, 400]);
         assert_eq!(with("serve.py"), [200]);
         assert_eq!(with("400"), [4_000_123, 400]);
         assert_eq!(with("nobody at all"), [] as [u32; 0]);

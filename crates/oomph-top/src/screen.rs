@@ -27,7 +27,8 @@ pub(crate) fn draw(frame: &mut Frame, app: &mut App) {
 }
 
 fn boxed(buffer: &mut Buffer, area: Rect, app: &App, title: &str, lines: &[Line], most: usize) {
-    let wide = lines.iter().map(Line::width).max().unwrap_or(0).clamp(title.len() + 2, most.max(title.len() + 2));
+    let wide =
+        lines.iter().map(Line::width).max().unwrap_or(0).clamp(title.len() + 2, most.max(title.len() + 2));
     let width = (wide + 4).min(usize::from(area.width)) as u16;
     let height = (lines.len() + 2).min(usize::from(area.height)) as u16;
     let (left, top) = (area.x + (area.width - width) / 2, area.y + (area.height - height) / 2);
@@ -97,13 +98,15 @@ mod tests {
 
     fn app(sample: Sample, ascii: bool) -> App {
         let mut app = App::new(&Options { ascii, ..Options::default() }, "box, container".to_owned());
-        // Two samples a second apart: there is a history, and processes have been busy.
-        let mut before = sample.clone();
-        before.time -= 1000;
-        for process in &mut before.processes {
-            process.processor -= 125;
+        // Three samples a second apart: there is a history, and processes have been busy.
+        for seconds in [2, 1] {
+            let mut before = sample.clone();
+            before.time -= 1000 * seconds;
+            for process in &mut before.processes {
+                process.processor -= 125 * seconds;
+            }
+            app.take(before);
         }
-        app.take(before);
         app.take(sample);
         app
     }
@@ -201,7 +204,8 @@ mod tests {
             let mut terminal = Terminal::new(TestBackend::new(120, 30)).unwrap();
             terminal.draw(|frame| draw(frame, &mut app)).unwrap();
             let buffer = terminal.backend().buffer();
-            let has_color = buffer.content().iter().any(|cell| cell.fg != Color::Reset || cell.bg != Color::Reset);
+            let has_color =
+                buffer.content().iter().any(|cell| cell.fg != Color::Reset || cell.bg != Color::Reset);
             assert_eq!(has_color, color);
         }
     }
@@ -214,13 +218,14 @@ mod tests {
             (0..300).map(|index| Gpu { index, uuid: Some(format!("GPU-{index}")), ..card.clone() }).collect();
         let shown = drawn(&mut app(sample, false), 80, 24);
         assert!(shown.contains("more cards"), "{shown}");
-        assert!(shown.contains("serve.py"), "{shown}");
+        assert!(shown.contains("200 bob"), "{shown}");
     }
 
     fn any_key() -> impl Strategy<Value = Key> {
         prop_oneof![
             any::<char>().prop_map(Key::Character),
-            proptest::sample::select("qh?jksr<>tg/K y nfF+-.,G".chars().collect::<Vec<_>>()).prop_map(Key::Character),
+            proptest::sample::select("qh?jksr<>tg/K y nfF+-.,G".chars().collect::<Vec<_>>())
+                .prop_map(Key::Character),
             any::<u8>().prop_map(Key::Function),
             proptest::sample::select(vec![
                 Key::Up,
@@ -242,45 +247,48 @@ mod tests {
         let number = prop_oneof![Just(0u64), Just(u64::MAX), any::<u64>(), 0..1u64 << 40];
         let one = (0..40u32, 0..40u32, number.clone(), any::<String>(), any::<bool>());
         let which = 0..4usize;
-        (which, proptest::collection::vec(one, 0..12), number, any::<bool>()).prop_map(|(which, changes, total, has_ram)| {
-            let mut sample =
-                vec![staged::no_gpu(), staged::two_gpus(), staged::virtual_card(), staged::group()].swap_remove(which);
-            for (pid, parent, size, text, is_zombie) in changes {
-                let mut process = staged::process(pid, parent, &text, &text, size);
-                process.name = text;
-                process.started = size;
-                process.processor = size;
-                process.swapped = size;
-                process.on_gpus = vec![(pid, Some(size)), (parent, None)];
-                process.state = if is_zombie { 'Z' } else { 'R' };
-                if let Some(inside) = sample.processes.iter().find_map(|one| one.inside.clone()) {
-                    process.inside = Some(inside);
+        (which, proptest::collection::vec(one, 0..12), number, any::<bool>()).prop_map(
+            |(which, changes, total, has_ram)| {
+                let mut sample =
+                    vec![staged::no_gpu(), staged::two_gpus(), staged::virtual_card(), staged::group()]
+                        .swap_remove(which);
+                for (pid, parent, size, text, is_zombie) in changes {
+                    let mut process = staged::process(pid, parent, &text, &text, size);
+                    process.name = text;
+                    process.started = size;
+                    process.processor = size;
+                    process.swapped = size;
+                    process.on_gpus = vec![(pid, Some(size)), (parent, None)];
+                    process.state = if is_zombie { 'Z' } else { 'R' };
+                    if let Some(inside) = sample.processes.iter().find_map(|one| one.inside.clone()) {
+                        process.inside = Some(inside);
+                    }
+                    sample.processes.push(process);
                 }
-                sample.processes.push(process);
-            }
-            sample.processes.sort_by_key(|process| process.pid);
-            sample.processes.dedup_by_key(|process| process.pid);
-            for card in &mut sample.gpus.cards {
-                (card.total, card.free) = (total, card.used);
-            }
-            for process in &mut sample.processes {
-                for device in process.inside.iter_mut().flat_map(|inside| &mut inside.devices) {
-                    (device.total, device.reserved) = (Some(total), total.wrapping_mul(3));
+                sample.processes.sort_by_key(|process| process.pid);
+                sample.processes.dedup_by_key(|process| process.pid);
+                for card in &mut sample.gpus.cards {
+                    (card.total, card.free) = (total, card.used);
                 }
-            }
-            if let Some(ram) = &mut sample.machine.ram {
-                ram.total = total;
-            }
-            if !has_ram {
-                sample.machine.ram = None;
-                sample.machine.swap = None;
-                sample.machine.processors = Some(f64::NAN);
-            }
-            if let Some(group) = &mut sample.machine.group {
-                group.left = total;
-            }
-            sample
-        })
+                for process in &mut sample.processes {
+                    for device in process.inside.iter_mut().flat_map(|inside| &mut inside.devices) {
+                        (device.total, device.reserved) = (Some(total), total.wrapping_mul(3));
+                    }
+                }
+                if let Some(ram) = &mut sample.machine.ram {
+                    ram.total = total;
+                }
+                if !has_ram {
+                    sample.machine.ram = None;
+                    sample.machine.swap = None;
+                    sample.machine.processors = Some(f64::NAN);
+                }
+                if let Some(group) = &mut sample.machine.group {
+                    group.left = total;
+                }
+                sample
+            },
+        )
     }
 
     proptest! {
@@ -302,7 +310,6 @@ mod tests {
                     }
                     let shown = drawn(&mut app, width, height);
                     prop_assert!(!ascii || shown.is_ascii(), "{}", shown);
-                    prop_assert_eq!(shown.lines().count().max(1), shown.split('\n').count());
                     if let Some(at) = app.selected() {
                         prop_assert!(at < app.rows.len());
                     }

@@ -43,11 +43,13 @@ pub(crate) fn serve(listener: &TcpListener, page: &Arc<impl Fn(&str) -> Answer +
         let ticket = Ticket::take(&open);
         let page = Arc::clone(page);
         // Where no thread can be had, the connection is closed.
-        let _ = std::thread::Builder::new().name("oomph-scrape".to_owned()).stack_size(256 << 10).spawn(move || {
-            if let Some(_ticket) = ticket {
-                let _ = answer(stream, here, &*page);
-            }
-        });
+        let _ = std::thread::Builder::new().name("oomph-scrape".to_owned()).stack_size(256 << 10).spawn(
+            move || {
+                if let Some(_ticket) = ticket {
+                    let _ = answer(stream, here, &*page);
+                }
+            },
+        );
     }
 }
 
@@ -67,7 +69,11 @@ impl Drop for Ticket {
     }
 }
 
-fn answer(mut stream: TcpStream, here: Option<SocketAddr>, page: &impl Fn(&str) -> Answer) -> std::io::Result<()> {
+fn answer(
+    mut stream: TcpStream,
+    here: Option<SocketAddr>,
+    page: &impl Fn(&str) -> Answer,
+) -> std::io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))?;
     let answer = match read(&mut stream)? {
         None => return Ok(()),

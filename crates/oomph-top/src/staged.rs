@@ -1,7 +1,8 @@
 //! Samples for tests.
 
 use oomph_host::{
-    Gpu, GpuProcess, Gpus, Group, Inside, InsideDevice, Line, Machine, Missing, Process, Ram, Sample, Shm, Swap, Use,
+    Gpu, GpuProcess, Gpus, Group, Inside, InsideDevice, Line, Machine, Missing, Process, Ram, Sample, Shm,
+    Swap, Use,
 };
 
 const GIB: u64 = 1 << 30;
@@ -62,11 +63,11 @@ fn machine() -> Machine {
             total: 32 * GIB,
             available: 18 * GIB,
             free: 6 * GIB,
-            anonymous: 12 * GIB,
+            anonymous: 11 * GIB,
             file: 10 * GIB,
             shared: 3 * GIB,
             kernel: GIB,
-            other: 0,
+            other: GIB,
             pinned: 64 * MIB,
         }),
         swap: Some(Swap { total: 2 * GIB, used: 512 * MIB }),

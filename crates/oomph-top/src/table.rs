@@ -33,6 +33,8 @@ enum Column {
 const MOST_CARDS: usize = 4;
 /// A command of less is no help.
 const SHORTEST_COMMAND: usize = 12;
+/// So much more is kept for it before columns are shown that matter less.
+const READABLE_COMMAND: isize = 18;
 
 impl Column {
     fn title(self) -> String {
@@ -95,15 +97,23 @@ impl Column {
         let of = |value: fn(&Process) -> u64| process.map(value);
         match self {
             Column::Pid => row.pid.to_string(),
-            Column::User => process.map_or_else(|| glyphs.none.to_owned(), |process| glyphs.clean(&process.user)),
-            Column::Card(index) => {
-                row.on_gpus.iter().find(|(card, _)| *card == index).map_or_else(String::new, |(_, bytes)| held(*bytes))
+            Column::User => {
+                process.map_or_else(|| glyphs.none.to_owned(), |process| glyphs.clean(&process.user))
             }
+            Column::Card(index) => row
+                .on_gpus
+                .iter()
+                .find(|(card, _)| *card == index)
+                .map_or_else(String::new, |(_, bytes)| held(*bytes)),
             Column::Gpus if row.on_gpus.is_empty() => String::new(),
             Column::Gpus if row.on_gpus.iter().all(|(_, bytes)| bytes.is_none()) => held(None),
             Column::Gpus => bytes(row.gpu_bytes()),
-            Column::Allocated => known(process.and_then(|process| inside(process, |device| Some(device.allocated)))),
-            Column::Reserved => known(process.and_then(|process| inside(process, |device| Some(device.reserved)))),
+            Column::Allocated => {
+                known(process.and_then(|process| inside(process, |device| Some(device.allocated))))
+            }
+            Column::Reserved => {
+                known(process.and_then(|process| inside(process, |device| Some(device.reserved))))
+            }
             Column::Peak => known(process.and_then(|process| inside(process, |device| device.last_peak))),
             Column::Step => {
                 let inside = process.and_then(|process| process.inside.as_ref());
@@ -149,8 +159,16 @@ fn columns(app: &App, sample: &Sample, width: usize) -> Vec<Column> {
     if is_inside {
         wanted.extend([vec![Column::Peak], vec![Column::Reserved]]);
     }
-    for one in [Column::Anonymous, Column::Shared, Column::File, Column::Swap, Column::Pinned] {
-        wanted.push(vec![one]);
+    let essential = wanted.len();
+    wanted.extend([vec![Column::Anonymous], vec![Column::Shared], vec![Column::File]]);
+    for (column, value) in [
+        (Column::Swap, (|process| process.swapped) as fn(&Process) -> u64),
+        (Column::Pinned, |process| process.pinned),
+    ] {
+        // A column of nothing is left out.
+        if column.sort() == app.choice.sort || sample.processes.iter().any(|process| value(process) > 0) {
+            wanted.push(vec![column]);
+        }
     }
     // What it is sorted by is to be seen.
     if let Some(at) = wanted.iter().position(|group| group[0].sort() == app.choice.sort) {
@@ -158,15 +176,21 @@ fn columns(app: &App, sample: &Sample, width: usize) -> Vec<Column> {
         wanted.insert(0, first);
     }
     let mut taken = vec![Column::Pid, Column::User, Column::Command];
-    let mut left: isize = width as isize - taken.iter().map(|column| column.width() as isize + 1).sum::<isize>();
-    for group in wanted {
+    let mut left: isize =
+        width as isize - taken.iter().map(|column| column.width() as isize + 1).sum::<isize>();
+    for (number, group) in wanted.into_iter().enumerate() {
         let needed: isize = group.iter().map(|column| column.width() as isize + 1).sum();
+        if number == essential {
+            // The rest only where a command can be read all the same.
+            left -= READABLE_COMMAND;
+        }
         if needed <= left {
             left -= needed;
             taken.extend(group);
         }
     }
-    let place = |column: &Column| (column.sort().at(), if let Column::Card(index) = column { *index } else { 0 });
+    let place =
+        |column: &Column| (column.sort().at(), if let Column::Card(index) = column { *index } else { 0 });
     taken.sort_by_key(place);
     taken
 }
@@ -175,7 +199,8 @@ fn columns(app: &App, sample: &Sample, width: usize) -> Vec<Column> {
 pub(crate) fn table(app: &App, sample: &Sample, width: usize, first: usize, most: usize) -> Vec<Line> {
     let columns = columns(app, sample, width);
     let glyphs = app.glyphs;
-    let fixed: usize = columns.iter().filter(|column| **column != Column::Command).map(|column| column.width() + 1).sum();
+    let fixed: usize =
+        columns.iter().filter(|column| **column != Column::Command).map(|column| column.width() + 1).sum();
     let command = width.saturating_sub(fixed);
     let is_text = |column: Column| matches!(column, Column::User | Column::Command);
     let place = |text: &str, column: Column| match column {
@@ -190,7 +215,7 @@ pub(crate) fn table(app: &App, sample: &Sample, width: usize, first: usize, most
             if column.sort() == app.choice.sort {
                 let is_ascending = app.choice.sort.ascends() != app.choice.reverse;
                 let mark = if is_ascending { glyphs.up } else { glyphs.down };
-                if is_text(*column) { title.push(mark) } else { title.insert(0, mark) }
+                title.push(mark);
             }
             place(&title, *column)
         })

@@ -230,5 +230,10 @@ fn read_keys(tell: SyncSender<Told>) {
 pub(crate) fn place() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let around: Vec<&str> = Environment::here().surroundings.into_iter().map(|one| one.title()).collect();
-    [name.trim(), &around.join(", ")].iter().filter(|word| !word.is_empty()).copied().collect::<Vec<_>>().join("  ")
+    [name.trim(), &around.join(", ")]
+        .iter()
+        .filter(|word| !word.is_empty())
+        .copied()
+        .collect::<Vec<_>>()
+        .join("  ")
 }

@@ -79,7 +79,9 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
 
 fn export(address: Address, anywhere: bool, printer: &mut Printer) -> anyhow::Result<Outcome> {
     if !address.is_loopback() && !anywhere {
-        printer.error(&format!("{address} can be reached from other machines, which would see users and names of processes"));
+        printer.error(&format!(
+            "{address} can be reached from other machines, which would see users and names of processes"
+        ));
         printer.hint("listen at 127.0.0.1, or say --listen-anywhere");
         return Ok(Outcome::Failed);
     }
