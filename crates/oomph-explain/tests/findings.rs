@@ -280,7 +280,10 @@ fn ranks_are_compared_whatever_the_numbers_of_their_cards() {
     third.devices[0].ordinal = 3;
     let apart = oomph_explain::diff(&explained("foreach"), &explain(&third));
     let same = oomph_explain::diff(&explained("foreach"), &explained("fused"));
-    assert_eq!(apart.devices.iter().map(|one| (one.ordinal_before, one.ordinal)).collect::<Vec<_>>(), [(0, 3)]);
+    assert_eq!(
+        apart.devices.iter().map(|one| (one.ordinal_before, one.ordinal)).collect::<Vec<_>>(),
+        [(0, 3)]
+    );
     assert_eq!(apart.devices[0].lines, same.devices[0].lines);
     assert_eq!(apart.devices[0].kinds, same.devices[0].kinds);
 }

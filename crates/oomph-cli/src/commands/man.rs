@@ -1,5 +1,7 @@
 //! `oomph man`: manual pages, made from the same texts as `--help`.
 
+mod markdown;
+
 use crate::Outcome;
 use crate::arguments::CommandLine;
 use crate::printer::Printer;
@@ -15,6 +17,9 @@ pub(crate) struct Arguments {
     /// A folder for the pages of oomph and of every verb
     #[arg(long, value_name = "FOLDER")]
     pub(crate) folder: Option<PathBuf>,
+    /// One page of Markdown about all verbs, as it stands in docs/reference/commands.md
+    #[arg(long, conflicts_with = "folder")]
+    pub(crate) markdown: bool,
 }
 
 pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> {
@@ -24,6 +29,7 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
             clap_mangen::generate_to(CommandLine::command(), folder)
                 .with_context(|| folder.display().to_string())?;
         }
+        None if arguments.markdown => printer.data(&markdown::page(CommandLine::command()))?,
         None => {
             let mut page = Vec::new();
             clap_mangen::Man::new(CommandLine::command()).render(&mut page)?;

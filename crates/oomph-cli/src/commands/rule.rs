@@ -14,6 +14,9 @@ pub(crate) struct Arguments {
     /// A code such as OM201, or a name such as growth-every-step
     #[arg(value_name = "CODE")]
     pub(crate) code: Option<String>,
+    /// Every rule in full, as docs/reference/rules.md has them
+    #[arg(long, conflicts_with = "code")]
+    pub(crate) full: bool,
     /// How to show it
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub(crate) format: Format,
@@ -34,6 +37,14 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
     let mut out = String::new();
     match (arguments.format, &arguments.code) {
         (Format::Json, _) => out = oomph_report::json::rules(&rules),
+        (_, None) if arguments.full => {
+            for (index, rule) in rules.into_iter().enumerate() {
+                let space = if index == 0 { "" } else { "\n" };
+                // A rule's own sections stand below it.
+                let text = rule.documentation().replace("\n## ", "\n### ");
+                writeln!(out, "{space}## {} {}\n\n{}", rule.code, rule.name(), text.trim_end())?;
+            }
+        }
         (_, Some(_)) => {
             for rule in rules {
                 writeln!(out, "# {} {}\n\n{}", rule.code, rule.name(), rule.documentation())?;
