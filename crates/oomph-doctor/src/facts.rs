@@ -109,7 +109,7 @@ impl Facts {
 
     /// Whether this runs in such a place.
     pub(crate) fn is_in(&self, place: Surroundings) -> bool {
-        self.environment.surroundings.contains(&place)
+        self.environment.has(place)
     }
 
     /// The cards that a program sees, in its order, by `CUDA_VISIBLE_DEVICES`.

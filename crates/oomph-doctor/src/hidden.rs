@@ -81,6 +81,10 @@ impl Facts {
             card.uuid = None;
             card.name = plain_words(&card.name);
         }
+        for card in &mut self.sample.gpus.unreadable {
+            card.name = card.name.as_deref().map(plain_words);
+            card.why = without_paths(&card.why);
+        }
     }
 
     /// Only those on a card are left, with a number for each user.

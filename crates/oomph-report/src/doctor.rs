@@ -1,0 +1,354 @@
+//! What is true of a machine, and what to do: what is wrong first, what is fine in a line each.
+
+use crate::json::{pretty, with_version};
+use crate::markdown::escape;
+use crate::text::{BOLD, CYAN, DIM, GREEN, RED, YELLOW, cut, paint, wrap};
+use oomph_doctor::checks::Check;
+use oomph_doctor::{Facts, Finding, Level, examine};
+use oomph_explain::{harmless, plural, printable};
+use oomph_host::Gpu;
+use serde_json::{Value, json};
+use std::fmt::Write;
+
+/// The answer, in one line.
+fn verdict(findings: &[Finding]) -> String {
+    let count = |level| findings.iter().filter(|finding| finding.level == level).count() as u64;
+    let (wrong, notes) = (count(Level::Wrong), count(Level::Note));
+    let worth = match notes {
+        0 => String::new(),
+        1 => ", 1 thing is worth knowing".to_owned(),
+        notes => format!(", {notes} things are worth knowing"),
+    };
+    match wrong {
+        0 => format!("Nothing is wrong{worth}"),
+        1 => format!("1 thing is wrong{worth}"),
+        wrong => format!("{} are wrong{worth}", plural(wrong, "thing")),
+    }
+}
+
+/// For a terminal. What notes mean is left out unless all is asked for: it is to fit a screen.
+pub fn text(findings: &[Finding], all: bool, width: usize) -> String {
+    let has_wrong = findings.iter().any(|finding| finding.level == Level::Wrong);
+    let style = if has_wrong { RED } else { GREEN.bold() };
+    let mut out = format!("{}\n", paint(style, verdict(findings)));
+    for finding in findings.iter().filter(|finding| finding.level != Level::Fine) {
+        one(&mut out, finding, all || finding.level == Level::Wrong, width);
+    }
+    let fine: Vec<&Finding> = findings.iter().filter(|finding| finding.level == Level::Fine).collect();
+    let about = fine.iter().map(|finding| finding.about.chars().count()).fold(9, usize::max);
+    if !fine.is_empty() {
+        out.push('\n');
+    }
+    for finding in fine {
+        let title = harmless(&finding.title);
+        let title = if all { title } else { cut(&title, width.saturating_sub(about + 2)) };
+        let _ = writeln!(out, "{}  {title}", paint(BOLD, format!("{:about$}", harmless(&finding.about))));
+    }
+    out
+}
+
+fn one(out: &mut String, finding: &Finding, in_full: bool, width: usize) {
+    let style = if finding.level == Level::Wrong { RED } else { YELLOW };
+    let level = finding.level.name();
+    let title = format!("{}: {}", finding.about, finding.title);
+    let indent = level.len() + 2;
+    let _ = writeln!(out, "\n{}  {}", paint(style, level), paint(BOLD, wrap(&title, width, indent, indent)));
+    let pad = " ".repeat(indent);
+    if let Some(means) = finding.means.as_ref().filter(|_| in_full) {
+        let _ = writeln!(out, "{pad}{}", wrap(means, width, indent, indent));
+    }
+    let Some(fix) = &finding.fix else { return };
+    let _ = writeln!(out, "{pad}{} {}", paint(DIM, "→"), wrap(fix, width, indent + 2, indent + 2));
+    if let Some(command) = &finding.command {
+        // Not cut: it is to be copied.
+        let _ = writeln!(out, "{pad}  {}", paint(CYAN, harmless(command)));
+    }
+}
+
+/// For scripts and bug reports. Facts with names in them are not told.
+pub fn json(facts: &Facts) -> String {
+    let facts = &facts.without_names();
+    let findings = examine(facts);
+    pretty(&with_version(json!({
+        "wrong": findings.iter().filter(|finding| finding.level == Level::Wrong).count(),
+        "findings": findings.iter().map(|finding| json!({
+            "check": finding.check,
+            "about": finding.about,
+            "level": finding.level.name(),
+            "title": harmless(&finding.title),
+            "means": finding.means.as_deref().map(harmless),
+            "fix": finding.fix.as_deref().map(harmless),
+            "command": finding.command.as_deref().map(harmless),
+        })).collect::<Vec<_>>(),
+        "oomph": facts.oomph,
+        "surroundings": facts.environment.surroundings,
+        "driver": facts.sample.gpus.driver,
+        "driver_cuda": facts.sample.gpus.cuda.map(version),
+        "gpus": facts.sample.gpus.cards.iter().map(|card| gpu(facts, card)).collect::<Vec<_>>(),
+        "machine": facts.sample.machine,
+        "limits": {
+            "address_space": facts.kernel.limits.address_space,
+            "locked": facts.kernel.limits.locked,
+            "open_files": facts.kernel.limits.open_files,
+        },
+        "python": facts.python.as_ref().ok().map(python),
+        "settings": facts.settings.values,
+    })))
+}
+
+fn version((major, minor): (u32, u32)) -> String {
+    format!("{major}.{minor}")
+}
+
+fn gpu(facts: &Facts, card: &Gpu) -> Value {
+    let user = |pid| facts.sample.processes.iter().find(|process| process.pid == pid);
+    json!({
+        "index": card.index,
+        "name": card.name,
+        "virtual": card.is_virtual,
+        "total": card.total,
+        "used": card.used,
+        "reserved": card.reserved,
+        "free": card.free,
+        "context": facts.context(card),
+        "usable": facts.usable(card),
+        "compute_capability": card.capability.map(version),
+        "mig": card.mig,
+        "exclusive": card.exclusive,
+        "processes": card.processes.iter().map(|process| json!({
+            "user": user(process.pid).map(|known| known.user.clone()),
+            "yours": user(process.pid).is_some_and(|known| Some(&known.user) == facts.user.as_ref()),
+            "name": user(process.pid).map(|known| known.name.clone()),
+            "state": user(process.pid).map(|known| known.state),
+            "kind": process.kind,
+            "bytes": process.bytes,
+        })).collect::<Vec<_>>(),
+    })
+}
+
+fn python(python: &oomph_doctor::Python) -> Value {
+    json!({
+        "version": python.version,
+        "virtual_environment": python.is_environment,
+        "conda": python.is_conda,
+        "torch": python.torch.iter().map(|torch| json!({
+            "version": torch.version,
+            "cuda": torch.cuda,
+            "hip": torch.hip,
+        })).collect::<Vec<_>>(),
+        "architectures": python.architectures,
+        "packages": python.packages,
+        "oomph": python.oomph,
+    })
+}
+
+/// For issues and pull requests, likewise without names.
+pub fn markdown(facts: &Facts) -> String {
+    let findings = examine(&facts.without_names());
+    let mut out = format!("**{}**\n", verdict(&findings));
+    for finding in findings.iter().filter(|finding| finding.level != Level::Fine) {
+        let _ = write!(
+            out,
+            "\n- **{}** {}: {}",
+            finding.level.name(),
+            escape(&finding.about),
+            escape(&finding.title)
+        );
+        if let Some(means) = &finding.means {
+            let _ = write!(out, "  \n  {}", escape(means));
+        }
+        if let Some(fix) = &finding.fix {
+            let _ = write!(out, "  \n  {}", escape(fix));
+        }
+        if let Some(command) = &finding.command {
+            let _ = write!(out, ": `{}`", printable(&command.replace('`', "'")));
+        }
+    }
+    out.push_str("\n\n| | |\n|---|---|\n");
+    for finding in findings.iter().filter(|finding| finding.level == Level::Fine) {
+        let _ = writeln!(out, "| {} | {} |", escape(&finding.about), escape(&finding.title));
+    }
+    out
+}
+
+/// The checks, for a terminal.
+pub fn checks_text(checks: &[Check], width: usize) -> String {
+    let name = checks.iter().map(|check| check.name().len()).max().unwrap_or(0);
+    let mut out = String::new();
+    for check in checks {
+        let summary = wrap(&check.summary(), width, name + 2, name + 2);
+        let _ = writeln!(out, "{}  {summary}", paint(BOLD, format!("{:name$}", check.name())));
+    }
+    out
+}
+
+/// The checks, for scripts.
+pub fn checks_json(checks: &[Check]) -> String {
+    pretty(&with_version(json!({
+        "checks": checks.iter().map(|check| json!({
+            "check": check.name(),
+            "summary": check.summary(),
+            "documentation": check.documentation(),
+        })).collect::<Vec<_>>(),
+    })))
+}
+
+/// The checks, as documentation.
+pub fn checks_markdown(checks: &[Check]) -> String {
+    let mut out = String::new();
+    for check in checks {
+        let _ = writeln!(out, "## {}\n\n{}\n", check.name(), check.documentation());
+    }
+    out.truncate(out.trim_end().len());
+    out.push('\n');
+    out
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use oomph_doctor::{Python, Torch};
+    use oomph_host::{Gpu, GpuProcess, Group, Process, Ram, Shm, Surroundings, Use};
+
+    const GIB: u64 = 1 << 30;
+
+    fn process(pid: u32, user: &str, state: char) -> Process {
+        Process {
+            pid,
+            parent: 1,
+            user: user.to_owned(),
+            name: "python".to_owned(),
+            command: "python train.py --token hidden".to_owned(),
+            state,
+            started: 0,
+            start_ticks: 0,
+            processor: 0,
+            resident: 0,
+            anonymous: 0,
+            file: 0,
+            shared: 0,
+            swapped: 0,
+            pinned: 0,
+            on_gpus: Vec::new(),
+            container: None,
+            inside: None,
+        }
+    }
+
+    /// A server that several people share, with most of what can be wrong.
+    fn shared_server() -> Facts {
+        let on_card = |pid, bytes| GpuProcess { pid, bytes: Some(bytes), kind: Use::Compute };
+        let mut facts = Facts::unknown();
+        facts.oomph = "0.1.0".to_owned();
+        facts.user = Some("alice".to_owned());
+        facts.environment.surroundings = vec![Surroundings::Slurm];
+        facts.sample.gpus.driver = Some("570.86.10".to_owned());
+        facts.sample.gpus.cuda = Some((12, 8));
+        facts.sample.gpus.cards = vec![Gpu {
+            index: 0,
+            uuid: None,
+            name: "NVIDIA GeForce RTX 4090".to_owned(),
+            total: 24 * GIB,
+            used: 45 * GIB / 2,
+            reserved: Some(0),
+            free: 3 * GIB / 2,
+            busy: Some(90),
+            temperature: Some(60),
+            power: Some(300_000),
+            capability: Some((8, 9)),
+            mig: false,
+            exclusive: false,
+            is_virtual: false,
+            processes: vec![on_card(4711, 16 * GIB), on_card(815, 13 * GIB / 2)],
+        }];
+        facts.sample.processes = vec![process(4711, "bob", 'S'), process(815, "alice", 'T')];
+        facts.sample.machine.ram = Some(Ram {
+            total: 256 * GIB,
+            available: 200 * GIB,
+            free: 100 * GIB,
+            anonymous: 0,
+            file: 0,
+            shared: 0,
+            kernel: 0,
+            other: 0,
+            pinned: 0,
+        });
+        facts.sample.machine.group = Some(Group {
+            version: 2,
+            limit: 32 * GIB,
+            used: 12 * GIB,
+            anonymous: None,
+            file: None,
+            shared: None,
+            left: 20 * GIB,
+            kills: Some(0),
+        });
+        facts.sample.machine.shm = Some(Shm { total: 128 * GIB, used: 0 });
+        facts.settings.values.insert("PYTORCH_ALLOC_CONF", "expandable_segments:True".to_owned());
+        facts.python = Ok(Python {
+            version: "3.11.7".to_owned(),
+            executable: "/home/alice/venv/bin/python".to_owned(),
+            is_environment: true,
+            torch: vec![Torch {
+                folder: "/home/alice/venv/torch".into(),
+                version: "2.9.1+cu128".to_owned(),
+                cuda: Some("12.8".to_owned()),
+                hip: None,
+            }],
+            oomph: Some("0.1.0".to_owned()),
+            ..Python::default()
+        });
+        facts
+    }
+
+    /// Without the styles, as a caller strips them.
+    fn plain(text: &str) -> String {
+        let mut out = String::new();
+        let mut rest = text;
+        while let Some(at) = rest.find('\u{1b}') {
+            out.push_str(&rest[..at]);
+            rest = rest[at..].split_once('m').unwrap().1;
+        }
+        out + rest
+    }
+
+    #[test]
+    fn a_shared_server_on_a_terminal() {
+        let shown = plain(&text(&examine(&shared_server()), false, 80));
+        insta::assert_snapshot!(shown);
+        let guide = include_str!("../../../docs/guides/doctor.md");
+        assert!(guide.contains(&shown), "docs/guides/doctor.md shows it otherwise");
+        assert!(shown.lines().all(|line| line.chars().count() <= 80));
+    }
+
+    #[test]
+    fn a_shared_server_in_a_report_has_no_names() {
+        let facts = shared_server();
+        insta::assert_snapshot!(markdown(&facts));
+        let told: Value = serde_json::from_str(&json(&facts)).unwrap();
+        assert_eq!(told["wrong"], 3);
+        assert_eq!(told["gpus"][0]["usable"], 3 * GIB / 2 - told["gpus"][0]["context"].as_u64().unwrap());
+        assert_eq!(told["gpus"][0]["processes"][1]["user"], "user 2");
+        assert_eq!(told["gpus"][0]["processes"][1]["yours"], true);
+        for private in ["alice", "bob", "4711", "815", "/home", "hidden"] {
+            assert!(!told.to_string().contains(private) && !markdown(&facts).contains(private), "{private}");
+        }
+    }
+
+    #[test]
+    fn what_is_found_is_counted_in_the_first_line() {
+        let first = |findings: &[Finding]| verdict(findings);
+        let of = |levels: &[Level]| -> Vec<Finding> {
+            let all = examine(&shared_server());
+            levels.iter().map(|level| Finding { level: *level, ..all[0].clone() }).collect()
+        };
+        assert_eq!(first(&of(&[])), "Nothing is wrong");
+        assert_eq!(first(&of(&[Level::Fine, Level::Note])), "Nothing is wrong, 1 thing is worth knowing");
+        assert_eq!(first(&of(&[Level::Wrong])), "1 thing is wrong");
+        assert_eq!(
+            first(&of(&[Level::Wrong, Level::Wrong, Level::Note, Level::Note])),
+            "2 things are wrong, 2 things are worth knowing"
+        );
+    }
+}
