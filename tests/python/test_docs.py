@@ -43,12 +43,23 @@ def test_there_are_commands_to_check():
     assert len(list(commands())) >= 10
 
 
+def anchors(path):
+    """What can be linked to in a document: its headings, as they are turned into anchors, and anchors of its own."""
+    text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings} | set(re.findall(r'<a id="([^"]+)"', text))
+
+
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_links_lead_somewhere(document):
-    text = (ROOT / document).read_text()
+    text = re.sub(r"```.*?```", "", (ROOT / document).read_text(), flags=re.DOTALL)
     folder = (ROOT / document).parent
-    for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
-        assert link.startswith("http") or (folder / link).exists(), link
+    for link, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", text):
+        if link.startswith("http"):
+            continue
+        target = folder / link if link else ROOT / document
+        assert target.exists(), link
+        assert not anchor or target.suffix != ".md" or anchor in anchors(target), f"{link}#{anchor}"
 
 
 def test_the_reference_is_what_the_code_says(oomph):
