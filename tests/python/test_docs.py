@@ -105,3 +105,16 @@ def test_the_house_is_as_drawn():
         ready = {name for name in left if real[name] <= built}
         assert ready, f"these use each other: {sorted(left)}"
         built |= ready
+
+
+def test_zero_shares_out_the_optimizers_state_and_nothing_else(predict):
+    """As docs/guides/several-gpus.md says: with two ranks, all parameters and half of Adam's state on each."""
+    predicted = predict("--ranks", "2", "train_ranks.py", "--how", "zero", "--batch-size", "1", gpu="t4", cwd=ROOT / "examples")
+    assert predicted.code == 0, predicted.err
+    parameters = 124_439_808 * 4
+    ranks = [{kind["kind"]: kind["bytes"] for kind in one["kinds"]} for one in predicted.told["predictions"]]
+    assert len(ranks) == 2
+    for held in ranks:
+        assert held["parameters"] == pytest.approx(parameters, rel=0.01)
+        assert held["optimizer_state"] == pytest.approx(parameters, rel=0.05)
+    assert sum(held["optimizer_state"] for held in ranks) == pytest.approx(2 * parameters, rel=0.01)
