@@ -218,7 +218,7 @@ def test_a_process_has_the_memory_that_proc_says(top, child):
 def test_keys_sort_filter_and_draw_the_tree(top, child):
     parent = child(
         "import subprocess, sys\n"
-        "below = subprocess.Popen([sys.executable, '-c', 'import os, time\\nprint(os.getpid(), flush=True)\\ntime.sleep(1000)', 'lamb'])\n",
+        "below = subprocess.Popen([sys.executable, '-c', 'import os, time\\nprint(os.getpid(), flush=True)\\ntime.sleep(1000)', 'la' 'mb'])\n",
         name="sheep",
     )
     below = int(parent.stdout.readline())
@@ -381,7 +381,7 @@ def test_another_users_process_is_left_and_that_is_said(terminal, oomph, child, 
 @pytest.mark.parametrize("how", ["q", "C-c", "SIGTERM", "SIGINT"])
 def test_the_terminal_is_given_back(terminal, oomph, tmp_path, how):
     shell = terminal(["env", "PS1=$ ", "sh"])
-    shell.wait("$ ")
+    shell.wait("$")
     shell.type(f"echo before; stty -a > {tmp_path}/before; {oomph.binary} top; echo code=$?; stty -a > {tmp_path}/after; echo done")
     shell.press("Enter")
     shell.wait("COMMAND")
@@ -401,7 +401,7 @@ def test_the_terminal_is_given_back(terminal, oomph, tmp_path, how):
 
 def test_ctrl_z_goes_to_the_shell_and_back(terminal, oomph):
     shell = terminal(["env", "PS1=$ ", "bash", "--norc", "-i"])
-    shell.wait("$ ")
+    shell.wait("$")
     shell.type(f"{oomph.binary} top")
     shell.press("Enter")
     shell.wait("COMMAND")
@@ -412,6 +412,15 @@ def test_ctrl_z_goes_to_the_shell_and_back(terminal, oomph):
     shell.wait("COMMAND")
     shell.press("q")
     shell.wait(lambda shown: "COMMAND" not in shown)
+
+
+def test_ctrl_z_without_a_shell_leaves_it_as_it_is(top):
+    screen = top()
+    screen.wait("COMMAND")
+    screen.press("C-z", "s")
+    screen.wait("Sort by")
+    screen.press("Escape", "q")
+    assert screen.ended() == 0
 
 
 def test_it_ends_when_its_terminal_is_closed(top):
@@ -683,9 +692,9 @@ def test_a_program_on_the_virtual_gpu_is_shown_with_what_it_says(top, oomph, tmp
     try:
         allocated, reserved = map(int, program.stdout.readline().split())
         screen = top("--on-gpus", width=160, env={"OOMPH_STATUS_FOLDER": str(tmp_path / "status")})
-        shown = screen.wait(lambda shown: "(virtual)" in shown and size(allocated) in shown)
+        shown = screen.wait(lambda shown: f"{size(reserved)} of " in shown and size(allocated) in shown)
         card = next(line for line in shown.splitlines() if "(virtual)" in line)
-        assert card.startswith("virt 0") and f"{size(reserved)} of " in card and "T4" in card
+        assert card.startswith("virt 0") and f"{size(reserved)} of " in card and "T4" in card, card
         row = next(line for line in shown.splitlines() if "train.py" in line and size(allocated) in line)
         assert size(reserved) in row and re.search(r" 5 ", row), row
         screen.press("Down", "Enter")

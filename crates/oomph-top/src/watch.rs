@@ -96,27 +96,34 @@ fn run(
     pace: &Sender<Pace>,
 ) -> anyhow::Result<Option<i32>> {
     let mut target: Option<Target> = None;
+    // Whether the terminal was left to the shell.
+    let mut is_away = false;
     loop {
-        if screen.terminal.draw(|frame| draw(frame, app)).is_err() {
+        if !is_away && screen.terminal.draw(|frame| draw(frame, app)).is_err() {
             // Nobody reads any more.
             return Ok(None);
         }
         let Ok(first) = told.recv() else { return Ok(None) };
         // What is there already is dealt with before the next drawing: a held key does not queue drawings.
         for one in std::iter::once(first).chain(told.try_iter()) {
+            // Whatever comes, comes after the stop; where nobody could start it again, the kernel does not stop it. Whoever had the
+            // terminal meanwhile may have left anything.
+            if is_away || matches!(one, Told::Resumed) {
+                screen.take_again()?;
+                is_away = false;
+            }
             match one {
                 Told::Sample(sample) => app.take(*sample),
-                Told::Resized => {}
-                Told::Resumed => {
-                    // Whoever had the terminal meanwhile may have left anything.
-                    screen.take_again()?;
-                }
+                Told::Resized | Told::Resumed => {}
                 Told::Signal(signal) => return Ok(Some(signal)),
                 Told::Closed => return Ok(None),
                 Told::Key(key) => match app.press(key) {
                     Effect::None => {}
                     Effect::Quit => return Ok(None),
-                    Effect::Suspend => suspend(),
+                    Effect::Suspend => {
+                        suspend();
+                        is_away = true;
+                    }
                     Effect::Interval(interval) => drop(pace.send(Pace::Every(interval))),
                     Effect::Pause(is_paused) => drop(pace.send(Pace::Pause(is_paused))),
                     Effect::Release => target = None,
