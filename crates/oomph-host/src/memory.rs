@@ -43,7 +43,8 @@ pub struct Ram {
     pub shared: u64,
     /// The kernel's own: its objects, stacks and page tables. Part of it can be dropped.
     pub kernel: u64,
-    /// In none of the above: huge pages that are set aside, and what drivers take by the page, as NVIDIA's does for pinned memory.
+    /// In none of the above: what drivers take by the page (as NVIDIA's does for pinned memory), huge pages that are set aside,
+    /// free pages that the kernel keeps at hand for each processor.
     pub other: u64,
     /// That cannot be moved out (a part of the above). What `cudaHostAlloc` pins is not counted here by the kernel: it is in `other`.
     pub pinned: u64,

@@ -54,7 +54,8 @@ fn holder(folder: &Path) -> Child {
 
 #[test]
 fn memory_of_a_process_is_split_as_it_is() {
-    let folder = tempfile::tempdir().unwrap();
+    // Not among temporary files: where those are in RAM, a mapped one is shared memory.
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let mut child = holder(folder.path());
     let sample = Sampler::new().sample();
     let process = of(&sample, child.id()).unwrap();
