@@ -147,7 +147,10 @@ impl Facts {
 
     /// What one more program can have on a card for its tensors.
     pub fn usable(&self, card: &Gpu) -> u64 {
-        card.free.saturating_sub(self.context(card))
+        let context = self.context(card);
+        // The virtual driver has made a context when it is asked.
+        let made = if card.is_virtual { card.used.min(context) } else { 0 };
+        card.free.saturating_sub(context - made)
     }
 
     /// The process with a number, if it can be seen.

@@ -1,4 +1,5 @@
-"""``oomph.doctor(loader)``: what a DataLoader will take of the host's memory, before it does, and a loader that fits.
+"""``oomph.doctor(loader)``: what a DataLoader will take of the host's memory, before it does, and a loader that fits. ``oomph.doctor()``: what is
+true of this machine, as ``oomph doctor`` says it (``checkup``).
 
 ``objects`` weighs the dataset, ``drawing`` draws one batch, ``needs`` has the model, ``findings`` what is worth saying, ``diagnosis`` how it
 is said. No worker is started. Without a loader torch is not imported: who has one has imported it.
@@ -17,16 +18,23 @@ from oomph._doctor.needs import Facts, need
 from oomph._doctor.objects import PAGE, weigh
 
 if TYPE_CHECKING:
+    from oomph._doctor.checkup import Checkup
     from oomph._doctor.diagnosis import Diagnosis, Room
 
 _SHARED_MEMORY = "/dev/shm"
 
 
-def doctor(loader: Any = None, *, fix: bool = False, batch: Any = None) -> Diagnosis | Any:
+def doctor(loader: Any = None, *, fix: bool = False, batch: Any = None) -> Checkup | Diagnosis | Any:
     """What ``loader``, a torch DataLoader, will take of RAM and /dev/shm, and whether that fits; ``fix=True`` gives a loader that does.
+
+    Without a loader, what is true of this machine: what the command ``oomph doctor`` says, for this interpreter.
 
     One batch is drawn in this process, unless one is given as ``batch``. Random numbers, samplers and the loader stay as they are.
     """
+    if loader is None and not fix and batch is None:
+        from oomph._doctor.checkup import check_up
+
+        return check_up()
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(loader, torch.utils.data.DataLoader):
         raise TypeError("oomph.doctor looks at a torch DataLoader: oomph.doctor(loader)")

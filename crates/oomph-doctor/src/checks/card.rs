@@ -19,7 +19,7 @@ fn unreadable(card: &Unreadable) -> Finding {
     let name = card.name.as_ref().map(|name| format!("{name}: ")).unwrap_or_default();
     let why = card.why.trim_end_matches('.');
     // NVML's words for a card that is lost; others (Jetson, GB10) have no memory of their own to tell.
-    if why.contains("fallen off") || why.to_lowercase().contains("lost") {
+    if why.contains("off the bus") {
         return Finding::wrong(about, format!("{name}the driver has lost it"))
             .means(format!("It says: {why}. Programs that use it hang or fail."))
             .fix("see what the kernel says of it (an Xid), and restart; if it happens again, it is the card, its power or its slot")
@@ -93,6 +93,16 @@ mod tests {
     }
 
     #[test]
+    fn the_virtual_card_counts_its_context_by_itself() {
+        let mut facts = machine();
+        facts.sample.gpus.cards = vec![card(0, 15 * GIB, 105 * MIB)];
+        facts.sample.gpus.cards[0].is_virtual = true;
+        let title = "virtual Tesla T4: 14.9 GiB of 15.0 GiB usable, nobody else on it";
+        assert_eq!(told(&look(&facts)), [(Fine, title)]);
+        assert_eq!(facts.usable(&facts.sample.gpus.cards[0]), 15 * GIB - 105 * MIB);
+    }
+
+    #[test]
     fn others_on_it_are_named_the_largest_first() {
         let mut facts = machine();
         facts.user = Some("alice".to_owned());
@@ -123,7 +133,7 @@ mod tests {
         let mut facts = machine();
         let unreadable = |why: &str| Unreadable { index: 1, name: Some("NVIDIA H200".into()), why: why.to_owned() };
         facts.sample.gpus.unreadable = vec![
-            unreadable("the GPU has fallen off the bus or has otherwise become inaccessible."),
+            unreadable("device fell off the bus or has otherwise become inacessible"),
             unreadable("the requested operation is not available on the target device"),
         ];
         let findings = look(&facts);

@@ -71,7 +71,7 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
 fn no_card() -> Finding {
     Finding::note("driver", "there is no NVIDIA GPU here")
         .means("Programs run on the processor. Whether one would fit a card can be said all the same.")
-        .fix("predict it, without the card")
+        .fix("see whether a program would fit one")
         .command("oomph predict --gpu t4 train.py")
 }
 

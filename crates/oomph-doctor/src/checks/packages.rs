@@ -62,7 +62,10 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
 
 /// `nvidia-nccl-cu12` beside `nvidia-nccl-cu13`. Since CUDA 13 most have no ending; a package that has lost it is another folder.
 fn twice(python: &Python) -> Option<Finding> {
-    let stem = |name: &str| name.rsplit_once("-cu").map(|(stem, _)| stem.to_owned());
+    let stem = |name: &str| {
+        let (stem, number) = name.rsplit_once("-cu")?;
+        number.parse::<u32>().is_ok().then(|| stem.to_owned())
+    };
     let wanted: Vec<String> = pins(python).into_iter().map(|pin| pin.name).collect();
     let foreign: Vec<String> = (python.packages.keys())
         .filter(|name| {
@@ -205,6 +208,7 @@ mod tests {
             ("nvidia-nccl-cu13", "2.30.7"),
             ("triton", "3.9.4"),
             ("nvidia-npp", "1.0"),
+            ("nvidia-cuda-cccl", "13.3.5"),
         ];
         assert!(look(&with(&NEW, &installed)).is_empty(), "{:?}", look(&with(&NEW, &installed)));
     }

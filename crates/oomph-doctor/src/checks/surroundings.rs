@@ -16,13 +16,13 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
             })
     };
     let lines = places.iter().filter(|place| is_named(place)).map(|place| match place {
-        Surroundings::Colab => "Colab: too much RAM restarts the kernel (%load_ext oomph guards); /content goes with it",
-        Surroundings::Kaggle => "Kaggle: too much RAM restarts the kernel (%load_ext oomph guards); a P100 needs a build for CUDA 12.6",
-        Surroundings::Wsl => "WSL: RAM is what .wslconfig allows; the driver moves what does not fit into RAM, slowly, without an error",
-        Surroundings::Slurm => "Slurm: RAM is what --mem asked for, GPUs what --gres did; the job is killed beyond",
+        Surroundings::Colab => "Colab: too much RAM restarts the kernel; %load_ext oomph guards",
+        Surroundings::Kaggle => "Kaggle: too much RAM restarts the kernel; %load_ext oomph guards",
+        Surroundings::Wsl => "WSL: what does not fit the card goes to RAM, slowly, without an error",
+        Surroundings::Slurm => "Slurm: RAM is what --mem asked for; beyond it the job is killed",
         Surroundings::Kubernetes => "Kubernetes: RAM is the pod's limit; /dev/shm counts to it",
-        Surroundings::Container => "a container: the host's processes, and their memory, are not to be seen",
-        Surroundings::Jupyter => "Jupyter: a kernel keeps its memory until it is shut down; closing the tab frees nothing",
+        Surroundings::Container => "a container: the host's processes and their memory are not seen",
+        Surroundings::Jupyter => "Jupyter: a kernel keeps its memory until it is shut down",
     });
     lines.map(|line| Finding::fine("place", line)).collect()
 }

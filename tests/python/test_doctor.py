@@ -1,0 +1,477 @@
+"""`oomph doctor` on machines of several kinds: without a GPU, with the virtual one, with a driver that is wrong, shared, and under a limit."""
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import ROOT
+from test_ram import control_group
+
+sys.path.insert(0, str(ROOT / "python"))
+
+import oomph as package  # noqa: E402
+
+GIB, MIB = 1 << 30, 1 << 20
+FAKE_NVML = ROOT / "crates" / "oomph-host" / "tests" / "nvml" / "fake_nvml.c"
+# What decides about findings and is not the test's.
+NOT_OURS = re.compile(r"PYTORCH|CUDA|NVIDIA|OMP_|XLA|TF_|MALLOC|LD_|FAKE_NVML|OOMPH_|SLURM|COLAB|KAGGLE|KUBERNETES|JPY|VIRTUAL_ENV|COLUMNS|NO_COLOR")
+
+
+@pytest.fixture(scope="session")
+def nvml(tmp_path_factory):
+    """A driver's library that says what the environment tells it to."""
+    library = tmp_path_factory.mktemp("nvml") / "libnvidia-ml.so.1"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", library, FAKE_NVML], check=True)
+    return library
+
+
+@pytest.fixture
+def python(tmp_path):
+    """An interpreter that answers as it is told, and has nothing else in common with Python."""
+
+    def make(torch="2.11.0+cu128", cuda="12.8", **more):
+        installed = [{"folder": "/nowhere/torch", "version": torch, "cuda": cuda, "hip": None}] if torch else []
+        answer = {
+            "version": "3.11.7", "executable": "/nowhere/python", "is_environment": True, "is_conda": False, "machine": "x86_64",
+            "torch": installed, "packages": {}, "torch_requires": [], "toolkit_requires": [], "oomph": None, **more,
+        }  # fmt: skip
+        (tmp_path / "answer.json").write_text(json.dumps(answer))
+        path = tmp_path / "python"
+        path.write_text(f"#!/bin/sh\ncat '{tmp_path}/answer.json'\n")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        return path
+
+    return make
+
+
+@pytest.fixture
+def doctor(oomph, tmp_path):
+    """Runs it in an environment of its own; gives the exit code and what --format json says, or the text."""
+
+    def run(*words, nvml="/nowhere/libnvidia-ml.so.1", python=None, format="json", env=None, **options):
+        environment = {name: value for name, value in os.environ.items() if not NOT_OURS.search(name)}
+        environment.update({"OOMPH_NVML": str(nvml), "OOMPH_GPUS": "/nowhere", **(env or {})})
+        chosen = ["--python", python] if python else []
+        code, out, err = oomph("doctor", "--format", format, *chosen, *words, env=environment, cwd=tmp_path, **options)
+        assert code in (0, 1), err
+        return code, json.loads(out) if format == "json" else out
+
+    return run
+
+
+def of(told, check):
+    return [finding for finding in told["findings"] if finding["check"] == check]
+
+
+def cards_on_bus():
+    return sum(
+        (device / "vendor").read_text().strip() == "0x10de" and (device / "class").read_text().startswith("0x03")
+        for device in pathlib.Path("/sys/bus/pci/devices").glob("*")
+    )
+
+
+# --- a machine without a GPU ------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(cards_on_bus() > 0, reason="there is a GPU here")
+def test_without_a_gpu_nothing_is_wrong(doctor, python):
+    code, told = doctor(python=python("2.11.0+cpu", None))
+    (driver,) = of(told, "driver")
+    assert (driver["level"], driver["title"]) == ("note", "there is no NVIDIA GPU here")
+    assert told["gpus"] == [] and told["driver"] is None
+    # Unless this very machine is short of something.
+    assert (code, told["wrong"]) == (int(bool(of_level(told, "wrong"))), len(of_level(told, "wrong")))
+    assert not [finding for finding in of_level(told, "wrong") if finding["about"] in ("torch", "driver", "packages", "allocator", "oomph")]
+
+
+def of_level(told, level):
+    return [finding for finding in told["findings"] if finding["level"] == level]
+
+
+def test_a_build_with_cuda_on_a_machine_without_a_gpu_is_no_fault(doctor, python):
+    _, told = doctor(python=python())
+    assert [finding["level"] for finding in of(told, "torch-build")] == ["fine"]
+
+
+def test_numbers_of_the_machine_are_the_kernels(doctor, python):
+    _, told = doctor(python=python())
+    meminfo = dict(re.findall(r"(\w+):\s+(\d+) kB", pathlib.Path("/proc/meminfo").read_text()))
+    assert told["machine"]["ram"]["total"] == int(meminfo["MemTotal"]) << 10
+    there = os.statvfs("/dev/shm")
+    assert told["machine"]["shm"]["total"] == there.f_blocks * there.f_frsize
+
+
+# --- PyTorch ----------------------------------------------------------------------------------------------
+
+
+def test_the_installed_pytorch_is_read_and_not_imported(doctor):
+    import torch
+
+    began = time.monotonic()
+    _, told = doctor(python=sys.executable)
+    took = time.monotonic() - began
+    (found,) = told["python"]["torch"]
+    assert (found["version"], found["cuda"]) == (torch.__version__, torch.version.cuda)
+    assert told["python"]["version"] == ".".join(map(str, sys.version_info[:3]))
+    if torch.version.cuda:
+        assert told["python"]["architectures"] == torch._C._cuda_getArchFlags().split()
+    assert not of(told, "torch-twice") and not [f for f in of(told, "packages") if f["level"] == "wrong"]
+    # Importing takes seconds; this is a busy machine's time for reading files.
+    assert took < 20
+
+
+def test_a_driver_that_is_too_old_for_pytorch_is_wrong(doctor, nvml, python):
+    env = {"FAKE_NVML_DRIVER": "550.54.14", "FAKE_NVML_CUDA": "12040"}
+    code, told = doctor(nvml=nvml, python=python("2.11.0+cu130", "13.0"), env=env)
+    (finding,) = of(told, "torch-and-driver")
+    assert code == 1 and finding["level"] == "wrong"
+    assert finding["title"] == "PyTorch 2.11.0+cu130 is built for CUDA 13.0, driver 550.54.14 can do 12.4"
+    assert "580.65.06" in finding["means"] and finding["command"].endswith("/whl/cu126")
+    # Within a major version any driver of that generation does.
+    _, told = doctor(nvml=nvml, python=python("2.11.0+cu128", "12.8"), env=env)
+    assert of(told, "torch-and-driver") == []
+
+
+def test_a_build_without_cuda_beside_a_gpu_is_wrong(doctor, nvml, python):
+    code, told = doctor(nvml=nvml, python=python("2.11.0+cpu", None))
+    assert code == 1 and of(told, "torch-build")[0]["title"] == "PyTorch 2.11.0+cpu is built without CUDA, and there is a GPU"
+
+
+def test_a_file_that_hides_pytorch_is_wrong(doctor, python, tmp_path):
+    (tmp_path / "torch.py").write_text("")
+    code, told = doctor(python=python())
+    assert code == 1 and of(told, "torch-build")[0]["title"] == "torch.py in this folder is imported instead of PyTorch"
+
+
+def test_modules_of_the_current_folder_are_not_run(doctor, tmp_path):
+    for name in ("json.py", "ast.py", "os.py", "torch.py"):
+        (tmp_path / name).write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    _, told = doctor(python=sys.executable)
+    assert told["python"]["version"] and not (tmp_path / "ran").exists()
+
+
+def test_a_python_that_is_not_there_is_an_error(oomph):
+    code, out, err = oomph("doctor", "--python", "/nowhere/python")
+    assert (code, out) == (2, "") and "/nowhere/python" in err
+
+
+@pytest.mark.parametrize("answer", ["", "nonsense", "[]", '{"version": 3}', "x" * 100_000])
+def test_a_python_that_answers_nonsense_is_an_error(oomph, python, tmp_path, answer):
+    path = python()
+    (tmp_path / "answer.json").write_text(answer)
+    code, out, err = oomph("doctor", "--python", path)
+    assert (code, out) == (2, "") and "its answer was not understood" in err
+
+
+def test_settings_that_this_version_refuses_are_wrong(doctor, python):
+    code, told = doctor(python=python("2.10.0"), env={"PYTORCH_ALLOC_CONF": "large_segment_size_mb:64"})
+    (finding,) = of(told, "allocator-settings")
+    assert code == 1 and finding["title"] == "PyTorch 2.10.0 refuses PYTORCH_ALLOC_CONF=large_segment_size_mb:64"
+    assert finding["fix"] == "PyTorch has large_segment_size_mb from 2.11 on"
+    _, told = doctor(python=python("2.9.1"), env={"PYTORCH_ALLOC_CONF": "expandable_segments:True"})
+    assert [f["title"] for f in of(told, "allocator-variable")] == ["PYTORCH_ALLOC_CONF is not read by PyTorch 2.9.1"]
+    _, told = doctor(python=python(), env={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True,max_split_size_mb:128"})
+    (finding,) = of(told, "allocator-trouble")
+    assert finding["level"] == "wrong" and "2.11.0+cu128" in finding["means"]
+
+
+# --- a driver that is wrong -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error, title", [(18, "the driver was updated without a restart"), (4, "this user may not use the GPU"), (9, "the driver is installed, but not loaded")]
+)
+def test_a_driver_that_does_not_answer_says_why(doctor, nvml, python, error, title):
+    code, told = doctor(nvml=nvml, python=python(), env={"FAKE_NVML_ERROR": str(error)})
+    (finding,) = of(told, "driver")
+    assert finding["title"].startswith(title)
+    # A driver without a card is no fault; one that refuses is.
+    is_wrong = error != 9 or cards_on_bus() > 0
+    assert finding["level"] == ("wrong" if is_wrong else "note")
+    assert code == 1 or not is_wrong
+    assert finding["command"] and told["gpus"] == []
+
+
+def test_a_library_that_is_none_is_told(doctor, python, tmp_path):
+    (tmp_path / "libnvidia-ml.so.1").write_text("not a library")
+    _, told = doctor(nvml=tmp_path / "libnvidia-ml.so.1", python=python())
+    assert of(told, "driver") and told["gpus"] == []
+
+
+# --- cards ------------------------------------------------------------------------------------------------
+
+
+def test_what_is_usable_of_each_card(doctor, nvml, python, oomph):
+    _, told = doctor(nvml=nvml, python=python())
+    _, catalogue, _ = oomph("gpus", "--format", "json")
+    contexts = {card["title"]: card["context"] for card in json.loads(catalogue)["gpus"]}
+    first, second = told["gpus"]
+    assert (first["name"], second["name"]) == ("NVIDIA H200", "NVIDIA GeForce RTX 4090")
+    for card in told["gpus"]:
+        assert card["free"] == card["total"] - card["used"] - card["reserved"]
+        assert card["usable"] == card["free"] - card["context"]
+        assert card["context"] == contexts.get(card["name"], 400 * MIB)
+    assert (told["driver"], told["driver_cuda"], first["compute_capability"]) == ("580.95.05", "13.0", "9.0")
+
+
+def test_hidden_cards_are_told(doctor, nvml, python):
+    code, told = doctor(nvml=nvml, python=python(), env={"CUDA_VISIBLE_DEVICES": ""})
+    assert code == 1 and of(told, "visible-devices")[0]["title"] == "CUDA_VISIBLE_DEVICES= hides all 2 GPUs"
+    _, told = doctor(nvml=nvml, python=python(), env={"CUDA_VISIBLE_DEVICES": "GPU-fa4e0000-0000-0000-0000-000000000001"})
+    assert of(told, "visible-devices")[0]["title"] == "CUDA_VISIBLE_DEVICES=1: programs see 1 of 2 GPUs"
+    assert "fa4e" not in json.dumps(told)
+
+
+@contextlib.contextmanager
+def dead():
+    """A process that has ended and that nobody has fetched."""
+    process = subprocess.Popen(["true"])
+    wait_for_state(process.pid, "Z")
+    try:
+        yield process.pid
+    finally:
+        process.wait()
+
+
+@contextlib.contextmanager
+def stopped(*command):
+    process = subprocess.Popen(command or ["sleep", "600"])
+    process.send_signal(signal.SIGSTOP)
+    wait_for_state(process.pid, "T")
+    try:
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+
+
+def wait_for_state(pid, state):
+    until = time.monotonic() + 60
+    while pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != state:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_a_shared_card_with_dead_and_stopped_processes(doctor, nvml, python):
+    with dead() as zombie, stopped() as halted:
+        env = {
+            "FAKE_NVML_CARDS": f"{24 * GIB},{20 * GIB},0,NVIDIA GeForce RTX 4090",
+            "FAKE_NVML_PROCESSES": f"0,{zombie},{6 * GIB};0,{halted},{4 * GIB};0,{os.getpid()},{2 * GIB}",
+        }
+        code, told = doctor(nvml=nvml, python=python(), env=env)
+        _, text = doctor(nvml=nvml, python=python(), env=env, format="text")
+    assert code == 1
+    first, second = of(told, "dead-processes")
+    assert (first["level"], second["level"]) == ("wrong", "wrong")
+    assert first["title"].endswith("is dead and holds 6.00 GiB") and second["title"].endswith("is stopped and holds 4.00 GiB")
+    (processes,) = [card["processes"] for card in told["gpus"]]
+    assert [process["state"] for process in processes][:2] == ["Z", "T"] and all(process["yours"] for process in processes)
+    # 20 GiB are used, 12 GiB by processes.
+    (unaccounted,) = of(told, "unaccounted-memory")
+    assert unaccounted["title"] == "8.00 GiB are used by no process that can be seen"
+    # People are told who; programs are not.
+    assert f"(pid {zombie}) is dead and holds 6.00 GiB" in text and f"kill -KILL {halted}" in text
+    assert not re.search(rf"\b({zombie}|{halted})\b", json.dumps(told))
+
+
+def test_a_card_for_one_process_that_has_one(doctor, nvml, python):
+    env = {"FAKE_NVML_EXCLUSIVE": "1", "FAKE_NVML_MIG": "0", "FAKE_NVML_PROCESSES": f"1,{os.getpid()},{GIB}"}
+    code, told = doctor(nvml=nvml, python=python(), env=env)
+    levels = {finding["about"]: finding["level"] for finding in of(told, "card-mode")}
+    assert code == 1 and levels == {"GPU 0": "note", "GPU 1": "wrong"}
+
+
+# --- the virtual GPU --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def on_virtual(oomph):
+    """`oomph run --gpu t4 oomph doctor`: the command itself runs over the virtual driver."""
+
+    def run(*words):
+        environment = {name: value for name, value in os.environ.items() if not NOT_OURS.search(name)}
+        command = ["run", "--gpu", "t4", "--no-recording", "--python", sys.executable, oomph.binary, "doctor", "--python", sys.executable]
+        return oomph(*command, *words, env=environment, cwd=ROOT)
+
+    return run
+
+
+def test_on_the_virtual_gpu(on_virtual, oomph):
+    code, out, err = on_virtual("--format", "json")
+    assert out, err
+    told = json.loads(out)
+    _, catalogue, _ = oomph("gpus", "t4", "--format", "json")
+    (t4,) = json.loads(catalogue)["gpus"]
+    (card,) = told["gpus"]
+    assert (card["name"], card["virtual"], card["total"], card["compute_capability"]) == (t4["title"], True, t4["memory"], t4["compute_capability"])
+    assert card["usable"] == pytest.approx(t4["usable"], abs=t4["context"] + 2 * MIB)
+    # Nothing that oomph itself puts under the program is held against it.
+    about = {finding["check"] for finding in told["findings"] if finding["level"] == "wrong"}
+    assert not about & {"driver", "card", "other-libraries", "visible-devices", "unaccounted-memory", "torch-and-driver", "torch-and-card"}
+    assert of(told, "other-libraries") == []
+    assert code == int(told["wrong"] > 0)
+
+
+# --- limits -----------------------------------------------------------------------------------------------
+
+
+def test_a_control_group_with_a_small_limit(doctor, python):
+    with control_group(4 * GIB) as folder:
+        enter = folder / "cgroup.procs"
+        _, told = doctor(python=python(), preexec_fn=lambda: enter.write_text("0"))
+    finding = of(told, "ram")[0]
+    assert told["machine"]["group"]["limit"] == 4 * GIB
+    assert finding["level"] == "note" and re.match(r"3\.\d+ GiB of 4\.00 GiB left \(the control group's limit", finding["title"])
+
+
+def test_a_control_group_that_leaves_too_little(doctor, python):
+    with control_group(300 * MIB) as folder:
+        enter = folder / "cgroup.procs"
+        code, told = doctor(python=python(), preexec_fn=lambda: enter.write_text("0"))
+    assert code == 1 and of(told, "ram")[0]["level"] == "wrong"
+    assert "of 300 MiB left" in of(told, "ram")[0]["title"]
+
+
+def test_limits_of_the_shell_are_told(doctor, nvml, python):
+    import resource
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+
+    code, told = doctor(nvml=nvml, python=python(), preexec_fn=limit)
+    assert told["limits"]["open_files"] == 256
+    assert [finding["title"] for finding in of(told, "process-limits")] == ["a process may open 256 files (ulimit -n)"]
+
+
+# --- places -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "variable, value, place, word",
+    [("COLAB_RELEASE_TAG", "release-colab", "colab", "Colab"), ("KAGGLE_KERNEL_RUN_TYPE", "Interactive", "kaggle", "Kaggle"), ("SLURM_JOB_ID", "7", "slurm", "Slurm")],
+)
+def test_places_are_recognised(doctor, python, variable, value, place, word):
+    _, told = doctor(python=python(), env={variable: value})
+    assert place in told["surroundings"]
+    assert any(finding["title"].startswith(f"{word}: ") for finding in of(told, "surroundings"))
+
+
+# --- nothing private --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", ["json", "markdown"])
+def test_nothing_private_is_in_a_report(doctor, nvml, tmp_path, format):
+    secret = "XSECRETX"
+    home = tmp_path / f"home-{secret}"
+    folder = home / f"cuda-{secret}"
+    folder.mkdir(parents=True)
+    (folder / "libcudart.so.12").write_text("")
+    (folder / "libnvJitLink.so.12").write_text("")
+    own = folder / f"run-{secret}"
+    shutil.copy(shutil.which("sleep"), own)
+    # A Python of the user's, whose answer names places too.
+    answer = {
+        "version": "3.11.7", "executable": f"{home}/venv/bin/python", "is_environment": True, "is_conda": False, "machine": "x86_64",
+        "torch": [{"folder": f"{home}/venv/torch", "version": "2.5.0+cu124", "cuda": "12.4", "hip": None}, {"folder": f"{folder}/torch", "version": "2.1.0", "cuda": None, "hip": None}],
+        "packages": {"torch": ["2.5.0"]}, "torch_requires": ["nvidia-nccl-cu12==2.21.5"], "toolkit_requires": [], "oomph": "0.0.1",
+    }  # fmt: skip
+    (home / "answer.json").write_text(json.dumps(answer))
+    python = home / "python"
+    python.write_text(f"#!/bin/sh\ncat '{home}/answer.json'\n")
+    python.chmod(0o755)
+    with stopped(str(own), "600") as pid:
+        env = {
+            "HOME": str(home),
+            "MY_TOKEN": secret,
+            "AWS_SECRET_ACCESS_KEY": secret,
+            "LD_LIBRARY_PATH": str(folder),
+            "PYTHONPATH": str(folder),
+            "CUDA_VISIBLE_DEVICES": "GPU-fa4e0000-0000-0000-0000-000000000000",
+            "PYTORCH_ALLOC_CONF": f"{home}/conf",
+            "OMP_NUM_THREADS": f"/{secret}",
+            "FAKE_NVML_PROCESSES": f"0,{pid},{18 * GIB};0,{os.getpid()},{GIB}",
+        }
+        code, out = doctor(nvml=nvml, python=python, env=env, format=format)
+        _, text = doctor(nvml=nvml, python=python, env=env, format="text")
+    shown = out if isinstance(out, str) else json.dumps(out)
+    assert code == 1 and "is stopped and holds 18.0 GiB" in shown and "2 installations" in shown
+    for private in (secret, str(home), str(tmp_path), os.path.expanduser("~") + "/", "fa4e0000", f"pid {pid}"):
+        assert private not in shown, private
+    for name in (os.environ.get("USER") or "root", socket.gethostname(), str(pid)):
+        assert not re.search(rf"\b{re.escape(name)}\b", shown), name
+    # People at the machine are told the names.
+    assert secret in text
+
+
+# --- how it looks -----------------------------------------------------------------------------------------
+
+
+def test_json_has_the_documented_keys(doctor, nvml, python):
+    _, told = doctor(nvml=nvml, python=python(), env={"FAKE_NVML_PROCESSES": f"0,{os.getpid()},{GIB}"})
+    assert list(told)[0] == "schema_version"
+    assert set(told) == {
+        "schema_version", "wrong", "findings", "oomph", "surroundings", "driver", "driver_cuda", "gpus", "machine", "limits", "python", "settings",
+    }  # fmt: skip
+    assert all(set(finding) == {"check", "about", "level", "title", "means", "fix", "command"} for finding in told["findings"])
+    card = told["gpus"][0]
+    assert set(card) == {
+        "index", "name", "virtual", "total", "used", "reserved", "free", "context", "usable", "compute_capability", "mig", "exclusive", "processes",
+    }  # fmt: skip
+    assert set(card["processes"][0]) == {"user", "yours", "name", "state", "kind", "bytes"}
+    assert set(told["python"]) == {"version", "virtual_environment", "conda", "torch", "architectures", "packages", "oomph"}
+    documented = (ROOT / "docs" / "reference" / "json.md").read_text().partition("## doctor")[2]
+    for key in (set(told) | set(card) | set(told["python"])) - {"index"}:
+        assert f"`{key}`" in documented or f"`gpus[].{key}`" in documented, key
+
+
+def test_text_fits_a_screen_and_says_what_is_wrong_first(doctor, nvml, python):
+    env = {"COLUMNS": "80", "FAKE_NVML_CARDS": f"{24 * GIB},0,0,NVIDIA GeForce RTX 4090", "CUDA_VISIBLE_DEVICES": "3"}
+    code, text = doctor(nvml=nvml, python=python(), env=env, format="text")
+    lines = text.splitlines()
+    assert code == 1 and re.match(r"\d+ things? (is|are) wrong", lines[0])
+    assert len(lines) <= 24, text
+    assert all(len(line) <= 80 or line.startswith("    ") for line in lines), text
+    assert lines.index(next(line for line in lines if line.startswith("wrong"))) == 2
+    assert any(re.match(r"GPU 0 +NVIDIA GeForce RTX 4090: 23\.\d GiB of 24\.0 GiB usable, nobody else on it", line) for line in lines)
+
+
+def test_what_a_stranger_called_a_card_or_a_process_moves_no_cursor(doctor, nvml, python):
+    env = {"FAKE_NVML_CARDS": f"{24 * GIB},0,0,\x1b[2J\x1b]0;evil\x07card\u202e", "PYTORCH_ALLOC_CONF": "\x1b[31mred"}
+    for format in ("text", "markdown", "json"):
+        _, shown = doctor(nvml=nvml, python=python(), env=env, format=format)
+        shown = shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)
+        assert not re.search("[\x00-\x09\x0b-\x1f\x7f\u202e]", shown), repr(shown)
+
+
+def test_checks_are_listed_and_documented(oomph):
+    code, out, _ = oomph("doctor", "--checks", "--format", "json")
+    names = [check["check"] for check in json.loads(out)["checks"]]
+    assert code == 0 and len(names) >= 20 and "torch-and-driver" in names
+    _, out, _ = oomph("doctor", "--checks", "--format", "markdown")
+    assert out.strip() in (ROOT / "docs" / "reference" / "doctor.md").read_text()
+    _, out, _ = oomph("doctor", "--checks")
+    assert [line.split()[0] for line in out.splitlines() if not line.startswith(" ")] == names
+
+
+# --- from Python ------------------------------------------------------------------------------------------
+
+
+def test_from_python_it_is_an_object_that_shows_itself(oomph, monkeypatch):
+    monkeypatch.setenv("OOMPH_COMMAND", oomph.binary)
+    monkeypatch.setenv("OOMPH_NVML", "/nowhere")
+    monkeypatch.setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
+    checkup = package.doctor()
+    assert not checkup.is_fine and "debugging" in [finding["check"] for finding in checkup.wrong]
+    assert checkup.told["python"]["version"] == ".".join(map(str, sys.version_info[:3]))
+    assert "PYTORCH_NO_CUDA_MEMORY_CACHING is set" in repr(checkup)
+    assert checkup._repr_html_().startswith("<pre>") and "\x1b" not in checkup.text
