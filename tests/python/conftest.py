@@ -16,6 +16,10 @@ PROGRAMS = ROOT / "tests" / "programs"
 # The PyTorch that the H200's counters in the fixtures were taken with.
 PYTHON_2_11 = ROOT / ".venv-torch2.11" / "bin" / "python"
 
+# The package as it is here, beside the command that was built: also where pytest-xdist deals the tests out, which imports the classes of warnings.
+sys.path.insert(0, str(ROOT / "python"))
+os.environ.setdefault("OOMPH_COMMAND", os.environ.get("OOMPH", str(ROOT / "target" / "debug" / "oomph")))
+
 # Hundreds of processes import PyTorch here. Where containers forbid Python to keep what it compiled, each compiles all of it again: 11 seconds, not 3.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False

@@ -340,7 +340,8 @@ def prepare(worker):
         {"batch_size": 4, "timeout": 7, "worker_init_fn": prepare, "collate_fn": collate, "persistent_workers": True, "pin_memory": True},
         {"batch_size": 4, "multiprocessing_context": "spawn", "in_order": False, "prefetch_factor": 5},
     ],
-    ids=str,
+    # Names of settings alone: addresses of functions are others in every process.
+    ids=lambda settings: " ".join(settings),
 )
 @pytest.mark.parametrize("workers", [0, 1])
 def test_all_other_settings_are_kept(settings, workers):
