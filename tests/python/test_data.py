@@ -31,9 +31,6 @@ import torch
 
 from conftest import ROOT
 
-sys.path.insert(0, str(ROOT / "python"))
-os.environ.setdefault("OOMPH_COMMAND", os.environ.get("OOMPH", str(ROOT / "target" / "debug" / "oomph")))
-
 import oomph.data as data  # noqa: E402
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "python")}

@@ -14,9 +14,6 @@ import torch
 
 from conftest import ROOT
 
-sys.path.insert(0, str(ROOT / "python"))
-os.environ.setdefault("OOMPH_COMMAND", os.environ.get("OOMPH", str(ROOT / "target" / "debug" / "oomph")))
-
 import oomph.data as data  # noqa: E402
 
 NUMBERS = ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8"]

@@ -5,7 +5,6 @@ import http.client
 import http.server
 import itertools
 import json
-import os
 import socket
 import struct
 import subprocess
@@ -15,11 +14,6 @@ import threading
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-
-from conftest import ROOT
-
-sys.path.insert(0, str(ROOT / "python"))
-os.environ.setdefault("OOMPH_COMMAND", os.environ.get("OOMPH", str(ROOT / "target" / "debug" / "oomph")))
 
 import oomph.data as data  # noqa: E402
 

@@ -21,7 +21,6 @@ import numpy
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "python"))
 
 from oomph.data.share import SharedDict, SharedList, share, stable_hash  # noqa: E402
 

@@ -24,9 +24,6 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from conftest import ROOT
 
-sys.path.insert(0, str(ROOT / "python"))
-os.environ.setdefault("OOMPH_COMMAND", os.environ.get("OOMPH", str(ROOT / "target" / "debug" / "oomph")))
-
 import oomph  # noqa: E402
 import oomph.data as data  # noqa: E402
 

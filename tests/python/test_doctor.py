@@ -17,8 +17,6 @@ import pytest
 from conftest import ROOT
 from test_ram import control_group
 
-sys.path.insert(0, str(ROOT / "python"))
-
 import oomph as package  # noqa: E402
 
 GIB, MIB = 1 << 30, 1 << 20

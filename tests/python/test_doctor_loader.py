@@ -18,7 +18,6 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, Sampler, Subset, TensorDataset, get_worker_info
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "python"))
 
 import oomph  # noqa: E402
 from oomph import _doctor  # noqa: E402

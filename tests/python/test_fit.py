@@ -19,8 +19,6 @@ from conftest import ROOT
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
-sys.path.insert(0, str(ROOT / "python"))
-
 import oomph as package  # noqa: E402
 from oomph.fitting.blocks import find_blocks  # noqa: E402
 from oomph.fitting.payload import NotPackable, pack, unpack  # noqa: E402

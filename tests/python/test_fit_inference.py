@@ -10,7 +10,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "python"))
 
 from oomph.fitting.errors import FitError, NotSplittable  # noqa: E402
 from oomph.fitting.inference import FitInference, InferencePlan, WeightStream, fit_inference, join, pad_and_join  # noqa: E402

@@ -14,8 +14,6 @@ from conftest import ROOT
 
 torch = pytest.importorskip("torch")
 
-sys.path.insert(0, str(ROOT / "python"))
-
 from oomph.fitting.errors import FitError  # noqa: E402
 from oomph.fitting.plan import Plan  # noqa: E402
 

@@ -15,8 +15,6 @@ from conftest import ROOT
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
-sys.path.insert(0, str(ROOT / "python"))
-
 from oomph.fitting.activations import HostMemory, offload_blocks  # noqa: E402
 from oomph.fitting.blocks import find_blocks, get_block  # noqa: E402
 from oomph.fitting.checkpoints import checkpoint_blocks  # noqa: E402

@@ -9,7 +9,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "python"))
 
 from oomph.fitting.errors import FitError  # noqa: E402
 from oomph.fitting.optimizers import ResumableStep, StatesOnHost, fuse, to_8bit  # noqa: E402

@@ -12,7 +12,6 @@ from collections import UserDict, namedtuple
 import pytest
 from conftest import ROOT
 
-sys.path.insert(0, str(ROOT / "python"))
 
 torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402

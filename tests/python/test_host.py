@@ -9,7 +9,6 @@ import textwrap
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "python"))
 
 import oomph  # noqa: E402
 from oomph import _heap, host  # noqa: E402

@@ -18,7 +18,6 @@ import time
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "python"))
 
 from conftest import PYTHON_2_11  # noqa: E402
 
