@@ -94,7 +94,7 @@ def changing_sizes():
     card=lambda h200: h200.under("expandable_segments:True", "bert_var16", "mobilenet_eval"),
     settings={"plain": {}, "expandable": {CONF: "expandable_segments:True"}},
     rank=8,
-    headline="`expandable_segments:True` is the one setting to know: {plain_lengths_reserved} → {expandable_lengths_reserved} reserved, and a program that ran out of memory gets through. [`max_split_size_mb`](#max-split-size) makes the first of them take more.",
+    headline="`expandable_segments:True` is the one setting to know: with sequences of changing lengths {expandable_lengths_reserved} are reserved instead of {plain_lengths_reserved}, and a program that ran out of memory gets through. With [`max_split_size_mb`](#max-split-size) the first reserves more than without.",
 )
 def expandable_segments():
     return both_programs()

@@ -1,4 +1,4 @@
-"""The code examples of five articles that are copied from forum to forum, run as they stand (``seeds``), each with what it claims."""
+"""The code examples of five articles, run as they stand (``seeds``), each with what it claims."""
 
 import contextlib
 import io

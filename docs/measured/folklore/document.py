@@ -98,7 +98,7 @@ def machine(row):
     if where["kind"] == "virtual":
         place = f"PyTorch's own allocator on oomph's virtual {where['gpu']}"
     elif where["kind"] == "gpu":
-        place = f"{where['gpu']}, driver {where['driver']}"
+        place = where["gpu"] + (f", driver {where['driver']}" if where.get("driver") else "")
     else:
         place = f"{where['cores']} cores, no GPU used"
     return f"{place}; {software}; {where['date']}"
@@ -111,7 +111,7 @@ def head(rows):
             kinds.setdefault(row["where"]["kind"], row)
     lines = ["# The folklore, measured", ""]
     lines += [
-        "What people tell each other about GPU memory, and the code of five articles that is copied from forum to forum: each tip is a small experiment in a process of its own,",
+        "What people tell each other about GPU memory, and the code of five articles about it: each tip is a small experiment in a process of its own,",
         "with a verdict and the numbers it stands on. *Allocated* is what tensors take, *reserved* what PyTorch has taken from the card for them and its cache. Random data throughout.",
         "",
     ]
@@ -120,7 +120,7 @@ def head(rows):
             f"- **Memory: {machine(kinds['virtual'])}.** Kernels do nothing there; the allocator does what it does on the card ([to the byte in most of 97 programs](measured/predictions.md)). **Times: not measured here.**"
         )
     if "gpu" in kinds:
-        lines.append(f"- **Memory and times: {machine(kinds['gpu'])}.** Times are medians of 15 steps after 5, the GPU waited for.")
+        lines.append(f"- **Memory and times: {machine(kinds['gpu'])}.** Times are medians of 15 steps or more after 5, the GPU waited for.")
     if "host" in kinds:
         lines.append(f"- RAM, and what needs no GPU: {machine(kinds['host'])}.")
     lines.append("- *On an H200* quotes what was measured on that card earlier, with torch 2.11.0+cu130, on 2026-11-15: peaks of [recordings](../fixtures/h200/README.md) from `truth.jsonl`, or the page that is named.")

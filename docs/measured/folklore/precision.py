@@ -134,7 +134,7 @@ def float64():
     size = kept.numel() * kept.element_size()
     del kept
     fresh()
-    kept = torch.from_numpy(array).float().cuda()
+    torch.from_numpy(array).float().cuda()
     return {"kept": size, "gpu_peak": gpu_peak, "cpu_peak": torch.cuda.max_memory_allocated()}
 
 

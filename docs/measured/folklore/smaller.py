@@ -109,5 +109,5 @@ def load_checkpoint():
             base = fresh()[0]
             load = lambda options=options: model.load_state_dict(torch.load(path, **options))
             load()
-            numbers |= {name: torch.cuda.max_memory_allocated() - base, f"{name}_ms": milliseconds(load, repeats=3, warmups=1)}
+            numbers |= {name: torch.cuda.max_memory_allocated() - base, f"{name}_ms": milliseconds(load)}
     return numbers

@@ -96,7 +96,7 @@ def checkpointing():
     shows="weights {weights}; state of SGD {sgd}, of SGD with momentum {momentum}, of Adam {adam}",
     verdict="true",
     holds=lambda n: n["sgd"] == 0 and 1 <= n["momentum"] / n["weights"] < 1.01 and 2 <= n["adam"] / n["weights"] < 1.01 * 2,
-    why="Two moments of four bytes for each parameter. They are made in the first `step()`, so the peak is in the second step, not the first.",
+    why="Two moments of four bytes for each parameter. They are made in the first `step()`, so that the peak is mostly in the second step.",
     oomph="`oomph predict` runs three steps for that reason. `oomph.fit` can keep the state in host memory, or in 8 bits (`allow=`).",
 )
 def optimizer_state():
