@@ -191,7 +191,7 @@ def empty_cache_once():
     oomph="`oomph explain` counts these retries, and OM101 says why no free piece served.",
     card=lambda h200: f"`fragment_oom`: {h200('fragment_oom', 'num_alloc_retries')} retry, {h200('fragment_oom', 'num_ooms')} out-of-memories",
     rank=2,
-    headline="`empty_cache()` never prevents an out-of-memory: PyTorch does the same before it raises ({retries:d} retry, {ooms:d} errors).",
+    headline="`empty_cache()` never saves its own process from running out of memory: PyTorch does the same before it raises ({retries:d} retry, {ooms:d} errors).",
 )
 def empty_cache_against_oom():
     import torch

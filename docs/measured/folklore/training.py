@@ -129,7 +129,7 @@ def optimizer_state():
     oomph="OM302 finds it and says what it saves. `oomph.fit` tries `fused` first: it costs nothing.",
     card=lambda h200: f"`foreach` {h200('foreach')}, `fused` {h200('fused')} allocated",
     rank=10,
-    headline="`AdamW(fused=True)` is the tip that few pass on and that costs nothing: {default} → {fused}.",
+    headline="`AdamW(fused=True)` saves nearly a copy of the weights and costs nothing: {default} → {fused}.",
 )
 def fused_optimizer():
     import torch
