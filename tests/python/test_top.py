@@ -223,7 +223,7 @@ def test_keys_sort_filter_and_draw_the_tree(top, child):
     )
     below = int(parent.stdout.readline())
     try:
-        screen = top()
+        screen = top(width=220)
         screen.press("/")
         screen.type("SHEEP")
         shown = screen.wait(lambda shown: row_of(shown, parent.pid) and "/SHEEP" in shown)
@@ -691,12 +691,12 @@ def test_a_program_on_the_virtual_gpu_is_shown_with_what_it_says(top, oomph, tmp
     program = subprocess.Popen(command, cwd=tmp_path, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         allocated, reserved = map(int, program.stdout.readline().split())
-        screen = top("--on-gpus", width=160, env={"OOMPH_STATUS_FOLDER": str(tmp_path / "status")})
+        screen = top("--on-gpus", width=220, env={"OOMPH_STATUS_FOLDER": str(tmp_path / "status")})
         shown = screen.wait(lambda shown: f"{size(reserved)} of " in shown and size(allocated) in shown)
         card = next(line for line in shown.splitlines() if "(virtual)" in line)
         assert card.startswith("virt 0") and f"{size(reserved)} of " in card and "T4" in card, card
-        row = next(line for line in shown.splitlines() if "train.py" in line and size(allocated) in line)
-        assert size(reserved) in row and re.search(r" 5 ", row), row
+        row = next(line for line in shown.splitlines() if re.match(r"\s*\d+ .*train\.py", line))
+        assert size(allocated) in row and size(reserved) in row and " 5 " in row, row
         screen.press("Down", "Enter")
         details = screen.wait("under oomph: 5 steps done")
         assert "train.py:3" in details and f"oomph explain {tmp_path}/train.oomph" in details

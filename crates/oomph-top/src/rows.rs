@@ -323,8 +323,20 @@ fn tree(all: Vec<Row>, sample: &Sample, choice: &Choice, needle: &str, glyphs: &
     for (at, row) in all.iter().enumerate().filter(|(at, _)| kept.contains(at)) {
         children.entry(parent(row).filter(|parent| kept.contains(parent))).or_default().push(at);
     }
+    // A parent stands where the best of its children would: a shell that started a training is where the training is looked for.
+    let mut by_rank: Vec<usize> = kept.iter().copied().collect();
+    by_rank.sort_by(|a, b| compare(&all[*a], &all[*b], sample, choice));
+    let mut best: HashMap<usize, usize> = HashMap::new();
+    for (rank, at) in by_rank.into_iter().enumerate() {
+        // Whoever has a rank has a better one, and so have all above: this ends in a circle too.
+        let mut next = Some(at);
+        while let Some(at) = next.filter(|at| !best.contains_key(at)) {
+            best.insert(at, rank);
+            next = parent(&all[at]);
+        }
+    }
     for siblings in children.values_mut() {
-        siblings.sort_by(|a, b| compare(&all[*a], &all[*b], sample, choice));
+        siblings.sort_by_key(|at| best.get(at).copied().unwrap_or(usize::MAX));
     }
     let mut ordered: Vec<Row> = Vec::with_capacity(kept.len());
     let mut put: HashSet<usize> = HashSet::new();
