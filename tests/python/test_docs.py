@@ -25,7 +25,8 @@ def commands():
 @pytest.mark.parametrize("command, shown", list(commands()))
 def test_what_is_shown_is_printed(command, shown, oomph):
     folder = pathlib.Path(oomph.binary).parent
-    environment = dict(os.environ, PATH=f"{folder}:{os.environ['PATH']}")
+    # The Python that has PyTorch is the one that runs the tests.
+    environment = dict(os.environ, PATH=f"{folder}:{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}")
     environment.pop("COLUMNS", None)
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, env=environment)
     printed = (done.stdout + done.stderr).split("\n")
