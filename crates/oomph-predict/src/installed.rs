@@ -79,9 +79,11 @@ impl InstalledError {
     }
 }
 
-/// What Python is asked; importing torch would take seconds.
+/// What Python is asked; importing torch would take seconds. Nothing of the current folder is imported.
 const ASK: &str = r#"
-import importlib.util, json, os, platform, sys
+import sys
+sys.path = [place for place in sys.path if place]
+import importlib.util, json, os, platform
 spec = importlib.util.find_spec("torch")
 found = {"python": platform.python_version(), "executable": sys.executable, "prefix": sys.prefix}
 if spec is not None and spec.submodule_search_locations:

@@ -38,7 +38,7 @@ fn one(facts: &Facts, card: &Gpu) -> Finding {
     let is_short = usable < total / 10;
     if !is_short && taken < total / 10 {
         let others = match card.processes.len() {
-            0 => "nobody else on it".to_owned(),
+            0 => "nobody on it".to_owned(),
             1 => "1 process on it".to_owned(),
             count => format!("{count} processes on it"),
         };
@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn an_empty_card_is_usable_but_for_its_context() {
         // 105 MiB on a T4.
-        assert_eq!(told(&look(&machine())), [(Fine, "Tesla T4: 14.9 GiB of 15.0 GiB usable, nobody else on it")]);
+        assert_eq!(told(&look(&machine())), [(Fine, "Tesla T4: 14.9 GiB of 15.0 GiB usable, nobody on it")]);
         let mut facts = machine();
         facts.sample.gpus.cards[0].name = "A card of the future".to_owned();
         assert_eq!(facts.usable(&facts.sample.gpus.cards[0]), 15 * GIB - 400 * MIB);
@@ -97,7 +97,7 @@ mod tests {
         let mut facts = machine();
         facts.sample.gpus.cards = vec![card(0, 15 * GIB, 105 * MIB)];
         facts.sample.gpus.cards[0].is_virtual = true;
-        let title = "virtual Tesla T4: 14.9 GiB of 15.0 GiB usable, nobody else on it";
+        let title = "virtual Tesla T4: 14.9 GiB of 15.0 GiB usable, nobody on it";
         assert_eq!(told(&look(&facts)), [(Fine, title)]);
         assert_eq!(facts.usable(&facts.sample.gpus.cards[0]), 15 * GIB - 105 * MIB);
     }
