@@ -63,7 +63,7 @@ fn cards_on_bus(devices: &Path) -> Option<usize> {
     Some(devices.flatten().filter(|device| is_card(&device.path())).count())
 }
 
-/// `Cpus_allowed_list:	0-3,8` is five.
+/// `Cpus_allowed_list: 0-3,8` is five.
 fn allowed(status: &str) -> Option<usize> {
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
     list.trim().split(',').try_fold(0, |sum, part| {

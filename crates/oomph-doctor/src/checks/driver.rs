@@ -11,7 +11,7 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
     let gpus = &facts.sample.gpus;
     let Some(missing) = &gpus.missing else {
         let mut words = Vec::new();
-        words.extend(gpus.driver.as_ref().map(|driver| format!("{driver}")));
+        words.extend(gpus.driver.clone());
         words.extend(gpus.cuda.map(|(major, minor)| format!("CUDA up to {major}.{minor}")));
         return if words.is_empty() { Vec::new() } else { vec![Finding::fine("driver", words.join(", "))] };
     };
