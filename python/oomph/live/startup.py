@@ -3,13 +3,19 @@
 ``OOMPH_RUN`` (JSON) says where the library is, where the recording goes, and in which folder to leave word of it.
 """
 
+import atexit
 import contextlib
 import json
 import os
 import sys
+import time
 
 from . import frames, handlers, native, recording  # noqa: F401  all of it now: later the folder is not on the path
 from .imports import AfterImport
+
+# On a virtual GPU a backward pass is over at once, and a program that ends with one ends while autograd's thread still lets go of it: PyTorch then aborts
+# (exit code 134, one time in three). So that thread gets a moment, in which Python is not yet ending.
+LAST_BREATH = 0.1
 
 
 def wait():
@@ -43,6 +49,8 @@ class Startup:
         if self.begun:
             return
         self.begun = True
+        if "OOMPH_VIRTUAL_GPU" in os.environ:
+            atexit.register(time.sleep, LAST_BREATH)
         if self.wish["output"] is None:
             self.attachment.watch()
             return
