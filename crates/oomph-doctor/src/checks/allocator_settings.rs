@@ -23,11 +23,15 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
         Ok(_) | Err(ConfError::NotNative) => vec![Finding::fine("allocator", format!("{name}={value}"))],
         Err(error) => {
             let ConfError::Refused { message, .. } = &error else { return Vec::new() };
-            let torch = facts.torch().map_or("PyTorch".to_owned(), |torch| format!("PyTorch {}", torch.version));
+            let torch =
+                facts.torch().map_or("PyTorch".to_owned(), |torch| format!("PyTorch {}", torch.version));
             let hint = error.hint(value).unwrap_or_else(|| "see what each setting takes".to_owned());
             vec![
                 Finding::wrong("allocator", format!("{torch} refuses {name}={value}"))
-                    .means(format!("It says: {}. import torch, or the first use of the GPU, fails.", message.trim_end_matches(['.', ' '])))
+                    .means(format!(
+                        "It says: {}. import torch, or the first use of the GPU, fails.",
+                        message.trim_end_matches(['.', ' '])
+                    ))
                     .fix(hint)
                     .command(format!("unset {name}")),
             ]

@@ -22,7 +22,8 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
         Err(_) => return Vec::new(),
     };
     let note = |title: String| Finding::note("allocator", title);
-    let torch = facts.torch().map_or_else(|| "PyTorch".to_owned(), |torch| format!("PyTorch {}", torch.version));
+    let torch =
+        facts.torch().map_or_else(|| "PyTorch".to_owned(), |torch| format!("PyTorch {}", torch.version));
     let minor = version.minor;
     let mut findings = Vec::new();
     if conf.max_split_size.is_some() && conf.expandable_segments {
@@ -42,7 +43,11 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
     }
     if conf.garbage_collection_threshold > 0.0 {
         if conf.per_process_memory_fraction >= 1.0 {
-            let needs = if minor >= 10 { "per_process_memory_fraction below 1" } else { "torch.cuda.set_per_process_memory_fraction" };
+            let needs = if minor >= 10 {
+                "per_process_memory_fraction below 1"
+            } else {
+                "torch.cuda.set_per_process_memory_fraction"
+            };
             findings.push(
                 note(format!("garbage_collection_threshold:{} does nothing without a limit", conf.garbage_collection_threshold))
                     .means(format!("It is a share of what the process may take, and counts only where that is limited ({needs})."))
@@ -50,8 +55,10 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
                     .command("oomph tune recording.oomph"),
             );
         } else if conf.expandable_segments {
-            findings.push(note("garbage_collection_threshold does nothing with expandable_segments".to_owned())
-                .means("Expandable segments are never given back by it."));
+            findings.push(
+                note("garbage_collection_threshold does nothing with expandable_segments".to_owned())
+                    .means("Expandable segments are never given back by it."),
+            );
         }
     }
     if conf.per_process_memory_fraction < 1.0 {
@@ -90,7 +97,11 @@ fn expandable(facts: &Facts, torch: &str, minor: u32) -> Vec<Finding> {
         );
     }
     if (7..=9).contains(&minor) {
-        let which = if minor == 7 { "any torch.cuda.MemPool" } else { "a torch.cuda.MemPool with an allocator of its own" };
+        let which = if minor == 7 {
+            "any torch.cuda.MemPool"
+        } else {
+            "a torch.cuda.MemPool with an allocator of its own"
+        };
         findings.push(
             note(format!("expandable_segments in {torch} makes {which} raise"))
                 .means("From 2.10 on they work side by side.")
@@ -98,17 +109,25 @@ fn expandable(facts: &Facts, torch: &str, minor: u32) -> Vec<Finding> {
         );
     }
     if is_rocm && minor < 12 {
-        findings.push(note(format!("expandable_segments does nothing in {torch}"))
-            .means("Builds with ROCm have it from 2.12 on."));
+        findings.push(
+            note(format!("expandable_segments does nothing in {torch}"))
+                .means("Builds with ROCm have it from 2.12 on."),
+        );
     }
     findings
 }
 
 fn not_native(value: &str) -> Finding {
     let others = value.split(',').filter(|part| !part.trim().starts_with("backend")).count();
-    let ignored = if others > 0 { " The other settings are those of PyTorch's own allocator, and are ignored." } else { "" };
+    let ignored = if others > 0 {
+        " The other settings are those of PyTorch's own allocator, and are ignored."
+    } else {
+        ""
+    };
     Finding::note("allocator", "backend:cudaMallocAsync: the driver's own allocator is used")
-        .means(format!("It cannot be recorded, explained or replayed: PyTorch keeps no account of it.{ignored}"))
+        .means(format!(
+            "It cannot be recorded, explained or replayed: PyTorch keeps no account of it.{ignored}"
+        ))
         .fix("to see where memory goes, leave it away")
         .command("unset PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF")
 }
@@ -135,9 +154,15 @@ mod tests {
     #[test]
     fn settings_that_do_harm_are_named_with_the_version() {
         let findings = look(&with("2.11.0", "expandable_segments:True,max_split_size_mb:128"));
-        assert_eq!(told(&findings), [(Wrong, "max_split_size_mb with expandable_segments makes memory grow without bound")]);
+        assert_eq!(
+            told(&findings),
+            [(Wrong, "max_split_size_mb with expandable_segments makes memory grow without bound")]
+        );
         assert!(findings[0].means.as_deref().unwrap().contains("PyTorch 2.11.0"));
-        assert_eq!(findings[0].command.as_deref(), Some("export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"));
+        assert_eq!(
+            findings[0].command.as_deref(),
+            Some("export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
+        );
         let title = "max_split_size_mb in PyTorch 2.7.1 reads a block after it is freed";
         assert_eq!(told(&look(&with("2.7.1", "max_split_size_mb:128"))), [(Note, title)]);
         let title = "expandable_segments in PyTorch 2.7.1 makes any torch.cuda.MemPool raise";
@@ -149,7 +174,10 @@ mod tests {
         let title = "garbage_collection_threshold:0.8 does nothing without a limit";
         assert_eq!(told(&look(&with("2.11.0", "garbage_collection_threshold:0.8"))), [(Note, title)]);
         let limited = "garbage_collection_threshold:0.8,per_process_memory_fraction:0.5";
-        assert_eq!(told(&look(&with("2.11.0", limited))), [(Note, "PyTorch may take 50 % of the card: 7.50 GiB of 15.0 GiB")]);
+        assert_eq!(
+            told(&look(&with("2.11.0", limited))),
+            [(Note, "PyTorch may take 50 % of the card: 7.50 GiB of 15.0 GiB")]
+        );
         let findings = look(&with("2.11.0", "backend:cudaMallocAsync,max_split_size_mb:64"));
         assert!(findings[0].means.as_deref().unwrap().ends_with("are ignored."), "{findings:?}");
     }

@@ -29,7 +29,8 @@ fn read_by(facts: &Facts) -> Vec<&'static str> {
 
 pub(super) fn look(facts: &Facts) -> Vec<Finding> {
     let (reads, won) = (read_by(facts), in_force(facts));
-    let torch = facts.torch().map_or_else(|| "PyTorch".to_owned(), |torch| format!("PyTorch {}", torch.version));
+    let torch =
+        facts.torch().map_or_else(|| "PyTorch".to_owned(), |torch| format!("PyTorch {}", torch.version));
     let mut findings = Vec::new();
     for name in [CUDA, HIP, ALL] {
         let Some(value) = facts.settings.get(name) else { continue };
@@ -89,7 +90,10 @@ mod tests {
     fn what_is_not_read_is_wrong() {
         let findings = look(&with("2.9.1", &[(ALL, "expandable_segments:True")])).to_vec();
         assert_eq!(told(&findings), [(Wrong, "PYTORCH_ALLOC_CONF is not read by PyTorch 2.9.1")]);
-        assert_eq!(findings[0].command.as_deref(), Some("export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"));
+        assert_eq!(
+            findings[0].command.as_deref(),
+            Some("export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
+        );
         assert!(look(&with("2.10.0", &[(ALL, "expandable_segments:True")])).is_empty());
         let findings = look(&with("2.11.0", &[(HIP, "expandable_segments:True")]));
         assert_eq!(told(&findings), [(Wrong, "PYTORCH_HIP_ALLOC_CONF is not read by PyTorch 2.11.0")]);

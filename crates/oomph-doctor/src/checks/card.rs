@@ -25,8 +25,9 @@ fn unreadable(card: &Unreadable) -> Finding {
             .fix("see what the kernel says of it (an Xid), and restart; if it happens again, it is the card, its power or its slot")
             .command("sudo dmesg | grep -i xid | tail");
     }
-    Finding::note(about, format!("{name}the driver does not say how much memory it has"))
-        .means(format!("It says: {why}. A card that shares RAM has none of its own; a driver before 510 does not tell all."))
+    Finding::note(about, format!("{name}the driver does not say how much memory it has")).means(format!(
+        "It says: {why}. A card that shares RAM has none of its own; a driver before 510 does not tell all."
+    ))
 }
 
 fn one(facts: &Facts, card: &Gpu) -> Finding {
@@ -48,7 +49,10 @@ fn one(facts: &Facts, card: &Gpu) -> Finding {
     processes.sort_by_key(|process| std::cmp::Reverse(process.bytes));
     let finding = if is_short { Finding::wrong(about, of) } else { Finding::note(about, of) };
     let [first, ..] = processes.as_slice() else {
-        return finding.means("No process is to be seen that has the rest.").fix("see who is on the card").command("nvidia-smi");
+        return finding
+            .means("No process is to be seen that has the rest.")
+            .fix("see who is on the card")
+            .command("nvidia-smi");
     };
     const MOST: usize = 3;
     let mut who: Vec<String> = (processes.iter().take(MOST))
@@ -110,7 +114,10 @@ mod tests {
         facts.sample.gpus.cards = vec![on_card(card(0, 16 * GIB, 8 * GIB), &[(12, 2 * GIB), (11, 6 * GIB)])];
         let [finding] = look(&facts).try_into().unwrap();
         assert_eq!(finding.level, Note);
-        assert_eq!(finding.means.as_deref(), Some("On it: bob's python (pid 11) with 6.00 GiB and your python (pid 12) with 2.00 GiB."));
+        assert_eq!(
+            finding.means.as_deref(),
+            Some("On it: bob's python (pid 11) with 6.00 GiB and your python (pid 12) with 2.00 GiB.")
+        );
         assert_eq!(finding.command.as_deref(), Some("oomph run --budget 8087MiB train.py"));
     }
 
@@ -125,13 +132,19 @@ mod tests {
         // One that cannot be seen.
         facts.sample.processes.clear();
         let [finding] = look(&facts).try_into().unwrap();
-        assert!(finding.means.unwrap().starts_with("On it: a process that cannot be seen from here (pid 12) with 15.0 GiB"));
+        assert!(
+            finding
+                .means
+                .unwrap()
+                .starts_with("On it: a process that cannot be seen from here (pid 12) with 15.0 GiB")
+        );
     }
 
     #[test]
     fn a_card_that_is_lost_is_wrong_and_one_without_memory_a_note() {
         let mut facts = machine();
-        let unreadable = |why: &str| Unreadable { index: 1, name: Some("NVIDIA H200".into()), why: why.to_owned() };
+        let unreadable =
+            |why: &str| Unreadable { index: 1, name: Some("NVIDIA H200".into()), why: why.to_owned() };
         facts.sample.gpus.unreadable = vec![
             unreadable("device fell off the bus or has otherwise become inacessible"),
             unreadable("the requested operation is not available on the target device"),

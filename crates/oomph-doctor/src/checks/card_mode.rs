@@ -75,6 +75,9 @@ mod tests {
         facts.sample.gpus.cards = vec![card];
         facts.sample.gpus.cards[0].mig = true;
         facts.sample.gpus.cards[0].processes[0].kind = Use::Graphics;
-        assert_eq!(told(&look(&facts)), [(Note, "is cut into MIG instances"), (Note, "the screen takes 300 MiB of it")]);
+        assert_eq!(
+            told(&look(&facts)),
+            [(Note, "is cut into MIG instances"), (Note, "the screen takes 300 MiB of it")]
+        );
     }
 }

@@ -56,7 +56,8 @@ mod tests {
             process(13, "alice", "python", 'S'),
             process(14, "alice", "bash", 'T'),
         ];
-        facts.sample.gpus.cards = vec![on_card(card(0, 16 * GIB, 8 * GIB), &[(11, 3 * GIB), (12, GIB), (13, GIB), (99, GIB)])];
+        facts.sample.gpus.cards =
+            vec![on_card(card(0, 16 * GIB, 8 * GIB), &[(11, 3 * GIB), (12, GIB), (13, GIB), (99, GIB)])];
         let findings = look(&facts);
         assert_eq!(
             told(&findings),

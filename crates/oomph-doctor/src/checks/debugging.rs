@@ -45,7 +45,11 @@ mod tests {
 
     #[test]
     fn what_was_left_on_is_said() {
-        let on = [("PYTORCH_NO_CUDA_MEMORY_CACHING", "1"), ("CUDA_LAUNCH_BLOCKING", "1"), ("CUDA_MODULE_LOADING", "EAGER")];
+        let on = [
+            ("PYTORCH_NO_CUDA_MEMORY_CACHING", "1"),
+            ("CUDA_LAUNCH_BLOCKING", "1"),
+            ("CUDA_MODULE_LOADING", "EAGER"),
+        ];
         let facts = with_settings(machine(), &on);
         let findings = look(&facts);
         let levels: Vec<_> = told(&findings).iter().map(|(level, _)| *level).collect();

@@ -102,12 +102,18 @@ mod tests {
         assert_eq!(told(&without(Missing::NoLibrary, Some(0))).0, Level::Note);
         assert_eq!(told(&without(Missing::NoLibrary, None)).0, Level::Note);
         let (level, title) = told(&without(Missing::NoLibrary, Some(2)));
-        assert_eq!((level, title.as_str()), (Level::Wrong, "2 cards of NVIDIA's are in this machine, but no driver is installed"));
+        assert_eq!(
+            (level, title.as_str()),
+            (Level::Wrong, "2 cards of NVIDIA's are in this machine, but no driver is installed")
+        );
         assert_eq!(told(&without(Missing::DriverNotLoaded, Some(1))).0, Level::Wrong);
         assert_eq!(told(&without(Missing::DriverNotLoaded, Some(0))).0, Level::Note);
         assert_eq!(told(&without(Missing::NoCards, Some(1))).0, Level::Wrong);
         assert_eq!(told(&without(Missing::NoPermission, Some(0))).0, Level::Wrong);
-        assert_eq!(told(&without(Missing::Other("odd".into()), None)), (Level::Wrong, "the driver does not answer: odd".into()));
+        assert_eq!(
+            told(&without(Missing::Other("odd".into()), None)),
+            (Level::Wrong, "the driver does not answer: odd".into())
+        );
     }
 
     #[test]

@@ -13,10 +13,13 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
     if python.packages.contains_key("tensorflow") && !facts.settings.is_on("TF_FORCE_GPU_ALLOW_GROWTH") {
         findings.push(
-            Finding::note("frameworks", "TensorFlow is installed too, and takes the whole card once it is used")
-                .means("What PyTorch asks for afterwards is not there.")
-                .fix("if you use both, let TensorFlow take what it needs")
-                .command("export TF_FORCE_GPU_ALLOW_GROWTH=true"),
+            Finding::note(
+                "frameworks",
+                "TensorFlow is installed too, and takes the whole card once it is used",
+            )
+            .means("What PyTorch asks for afterwards is not there.")
+            .fix("if you use both, let TensorFlow take what it needs")
+            .command("export TF_FORCE_GPU_ALLOW_GROWTH=true"),
         );
     }
     let has_jax = python.packages.keys().any(|name| name.starts_with("jax-cuda"));

@@ -16,7 +16,8 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
     let ours = |name: &&String| {
         // The virtual GPU's, and those that `oomph run` records with.
         let is_virtual = facts.sample.gpus.cards.iter().any(|card| card.is_virtual);
-        name.starts_with("liboomph_") || is_virtual && (name.starts_with("libcuda.") || name.starts_with("libcublasLt."))
+        name.starts_with("liboomph_")
+            || is_virtual && (name.starts_with("libcuda.") || name.starts_with("libcublasLt."))
     };
     let foreign: Vec<String> = facts.settings.preloaded.iter().filter(|name| !ours(name)).cloned().collect();
     if !foreign.is_empty() {

@@ -199,7 +199,8 @@ mod tests {
 
     #[test]
     fn what_pytorch_pins_is_fine() {
-        let installed = [("nvidia-nccl-cu12", "2.28.9"), ("nvidia-cudnn-cu12", "9.15.1.9"), ("triton", "3.6.0")];
+        let installed =
+            [("nvidia-nccl-cu12", "2.28.9"), ("nvidia-cudnn-cu12", "9.15.1.9"), ("triton", "3.6.0")];
         assert!(look(&with(&OLD, &installed)).is_empty());
         let installed = [
             ("cuda-toolkit", "13.2.2"),
@@ -220,17 +221,31 @@ mod tests {
             told(&look(&with(&OLD, &installed))),
             [
                 (Wrong, "older than PyTorch was built with: nvidia-nccl-cu12 2.18.1 (PyTorch wants 2.28.9)"),
-                (Note, "newer than PyTorch was built with: nvidia-cudnn-cu12 9.20.0.1 (PyTorch wants 9.15.1.9)"),
+                (
+                    Note,
+                    "newer than PyTorch was built with: nvidia-cudnn-cu12 9.20.0.1 (PyTorch wants 9.15.1.9)"
+                ),
                 (Note, "PyTorch requires triton, which is not installed"),
             ]
         );
-        let installed = [("cuda-toolkit", "13.2.2"), ("nvidia-cublas", "13.3.0.1"), ("nvidia-cuda-runtime", "13.2.86"), ("nvidia-nccl-cu13", "2.30.7"), ("triton", "3.9.0")];
+        let installed = [
+            ("cuda-toolkit", "13.2.2"),
+            ("nvidia-cublas", "13.3.0.1"),
+            ("nvidia-cuda-runtime", "13.2.86"),
+            ("nvidia-nccl-cu13", "2.30.7"),
+            ("triton", "3.9.0"),
+        ];
         assert_eq!(told(&look(&with(&NEW, &installed)))[0].0, Wrong);
     }
 
     #[test]
     fn packages_of_two_cudas_are_wrong() {
-        let installed = [("nvidia-nccl-cu12", "2.28.9"), ("nvidia-cudnn-cu12", "9.15.1.9"), ("triton", "3.6.0"), ("nvidia-nccl-cu13", "2.29.7")];
+        let installed = [
+            ("nvidia-nccl-cu12", "2.28.9"),
+            ("nvidia-cudnn-cu12", "9.15.1.9"),
+            ("triton", "3.6.0"),
+            ("nvidia-nccl-cu13", "2.29.7"),
+        ];
         let findings = look(&with(&OLD, &installed));
         assert_eq!(told(&findings), [(Wrong, "nvidia-nccl-cu13 beside those that PyTorch was built with")]);
         assert!(findings[0].command.as_deref().unwrap().starts_with("pip uninstall -y nvidia-nccl-cu13 &&"));

@@ -51,7 +51,8 @@ mod tests {
     #[test]
     fn limits_that_stop_programs_are_told() {
         let mut facts = machine();
-        facts.kernel.limits = Limits { address_space: Some(8 * GIB), locked: Some(8 << 20), open_files: Some(256) };
+        facts.kernel.limits =
+            Limits { address_space: Some(8 * GIB), locked: Some(8 << 20), open_files: Some(256) };
         assert_eq!(
             told(&look(&facts)),
             [
@@ -60,7 +61,10 @@ mod tests {
             ]
         );
         facts.kernel.infiniband = true;
-        assert_eq!(told(&look(&facts))[2], (Note, "a process may lock 8.00 MiB (ulimit -l), and there is InfiniBand"));
+        assert_eq!(
+            told(&look(&facts))[2],
+            (Note, "a process may lock 8.00 MiB (ulimit -l), and there is InfiniBand")
+        );
         facts.kernel.limits.address_space = Some(1000 * GIB);
         assert_eq!(told(&look(&facts))[0].0, Note);
     }

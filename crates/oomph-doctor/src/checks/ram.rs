@@ -22,7 +22,9 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
     };
     let has = machine.ram.map(|ram| format!("; the machine has {}", bytes(ram.total))).unwrap_or_default();
     let whole = match (group, machine.ram) {
-        (Some(group), _) => format!("{} of {} left (the control group's limit{has})", bytes(left), bytes(group.limit)),
+        (Some(group), _) => {
+            format!("{} of {} left (the control group's limit{has})", bytes(left), bytes(group.limit))
+        }
         (None, Some(ram)) => format!("{} of {} left", bytes(left), bytes(ram.total)),
         (None, None) => String::new(),
     };
@@ -48,7 +50,9 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
         let times = if kills == 1 { "once".to_owned() } else { format!("{} times", grouped(kills)) };
         findings.push(
             Finding::note("RAM", format!("the kernel has killed {times} in this control group"))
-                .means("Somebody ran out of RAM here: that is what \"Killed\" and a kernel that restarts mean.")
+                .means(
+                    "Somebody ran out of RAM here: that is what \"Killed\" and a kernel that restarts mean.",
+                )
                 .fix("see who takes it")
                 .command("oomph top"),
         );
@@ -64,7 +68,17 @@ mod tests {
     use oomph_host::{Group, Ram};
 
     fn ram(total: u64, available: u64) -> Ram {
-        Ram { total, available, free: available, anonymous: 0, file: 0, shared: 0, kernel: 0, other: 0, pinned: 0 }
+        Ram {
+            total,
+            available,
+            free: available,
+            anonymous: 0,
+            file: 0,
+            shared: 0,
+            kernel: 0,
+            other: 0,
+            pinned: 0,
+        }
     }
 
     fn group(limit: u64, left: u64, kills: u64) -> Group {

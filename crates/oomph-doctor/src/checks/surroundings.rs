@@ -36,9 +36,11 @@ mod tests {
     fn each_place_has_its_line_and_a_container_none_beside_its_owner() {
         let mut facts = machine();
         assert!(look(&facts).is_empty());
-        facts.environment.surroundings = vec![Surroundings::Slurm, Surroundings::Container, Surroundings::Jupyter];
+        facts.environment.surroundings =
+            vec![Surroundings::Slurm, Surroundings::Container, Surroundings::Jupyter];
         let findings = look(&facts);
-        let first: Vec<&str> = findings.iter().map(|finding| finding.title.split(':').next().unwrap()).collect();
+        let first: Vec<&str> =
+            findings.iter().map(|finding| finding.title.split(':').next().unwrap()).collect();
         assert_eq!(first, ["Slurm", "a container", "Jupyter"]);
         facts.environment.surroundings = vec![Surroundings::Colab, Surroundings::Container];
         assert_eq!(look(&facts).len(), 1);

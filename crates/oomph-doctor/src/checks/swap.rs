@@ -53,6 +53,9 @@ mod tests {
         facts.kernel.overcommit = Some(1);
         assert!(look(&facts).is_empty());
         facts.kernel.overcommit = Some(2);
-        assert_eq!(told(&look(&facts)), [(Note, "vm.overcommit_memory=2: reserving memory counts as using it")]);
+        assert_eq!(
+            told(&look(&facts)),
+            [(Note, "vm.overcommit_memory=2: reserving memory counts as using it")]
+        );
     }
 }

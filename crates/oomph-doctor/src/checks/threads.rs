@@ -7,7 +7,9 @@ use crate::facts::Facts;
 use crate::finding::Finding;
 
 pub(super) fn look(facts: &Facts) -> Vec<Finding> {
-    let Some(may_use) = facts.sample.machine.processors.filter(|count| *count > 0.0) else { return Vec::new() };
+    let Some(may_use) = facts.sample.machine.processors.filter(|count| *count > 0.0) else {
+        return Vec::new();
+    };
     let whole = may_use.ceil().max(1.0) as usize;
     let command = format!("export OMP_NUM_THREADS={whole}");
     let shown = if may_use.fract() == 0.0 { format!("{may_use:.0}") } else { format!("{may_use:.1}") };
@@ -67,8 +69,14 @@ mod tests {
 
     #[test]
     fn more_threads_than_processors_are_noted() {
-        assert_eq!(told(&look(&with(1.0, 1, &[("OMP_NUM_THREADS", "8")]))), [(Note, "OMP_NUM_THREADS=8 on 1 processor")]);
-        assert_eq!(told(&look(&with(2.0, 2, &[("OMP_NUM_THREADS", "many")]))), [(Note, "OMP_NUM_THREADS is no number")]);
+        assert_eq!(
+            told(&look(&with(1.0, 1, &[("OMP_NUM_THREADS", "8")]))),
+            [(Note, "OMP_NUM_THREADS=8 on 1 processor")]
+        );
+        assert_eq!(
+            told(&look(&with(2.0, 2, &[("OMP_NUM_THREADS", "many")]))),
+            [(Note, "OMP_NUM_THREADS is no number")]
+        );
         assert!(look(&machine()).is_empty());
     }
 }

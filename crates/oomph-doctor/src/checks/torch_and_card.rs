@@ -21,10 +21,8 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
     let mut findings: Vec<Finding> = Vec::new();
     for card in facts.visible().into_iter().filter(lacks) {
         let Some((major, minor)) = card.capability else { continue };
-        let title = format!(
-            "PyTorch {} has no kernels for this {} (sm_{major}{minor})",
-            torch.version, card.name
-        );
+        let title =
+            format!("PyTorch {} has no kernels for this {} (sm_{major}{minor})", torch.version, card.name);
         let about = format!("GPU {}", card.index);
         findings.push(
             Finding::wrong(about, title)
@@ -86,7 +84,10 @@ mod tests {
     fn a_card_without_kernels_is_wrong() {
         let newer = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"];
         let findings = look(&with(&newer, (6, 0)));
-        assert_eq!(told(&findings), [(Wrong, "PyTorch 2.11.0+cu128 has no kernels for this Tesla T4 (sm_60)")]);
+        assert_eq!(
+            told(&findings),
+            [(Wrong, "PyTorch 2.11.0+cu128 has no kernels for this Tesla T4 (sm_60)")]
+        );
         assert!(findings[0].command.as_deref().unwrap().ends_with("/cu126"));
         let older = ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"];
         let findings = look(&with(&older, (12, 0)));

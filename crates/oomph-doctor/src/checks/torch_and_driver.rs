@@ -61,7 +61,10 @@ mod tests {
     fn an_older_generation_of_drivers_is_wrong() {
         let facts = with("550.54.14", (12, 4), "13.0");
         let findings = look(&facts);
-        assert_eq!(told(&findings), [(Wrong, "PyTorch 2.11.0 is built for CUDA 13.0, driver 550.54.14 can do 12.4")]);
+        assert_eq!(
+            told(&findings),
+            [(Wrong, "PyTorch 2.11.0 is built for CUDA 13.0, driver 550.54.14 can do 12.4")]
+        );
         assert!(findings[0].means.as_deref().unwrap().contains("580.65.06"));
         assert!(findings[0].command.as_deref().unwrap().ends_with("/cu126"));
         let findings = look(&with("470.57.02", (11, 4), "12.6"));

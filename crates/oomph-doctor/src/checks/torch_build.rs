@@ -45,28 +45,39 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
     if torch.cuda.is_none() && torch.hip.is_none() && has_card {
         let index = index_for(facts.sample.gpus.cuda);
         findings.push(
-            Finding::wrong("torch", format!("PyTorch {} is built without CUDA, and there is a GPU", torch.version))
-                .means("torch.cuda.is_available() is False: everything runs on the processor.")
-                .fix("install the build with CUDA")
-                .command(format!("pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/{index}")),
+            Finding::wrong(
+                "torch",
+                format!("PyTorch {} is built without CUDA, and there is a GPU", torch.version),
+            )
+            .means("torch.cuda.is_available() is False: everything runs on the processor.")
+            .fix("install the build with CUDA")
+            .command(format!(
+                "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/{index}"
+            )),
         );
     }
     if torch.hip.is_some() && has_card {
         findings.push(
-            Finding::wrong("torch", format!("PyTorch {} is built for AMD's cards (ROCm), and the GPU is NVIDIA's", torch.version))
-                .fix("install the build with CUDA")
-                .command(format!(
-                    "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/{}",
-                    index_for(facts.sample.gpus.cuda)
-                )),
+            Finding::wrong(
+                "torch",
+                format!("PyTorch {} is built for AMD's cards (ROCm), and the GPU is NVIDIA's", torch.version),
+            )
+            .fix("install the build with CUDA")
+            .command(format!(
+                "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/{}",
+                index_for(facts.sample.gpus.cuda)
+            )),
         );
     }
     if let Some(library) = &python.missing_library {
         findings.push(
-            Finding::wrong("torch", format!("PyTorch {} needs {library}, which is not installed", torch.version))
-                .means("import torch fails with \"cannot open shared object file\", or soon after.")
-                .fix("install PyTorch with its NVIDIA packages")
-                .command("pip install --force-reinstall torch"),
+            Finding::wrong(
+                "torch",
+                format!("PyTorch {} needs {library}, which is not installed", torch.version),
+            )
+            .means("import torch fails with \"cannot open shared object file\", or soon after.")
+            .fix("install PyTorch with its NVIDIA packages")
+            .command("pip install --force-reinstall torch"),
         );
     }
     let built = match (&torch.cuda, &torch.hip) {
@@ -104,7 +115,10 @@ mod tests {
         let mut facts = machine();
         facts.python = Ok(with_torch("2.11.0+cpu", None));
         let findings = look(&facts);
-        assert_eq!(told(&findings)[0], (Wrong, "PyTorch 2.11.0+cpu is built without CUDA, and there is a GPU"));
+        assert_eq!(
+            told(&findings)[0],
+            (Wrong, "PyTorch 2.11.0+cpu is built without CUDA, and there is a GPU")
+        );
         assert!(findings[0].command.as_deref().unwrap().ends_with("/cu128"));
         facts.sample.gpus.cards.clear();
         assert_eq!(told(&look(&facts)), [(Fine, "2.11.0+cpu (without CUDA), Python 3.11.2")]);

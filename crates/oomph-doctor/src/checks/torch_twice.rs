@@ -53,12 +53,19 @@ mod tests {
         let mut facts = machine();
         assert!(look(&facts).is_empty());
         let mut python = with_torch("2.11.0+cu128", Some("12.8"));
-        python.torch.push(Torch { folder: "/usr/lib/python3/torch".into(), version: "2.4.0".into(), ..Torch::default() });
+        python.torch.push(Torch {
+            folder: "/usr/lib/python3/torch".into(),
+            version: "2.4.0".into(),
+            ..Torch::default()
+        });
         facts.python = Ok(python);
         let findings = look(&facts);
         assert_eq!(told(&findings), [(Wrong, "there are 2 installations of PyTorch")]);
         let means = findings[0].means.as_deref().unwrap();
-        assert!(means.starts_with("2.11.0+cu128 in /venv is imported; 2.4.0 in /usr/lib/python3 is hidden"), "{means}");
+        assert!(
+            means.starts_with("2.11.0+cu128 in /venv is imported; 2.4.0 in /usr/lib/python3 is hidden"),
+            "{means}"
+        );
         facts.is_named = false;
         assert!(!look(&facts)[0].means.as_deref().unwrap().contains('/'));
     }

@@ -20,7 +20,13 @@ fn one(facts: &Facts, card: &Gpu) -> Option<Finding> {
     if card.is_virtual || card.mig || unknown < own.max(card.total / 50) {
         return None;
     }
-    let outside = [Surroundings::Container, Surroundings::Kubernetes, Surroundings::Wsl, Surroundings::Colab, Surroundings::Kaggle];
+    let outside = [
+        Surroundings::Container,
+        Surroundings::Kubernetes,
+        Surroundings::Wsl,
+        Surroundings::Colab,
+        Surroundings::Kaggle,
+    ];
     let is_inside = outside.into_iter().any(|place| facts.is_in(place));
     let level = if is_inside { Level::Note } else { Level::Wrong };
     let finding = Finding::at(
@@ -30,7 +36,9 @@ fn one(facts: &Facts, card: &Gpu) -> Option<Finding> {
     );
     Some(if is_inside {
         finding
-            .means("They belong to processes outside of this container, which the driver does not list in it.")
+            .means(
+                "They belong to processes outside of this container, which the driver does not list in it.",
+            )
             .fix("ask on the host, where all are listed")
             .command("nvidia-smi")
     } else {

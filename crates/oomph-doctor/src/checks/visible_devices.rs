@@ -79,11 +79,23 @@ mod tests {
     fn what_hides_cards_is_said() {
         assert_eq!(told(&look(&cards(""))), [(Wrong, "CUDA_VISIBLE_DEVICES= hides all 3 GPUs")]);
         assert_eq!(told(&look(&cards("-1"))), [(Wrong, "CUDA_VISIBLE_DEVICES=-1 hides all 3 GPUs")]);
-        assert_eq!(told(&look(&cards("0,7,1"))), [(Wrong, "CUDA_VISIBLE_DEVICES=0,7,1: there is no GPU \"7\"")]);
+        assert_eq!(
+            told(&look(&cards("0,7,1"))),
+            [(Wrong, "CUDA_VISIBLE_DEVICES=0,7,1: there is no GPU \"7\"")]
+        );
         assert!(look(&cards("0,7,1"))[0].means.as_deref().unwrap().contains("see 1 of 3 GPUs"));
-        assert_eq!(told(&look(&cards("2,0"))), [(Note, "CUDA_VISIBLE_DEVICES=2,0: programs see 2 of 3 GPUs")]);
-        assert_eq!(told(&look(&cards("GPU-8932"))), [(Note, "CUDA_VISIBLE_DEVICES=GPU-8932: programs see 1 of 3 GPUs")]);
-        assert_eq!(told(&look(&cards("all"))), [(Wrong, "CUDA_VISIBLE_DEVICES=all: there is no GPU \"all\"")]);
+        assert_eq!(
+            told(&look(&cards("2,0"))),
+            [(Note, "CUDA_VISIBLE_DEVICES=2,0: programs see 2 of 3 GPUs")]
+        );
+        assert_eq!(
+            told(&look(&cards("GPU-8932"))),
+            [(Note, "CUDA_VISIBLE_DEVICES=GPU-8932: programs see 1 of 3 GPUs")]
+        );
+        assert_eq!(
+            told(&look(&cards("all"))),
+            [(Wrong, "CUDA_VISIBLE_DEVICES=all: there is no GPU \"all\"")]
+        );
         assert!(look(&cards("0,1,2")).is_empty());
     }
 
