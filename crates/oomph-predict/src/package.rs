@@ -18,6 +18,7 @@ const FILES: &[(&str, &str)] = &package![
     "_black_box.py",
     "_cgroups.py",
     "_doctor/__init__.py",
+    "_doctor/checkup.py",
     "_doctor/diagnosis.py",
     "_doctor/drawing.py",
     "_doctor/findings.py",
