@@ -68,7 +68,7 @@ web-test: $(WEB)/.ready
 # The command and the extension module in one call: what both are made of is then compiled once.
 python-test: $(VENV)/.ready $(VENV_2_11)/.ready $(CHROMIUM) $(TMUX_COMMAND)
 	cargo build --locked -p oomph-cli -p oomph-python
-	$(VENV_PYTHON) -m pytest -q -n 2 --dist loadfile --durations=12 tests/python
+	$(VENV_PYTHON) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations=12 tests/python
 
 # docs/reference: what is made from the code. A test fails where it is not what the code says.
 reference:

@@ -30,6 +30,19 @@ for _ignored, _handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, sign
         signal.signal(_ignored, _handler)
 
 
+# The files that take longest, begun first: at the end both workers are then done at about the same time. (pytest-xdist's own order, by the number of
+# tests, leaves the few long ones for last: one worker ended minutes after the other.)
+LONGEST = (
+    "test_fit", "test_predict_programs", "test_package", "test_fit_integrations", "test_fit_script", "test_run", "test_report", "test_data_stream",
+    "test_notebook", "test_predict", "test_doctor_loader", "test_allocator_model", "test_attacks", "test_data_cloud", "test_data_share", "test_top",
+)
+
+
+def pytest_collection_modifyitems(items):
+    place = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path.stem, len(LONGEST)))
+
+
 @pytest.fixture
 def one_thread():
     """Sums are in the same order each time, and a busy machine is not made busier."""
