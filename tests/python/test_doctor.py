@@ -412,6 +412,19 @@ def test_nothing_private_is_in_a_report(doctor, nvml, tmp_path, format):
     assert secret in text
 
 
+@pytest.mark.parametrize("value", ["expandable_segments:True," * 9 + "max_split_size_mb:64", "/home/alice/conf", "expandable_segments:True," * 8 + "expandable_segments:True"])
+def test_what_is_hidden_changes_no_level_and_no_exit_code(doctor, python, value):
+    for format in ("json", "markdown", "text"):
+        code, out = doctor(python=python(), env={"PYTORCH_ALLOC_CONF": value}, format=format)
+        if format == "json":
+            wrong = out["wrong"]
+            assert wrong == len(of_level(out, "wrong"))
+        else:
+            (first,) = re.findall(r"^\W*(Nothing|\d+) (?:things? )?(?:is|are) ?wrong", out)[:1]
+            assert (0 if first == "Nothing" else int(first)) == wrong
+        assert code == int(wrong > 0)
+
+
 # --- how it looks -----------------------------------------------------------------------------------------
 
 

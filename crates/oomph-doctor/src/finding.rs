@@ -66,6 +66,14 @@ impl Finding {
         Self::new(Level::Fine, about, title)
     }
 
+    /// The same finding where its words are private: what was looked at, and how bad it is.
+    pub(crate) fn without_details(self, looked_at: &str) -> Self {
+        Self {
+            check: self.check,
+            ..Self::new(self.level, self.about, format!("{looked_at} (details hidden)"))
+        }
+    }
+
     /// The level, where it hangs on something.
     pub(crate) fn at(level: Level, about: impl Into<String>, title: impl Into<String>) -> Self {
         Self::new(level, about, title)

@@ -8,8 +8,8 @@
 //! `checks` (one thing each).
 //!
 //! Nothing is changed, no CUDA context is made, and PyTorch is not imported unless that is asked for ([`Gather::deep`]). What
-//! leaves the machine (JSON and Markdown, for bug reports) is made of facts without names, so that a check cannot tell
-//! what is private.
+//! leaves the machine (JSON and Markdown, for bug reports) takes its words from facts without names, so that a check cannot tell
+//! what is private, and how bad it is from the true ones ([`examine_without_names`]).
 
 pub mod checks;
 mod facts;
@@ -27,11 +27,61 @@ pub use settings::{LibraryFolder, NAMES, Settings};
 
 /// What all checks found: what is wrong first, then what is worth knowing, then what is fine.
 pub fn examine(facts: &Facts) -> Vec<Finding> {
-    let mut findings: Vec<Finding> = (checks::ALL.iter())
-        .flat_map(|check| {
-            (check.look)(facts).into_iter().map(|finding| Finding { check: check.name(), ..finding })
-        })
-        .collect();
+    sorted(checks::ALL.iter().flat_map(|check| check.findings(facts)).collect())
+}
+
+/// The same findings at the same levels, in words that name nobody: those that the checks find for facts without names. Where hiding
+/// a fact changes what a check finds, only what it looks at is told.
+pub fn examine_without_names(facts: &Facts) -> Vec<Finding> {
+    let hidden = facts.without_names();
+    let told = |check: &checks::Check| {
+        let mut words = check.findings(&hidden);
+        let tell = |finding: Finding| {
+            let fits = |other: &Finding| other.level == finding.level && other.about == finding.about;
+            match words.iter().position(fits) {
+                Some(at) => words.remove(at),
+                None => finding.without_details(&check.summary()),
+            }
+        };
+        check.findings(facts).into_iter().map(tell).collect::<Vec<_>>()
+    };
+    sorted(checks::ALL.iter().flat_map(told).collect())
+}
+
+fn sorted(mut findings: Vec<Finding>) -> Vec<Finding> {
     findings.sort_by_key(|finding| finding.level);
     findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checks::laid_out::{machine, with_settings};
+
+    #[test]
+    fn levels_are_those_of_the_true_facts_whatever_is_hidden() {
+        let levels = |findings: Vec<Finding>| -> Vec<(String, Level)> {
+            findings.into_iter().map(|finding| (finding.check, finding.level)).collect()
+        };
+        let long = vec!["expandable_segments:True"; 9].join(",");
+        for settings in [
+            // Valid, and longer than what is told.
+            [("PYTORCH_ALLOC_CONF", long.as_str()), ("OMP_NUM_THREADS", "2")],
+            // Two that differ, and look alike once they are hidden.
+            [("PYTORCH_ALLOC_CONF", "a/b"), ("PYTORCH_CUDA_ALLOC_CONF", "c/d")],
+            [("CUDA_VISIBLE_DEVICES", "/x"), ("OMP_NUM_THREADS", "/y")],
+        ] {
+            let facts = with_settings(machine(), &settings);
+            assert_eq!(levels(examine_without_names(&facts)), levels(examine(&facts)), "{settings:?}");
+        }
+    }
+
+    #[test]
+    fn words_that_cannot_be_told_are_what_the_check_looks_at() {
+        let both = [("PYTORCH_ALLOC_CONF", "a/b"), ("PYTORCH_CUDA_ALLOC_CONF", "c/d")];
+        let findings = examine_without_names(&with_settings(machine(), &both));
+        let finding = findings.iter().find(|finding| finding.check == "allocator-variable").unwrap();
+        assert_eq!(finding.title, "Which of the allocator's variables PyTorch reads (details hidden)");
+        assert_eq!((finding.means.as_ref(), finding.command.as_ref()), (None, None));
+    }
 }

@@ -4,7 +4,7 @@ use crate::json::{pretty, with_version};
 use crate::markdown::escape;
 use crate::text::{BOLD, CYAN, DIM, GREEN, RED, YELLOW, cut, paint, wrap};
 use oomph_doctor::checks::Check;
-use oomph_doctor::{Facts, Finding, Level, examine};
+use oomph_doctor::{Facts, Finding, Level, examine_without_names};
 use oomph_explain::{harmless, plural, printable};
 use oomph_host::Gpu;
 use serde_json::{Value, json};
@@ -67,8 +67,8 @@ fn one(out: &mut String, finding: &Finding, in_full: bool, width: usize) {
 
 /// For scripts and bug reports. Facts with names in them are not told.
 pub fn json(facts: &Facts) -> String {
+    let findings = examine_without_names(facts);
     let facts = &facts.without_names();
-    let findings = examine(facts);
     pretty(&with_version(json!({
         "wrong": findings.iter().filter(|finding| finding.level == Level::Wrong).count(),
         "findings": findings.iter().map(|finding| json!({
@@ -144,7 +144,7 @@ fn python(python: &oomph_doctor::Python) -> Value {
 
 /// For issues and pull requests, likewise without names.
 pub fn markdown(facts: &Facts) -> String {
-    let findings = examine(&facts.without_names());
+    let findings = examine_without_names(facts);
     let mut out = format!("**{}**\n", verdict(&findings));
     for finding in findings.iter().filter(|finding| finding.level != Level::Fine) {
         let _ = write!(
@@ -208,7 +208,7 @@ pub fn checks_markdown(checks: &[Check]) -> String {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use oomph_doctor::{Python, Torch};
+    use oomph_doctor::{Python, Torch, examine};
     use oomph_host::{Gpu, GpuProcess, Group, Process, Ram, Shm, Surroundings, Use};
 
     const GIB: u64 = 1 << 30;

@@ -52,13 +52,18 @@ checks! {
 pub struct Check {
     module: &'static str,
     source: &'static str,
-    pub(crate) look: fn(&Facts) -> Vec<Finding>,
+    look: fn(&Facts) -> Vec<Finding>,
 }
 
 impl Check {
     /// Its name, with dashes.
     pub fn name(&self) -> String {
         self.module.replace('_', "-")
+    }
+
+    /// What it finds, in its name.
+    pub(crate) fn findings(&self, facts: &Facts) -> Vec<Finding> {
+        (self.look)(facts).into_iter().map(|finding| Finding { check: self.name(), ..finding }).collect()
     }
 
     /// Its documentation, in Markdown: the header of its file.
