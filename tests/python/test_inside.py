@@ -208,7 +208,7 @@ def test_the_numbers_are_pytorchs_own_and_the_lines_the_programs(start, tmp_path
 
 
 def test_workers_say_nothing_and_what_a_killed_process_left_is_removed(start, tmp_path):
-    folder = tmp_path / "status"
+    folder = tmp_path / "oomph"
     program = start(
         """
         kept = torch.ones(1 << 20, device="cuda")
@@ -217,7 +217,7 @@ def test_workers_say_nothing_and_what_a_killed_process_left_is_removed(start, tm
         next(numbers)
         pause(workers=[worker.pid for worker in numbers._workers])
         """,
-        OOMPH_STATUS_FOLDER=str(folder),
+        XDG_RUNTIME_DIR=str(tmp_path),
     )
     torch = program.paused()
     said(folder, torch, steps=0)
@@ -230,9 +230,17 @@ def test_workers_say_nothing_and_what_a_killed_process_left_is_removed(start, tm
     assert json.loads(left.read_text())["pid"] == torch["pid"]
     with pytest.raises(FileNotFoundError):
         start_ticks(torch["pid"])
-    os.utime(left, (time.time() - 120,) * 2)
+    foreign = folder / "4194400.json"
+    foreign.write_text("[1, 2, 3]")
+    for path in (left, foreign):
+        os.utime(path, (time.time() - 120,) * 2)
 
-    # The next process removes it. It is recorded in a part of it only, and has memory from before.
+    # Who reads changes nothing.
+    for verb in (["top", "--once"], ["doctor"]):
+        subprocess.run([OOMPH, *verb], cwd=tmp_path, env={**ENVIRONMENT, "XDG_RUNTIME_DIR": str(tmp_path)}, capture_output=True, timeout=120)
+    assert left.exists() and foreign.exists()
+
+    # The next process removes it, and no file that is not oomph's. It is recorded in a part of it only, and has memory from before.
     program = start(
         """
         import oomph
@@ -245,11 +253,12 @@ def test_workers_say_nothing_and_what_a_killed_process_left_is_removed(start, tm
         pause()
         """,
         "--no-recording",
-        OOMPH_STATUS_FOLDER=str(folder),
+        XDG_RUNTIME_DIR=str(tmp_path),
     )
     torch = program.paused()
     inside = said(folder, torch, steps=0)
-    assert not left.exists()
+    assert not left.exists() and foreign.read_text() == "[1, 2, 3]"
+    foreign.unlink()
     assert inside["recording"] == str(tmp_path / "part.oomph")
     assert inside["devices"][0]["lines"] == [{"place": "before the recording", "bytes": 3 << 20}]
     program.go_on()

@@ -2,7 +2,7 @@
 //!
 //! Each writes a small file of JSON, `<pid>.json`, into a folder that only its user may write ([`folder`]), about twice a second
 //! while something changes, every five seconds otherwise, and whole (written beside, then renamed). A file whose process is
-//! gone, or is another one that got its number, says nothing.
+//! gone, or is another one that got its number, says nothing. Nothing is removed here: that is for the writer.
 //!
 //! This is the reading side; the recorder (`oomph-record`), which lives inside the process and has no dependencies, writes. What
 //! the files hold is anybody's who may run a program as this user: nothing in them is believed but numbers and short texts.
@@ -15,7 +15,6 @@ use std::fs::Metadata;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
 
 /// Longer files are none of ours.
 const LONGEST: u64 = 64 << 10;
@@ -24,8 +23,6 @@ const MOST_FILES: usize = 4096;
 /// Devices, and lines of each, that are believed.
 const MOST_DEVICES: usize = 64;
 const MOST_LINES: usize = 8;
-/// A living process writes every five seconds: what is older, of a process that is not there, is nobody's.
-const STALE: Duration = Duration::from_secs(60);
 
 /// What a process says of itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -189,7 +186,7 @@ impl Reader {
         Self { folders: Some(folders), found: HashMap::new() }
     }
 
-    /// Looks again. Removes files that dead processes of this user have left.
+    /// Looks again. Changes nothing.
     pub fn look(&mut self) {
         let mut before = std::mem::take(&mut self.found);
         for folder in self.folders.clone().unwrap_or_else(folders) {
@@ -199,10 +196,6 @@ impl Reader {
                 let path = entry.path();
                 let Some(pid) = pid_of(&path) else { continue };
                 let Ok(now) = entry.metadata() else { continue };
-                if owner == geteuid().as_raw() && is_left_over(&now, pid) {
-                    let _ = std::fs::remove_file(&path);
-                    continue;
-                }
                 let known = before.remove(&path).filter(|known| known.version == version(&now));
                 let read = || {
                     let (inside, found) = Inside::of_file(&path, owner, pid)?;
@@ -233,13 +226,6 @@ fn version(found: &Metadata) -> (u64, i64, i64) {
 /// The process that a file is named after.
 fn pid_of(path: &Path) -> Option<u32> {
     path.file_name()?.to_str()?.strip_suffix(".json")?.parse().ok()
-}
-
-/// Whether a file was left by a process that is dead. (It may be alive out of sight, in another container: then its file is
-/// young.)
-fn is_left_over(found: &Metadata, pid: u32) -> bool {
-    let age = found.modified().ok().and_then(|written| SystemTime::now().duration_since(written).ok());
-    age.is_some_and(|age| age > STALE) && !Path::new("/proc").join(pid.to_string()).exists()
 }
 
 /// Root reads everybody's files: nobody speaks for another user's process.
@@ -383,21 +369,20 @@ mod tests {
     }
 
     #[test]
-    fn what_dead_processes_left_is_removed_when_it_is_old() {
+    fn nothing_is_ever_removed() {
         let folder = tempfile::tempdir().unwrap();
-        let age = |path: &Path| {
-            let file = std::fs::File::options().write(true).open(path).unwrap();
-            file.set_modified(SystemTime::now() - 2 * STALE).unwrap();
-        };
         // No process has so high a number.
-        let (dead, young) = (4_194_400, 4_194_401);
-        let alive = std::process::id();
-        for pid in [dead, alive] {
-            age(&write(folder.path(), &format!("{pid}.json"), &inside(pid, 5)));
+        let dead = 4_194_400;
+        let left = write(folder.path(), &format!("{dead}.json"), &inside(dead, 5));
+        let others = folder.path().join("4194401.json");
+        std::fs::write(&others, "[1, 2, 3]").unwrap();
+        for path in [&left, &others] {
+            let file = std::fs::File::options().write(true).open(path).unwrap();
+            file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
         }
-        write(folder.path(), &format!("{young}.json"), &inside(young, 5));
-        look(&[folder.path()]);
-        let is_there = [dead, young, alive].map(|pid| folder.path().join(format!("{pid}.json")).exists());
-        assert_eq!(is_there, [false, true, true]);
+        let mut reader = look(&[folder.path()]);
+        reader.look();
+        assert!(left.exists() && others.exists());
+        assert_eq!(std::fs::read_to_string(&others).unwrap(), "[1, 2, 3]");
     }
 }

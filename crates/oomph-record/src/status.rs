@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 use std::fs::{DirBuilder, Metadata, OpenOptions};
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -28,6 +28,7 @@ const STALE: Duration = Duration::from_secs(60);
 const MOST_FILES: usize = 4096;
 /// Linux on x86-64.
 const O_NOFOLLOW: i32 = 0o400_000;
+const O_NONBLOCK: i32 = 0o4_000;
 
 unsafe extern "C" {
     fn geteuid() -> u32;
@@ -65,6 +66,8 @@ pub struct Publisher {
     /// Where it may lie; the first that will do is taken.
     folders: Vec<PathBuf>,
     folder: Option<PathBuf>,
+    /// Whether they are oomph's own. In a folder that somebody named, nothing of others is removed.
+    is_usual: bool,
     pid: u32,
     start_ticks: u64,
     recording: Option<String>,
@@ -75,18 +78,18 @@ pub struct Publisher {
 impl Publisher {
     /// Where the environment says. `None` if nothing is to be said, or this process cannot be told from others.
     pub fn new(recording: &Path) -> Option<Self> {
-        let folders = match std::env::var_os("OOMPH_STATUS_FOLDER") {
-            Some(told) if told.is_empty() => return None,
-            Some(told) => vec![PathBuf::from(told)],
-            None => usual_folders(),
-        };
-        Self::within(folders, recording)
+        match std::env::var_os("OOMPH_STATUS_FOLDER") {
+            Some(told) if told.is_empty() => None,
+            Some(told) => Self::within(vec![PathBuf::from(told)], false, recording),
+            None => Self::within(usual_folders(), true, recording),
+        }
     }
 
-    fn within(folders: Vec<PathBuf>, recording: &Path) -> Option<Self> {
+    fn within(folders: Vec<PathBuf>, is_usual: bool, recording: &Path) -> Option<Self> {
         let start_ticks = start_ticks(&std::fs::read_to_string("/proc/self/stat").ok()?)?;
         let recording = recording.to_str().filter(|path| path.len() <= LONGEST_PATH).map(str::to_owned);
-        Some(Self { folders, folder: None, pid: std::process::id(), start_ticks, recording, written: None })
+        let pid = std::process::id();
+        Some(Self { folders, folder: None, is_usual, pid, start_ticks, recording, written: None })
     }
 
     /// Says it, unless the same was said just now.
@@ -100,7 +103,7 @@ impl Publisher {
         }
         if self.folder.is_none() {
             self.folder = self.folders.iter().find(|folder| is_fit(folder)).cloned();
-            if let Some(folder) = &self.folder {
+            if let Some(folder) = self.folder.as_ref().filter(|_| self.is_usual) {
                 clean(folder);
             }
         }
@@ -195,17 +198,35 @@ fn is_fit(folder: &Path) -> bool {
         .is_ok_and(|found| found.is_dir() && found.uid() == user && found.mode() & 0o022 == 0)
 }
 
-/// Removes what processes left that were killed.
+/// Removes what processes left that were killed, and nothing else: a file that this recorder did not write stays.
 fn clean(folder: &Path) {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     for entry in entries.take(MOST_FILES) {
-        let name = entry.file_name();
-        let is_dead =
-            name.to_str().and_then(process_of).is_some_and(|pid| !Path::new("/proc").join(pid).exists());
-        if is_dead && entry.metadata().is_ok_and(|found| is_old(&found)) {
-            let _ = std::fs::remove_file(entry.path());
+        let (name, path) = (entry.file_name(), entry.path());
+        let Some(pid) = name.to_str().and_then(process_of) else { continue };
+        let is_dead = !Path::new("/proc").join(pid).exists();
+        if is_dead && is_left_by(&path, pid) == Some(true) {
+            let _ = std::fs::remove_file(path);
         }
     }
+}
+
+/// Whether a file is old, and begins as this recorder begins one of that process. (What it was killed in the midst of has no end.)
+fn is_left_by(path: &Path, pid: &str) -> Option<bool> {
+    let mut options = OpenOptions::new();
+    let file = options.read(true).custom_flags(O_NOFOLLOW | O_NONBLOCK).open(path).ok()?;
+    let found = file.metadata().ok()?;
+    // SAFETY: always succeeds.
+    let user = unsafe { geteuid() };
+    if !found.is_file() || found.uid() != user || !is_old(&found) {
+        return Some(false);
+    }
+    let mut text = Vec::new();
+    file.take(128).read_to_end(&mut text).ok()?;
+    let ticks = text.strip_prefix(format!("{{\"pid\":{pid},\"start_ticks\":").as_bytes())?;
+    let digits = ticks.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let rest = ticks.get(digits..)?;
+    Some(digits > 0 && [&b",\"recording\":"[..], b",\"steps\":"].iter().any(|key| rest.starts_with(key)))
 }
 
 /// The process that a file is named after: `12.json`, `.12.part`.
@@ -263,7 +284,7 @@ mod tests {
     }
 
     fn publisher(folder: &Path) -> Publisher {
-        Publisher::within(vec![folder.to_path_buf()], Path::new("/home/me/a \"b\".oomph")).unwrap()
+        Publisher::within(vec![folder.to_path_buf()], true, Path::new("/home/me/a \"b\".oomph")).unwrap()
     }
 
     /// What a reader finds of this process.
@@ -362,27 +383,76 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&target).unwrap(), "theirs");
     }
 
+    /// What another process would have said, but for the time.
+    fn text_of(pid: u32) -> String {
+        let mut publisher = publisher(Path::new("nowhere"));
+        publisher.pid = pid;
+        publisher.text(&status())
+    }
+
+    /// A file that nobody has written for so many seconds.
+    fn old(folder: &Path, name: &str, text: &str, age: u64) {
+        std::fs::write(folder.join(name), text).unwrap();
+        let file = std::fs::File::options().write(true).open(folder.join(name)).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(age)).unwrap();
+    }
+
     #[test]
     fn files_of_dead_processes_are_removed_when_they_are_old() {
         let place = tempfile::tempdir().unwrap();
-        let dead = |name: &str, age: u64| {
-            let path = place.path().join(name);
-            let file = std::fs::File::create(&path).unwrap();
-            file.set_modified(SystemTime::now() - Duration::from_secs(age)).unwrap();
-        };
+        let alive = std::process::id();
+        let dead = |name: &str, text: &str, age: u64| old(place.path(), name, text, age);
         // No process has so high a number.
-        dead("4194400.json", 100);
-        dead(".4194400.part", 100);
-        dead("4194401.json", 1);
-        dead("notes.json", 100);
-        dead(&format!("{}.json", std::process::id()), 100);
+        dead("4194400.json", &format!("{},\"time\":1}}\n", text_of(4_194_400)), 100);
+        dead(".4194400.part", &text_of(4_194_400)[..100], 100);
+        let bare = "{\"pid\":4194402,\"start_ticks\":7,\"steps\":3,\"devices\":[],\"time\":1}\n";
+        dead("4194402.json", bare, 100);
+        dead("4194401.json", &text_of(4_194_401), 1);
+        dead(&format!("{alive}.json"), &text_of(alive), 100);
         clean(place.path());
         let mut left = names(place.path());
         left.sort();
-        let mut expected = vec!["4194401.json".to_owned(), "notes.json".into()];
-        expected.push(format!("{}.json", std::process::id()));
+        let mut expected = vec!["4194401.json".to_owned(), format!("{alive}.json")];
         expected.sort();
         assert_eq!(left, expected);
+    }
+
+    #[test]
+    fn what_oomph_did_not_write_stays() {
+        let place = tempfile::tempdir().unwrap();
+        let told = text_of(4_194_400);
+        let files = [
+            ("4194401.json", told.as_str()),
+            ("4194402.json", ""),
+            ("4194403.json", "[1, 2, 3]"),
+            ("4194404.json", "{\"pid\":4194404}"),
+            ("4194405.json", "{\"pid\":4194405,\"start_ticks\":,\"steps\":1"),
+            ("4194406.json", "{\"pid\":4194406,\"start_ticks\":5,\"mine\":1}"),
+            (".4194407.part", "half a word"),
+            ("notes.json", &told),
+        ];
+        files.iter().for_each(|(name, text)| old(place.path(), name, text, 100));
+        std::fs::create_dir(place.path().join("4194408.json")).unwrap();
+        old(place.path(), "target", &told, 100);
+        symlink(place.path().join("target"), place.path().join("4194400.json")).unwrap();
+        let before = names(place.path()).len();
+        clean(place.path());
+        assert_eq!(names(place.path()).len(), before);
+    }
+
+    #[test]
+    fn in_a_folder_that_somebody_named_nothing_is_removed() {
+        let place = tempfile::tempdir().unwrap();
+        let name = "4194400.json";
+        let mut publisher = publisher(place.path());
+        old(place.path(), name, &text_of(4_194_400), 100);
+        publisher.is_usual = false;
+        publisher.publish(&status());
+        assert!(publisher.path().unwrap().exists() && place.path().join(name).exists());
+        publisher.is_usual = true;
+        publisher.folder = None;
+        publisher.publish(&Status { steps: 4, ..status() });
+        assert!(!place.path().join(name).exists());
     }
 
     #[test]
