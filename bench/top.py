@@ -26,10 +26,10 @@ def processor(pid):
 
 
 def memory(pid):
-    """Resident and private bytes."""
+    """Resident bytes, and those of them that are no file's."""
     lines = pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     of = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if line.endswith("kB")}
-    return of["Rss"], of["Private_Clean"] + of["Private_Dirty"]
+    return of["Rss"], of["Anonymous"]
 
 
 def slope(points):
@@ -102,8 +102,8 @@ def main():
         settled = points[len(points) // 10 :]
         (from_time, from_spent, *_), (to_time, to_spent, *_) = settled[0], settled[-1]
         share = (to_spent - from_spent) / (to_time - from_time)
-        # Private memory grows; pages of the program that are read in are shared, and have an end.
-        growth = slope([(t, private) for t, _, _, private in settled]) * DAY
+        # Heaps and stacks can grow; pages of the program that are read in have an end.
+        growth = slope([(t, anonymous) for t, _, _, anonymous in settled]) * DAY
         begin, middle, end = (points[at][2] / 2**20 for at in (len(points) // 10, len(points) // 2, -1))
         print(
             f"{name:16}{share * 100:>11.2f}%{begin:>10.1f} MiB{middle:>8.1f} MiB{end:>8.1f} MiB{growth / 2**20:>12.2f} MiB{share * DAY:>14.0f} s of core"
