@@ -230,6 +230,17 @@ def test_hidden_cards_are_told(doctor, nvml, python):
     assert "fa4e" not in json.dumps(told)
 
 
+def test_cards_that_programs_do_not_see_decide_nothing(doctor, nvml, python):
+    full, empty = f"{24 * GIB},{24 * GIB},0,NVIDIA GeForce RTX 4090", f"{24 * GIB},0,0,NVIDIA GeForce RTX 4090"
+    env = {"FAKE_NVML_CARDS": ";".join([full] * 3 + [empty] + [full] * 4), "CUDA_VISIBLE_DEVICES": "3"}
+    _, told = doctor(nvml=nvml, python=python(), env=env)
+    assert len(told["gpus"]) == 8
+    assert [(finding["about"], finding["level"]) for finding in of(told, "card")] == [("GPU 3", "fine"), ("GPUs", "fine")]
+    assert of(told, "card")[1]["title"].endswith("and 4 more") and of(told, "unaccounted-memory") == []
+    _, told = doctor(nvml=nvml, python=python(), env={**env, "CUDA_VISIBLE_DEVICES": "0"})
+    assert [(finding["about"], finding["level"]) for finding in of(told, "card")] == [("GPU 0", "wrong"), ("GPUs", "fine")]
+
+
 @contextlib.contextmanager
 def dead():
     """A process that has ended and that nobody has fetched."""
@@ -454,7 +465,7 @@ def test_text_fits_a_screen_and_says_what_is_wrong_first(doctor, nvml, python):
     assert len(lines) <= 24, text
     assert all(len(line) <= 80 or line.startswith("    ") for line in lines), text
     assert lines.index(next(line for line in lines if line.startswith("wrong"))) == 2
-    assert any(re.match(r"GPU 0 +NVIDIA GeForce RTX 4090: 23\.\d GiB of 24\.0 GiB usable, nobody on it", line) for line in lines)
+    assert any(re.match(r"GPUs +hidden from programs: GPU 0 \(NVIDIA GeForce RTX 4090, 23\.\d GiB usable\)", line) for line in lines)
 
 
 def test_what_a_stranger_called_a_card_or_a_process_moves_no_cursor(doctor, nvml, python):

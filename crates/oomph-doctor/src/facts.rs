@@ -138,6 +138,16 @@ impl Facts {
         named.next().filter(|_| named.next().is_none())
     }
 
+    /// Whether a program may see a card of which the driver says nothing but its number.
+    pub(crate) fn may_see(&self, index: u32) -> bool {
+        let Some(listed) = self.settings.get("CUDA_VISIBLE_DEVICES") else { return true };
+        listed.split(',').any(|entry| match entry.trim().parse::<u32>() {
+            Ok(number) => number == index,
+            // By a name that no other card has.
+            Err(_) => entry.contains('-') && entry.trim() != "-1" && self.card(entry).is_none(),
+        })
+    }
+
     /// What a CUDA context takes on a card.
     pub fn context(&self, card: &Gpu) -> u64 {
         /// Of the cards that were measured, most take about this.

@@ -72,7 +72,9 @@ impl Facts {
             let plainly = |entry: &str| match self.card(entry) {
                 Some(card) => card.index.to_string(),
                 None if entry.contains("GPU-") || entry.contains("MIG-") => "GPU-…".to_owned(),
-                None => entry.to_owned(),
+                None if matches!(entry.trim(), "" | "-1" | "all" | "none" | "void") => entry.to_owned(),
+                None if entry.trim().parse::<u32>().is_ok() => entry.to_owned(),
+                None => "…".to_owned(),
             };
             let listed = listed.split(',').map(plainly).collect::<Vec<_>>().join(",");
             self.settings.values.insert(name, listed);
@@ -172,7 +174,7 @@ mod tests {
             process(99, "carol", "SECRET-shell", 'S'),
         ];
         facts.sample.gpus.cards[0].uuid = Some("GPU-SECRET".to_owned());
-        facts.settings.values.insert("CUDA_VISIBLE_DEVICES", "/home/alice/SECRET".to_owned());
+        facts.settings.values.insert("CUDA_VISIBLE_DEVICES", "0,/home/alice/SECRET".to_owned());
         facts.settings.values.insert("PYTORCH_ALLOC_CONF", "expandable_segments:True".to_owned());
         facts.settings.preloaded = vec!["libSECRET.so".to_owned(), "libjemalloc.so.2".to_owned()];
         let folder =
@@ -207,7 +209,7 @@ mod tests {
         {
             assert!(told.contains(kept), "{kept}: {told}");
         }
-        assert_eq!(hidden.settings.get("CUDA_VISIBLE_DEVICES"), Some("…"));
+        assert_eq!(hidden.settings.get("CUDA_VISIBLE_DEVICES"), Some("0,…"));
         let named = format!("{:?}", crate::examine(&facts));
         assert!(named.contains("bob's SECRET-model (pid 12)"), "{named}");
         assert!(named.contains("/opt/SECRET"), "{named}");

@@ -2,6 +2,7 @@
 //!
 //! Usable is what the driver says is free, less what a CUDA context takes on such a card (`oomph gpus`). Wrong if a
 //! program could have less than a tenth of the card, or if the driver has lost it; a note if others have more than a tenth of it.
+//! Cards that `CUDA_VISIBLE_DEVICES` hides are one line together, whatever is on them.
 
 use super::listed;
 use crate::facts::Facts;
@@ -10,8 +11,26 @@ use oomph_explain::bytes;
 use oomph_host::{Gpu, GpuProcess, Unreadable};
 
 pub(super) fn look(facts: &Facts) -> Vec<Finding> {
-    let cards = facts.sample.gpus.cards.iter().map(|card| one(facts, card));
-    cards.chain(facts.sample.gpus.unreadable.iter().map(unreadable)).collect()
+    let unreadable =
+        facts.sample.gpus.unreadable.iter().filter(|card| facts.may_see(card.index)).map(unreadable);
+    let visible = facts.visible().into_iter().map(|card| one(facts, card));
+    visible.chain(unreadable).chain(hidden(facts)).collect()
+}
+
+/// The others in one line, those with most room first: there a program could go.
+fn hidden(facts: &Facts) -> Option<Finding> {
+    const MOST: usize = 3;
+    let visible: Vec<u32> = facts.visible().iter().map(|card| card.index).collect();
+    let mut others: Vec<&Gpu> =
+        facts.sample.gpus.cards.iter().filter(|card| !visible.contains(&card.index)).collect();
+    others.sort_by_key(|card| (std::cmp::Reverse(facts.usable(card)), card.index));
+    let mut shown: Vec<String> = (others.iter().take(MOST))
+        .map(|card| format!("GPU {} ({}, {} usable)", card.index, card.name, bytes(facts.usable(card))))
+        .collect();
+    if others.len() > MOST {
+        shown.push(format!("{} more", others.len() - MOST));
+    }
+    (!others.is_empty()).then(|| Finding::fine("GPUs", format!("hidden from programs: {}", listed(&shown))))
 }
 
 fn unreadable(card: &Unreadable) -> Finding {
@@ -84,7 +103,7 @@ fn budget(usable: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::laid_out::{GIB, MIB, card, machine, on_card, process, told};
+    use crate::checks::laid_out::{GIB, MIB, card, machine, on_card, process, told, with_settings};
     use crate::finding::Level::{Fine, Note, Wrong};
 
     #[test]
@@ -138,6 +157,27 @@ mod tests {
                 .unwrap()
                 .starts_with("On it: a process that cannot be seen from here (pid 12) with 15.0 GiB")
         );
+    }
+
+    #[test]
+    fn cards_that_programs_do_not_see_are_one_line_and_decide_nothing() {
+        let mut facts = with_settings(machine(), &[("CUDA_VISIBLE_DEVICES", "3")]);
+        facts.sample.gpus.cards =
+            (0..8).map(|index| card(index, 16 * GIB, if index == 3 { 0 } else { 16 * GIB })).collect();
+        facts.sample.gpus.unreadable =
+            vec![Unreadable { index: 8, name: None, why: "device fell off the bus".to_owned() }];
+        assert_eq!(
+            told(&look(&facts)),
+            [
+                (Fine, "Tesla T4: 15.9 GiB of 16.0 GiB usable, nobody on it"),
+                (
+                    Fine,
+                    "hidden from programs: GPU 0 (Tesla T4, 0 B usable), GPU 1 (Tesla T4, 0 B usable), GPU 2 (Tesla T4, 0 B usable) and 4 more"
+                ),
+            ]
+        );
+        facts.settings.values.insert("CUDA_VISIBLE_DEVICES", "3,8".to_owned());
+        assert_eq!(told(&look(&facts))[1], (Wrong, "the driver has lost it"));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Modes of a card that surprise: one process at a time, MIG instances, a screen.
 //!
-//! A note each, and wrong if a card takes one process at a time and has one already.
+//! A note each, and wrong if a card takes one process at a time and has one already. Only cards that programs see are looked at.
 
 use crate::facts::Facts;
 use crate::finding::{Finding, Level};
@@ -8,7 +8,7 @@ use oomph_explain::bytes;
 use oomph_host::{Gpu, Use};
 
 pub(super) fn look(facts: &Facts) -> Vec<Finding> {
-    facts.sample.gpus.cards.iter().flat_map(|card| one(facts, card)).collect()
+    facts.visible().into_iter().flat_map(|card| one(facts, card)).collect()
 }
 
 fn one(facts: &Facts, card: &Gpu) -> Vec<Finding> {
@@ -65,6 +65,8 @@ mod tests {
         facts.sample.gpus.cards[0] = on_card(facts.sample.gpus.cards[0].clone(), &[(7, GIB)]);
         let title = "takes one process at a time (exclusive mode), and bob's python (pid 7) has it";
         assert_eq!(told(&look(&facts)), [(Wrong, title)]);
+        facts.settings.values.insert("CUDA_VISIBLE_DEVICES", String::new());
+        assert!(look(&facts).is_empty(), "no program sees it");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Processes that are dead or stopped and still hold a card's memory.
 //!
-//! Wrong if they are yours, a note otherwise. A process that was stopped (Ctrl-Z) keeps all of its memory. One that is
+//! Wrong if they are yours and on a card that programs see, a note if they are others'. A process that was stopped (Ctrl-Z) keeps all of its memory. One that is
 //! dead and not fetched by its parent (a zombie) keeps it while the driver waits for it, or for a child of it.
 
 use crate::facts::Facts;
@@ -10,7 +10,7 @@ use oomph_host::Process;
 
 pub(super) fn look(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for card in &facts.sample.gpus.cards {
+    for card in facts.visible() {
         for on_card in &card.processes {
             let Some(process) = facts.process(on_card.pid) else { continue };
             let held = on_card.bytes.map_or_else(|| "memory".to_owned(), bytes);

@@ -83,7 +83,18 @@ mod tests {
 
     fn group(limit: u64, left: u64, kills: u64) -> Group {
         let used = limit - left;
-        Group { version: 2, limit, used, anonymous: None, file: None, shared: None, left, kills: Some(kills) }
+        Group {
+            version: 2,
+            limit,
+            used,
+            anonymous: None,
+            file: None,
+            shared: None,
+            left,
+            swap_left: 0,
+            slows: false,
+            kills: Some(kills),
+        }
     }
 
     #[test]

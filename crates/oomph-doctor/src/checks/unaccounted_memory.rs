@@ -1,7 +1,7 @@
 //! Memory of a card that no process accounts for.
 //!
 //! Wrong on a plain machine: what holds it is dead to the process table, and the card needs a reset. In a container
-//! or on WSL it is a note: processes outside are not listed there.
+//! or on WSL it is a note: processes outside are not listed there. Only cards that programs see are looked at.
 
 use crate::facts::Facts;
 use crate::finding::{Finding, Level};
@@ -9,7 +9,7 @@ use oomph_explain::bytes;
 use oomph_host::{Gpu, Surroundings};
 
 pub(super) fn look(facts: &Facts) -> Vec<Finding> {
-    facts.sample.gpus.cards.iter().filter_map(|card| one(facts, card)).collect()
+    facts.visible().into_iter().filter_map(|card| one(facts, card)).collect()
 }
 
 fn one(facts: &Facts, card: &Gpu) -> Option<Finding> {
@@ -62,6 +62,8 @@ mod tests {
         assert_eq!(told(&look(&facts)), [(Wrong, "8.00 GiB are used by no process that can be seen")]);
         facts.environment.surroundings = vec![Surroundings::Container];
         assert_eq!(told(&look(&facts))[0].0, Note);
+        facts.settings.values.insert("CUDA_VISIBLE_DEVICES", "1".to_owned());
+        assert!(look(&facts).is_empty(), "no program sees it");
     }
 
     #[test]
