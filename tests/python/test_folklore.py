@@ -74,9 +74,37 @@ def test_every_tip_has_a_row_and_its_verdict_holds(name):
     if "numbers" in row:
         assert tip.holds(row["numbers"])
         assert f"| **{tip.verdict}** |" in rows[0]
-        assert document.filled(tip.shows, row["numbers"]) in rows[0] and document.filled(tip.shows, row["numbers"])
+        assert document.shown(tip, row) in rows[0] and document.shown(tip, row)
     else:
-        assert row["not_run"] in rows[0] and "**not run**" in rows[0]
+        assert row["not_run"] in rows[0] and "| **not run** |" in rows[0]
+        assert f"**{tip.verdict}**" not in rows[0]
+
+
+def test_what_nobody_measured_of_the_whole_card_is_marked():
+    whole = [name for name, tip in TIPS.items() if "{used" in tip.shows]
+    assert whole == ["del-frees", "empty-cache-once", "restart-the-runtime", "pinned-memory"]
+    for name in whole:
+        row = RESULTS[name]
+        assert document.WHOLE_CARD in TIPS[name].shows
+        assert ("in use on the card (modelled)" in document.shown(TIPS[name], row)) == (row["where"]["kind"] == "virtual")
+        measured = {**row, "where": {**row["where"], "kind": "gpu"}}
+        assert "modelled" not in document.shown(TIPS[name], measured)
+    assert TEXT.count("in use on the card") == TEXT.count("in use on the card (modelled)")
+
+
+def test_a_verdict_says_no_more_than_was_measured():
+    """Where the truth depends on what was not tried, the row says so."""
+    assert {name: TIPS[name].verdict for name in ("threads", "garbage-collection-threshold", "int8-weights", "empty-cache-against-oom")} == {
+        "threads": "true, but",
+        "garbage-collection-threshold": "true, but",
+        "int8-weights": "true, but",
+        "empty-cache-against-oom": "does nothing",
+    }
+    for name in ("empty-cache-once", "empty-cache-against-oom"):
+        assert "PyTorch's allocator" in TIPS[name].why and "cuBLAS, NCCL" in TIPS[name].why
+    same = {**RESULTS["garbage-collection-threshold"]["numbers"]}
+    same["both_reserved"] = same["limited_reserved"]
+    assert not TIPS["garbage-collection-threshold"].holds(same)
 
 
 def test_few_are_not_run_and_none_is_lost():

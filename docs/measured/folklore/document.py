@@ -9,6 +9,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 RESULTS = HERE / "results.jsonl"
 DOCUMENT = ROOT / "docs" / "folklore.md"
+# How rows name what `mem_get_info` and `nvidia-smi` count: PyTorch's memory, the context, other processes.
+WHOLE_CARD = "in use on the card"
 
 
 # What stands before the rows of a group.
@@ -49,6 +51,12 @@ def filled(template, numbers):
         return template.format_map({name: Size(number) if isinstance(number, int) else number for name, number in numbers.items()})
     except KeyError:
         return ""
+
+
+def shown(tip, row):
+    """The numbers of a row, in its words. On a virtual card nobody measured the whole card: that is said where such a number stands."""
+    text = filled(tip.shows, row["numbers"])
+    return text.replace(WHOLE_CARD, f"{WHOLE_CARD} (modelled)") if row["where"]["kind"] == "virtual" else text
 
 
 def results(path=RESULTS):
@@ -119,6 +127,7 @@ def head(rows):
         lines.append(
             f"- **Memory: {machine(kinds['virtual'])}.** Kernels do nothing there; the allocator does what it does on the card ([to the byte in most of 97 programs](measured/predictions.md)). **Times: not measured here.**"
         )
+        lines.append(f"- *{WHOLE_CARD.capitalize()} (modelled)* is what PyTorch took and the CUDA context, whose size on the virtual card is a constant of its catalogue: it was not measured.")
     if "gpu" in kinds:
         lines.append(f"- **Memory and times: {machine(kinds['gpu'])}.** Times are medians of 15 steps or more after 5, the GPU waited for.")
     if "host" in kinds:
@@ -154,13 +163,14 @@ def line(tip, row, common):
     if numbers is None:
         cells.append(f"not run: {(row or {}).get('not_run', 'not tried')}")
     else:
-        cells += [text for text in (filled(tip.shows, numbers), filled(tip.times, numbers)) if text]
+        cells += [text for text in (shown(tip, row), filled(tip.times, numbers)) if text]
         if row["where"]["kind"] not in (common, "host") or "tensorflow" in row["where"]:
             cells.append(f"({machine(row)})")
     if tip.card:
         cells.append(f"*On an H200:* {tip.card(quoted)}")
     found = outcome(tip, row)
-    verdict = f"**{tip.verdict}**" if found == "as expected" else f"{tip.verdict}; **{found}**"
+    # What was not run has no verdict.
+    verdict = {"as expected": f"**{tip.verdict}**", "not run": "**not run**"}.get(found, f"{tip.verdict}; **{found}**")
     # An address for each row, since the ten at the top lead to theirs.
     return f'| <a id="{tip.name}"></a>{tip.says} | {verdict} | {tip.done} | {"<br>".join(cells)} | {tip.why} | {tip.oomph} |'
 

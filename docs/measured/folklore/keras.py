@@ -51,7 +51,7 @@ def increase_2_tensorflow():
     shows="in use on top {all} and {growth}",
     verdict="true, but",
     holds=lambda n: n["growth"] < GIB < n["all"],
-    why="TensorFlow takes nearly the whole card when it starts. With memory growth it takes what it needs, and gives none back; what the program needs is the same. Set it before the GPU is first used.",
+    why="Its documentation says: TensorFlow takes nearly the whole card when it starts; with memory growth it takes what it needs, and gives none back; set it before the GPU is first used.",
     oomph="`oomph top` shows what such a process holds; `oomph run --budget` holds it to less.",
     needs="tensorflow",
     settings={"all": {}, "growth": {}},

@@ -165,7 +165,7 @@ def empty_cache_in_a_handler():
     holds=lambda n: n["allocated_before"] == n["allocated_after"] == GIB
     and n["reserved_before"] - n["reserved_after"] == GIB
     and abs(n["used_before"] - n["used_after"] - GIB) < 64 * MIB,
-    why="It gives what is already free back to the card, for other processes. No tensor is freed, and this process gains nothing.",
+    why="It gives what is already free back to the card: to other processes, and to what cuBLAS, NCCL and other libraries of this one take past PyTorch's allocator. No tensor is freed, and PyTorch's own allocations gain nothing.",
     oomph="`oomph.free()` does it last and says how much came back. Who is on the card: `oomph top`.",
 )
 def empty_cache_once():
@@ -183,15 +183,15 @@ def empty_cache_once():
 @tip(
     group=GROUP,
     says="`empty_cache()` before the big allocation, or it runs out of memory",
-    done="PyTorch is held to 1 GiB. Six tensors of 100 MiB are made and deleted; then 800 MiB are asked for, without `empty_cache()`.",
+    done="PyTorch is held to 1 GiB. Six tensors of 100 MiB are made and deleted; then a tensor of 800 MiB is asked for, without `empty_cache()`.",
     shows="{cached} in the cache, {largest} in one piece; the request succeeds; PyTorch emptied its cache {retries:d} time, out-of-memories: {ooms:d}",
     verdict="does nothing",
     holds=lambda n: n["retries"] == 1 and n["ooms"] == 0 and n["cached"] == 600 * MIB and n["got"] == 800 * MIB,
-    why="Before it raises, PyTorch gives its whole cache back and asks again. What `empty_cache()` could free is never why the same process runs out.",
+    why="Before it raises, PyTorch gives its whole cache back and asks again, so what `empty_cache()` could free is not why a tensor does not fit. The exception: cuBLAS, NCCL and other libraries take memory past PyTorch's allocator, and nothing is emptied for them. Where one of those fails (`CUBLAS_STATUS_ALLOC_FAILED`, NCCL's out of memory), `empty_cache()` before it helps (pytorch/pytorch#128601).",
     oomph="`oomph explain` counts these retries, and OM101 says why no free piece served.",
     card=lambda h200: f"`fragment_oom`: {h200('fragment_oom', 'num_alloc_retries')} retry, {h200('fragment_oom', 'num_ooms')} out-of-memories",
     rank=2,
-    headline="`empty_cache()` never saves its own process from running out of memory: PyTorch does the same before it raises ({retries:d} retry, {ooms:d} errors).",
+    headline="`empty_cache()` does nothing for PyTorch's own allocations: PyTorch does the same before it raises ({retries:d} retry, {ooms:d} errors). It can help what cuBLAS, NCCL and other libraries take past PyTorch's allocator.",
 )
 def empty_cache_against_oom():
     import torch

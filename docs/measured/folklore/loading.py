@@ -241,11 +241,11 @@ def gc_collect_ram():
 @tip(
     group=GROUP,
     says="Fewer threads, less memory",
-    done="64 threads are started that wait.",
-    shows="RAM on top {threads}, which is {each} a thread",
-    verdict="does nothing",
+    done="64 threads are started that only wait: none of them allocates or computes.",
+    shows="RAM on top {threads} while they wait, which is {each} a thread",
+    verdict="true, but",
     holds=lambda n: n["each"] < 256 * 1024,
-    why="A thread's stack of 8 MiB is only reserved; what it touches is resident. Processes are another matter: each DataLoader worker has its own memory.",
+    why="A thread that waits costs next to nothing: its stack of 8 MiB is only reserved, and what it touches is resident. Threads that work take more, which was not measured: each its temporaries, and glibc keeps an arena for each of many. Processes are another matter: each DataLoader worker has its own memory.",
     oomph="`oomph.host.arenas(2)` for programs whose many threads allocate; `oomph.doctor(loader)` for workers.",
     needs="host",
 )

@@ -146,7 +146,7 @@ def float64():
     times="a forward pass takes {fp32_ms:.2f} ms and {int8_ms:.2f} ms",
     verdict="true, but",
     holds=lambda n: n["int8_weights"] < 0.27 * n["fp32_weights"] and n["int8_weights"] < n["int8_peak"] < n["fp32_peak"] and n["dynamic_errors"] == 1,
-    why="For inference. A layer is made whole when it is used, so its size comes on top; activations stay. Training needs float weights, gradients and state: int8 saves nothing there. `quantize_dynamic` is for the CPU.",
+    why="Measured were weights at inference. A layer is made whole when it is used, so its size comes on top; activations stay. `quantize_dynamic` is for the CPU. Training is another matter: weights that are trained stay float, but the optimizer's state can be kept in 8 bits, and frozen weights in 8 or 4 (QLoRA). Neither was measured here.",
     oomph="`oomph.fit_inference(allow=(\"8bit-weights\",))`; `oomph.fit(allow=(\"8bit-optimizer\",))` for training.",
 )
 def int8_weights():
