@@ -4,11 +4,16 @@
 
 Runs it twice at a time: as lines of JSON into /dev/null, and as a screen in tmux. Reads /proc/<pid>/stat for processor time and
 smaps_rollup for memory, at even times; what is read in the first tenth, while it starts, does not count for growth.
+
+A leak would be one of each sample, so growth is said for a day of samples that are a second apart, whatever the interval here: with --interval 100ms
+ten minutes are ten times as many samples. Where other programs come and go, the heap grows by a few pages with the number of processes, and stays there:
+on a busy machine look at the three readings, not at the slope.
 """
 
 import argparse
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -97,13 +102,15 @@ def main():
     for kind in kinds.values():
         kind.end()
     holds = True
+    number, unit = re.fullmatch(r"([\d.]+)(ms|s)", arguments.interval).groups()
+    apart = float(number) / (1000 if unit == "ms" else 1)
     print(f"{'':16}{'% of a core':>12}{'RSS: begin':>14}{'middle':>12}{'end':>12}{'growth a day':>16}{'of one day':>22}")
     for name, points in read.items():
         settled = points[len(points) // 10 :]
         (from_time, from_spent, *_), (to_time, to_spent, *_) = settled[0], settled[-1]
         share = (to_spent - from_spent) / (to_time - from_time)
         # Heaps and stacks can grow; pages of the program that are read in have an end.
-        growth = slope([(t, anonymous) for t, _, _, anonymous in settled]) * DAY
+        growth = slope([(t, anonymous) for t, _, _, anonymous in settled]) * DAY * apart
         begin, middle, end = (points[at][2] / 2**20 for at in (len(points) // 10, len(points) // 2, -1))
         print(
             f"{name:16}{share * 100:>11.2f}%{begin:>10.1f} MiB{middle:>8.1f} MiB{end:>8.1f} MiB{growth / 2**20:>12.2f} MiB{share * DAY:>14.0f} s of core"
