@@ -83,8 +83,13 @@ pub struct Group {
     pub file: Option<u64>,
     /// Of that: shared memory.
     pub shared: Option<u64>,
-    /// What is left before the kernel kills; pages of files count as free.
+    /// What is left of the limit; pages of files count as free. Then the kernel moves memory into swap, as far as there is any, and
+    /// kills.
     pub left: u64,
+    /// Swap that the group may still use, beside what is left.
+    pub swap_left: u64,
+    /// Whether the limit is `memory.high`: above it the kernel slows programs down, and kills none.
+    pub slows: bool,
     /// How often the kernel has killed in it.
     pub kills: Option<u64>,
 }
@@ -94,8 +99,23 @@ pub struct Group {
 pub struct Level {
     /// In bytes.
     pub limit: u64,
-    /// In bytes; pages of files count as free.
+    /// In bytes; pages of files count as free, and so does swap that may be used.
     pub left: u64,
+}
+
+/// The same with swap apart.
+#[derive(Clone, Copy)]
+struct Limit {
+    limit: u64,
+    left: u64,
+    swap_left: u64,
+    slows: bool,
+}
+
+impl Limit {
+    fn level(self) -> Level {
+        Level { limit: self.limit, left: self.left.saturating_add(self.swap_left) }
+    }
 }
 
 /// Every level that can be seen from this process, the machine first, then its control groups, the innermost first.
@@ -107,7 +127,7 @@ pub fn levels(root: &Path) -> Vec<Level> {
         .map(|(limit, available)| Level { limit, left: available.saturating_add(swap) })
         .into_iter()
         .collect();
-    found.extend(Folder::of_memory(root).iter().filter_map(|folder| folder.level(swap)));
+    found.extend(Folder::of_memory(root).iter().filter_map(|folder| folder.limit(swap)).map(Limit::level));
     found
 }
 
@@ -181,12 +201,12 @@ impl Group {
     fn of(root: &Path, ram: Option<Ram>, swap: u64) -> Option<Self> {
         let total = ram.map_or(u64::MAX, |ram| ram.total);
         let levels = Folder::of_memory(root).into_iter().filter_map(|folder| {
-            let level = folder.level(swap)?;
+            let limit = folder.limit(swap)?;
             // A limit that the machine cannot reach limits nothing.
-            (level.limit < total).then_some((folder, level))
+            (limit.limit < total).then_some((folder, limit))
         });
-        let (folder, level) = levels.min_by_key(|(_, level)| level.left)?;
-        Some(folder.describe(level))
+        let (folder, limit) = levels.min_by_key(|(_, limit)| limit.level().left)?;
+        Some(folder.describe(limit))
     }
 }
 
@@ -239,23 +259,25 @@ impl Folder {
     }
 
     /// None if it limits nothing.
-    fn level(&self, swap: u64) -> Option<Level> {
-        if self.version_1 { self.level_1(swap) } else { self.level_2(swap) }
+    fn limit(&self, swap: u64) -> Option<Limit> {
+        if self.version_1 { self.limit_1(swap) } else { self.limit_2(swap) }
     }
 
-    fn level_2(&self, swap: u64) -> Option<Level> {
-        let limit = ["memory.max", "memory.high"].iter().filter_map(|name| self.number(name)).min()?;
+    fn limit_2(&self, swap: u64) -> Option<Limit> {
+        let [most, high] = ["memory.max", "memory.high"].map(|name| self.number(name));
+        let limit = most.into_iter().chain(high).min()?;
+        let slows = most.is_none_or(|most| limit < most);
         let stat = read(&self.path.join("memory.stat"));
         let droppable = sum(&stat, &["active_file", "inactive_file", "slab_reclaimable"]);
         let used = self.number("memory.current").unwrap_or(0).saturating_sub(droppable);
-        let swap = match self.number("memory.swap.max") {
+        let swap_left = match self.number("memory.swap.max") {
             Some(most) => swap.min(most.saturating_sub(self.number("memory.swap.current").unwrap_or(0))),
             None => swap,
         };
-        Some(Level { limit, left: limit.saturating_sub(used).saturating_add(swap) })
+        Some(Limit { limit, left: limit.saturating_sub(used), swap_left, slows })
     }
 
-    fn level_1(&self, swap: u64) -> Option<Level> {
+    fn limit_1(&self, swap: u64) -> Option<Limit> {
         let own = self.number("memory.limit_in_bytes")?;
         let stat = read(&self.path.join("memory.stat"));
         // A level above, which a container does not see, may allow less.
@@ -265,16 +287,18 @@ impl Folder {
         }
         let droppable = sum(&stat, &["total_active_file", "total_inactive_file"]);
         let used = self.number("memory.usage_in_bytes").unwrap_or(0).saturating_sub(droppable);
-        let mut left = limit.saturating_sub(used).saturating_add(swap);
+        let (mut left, mut swap_left) = (limit.saturating_sub(used), swap);
         // Memory and swap together may have a limit of their own.
         let both = self.number("memory.memsw.limit_in_bytes").zip(self.number("memory.memsw.usage_in_bytes"));
         if let Some((limit, used)) = both {
-            left = left.min(limit.saturating_sub(used.saturating_sub(droppable)));
+            let both = limit.saturating_sub(used.saturating_sub(droppable));
+            left = left.min(both);
+            swap_left = swap_left.min(both - left);
         }
-        Some(Level { limit, left })
+        Some(Limit { limit, left, swap_left, slows: false })
     }
 
-    fn describe(&self, level: Level) -> Group {
+    fn describe(&self, limit: Limit) -> Group {
         let (current, events, [anonymous, file, shared]) = if self.version_1 {
             ("memory.usage_in_bytes", "memory.oom_control", ["total_rss", "total_cache", "total_shmem"])
         } else {
@@ -284,13 +308,15 @@ impl Folder {
         let shared = field(&stat, shared);
         Group {
             version: if self.version_1 { 1 } else { 2 },
-            limit: level.limit,
+            limit: limit.limit,
             used: self.number(current).unwrap_or(0),
             anonymous: field(&stat, anonymous),
             // Shared memory is files to the kernel.
             file: field(&stat, file).map(|file| file.saturating_sub(shared.unwrap_or(0))),
             shared,
-            left: level.left,
+            left: limit.left,
+            swap_left: limit.swap_left,
+            slows: limit.slows,
             kills: field(&read(&self.path.join(events)), "oom_kill"),
         }
     }
@@ -412,6 +438,8 @@ mod tests {
             file: Some(7),
             shared: Some(2),
             left: 500_000_100,
+            swap_left: 0,
+            slows: false,
             kills: Some(3),
         };
         assert_eq!(Machine::read(root.path()).group, Some(expected));
@@ -453,6 +481,8 @@ mod tests {
             file: Some(200_000_000),
             shared: Some(500_000_000),
             left: 1_200_000_000,
+            swap_left: 0,
+            slows: false,
             kills: Some(2),
         };
         assert_eq!(machine.group, Some(expected));
@@ -462,7 +492,14 @@ mod tests {
             std::fs::write(root.path().join("sys/fs/cgroup/a").join(name), text).unwrap()
         };
         set("memory.max", "max\n");
-        assert_eq!(Machine::read(root.path()).group.map(|group| group.limit), Some(4_000_000_000));
+        let group = Machine::read(root.path()).group.unwrap();
+        assert_eq!((group.limit, group.slows), (4_000_000_000, true));
+        set("b/memory.max", "4000000000\n");
+        assert!(
+            !Machine::read(root.path()).group.unwrap().slows,
+            "where both are the same, the kernel kills"
+        );
+        set("b/memory.max", "max\n");
         set("b/memory.high", "200000000000\n");
         assert_eq!(Machine::read(root.path()).group, None, "more than the machine has is no limit");
     }
@@ -479,6 +516,34 @@ mod tests {
             ("sys/fs/cgroup/memory.swap.current", "1024\n"),
         ]);
         assert_eq!(levels(root.path()), [level(100 << 10, 90 << 10), level(10240, 6144 + 2048)]);
+        let told = || {
+            let group = Machine::read(root.path()).group.unwrap();
+            (group.limit, group.left, group.swap_left)
+        };
+        std::fs::write(
+            root.path().join("proc/meminfo"),
+            "MemTotal: 100 kB\nMemFree: 50 kB\nSwapFree: 40 kB\n",
+        )
+        .unwrap();
+        assert_eq!(told(), (10240, 6144, 2048), "no more is left than the limit");
+        std::fs::remove_file(root.path().join("sys/fs/cgroup/memory.swap.max")).unwrap();
+        assert_eq!(told(), (10240, 6144, 40 << 10));
+    }
+
+    #[test]
+    fn in_version_1_swap_is_left_as_far_as_the_limit_on_both_goes() {
+        let root = laid_out(&[
+            ("proc/meminfo", "MemTotal: 100 kB\nMemFree: 50 kB\nSwapFree: 40 kB\n"),
+            ("proc/self/cgroup", "4:memory:/\n"),
+            ("proc/self/mountinfo", "30 23 0:26 / /memory rw - cgroup cgroup rw,memory\n"),
+            ("memory/memory.limit_in_bytes", "10240\n"),
+            ("memory/memory.usage_in_bytes", "4096\n"),
+            ("memory/memory.memsw.limit_in_bytes", "14336\n"),
+            ("memory/memory.memsw.usage_in_bytes", "5120\n"),
+        ]);
+        let group = Machine::read(root.path()).group.unwrap();
+        assert_eq!((group.left, group.swap_left, group.slows), (6144, 3072, false));
+        assert_eq!(levels(root.path()), [level(10240, 9216)]);
     }
 
     #[test]

@@ -282,6 +282,8 @@ mod tests {
             file: None,
             shared: None,
             left: 20 * GIB,
+            swap_left: 0,
+            slows: false,
             kills: Some(0),
         });
         facts.sample.machine.shm = Some(Shm { total: 128 * GIB, used: 0 });

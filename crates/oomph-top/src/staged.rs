@@ -161,6 +161,8 @@ pub(crate) fn group() -> Sample {
         file: Some(2 * GIB),
         shared: Some(512 * MIB),
         left: 3 * GIB,
+        swap_left: 0,
+        slows: false,
         kills: Some(2),
     });
     sample
