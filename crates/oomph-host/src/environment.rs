@@ -25,7 +25,7 @@ pub enum Surroundings {
     Slurm,
     /// Kubernetes.
     Kubernetes,
-    /// Docker, Podman or another container.
+    /// Docker, Podman, Apptainer or another container.
     Container,
     /// A kernel of Jupyter is around.
     Jupyter,
@@ -87,8 +87,9 @@ fn is_wsl(root: &Path) -> bool {
 fn is_container(root: &Path, is_set: &impl Fn(&'static str) -> bool) -> bool {
     // Podman, LXC and systemd-nspawn set the variable `container`. The control group is that of the first process: this one may
     // have been put into a group of its own.
-    is_set("container")
-        || [".dockerenv", "run/.containerenv"].iter().any(|name| root.join(name).exists())
+    // Apptainer, Singularity before, leaves the groups as they are.
+    ["container", "APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"].into_iter().any(is_set)
+        || [".dockerenv", "run/.containerenv", ".singularity.d"].iter().any(|name| root.join(name).exists())
         || ["proc/1/cgroup", "proc/self/cgroup"].iter().any(|name| {
             crate::processes::container(&read(&root.join(name)))
                 .is_some_and(|found| !found.starts_with("slurm"))
@@ -126,6 +127,10 @@ mod tests {
         assert_eq!(recognised(&[], &[("SLURM_JOB_ID", "77")]), [Slurm]);
         assert_eq!(recognised(&[], &[("KUBERNETES_SERVICE_HOST", "10.0.0.1")]), [Kubernetes]);
         assert_eq!(recognised(&[("run/.containerenv", "")], &[]), [Container]);
+        assert_eq!(recognised(&[(".singularity.d/labels.json", "{}")], &[]), [Container]);
+        assert_eq!(recognised(&[], &[("APPTAINER_CONTAINER", "/images/torch.sif")]), [Container]);
+        let job = [("SINGULARITY_CONTAINER", "/images/torch.sif"), ("SLURM_JOB_ID", "77")];
+        assert_eq!(recognised(&[], &job), [Slurm, Container]);
         let docker = format!("0::/system.slice/docker-{}.scope\n", "0123456789abcdef".repeat(4));
         assert_eq!(recognised(&[("proc/1/cgroup", &docker)], &[]), [Container]);
         assert_eq!(recognised(&[("proc/self/cgroup", "0::/system.slice/slurmstepd.scope/job_7\n")], &[]), []);
