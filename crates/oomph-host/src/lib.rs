@@ -44,10 +44,11 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Looks for NVML where the system has it, or uses the library that the variable `OOMPH_NVML` names; that there is none is no
-    /// error.
+    /// Looks for NVML where the system has it, or uses the library that the variable `OOMPH_NVML` names, if it is not empty; that
+    /// there is none is no error.
     pub fn new() -> Self {
-        Self { gpus: gpus::Reader::new(std::env::var_os("OOMPH_NVML").map(Into::into)), ..Self::at("/") }
+        let library = std::env::var_os("OOMPH_NVML").filter(|named| !named.is_empty());
+        Self { gpus: gpus::Reader::new(library.map(Into::into)), ..Self::at("/") }
     }
 
     /// With `/proc`, `/sys`, `/dev` and `/etc` below another folder: for tests, and for a host seen from within a container.
