@@ -13,6 +13,9 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 /// After so many samples everything is read again: `exec` changes a command, and memory can be locked without a trace in `stat`.
 const EVERY: u64 = 16;
@@ -21,6 +24,14 @@ const LONGEST_COMMAND: u64 = 4096;
 /// The kernel's mark on its own threads, in field 9 of `stat`.
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
+/// The system is asked for so many users at most, in the whole life of this process, and waited for so long.
+const MOST_ASKED: u32 = 50;
+const LONGEST_ANSWER: Duration = Duration::from_secs(1);
+/// A directory that did not answer in time so often is not asked again: whoever waits for a sample waits for it.
+const MOST_SLOW: u32 = 3;
+static ASKED: AtomicU32 = AtomicU32::new(0);
+static SLOW: AtomicU32 = AtomicU32::new(0);
+
 /// A process.
 #[derive(Debug, Clone, Serialize)]
 pub struct Process {
@@ -28,7 +39,7 @@ pub struct Process {
     pub pid: u32,
     /// Who started it.
     pub parent: u32,
-    /// Name of its (effective) user, or the number where `/etc/passwd` has no name.
+    /// Name of its (effective) user, or the number where the system has no name.
     pub user: String,
     /// Short name.
     pub name: String,
@@ -66,8 +77,10 @@ pub struct Process {
 pub(crate) struct Reader {
     /// Ends with a slash.
     proc: String,
-    /// Names of users.
+    /// Names of users, or numbers where no name was found.
     users: HashMap<u32, String>,
+    /// Whether the system may be asked for names that `/etc/passwd` does not have.
+    asks: bool,
     /// When the machine started, in milliseconds since 1970.
     booted: u64,
     ticks_per_second: u64,
@@ -128,10 +141,13 @@ struct Memory {
 
 impl Reader {
     pub(crate) fn new(root: &Path) -> Self {
-        let inside = if root == Path::new("/") { InsideReader::new() } else { InsideReader::of(Vec::new()) };
+        // Elsewhere it is another machine's, or a test's.
+        let is_here = root == Path::new("/");
+        let inside = if is_here { InsideReader::new() } else { InsideReader::of(Vec::new()) };
         Self {
             proc: format!("{}/", root.join("proc").display()),
             users: users(&read(&root.join("etc/passwd"))),
+            asks: is_here,
             booted: field(&read(&root.join("proc/stat")), "btime").unwrap_or(0).saturating_mul(1000),
             ticks_per_second: rustix::param::clock_ticks_per_second().max(1),
             known: HashMap::new(),
@@ -234,7 +250,9 @@ impl Reader {
         self.load(pid, "status", u64::MAX)?;
         let status = Status::of(&self.text);
         if let Some(user) = status.user {
-            known.user = self.users.get(&user).cloned().unwrap_or_else(|| user.to_string());
+            let asks = self.asks;
+            let ask = || asks.then(|| ask(user)).flatten().unwrap_or_else(|| user.to_string());
+            known.user = self.users.entry(user).or_insert_with(ask).clone();
         }
         known.memory = status.memory;
         // What is locked is counted by address: it need not be in RAM.
@@ -368,6 +386,50 @@ fn users(passwd: &str) -> HashMap<u32, String> {
         users.entry(number).or_insert(name);
     }
     users
+}
+
+/// A user whom `/etc/passwd` does not know may be in a directory (LDAP, SSSD), which `getent` asks as the system is set up.
+fn ask(user: u32) -> Option<String> {
+    if SLOW.load(Ordering::Relaxed) >= MOST_SLOW || ASKED.fetch_add(1, Ordering::Relaxed) >= MOST_ASKED {
+        return None;
+    }
+    let number = user.to_string();
+    let answer = answer(Command::new("getent").args(["passwd", &number]), LONGEST_ANSWER);
+    if answer == Answer::TooLate {
+        SLOW.fetch_add(1, Ordering::Relaxed);
+    }
+    let Answer::Text(text) = answer else { return None };
+    users(&text).remove(&user).filter(|name| !name.is_empty() && !name.contains(char::is_control))
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Answer {
+    Text(String),
+    None,
+    TooLate,
+}
+
+/// What a program prints that ends well and in time. One that has more to say than a pipe holds does not end.
+fn answer(command: &mut Command, most: Duration) -> Answer {
+    let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let Ok(mut program) = command.spawn() else { return Answer::None };
+    let began = Instant::now();
+    loop {
+        match program.try_wait() {
+            Ok(Some(end)) if end.success() => break,
+            Ok(None) if began.elapsed() < most => std::thread::sleep(Duration::from_millis(2)),
+            Ok(Some(_)) => return Answer::None,
+            Ok(None) | Err(_) => {
+                let _ = program.kill();
+                let _ = program.wait();
+                return Answer::TooLate;
+            }
+        }
+    }
+    // Read once, not to its end: what it has started may still hold the pipe.
+    let mut text = vec![0; 4096];
+    let read = program.stdout.as_mut().and_then(|pipe| pipe.read(&mut text).ok()).unwrap_or(0);
+    Answer::Text(String::from_utf8_lossy(text.get(..read).unwrap_or_default()).into_owned())
 }
 
 /// The container or the batch job in which this group is, the innermost: Docker, Podman and Kubernetes put the container's
@@ -551,6 +613,44 @@ mod tests {
             assert!(found.iter().all(|process| process.resident == 0 && process.name == "x"), "{text:?}");
         }
         assert!(Reader::new(Path::new("/nonexistent")).read(&Gpus::default()).is_empty());
+    }
+
+    fn shell(script: &str, most: Duration) -> Answer {
+        answer(Command::new("sh").args(["-c", script]), most)
+    }
+
+    #[test]
+    fn who_answers_in_time_is_believed() {
+        let most = Duration::from_secs(60);
+        assert_eq!(shell("echo ann:x:7:", most), Answer::Text("ann:x:7:\n".into()));
+        assert_eq!(shell("echo ann:x:7:; exit 2", most), Answer::None);
+        assert_eq!(answer(&mut Command::new("/nonexistent/getent"), most), Answer::None);
+        let began = Instant::now();
+        assert_eq!(shell("exec sleep 60", Duration::from_millis(50)), Answer::TooLate);
+        assert_eq!(shell("exec yes", Duration::from_millis(50)), Answer::TooLate);
+        assert!(began.elapsed() < Duration::from_secs(30));
+    }
+
+    #[test]
+    fn a_user_is_asked_for_once_and_only_here() {
+        let root = machine();
+        let mut reader = Reader::new(root.path());
+        assert!(!reader.asks, "not for a machine below another folder");
+        reader.read(&Gpus::default());
+        assert_eq!(reader.users.get(&4242).map(String::as_str), Some("4242"));
+        assert!(Reader::new(Path::new("/")).asks);
+        // No system has a name for this one: it is a number, and not asked for again.
+        reader.asks = true;
+        let unknown = 4_000_000_007u32;
+        write(root.path(), "41/status", &status(unknown, 10));
+        reader.known.clear();
+        reader.read(&Gpus::default());
+        let asked = ASKED.load(Ordering::Relaxed);
+        assert!((1..=MOST_ASKED).contains(&asked));
+        reader.known.clear();
+        let found = reader.read(&Gpus::default());
+        assert_eq!(found[0].user, unknown.to_string());
+        assert_eq!(ASKED.load(Ordering::Relaxed), asked);
     }
 
     #[test]
