@@ -18,6 +18,11 @@ use std::path::{Path, PathBuf};
 
 /// Longer files are none of ours.
 const LONGEST: u64 = 64 << 10;
+/// Longer texts are cut.
+const LONGEST_TEXT: usize = 256;
+const LONGEST_PATH: usize = 4096;
+/// No card has more: a number above it is a broken file's.
+const MOST_BYTES: u64 = 1 << 50;
 /// Files in one folder that are looked at.
 const MOST_FILES: usize = 4096;
 /// Devices, and lines of each, that are believed.
@@ -153,9 +158,41 @@ impl Inside {
         if inside.pid != pid {
             return None;
         }
-        inside.devices.truncate(MOST_DEVICES);
-        inside.devices.iter_mut().for_each(|device| device.lines.truncate(MOST_LINES));
+        inside.keep_to_what_can_be();
         Some((inside, found))
+    }
+}
+
+impl Inside {
+    /// A file may say anything: each device once, texts of a length to show, no more bytes than there are anywhere.
+    fn keep_to_what_can_be(&mut self) {
+        let mut seen = Vec::new();
+        self.devices.retain(|device| {
+            let is_new = !seen.contains(&device.device);
+            seen.push(device.device);
+            let bytes = [device.allocated, device.reserved, device.peak];
+            is_new
+                && bytes
+                    .into_iter()
+                    .chain(device.total)
+                    .chain(device.last_peak)
+                    .all(|bytes| bytes <= MOST_BYTES)
+        });
+        self.devices.truncate(MOST_DEVICES);
+        for device in &mut self.devices {
+            device.lines.truncate(MOST_LINES);
+            device.lines.iter_mut().for_each(|line| cut(&mut line.place, LONGEST_TEXT));
+            device.name.iter_mut().for_each(|name| cut(name, LONGEST_TEXT));
+        }
+        self.recording.iter_mut().for_each(|path| cut(path, LONGEST_PATH));
+    }
+}
+
+fn cut(text: &mut String, most: usize) {
+    if text.len() > most {
+        let end = (0..=most).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+        text.truncate(end);
+        text.shrink_to_fit();
     }
 }
 
@@ -189,12 +226,14 @@ impl Reader {
     /// Looks again. Changes nothing.
     pub fn look(&mut self) {
         let mut before = std::mem::take(&mut self.found);
+        // Of processes that are gone nothing is read where others may write: they could leave thousands of files to root.
+        let anyone = self.folders.is_some();
         for folder in self.folders.clone().unwrap_or_else(folders) {
             let Some(owner) = owner(&folder) else { continue };
             let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
             for entry in entries.take(MOST_FILES) {
                 let path = entry.path();
-                let Some(pid) = pid_of(&path) else { continue };
+                let Some(pid) = pid_of(&path).filter(|pid| anyone || is_alive(*pid)) else { continue };
                 let Ok(now) = entry.metadata() else { continue };
                 let known = before.remove(&path).filter(|known| known.version == version(&now));
                 let read = || {
@@ -221,6 +260,10 @@ impl Reader {
 
 fn version(found: &Metadata) -> (u64, i64, i64) {
     (found.ino(), found.mtime(), found.mtime_nsec())
+}
+
+fn is_alive(pid: u32) -> bool {
+    Path::new("/proc").join(pid.to_string()).exists()
 }
 
 /// The process that a file is named after.
@@ -366,6 +409,28 @@ mod tests {
         let reader = look(&[folder.path()]);
         assert_eq!(reader.found.len(), 1, "root reads folders of others");
         assert!(reader.get(me, 5).is_none(), "but this process is root's");
+    }
+
+    #[test]
+    fn what_cannot_be_is_left_out_and_long_texts_are_cut() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut told = inside(100, 5);
+        let first = told.devices[0].clone();
+        told.devices[0].lines[0].place = "é".repeat(1000);
+        told.devices[0].name = Some("n".repeat(10_000));
+        told.recording = Some("r".repeat(10_000));
+        told.devices.push(InsideDevice { allocated: 1, ..first.clone() });
+        told.devices.push(InsideDevice { device: 1, total: Some(u64::MAX), ..first.clone() });
+        told.devices.push(InsideDevice { device: 2, ..first });
+        write(folder.path(), "100.json", &told);
+        let reader = look(&[folder.path()]);
+        let read = reader.get(100, 5).unwrap();
+        let devices: Vec<(u32, u64)> =
+            read.devices.iter().map(|device| (device.device, device.allocated)).collect();
+        assert_eq!(devices, [(0, 4096), (2, 4096)]);
+        assert_eq!(read.devices[0].lines[0].place, "é".repeat(LONGEST_TEXT / 2));
+        assert_eq!(read.devices[0].name.as_ref().unwrap().len(), LONGEST_TEXT);
+        assert_eq!(read.recording.as_ref().unwrap().len(), LONGEST_PATH);
     }
 
     #[test]
