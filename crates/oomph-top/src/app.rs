@@ -87,7 +87,7 @@ impl App {
         Self {
             glyphs: Glyphs::new(options.ascii),
             color: options.color,
-            place,
+            place: Glyphs::new(options.ascii).clean(&place),
             interval: options.interval,
             is_paused: false,
             sample: None,

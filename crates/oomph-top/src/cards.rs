@@ -24,8 +24,16 @@ pub(crate) struct Card {
     pub(crate) exclusive: bool,
     pub(crate) is_virtual: bool,
     pub(crate) holders: Vec<Holder>,
-    /// What no process accounts for, if that is worth a line and can be known.
+    /// What no process accounts for, if that can be known; the driver's share among it where that is not told.
     pub(crate) unaccounted: Option<u64>,
+}
+
+impl Card {
+    /// What no process accounts for, if that is worth a line.
+    pub(crate) fn missed(&self) -> Option<u64> {
+        let enough = if self.driver.is_some() { WORTH_SAYING } else { WORTH_SAYING_UNKNOWN };
+        self.unaccounted.filter(|rest| *rest >= enough)
+    }
 }
 
 /// Who has memory on a card.
@@ -112,9 +120,7 @@ fn unaccounted(gpu: &Gpu) -> Option<u64> {
     let known: Option<u64> =
         gpu.processes.iter().try_fold(0u64, |sum, one| Some(sum.saturating_add(one.bytes?)));
     let taken = gpu.total.saturating_sub(gpu.free).saturating_sub(gpu.reserved.unwrap_or(0));
-    let rest = taken.saturating_sub(known?);
-    let enough = if gpu.reserved.is_some() { WORTH_SAYING } else { WORTH_SAYING_UNKNOWN };
-    (rest >= enough).then_some(rest)
+    Some(taken.saturating_sub(known?))
 }
 
 fn holder(pid: u32, bytes: Option<u64>, processes: &[Process]) -> Holder {
@@ -157,9 +163,9 @@ mod tests {
     fn memory_that_nobody_accounts_for_is_named() {
         let mut sample = staged::two_gpus();
         let all = cards(&sample);
-        assert_eq!(all[0].unaccounted, None);
+        assert_eq!((all[0].unaccounted, all[0].missed()), (Some(0), None));
         // 4 GiB used, of which a process that is not in /proc has 2.
-        assert_eq!(all[1].unaccounted, Some(2 << 30));
+        assert_eq!((all[1].unaccounted, all[1].missed()), (Some(2 << 30), Some(2 << 30)));
         assert_eq!(all[1].holders[0].who, None);
 
         sample.gpus.cards[1].processes[0].bytes = None;

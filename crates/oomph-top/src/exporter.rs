@@ -1,7 +1,9 @@
 //! The exporter: samples for Prometheus, over HTTP, when they are asked for.
 
 use crate::metrics::{CONTENT_TYPE, text};
-use crate::server::{Answer, serve};
+use crate::rows::Choice;
+use crate::server::{Answer, Hosts, serve};
+use oomph_explain::harmless;
 use oomph_host::Sampler;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -54,28 +56,47 @@ impl FromStr for Address {
 pub struct Exporter {
     listener: TcpListener,
     signals: Signals,
+    choice: Choice,
+    hosts: Hosts,
 }
 
 impl Exporter {
-    /// Begins to listen.
-    pub fn bind(address: Address) -> io::Result<Self> {
+    /// Begins to listen. Of processes, those of the user are told, if one is named. `anywhere`: other machines may ask, and call
+    /// this one as they like.
+    pub fn bind(address: Address, user: Option<String>, anywhere: bool) -> io::Result<Self> {
         let ignored = ignored();
         let heard = [SIGHUP, SIGINT, SIGTERM].into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0);
-        Ok(Self { signals: Signals::new(heard)?, listener: TcpListener::bind(address.0)? })
+        Ok(Self {
+            signals: Signals::new(heard)?,
+            listener: TcpListener::bind(address.0)?,
+            choice: Choice { user, ..Choice::default() },
+            hosts: if anywhere { Hosts::Any } else { Hosts::Ours },
+        })
     }
 
-    /// Where: if port 0 was asked for, with the one that was given.
-    pub fn address(&self) -> io::Result<Address> {
-        self.listener.local_addr().map(Address)
+    /// Where others find the metrics: if port 0 was asked for, with the one that was given; where it listens at every address,
+    /// by the name of the machine.
+    pub fn url(&self) -> io::Result<String> {
+        let here = self.listener.local_addr()?;
+        let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        Ok(url(here, name.trim()))
     }
 
     /// Answers until a signal asks to end; says which.
     pub fn run(mut self) -> Option<i32> {
-        let scrape = Scrape::new(Sampler::new());
+        let scrape = Scrape::new(Sampler::new(), self.choice);
         let page = Arc::new(move |path: &str| scrape.page(path));
-        let listener = self.listener;
-        std::thread::spawn(move || serve(&listener, &page));
+        let (listener, hosts) = (self.listener, self.hosts);
+        std::thread::spawn(move || serve(&listener, hosts, &page));
         self.signals.forever().next()
+    }
+}
+
+fn url(here: SocketAddr, machine: &str) -> String {
+    if here.ip().is_unspecified() && !machine.is_empty() {
+        format!("http://{}:{}/metrics", harmless(machine), here.port())
+    } else {
+        format!("http://{here}/metrics")
     }
 }
 
@@ -91,13 +112,14 @@ struct Scrape(Mutex<Kept>);
 
 struct Kept {
     sampler: Sampler,
+    choice: Choice,
     text: String,
     taken: Option<Instant>,
 }
 
 impl Scrape {
-    fn new(sampler: Sampler) -> Self {
-        Self(Mutex::new(Kept { sampler, text: String::new(), taken: None }))
+    fn new(sampler: Sampler, choice: Choice) -> Self {
+        Self(Mutex::new(Kept { sampler, choice, text: String::new(), taken: None }))
     }
 
     fn page(&self, path: &str) -> Answer {
@@ -113,7 +135,7 @@ impl Scrape {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.taken.is_none_or(|taken| taken.elapsed() >= AT_MOST_EVERY) {
             let sample = kept.sampler.sample();
-            kept.text = text(sample);
+            kept.text = text(sample, &kept.choice);
             kept.taken = Some(Instant::now());
         }
         kept.text.clone()
@@ -145,12 +167,12 @@ mod tests {
         assert!(!"0.0.0.0:1".parse::<Address>().unwrap().is_loopback());
     }
 
-    fn started() -> SocketAddr {
+    fn started(hosts: Hosts) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let scrape = Scrape::new(Sampler::new());
+        let scrape = Scrape::new(Sampler::new(), Choice::default());
         let page = Arc::new(move |path: &str| scrape.page(path));
-        std::thread::spawn(move || serve(&listener, &page));
+        std::thread::spawn(move || serve(&listener, hosts, &page));
         address
     }
 
@@ -164,7 +186,7 @@ mod tests {
 
     #[test]
     fn requests_are_answered_and_others_refused() {
-        let address = started();
+        let address = started(Hosts::Ours);
         let of =
             |path: &str, host: &str| asked(address, &format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
         assert!(
@@ -186,10 +208,28 @@ mod tests {
     }
 
     #[test]
+    fn where_anybody_may_ask_any_name_will_do() {
+        let address = started(Hosts::Any);
+        for host in ["gpu-box.example:9400", "192.168.1.7", "localhost"] {
+            let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
+            assert!(asked(address, &request).starts_with("HTTP/1.1 200 "), "{host}");
+        }
+        let url = |here: &str, name| url(here.parse().unwrap(), name);
+        assert_eq!(url("0.0.0.0:9400", "box"), "http://box:9400/metrics");
+        assert_eq!(url("[::]:9400", "box"), "http://box:9400/metrics");
+        assert_eq!(url("0.0.0.0:9400", ""), "http://0.0.0.0:9400/metrics");
+        assert_eq!(url("192.168.1.7:80", "box"), "http://192.168.1.7:80/metrics");
+    }
+
+    #[test]
     fn slow_and_greedy_clients_leave_others_alone() {
-        let address = started();
-        // They say nothing, and stay.
-        let idle: Vec<TcpStream> = (0..8).map(|_| TcpStream::connect(address).unwrap()).collect();
+        let address = started(Hosts::Ours);
+        // They say nothing or half of it, and stay: more of them than are served at a time.
+        let idle: Vec<TcpStream> = (0..40).map(|_| TcpStream::connect(address).unwrap()).collect();
+        for mut half in idle.iter().step_by(2) {
+            // Those that gave way to others are told so by an error.
+            let _ = half.write_all(b"GET / HTTP/1.1\r\nX: ");
+        }
         assert!(asked(address, "GET / HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 200 "));
         // It never ends its request: it is told so, or cut off.
         let mut greedy = TcpStream::connect(address).unwrap();
@@ -209,7 +249,7 @@ mod tests {
 
     #[test]
     fn a_sample_is_taken_once_a_second_at_most() {
-        let scrape = Scrape::new(Sampler::new());
+        let scrape = Scrape::new(Sampler::new(), Choice::default());
         let first = scrape.text();
         let began = Instant::now();
         while began.elapsed() < Duration::from_millis(100) {

@@ -22,6 +22,7 @@ mod server;
 #[cfg(test)]
 mod staged;
 mod table;
+mod users;
 mod watch;
 mod words;
 
@@ -30,6 +31,7 @@ pub use interval::Interval;
 pub use lines::{SCHEMA_VERSION, json_lines};
 pub use once::once;
 pub use rows::Sort;
+pub use users::user;
 pub use watch::watch;
 
 /// What is shown, and how.

@@ -5,6 +5,7 @@
 use crate::Options;
 use crate::rates::Rates;
 use crate::rows::Choice;
+use oomph_explain::harmless;
 use oomph_host::{Gpus, InsideDevice, Machine, Process, Sample, Sampler};
 use serde::Serialize;
 use std::time::{Duration, Instant};
@@ -95,10 +96,7 @@ pub(crate) fn after(last: Instant, interval: Duration) -> Instant {
 }
 
 fn line(sample: &Sample, rates: &Rates, choice: &Choice, with_commands: bool) -> String {
-    let chosen = sample.processes.iter().filter(|process| {
-        let is_on_gpus = !process.on_gpus.is_empty() || process.inside.is_some();
-        (is_on_gpus || !choice.on_gpus) && choice.user.as_ref().is_none_or(|user| *user == process.user)
-    });
+    let chosen = sample.processes.iter().filter(|process| choice.has(process));
     let whole = SampleLine {
         schema_version: SCHEMA_VERSION,
         time: sample.time,
@@ -107,8 +105,28 @@ fn line(sample: &Sample, rates: &Rates, choice: &Choice, with_commands: bool) ->
         processes: chosen.map(|process| of(process, rates, with_commands)).collect(),
     };
     // It is made of numbers, texts and lists: there is nothing in it that cannot be written.
-    let mut text = serde_json::to_string(&whole).unwrap_or_default();
+    let mut text = escaped(serde_json::to_string(&whole).unwrap_or_default());
     text.push('\n');
+    text
+}
+
+/// JSON lets some characters stand that make terminals do things: those above ASCII's are written as numbers too. They stand
+/// only in strings, where that means the same.
+fn escaped(json: String) -> String {
+    let is_harmful = |c: char| c.is_control() || harmless(c.encode_utf8(&mut [0; 4])).starts_with('\u{fffd}');
+    // Nearly always there is none.
+    if json.is_ascii() && !json.contains('\x7f') {
+        return json;
+    }
+    let mut text = String::with_capacity(json.len() + 64);
+    for c in json.chars() {
+        if c != '\u{fffd}' && is_harmful(c) {
+            // All of them have at most four digits.
+            text.push_str(&format!("\\u{:04x}", u32::from(c)));
+        } else {
+            text.push(c);
+        }
+    }
     text
 }
 
@@ -165,6 +183,17 @@ mod tests {
         let with_commands = told(&staged::virtual_card(), &Choice::default(), true);
         assert_eq!(with_commands["processes"][1]["command"], "python train.py --lr 0.1");
         assert_eq!(with_commands["processes"][1]["inside"]["recording"], "/home/alice/train.oomph");
+    }
+
+    #[test]
+    fn strangers_text_cannot_move_the_cursor_and_stays_what_it_is() {
+        let mut sample = staged::two_gpus();
+        let hostile = "a\u{1b}[2J\u{7f}\u{9b}31m\u{202e}größe\u{fffd}";
+        sample.processes[1].name = hostile.to_owned();
+        let line = line(&sample, &Rates::default(), &Choice::default(), false);
+        assert!(line.trim_end().chars().all(|c| !c.is_control() && c != '\u{202e}'), "{line:?}");
+        assert!(line.contains("\\u007f\\u009b31m\\u202egröße\u{fffd}"), "{line}");
+        assert_eq!(told(&sample, &Choice::default(), false)["processes"][1]["name"], hostile);
     }
 
     #[test]

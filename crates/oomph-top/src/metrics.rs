@@ -3,8 +3,10 @@
 //! Of processes, those are told that have memory on a card or run under oomph: the others would make a series each, for nothing.
 //! Labels are numbers, users and short names; never command lines, which may hold secrets.
 
-use crate::cards::{Card, cards};
-use oomph_host::{InsideDevice, Process, Sample};
+use crate::cards::{Card, Holder, cards};
+use crate::rows::Choice;
+use oomph_explain::harmless;
+use oomph_host::{InsideDevice, Missing, Process, Sample};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
@@ -15,11 +17,11 @@ use std::fmt;
 /// As servers are to call it.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The sample as text.
-pub(crate) fn text(sample: Sample) -> String {
+/// The sample as text; of processes, those that are chosen.
+pub(crate) fn text(sample: Sample, choice: &Choice) -> String {
     let cards = cards(&sample);
     let mut registry = Registry::with_prefix("oomph");
-    registry.register_collector(Box::new(Collected { sample, cards }));
+    registry.register_collector(Box::new(Collected { sample, cards, choice: choice.clone() }));
     let mut text = String::new();
     // Writing into a string does not fail.
     let _ = encode(&mut text, &registry);
@@ -30,6 +32,7 @@ pub(crate) fn text(sample: Sample) -> String {
 struct Collected {
     sample: Sample,
     cards: Vec<Card>,
+    choice: Choice,
 }
 
 type Labels = Vec<(&'static str, String)>;
@@ -99,17 +102,22 @@ impl Writer<'_> {
 
 fn of_card(card: &Card) -> Labels {
     let number = card.label.strip_prefix("GPU ").unwrap_or(&card.key).to_owned();
-    vec![("card", number), ("uuid", card.uuid.clone().unwrap_or_default()), ("name", card.name.clone())]
+    vec![("card", number), ("uuid", card.uuid.clone().unwrap_or_default()), ("name", harmless(&card.name))]
 }
 
 fn of_process(process: &Process) -> Labels {
-    vec![("pid", process.pid.to_string()), ("user", process.user.clone()), ("name", process.name.clone())]
+    vec![
+        ("pid", process.pid.to_string()),
+        ("user", harmless(&process.user)),
+        ("name", harmless(&process.name)),
+    ]
 }
 
 impl Collected {
     /// Those that are told.
     fn processes(&self) -> impl Iterator<Item = &Process> {
-        self.sample.processes.iter().filter(|process| !process.on_gpus.is_empty() || process.inside.is_some())
+        let is_on_gpus = |process: &Process| !process.on_gpus.is_empty() || process.inside.is_some();
+        self.sample.processes.iter().filter(move |process| is_on_gpus(process) && self.choice.has(process))
     }
 
     fn devices(&self) -> impl Iterator<Item = (Labels, &InsideDevice)> {
@@ -121,6 +129,24 @@ impl Collected {
                 (labels, device)
             })
         })
+    }
+
+    /// Who cannot be seen is nobody's.
+    fn is_asked_for(&self, holder: &Holder) -> bool {
+        let Some(asked) = &self.choice.user else { return true };
+        holder.who.as_ref().is_some_and(|(user, _)| user == asked)
+    }
+
+    /// Whether the driver answers, and which cards do: a card that is lost has no other metrics any more.
+    fn of_driver(&self, writer: &mut Writer) -> fmt::Result {
+        let gpus = &self.sample.gpus;
+        let is_up = matches!(gpus.missing, None | Some(Missing::NoCards));
+        let up = [(Labels::new(), Some(f64::from(u8::from(is_up))))];
+        writer.gauges("nvml_up", "Whether NVIDIA's management library answers", None, up)?;
+        let readable = gpus.cards.iter().map(|card| (card.index, 1.0));
+        let all = readable.chain(gpus.unreadable.iter().map(|card| (card.index, 0.0)));
+        let all = all.map(|(index, value)| (vec![("card", index.to_string())], Some(value)));
+        writer.gauges("gpu_readable", "Whether a card says what memory it has", None, all)
     }
 
     fn of_cards(&self, writer: &mut Writer) -> fmt::Result {
@@ -136,16 +162,20 @@ impl Collected {
         writer.bytes("gpu_free", "Memory of a card that is left", bytes(|card| Some(card.free)))?;
         writer.bytes(
             "gpu_unaccounted",
-            "Memory that no process accounts for; 0 if it is not worth a word",
-            bytes(|card| (!card.is_virtual).then_some(card.unaccounted.unwrap_or(0))),
+            "Memory that no process accounts for",
+            bytes(|card| card.unaccounted),
         )?;
         let holders = self.cards.iter().flat_map(|card| {
-            card.holders.iter().map(move |holder| {
+            card.holders.iter().filter(|holder| self.is_asked_for(holder)).map(move |holder| {
                 let (user, name) = holder.who.clone().unwrap_or_default();
                 let mut labels = of_card(card);
                 // The card's name would be a second label of that name.
                 labels.truncate(2);
-                labels.extend([("pid", holder.pid.to_string()), ("user", user), ("name", name)]);
+                labels.extend([
+                    ("pid", holder.pid.to_string()),
+                    ("user", harmless(&user)),
+                    ("name", harmless(&name)),
+                ]);
                 (labels, holder.bytes)
             })
         });
@@ -232,6 +262,7 @@ impl Collected {
 impl Collector for Collected {
     fn encode(&self, encoder: DescriptorEncoder) -> fmt::Result {
         let mut writer = Writer { encoder };
+        self.of_driver(&mut writer)?;
         self.of_cards(&mut writer)?;
         self.of_processes(&mut writer)?;
         self.of_machine(&mut writer)?;
@@ -245,12 +276,19 @@ impl Collector for Collected {
 mod tests {
     use super::*;
     use crate::staged;
+    use oomph_host::Unreadable;
+    use std::collections::BTreeSet;
 
     fn everything() -> String {
         let mut sample = staged::two_gpus();
         sample.machine = staged::group().machine;
         sample.processes[1].inside = staged::virtual_card().processes[1].inside.clone();
+        sample.gpus.unreadable = vec![Unreadable { index: 2, name: None, why: "GPU is lost".to_owned() }];
         text(sample)
+    }
+
+    fn text(sample: Sample) -> String {
+        super::text(sample, &Choice::default())
     }
 
     #[test]
@@ -264,6 +302,10 @@ mod tests {
             "oomph_process_steps_total{pid=\"100\",user=\"alice\",name=\"python\"} 1234",
             "oomph_process_allocated_bytes{pid=\"100\",user=\"alice\",name=\"python\",device=\"0\"} 5368709120.0",
             "oomph_gpu_busy_ratio{card=\"0\",uuid=\"GPU-0\",name=\"NVIDIA H200\"} 0.87",
+            "oomph_nvml_up 1.0",
+            "oomph_gpu_readable{card=\"1\"} 1.0",
+            "oomph_gpu_readable{card=\"2\"} 0.0",
+            "oomph_gpu_unaccounted_bytes{card=\"0\",uuid=\"GPU-0\",name=\"NVIDIA H200\"} 0.0",
             "oomph_ram_total_bytes 34359738368.0",
             "oomph_cgroup_kills_total 2",
         ] {
@@ -284,29 +326,54 @@ mod tests {
     fn what_is_not_known_is_not_told() {
         let mut sample = staged::no_gpu();
         sample.machine.swap = None;
-        let text = text(sample);
+        let without = text(sample);
         for absent in ["oomph_gpu", "oomph_swap", "oomph_cgroup", "oomph_process"] {
-            assert!(!text.contains(absent), "{absent}\n{text}");
+            assert!(!without.contains(absent), "{absent}\n{without}");
         }
+        assert!(without.contains("\noomph_nvml_up 0.0\n"));
+        // Where the driver does not say what a process has, the rest is not known either.
+        let mut sample = staged::two_gpus();
+        sample.gpus.cards[1].processes[0].bytes = None;
+        let of_one = text(sample);
+        assert!(of_one.contains("\noomph_gpu_unaccounted_bytes{card=\"0\""));
+        assert!(!of_one.contains("\noomph_gpu_unaccounted_bytes{card=\"1\""));
+    }
+
+    #[test]
+    fn processes_of_a_user_are_told_alone_and_cards_all_the_same() {
+        let choice = Choice { user: Some("bob".to_owned()), ..Choice::default() };
+        let text = super::text(staged::two_gpus(), &choice);
+        for pid in [100, 300, 4_000_123] {
+            assert!(!text.contains(&format!("pid=\"{pid}\"")), "{pid}\n{text}");
+        }
+        assert_eq!(text.matches("pid=\"200\"").count(), 6, "{text}");
+        assert!(text.contains("oomph_gpu_processes{card=\"0\",uuid=\"GPU-0\",name=\"NVIDIA H200\"} 3.0"));
     }
 
     #[test]
     fn names_cannot_break_out_of_their_labels() {
         let mut sample = staged::two_gpus();
         sample.processes[1].user = "a\"} 1\noomph_x 2 \\".to_owned();
+        sample.processes[2].name = "py\u{1b}[2J\u{9b}31m\u{202e}thon".to_owned();
         let text = text(sample);
-        assert!(text.contains(r#"user="a\"} 1\noomph_x 2 \\""#), "{text}");
+        assert!(text.contains("user=\"a\\\"} 1\u{fffd}oomph_x 2 \\\\\""), "{text}");
         assert!(!text.contains("\noomph_x"));
+        assert!(text.contains("name=\"py\u{fffd}[2J\u{fffd}31m\u{fffd}thon\""), "{text}");
+        assert!(text.chars().all(|c| c == '\n' || !c.is_control()));
     }
 
     #[test]
-    fn every_metric_is_in_the_reference() {
+    fn the_reference_has_every_metric_and_no_other() {
         let reference = include_str!("../../../docs/reference/metrics.md");
-        for name in everything().lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
-            let (name, kind) = name.split_once(' ').unwrap_or((name, ""));
-            let name = if kind == "counter" { format!("{name}_total") } else { name.to_owned() };
-            assert!(reference.contains(&format!("| `{name}` |")), "{name}");
-        }
+        let row = |line: &str| Some(line.strip_prefix("| `")?.split_once('`')?.0.to_owned());
+        let documented: BTreeSet<String> = reference.lines().filter_map(row).collect();
+        let text = everything();
+        let told: BTreeSet<String> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
+            .map(|(name, kind)| if kind == "counter" { format!("{name}_total") } else { name.to_owned() })
+            .collect();
+        assert_eq!(documented, told);
     }
 
     #[test]

@@ -196,7 +196,7 @@ fn cards(app: &App, sample: &Sample, width: usize, detail: Detail) -> Vec<Line> 
             lines.push(card_history(app, card, width));
         }
         if detail < Detail::Least
-            && let Some(rest) = card.unaccounted
+            && let Some(rest) = card.missed()
         {
             let why = "of another container, of the host, or of a process that died and still holds it";
             let words = format!("{} held by nobody that can be seen: {why}", bytes(rest));

@@ -188,6 +188,12 @@ pub(crate) struct Choice {
 }
 
 impl Choice {
+    /// Whether a process is among those that are asked for, whatever is typed as a filter.
+    pub(crate) fn has(&self, process: &Process) -> bool {
+        let is_on_gpus = !process.on_gpus.is_empty() || process.inside.is_some();
+        (is_on_gpus || !self.on_gpus) && self.user.as_ref().is_none_or(|user| *user == process.user)
+    }
+
     fn takes(&self, row: &Row, sample: &Sample, needle: &str) -> bool {
         let process = row.process(sample);
         let is_on_gpus = !row.on_gpus.is_empty() || process.is_some_and(|process| process.inside.is_some());

@@ -1,13 +1,13 @@
 //! A web server for one page: small requests, small answers, a connection each.
 //!
 //! Anybody on the machine can connect, so everything is bounded: connections at a time, bytes of a request, seconds that a slow
-//! client may take. A page in a browser that reaches for this server under a name of its own (DNS rebinding) is refused: the
-//! host that is asked for must be a loopback name or the address that is listened at.
+//! client may take. Where there are too many connections, the oldest that has not said what it wants gives way to the next. A
+//! page in a browser that reaches for this server under a name of its own (DNS rebinding) is refused: the host that is asked for
+//! must be a loopback name or the address that is listened at, unless every machine may ask anyway.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Enough for every header that a client of Prometheus sends.
@@ -16,6 +16,14 @@ const LONGEST_REQUEST: usize = 8 << 10;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Prometheus takes one connection.
 const MOST_CONNECTIONS: usize = 16;
+
+/// As whom this machine may be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hosts {
+    /// Loopback, or the address that is listened at.
+    Ours,
+    Any,
+}
 
 /// What is answered.
 pub(crate) struct Answer {
@@ -31,54 +39,107 @@ impl Answer {
 }
 
 /// Answers until the process ends. `page` makes the answer to a path.
-pub(crate) fn serve(listener: &TcpListener, page: &Arc<impl Fn(&str) -> Answer + Send + Sync + 'static>) {
-    let open = Arc::new(AtomicUsize::new(0));
+pub(crate) fn serve(
+    listener: &TcpListener,
+    hosts: Hosts,
+    page: &Arc<impl Fn(&str) -> Answer + Send + Sync + 'static>,
+) {
+    let open = Arc::new(Open::default());
     let here = listener.local_addr().ok();
     loop {
-        let Ok((stream, _)) = listener.accept() else {
+        let Ok((mut stream, _)) = listener.accept() else {
             // Too many files are open, or the client is gone already: it passes.
             std::thread::sleep(Duration::from_millis(50));
             continue;
         };
-        let ticket = Ticket::take(&open);
+        let Some(place) = Place::take(&open, &stream) else {
+            // As little as this goes out without waiting.
+            let _ = stream.set_nonblocking(true);
+            let _ = write(&mut stream, &Answer::text("503 Service Unavailable", "too many ask at a time\n"));
+            continue;
+        };
         let page = Arc::clone(page);
         // Where no thread can be had, the connection is closed.
         let _ = std::thread::Builder::new().name("oomph-scrape".to_owned()).stack_size(256 << 10).spawn(
             move || {
-                if let Some(_ticket) = ticket {
-                    let _ = answer(stream, here, &*page);
-                }
+                let is_ours = |host: &str| hosts == Hosts::Any || is_ours(host, here);
+                answer(stream, &place, is_ours, &*page)
             },
         );
     }
 }
 
-/// Counts an open connection as long as it lives.
-struct Ticket(Arc<AtomicUsize>);
+/// The connections that are open, the oldest first.
+#[derive(Default)]
+struct Open(Mutex<Connections>);
 
-impl Ticket {
-    fn take(open: &Arc<AtomicUsize>) -> Option<Self> {
-        let ticket = Self(Arc::clone(open));
-        (open.fetch_add(1, Ordering::Relaxed) < MOST_CONNECTIONS).then_some(ticket)
+#[derive(Default)]
+struct Connections {
+    came: u64,
+    all: Vec<Connection>,
+}
+
+struct Connection {
+    number: u64,
+    stream: TcpStream,
+    /// Whether it has said what it wants.
+    has_asked: bool,
+}
+
+impl Open {
+    fn lock(&self) -> MutexGuard<'_, Connections> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Ticket {
+/// The place of a connection among those that are open, as long as it lives.
+struct Place {
+    open: Arc<Open>,
+    number: u64,
+}
+
+impl Place {
+    /// A place; none if all are taken by those that are being answered.
+    fn take(open: &Arc<Open>, stream: &TcpStream) -> Option<Self> {
+        let mut connections = open.lock();
+        if connections.all.len() >= MOST_CONNECTIONS {
+            let slowest = connections.all.iter().position(|one| !one.has_asked)?;
+            // Whoever waits for its request hears that there is no more.
+            let _ = connections.all.remove(slowest).stream.shutdown(Shutdown::Both);
+        }
+        let stream = stream.try_clone().ok()?;
+        connections.came += 1;
+        let number = connections.came;
+        connections.all.push(Connection { number, stream, has_asked: false });
+        Some(Self { open: Arc::clone(open), number })
+    }
+
+    fn has_asked(&self) {
+        if let Some(one) = self.open.lock().all.iter_mut().find(|one| one.number == self.number) {
+            one.has_asked = true;
+        }
+    }
+}
+
+impl Drop for Place {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.open.lock().all.retain(|one| one.number != self.number);
     }
 }
 
 fn answer(
     mut stream: TcpStream,
-    here: Option<SocketAddr>,
+    place: &Place,
+    is_ours: impl Fn(&str) -> bool,
     page: &impl Fn(&str) -> Answer,
 ) -> std::io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))?;
-    let answer = match read(&mut stream)? {
+    let asked = read(&mut stream)?;
+    place.has_asked();
+    let answer = match asked {
         None => return Ok(()),
         Some(Err(refused)) => refused,
-        Some(Ok(head)) => respond(&head, here, page),
+        Some(Ok(head)) => respond(&head, is_ours, page),
     };
     write(&mut stream, &answer)
 }
@@ -111,7 +172,7 @@ fn read(stream: &mut TcpStream) -> std::io::Result<Option<Result<String, Answer>
     }
 }
 
-fn respond(head: &str, here: Option<SocketAddr>, page: &impl Fn(&str) -> Answer) -> Answer {
+fn respond(head: &str, is_ours: impl Fn(&str) -> bool, page: &impl Fn(&str) -> Answer) -> Answer {
     let mut lines = head.split("\r\n");
     let mut words = lines.next().unwrap_or_default().split(' ');
     let (method, target, version) = (words.next(), words.next(), words.next());
@@ -124,7 +185,7 @@ fn respond(head: &str, here: Option<SocketAddr>, page: &impl Fn(&str) -> Answer)
         .filter(|(name, _)| name.eq_ignore_ascii_case("host"))
         .map(|(_, value)| value.trim())
         .collect();
-    if hosts.len() > 1 || hosts.first().is_some_and(|host| !is_ours(host, here)) {
+    if hosts.len() > 1 || hosts.first().is_some_and(|host| !is_ours(host)) {
         return Answer::text("403 Forbidden", "the host that was asked for is not this one\n");
     }
     if method != "GET" {

@@ -3,7 +3,7 @@
 use crate::Outcome;
 use crate::printer::{Printer, width};
 use clap::Args;
-use oomph_top::{Address, Exporter, Interval, Options, Sort, json_lines, once, watch};
+use oomph_top::{Address, Exporter, Interval, Options, Sort, json_lines, once, user, watch};
 use std::io::IsTerminal;
 
 /// Watch GPUs, RAM and who has them
@@ -33,7 +33,7 @@ pub(crate) struct Arguments {
     #[arg(long, requires = "json_lines")]
     pub(crate) commands: bool,
     /// Serve metrics to Prometheus; a port alone is loopback's
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with_all = ["interval", "sort", "ascii"])]
     pub(crate) prometheus: Option<Address>,
     /// Let --prometheus listen where other machines can reach it: they see users and names of processes
     #[arg(long, requires = "prometheus")]
@@ -41,8 +41,8 @@ pub(crate) struct Arguments {
     /// Time between two samples: 1s, 500ms, 2m
     #[arg(long, value_name = "TIME", default_value = "1s")]
     pub(crate) interval: Interval,
-    /// Processes of this user only
-    #[arg(long, value_name = "NAME")]
+    /// Processes of this user only: a name or a number
+    #[arg(long, value_name = "USER")]
     pub(crate) user: Option<String>,
     /// Processes on GPUs only
     #[arg(long)]
@@ -56,14 +56,25 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> {
+    let user = match arguments.user.as_deref().map(user).transpose() {
+        Ok(user) => user,
+        Err(why) => {
+            printer.error(&why);
+            printer.hint(
+                "processes of users that /etc/passwd does not have are shown by numbers: give the number",
+            );
+            return Ok(Outcome::Failed);
+        }
+    };
     if let Some(address) = arguments.prometheus {
-        return export(address, arguments.listen_anywhere, printer);
+        // Of processes that are not on GPUs it tells nothing anyway.
+        return export(address, user, arguments.listen_anywhere, printer);
     }
     let options = Options {
         interval: arguments.interval,
         ascii: arguments.ascii,
         color: printer.has_color(),
-        user: arguments.user.clone(),
+        user,
         on_gpus: arguments.on_gpus,
         sort: arguments.sort,
     };
@@ -77,7 +88,12 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
     Ok(Outcome::Fine)
 }
 
-fn export(address: Address, anywhere: bool, printer: &mut Printer) -> anyhow::Result<Outcome> {
+fn export(
+    address: Address,
+    user: Option<String>,
+    anywhere: bool,
+    printer: &mut Printer,
+) -> anyhow::Result<Outcome> {
     if !address.is_loopback() && !anywhere {
         printer.error(&format!(
             "{address} can be reached from other machines, which would see users and names of processes"
@@ -85,7 +101,8 @@ fn export(address: Address, anywhere: bool, printer: &mut Printer) -> anyhow::Re
         printer.hint("listen at 127.0.0.1, or say --listen-anywhere");
         return Ok(Outcome::Failed);
     }
-    let exporter = Exporter::bind(address).map_err(|error| anyhow::anyhow!("{address}: {error}"))?;
-    printer.note(&format!("oomph: metrics are at http://{}/metrics; Ctrl-C ends", exporter.address()?));
+    let exporter =
+        Exporter::bind(address, user, anywhere).map_err(|error| anyhow::anyhow!("{address}: {error}"))?;
+    printer.note(&format!("oomph: metrics are at {}; Ctrl-C ends", exporter.url()?));
     Ok(exporter.run().map_or(Outcome::Fine, Outcome::Interrupted))
 }
