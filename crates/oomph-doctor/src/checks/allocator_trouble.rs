@@ -129,7 +129,7 @@ fn not_native(value: &str) -> Finding {
             "It cannot be recorded, explained or replayed: PyTorch keeps no account of it.{ignored}"
         ))
         .fix("to see where memory goes, leave it away")
-        .command("unset PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF")
+        .command("unset PYTORCH_CUDA_ALLOC_CONF PYTORCH_HIP_ALLOC_CONF PYTORCH_ALLOC_CONF")
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! Which of the allocator's variables PyTorch reads.
 //!
-//! `PYTORCH_CUDA_ALLOC_CONF` wins over `PYTORCH_ALLOC_CONF`, which is read from 2.10 on (before, it is silently ignored for CUDA:
-//! pytorch/pytorch#183387); `PYTORCH_HIP_ALLOC_CONF` is for builds with ROCm. Wrong if one is set that is not read.
+//! From 2.10 on every build reads `PYTORCH_CUDA_ALLOC_CONF`, `PYTORCH_HIP_ALLOC_CONF` and `PYTORCH_ALLOC_CONF`, and the first that is
+//! set wins. Before, `PYTORCH_ALLOC_CONF` is silently ignored for CUDA (pytorch/pytorch#183387), and `PYTORCH_HIP_ALLOC_CONF` is read by
+//! builds with ROCm alone. Wrong if one is set that is not read.
 
 use crate::facts::Facts;
 use crate::finding::Finding;
@@ -17,14 +18,12 @@ pub(super) fn in_force(facts: &Facts) -> Option<(&'static str, &str)> {
 
 /// The variables that this PyTorch reads; the first that is set wins.
 fn read_by(facts: &Facts) -> Vec<&'static str> {
-    let mut names = vec![CUDA];
-    if facts.torch().is_some_and(|torch| torch.hip.is_some()) {
-        names.push(HIP);
+    let is_rocm = facts.torch().is_some_and(|torch| torch.hip.is_some());
+    match facts.torch_version() {
+        Some(version) if (version.major, version.minor) < (2, 10) && is_rocm => vec![CUDA, HIP],
+        Some(version) if (version.major, version.minor) < (2, 10) => vec![CUDA],
+        _ => vec![CUDA, HIP, ALL],
     }
-    if facts.torch_version().is_none_or(|version| (version.major, version.minor) >= (2, 10)) {
-        names.push(ALL);
-    }
-    names
 }
 
 pub(super) fn look(facts: &Facts) -> Vec<Finding> {
@@ -54,7 +53,7 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
             }
             _ if !reads.contains(&name) && name == HIP && facts.torch().is_some() => {
                 Finding::wrong("allocator", format!("{HIP} is not read by {torch}"))
-                    .means("It is for builds with ROCm.")
+                    .means("Before 2.10 it is for builds with ROCm.")
                     .fix("use the name that this build reads")
                     .command(format!("export {}={value}", reads.last().unwrap_or(&CUDA)))
             }
@@ -83,6 +82,10 @@ mod tests {
         assert_eq!(in_force(&with("2.11.0", &both)), Some((CUDA, "expandable_segments:True")));
         assert_eq!(in_force(&with("2.11.0", &both[1..])), Some((ALL, "max_split_size_mb:64")));
         assert_eq!(in_force(&with("2.9.1", &both[1..])), None);
+        let with_hip = [(HIP, "max_split_size_mb:32"), both[1]];
+        assert_eq!(in_force(&with("2.10.0", &with_hip)), Some((HIP, "max_split_size_mb:32")));
+        assert_eq!(in_force(&with("2.10.0", &[both[0], with_hip[0]])), Some(both[0]));
+        assert_eq!(in_force(&with("2.9.1", &with_hip)), None);
         assert_eq!(in_force(&with("2.11.0", &[(CUDA, ""), both[1]])), Some((CUDA, "")), "empty is set");
     }
 
@@ -95,8 +98,9 @@ mod tests {
             Some("export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
         );
         assert!(look(&with("2.10.0", &[(ALL, "expandable_segments:True")])).is_empty());
-        let findings = look(&with("2.11.0", &[(HIP, "expandable_segments:True")]));
-        assert_eq!(told(&findings), [(Wrong, "PYTORCH_HIP_ALLOC_CONF is not read by PyTorch 2.11.0")]);
+        let findings = look(&with("2.9.1", &[(HIP, "expandable_segments:True")]));
+        assert_eq!(told(&findings), [(Wrong, "PYTORCH_HIP_ALLOC_CONF is not read by PyTorch 2.9.1")]);
+        assert!(look(&with("2.11.0", &[(HIP, "expandable_segments:True")])).is_empty());
     }
 
     #[test]
