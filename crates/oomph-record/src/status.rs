@@ -460,14 +460,16 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let folder = place.path().join("oomph");
         let mut publisher = publisher(&folder);
+        // The most that a reader believes of a card.
+        let most = 1 << 50;
         let line = ("\u{1}".repeat(220), u64::MAX);
         let device = |device| DeviceStatus {
             device,
-            card: Some(Card { name: "\u{1}".repeat(200), total: u64::MAX, is_virtual: false }),
-            allocated: u64::MAX,
-            reserved: u64::MAX,
-            peak: u64::MAX,
-            last_peak: Some(u64::MAX),
+            card: Some(Card { name: "\u{1}".repeat(200), total: most, is_virtual: false }),
+            allocated: most,
+            reserved: most,
+            peak: most,
+            last_peak: Some(most),
             lines: vec![line.clone(); MOST_LINES],
         };
         publisher.publish(&Status { steps: u64::MAX, devices: (0..64).map(device).collect() });
