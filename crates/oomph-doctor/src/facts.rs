@@ -45,9 +45,10 @@ pub struct Gather {
 impl Facts {
     /// Looks at this machine.
     pub fn gather(gather: &Gather) -> Self {
-        let sample = Sampler::new().sample();
+        let mut sample = Sampler::new().sample();
         let own = std::process::id();
         let user = sample.processes.iter().find(|process| process.pid == own).map(|own| own.user.clone());
+        forget_namesakes(&mut sample, Path::new("/proc"));
         let python = Python::find(gather.python.as_deref(), Path::new("."));
         let deep = match &python {
             Ok(python) if gather.deep && !python.torch.is_empty() => Some(python.ask_torch()),
@@ -183,8 +184,65 @@ impl Facts {
         }
     }
 
-    /// A process, as a command takes it.
-    pub(crate) fn pid(&self, pid: u32) -> String {
-        if self.is_named { pid.to_string() } else { "PID".to_owned() }
+    /// What ends a process of one's own; nothing for another's, nor for the first of a machine or container.
+    pub(crate) fn kill(&self, pid: u32, with: &str) -> Option<String> {
+        let shown = if self.is_named { pid.to_string() } else { "PID".to_owned() };
+        (pid > 1 && self.is_own(pid)).then(|| format!("kill{with} {shown}"))
+    }
+}
+
+/// Takes processes out that only have the number of one outside. In a container with numbers of its own the driver still gives
+/// the host's, so that a process is on a card only if it has the driver open. One that is dead has nothing open, and is not told.
+fn forget_namesakes(sample: &mut Sample, proc: &Path) {
+    /// The machine's own: `PROC_PID_INIT_INO` in the kernel.
+    const OF_THE_MACHINE: &str = "pid:[4026531836]";
+    let namespace = std::fs::read_link(proc.join("self/ns/pid")).unwrap_or_default();
+    if namespace.as_os_str() == OF_THE_MACHINE || namespace.as_os_str().is_empty() {
+        return;
+    }
+    let (real, _): (Vec<&Gpu>, Vec<&Gpu>) = sample.gpus.cards.iter().partition(|card| !card.is_virtual);
+    let listed: Vec<u32> = real.iter().flat_map(|card| card.processes.iter().map(|one| one.pid)).collect();
+    let has_driver = |pid: u32| {
+        let folder = proc.join(pid.to_string());
+        let is_device =
+            |path: PathBuf| path.starts_with("/dev/dxg") || path.to_string_lossy().starts_with("/dev/nvidia");
+        let opened = std::fs::read_dir(folder.join("fd")).into_iter().flatten().flatten();
+        opened.filter_map(|entry| std::fs::read_link(entry.path()).ok()).any(is_device)
+            || std::fs::read_to_string(folder.join("maps")).is_ok_and(|maps| maps.contains("/libcuda.so"))
+    };
+    sample.processes.retain(|process| !listed.contains(&process.pid) || has_driver(process.pid));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checks::laid_out::{card, on_card, process};
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn in_a_container_a_process_counts_only_if_it_has_the_driver_open() {
+        let proc = tempfile::tempdir().unwrap();
+        let folder = |pid: &str| {
+            let folder = proc.path().join(pid);
+            std::fs::create_dir_all(folder.join("fd")).unwrap();
+            folder
+        };
+        symlink("/dev/nvidia0", folder("11").join("fd/3")).unwrap();
+        std::fs::write(folder("12").join("maps"), "7f00-7f01 r-xp 0 0 0 /usr/lib/libcuda.so.580.65\n")
+            .unwrap();
+        symlink("/dev/null", folder("13").join("fd/0")).unwrap();
+        let mut sample = Facts::unknown().sample;
+        sample.gpus.cards = vec![on_card(card(0, 1 << 30, 0), &[(11, 1), (12, 1), (13, 1), (14, 1)])];
+        sample.processes = [11, 12, 13, 14, 15].map(|pid| process(pid, "alice", "python", 'S')).to_vec();
+        let left = |namespace: &str| {
+            let link = folder("self/ns").join("pid");
+            let _ = std::fs::remove_file(&link);
+            symlink(namespace, link).unwrap();
+            let mut sample = sample.clone();
+            forget_namesakes(&mut sample, proc.path());
+            sample.processes.iter().map(|process| process.pid).collect::<Vec<_>>()
+        };
+        assert_eq!(left("pid:[4026531836]"), [11, 12, 13, 14, 15]);
+        assert_eq!(left("pid:[4026532000]"), [11, 12, 15]);
     }
 }

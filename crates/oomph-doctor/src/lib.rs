@@ -63,7 +63,7 @@ mod tests {
         let levels = |findings: Vec<Finding>| -> Vec<(String, Level)> {
             findings.into_iter().map(|finding| (finding.check, finding.level)).collect()
         };
-        let long = vec!["expandable_segments:True"; 9].join(",");
+        let long = ["expandable_segments:True"; 9].join(",");
         for settings in [
             // Valid, and longer than what is told.
             [("PYTORCH_ALLOC_CONF", long.as_str()), ("OMP_NUM_THREADS", "2")],

@@ -58,7 +58,7 @@ fn one(facts: &Facts, card: &Gpu) -> Finding {
     let is_short = usable < total / 10;
     if !is_short && taken < total / 10 {
         let others = match card.processes.len() {
-            0 => "nobody on it".to_owned(),
+            0 => "no process is listed".to_owned(),
             1 => "1 process on it".to_owned(),
             count => format!("{count} processes on it"),
         };
@@ -84,14 +84,16 @@ fn one(facts: &Facts, card: &Gpu) -> Finding {
         who.push(format!("{} more", processes.len() - MOST));
     }
     let finding = finding.means(format!("On it: {}.", listed(&who)));
-    if facts.is_own(first.pid) {
-        finding
+    /// With less than this no program is worth starting.
+    const LEAST: u64 = 1 << 30;
+    match facts.kill(first.pid, "") {
+        Some(command) => finding
             .fix("end what you no longer need (a notebook keeps its memory until its kernel ends)")
-            .command(format!("kill {}", facts.pid(first.pid)))
-    } else {
-        finding
+            .command(command),
+        None if usable < LEAST => finding.fix("take another card, or wait until there is room"),
+        None => finding
             .fix("take another card, or hold your program to what is left")
-            .command(format!("oomph run --budget {} train.py", budget(usable)))
+            .command(format!("oomph run --budget {} train.py", budget(usable))),
     }
 }
 
@@ -109,7 +111,10 @@ mod tests {
     #[test]
     fn an_empty_card_is_usable_but_for_its_context() {
         // 105 MiB on a T4.
-        assert_eq!(told(&look(&machine())), [(Fine, "Tesla T4: 14.9 GiB of 15.0 GiB usable, nobody on it")]);
+        assert_eq!(
+            told(&look(&machine())),
+            [(Fine, "Tesla T4: 14.9 GiB of 15.0 GiB usable, no process is listed")]
+        );
         let mut facts = machine();
         facts.sample.gpus.cards[0].name = "A card of the future".to_owned();
         assert_eq!(facts.usable(&facts.sample.gpus.cards[0]), 15 * GIB - 400 * MIB);
@@ -120,7 +125,7 @@ mod tests {
         let mut facts = machine();
         facts.sample.gpus.cards = vec![card(0, 15 * GIB, 105 * MIB)];
         facts.sample.gpus.cards[0].is_virtual = true;
-        let title = "virtual Tesla T4: 14.9 GiB of 15.0 GiB usable, nobody on it";
+        let title = "virtual Tesla T4: 14.9 GiB of 15.0 GiB usable, no process is listed";
         assert_eq!(told(&look(&facts)), [(Fine, title)]);
         assert_eq!(facts.usable(&facts.sample.gpus.cards[0]), 15 * GIB - 105 * MIB);
     }
@@ -169,7 +174,7 @@ mod tests {
         assert_eq!(
             told(&look(&facts)),
             [
-                (Fine, "Tesla T4: 15.9 GiB of 16.0 GiB usable, nobody on it"),
+                (Fine, "Tesla T4: 15.9 GiB of 16.0 GiB usable, no process is listed"),
                 (
                     Fine,
                     "hidden from programs: GPU 0 (Tesla T4, 0 B usable), GPU 1 (Tesla T4, 0 B usable), GPU 2 (Tesla T4, 0 B usable) and 4 more"
