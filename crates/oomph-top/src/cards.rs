@@ -1,6 +1,7 @@
 //! Cards as they are shown: those of the driver, and the virtual ones that programs under oomph run on. Who is on each, and how
 //! much of its memory nobody accounts for.
 
+use crate::rows::said_ago;
 use oomph_host::{Gpu, Missing, Process, Sample};
 
 /// A card.
@@ -22,7 +23,8 @@ pub(crate) struct Card {
     pub(crate) power: Option<u32>,
     pub(crate) mig: bool,
     pub(crate) exclusive: bool,
-    pub(crate) is_virtual: bool,
+    /// How long ago this was said, in milliseconds, if that is too long to be true still.
+    pub(crate) said_ago: Option<u64>,
     pub(crate) holders: Vec<Holder>,
     /// What no process accounts for, if that can be known; the driver's share among it where that is not told.
     pub(crate) unaccounted: Option<u64>,
@@ -78,7 +80,7 @@ pub(crate) fn cards(sample: &Sample) -> Vec<Card> {
             power: None,
             mig: false,
             exclusive: false,
-            is_virtual: true,
+            said_ago: said_ago(process, sample.time),
             holders: vec![holder(process.pid, Some(used), &sample.processes)],
             unaccounted: None,
         });
@@ -105,7 +107,7 @@ fn of_driver(gpu: &Gpu, sample: &Sample) -> Card {
         power: gpu.power,
         mig: gpu.mig,
         exclusive: gpu.exclusive,
-        is_virtual: gpu.is_virtual,
+        said_ago: None,
         unaccounted: unaccounted(gpu),
         holders,
     }

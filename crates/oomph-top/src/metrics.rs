@@ -4,7 +4,7 @@
 //! Labels are numbers, users and short names; never command lines, which may hold secrets.
 
 use crate::cards::{Card, Holder, cards};
-use crate::rows::Choice;
+use crate::rows::{Choice, said_ago};
 use oomph_explain::harmless;
 use oomph_host::{InsideDevice, Missing, Process, Sample};
 use prometheus_client::collector::Collector;
@@ -18,7 +18,16 @@ use std::fmt;
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The sample as text; of processes, those that are chosen.
-pub(crate) fn text(sample: Sample, choice: &Choice) -> String {
+pub(crate) fn text(mut sample: Sample, choice: &Choice) -> String {
+    let now = sample.time;
+    for process in &mut sample.processes {
+        // What was said too long ago is not told as if it were now: of its devices, and of virtual cards.
+        if said_ago(process, now).is_some()
+            && let Some(inside) = &mut process.inside
+        {
+            inside.devices.clear();
+        }
+    }
     let cards = cards(&sample);
     let mut registry = Registry::with_prefix("oomph");
     registry.register_collector(Box::new(Collected { sample, cards, choice: choice.clone() }));
@@ -220,8 +229,8 @@ impl Collected {
             "The most that was allocated in the last step",
             devices(|device| device.last_peak),
         )?;
-        let steps =
-            self.processes().filter_map(|one| Some((of_process(one), Some(one.inside.as_ref()?.steps))));
+        let fresh = self.processes().filter(|one| said_ago(one, self.sample.time).is_none());
+        let steps = fresh.filter_map(|one| Some((of_process(one), Some(one.inside.as_ref()?.steps))));
         writer.counters("process_steps", "Steps that ended", steps)
     }
 
@@ -348,6 +357,19 @@ mod tests {
         }
         assert_eq!(text.matches("pid=\"200\"").count(), 6, "{text}");
         assert!(text.contains("oomph_gpu_processes{card=\"0\",uuid=\"GPU-0\",name=\"NVIDIA H200\"} 3.0"));
+    }
+
+    #[test]
+    fn what_was_said_long_ago_is_not_told() {
+        let mut sample = staged::virtual_card();
+        assert!(text(sample.clone()).contains("card=\"virtual:100:0\""));
+        sample.time += 15_001;
+        let text = text(sample);
+        for absent in ["virtual", "device=", "oomph_process_steps"] {
+            assert!(!text.contains(absent), "{absent}\n{text}");
+        }
+        // Its RAM is known all the same.
+        assert!(text.contains("oomph_process_resident_bytes{pid=\"100\""));
     }
 
     #[test]

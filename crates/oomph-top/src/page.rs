@@ -4,7 +4,7 @@
 use crate::app::{App, Mode};
 use crate::cards::{Card, missing};
 use crate::keys::HELP;
-use crate::rows::Sort;
+use crate::rows::{Sort, said_ago};
 use crate::table::{held, table};
 use crate::words::{Glyphs, Line, Tone, cells, clock, cut, lasting};
 use oomph_explain::bytes;
@@ -180,7 +180,8 @@ fn bar(part: u64, whole: u64, width: usize, glyphs: &Glyphs) -> Line {
 }
 
 fn bar_width(width: usize) -> usize {
-    (width / 4).clamp(8, LONGEST_BAR)
+    // On a narrow terminal numbers need the room.
+    (if width < 100 { width / 6 } else { width / 4 }).clamp(8, LONGEST_BAR)
 }
 
 fn cards(app: &App, sample: &Sample, width: usize, detail: Detail) -> Vec<Line> {
@@ -190,8 +191,8 @@ fn cards(app: &App, sample: &Sample, width: usize, detail: Detail) -> Vec<Line> 
     if app.cards.is_empty() && sample.gpus.unreadable.is_empty() {
         lines.push(Line::new(glyphs.clean(&missing(sample))).cut(width, glyphs));
     }
-    for card in &app.cards {
-        lines.push(card_line(card, width, glyphs));
+    for (card, line) in app.cards.iter().zip(card_lines(&app.cards, width, glyphs)) {
+        lines.push(line);
         if detail == Detail::Full {
             lines.push(card_history(app, card, width));
         }
@@ -221,35 +222,52 @@ fn indented(line: Line) -> Line {
     whole
 }
 
-fn card_line(card: &Card, width: usize, glyphs: &Glyphs) -> Line {
-    let mut fitted = Fitted::new(width);
-    fitted.add(0, label(&card.label, glyphs));
-    fitted.add(
-        3,
-        Line::toned(format!("{} of {}", bytes(card.used), bytes(card.total)), tone_of(card.used, card.total)),
-    );
-    fitted.add(1, bar(card.used, card.total, bar_width(width), glyphs));
-    fitted.add(5, Line::new(format!("free {}", bytes(card.free))));
-    if let Some(busy) = card.busy {
-        fitted.add(6, Line::new(format!("busy {busy} %")));
+/// What is told of a card, by what matters most: its place in the line, and the text.
+fn card_pieces(card: &Card, width: usize, glyphs: &Glyphs) -> Vec<(usize, Line)> {
+    let used = format!("{} of {}", bytes(card.used), bytes(card.total));
+    let ago = card.said_ago.map(|age| Line::toned(format!("said {} ago", lasting(age)), Tone::Close));
+    let said = |words: Option<String>| words.map(Line::new).unwrap_or_default();
+    let warned =
+        |is_so: bool, words: &str| if is_so { Line::toned(words, Tone::Close) } else { Line::default() };
+    vec![
+        (0, label(&card.label, glyphs)),
+        (3, Line::toned(used, tone_of(card.used, card.total))),
+        (1, bar(card.used, card.total, bar_width(width), glyphs)),
+        (2, ago.unwrap_or_default()),
+        (5, Line::new(format!("free {}", bytes(card.free)))),
+        (4, said(card.driver.map(|driver| format!("reserved {}", bytes(driver))))),
+        (6, said(card.busy.map(|busy| format!("busy {busy} %")))),
+        (11, Line::new(glyphs.clean(&cut(&card.name, 40, glyphs)))),
+        (9, warned(card.mig, "MIG")),
+        (10, warned(card.exclusive, "one process only")),
+        (7, said(card.temperature.map(|temperature| format!("{temperature} {}", glyphs.degrees)))),
+        (8, said(card.power.map(|power| format!("{} W", (u64::from(power) + 500) / 1000)))),
+    ]
+}
+
+/// A line for each card, all with the same pieces: those for which every card has room.
+fn card_lines(cards: &[Card], width: usize, glyphs: &Glyphs) -> Vec<Line> {
+    let all: Vec<Vec<(usize, Line)>> = cards.iter().map(|card| card_pieces(card, width, glyphs)).collect();
+    let mut left = width + 2;
+    let mut fits = Vec::new();
+    for piece in 0..all.first().map_or(0, Vec::len) {
+        let widest = all.iter().map(|pieces| pieces[piece].1.width()).max().unwrap_or(0);
+        fits.push(widest > 0 && widest + 2 <= left);
+        if fits[piece] {
+            left -= widest + 2;
+        }
     }
-    fitted.add(10, Line::new(glyphs.clean(&cut(&card.name, 40, glyphs))));
-    if card.mig {
-        fitted.add(9, Line::toned("MIG", Tone::Close));
+    let mut lines = Vec::new();
+    for (card, pieces) in cards.iter().zip(all) {
+        let mut fitted = Fitted::new(width);
+        for ((place, line), fits) in pieces.into_iter().zip(&fits) {
+            if *fits {
+                fitted.add(place, if card.said_ago.is_some() { line.all(Tone::Dim) } else { line });
+            }
+        }
+        lines.push(fitted.line());
     }
-    if card.exclusive {
-        fitted.add(9, Line::toned("one process only", Tone::Close));
-    }
-    if let Some(temperature) = card.temperature {
-        fitted.add(7, Line::new(format!("{temperature} {}", glyphs.degrees)));
-    }
-    if let Some(power) = card.power {
-        fitted.add(8, Line::new(format!("{} W", (u64::from(power) + 500) / 1000)));
-    }
-    if let Some(driver) = card.driver {
-        fitted.add(4, Line::new(format!("reserved {}", bytes(driver))));
-    }
-    fitted.line()
+    lines
 }
 
 /// How it was, and who is on it.
@@ -334,15 +352,15 @@ fn parts(ram: &Ram, width: usize, glyphs: &Glyphs) -> Line {
         ("file", ram.file, glyphs.file, Tone::File),
         ("shared", ram.shared, glyphs.shared, Tone::Shared),
         ("free", ram.free, glyphs.empty, Tone::Dim),
+        ("kernel", ram.kernel, glyphs.kernel, Tone::Plain),
+        // Where drivers pin memory, it is here.
+        ("other", ram.other, glyphs.other, Tone::Plain),
     ];
-    for (place, (name, value, mark, tone)) in parts.into_iter().enumerate() {
+    for (place, (name, value, mark, tone)) in [0, 1, 2, 5, 3, 4].into_iter().zip(parts) {
         let mut piece = Line::toned(mark.to_string(), tone);
         piece.push(format!(" {name} {}", bytes(value)), Tone::Plain);
         fitted.add(place, piece);
     }
-    fitted.add(4, Line::new(format!("kernel {}", bytes(ram.kernel))));
-    // Where drivers pin memory, it is here.
-    fitted.add(5, Line::new(format!("other {}", bytes(ram.other))));
     fitted.line()
 }
 
@@ -353,6 +371,8 @@ fn split_bar(ram: &Ram, group: Option<&Group>, width: usize, glyphs: &Glyphs) ->
         (ram.anonymous, glyphs.anonymous, Tone::Anonymous),
         (ram.file, glyphs.file, Tone::File),
         (ram.shared, glyphs.shared, Tone::Shared),
+        (ram.kernel, glyphs.kernel, Tone::Plain),
+        (ram.other, glyphs.other, Tone::Plain),
     ];
     for (value, mark, tone) in parts {
         let room = inner - drawn.len();
@@ -487,7 +507,10 @@ fn details_of(
         lines.push(Line::new(format!("GPU {card}: {}", held(*amount))));
     }
     if let Some(inside) = &process.inside {
-        lines.push(Line::toned(format!("under oomph: {} steps done", inside.steps), Tone::Strong));
+        let from = lines.len();
+        let ago = said_ago(process, sample.time);
+        let said = ago.map_or_else(String::new, |age| format!(", said {} ago", lasting(age)));
+        lines.push(Line::toned(format!("under oomph: {} steps done{said}", inside.steps), Tone::Strong));
         if let Some(recording) = &inside.recording {
             lines.push(Line::new(format!("oomph explain {}", glyphs.clean(recording))));
         }
@@ -507,6 +530,10 @@ fn details_of(
             for line in &device.lines {
                 lines.push(Line::new(format!("  {:>9}  {}", bytes(line.bytes), glyphs.clean(&line.place))));
             }
+        }
+        if ago.is_some() {
+            let told = lines.split_off(from);
+            lines.extend(told.into_iter().map(|line| line.all(Tone::Dim)));
         }
     }
     lines

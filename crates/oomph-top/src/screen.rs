@@ -211,6 +211,34 @@ mod tests {
     }
 
     #[test]
+    fn every_card_is_told_with_its_reserved_memory_and_the_same_pieces() {
+        let mut sample = staged::two_gpus();
+        sample.gpus.cards[0].used = 1 << 20;
+        for width in [80, 100, 120] {
+            let shown = drawn(&mut app(sample.clone(), false), width, 24);
+            for line in shown.lines().filter(|line| line.starts_with("GPU ")) {
+                assert!(line.contains("reserved 512 MiB  free "), "{shown}");
+            }
+            let count = |piece: &str| {
+                shown.lines().filter(|line| line.starts_with("GPU ") && line.contains(piece)).count()
+            };
+            for piece in ["busy", "°C", " W", "H200"] {
+                assert!(matches!(count(piece), 0 | 2), "{piece}\n{shown}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_program_that_fell_silent_is_said_to_have() {
+        let mut sample = staged::virtual_card();
+        sample.processes[1].inside.as_mut().unwrap().time = sample.time - 200_000;
+        let mut app = app(sample, false);
+        app.press(Key::Enter);
+        let shown = drawn(&mut app, 120, 30);
+        assert_eq!(shown.matches("said 3 min ago").count(), 2, "{shown}");
+    }
+
+    #[test]
     fn hundreds_of_cards_leave_room_for_processes() {
         let mut sample = staged::two_gpus();
         let card: Gpu = sample.gpus.cards[0].clone();

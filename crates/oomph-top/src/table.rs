@@ -1,7 +1,7 @@
 //! The table of processes: which columns fit, and a line for each row.
 
 use crate::app::App;
-use crate::rows::{Row, Sort, inside};
+use crate::rows::{Row, Sort, inside, said_ago};
 use crate::words::{Glyphs, Line, Tone, cut, left, right};
 use oomph_explain::bytes;
 use oomph_host::{Process, Sample};
@@ -15,6 +15,8 @@ enum Column {
     Card(u32),
     /// Memory on all cards: where they are too many for columns.
     Gpus,
+    /// Which cards those are.
+    On,
     Allocated,
     Reserved,
     Step,
@@ -43,6 +45,7 @@ impl Column {
             Column::User => "USER".into(),
             Column::Card(index) => format!("GPU {index}"),
             Column::Gpus => "GPUS".into(),
+            Column::On => "ON".into(),
             Column::Allocated => "ALLOCATED".into(),
             Column::Reserved => "RESERVED".into(),
             Column::Step => "STEP".into(),
@@ -62,7 +65,7 @@ impl Column {
         match self {
             Column::Pid => Sort::Pid,
             Column::User => Sort::User,
-            Column::Card(_) | Column::Gpus => Sort::Gpu,
+            Column::Card(_) | Column::Gpus | Column::On => Sort::Gpu,
             Column::Allocated => Sort::Allocated,
             Column::Reserved => Sort::Reserved,
             Column::Step => Sort::Step,
@@ -81,7 +84,7 @@ impl Column {
     /// Its width without the space after it; the command takes what is left.
     fn width(self) -> usize {
         match self {
-            Column::Pid | Column::Step => 7,
+            Column::Pid | Column::Step | Column::On => 7,
             Column::User => 8,
             Column::Allocated | Column::Peak | Column::Anonymous => 10,
             Column::Cpu => 6,
@@ -107,7 +110,12 @@ impl Column {
                 .map_or_else(String::new, |(_, bytes)| held(*bytes)),
             Column::Gpus if row.on_gpus.is_empty() => String::new(),
             Column::Gpus if row.on_gpus.iter().all(|(_, bytes)| bytes.is_none()) => held(None),
+            // More than that, where the driver does not tell of one.
+            Column::Gpus if row.on_gpus.iter().any(|(_, bytes)| bytes.is_none()) => {
+                bytes(row.gpu_bytes()) + "+"
+            }
             Column::Gpus => bytes(row.gpu_bytes()),
+            Column::On => numbers(row.on_gpus.iter().map(|(card, _)| *card).collect()),
             Column::Allocated => {
                 known(process.and_then(|process| inside(process, |device| Some(device.allocated))))
             }
@@ -137,6 +145,19 @@ impl Column {
     }
 }
 
+/// Numbers in few characters: `0-3,7`.
+fn numbers(mut all: Vec<u32>) -> String {
+    all.sort_unstable();
+    all.dedup();
+    let runs = all.chunk_by(|a, b| a.checked_add(1) == Some(*b)).filter_map(|run| match run {
+        [one] => Some(one.to_string()),
+        [one, other] => Some(format!("{one},{other}")),
+        [first, .., last] => Some(format!("{first}-{last}")),
+        [] => None,
+    });
+    runs.collect::<Vec<_>>().join(",")
+}
+
 /// What somebody has on a card.
 pub(crate) fn held(amount: Option<u64>) -> String {
     amount.map_or_else(|| "?".to_owned(), bytes)
@@ -148,7 +169,7 @@ fn columns(app: &App, sample: &Sample, width: usize) -> Vec<Column> {
     let cards: Vec<Column> = sample.gpus.cards.iter().map(|card| Column::Card(card.index)).collect();
     let mut wanted: Vec<Vec<Column>> = Vec::new();
     if cards.len() > MOST_CARDS || cards.len() * 10 > width / 3 {
-        wanted.push(vec![Column::Gpus]);
+        wanted.extend([vec![Column::Gpus], vec![Column::On]]);
     } else if !cards.is_empty() {
         wanted.push(cards);
     }
@@ -189,8 +210,14 @@ fn columns(app: &App, sample: &Sample, width: usize) -> Vec<Column> {
             taken.extend(group);
         }
     }
-    let place =
-        |column: &Column| (column.sort().at(), if let Column::Card(index) = column { *index } else { 0 });
+    let place = |column: &Column| {
+        let beside = match column {
+            Column::Card(index) => *index,
+            Column::On => 1,
+            _ => 0,
+        };
+        (column.sort().at(), beside)
+    };
     taken.sort_by_key(place);
     taken
 }
@@ -202,7 +229,7 @@ pub(crate) fn table(app: &App, sample: &Sample, width: usize, first: usize, most
     let fixed: usize =
         columns.iter().filter(|column| **column != Column::Command).map(|column| column.width() + 1).sum();
     let command = width.saturating_sub(fixed);
-    let is_text = |column: Column| matches!(column, Column::User | Column::Command);
+    let is_text = |column: Column| matches!(column, Column::User | Column::On | Column::Command);
     let place = |text: &str, column: Column| match column {
         Column::Command => cut(text, command, glyphs).into_owned(),
         column if is_text(column) => left(text, column.width(), glyphs) + " ",
@@ -212,7 +239,7 @@ pub(crate) fn table(app: &App, sample: &Sample, width: usize, first: usize, most
         .iter()
         .map(|column| {
             let mut title = column.title();
-            if column.sort() == app.choice.sort {
+            if column.sort() == app.choice.sort && *column != Column::On {
                 let is_ascending = app.choice.sort.ascends() != app.choice.reverse;
                 let mark = if is_ascending { glyphs.up } else { glyphs.down };
                 title.push(mark);
@@ -223,6 +250,7 @@ pub(crate) fn table(app: &App, sample: &Sample, width: usize, first: usize, most
     let mut lines = vec![Line::toned(left(&head, width, glyphs), Tone::Head)];
     for (at, row) in app.rows.iter().enumerate().skip(first).take(most) {
         let process = row.process(sample);
+        let is_stale = process.is_some_and(|process| said_ago(process, sample.time).is_some());
         let mut line = Line::default();
         for column in &columns {
             let mut text = column.cell(row, process, glyphs);
@@ -230,6 +258,7 @@ pub(crate) fn table(app: &App, sample: &Sample, width: usize, first: usize, most
                 text.insert_str(0, &row.branch);
             }
             let tone = match column {
+                Column::Allocated | Column::Reserved | Column::Step | Column::Peak if is_stale => Tone::Dim,
                 Column::Card(_) | Column::Gpus | Column::Allocated => Tone::Strong,
                 _ => Tone::Plain,
             };
@@ -243,4 +272,43 @@ pub(crate) fn table(app: &App, sample: &Sample, width: usize, first: usize, most
         lines.push(line);
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::{Options, staged};
+    use oomph_host::Gpu;
+
+    #[test]
+    fn of_many_cards_it_is_said_which_and_what_is_not_known() {
+        let mut sample = staged::two_gpus();
+        let card: Gpu = sample.gpus.cards[0].clone();
+        sample.gpus.cards = (0..8).map(|index| Gpu { index, ..card.clone() }).collect();
+        sample.processes[1].on_gpus = vec![(7, Some(20 << 30)), (3, None)];
+        sample.processes[2].on_gpus = (0..8).map(|index| (index, Some(4 << 30))).collect();
+        let mut app = App::new(&Options { ascii: true, ..Options::default() }, "box".to_owned());
+        app.take(sample.clone());
+        let lines: Vec<String> = table(&app, &sample, 80, 0, 9).iter().map(Line::text).collect();
+        let of = |pid: &str| lines.iter().find(|line| line.trim_start().starts_with(pid)).unwrap();
+        assert!(lines[0].contains("GPUS\\ ON "), "{lines:#?}");
+        assert!(of("100 ").contains("20.0 GiB+ 3,7 "), "{lines:#?}");
+        assert!(of("200 ").contains(" 32.0 GiB 0-7 "), "{lines:#?}");
+        assert_eq!(numbers(vec![9, 0, 1, 2, u32::MAX, 7, 6, 7]), format!("0-2,6,7,9,{}", u32::MAX));
+    }
+
+    #[test]
+    fn what_was_said_long_ago_is_dim() {
+        let mut sample = staged::virtual_card();
+        for (age, tone) in [(15_000, Tone::Strong), (15_001, Tone::Dim)] {
+            sample.processes[1].inside.as_mut().unwrap().time = sample.time - age;
+            let mut app = App::new(&Options::default(), "box".to_owned());
+            app.take(sample.clone());
+            let lines = table(&app, &sample, 120, 0, 9);
+            let allocated =
+                |line: &Line| line.0.iter().find(|piece| piece.text.trim() == "5.00 GiB").cloned();
+            assert_eq!(lines.iter().find_map(allocated).unwrap().tone, tone, "{age}");
+        }
+    }
 }
