@@ -52,6 +52,7 @@ def torch_in(folder):
 found = {
     "version": ".".join(map(str, sys.version_info[:3])),
     "executable": sys.executable or "",
+    "prefix": sys.prefix,
     "is_environment": sys.prefix != sys.base_prefix,
     "is_conda": os.path.isdir(os.path.join(sys.prefix, "conda-meta")),
     "machine": os.uname().machine,

@@ -173,6 +173,21 @@ impl Installed {
         Ok(installed)
     }
 
+    /// A library that the PyTorch in a folder is linked to and that is not there. No interpreter is asked.
+    pub fn missing_library(torch: &Path, prefix: &Path) -> Option<String> {
+        let mut installed = Installed {
+            python: PathBuf::new(),
+            python_version: String::new(),
+            torch_version: String::new(),
+            libraries: BTreeMap::new(),
+            headers: Vec::new(),
+        };
+        match installed.find_libraries(torch, prefix) {
+            Err(InstalledError::NoLibrary { library, .. }) => Some(library),
+            _ => None,
+        }
+    }
+
     /// The library whose name starts so.
     pub fn library(&self, start: &str) -> Option<(&str, &Path)> {
         self.libraries
