@@ -18,7 +18,7 @@ pub use environment::{Environment, Surroundings};
 pub use gpus::{Gpu, GpuProcess, Gpus, Missing, Unreadable, Use};
 pub use inside::{Inside, InsideDevice, Line, Reader as InsideReader, folder as inside_folder};
 pub use memory::{Group, Level, Machine, Ram, Shm, Swap, levels};
-pub use processes::Process;
+pub use processes::{Process, user_of_directory};
 
 use serde::Serialize;
 use std::path::PathBuf;
