@@ -451,6 +451,20 @@ def test_nothing_private_is_in_a_report(doctor, nvml, tmp_path, format):
     assert secret in text
 
 
+@pytest.mark.parametrize("format", ["json", "markdown"])
+def test_only_what_is_known_is_told_of_versions_settings_and_errors(doctor, python, tmp_path, format):
+    folder = tmp_path / "John Q Public"
+    folder.mkdir()
+    (folder / "y.so").write_text("not a library")
+    env = {"PYTORCH_ALLOC_CONF": "alice-smith.acme.example-token-AKIA1234"}
+    packages = {"torch": ["2.11.0"], "nvidia-acme-secret": ["1.0"], "triton": ["3.6.0+alice"]}
+    code, out = doctor(nvml=folder / "y.so", python=python("2.11.0+alice@buildhost.acme.internal", packages=packages), env=env, format=format)
+    shown = out if isinstance(out, str) else json.dumps(out, ensure_ascii=False)
+    assert code == 1 and "PyTorch 2.11.0+… refuses" in shown
+    for private in ("alice", "acme", "AKIA", "John", "Public", " Q "):
+        assert private not in shown, private
+
+
 @pytest.mark.parametrize("value", ["expandable_segments:True," * 9 + "max_split_size_mb:64", "/home/alice/conf", "expandable_segments:True," * 8 + "expandable_segments:True"])
 def test_what_is_hidden_changes_no_level_and_no_exit_code(doctor, python, value):
     for format in ("json", "markdown", "text"):

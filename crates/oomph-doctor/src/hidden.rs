@@ -24,6 +24,89 @@ const EVERYBODYS: [&str; 12] = [
     "tritonserver",
 ];
 
+const LISTS_OF_CARDS: [&str; 2] = ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"];
+
+/// Words that settings are made of, besides numbers.
+const WORDS_OF_SETTINGS: &[&str] = &[
+    "max_split_size_mb",
+    "max_non_split_rounding_mb",
+    "garbage_collection_threshold",
+    "roundup_power2_divisions",
+    "backend",
+    "expandable_segments_reserve",
+    "expandable_segments_reserve_by_class",
+    "pinned_free_catch_all",
+    "pinned_max_cached_size_mb",
+    "pinned_max_round_threshold_mb",
+    "expandable_segments",
+    "release_lock_on_cudamalloc",
+    "release_lock_on_hipmalloc",
+    "pinned_use_cuda_host_register",
+    "pinned_use_hip_host_register",
+    "pinned_num_register_threads",
+    "pinned_use_background_threads",
+    "pinned_reserve_segment_size_mb",
+    "graph_capture_record_stream_reuse",
+    "large_segment_size_mb",
+    "per_process_memory_fraction",
+    "throw_on_cudamalloc_oom",
+    "native",
+    "cudaMallocAsync",
+    "hipMallocAsync",
+    "True",
+    "False",
+    "true",
+    "false",
+    "TRUE",
+    "FALSE",
+    "yes",
+    "no",
+    "on",
+    "off",
+    ">",
+    "FASTEST_FIRST",
+    "PCI_BUS_ID",
+    "LAZY",
+    "EAGER",
+    "DEFAULT",
+    "platform",
+    "cuda_async",
+    "bfc",
+];
+
+/// Packages that are told: NVIDIA's, without and with the number of a CUDA, and these.
+const PACKAGES: &[&str] = &[
+    "torch",
+    "triton",
+    "pytorch-triton",
+    "pytorch-triton-rocm",
+    "cuda-toolkit",
+    "oomph",
+    "tensorflow",
+    "tensorflow-cpu",
+    "jaxlib",
+];
+const PACKAGES_OF_NVIDIA: &[&str] = &[
+    "cublas",
+    "cuda-cupti",
+    "cuda-nvcc",
+    "cuda-nvrtc",
+    "cuda-runtime",
+    "cuda-cccl",
+    "cudnn",
+    "cudnn-frontend",
+    "cufft",
+    "cufile",
+    "curand",
+    "cusolver",
+    "cusparse",
+    "cusparselt",
+    "nccl",
+    "nvjitlink",
+    "nvshmem",
+    "nvtx",
+];
+
 /// What a process is called that has a name of its own.
 const SOME_PROGRAM: &str = "program";
 
@@ -35,39 +118,52 @@ impl Facts {
         facts.hide_processes();
         facts.hide_cards();
         if let Some(Missing::Other(why)) = &mut facts.sample.gpus.missing {
-            *why = without_paths(why);
+            *why = drivers_words(why);
         }
-        for value in facts.settings.values.values_mut().filter(|value| !is_plain(value)) {
-            *value = "…".to_owned();
+        for (name, value) in &mut facts.settings.values {
+            if !LISTS_OF_CARDS.contains(name) {
+                *value = known_words(value);
+            }
         }
+        facts.sample.gpus.driver = facts.sample.gpus.driver.as_deref().map(version);
         for name in &mut facts.settings.preloaded {
             if !is_well_known(name) {
                 *name = "a library".to_owned();
             }
         }
         for folder in &mut facts.settings.library_folders {
-            // Everybody's places say which CUDA it is.
-            if !folder.path.starts_with("/usr") || !is_plain(&folder.path.to_string_lossy().replace('/', ""))
-            {
+            if !is_everybodys_place(&folder.path) {
                 folder.path = PathBuf::from("a folder");
             }
         }
         match &mut facts.python {
             Ok(python) => {
                 python.executable = "python".to_owned();
-                python.torch.iter_mut().for_each(|torch| torch.folder = PathBuf::new());
+                python.prefix = PathBuf::new();
+                python.version = version(&python.version);
+                python.oomph = python.oomph.as_deref().map(version);
+                for torch in &mut python.torch {
+                    torch.folder = PathBuf::new();
+                    torch.version = version(&torch.version);
+                    torch.cuda = torch.cuda.as_deref().map(version);
+                    torch.hip = torch.hip.as_deref().map(version);
+                }
+                python.packages.retain(|name, _| is_known_package(name));
+                python.packages.values_mut().flatten().for_each(|one| *one = version(one));
+                python.torch_requires.retain(|one| is_known_requirement(one));
+                python.toolkit_requires.retain(|one| is_known_requirement(one));
             }
             Err(why) => *why = "no interpreter answered".to_owned(),
         }
         if let Some(Err(why)) = &mut facts.deep {
-            *why = without_paths(why);
+            *why = class_of(why);
         }
         facts
     }
 
     /// Cards have numbers that no other card in the world has.
     fn hide_cards(&mut self) {
-        for name in ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"] {
+        for name in LISTS_OF_CARDS {
             let Some(listed) = self.settings.get(name) else { continue };
             let plainly = |entry: &str| match self.card(entry) {
                 Some(card) => card.index.to_string(),
@@ -85,7 +181,7 @@ impl Facts {
         }
         for card in &mut self.sample.gpus.unreadable {
             card.name = card.name.as_deref().map(plain_words);
-            card.why = without_paths(&card.why);
+            card.why = drivers_words(&card.why);
         }
     }
 
@@ -145,11 +241,107 @@ fn plain_words(name: &str) -> String {
     name.chars().filter(|&character| is_plain(&character.to_string())).collect()
 }
 
-/// A message without the words that are places.
-fn without_paths(message: &str) -> String {
-    let hide =
-        |word: &str| if word.contains(['/', '\\', '~', '@']) { "…".to_owned() } else { word.to_owned() };
-    message.split(' ').map(hide).collect::<Vec<_>>().join(" ")
+/// A setting of which only what is known is left: keys, truths and numbers, and how they are put together.
+fn known_words(value: &str) -> String {
+    let (mut told, mut word) = (String::new(), String::new());
+    for character in value.chars().map(Some).chain([None]) {
+        match character {
+            Some(character) if !",:=[] ".contains(character) => word.push(character),
+            _ => {
+                let is_known = WORDS_OF_SETTINGS.contains(&word.as_str())
+                    || word.len() <= 20 && word.chars().all(|one| one.is_ascii_digit() || one == '.');
+                told.push_str(if is_known { &word } else { "…" });
+                word.clear();
+                told.extend(character);
+            }
+        }
+    }
+    told
+}
+
+/// A version by PEP 440, of whose local part only what PyTorch's own builds have is left: `+cu128`, `+cpu`, `+rocm6.4`, `+git`.
+fn version(text: &str) -> String {
+    let (public, local) = text.split_once('+').map_or((text, None), |(public, local)| (public, Some(local)));
+    let letters = public.split(|one: char| !one.is_ascii_alphabetic());
+    let is_public = public.len() <= 40
+        && public.starts_with(|one: char| one.is_ascii_digit())
+        && public.chars().all(|one| one.is_ascii_alphanumeric() || one == '.')
+        && letters.into_iter().all(|word| matches!(word, "" | "a" | "b" | "rc" | "dev" | "post"));
+    let public = if is_public { public } else { "…" };
+    let is_number =
+        |text: &str| text.len() <= 8 && text.chars().all(|one| one.is_ascii_digit() || one == '.');
+    match local {
+        None => public.to_owned(),
+        Some("cpu") => format!("{public}+cpu"),
+        Some(local) if local.starts_with("git") => format!("{public}+git"),
+        Some(local)
+            if ["cu", "rocm"].iter().any(|start| local.strip_prefix(start).is_some_and(is_number)) =>
+        {
+            format!("{public}+{local}")
+        }
+        Some(_) => format!("{public}+…"),
+    }
+}
+
+fn is_known_package(name: &str) -> bool {
+    let Some(own) = name.strip_prefix("nvidia-") else { return PACKAGES.contains(&name) };
+    let stem = own
+        .rsplit_once("-cu")
+        .filter(|(_, number)| number.parse::<u8>().is_ok())
+        .map_or(own, |(stem, _)| stem);
+    PACKAGES_OF_NVIDIA.contains(&stem)
+}
+
+/// `nvidia-nccl-cu12==2.21.5; …`: its name and its version may be told.
+fn is_known_requirement(requirement: &str) -> bool {
+    let what = requirement.split(';').next().unwrap_or_default();
+    let (name, wanted) = what.split_once("==").or_else(|| what.split_once("~=")).unwrap_or((what, "0"));
+    let name = name.split('[').next().unwrap_or_default().trim().to_ascii_lowercase().replace('_', "-");
+    let wanted = wanted.trim();
+    let wanted = wanted.strip_suffix(".*").unwrap_or(wanted);
+    is_known_package(&name) && version(wanted) == wanted
+}
+
+/// Where CUDA is put by its own installer, and where systems put libraries.
+fn is_everybodys_place(path: &std::path::Path) -> bool {
+    let text = path.to_string_lossy();
+    let is_cuda = |part: &str| {
+        part.strip_prefix("cuda")
+            .is_some_and(|rest| rest.chars().all(|one| one.is_ascii_digit() || "-.".contains(one)))
+    };
+    let is_usual = |part: &str| {
+        [
+            "usr",
+            "local",
+            "lib",
+            "lib64",
+            "targets",
+            "x86_64-linux",
+            "sbsa-linux",
+            "x86_64-linux-gnu",
+            "aarch64-linux-gnu",
+            "wsl",
+            "nvidia",
+            "",
+        ]
+        .contains(&part)
+            || is_cuda(part)
+    };
+    (text.starts_with("/usr/local/cuda") || text.starts_with("/usr/lib")) && text.split('/').all(is_usual)
+}
+
+/// Of a Python's last words the kind of error.
+fn class_of(why: &str) -> String {
+    let is_class = |word: &&str| {
+        word.ends_with("Error") && word.len() <= 40 && word.chars().all(|one| one.is_ascii_alphabetic())
+    };
+    why.split([':', ' ', '.']).find(is_class).unwrap_or("an error").to_owned()
+}
+
+/// What the driver says. What the loader says of its library has a place in it, and is not told.
+fn drivers_words(why: &str) -> String {
+    let is_loaders = why.contains(['/', '\\', '@', ':']) || why.contains(".so") || !is_plain(why);
+    if is_loaders { "its library cannot be loaded".to_owned() } else { why.to_owned() }
 }
 
 #[cfg(test)]
@@ -229,11 +421,36 @@ mod tests {
     }
 
     #[test]
-    fn messages_lose_their_places() {
-        assert_eq!(without_paths("a /b/c: d ~/e f@g h"), "a … d … … h");
-        assert!(is_everybodys("python3.12") && is_everybodys("python") && !is_everybodys("python-secret"));
-        assert!(
-            is_plain("[256:1,>:8]") && !is_plain("a/b") && !is_plain("a\nb") && !is_plain(&"a".repeat(201))
+    fn only_what_is_known_is_told() {
+        assert_eq!(version("2.11.0+cu128"), "2.11.0+cu128");
+        assert_eq!(version("2.12.0.dev20260101+rocm6.4"), "2.12.0.dev20260101+rocm6.4");
+        assert_eq!(version("2.11.0a0+gitdeadbeef"), "2.11.0a0+git");
+        assert_eq!(version("2.11.0+alice@buildhost.acme.internal"), "2.11.0+…");
+        assert_eq!(version("2.11.0.alice"), "…");
+        assert_eq!(known_words("alice-smith.acme.example-token-AKIA1234"), "…");
+        assert_eq!(
+            known_words("roundup_power2_divisions:[256:1,>:8],x:/home"),
+            "roundup_power2_divisions:[256:1,>:8],…:…"
         );
+        assert!(
+            is_known_package("nvidia-nccl-cu13")
+                && is_known_package("nvidia-cublas")
+                && is_known_package("triton")
+        );
+        assert!(!is_known_package("nvidia-acme-secret") && !is_known_package("torch-acme"));
+        assert!(is_known_requirement("nvidia-cublas==13.4.1.3.*; platform_system == \"Linux\""));
+        assert!(!is_known_requirement("nvidia-cublas==13+alice@host"));
+        assert_eq!(class_of("ImportError: /home/alice/x.so: undefined symbol"), "ImportError");
+        assert_eq!(class_of("alice was here"), "an error");
+        assert_eq!(drivers_words("/x/John Q Public/y.so: cannot open"), "its library cannot be loaded");
+        assert_eq!(drivers_words("device fell off the bus"), "device fell off the bus");
+        let place = |path: &str| is_everybodys_place(std::path::Path::new(path));
+        assert!(place("/usr/local/cuda-12.1/lib64") && place("/usr/lib/x86_64-linux-gnu"));
+        assert!(
+            !place("/usr/local/cuda-alice/lib64")
+                && !place("/usr/share/alice")
+                && !place("/usr/local/cuda/../../home")
+        );
+        assert!(is_everybodys("python3.12") && is_everybodys("python") && !is_everybodys("python-secret"));
     }
 }
