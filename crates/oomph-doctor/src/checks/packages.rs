@@ -50,8 +50,9 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
         let shown = listed(&missing[..missing.len().min(MOST)]);
         let more = missing.len().saturating_sub(MOST);
         let more = if more > 0 { format!(" ({more} more)") } else { String::new() };
+        let are = if missing.len() == 1 { "is" } else { "are" };
         findings.push(
-            Finding::note("packages", format!("PyTorch requires {shown}, which is not installed{more}"))
+            Finding::note("packages", format!("PyTorch requires {shown}, which {are} not installed{more}"))
                 .means("Its libraries come from elsewhere, or it was installed without what it requires.")
                 .fix("unless that is what you want, install PyTorch with its own packages")
                 .command(anew),

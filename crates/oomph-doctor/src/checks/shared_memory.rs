@@ -1,7 +1,8 @@
 //! Whether `/dev/shm` has room for what DataLoader workers hand over.
 //!
-//! Wrong if it is 64 MiB or less, which is what Docker gives: two workers with two batches of 32 pictures each (18 MiB a batch) fill
-//! it, and the worker dies of a bus error. A note if less than a tenth of it, or less than 64 MiB, is left.
+//! A note if it is 64 MiB or less, which is what Docker gives: two workers with two batches of 32 pictures each (18 MiB a batch) fill
+//! it, and the worker dies of a bus error; programs without workers do not use it. A note too if less than a tenth of it, or less
+//! than 64 MiB, is left.
 
 use crate::facts::Facts;
 use crate::finding::Finding;
@@ -15,16 +16,20 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
     let left = shm.total.saturating_sub(shm.used);
     let in_pod = facts.is_in(Surroundings::Kubernetes);
     let larger = match in_pod {
-        true => "mount a volume of memory there: emptyDir: {medium: Memory}",
-        false => "make it larger: for a container when it is started, on a machine at once",
+        true => {
+            "if you use workers, let the pod mount a volume of memory at /dev/shm (an emptyDir whose medium is Memory)"
+        }
+        false => {
+            "if you use workers, make it larger: for a container when it is started, on a machine at once"
+        }
     };
     let command = match in_pod {
-        true => "mountPath: /dev/shm",
-        false if facts.is_in(Surroundings::Container) => "docker run --shm-size 8g …",
-        false => "sudo mount -o remount,size=8G /dev/shm",
+        true => None,
+        false if facts.is_in(Surroundings::Container) => Some("docker run --shm-size 8g …"),
+        false => Some("sudo mount -o remount,size=8G /dev/shm"),
     };
     let finding = if shm.total <= OF_DOCKER {
-        Finding::wrong("/dev/shm", format!("has {}: too little for DataLoader workers", bytes(shm.total)))
+        Finding::note("/dev/shm", format!("has {}: too little for DataLoader workers", bytes(shm.total)))
             .means("A batch of 32 pictures of 224 x 224 takes 18 MiB, two wait for each worker: \"DataLoader worker is killed by signal: Bus error\".")
     } else if left < OF_DOCKER || left < shm.total / 10 {
         Finding::note("/dev/shm", format!("{} of {} left", bytes(left), bytes(shm.total)))
@@ -34,15 +39,21 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
     } else {
         return vec![Finding::fine("/dev/shm", format!("{} of {} left", bytes(left), bytes(shm.total)))];
     };
-    let finding = if finding.fix.is_some() { finding } else { finding.fix(larger).command(command) };
-    vec![finding]
+    if finding.fix.is_some() {
+        return vec![finding];
+    }
+    let finding = finding.fix(larger);
+    vec![match command {
+        Some(command) => finding.command(command),
+        None => finding,
+    }]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::checks::laid_out::{GIB, MIB, machine, told};
-    use crate::finding::Level::{Fine, Note, Wrong};
+    use crate::finding::Level::{Fine, Note};
     use oomph_host::Shm;
 
     fn with(total: u64, used: u64) -> Facts {
@@ -54,12 +65,12 @@ mod tests {
     #[test]
     fn what_docker_gives_is_too_little() {
         let mut facts = with(64 * MIB, 0);
-        assert_eq!(told(&look(&facts)), [(Wrong, "has 64.0 MiB: too little for DataLoader workers")]);
+        assert_eq!(told(&look(&facts)), [(Note, "has 64.0 MiB: too little for DataLoader workers")]);
         assert_eq!(look(&facts)[0].command.as_deref(), Some("sudo mount -o remount,size=8G /dev/shm"));
         facts.environment.surroundings = vec![Surroundings::Container];
         assert_eq!(look(&facts)[0].command.as_deref(), Some("docker run --shm-size 8g …"));
         facts.environment.surroundings.push(Surroundings::Kubernetes);
-        assert_eq!(look(&facts)[0].command.as_deref(), Some("mountPath: /dev/shm"));
+        assert_eq!(look(&facts)[0].command, None, "a volume is no command");
     }
 
     #[test]
