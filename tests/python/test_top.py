@@ -91,7 +91,11 @@ class Terminal:
         while True:
             screen = self.screen(*options)
             if test(screen):
-                return screen
+                # It may have been looked at while it was drawn: what is there a moment later is whole.
+                time.sleep(0.15)
+                screen = self.screen(*options)
+                if test(screen):
+                    return screen
             assert time.monotonic() < end, f"never came: {wanted}\n{screen}"
             time.sleep(0.05)
 
@@ -694,12 +698,12 @@ def test_a_program_on_the_virtual_gpu_is_shown_with_what_it_says(top, oomph, tmp
     script = tmp_path / "train.py"
     script.write_text(TRAINING)
     environment = {**os.environ, "OOMPH_STATUS_FOLDER": str(tmp_path / "status")}
-    command = [oomph.binary, "run", "--gpu", "t4", "--python", sys.executable, script]
+    command = [oomph.binary, "run", "--gpu", "t4", "--python", sys.executable, script.name]
     program = subprocess.Popen(command, cwd=tmp_path, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         allocated, reserved = map(int, program.stdout.readline().split())
         screen = top("--on-gpus", width=220, env={"OOMPH_STATUS_FOLDER": str(tmp_path / "status")})
-        shown = screen.wait(lambda shown: f"{size(reserved)} of " in shown and size(allocated) in shown)
+        shown = screen.wait(lambda shown: f"{size(reserved)} of " in shown and size(allocated) in shown and "train.py" in shown)
         card = next(line for line in shown.splitlines() if "(virtual)" in line)
         assert card.startswith("virt 0") and f"{size(reserved)} of " in card and "T4" in card, card
         row = next(line for line in shown.splitlines() if re.match(r"\s*\d+ .*train\.py", line))
