@@ -64,6 +64,15 @@ class RamLimit(MemoryError):
     def __init__(self, *arguments: object) -> None:
         super().__init__(*(arguments or (_last_excess,)))
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython asks first. Its version 7, which Colab has, fails on Python 3.11 with a TypeError of its own where an exception arrives between two lines;
+        what later versions draw is better than this, and what they draw when it raises."""
+        if getattr(sys.modules.get("IPython"), "version_info", (8,))[0] > 7:
+            raise AttributeError("_render_traceback_")
+        import traceback
+
+        return "".join(traceback.format_exception(type(self), self, self.__traceback__)).splitlines()
+
 
 # As its users know it, in tracebacks.
 RamLimit.__module__ = "oomph"
