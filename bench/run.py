@@ -23,7 +23,7 @@ packing   the packer on public problems, if FOLDER (or the variable PACKING) nam
 
 data      CSVs of mixed columns, 4 million rows and 2 GB (bench/data_generate.py; the second only where there is room, and removed afterwards), loaded by pandas, polars, pyarrow,
           DuckDB and oomph, each in a process of its own: best and median seconds, peak memory above importing, bytes of the result. Bars: oomph's peak is at most 1.3 times
-          its result, and it is as fast as the fastest of the others that gives the smallest table.
+          its result, and it is as fast as the fastest of the others that ends with a small table.
 stream    a CSV of ten times the budget, and the same as Parquet, read as batches of tensors by oomph.data.stream, torch's DataLoader with two workers over pyarrow, and Hugging Face's
           datasets: rows a second, and the highest memory (PSS of all processes without pages of files, above importing). Bar: at most 100 MiB above the budget.
 
