@@ -1,12 +1,12 @@
 """Streaming to a real GPU: do copies run beside kernels? Beside plain ``.to("cuda")`` and beside DataLoader(pin_memory=True).
 
-    python docs/measured/streaming.py [--rows 4000000] [--columns 32] [--batch 65536] [--work 8] [--out streaming.json]
+    python docs/measured/streaming.py [--format npy] [--rows 4000000] [--columns 32] [--batch 65536] [--work 8] [--out streaming.json]
 
-Builds nothing: needs oomph installed (or PYTHONPATH=python and OOMPH_COMMAND), a GPU, torch, NumPy and pyarrow.
+Builds nothing: needs oomph installed (or PYTHONPATH=python and OOMPH_COMMAND), a GPU, torch and NumPy; pyarrow for Parquet.
 
 First directly: copies through the ring and matrix products that take about as long, each alone and both together, by CUDA's events, medians of several runs.
 
-Then a Parquet file of random floats is read by each method, and every batch worked on with ``--work`` matrix products:
+Then a file of random floats (Parquet, or one array) is read by each method, and every batch worked on with ``--work`` matrix products:
 
 * seconds: the whole epoch, the file in the page cache; the fastest of ``--epochs``
 * GPU busy: the share of them in which the matrix products ran
@@ -34,14 +34,20 @@ sys.path.insert(0, str(HERE.parents[2] / "python"))
 MIB = 1 << 20
 
 
-def make(folder, rows, columns):
+def make(folder, rows, columns, format):
     """The file, and the sum of the bits of its values."""
     import numpy
+
+    rng = numpy.random.default_rng(0)
+    path = folder / f"table.{format}"
+    if format == "npy":
+        whole = rng.random((rows, columns), dtype="f4")
+        numpy.save(path, whole)
+        return path, int(whole.view("i4").sum(dtype="i8"))
+
     import pyarrow
     import pyarrow.parquet
 
-    path = folder / "table.parquet"
-    rng = numpy.random.default_rng(0)
     writer, checksum = None, 0
     for begin in range(0, rows, 1 << 18):
         count = min(1 << 18, rows - begin)
@@ -84,9 +90,25 @@ class Parquet(IterableDataset):
             yield {name: torch.from_numpy(column.to_numpy(zero_copy_only=True).copy()) for name, column in zip(rows.schema.names, rows.columns)}
 
 
+class Array(IterableDataset):
+    """What people write: each worker copies every so manieth batch out of the mapped file."""
+
+    def __init__(self, path, batch):
+        self.path, self.batch = path, batch
+
+    def __iter__(self):
+        import numpy
+
+        values = numpy.load(self.path, mmap_mode="r")
+        worker = get_worker_info()
+        for begin in range(worker.id * self.batch, len(values), worker.num_workers * self.batch):
+            yield {"values": torch.from_numpy(values[begin : begin + self.batch].copy())}
+
+
 def loader_pinned(path, batch):
     """Two workers, and a thread that pins."""
-    loader = DataLoader(Parquet(path, batch), batch_size=None, num_workers=2, pin_memory=True, prefetch_factor=2)
+    source = Array if path.suffix == ".npy" else Parquet
+    loader = DataLoader(source(path, batch), batch_size=None, num_workers=2, pin_memory=True, prefetch_factor=2)
     return ({name: tensor.to("cuda", non_blocking=True) for name, tensor in rows.items()} for rows in loader)
 
 
@@ -95,7 +117,8 @@ METHODS = {"oomph.data.stream, ring": oomph_ring, "oomph.data.stream, pin=False"
 
 def work(batch, weights, times):
     """Keeps the GPU busy with what came."""
-    made = torch.stack(list(batch.values()), dim=1)
+    columns = list(batch.values())
+    made = columns[0] if len(columns) == 1 else torch.stack(columns, dim=1)
     for _ in range(times):
         made = torch.tanh(made @ weights)
 
@@ -185,6 +208,7 @@ def copies_overlap(arguments):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--format", choices=("parquet", "npy"), default="parquet")
     parser.add_argument("--rows", type=int, default=4_000_000)
     parser.add_argument("--columns", type=int, default=32)
     parser.add_argument("--batch", type=int, default=65_536)
@@ -198,7 +222,7 @@ def main():
     result = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "cpus": os.cpu_count(), "arguments": {name: str(value) for name, value in vars(arguments).items()}}
     result["overlap"] = copies_overlap(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        path, checksum = make(pathlib.Path(folder), arguments.rows, arguments.columns)
+        path, checksum = make(pathlib.Path(folder), arguments.rows, arguments.columns, arguments.format)
         result["file_bytes"] = path.stat().st_size
         weights = torch.rand(arguments.columns, arguments.columns, device="cuda")
         result["methods"] = {}

@@ -18,7 +18,22 @@ PYTHON_2_11 = ROOT / ".venv-torch2.11" / "bin" / "python"
 
 # The package as it is here, beside the command that was built: also where pytest-xdist deals the tests out, which imports the classes of warnings.
 sys.path.insert(0, str(ROOT / "python"))
-os.environ.setdefault("OOMPH_COMMAND", os.environ.get("OOMPH", str(ROOT / "target" / "debug" / "oomph")))
+
+
+def _as_built():
+    """The command and the extension module as they are when the tests begin, by links beside cargo's: maturin takes its file away for as long as it packs a
+    wheel (test_package), and the other process of the tests would find none meanwhile."""
+    kept = ROOT / "target" / "tested"
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        kept.mkdir(parents=True, exist_ok=True)
+        for name in ("oomph", "liboomph_native.so"):
+            (kept / name).unlink(missing_ok=True)
+            os.link(ROOT / "target" / "debug" / name, kept / name)
+    return str(kept / "oomph")
+
+
+COMMAND = os.environ.get("OOMPH") or _as_built()
+os.environ.setdefault("OOMPH_COMMAND", COMMAND)
 
 # Hundreds of processes import PyTorch here. Where containers forbid Python to keep what it compiled, each compiles all of it again: 11 seconds, not 3.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -57,14 +72,13 @@ def one_thread():
 @pytest.fixture(scope="session")
 def oomph():
     """Runs the command; gives (exit code, stdout, stderr)."""
-    binary = os.environ.get("OOMPH", str(ROOT / "target" / "debug" / "oomph"))
 
     def run(*arguments, **options):
         options = {"capture_output": True, "text": True, "timeout": 120, **options}
-        done = subprocess.run([binary, *map(str, arguments)], **options)
+        done = subprocess.run([COMMAND, *map(str, arguments)], **options)
         return done.returncode, done.stdout, done.stderr
 
-    run.binary = binary
+    run.binary = COMMAND
     return run
 
 

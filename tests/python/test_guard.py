@@ -7,9 +7,8 @@ import textwrap
 
 import pytest
 
-from conftest import PYTHON_2_11, ROOT
+from conftest import COMMAND, PYTHON_2_11
 
-OOMPH = os.environ.get("OOMPH", str(ROOT / "target" / "debug" / "oomph"))
 MIB = 1 << 20
 
 # What programs below share: a training step, cudaMalloc as any library calls it, and what the guard says so far.
@@ -49,7 +48,7 @@ def run(tmp_path):
     def run(program, *options, python=sys.executable, code=0, **environment):
         path = tmp_path / "program.py"
         path.write_text(SHARED + textwrap.dedent(program))
-        command = [OOMPH, "run", "--gpu", "t4", "--python", str(python), *options, str(path)]
+        command = [COMMAND, "run", "--gpu", "t4", "--python", str(python), *options, str(path)]
         environment = {**os.environ, **environment}
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, env=environment)
         assert done.returncode == code, done.stderr
@@ -257,7 +256,7 @@ def test_whoever_opens_the_driver_by_name_meets_the_guard_first(tmp_path):
     subprocess.run(["gcc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", driver, tmp_path / "driver.c"], check=True)
     path = tmp_path / "asks.py"
     path.write_text(ASKS_THE_DRIVER)
-    command = [OOMPH, "run", "--python", sys.executable, "--budget", "1GiB", "--no-recording", str(path)]
+    command = [COMMAND, "run", "--python", sys.executable, "--budget", "1GiB", "--no-recording", str(path)]
     environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, env=environment)
     assert done.returncode == 0, done.stderr
@@ -269,6 +268,6 @@ def test_without_a_gpus_driver_programs_run_as_ever(tmp_path):
     """The guard is loaded into every process of a program, also into those that have nothing to do with CUDA."""
     path = tmp_path / "plain.py"
     path.write_text("import subprocess; print(subprocess.run(['echo', 'fine'], capture_output=True, text=True).stdout)")
-    command = [OOMPH, "run", "--gpu", "t4", "--python", sys.executable, "--budget", "1GiB", "--overflow", "1GiB", str(path)]
+    command = [COMMAND, "run", "--gpu", "t4", "--python", sys.executable, "--budget", "1GiB", "--overflow", "1GiB", str(path)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout.strip()) == (0, "fine"), done.stderr

@@ -10,11 +10,10 @@ import time
 
 import pytest
 
-from conftest import ROOT
+from conftest import COMMAND, ROOT
 
-OOMPH = os.environ.get("OOMPH", str(ROOT / "target" / "debug" / "oomph"))
 # The package as it lies here, with the command as built.
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "OOMPH_COMMAND": OOMPH}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "OOMPH_COMMAND": COMMAND}
 ENVIRONMENT.pop("OOMPH_STATUS_FOLDER", None)
 
 # What PyTorch counts, then a wait for the test to have looked.
@@ -39,7 +38,7 @@ class Program:
     def __init__(self, folder, text, *options, words=("train.py",), **environment):
         self.text = PAUSE + textwrap.dedent(text)
         (folder / "train.py").write_text(self.text)
-        command = [OOMPH, "run", "--gpu", "t4", "--python", sys.executable, *options, *words]
+        command = [COMMAND, "run", "--gpu", "t4", "--python", sys.executable, *options, *words]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self.process = subprocess.Popen(command, cwd=folder, env={**ENVIRONMENT, **environment}, **pipes)
 
@@ -237,7 +236,7 @@ def test_workers_say_nothing_and_what_a_killed_process_left_is_removed(start, tm
 
     # Who reads changes nothing.
     for verb in (["top", "--once"], ["doctor"]):
-        subprocess.run([OOMPH, *verb], cwd=tmp_path, env={**ENVIRONMENT, "XDG_RUNTIME_DIR": str(tmp_path)}, capture_output=True, timeout=120)
+        subprocess.run([COMMAND, *verb], cwd=tmp_path, env={**ENVIRONMENT, "XDG_RUNTIME_DIR": str(tmp_path)}, capture_output=True, timeout=120)
     assert left.exists() and foreign.exists()
 
     # The next process removes it, and no file that is not oomph's. It is recorded in a part of it only, and has memory from before.
@@ -313,6 +312,6 @@ def test_where_nothing_can_be_said_the_recording_goes_on(start, tmp_path):
     assert program.end() == 0
     assert not (tmp_path / "oomph").exists()
     for name in ("file", "nowhere"):
-        done = subprocess.run([OOMPH, "explain", "--format", "json", f"{name}.oomph"], cwd=tmp_path, capture_output=True, text=True)
+        done = subprocess.run([COMMAND, "explain", "--format", "json", f"{name}.oomph"], cwd=tmp_path, capture_output=True, text=True)
         (device,) = json.loads(done.stdout)["devices"]
         assert device["peak"]["allocated"] == (1 << 20 if name == "file" else 2 << 20)

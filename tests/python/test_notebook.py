@@ -10,7 +10,7 @@ import sys
 import textwrap
 
 import pytest
-from conftest import PYTHON_2_11, ROOT
+from conftest import COMMAND, PYTHON_2_11, ROOT
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import KernelManager
 
@@ -34,7 +34,6 @@ def allocated():
 block(1)
 """
 
-COMMAND = os.environ.get("OOMPH", str(ROOT / "target" / "debug" / "oomph"))
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "OOMPH_COMMAND": COMMAND}
 

@@ -10,7 +10,7 @@ import zipfile
 
 import pytest
 
-from conftest import FIXTURES, ROOT
+from conftest import COMMAND, FIXTURES, ROOT
 
 # The test profile: command and extension are already built, and only packed here.
 PROFILE = "--profile dev --locked"
@@ -94,7 +94,7 @@ def test_the_extension_module_is_not_linked_to_one_python(wheel, tmp_path):
 
 def test_a_library_of_another_version_is_refused(tmp_path):
     program = "import oomph._extension as extension; extension.VERSION = '9.9'; extension.load_native()"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "OOMPH_COMMAND": str(ROOT / "target" / "debug" / "oomph")}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "OOMPH_COMMAND": COMMAND}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
     assert re.search(r"ImportError: \S+liboomph_native\.so is of oomph [\d.]+, and the package \S+ of 9\.9", done.stderr), done.stderr
 

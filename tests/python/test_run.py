@@ -11,11 +11,10 @@ import textwrap
 
 import pytest
 
-from conftest import PYTHON_2_11, ROOT
+from conftest import COMMAND, PYTHON_2_11, ROOT
 
-OOMPH = os.environ.get("OOMPH", str(ROOT / "target" / "debug" / "oomph"))
 # The package as it lies here, with the command as built.
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "OOMPH_COMMAND": OOMPH}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "OOMPH_COMMAND": COMMAND}
 
 TRAIN = """
 import sys
@@ -55,14 +54,14 @@ def run(tmp_path):
 
     def run(*words, gpu="t4", python=sys.executable, **options):
         card = ["--gpu", gpu] if gpu else []
-        command = [OOMPH, "run", "--python", str(python), *card, *map(str, words)]
+        command = [COMMAND, "run", "--python", str(python), *card, *map(str, words)]
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, **{"env": ENVIRONMENT, **options})
 
     return run
 
 
 def explained(path):
-    done = subprocess.run([OOMPH, "explain", "--format", "json", str(path)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([COMMAND, "explain", "--format", "json", str(path)], capture_output=True, text=True, timeout=120)
     assert done.returncode in (0, 1), done.stderr
     return json.loads(done.stdout)
 
@@ -199,7 +198,7 @@ def test_a_module_and_a_command_are_run_too(run, script):
 def test_the_terminal_is_the_programs(script, tmp_path):
     path = script("import os, sys\nprint(sys.stdin.isatty(), sys.stdout.isatty(), os.get_terminal_size())\n")
     ours, theirs = pty.openpty()
-    done = subprocess.Popen([OOMPH, "run", "--python", sys.executable, str(path)], cwd=tmp_path, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE)
+    done = subprocess.Popen([COMMAND, "run", "--python", sys.executable, str(path)], cwd=tmp_path, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE)
     assert done.wait(60) == 0
     assert os.read(ours, 1000).startswith(b"True True os.terminal_size")
 
@@ -214,7 +213,7 @@ def test_signals_reach_the_program(script, tmp_path, sent):
         time.sleep(60)
         """
     )
-    done = subprocess.Popen([OOMPH, "run", "--python", sys.executable, str(path)], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    done = subprocess.Popen([COMMAND, "run", "--python", sys.executable, str(path)], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert done.stdout.readline() == "ready\n"
     done.send_signal(sent)
     assert (done.stdout.read(), done.wait(60)) == ("heard\n", 5)
@@ -235,7 +234,7 @@ def test_interrupts_are_the_programs_own_business(script, tmp_path):
         """
     )
     done = subprocess.Popen(
-        [OOMPH, "run", "--python", sys.executable, str(path)], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        [COMMAND, "run", "--python", sys.executable, str(path)], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     assert done.stdout.readline() == "ready\n"
     os.killpg(done.pid, signal.SIGINT)
