@@ -487,17 +487,20 @@ def test_ranks_of_torch_distributed_read_their_own_shards(folder, tmp_path):
 
 
 GPU = """
-import sys, torch
+import gc, sys, torch, weakref
+gc.disable()
 import oomph.data as data
 stream = data.stream(sys.argv[1], batch=999, columns=["id", "x", "flag"], as_="torch", device="cuda", budget="64MiB")
-rows, slots = 0, set()
+rows, slots, crossed = 0, set(), []
 from oomph.data import _ring
 send = _ring.Ring.send
 def watched(ring, batch):
     slots.update(slot.memory.data_ptr() for slot in ring.slots)
     assert all(slot.memory.is_pinned() for slot in ring.slots)
     assert sum(slot.memory.numel() for slot in ring.slots) <= 16 << 20
-    return send(ring, batch)
+    crossing = send(ring, batch)
+    crossed.append(weakref.ref(crossing._whole))
+    return crossing
 _ring.Ring.send = watched
 for batch in stream:
     assert all(tensor.is_cuda for tensor in batch.values())
@@ -506,6 +509,9 @@ for batch in stream:
     rows += len(batch["id"])
     (batch["x"] * 2).sum()
 assert rows == 20000 and len(slots) == 3, (rows, slots)
+# Nothing is left for a collection of cycles: in a process that is forked later, letting go of memory on the GPU is its end.
+del batch
+assert len(crossed) == 21 and not any(whole() is not None for whole in crossed)
 print("whole")
 """
 

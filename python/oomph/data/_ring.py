@@ -78,7 +78,11 @@ class ThroughRing:
         if not self._waiting:
             last, self._last = self._last, None
             assert last is not None  # nothing was sent
-            raise last
+            try:
+                raise last
+            finally:
+                # The exception leads to this frame, and must not be led to by it.
+                del last
         crossing, token = self._waiting[0]
         batch = crossing.arrive()
         self._waiting.popleft()
@@ -96,7 +100,9 @@ class ThroughRing:
             self._waiting.append((self._ring.send(batch), token))
             self._taken = None
         except Exception as last:
-            self._last = last
+            # Where it happened leads to all frames that asked for the batch before, and to what they hold: batches on the GPU. In a cycle those would stay until
+            # a collection; if that comes in a process that was forked meanwhile (a DataLoader's worker), PyTorch ends it: CUDA is not there.
+            self._last = last.with_traceback(None)
 
     def close(self) -> None:
         """Unpins everything."""
