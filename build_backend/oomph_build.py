@@ -28,6 +28,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 # As pyproject.toml has it; git ignores it. Maturin asks for it whatever it does.
 DATA = ROOT / "dist" / "wheel-data"
 CRATE = "oomph-python"
+# What maturin builds: in one call with the extension module, so that what both are made of is compiled once.
+COMMAND = "oomph-cli"
 
 Settings = Mapping[str, Any] | None
 
@@ -75,7 +77,7 @@ def _add_extension(data: pathlib.Path, config_settings: Settings) -> None:
 
 
 def _build(maturin_arguments: list[str]) -> pathlib.Path:
-    """Builds the extension as maturin will build the command; gives the library's path."""
+    """Builds the extension, and the command as maturin will ask for it; gives the library's path."""
     told = argparse.ArgumentParser(allow_abbrev=False)
     told.add_argument("--profile", default="release")
     told.add_argument("--target")
@@ -84,13 +86,11 @@ def _build(maturin_arguments: list[str]) -> pathlib.Path:
     for switch in switches:
         told.add_argument(switch, action="store_true")
     asked, _ = told.parse_known_args(maturin_arguments)
-    command = ["cargo", "rustc", "--lib", "--package", CRATE, "--profile", asked.profile, "--message-format", "json-render-diagnostics"]
+    command = ["cargo", "build", "--package", CRATE, "--package", COMMAND, "--profile", asked.profile, "--message-format", "json-render-diagnostics"]
     command += [switch for switch in switches if getattr(asked, switch[2:])]
     for name in ("target", "target_dir"):
         if value := getattr(asked, name):
             command += [f"--{name.replace('_', '-')}", value]
-    # Without names of functions, as the command is: they are most of the file.
-    command += ["--", "-C", "strip=symbols"]
     # Where there is no cargo, maturin's hook has had one installed.
     environment = maturin._get_env() or os.environ
     done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)

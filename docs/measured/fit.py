@@ -13,6 +13,7 @@ import pathlib
 import subprocess
 import sys
 import time
+import traceback
 
 HERE = pathlib.Path(__file__).resolve()
 sys.path.insert(0, str(HERE.parents[2] / "python"))
@@ -383,8 +384,8 @@ def model_size(method, budget):
 
         try:
             row = tries(layers)
-        except torch.cuda.OutOfMemoryError as error:
-            reasons[layers], row = str(error), None
+        except torch.cuda.OutOfMemoryError:
+            reasons[layers], row = traceback.format_exc(), None
         gc.collect()
         torch.cuda.empty_cache()
         if row is None:

@@ -1,12 +1,13 @@
 """Streaming to a real GPU: do copies run beside kernels? Beside plain ``.to("cuda")`` and beside DataLoader(pin_memory=True).
 
-    python docs/measured/streaming.py [--format npy] [--rows 4000000] [--columns 32] [--batch 65536] [--work 8] [--out streaming.json]
+    python docs/measured/streaming.py [--format npy] [--rows 4000000] [--columns 32] [--batch 65536] [--work 8,100] [--out streaming.json]
 
 Builds nothing: needs oomph installed (or PYTHONPATH=python and OOMPH_COMMAND), a GPU, torch and NumPy; pyarrow for Parquet.
 
 First directly: copies through the ring and matrix products that take about as long, each alone and both together, by CUDA's events, medians of several runs.
 
-Then a file of random floats (Parquet, or one array) is read by each method, and every batch worked on with ``--work`` matrix products:
+Then a file of random floats (Parquet, or one array) is read by each method, and every batch worked on with ``--work`` matrix products: few, so that all wait for
+the file, and about as many as take as long as the file. Each also with ``loss.item()`` at the end of every batch, as most programs have it: the program then waits for the GPU.
 
 * seconds: the whole epoch, the file in the page cache; the fastest of ``--epochs``
 * GPU busy: the share of them in which the matrix products ran
@@ -121,6 +122,7 @@ def work(batch, weights, times):
     made = columns[0] if len(columns) == 1 else torch.stack(columns, dim=1)
     for _ in range(times):
         made = torch.tanh(made @ weights)
+    return made.mean()
 
 
 def bits(batch):
@@ -129,32 +131,36 @@ def bits(batch):
 
 
 def checked_epoch(method, path, arguments, checksum):
-    """Everything that was written came, once."""
-    rows, total = 0, torch.zeros((), dtype=torch.int64, device="cuda")
-    for batch in method(path, arguments.batch):
-        rows += len(next(iter(batch.values())))
-        total += bits(batch)
-    assert (rows, total.item()) == (arguments.rows, checksum), (rows, total.item(), checksum)
-
-
-def epoch(method, path, arguments, weights):
-    begun = time.monotonic()
-    rows, marks, ring = 0, [], 0
+    """Everything that was written came, once. Gives the most that was pinned meanwhile."""
+    rows, total, ring = 0, torch.zeros((), dtype=torch.int64, device="cuda"), 0
+    torch.cuda.reset_peak_host_memory_stats()
     source = method(path, arguments.batch)
     for batch in source:
+        rows += len(next(iter(batch.values())))
+        total += bits(batch)
+        ring = max(ring, ring_bytes(source))
+    assert (rows, total.item()) == (arguments.rows, checksum), (rows, total.item(), checksum)
+    return ring + torch.cuda.host_memory_stats().get("allocated_bytes.peak", 0)
+
+
+def epoch(method, path, arguments, weights, times, reads_loss):
+    begun = time.monotonic()
+    rows, marks = 0, []
+    for batch in method(path, arguments.batch):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
-        work(batch, weights, arguments.work)
+        loss = work(batch, weights, times)
         end.record()
         marks.append((start, end))
+        if reads_loss:
+            loss.item()
         rows += len(next(iter(batch.values())))
-        ring = max(ring, ring_bytes(source))
     torch.cuda.synchronize()
     seconds = time.monotonic() - begun
     assert rows == arguments.rows, rows
     busy = sum(start.elapsed_time(end) for start, end in marks) / 1000
     gaps = sum(earlier[1].elapsed_time(later[0]) for earlier, later in zip(marks, marks[1:])) / 1000
-    return {"seconds": seconds, "gpu_busy": busy / seconds, "waited": gaps / seconds, "batches": len(marks), "ring": ring}
+    return {"seconds": seconds, "gpu_busy": busy / seconds, "waited": gaps / seconds, "batches": len(marks)}
 
 
 def ring_bytes(source):
@@ -212,7 +218,7 @@ def main():
     parser.add_argument("--rows", type=int, default=4_000_000)
     parser.add_argument("--columns", type=int, default=32)
     parser.add_argument("--batch", type=int, default=65_536)
-    parser.add_argument("--work", type=int, default=8, help="matrix products a batch")
+    parser.add_argument("--work", type=lambda text: [int(one) for one in text.split(",")], default=[8, 100], help="matrix products a batch; several with commas")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--copies", type=int, default=50, help="of a batch, in each run of the direct measurement")
     parser.add_argument("--repeats", type=int, default=9, help="runs of the direct measurement")
@@ -225,21 +231,24 @@ def main():
         path, checksum = make(pathlib.Path(folder), arguments.rows, arguments.columns, arguments.format)
         result["file_bytes"] = path.stat().st_size
         weights = torch.rand(arguments.columns, arguments.columns, device="cuda")
-        result["methods"] = {}
-        for name, method in METHODS.items():
-            torch.cuda.reset_peak_host_memory_stats()
-            checked_epoch(method, path, arguments, checksum)
-            runs = [epoch(method, path, arguments, weights) for _ in range(arguments.epochs)]
-            best = min(runs, key=lambda run: run["seconds"])
-            result["methods"][name] = {**best, "pinned": best["ring"] + torch.cuda.host_memory_stats().get("allocated_bytes.peak", 0)}
+        result["rows"] = []
+        # PyTorch keeps what it has pinned: the DataLoader, which has it pin, comes last.
+        pinned = {name: checked_epoch(method, path, arguments, checksum) for name, method in METHODS.items()}
+        for times in arguments.work:
+            for reads_loss in (False, True):
+                for name, method in METHODS.items():
+                    runs = [epoch(method, path, arguments, weights, times, reads_loss) for _ in range(arguments.epochs)]
+                    best = min(runs, key=lambda run: run["seconds"])
+                    result["rows"].append({"method": name, "work": times, "reads_loss": reads_loss, **best, "pinned": pinned[name]})
         result["peak_rss"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
     overlap = result["overlap"]
     print(f"{result['gpu']}, torch {result['torch']}, {result['cpus']} CPUs")
     print(f"{arguments.copies} copies {overlap['copies']:.3f} s ({overlap['gib_per_second']:.1f} GiB/s), kernels {overlap['kernels']:.3f} s, together {overlap['together']:.3f} s: {overlap['overlap']:.0%} of the shorter hidden\n")
-    print(f"| {'method':<30} | seconds | MiB/s | GPU busy | waited | pinned |\n|---|---:|---:|---:|---:|---:|")
-    for name, told in result["methods"].items():
-        print(f"| {name:<30} | {told['seconds']:7.2f} | {result['file_bytes'] / told['seconds'] / MIB:5.0f} | {told['gpu_busy']:8.0%} | {told['waited']:6.0%} | {told['pinned'] / MIB:.0f} MiB |")
+    print("| products a batch | `loss.item()` | method | seconds | MiB/s | GPU busy | waited | pinned |\n|---:|---|---|---:|---:|---:|---:|---:|")
+    for row in result["rows"]:
+        speed = result["file_bytes"] / row["seconds"] / MIB
+        print(f"| {row['work']} | {'yes' if row['reads_loss'] else 'no'} | {row['method']} | {row['seconds']:.2f} | {speed:.0f} | {row['gpu_busy']:.0%} | {row['waited']:.0%} | {row['pinned'] / MIB:.0f} MiB |")
     if arguments.out:
         arguments.out.write_text(json.dumps(result, indent=1) + "\n")
 

@@ -114,7 +114,7 @@ def trace(seed):
 
 
 def test_both_models_do_the_same():
-    subprocess.run(["cargo", "build", "--locked", "-q", "-p", "oomph-replay", "--example", "drive"], cwd=ROOT, check=True)
+    subprocess.run(["cargo", "build", "--locked", "-q", "--workspace", "--example", "drive"], cwd=ROOT, check=True)
     with multiprocessing.Pool() as workers:
         traces = workers.map(trace, range(TRACES), chunksize=100)
     script = "\n".join(line for lines, _ in traces for line in lines) + "\n"

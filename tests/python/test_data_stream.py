@@ -542,6 +542,12 @@ class Sent:
     def arrive(self):
         return {"x": torch.tensor(self.sent.pop(0))}
 
+    def begin(self):
+        return self
+
+    def synchronize(self):
+        pass
+
     def close(self):
         pass
 
@@ -552,7 +558,7 @@ class Scripted:
     def __init__(self, *script):
         self.script = list(script)
 
-    def ready(self, seconds):
+    def ready(self):
         return bool(self.script) and self.script[0] is not None
 
     def __next__(self):

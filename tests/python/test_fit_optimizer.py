@@ -240,7 +240,7 @@ def test_what_cannot_be_taken_apart_is_refused():
 
 
 ON_GPU = '''
-import gc, json, sys
+import gc, json, sys, warnings
 sys.path.insert(0, sys.argv[1])
 import torch
 from oomph.fitting.optimizers import ResumableStep, StatesOnHost, fuse, to_8bit
@@ -288,6 +288,19 @@ torch.cuda.reset_peak_memory_stats()
 wrapped = StatesOnHost(optimizer, 32 * MiB)
 optimizer.step()
 out["taken over"] = [(torch.cuda.max_memory_allocated() - base) // MiB, wrapped.bytes_on_host // MiB]
+
+# It does not fit: nothing of it is there then, nothing is lost, and another goes on with it.
+hog = fill(300 * MiB)
+before = {p: state["exp_avg"] for p, state in optimizer.state.items()}
+with warnings.catch_warnings(record=True) as warned:
+    warnings.simplefilter("always")
+    wrapped.undo()
+out["no room"] = [str(one.message).split(":")[0] for one in warned] + [torch.cuda.memory_allocated() - base - hog.numel() < 8 * MiB]
+out["no room"] += [all(optimizer.state[p]["exp_avg"] is there for p, there in before.items()), len(before), len(optimizer.state_dict()["state"])]
+del hog
+torch.cuda.empty_cache()
+wrapped = StatesOnHost(optimizer, 32 * MiB)
+optimizer.step()
 wrapped.undo()
 out["undone"] = [(torch.cuda.memory_allocated() - base) // MiB, optimizer.state[params[0]]["exp_avg"].device.type]
 done.undo()
@@ -342,6 +355,7 @@ def test_on_a_gpu_the_state_passes_through():
     assert out["host"] == [640, 640, 640, 640]
     assert out["where"] == ["cpu", True, "cuda"]
     assert out["tight"] == "ok"
+    assert out["no room"] == ["the optimizer's state stays in host memory", True, True, 20, 20]
     assert out["none"] == [True, "cpu"]
     assert out["after"] == [False, "cpu"]
     assert out["taken over"] == [96, 640]

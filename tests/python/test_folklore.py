@@ -86,10 +86,16 @@ def test_what_nobody_measured_of_the_whole_card_is_marked():
     for name in whole:
         row = RESULTS[name]
         assert document.WHOLE_CARD in TIPS[name].shows
-        assert ("in use on the card (modelled)" in document.shown(TIPS[name], row)) == (row["where"]["kind"] == "virtual")
-        measured = {**row, "where": {**row["where"], "kind": "gpu"}}
-        assert "modelled" not in document.shown(TIPS[name], measured)
-    assert TEXT.count("in use on the card") == TEXT.count("in use on the card (modelled)")
+        for kind in ("gpu", "virtual"):
+            told = document.shown(TIPS[name], {**row, "where": {**row["where"], "kind": kind}})
+            assert ("in use on the card (modelled)" in told) == (kind == "virtual")
+
+
+def test_all_that_needs_a_gpu_was_measured_on_one():
+    for name, row in RESULTS.items():
+        if TIPS[name].needs == "gpu":
+            assert row["where"]["kind"] == "gpu" and row["where"]["gpu"] == "NVIDIA H200", name
+    assert "modelled" not in TEXT and "Times: not measured here" not in TEXT
 
 
 def test_a_verdict_says_no_more_than_was_measured():

@@ -87,6 +87,7 @@ const FILES: &[(&str, &str)] = &package![
     "fitting/script.py",
     "fitting/search.py",
     "fitting/source.py",
+    "fitting/spill.py",
     "fitting/trials.py",
     "fitting/watching.py",
     "fitting/weights.py",

@@ -6,6 +6,8 @@ CUDA once, and used again as soon as the event behind its last copy has passed. 
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import math
 import mmap
 from collections import deque
@@ -20,8 +22,6 @@ from oomph._measure import text
 _ALIGNMENT = 256
 # One that is filled, one that is copied, one that may be late. More only take memory.
 _MOST_SLOTS = 3
-# How long a batch that has crossed waits for the next one to set out. One that takes longer is of a source that is slower than the work, which waits for it anyway.
-_PATIENCE_SECONDS = 0.01
 
 Batch = dict[str, torch.Tensor]
 
@@ -31,8 +31,8 @@ class Source(Protocol):
 
     def __next__(self) -> tuple[Batch, str]: ...
 
-    def ready(self, seconds: float) -> bool:
-        """Whether ``next`` has something to say within so many seconds."""
+    def ready(self) -> bool:
+        """Whether ``next`` has something to say at once."""
         ...
 
 
@@ -66,6 +66,8 @@ class ThroughRing:
         self._waiting: deque[tuple[Crossing, str]] = deque()
         # The end or an error: it comes behind what is on its way.
         self._last: Exception | None = None
+        # Passed once the GPU begins with a batch that was given, the last ones'.
+        self._begun: deque[Any] = deque()
 
     def __iter__(self) -> ThroughRing:
         return self
@@ -86,11 +88,15 @@ class ThroughRing:
         crossing, token = self._waiting[0]
         batch = crossing.arrive()
         self._waiting.popleft()
+        # A program that never waits for the GPU gives it work faster than it is done. Without this, batches would pile up there, one for each that is yet to be worked on.
+        self._begun.append(crossing.begin())
+        if len(self._begun) > _MOST_SLOTS:
+            self._begun.popleft().synchronize()
         return batch, token
 
     def _is_ready(self) -> bool:
-        """Whether another batch can set out now. The first one behind that which is given next is waited for a moment."""
-        return self._taken is not None or self._batches.ready(_PATIENCE_SECONDS if len(self._waiting) < 2 else 0)
+        """Whether another batch can set out now. None is waited for: of a source that is slower than the work, every batch would be given later by that wait."""
+        return self._taken is not None or self._batches.ready()
 
     def _send(self) -> None:
         try:
@@ -121,17 +127,37 @@ def _aligned(size: int) -> int:
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
+def _pages(size: int) -> mmap.mmap:
+    """Memory of its own, in large pages where the machine gives them: CUDA pins page by page."""
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for advice in ("MADV_HUGEPAGE", "MADV_DONTFORK"):  # The second: a process that is forked has no part in what the GPU reads.
+        if number := getattr(mmap, advice, None):
+            with contextlib.suppress(OSError):
+                pages.madvise(number)
+    return pages
+
+
 class Slot:
     """One pinned buffer."""
 
     def __init__(self, size: int) -> None:
-        self._mapping = mmap.mmap(-1, size)
+        self._mapping = _pages(size)
         self.memory = torch.frombuffer(self._mapping, dtype=torch.uint8)
         self.free = torch.cuda.Event()
         # A call of CUDA's that gives a code, and raises nothing.
         code = torch.cuda.cudart().cudaHostRegister(self.memory.data_ptr(), size, 0)
         if int(code) != 0:
             raise RuntimeError(f"{text(size)} of memory cannot be pinned (CUDA's error {int(code)}); use a smaller batch, or pin=False")
+
+    def put(self, tensor: torch.Tensor, place: int) -> int:
+        """Copies a tensor there; gives its bytes."""
+        size = tensor.numel() * tensor.element_size()
+        if tensor.is_contiguous() and not tensor.is_cuda:
+            # By one thread: PyTorch's copy wakes others, which the reading needs.
+            ctypes.memmove(self.memory.data_ptr() + place, tensor.data_ptr(), size)
+        else:
+            self.memory[place : place + size].view(tensor.dtype).view(tensor.shape).copy_(tensor)
+        return size
 
     def close(self) -> None:
         """Gives the memory back, once nothing is copied from it."""
@@ -152,6 +178,13 @@ class Crossing:
         # Allocated on the stream of copies: not to be given to the next batch while this one is worked on.
         self._whole.record_stream(current)
         return self._batch
+
+    def begin(self) -> Any:
+        """An event that has passed when the stream that is current now is done with all before this batch."""
+        with torch.cuda.device(self._whole.device):
+            event = torch.cuda.Event()
+            event.record()
+        return event
 
 
 class Ring:
@@ -174,8 +207,7 @@ class Ring:
         slot.free.synchronize()
         pieces, end = [], 0
         for tensor in batch.values():
-            size = tensor.numel() * tensor.element_size()
-            slot.memory[end : end + size].view(tensor.dtype).view(tensor.shape).copy_(tensor)
+            size = slot.put(tensor, end)
             pieces.append((end, size))
             end += _aligned(size)
         with torch.cuda.device(self._device), torch.cuda.stream(self._copies):

@@ -215,9 +215,9 @@ class _Formed:
     def __iter__(self) -> _Formed:
         return self
 
-    def ready(self, seconds: float) -> bool:
-        """Whether ``next`` has something to say within so many seconds."""
-        is_ready: bool = self._taken is not None or self._native.ready(seconds)
+    def ready(self) -> bool:
+        """Whether ``next`` has something to say at once."""
+        is_ready: bool = self._taken is not None or self._native.ready(0.0)
         return is_ready
 
     def __next__(self) -> tuple[Any, str]:

@@ -29,6 +29,7 @@ from oomph.fitting.plan import ALLOWED, Measured, Plan
 from oomph.fitting.repeating import Before, let_go
 from oomph.fitting.running import Running, allocator_setter, device_of, has_sparse_gradients, steps_in_parts, use_expandable_segments
 from oomph.fitting.search import Facts, Found, Search
+from oomph.fitting.spill import with_room
 from oomph.fitting.trials import Verifier
 
 # The fit that was made last for a model.
@@ -262,8 +263,7 @@ class Fit:
         """A forward pass of a few samples as in training: what it changes besides gradients would be changed once for each part."""
         before = Before(self.model, self.device)
         try:
-            with Counted() as counted:
-                self._compute(take(self.example, 0, min(2, self.size)))
+            counted = with_room(self._count_in_training)
             if weighing.kind == "unknown" and counted.total() is None:
                 raise NotSplittable(f"how its loss is made cannot be found out: {weighing.reason}")
             if changed := before.changed():
@@ -275,15 +275,21 @@ class Fit:
         finally:
             before.restore()
 
+    def _count_in_training(self) -> Counted:
+        with Counted() as counted:
+            self._compute(take(self.example, 0, min(2, self.size)))
+        return counted
+
     def _facts(self, room: Room, card: Card) -> dict[str, Any]:
         fused = fuse(self.optimizer)
         if fused is not None:
             fused.undo()
+        self._host = int(_ram.left() * _HOST_SHARE)
         return {
             "batch": self.size,
             "limit": room.usable,
             "whole": room.limit,
-            "host": int(_ram.left() * _HOST_SHARE),
+            "host": self._host,
             "splits": self._weighing is not None,
             "defers": bool(find_heads(self.model)),
             "expands": allocator_setter() is not None,
@@ -322,13 +328,16 @@ class Fit:
     def _does_not_fit(self, found: Found, room: Room) -> FitError:
         least = room.needed_for(found.least.reserved, found.least.largest)
         weights = sum(p.numel() * p.element_size() for p in self.model.parameters())
-        lines = [f"it does not fit in {text(room.budget)}, whatever is done: the least budget that could work is {text(least)}"]
+        if least <= room.budget and found.least.host > self._host:
+            lines = [f"it does not fit: the GPU's {text(room.budget)} would do, but what then lies in host memory, {text(found.least.host)}, is more than the {text(self._host)} of it that may be used"]
+        else:
+            lines = [f"it does not fit in {text(room.budget)}, whatever is done: the least budget that could work is {text(least)}"]
         if weights > room.usable:
             lines.append(f"the parameters alone are {text(weights)}")
         done = words.techniques(Plan(), found.least.plan, self.size, self.plan.blocks)
         lines.append(f"with {done}, it reserves {text(found.least.reserved)}; the plain step {text(found.plain.reserved)}")
-        if found.least.host > int(_ram.left() * _HOST_SHARE):
-            lines.append(f"that takes {text(found.least.host)} of host memory, and {text(_ram.left())} are free")
+        if least > room.budget and found.least.host > self._host:
+            lines.append(f"that takes {text(found.least.host)} of host memory, of which {text(self._host)} may be used")
         if self._not_splittable is not None:
             lines.append(f"the batch is not cut: {self._not_splittable}")
         rest = [name for name in ALLOWED if name not in self.allow]
@@ -480,12 +489,14 @@ class Fit:
         return torch.cuda.max_memory_allocated(self.device), torch.cuda.max_memory_reserved(self.device)
 
     def close(self) -> None:
-        """Takes everything back: the model and the optimizer as they were, but for what they have learnt."""
+        """Takes everything back: the model and the optimizer as they were, but for what they have learnt. Optimizer state that is in host memory, and for which the
+        GPU has no room, stays there, with a warning."""
+        # Limits first: what comes back to the GPU may need more than the plan did.
+        while self._undo:
+            self._undo.pop()()
         if self._running is not None:
             self._running.undo()
             self._running = None
-        while self._undo:
-            self._undo.pop()()
 
     def __enter__(self) -> Fit:
         return self

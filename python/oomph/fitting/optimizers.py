@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -20,6 +21,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim import optimizer as torch_optimizer
+
+from oomph._measure import text
 
 from .errors import FitError
 from .host import Lanes, Slab, aligned, size_of
@@ -429,20 +432,37 @@ class StatesOnHost(ResumableStep):
     def undo(self, to_device: bool = True) -> None:
         """Puts the state back on the device and gives the optimizer its own ``step`` back.
 
-        Without ``to_device`` the state stays in host memory, for another ``StatesOnHost`` to take over: it need not fit the device.
+        Without ``to_device``, and where it does not fit there, the state stays in host memory, for another ``StatesOnHost`` to take over.
         """
         if self._undone:
             return
         self.synchronize()
-        with torch.no_grad():
-            for bucket in self._buckets:
-                for place, host in bucket.homes:
-                    state = self.optimizer.state.get(place.param, {})
-                    if to_device and state.get(place.key) is host:
-                        state[place.key] = host.to(bucket.device, copy=True)
+        if to_device:
+            self._bring_back()
         self._buckets.clear()
         self._state_dict_hook.remove()
         super().undo()
+
+    @torch.no_grad()
+    def _bring_back(self) -> None:
+        """All of it, or nothing where it does not fit: half of it there would leave no room for anything else, and be of no use."""
+        moved: list[tuple[dict[str, Any], str, Tensor]] = []
+        try:
+            for bucket in self._buckets:
+                for place, host in bucket.homes:
+                    state = self.optimizer.state.get(place.param, {})
+                    if state.get(place.key) is host:
+                        state[place.key] = host.to(bucket.device, copy=True)
+                        moved.append((state, place.key, host))
+        except torch.cuda.OutOfMemoryError:
+            for state, key, host in moved:
+                state[key] = host
+            torch.cuda.empty_cache()
+            warnings.warn(
+                f"the optimizer's state stays in host memory: its {text(self.bytes_on_host)} do not fit the GPU beside the model. It is whole, and state_dict() has it; "
+                "to train on with this optimizer, give it to oomph.fit again",
+                stacklevel=2,
+            )
 
     def _take_what_is_there(self) -> None:
         has_state = [p for group in self.optimizer.param_groups for p in group["params"] if self.optimizer.state.get(p)]

@@ -7,6 +7,7 @@ compared too. An example does not tell either what padding will do that it has n
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from torch import nn
 from oomph.fitting.batches import pick, samples, traits
 from oomph.fitting.counts import Counted, Weighing, batch_norms
 from oomph.fitting.errors import FitError, NotSplittable
+from oomph.fitting.spill import with_room
 
 ComputeLoss = Callable[[Any], Any]
 Place = tuple[list[int], int]  # Samples by their numbers, and how many of them are the first part.
@@ -317,7 +319,7 @@ def _gradients_agree(
     torch.clear_autocast_cache()  # What was cast without gradients has none.
     weighed = zip((trial.rows, trial.rows[: trial.cut], trial.rows[trial.cut :]), (1.0, *(trial.weights(kind) or ())))
     with _differentiable(model):
-        found = [_gradients(compute_loss, pick(batch, rows), parameters, weight * precision.scale) for rows, weight in weighed]
+        found = [with_room(functools.partial(_gradients, compute_loss, pick(batch, rows), parameters, weight * precision.scale)) for rows, weight in weighed]
     if any(one is None for one in found):
         return None
     whole, one, rest = found
@@ -384,7 +386,7 @@ def _precision(compute_loss: ComputeLoss, part: Any, model: nn.Module) -> _Preci
     if torch.is_autocast_enabled(device) or any(one.dtype in half for one in model.parameters()):
         return _HALF
     with _differentiable(model):
-        loss = compute_loss(part)
+        loss = with_room(lambda: compute_loss(part))
     waiting = [loss.grad_fn] if isinstance(loss, torch.Tensor) else []
     known: set[Any] = set()
     while waiting and len(known) < _NODES:
