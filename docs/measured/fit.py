@@ -391,6 +391,8 @@ def model_size(method, budget):
         if row is None:
             break
         best = row
+        # Should time run out in the next: what is known so far.
+        print(json.dumps(best | {"reasons": reasons}), flush=True)
     return (best or {"layers": 0}) | {"reasons": reasons}
 
 
@@ -417,11 +419,17 @@ def child(wish):
 
 def start(out, label, limit, **wish):
     began = time.monotonic()
-    ran = subprocess.run([sys.executable, str(HERE), "--child", json.dumps(wish)], capture_output=True, text=True, timeout=limit)
+    child = subprocess.Popen([sys.executable, str(HERE), "--child", json.dumps(wish)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        row = json.loads(ran.stdout.strip().splitlines()[-1])
+        told, errors = child.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        told, errors = child.communicate()
+        errors += f"\nstopped after {limit:.0f} s"
+    try:
+        row = json.loads(told.strip().splitlines()[-1]) | ({} if child.returncode == 0 else {"stopped": errors.strip()[-1500:]})
     except (IndexError, ValueError):
-        row = {"failed": (ran.stderr or "").strip()[-1500:], "exit": ran.returncode}
+        row = {"failed": errors.strip()[-1500:], "exit": child.returncode}
     row = {"label": label, "took": round(time.monotonic() - began, 1), **row}
     with open(out / "rows.jsonl", "a") as file:
         file.write(json.dumps(row) + "\n")
@@ -453,11 +461,7 @@ def main():
         if left < 10:
             print(f"left out for lack of time: {label}", flush=True)
             return {}
-        try:
-            return start(args.out, label, left + 20, budget=budget, **wish)
-        except subprocess.TimeoutExpired:
-            print(f"stopped for lack of time: {label}", flush=True)
-            return {}
+        return start(args.out, label, left + 20, budget=budget, **wish)
 
     for what in only:
         if what == "equal":

@@ -438,12 +438,12 @@ class StatesOnHost(ResumableStep):
             return
         self.synchronize()
         if to_device:
-            self._bring_back()
+            with torch.no_grad():
+                self._bring_back()
         self._buckets.clear()
         self._state_dict_hook.remove()
         super().undo()
 
-    @torch.no_grad()
     def _bring_back(self) -> None:
         """All of it, or nothing where it does not fit: half of it there would leave no room for anything else, and be of no use."""
         moved: list[tuple[dict[str, Any], str, Tensor]] = []
@@ -461,7 +461,7 @@ class StatesOnHost(ResumableStep):
             warnings.warn(
                 f"the optimizer's state stays in host memory: its {text(self.bytes_on_host)} do not fit the GPU beside the model. It is whole, and state_dict() has it; "
                 "to train on with this optimizer, give it to oomph.fit again",
-                stacklevel=2,
+                stacklevel=5,  # Of whoever closes the fit.
             )
 
     def _take_what_is_there(self) -> None:
