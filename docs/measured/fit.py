@@ -207,7 +207,11 @@ def by_fit(name, size, steps, budget, allow=(), **changes):
     fit = oomph.fit(model, optimizer, loss=criterion, batch=given, budget=budget, allow=allow)
     planned = time.perf_counter() - started
     torch.cuda.reset_peak_memory_stats()
+    # Trials of oomph.fit may have run out of memory, and try again then. What counts are the steps.
+    before = torch.cuda.memory_stats()
+    kept = torch.cuda.memory_reserved()
     speed = timed(lambda: fit.step(given), size, steps)
+    after = torch.cuda.memory_stats()
     allocated, reserved = fit.peak()
     predicted = fit.plan.predicted
     return {
@@ -220,8 +224,9 @@ def by_fit(name, size, steps, budget, allow=(), **changes):
         "seconds_predicted": predicted and predicted.seconds,
         "planning": planned,
         "tried": fit.plan.found and fit.plan.found.tried,
-        "retries": torch.cuda.memory_stats()["num_alloc_retries"],
-        "ooms": torch.cuda.memory_stats()["num_ooms"],
+        "reserved_before": kept,
+        "retries": after["num_alloc_retries"] - before["num_alloc_retries"],
+        "ooms": after["num_ooms"] - before["num_ooms"],
         "parameters": sum(p.numel() for p in model.parameters()),
         "history": fit.plan.history,
         "plan": str(fit.plan),
