@@ -97,6 +97,19 @@ impl Facts {
         self.python.as_ref().ok()?.torch()
     }
 
+    /// The interpreter that was looked at, as a shell takes it.
+    pub(crate) fn interpreter(&self) -> String {
+        match &self.python {
+            Ok(python) if !python.executable.is_empty() => quoted(&python.executable),
+            _ => "python".to_owned(),
+        }
+    }
+
+    /// A command of its pip: the one that PATH has may be another's.
+    pub(crate) fn pip(&self, words: &str) -> String {
+        format!("{} -m pip {words}", self.interpreter())
+    }
+
     /// The version whose rules the allocator's settings are read by.
     pub(crate) fn torch_version(&self) -> Option<Version> {
         let (major, minor) = self.torch()?.numbers()?;
@@ -189,6 +202,12 @@ impl Facts {
         let shown = if self.is_named { pid.to_string() } else { "PID".to_owned() };
         (pid > 1 && self.is_own(pid)).then(|| format!("kill{with} {shown}"))
     }
+}
+
+/// A word as a shell takes it.
+fn quoted(word: &str) -> String {
+    let is_plain = |character: char| character.is_ascii_alphanumeric() || "/._-+@%,:=".contains(character);
+    if word.chars().all(is_plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
 }
 
 /// Takes processes out that only have the number of one outside. In a container with numbers of its own the driver still gives

@@ -5,12 +5,13 @@
 //! another crate's business.
 //!
 //! Arrows inside: `kernel`, `settings`, `python` (where facts come from) ← `facts` (all of them; `hidden` takes names out) ←
-//! `checks` (one thing each).
+//! `wheels` (which PyTorch is for such a machine) ← `checks` (one thing each).
 //!
 //! Nothing is changed, no CUDA context is made, and PyTorch is not imported unless that is asked for ([`Gather::deep`]). What
 //! leaves the machine (JSON and Markdown, for bug reports) takes its words from facts without names, so that a check cannot tell
 //! what is private, and how bad it is from the true ones ([`examine_without_names`]).
 
+mod architecture;
 pub mod checks;
 mod facts;
 mod finding;
@@ -18,6 +19,8 @@ mod hidden;
 mod kernel;
 mod python;
 mod settings;
+mod versions;
+mod wheels;
 
 pub use facts::{Facts, Gather};
 pub use finding::{Finding, Level};

@@ -3,6 +3,7 @@
 //! A child reads files and imports nothing (`ask.py`); only [`Deep`] imports PyTorch (`deep.py`). All
 //! children have a time limit together, and none is waited for beyond it, nor is what it has started.
 
+use crate::architecture::Architecture;
 use oomph_predict::installed::{Installed, interpreters};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use serde::Deserialize;
@@ -292,17 +293,7 @@ fn listed(bytes: &[u8]) -> Vec<String> {
     let Some(end) = memchr::memchr(0, &bytes[..bytes.len().min(1 << 10)]) else { return Vec::new() };
     let Ok(text) = std::str::from_utf8(&bytes[..end]) else { return Vec::new() };
     let words: Vec<String> = text.split(' ').map(str::to_owned).collect();
-    if words.iter().all(|word| architecture(word).is_some()) { words } else { Vec::new() }
-}
-
-/// `sm_90` is 9.0, `compute_120` 12.0 (as text that the driver compiles), `sm_90a` 9.0.
-pub(crate) fn architecture(word: &str) -> Option<(bool, (u32, u32))> {
-    let (is_text, number) = match word.strip_prefix("sm_") {
-        Some(number) => (false, number),
-        None => (true, word.strip_prefix("compute_")?),
-    };
-    let number: u32 = number.trim_end_matches(['a', 'f']).parse().ok()?;
-    Some((is_text, (number / 10, number % 10)))
+    if words.iter().all(|word| Architecture::read(word).is_some()) { words } else { Vec::new() }
 }
 
 #[cfg(test)]
@@ -328,11 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn architectures_and_versions_are_read() {
-        assert_eq!(architecture("sm_120"), Some((false, (12, 0))));
-        assert_eq!(architecture("sm_90a"), Some((false, (9, 0))));
-        assert_eq!(architecture("compute_86"), Some((true, (8, 6))));
-        assert_eq!(architecture("sm_x"), None);
+    fn versions_are_read() {
         let torch = Torch { version: "2.11.0a0+git12".into(), cuda: Some("12.8".into()), ..Torch::default() };
         assert_eq!((torch.numbers(), torch.cuda_numbers()), (Some((2, 11)), Some((12, 8))));
         assert_eq!(numbers("2"), None);

@@ -4,17 +4,19 @@
 //! "undefined symbol: ncclCommRegister", pytorch/pytorch#119932), or if the packages of two CUDAs bring the same library (both
 //! write the same file: pytorch/pytorch#186591). A note if one is newer, or if one is missing.
 
-use super::{listed, version_numbers};
+use super::listed;
 use crate::facts::Facts;
 use crate::finding::Finding;
 use crate::python::Python;
+use crate::versions::version_numbers;
+use crate::wheels::same_again;
 
 pub(super) fn look(facts: &Facts) -> Vec<Finding> {
     let Ok(python) = &facts.python else { return Vec::new() };
     if python.torch.is_empty() {
         return Vec::new();
     }
-    let mut findings: Vec<Finding> = twice(python).into_iter().collect();
+    let mut findings: Vec<Finding> = twice(facts, python).into_iter().collect();
     let (mut older, mut newer, mut missing) = (Vec::new(), Vec::new(), Vec::new());
     for pin in pins(python) {
         match python.packages.get(&pin.name).map(Vec::as_slice) {
@@ -27,13 +29,13 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
             }
         }
     }
-    let anew = "pip install --force-reinstall torch";
+    let anew = same_again(facts);
     if !older.is_empty() {
         findings.push(
             Finding::wrong("packages", format!("older than PyTorch was built with: {}", listed(&older)))
                 .means("Functions are missing in them: import torch fails with \"undefined symbol\", or a call does.")
                 .fix("install PyTorch with its own packages")
-                .command(anew),
+                .command(anew.as_str()),
         );
     }
     if !newer.is_empty() {
@@ -41,7 +43,7 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
             Finding::note("packages", format!("newer than PyTorch was built with: {}", listed(&newer)))
                 .means("It often works; PyTorch was not tested with it.")
                 .fix("if something odd happens, install PyTorch with its own packages")
-                .command(anew),
+                .command(anew.as_str()),
         );
     }
     // A PyTorch that found all its libraries has them from elsewhere: the system, conda.
@@ -62,7 +64,7 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
 }
 
 /// `nvidia-nccl-cu12` beside `nvidia-nccl-cu13`. Since CUDA 13 most have no ending; a package that has lost it is another folder.
-fn twice(python: &Python) -> Option<Finding> {
+fn twice(facts: &Facts, python: &Python) -> Option<Finding> {
     let stem = |name: &str| {
         let (stem, number) = name.rsplit_once("-cu")?;
         number.parse::<u32>().is_ok().then(|| stem.to_owned())
@@ -80,7 +82,11 @@ fn twice(python: &Python) -> Option<Finding> {
         Finding::wrong("packages", format!("{} beside those that PyTorch was built with", listed(&foreign)))
             .means("Packages of two CUDAs write the same files: which library is loaded hangs on which was installed last.")
             .fix("remove them, and install PyTorch anew")
-            .command(format!("pip uninstall -y {} && pip install --force-reinstall torch", foreign.join(" ")))
+            .command(format!(
+                "{} && {}",
+                facts.pip(&format!("uninstall -y {}", foreign.join(" "))),
+                same_again(facts)
+            ))
     })
 }
 
@@ -249,7 +255,14 @@ mod tests {
         ];
         let findings = look(&with(&OLD, &installed));
         assert_eq!(told(&findings), [(Wrong, "nvidia-nccl-cu13 beside those that PyTorch was built with")]);
-        assert!(findings[0].command.as_deref().unwrap().starts_with("pip uninstall -y nvidia-nccl-cu13 &&"));
+        let command = findings[0].command.as_deref().unwrap();
+        assert!(command.starts_with(
+            "/venv/bin/python -m pip uninstall -y nvidia-nccl-cu13 && /venv/bin/python -m pip install"
+        ));
+        assert!(
+            command.ends_with("torch==2.11.0 --index-url https://download.pytorch.org/whl/cu128"),
+            "{command}"
+        );
     }
 
     #[test]

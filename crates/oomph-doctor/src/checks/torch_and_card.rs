@@ -1,75 +1,88 @@
 //! Whether PyTorch has kernels for the cards that are here.
 //!
 //! Wrong if it has none for a card that programs see. What a build has is read from its own list (`torch.cuda.get_arch_list()`,
-//! a text in one of its libraries). A kernel runs on cards of its major version with the same or a later minor one; one
-//! that is kept as text (`compute_90`) on all later cards. Builds for CUDA 12.6 have 5.0 to 9.0; those for 12.8 and later
-//! begin with 7.0 or 7.5 and have Blackwell, 10.0 and 12.0 (pytorch/pytorch#157517; from 2.11 on without Volta).
+//! a text in one of its libraries). A kernel (`sm_86`) runs on cards of its major version with the same or a later minor one, one
+//! with an ending (`sm_90a`) on that card alone. What is kept as text (`compute_90`) is compiled by the driver for all later cards:
+//! a note, because the first start takes minutes, and wrong if the driver is older than the CUDA that wrote the text.
 
+use crate::architecture::{Architecture, Capability, Runs, runs};
 use crate::facts::Facts;
 use crate::finding::Finding;
-use crate::python::architecture;
+use crate::wheels::{NO_WHEELS, Wheels};
 use oomph_host::Gpu;
 
 pub(super) fn look(facts: &Facts) -> Vec<Finding> {
     let (Ok(python), Some(torch)) = (&facts.python, facts.torch()) else { return Vec::new() };
-    let has: Vec<(bool, (u32, u32))> =
-        python.architectures.iter().filter_map(|word| architecture(word)).collect();
+    let has: Vec<Architecture> =
+        python.architectures.iter().filter_map(|name| Architecture::read(name)).collect();
     if has.is_empty() || torch.cuda.is_none() {
         return Vec::new();
     }
-    let lacks = |card: &&Gpu| card.capability.is_some_and(|capability| !runs(&has, capability));
-    let mut findings: Vec<Finding> = Vec::new();
-    for card in facts.visible().into_iter().filter(lacks) {
-        let Some((major, minor)) = card.capability else { continue };
-        let title =
-            format!("PyTorch {} has no kernels for this {} (sm_{major}{minor})", torch.version, card.name);
-        let about = format!("GPU {}", card.index);
-        findings.push(
-            Finding::wrong(about, title)
-                .means(format!(
-                    "It has {}: the first kernel fails with \"no kernel image is available for execution on the device\".",
-                    python.architectures.join(", ")
-                ))
-                .fix(instead(major).0)
-                .command(instead(major).1),
-        );
-    }
-    findings
-}
-
-fn runs(has: &[(bool, (u32, u32))], (major, minor): (u32, u32)) -> bool {
-    has.iter().any(|&(is_text, (built_major, built_minor))| {
-        if is_text {
-            (built_major, built_minor) <= (major, minor)
-        } else {
-            built_major == major && built_minor <= minor
+    let told = |card: &Gpu| {
+        let capability = card.capability?;
+        match runs(&has, capability) {
+            Some(Runs::AtOnce) => None,
+            Some(Runs::OnceCompiled) => Some(only_text(facts, card, capability)),
+            None => Some(no_kernels(facts, card, capability)),
         }
-    })
+    };
+    facts.visible().into_iter().filter_map(told).collect()
 }
 
-/// What to install for a card of this generation.
-fn instead(major: u32) -> (&'static str, &'static str) {
-    match major {
-        ..=4 => (
-            "no build of the last years has kernels for a card so old",
-            "pip install \"torch<1.13\" --index-url https://download.pytorch.org/whl/cu113",
-        ),
-        5..=9 => (
-            "install the build for CUDA 12.6, which has kernels for 5.0 to 9.0",
-            "pip install --force-reinstall \"torch<2.12\" --index-url https://download.pytorch.org/whl/cu126",
-        ),
-        _ => (
-            "install a build for CUDA 12.8 or later",
-            "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu128",
-        ),
+fn no_kernels(facts: &Facts, card: &Gpu, capability: Capability) -> Finding {
+    let title = format!("{} has no kernels for this {}", build(facts), named(card, capability));
+    let finding = Finding::wrong(about(card), title).means(format!(
+        "It has {}: the first kernel fails with \"no kernel image is available for execution on the device\".",
+        architectures(facts)
+    ));
+    install(facts, card, finding)
+}
+
+fn only_text(facts: &Facts, card: &Gpu, capability: Capability) -> Finding {
+    let title = format!("{} has kernels for this {} only as text", build(facts), named(card, capability));
+    let built = facts.torch().and_then(|torch| torch.cuda_numbers());
+    // A driver reads the text of its own CUDA and of those before; only compiled kernels may be newer.
+    let is_read = facts.sample.gpus.cuda.is_none() || built <= facts.sample.gpus.cuda;
+    let finding = if is_read {
+        Finding::note(about(card), title)
+            .means("The driver compiles each kernel at its first use: the first start takes minutes, later ones find them in ~/.nv/ComputeCache.")
+    } else {
+        Finding::wrong(about(card), title).means(
+            "The driver is older than the CUDA that wrote it: the first kernel fails with \"the provided PTX was compiled with an unsupported toolchain\".",
+        )
+    };
+    install(facts, card, finding)
+}
+
+/// One build for all cards that programs see; where there is none, one for this card.
+fn install(facts: &Facts, card: &Gpu, finding: Finding) -> Finding {
+    match Wheels::best(facts, &facts.visible()).or_else(|| Wheels::best(facts, &[card])) {
+        Some(wheels) => finding.fix(wheels.fix()).command(wheels.command(facts)),
+        None => finding.fix(NO_WHEELS),
     }
+}
+
+fn about(card: &Gpu) -> String {
+    format!("GPU {}", card.index)
+}
+
+fn named(card: &Gpu, (major, minor): Capability) -> String {
+    format!("{} (sm_{major}{minor})", card.name)
+}
+
+fn build(facts: &Facts) -> String {
+    facts.torch().map_or_else(|| "PyTorch".to_owned(), |torch| format!("PyTorch {}", torch.version))
+}
+
+fn architectures(facts: &Facts) -> String {
+    facts.python.as_ref().map(|python| python.architectures.join(", ")).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::laid_out::{machine, told, with_torch};
-    use crate::finding::Level::Wrong;
+    use crate::checks::laid_out::{GIB, card, machine, told, with_torch};
+    use crate::finding::Level::{Note, Wrong};
 
     fn with(architectures: &[&str], capability: (u32, u32)) -> Facts {
         let mut facts = machine();
@@ -80,34 +93,40 @@ mod tests {
         facts
     }
 
+    const NEWER: [&str; 6] = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"];
+    const OLDER: [&str; 7] = ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"];
+
     #[test]
     fn a_card_without_kernels_is_wrong() {
-        let newer = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"];
-        let findings = look(&with(&newer, (6, 0)));
+        let findings = look(&with(&NEWER, (6, 0)));
         assert_eq!(
             told(&findings),
             [(Wrong, "PyTorch 2.11.0+cu128 has no kernels for this Tesla T4 (sm_60)")]
         );
+        assert!(findings[0].means.as_deref().unwrap().contains("sm_75, sm_80"));
         assert!(findings[0].command.as_deref().unwrap().ends_with("/cu126"));
-        let older = ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"];
-        let findings = look(&with(&older, (12, 0)));
-        assert!(findings[0].command.as_deref().unwrap().ends_with("/cu128"));
-        assert!(look(&with(&newer, (7, 0)))[0].means.as_deref().unwrap().contains("sm_75, sm_80"));
+        assert!(look(&with(&OLDER, (12, 0)))[0].command.as_deref().unwrap().ends_with("/cu128"));
+        assert_eq!(look(&with(&NEWER, (3, 0)))[0].command, None);
     }
 
     #[test]
-    fn kernels_run_on_later_cards_of_their_generation_and_text_on_all_later_ones() {
-        for (has, card) in [
-            (&["sm_86"][..], (8, 9)),
-            (&["sm_120"], (12, 1)),
-            (&["sm_90", "compute_90"], (12, 0)),
-            (&["sm_75"], (7, 5)),
-        ] {
-            assert!(look(&with(has, card)).is_empty(), "{has:?} on {card:?}");
-        }
-        for (has, card) in [(&["sm_89"][..], (8, 6)), (&["compute_120"], (9, 0)), (&["sm_90"], (10, 0))] {
-            assert_eq!(look(&with(has, card)).len(), 1, "{has:?} on {card:?}");
-        }
+    fn cards_of_which_no_build_has_both_get_one_each() {
+        let mut facts = with(&["sm_90"], (6, 0));
+        facts.sample.gpus.cards.push(Gpu { index: 1, capability: Some((12, 0)), ..card(1, GIB, 0) });
+        let indexes: Vec<String> = (look(&facts).into_iter())
+            .map(|finding| finding.command.unwrap().rsplit('/').next().unwrap().to_owned())
+            .collect();
+        assert_eq!(indexes, ["cu126", "cu128"]);
+    }
+
+    #[test]
+    fn kernels_that_are_there_only_as_text_are_a_note() {
+        let mut facts = with(&["sm_90", "compute_90"], (12, 0));
+        let title = "PyTorch 2.11.0+cu128 has kernels for this Tesla T4 (sm_120) only as text";
+        assert_eq!(told(&look(&facts)), [(Note, title)]);
+        assert!(look(&with(&["sm_90", "compute_90"], (9, 0))).is_empty());
+        facts.sample.gpus.cuda = Some((12, 4));
+        assert_eq!(told(&look(&facts)), [(Wrong, title)], "the driver cannot read it");
     }
 
     #[test]

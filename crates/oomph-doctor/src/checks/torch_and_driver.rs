@@ -4,43 +4,38 @@
 //! The least drivers are NVIDIA's (CUDA Compatibility, minor version compatibility: 450.80.02 for 11, 525.60.13 for 12, 580.65.06
 //! for 13). A package for forward compatibility (cuda-compat, data centre cards only) can lift this, and is not looked for.
 
-use super::torch_build::index_for;
-use super::version_numbers;
 use crate::facts::Facts;
 use crate::finding::Finding;
-
-/// CUDA's major version, and the least driver for all of it on Linux.
-const LEAST: [(u32, &str); 3] = [(11, "450.80.02"), (12, "525.60.13"), (13, "580.65.06")];
+use crate::wheels::{Wheels, driver_can, least_driver};
 
 pub(super) fn look(facts: &Facts) -> Vec<Finding> {
     let gpus = &facts.sample.gpus;
     let Some(torch) = facts.torch() else { return Vec::new() };
     let (Some(built), Some(can)) = (torch.cuda_numbers(), gpus.cuda) else { return Vec::new() };
-    if built.0 <= can.0 {
+    if driver_can(facts, built.0) {
         return Vec::new();
     }
-    let driver = gpus.driver.as_deref().unwrap_or("unknown");
-    let least = LEAST.iter().find(|(major, _)| *major == built.0).map(|&(_, least)| least);
-    // The version says otherwise: a driver that does not tell the truth about CUDA.
-    if least.is_some_and(|least| version_numbers(driver) >= version_numbers(least)) {
-        return Vec::new();
-    }
-    let needs = least.map(|least| format!(" needs driver {least} or later:")).unwrap_or_default();
+    let needs =
+        least_driver(built.0).map(|least| format!(" needs driver {least} or later:")).unwrap_or_default();
     let title = format!(
-        "PyTorch {} is built for CUDA {}.{}, driver {driver} can do {}.{}",
-        torch.version, built.0, built.1, can.0, can.1
+        "PyTorch {} is built for CUDA {}.{}, driver {} can do {}.{}",
+        torch.version,
+        built.0,
+        built.1,
+        gpus.driver.as_deref().unwrap_or("unknown"),
+        can.0,
+        can.1
     );
-    let index = index_for(Some(can));
-    let versions = if index == "cu118" { "\"torch<2.8\"" } else { "torch" };
-    vec![
-        Finding::wrong("torch", title)
-            .means(format!(
-                "CUDA {}{needs} \"The NVIDIA driver on your system is too old\", and torch.cuda.is_available() is False.",
-                built.0
-            ))
-            .fix("update the driver, or install a PyTorch for the CUDA that it can do")
-            .command(format!("pip install --force-reinstall {versions} --index-url https://download.pytorch.org/whl/{index}")),
-    ]
+    let finding = Finding::wrong("torch", title).means(format!(
+        "CUDA {}{needs} \"The NVIDIA driver on your system is too old\", and torch.cuda.is_available() is False.",
+        built.0
+    ));
+    vec![match Wheels::best(facts, &facts.visible()) {
+        Some(wheels) => {
+            finding.fix(format!("update the driver, or {}", wheels.fix())).command(wheels.command(facts))
+        }
+        None => finding.fix("update the driver: no wheel of PyTorch is for these cards and this one"),
+    }]
 }
 
 #[cfg(test)]
@@ -68,7 +63,9 @@ mod tests {
         assert!(findings[0].means.as_deref().unwrap().contains("580.65.06"));
         assert!(findings[0].command.as_deref().unwrap().ends_with("/cu126"));
         let findings = look(&with("470.57.02", (11, 4), "12.6"));
-        assert!(findings[0].command.as_deref().unwrap().contains("\"torch<2.8\""));
+        assert!(findings[0].command.as_deref().unwrap().ends_with("/cu118"));
+        let findings = look(&with("390.157", (9, 1), "12.6"));
+        assert_eq!(findings[0].command, None);
     }
 
     #[test]

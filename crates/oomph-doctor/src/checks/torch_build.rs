@@ -5,6 +5,7 @@
 
 use crate::facts::Facts;
 use crate::finding::Finding;
+use crate::wheels::{NO_WHEELS, Wheels, same_again};
 
 pub(super) fn look(facts: &Facts) -> Vec<Finding> {
     let python = match &facts.python {
@@ -42,32 +43,19 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
         );
     }
     let has_card = !facts.sample.gpus.cards.is_empty();
-    if torch.cuda.is_none() && torch.hip.is_none() && has_card {
-        let index = index_for(facts.sample.gpus.cuda);
-        findings.push(
-            Finding::wrong(
-                "torch",
-                format!("PyTorch {} is built without CUDA, and there is a GPU", torch.version),
-            )
-            .means("torch.cuda.is_available() is False: everything runs on the processor.")
-            .fix("install the build with CUDA")
-            .command(format!(
-                "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/{index}"
-            )),
-        );
-    }
-    if torch.hip.is_some() && has_card {
-        findings.push(
-            Finding::wrong(
-                "torch",
-                format!("PyTorch {} is built for AMD's cards (ROCm), and the GPU is NVIDIA's", torch.version),
-            )
-            .fix("install the build with CUDA")
-            .command(format!(
-                "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/{}",
-                index_for(facts.sample.gpus.cuda)
-            )),
-        );
+    if torch.cuda.is_none() && has_card {
+        let title = match &torch.hip {
+            None => format!("PyTorch {} is built without CUDA, and there is a GPU", torch.version),
+            Some(_) => {
+                format!("PyTorch {} is built for AMD's cards (ROCm), and the GPU is NVIDIA's", torch.version)
+            }
+        };
+        let finding = Finding::wrong("torch", title)
+            .means("torch.cuda.is_available() is False: everything runs on the processor.");
+        findings.push(match Wheels::best(facts, &facts.visible()) {
+            Some(wheels) => finding.fix(wheels.fix()).command(wheels.command(facts)),
+            None => finding.fix(NO_WHEELS),
+        });
     }
     if let Some(library) = &python.missing_library {
         findings.push(
@@ -77,7 +65,7 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
             )
             .means("import torch fails with \"cannot open shared object file\", or soon after.")
             .fix("install PyTorch with its NVIDIA packages")
-            .command("pip install --force-reinstall torch"),
+            .command(same_again(facts)),
         );
     }
     let built = match (&torch.cuda, &torch.hip) {
@@ -87,16 +75,6 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
     };
     findings.push(Finding::fine("torch", format!("{} ({built}), {named}", torch.version)));
     findings
-}
-
-/// The newest index of wheels that a driver can do: https://download.pytorch.org/whl/.
-pub(super) fn index_for(driver_can: Option<(u32, u32)>) -> &'static str {
-    match driver_can {
-        Some((..=11, _)) => "cu118",
-        Some((12, ..=7)) => "cu126",
-        Some((12, _)) => "cu128",
-        _ => "cu130",
-    }
 }
 
 #[cfg(test)]
@@ -119,7 +97,7 @@ mod tests {
             told(&findings)[0],
             (Wrong, "PyTorch 2.11.0+cpu is built without CUDA, and there is a GPU")
         );
-        assert!(findings[0].command.as_deref().unwrap().ends_with("/cu128"));
+        assert!(findings[0].command.as_deref().unwrap().ends_with("/cu126"));
         facts.sample.gpus.cards.clear();
         assert_eq!(told(&look(&facts)), [(Fine, "2.11.0+cpu (without CUDA), Python 3.11.2")]);
     }
@@ -160,14 +138,5 @@ mod tests {
         facts.python = Ok(python);
         assert_eq!(told(&look(&facts))[0].0, Wrong);
         assert_eq!(told(&look(&facts))[1], (Fine, "2.11.0+rocm6.4 (ROCm 6.4), Python 3.11.2"));
-    }
-
-    #[test]
-    fn the_index_follows_the_driver() {
-        assert_eq!(index_for(Some((11, 4))), "cu118");
-        assert_eq!(index_for(Some((12, 2))), "cu126");
-        assert_eq!(index_for(Some((12, 9))), "cu128");
-        assert_eq!(index_for(Some((13, 0))), "cu130");
-        assert_eq!(index_for(None), "cu130");
     }
 }

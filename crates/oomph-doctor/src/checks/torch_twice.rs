@@ -6,6 +6,7 @@
 use super::listed;
 use crate::facts::Facts;
 use crate::finding::Finding;
+use crate::wheels::same_again;
 
 pub(super) fn look(facts: &Facts) -> Vec<Finding> {
     let Ok(python) = &facts.python else { return Vec::new() };
@@ -27,15 +28,16 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
                     listed(&others)
                 ))
                 .fix("remove the one that you do not mean (see PYTHONPATH, and pip install --user)")
-                .command("pip uninstall torch"),
+                .command(facts.pip("uninstall torch")),
         ];
     }
+    let uninstall = facts.pip("uninstall -y torch");
     match python.packages.get("torch") {
         Some(versions) if versions.len() > 1 => vec![
             Finding::wrong("torch", format!("the records of {} lie in one place", listed(versions)))
                 .means("An update was interrupted; files of both may be mixed.")
                 .fix("install it anew")
-                .command("pip uninstall -y torch; pip uninstall -y torch; pip install torch"),
+                .command(format!("{uninstall}; {uninstall}; {}", same_again(facts))),
         ],
         _ => Vec::new(),
     }
