@@ -7,6 +7,7 @@
 //! This is the reading side; the recorder (`oomph-record`), which lives inside the process and has no dependencies, writes. What
 //! the files hold is anybody's who may run a program as this user: nothing in them is believed but numbers and short texts.
 
+use crate::stat::start_ticks;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
@@ -197,52 +198,67 @@ fn cut(text: &mut String, most: usize) {
 }
 
 /// Reads what processes say of themselves, each file once for each time that it was written.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Reader {
     /// `None`: wherever files can be, looked up each time.
     folders: Option<Vec<PathBuf>>,
+    /// Where the kernel says which processes there are.
+    proc: PathBuf,
     found: HashMap<PathBuf, Found>,
 }
 
+/// A file that is named after a process that is there.
 #[derive(Debug)]
 struct Found {
     owner: u32,
     /// Number of the file and when it was written: another when it has been written again.
     version: (u64, i64, i64),
-    inside: Inside,
+    /// `None`: it makes no sense, or is of another process that had this number. It is kept, so as not to be read again.
+    inside: Option<Inside>,
+}
+
+impl Default for Reader {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl Reader {
     /// Reads where the files of this user are; for root, of all users.
     pub fn new() -> Self {
-        Self::default()
+        Self::at(None, PathBuf::from("/proc"))
     }
 
     /// Reads in these folders alone.
     pub fn of(folders: Vec<PathBuf>) -> Self {
-        Self { folders: Some(folders), found: HashMap::new() }
+        Self::at(Some(folders), PathBuf::from("/proc"))
+    }
+
+    fn at(folders: Option<Vec<PathBuf>>, proc: PathBuf) -> Self {
+        Self { folders, proc, found: HashMap::new() }
     }
 
     /// Looks again. Changes nothing.
     pub fn look(&mut self) {
         let mut before = std::mem::take(&mut self.found);
-        // Of processes that are gone nothing is read where others may write: they could leave thousands of files to root.
-        let anyone = self.folders.is_some();
         for folder in self.folders.clone().unwrap_or_else(folders) {
             let Some(owner) = owner(&folder) else { continue };
             let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
             for entry in entries.take(MOST_FILES) {
                 let path = entry.path();
-                let Some(pid) = pid_of(&path).filter(|pid| anyone || is_alive(*pid)) else { continue };
+                // Of processes that are gone nothing is read: anybody could leave thousands of files to root.
+                let process = pid_of(&path).and_then(|pid| Some((pid, start_ticks(&self.proc, pid)?)));
+                let Some((pid, start)) = process else { continue };
                 let Ok(now) = entry.metadata() else { continue };
-                let known = before.remove(&path).filter(|known| known.version == version(&now));
-                let read = || {
-                    let (inside, found) = Inside::of_file(&path, owner, pid)?;
-                    Some(Found { owner, version: version(&found), inside })
-                };
-                if let Some(found) = known.or_else(read) {
-                    self.found.insert(path, found);
-                }
+                let known = before
+                    .remove(&path)
+                    .filter(|known| known.version == version(&now) && known.owner == owner);
+                let mut found = known.unwrap_or_else(|| match Inside::of_file(&path, owner, pid) {
+                    Some((inside, found)) => Found { owner, version: version(&found), inside: Some(inside) },
+                    None => Found { owner, version: version(&now), inside: None },
+                });
+                found.inside = found.inside.filter(|inside| inside.start_ticks == start);
+                self.found.insert(path, found);
             }
         }
     }
@@ -250,11 +266,17 @@ impl Reader {
     /// What a process said when [`look`](Self::look) was called last. `start_ticks` (field 22 of `/proc/<pid>/stat`) tells it
     /// from another one that had its number before.
     pub fn get(&self, pid: u32, start_ticks: u64) -> Option<&Inside> {
-        let of_process = self.found.values().filter(|found| {
-            let inside = &found.inside;
-            inside.pid == pid && inside.start_ticks == start_ticks && may_speak_for(found.owner, pid)
+        let told = self.found.values().filter_map(|found| Some((found.owner, found.inside.as_ref()?)));
+        let of_process = told.filter(|(owner, inside)| {
+            inside.pid == pid && inside.start_ticks == start_ticks && self.may_speak_for(*owner, pid)
         });
-        of_process.map(|found| &found.inside).max_by_key(|inside| inside.time)
+        of_process.map(|(_, inside)| inside).max_by_key(|inside| inside.time)
+    }
+
+    /// Root reads everybody's files: nobody speaks for another user's process.
+    fn may_speak_for(&self, owner: u32, pid: u32) -> bool {
+        owner == geteuid().as_raw()
+            || std::fs::metadata(self.proc.join(pid.to_string())).is_ok_and(|process| process.uid() == owner)
     }
 }
 
@@ -262,19 +284,9 @@ fn version(found: &Metadata) -> (u64, i64, i64) {
     (found.ino(), found.mtime(), found.mtime_nsec())
 }
 
-fn is_alive(pid: u32) -> bool {
-    Path::new("/proc").join(pid.to_string()).exists()
-}
-
 /// The process that a file is named after.
 fn pid_of(path: &Path) -> Option<u32> {
     path.file_name()?.to_str()?.strip_suffix(".json")?.parse().ok()
-}
-
-/// Root reads everybody's files: nobody speaks for another user's process.
-fn may_speak_for(owner: u32, pid: u32) -> bool {
-    owner == geteuid().as_raw()
-        || std::fs::metadata(format!("/proc/{pid}")).is_ok_and(|process| process.uid() == owner)
 }
 
 #[cfg(test)]
@@ -304,10 +316,37 @@ mod tests {
         path
     }
 
+    /// A folder that stands for `/proc`: each process started at 5.
+    fn running(pids: &[u32]) -> tempfile::TempDir {
+        let proc = tempfile::tempdir().unwrap();
+        for pid in pids {
+            start(proc.path(), *pid, 5);
+        }
+        proc
+    }
+
+    fn start(proc: &Path, pid: u32, ticks: u64) {
+        let folder = proc.join(pid.to_string());
+        std::fs::create_dir_all(&folder).unwrap();
+        let text = format!("{pid} (python) S 1 1 1 0 -1 0 3 0 0 0 10 5 0 0 20 0 1 0 {ticks} 9 7 0\n");
+        std::fs::write(folder.join("stat"), text).unwrap();
+    }
+
+    fn reader(folders: &[&Path], proc: &Path) -> Reader {
+        Reader::at(Some(folders.iter().map(|folder| folder.to_path_buf()).collect()), proc.to_path_buf())
+    }
+
+    /// Where processes 1 to 14 and 100 run.
     fn look(folders: &[&Path]) -> Reader {
-        let mut reader = Reader::of(folders.iter().map(|folder| folder.to_path_buf()).collect());
+        let pids: Vec<u32> = (1..15).chain([100]).collect();
+        let proc = running(&pids);
+        let mut reader = reader(folders, proc.path());
         reader.look();
         reader
+    }
+
+    fn read(reader: &Reader) -> Vec<u32> {
+        reader.found.values().filter_map(|found| Some(found.inside.as_ref()?.pid)).collect()
     }
 
     #[test]
@@ -325,7 +364,8 @@ mod tests {
     #[test]
     fn a_file_is_read_again_when_it_has_been_written_again_and_forgotten_when_it_is_gone() {
         let folder = tempfile::tempdir().unwrap();
-        let mut reader = Reader::of(vec![folder.path().to_path_buf()]);
+        let proc = running(&[100]);
+        let mut reader = reader(&[folder.path()], proc.path());
         for steps in [7, 8] {
             let part = write(folder.path(), ".100.part", &Inside { steps, ..inside(100, 5) });
             assert!(look(&[folder.path()]).get(100, 5).is_none_or(|told| told.steps < steps));
@@ -371,9 +411,7 @@ mod tests {
         let made = std::process::Command::new("mkfifo").arg(here.join("13.json")).status().unwrap();
         assert!(made.success());
         write(here, "14.json", &inside(14, 5));
-        let reader = look(&[here]);
-        let read: Vec<u32> = reader.found.values().map(|found| found.inside.pid).collect();
-        assert_eq!(read, [14]);
+        assert_eq!(read(&look(&[here])), [14]);
     }
 
     #[test]
@@ -400,15 +438,76 @@ mod tests {
             return;
         }
         let folder = tempfile::tempdir().unwrap();
-        let me = std::process::id();
-        let path = write(folder.path(), &format!("{me}.json"), &inside(me, 5));
-        assert!(look(&[folder.path()]).get(me, 5).is_some());
+        let proc = running(&[100]);
+        let look = || {
+            let mut reader = reader(&[folder.path()], proc.path());
+            reader.look();
+            reader
+        };
+        let path = write(folder.path(), "100.json", &inside(100, 5));
+        assert!(look().get(100, 5).is_some());
         chown(&path, Some(12345), None).unwrap();
-        assert!(look(&[folder.path()]).get(me, 5).is_none(), "a file of another user");
+        assert!(look().get(100, 5).is_none(), "a file of another user");
         chown(folder.path(), Some(12345), None).unwrap();
-        let reader = look(&[folder.path()]);
-        assert_eq!(reader.found.len(), 1, "root reads folders of others");
-        assert!(reader.get(me, 5).is_none(), "but this process is root's");
+        assert_eq!(read(&look()), [100], "root reads folders of others");
+        assert!(look().get(100, 5).is_none(), "but this process is root's");
+        chown(proc.path().join("100"), Some(12345), None).unwrap();
+        assert!(look().get(100, 5).is_some(), "and this one is theirs");
+    }
+
+    #[test]
+    fn what_a_process_said_is_forgotten_when_it_is_gone_or_another_has_its_number() {
+        let folder = tempfile::tempdir().unwrap();
+        let proc = running(&[100]);
+        let mut reader = reader(&[folder.path()], proc.path());
+        write(folder.path(), "100.json", &inside(100, 5));
+        write(folder.path(), "101.json", &inside(101, 5));
+        reader.look();
+        assert_eq!(read(&reader), [100], "101 is not there");
+        start(proc.path(), 100, 6);
+        reader.look();
+        assert_eq!(read(&reader), [] as [u32; 0], "another process that got its number");
+        write(folder.path(), "100.json", &inside(100, 6));
+        reader.look();
+        assert!(reader.get(100, 6).is_some(), "it speaks for itself");
+        std::fs::remove_dir_all(proc.path().join("100")).unwrap();
+        reader.look();
+        assert!(reader.found.is_empty());
+    }
+
+    #[test]
+    fn thousands_of_files_that_say_nothing_are_neither_read_nor_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let proc = running(&[100]);
+        for number in 0..2000 {
+            write(folder.path(), &format!("{}.json", 10_000 + number), &inside(10_000 + number, 5));
+            std::fs::write(folder.path().join(format!("{number}.txt")), "x").unwrap();
+        }
+        write(folder.path(), "100.json", &inside(100, 5));
+        let mut reader = reader(&[folder.path()], proc.path());
+        let began = std::time::Instant::now();
+        for _ in 0..10 {
+            reader.look();
+            assert_eq!(reader.found.len(), 1);
+            assert!(reader.get(100, 5).is_some());
+        }
+        // It takes a hundredth of that: who samples each second has no time to read them.
+        assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}", began.elapsed());
+    }
+
+    #[test]
+    fn a_file_that_says_nothing_is_read_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let proc = running(&[100]);
+        let path = write(folder.path(), "100.json", &inside(100, 4));
+        let mut reader = reader(&[folder.path()], proc.path());
+        reader.look();
+        // The same file with the same time: what it says now is not seen.
+        let written = path.metadata().unwrap().modified().unwrap();
+        write(folder.path(), "100.json", &inside(100, 5));
+        std::fs::File::options().write(true).open(&path).unwrap().set_modified(written).unwrap();
+        reader.look();
+        assert!(reader.get(100, 5).is_none());
     }
 
     #[test]
@@ -445,7 +544,8 @@ mod tests {
             let file = std::fs::File::options().write(true).open(path).unwrap();
             file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
         }
-        let mut reader = look(&[folder.path()]);
+        let mut reader = Reader::of(vec![folder.path().to_path_buf()]);
+        reader.look();
         reader.look();
         assert!(left.exists() && others.exists());
         assert_eq!(std::fs::read_to_string(&others).unwrap(), "[1, 2, 3]");

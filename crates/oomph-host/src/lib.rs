@@ -12,6 +12,7 @@ mod gpus;
 mod inside;
 mod memory;
 mod processes;
+mod stat;
 mod text;
 
 pub use environment::{Environment, Surroundings};

@@ -1,10 +1,12 @@
 //! Processes, as `/proc` has them.
 //!
 //! `oomph top` looks every second, so as little as possible is read: `stat` each time; `status`, which has the memory and is
-//! dear, if the process ran, faulted or changed its size since; and command, user and control group once, then now and then.
+//! dear, if the process ran, faulted or changed its size since; and command, user and control group once, when it became another
+//! program (`exec`), then now and then.
 //! Threads of the kernel are left out. A process may be gone between two reads: then it is left out too.
 
 use crate::inside::Reader as InsideReader;
+use crate::stat::{Program, Stat, Trace};
 use crate::text::{field, read};
 use crate::{Gpus, Inside};
 use serde::Serialize;
@@ -17,12 +19,10 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// After so many samples everything is read again: `exec` changes a command, and memory can be locked without a trace in `stat`.
+/// After so many samples everything is read again: a process can change its command, and lock memory, without a trace in `stat`.
 const EVERY: u64 = 16;
 /// Nothing longer is kept of a command.
 const LONGEST_COMMAND: u64 = 4096;
-/// The kernel's mark on its own threads, in field 9 of `stat`.
-const KERNEL_THREAD: u64 = 0x0020_0000;
 
 /// The system is asked for so many users at most, in the whole life of this process, and waited for so long.
 const MOST_ASKED: u32 = 50;
@@ -97,6 +97,7 @@ struct Known {
     round: u64,
     start: u64,
     is_kernel: bool,
+    program: Program,
     trace: Trace,
     memory: Memory,
     name: String,
@@ -111,6 +112,7 @@ impl Known {
             round: 0,
             start: stat.start,
             is_kernel: stat.is_kernel,
+            program: stat.program,
             trace: stat.trace,
             memory: Memory::default(),
             name: String::new(),
@@ -119,15 +121,6 @@ impl Known {
             container: None,
         }
     }
-}
-
-/// What changes in `stat` when memory changes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Trace {
-    faults: u64,
-    processor: u64,
-    resident: u64,
-    is_dead: bool,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -189,10 +182,12 @@ impl Reader {
         self.load(pid, "stat", u64::MAX)?;
         let stat = Stat::of(&self.text)?;
         let known = self.known.remove(&pid).filter(|known| known.start == stat.start);
-        let is_due = is_due || known.as_ref().is_none_or(|known| known.name != stat.name);
+        let is_same = |known: &Known| known.name == stat.name && known.program == stat.program;
+        let is_due = is_due || !known.as_ref().is_some_and(is_same);
         let mut known = known.unwrap_or_else(|| Known::of(&stat));
         known.round = round;
         known.is_kernel = stat.is_kernel;
+        known.program = stat.program;
         if is_due && !stat.is_kernel {
             known.name.clone_from(&stat.name);
             self.describe(pid, &mut known);
@@ -280,47 +275,6 @@ impl Reader {
 
     fn milliseconds(&self, ticks: u64) -> u64 {
         ticks.saturating_mul(1000) / self.ticks_per_second
-    }
-}
-
-/// What is taken from `stat`.
-struct Stat {
-    name: String,
-    state: char,
-    parent: u32,
-    start: u64,
-    is_kernel: bool,
-    trace: Trace,
-}
-
-impl Stat {
-    fn of(text: &[u8]) -> Option<Self> {
-        // The name is the program's choice: it may hold spaces, brackets and line ends. The last bracket is the kernel's.
-        let open = text.iter().position(|byte| *byte == b'(')?;
-        let close = text.iter().rposition(|byte| *byte == b')')?;
-        let name = String::from_utf8_lossy(text.get(open + 1..close)?).into_owned();
-        let rest = std::str::from_utf8(text.get(close + 1..)?).ok()?;
-        let mut fields = rest.split_ascii_whitespace();
-        let state = fields.next()?.chars().next()?;
-        // From field 4 on.
-        let mut numbers = [0u64; 21];
-        for (number, text) in numbers.iter_mut().zip(fields.by_ref()) {
-            *number = text.parse().unwrap_or(0);
-        }
-        let at = |field: usize| numbers[field - 4];
-        Some(Self {
-            name,
-            state,
-            parent: u32::try_from(at(4)).unwrap_or(0),
-            start: at(22),
-            is_kernel: at(9) & KERNEL_THREAD != 0,
-            trace: Trace {
-                faults: at(10).wrapping_add(at(12)),
-                processor: at(14).saturating_add(at(15)),
-                resident: at(24),
-                is_dead: state == 'Z',
-            },
-        })
     }
 }
 
@@ -469,6 +423,7 @@ pub(crate) fn container(groups: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stat::KERNEL_THREAD;
     use crate::text::tests::laid_out;
     use crate::{Gpu, GpuProcess, Use};
 
@@ -589,6 +544,25 @@ mod tests {
             ("other", "root", 77 << 10)
         );
         assert_eq!(reader.known.len(), 2, "the kernel's thread and this one; what is gone is forgotten");
+    }
+
+    #[test]
+    fn a_process_that_became_another_program_is_described_anew() {
+        let root = machine();
+        let mut reader = Reader::new(root.path());
+        // Not one of the samples in which everything is read.
+        reader.round = EVERY * 3 - 41;
+        let before = stat(41, "python", 'S', 0, 3, 250);
+        for (command, changed) in [
+            ("one", before.clone()),
+            ("forked", before.replace(" -1 0 ", " -1 64 ")),
+            ("elsewhere", before.replace(" 9 7 0\n", " 9 7 0 4096 8192 65536\n")),
+            ("another stack", before.replace(" 9 7 0\n", " 9 7 0 4096 8192 131072\n")),
+        ] {
+            write(root.path(), "41/stat", &changed);
+            write(root.path(), "41/cmdline", &format!("{command}\0"));
+            assert_eq!(reader.read(&Gpus::default())[0].command, command);
+        }
     }
 
     #[test]

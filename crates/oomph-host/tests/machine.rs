@@ -5,7 +5,7 @@
 mod nvml;
 
 use oomph_host::{Process, Sample, Sampler};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -167,4 +167,25 @@ fn a_dead_process_that_holds_memory_of_a_card_is_seen() {
     assert!(!dead.command.is_empty());
     child.wait().unwrap();
     until(&mut sampler, "it is gone", |sample| of(sample, pid).is_none().then_some(()));
+}
+
+#[test]
+fn a_process_that_calls_exec_shows_what_it_runs_now() {
+    // The name stays: what tells is what the kernel says of the program.
+    let script = "read line; exec sh -c 'read line; : second' sh-again";
+    let mut child =
+        Command::new("sh").args(["-c", script, "sh-first"]).stdin(Stdio::piped()).spawn().unwrap();
+    let pid = child.id();
+    let mut sampler = Sampler::new();
+    let command = |sample: &Sample| of(sample, pid).map(|process| process.command.clone());
+    until(&mut sampler, "it began", |sample| command(sample).filter(|command| command.ends_with("sh-first")));
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(b"go\n").unwrap();
+    let cmdline = format!("/proc/{pid}/cmdline");
+    while !std::fs::read_to_string(&cmdline).unwrap().ends_with("sh-again\0") {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(command(&sampler.sample()).unwrap().ends_with("second sh-again"), "in the very next sample");
+    drop(stdin);
+    child.wait().unwrap();
 }
