@@ -27,7 +27,11 @@ pub(crate) fn key(event: KeyEvent) -> Option<Key> {
     if event.kind == KeyEventKind::Release {
         return None;
     }
-    if event.modifiers.intersects(KeyModifiers::CONTROL | KeyModifiers::ALT) {
+    // With Alt as well it is another key, and none of ours.
+    if event.modifiers.contains(KeyModifiers::ALT) {
+        return None;
+    }
+    if event.modifiers.contains(KeyModifiers::CONTROL) {
         return match event.code {
             KeyCode::Char('c') => Some(Key::Interrupt),
             KeyCode::Char('z') => Some(Key::Suspend),
@@ -71,3 +75,22 @@ pub(crate) const HELP: [(&str, &str); 15] = [
     ("Ctrl-Z", "to the shell; fg comes back"),
     ("?, F1", "this"),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_alone_makes_a_letter_a_command() {
+        let pressed = |code, modifiers| key(KeyEvent::new(code, modifiers));
+        for (letter, meant) in [('c', Key::Interrupt), ('z', Key::Suspend), ('h', Key::Backspace)] {
+            let code = KeyCode::Char(letter);
+            assert_eq!(pressed(code, KeyModifiers::CONTROL), Some(meant));
+            assert_eq!(pressed(code, KeyModifiers::ALT), None);
+            assert_eq!(pressed(code, KeyModifiers::CONTROL | KeyModifiers::ALT), None);
+            assert_eq!(pressed(code, KeyModifiers::NONE), Some(Key::Character(letter)));
+        }
+        assert_eq!(pressed(KeyCode::Char('K'), KeyModifiers::SHIFT), Some(Key::Character('K')));
+        assert_eq!(pressed(KeyCode::Char('x'), KeyModifiers::CONTROL), None);
+    }
+}
