@@ -339,6 +339,74 @@ def test_on_the_virtual_gpu(on_virtual, oomph):
     assert code == int(told["wrong"] > 0)
 
 
+def test_deep_goes_through_all_stages_on_the_virtual_gpu(on_virtual):
+    _, out, err = on_virtual("--deep", "--format", "json")
+    assert out, err
+    (finding,) = of(json.loads(out), "torch-says")
+    assert finding["level"] == "fine" and finding["title"].startswith("PyTorch sees Tesla T4 with 14."), finding
+
+
+# A PyTorch that comes as far as it is told, and then fails as it is told.
+FAKE_TORCH = """
+import os, types
+
+def reach(stage):
+    if os.environ["FAKE_TORCH_FAILS_AT"] == stage:
+        exec(os.environ["FAKE_TORCH_FAILS_WITH"])
+
+class Tensor:
+    def fill_(self, value): reach("kernel")
+    def cpu(self): reach("copy")
+
+reach("import")
+from torch import version
+cuda = types.SimpleNamespace(
+    init=lambda: reach("driver"), device_count=lambda: 1, mem_get_info=lambda index: reach("context") or (1 << 30, 2 << 30),
+    get_device_name=lambda index: "Tesla T4", synchronize=lambda index: None,
+)
+def empty(count, device):
+    reach("allocation")
+    return Tensor()
+"""
+
+
+@pytest.fixture
+def fails_at(doctor, nvml, tmp_path):
+    """Asks a PyTorch that fails at a stage; gives what it says of that."""
+    (tmp_path / "path" / "torch").mkdir(parents=True)
+    (tmp_path / "path" / "torch" / "__init__.py").write_text(FAKE_TORCH)
+    (tmp_path / "path" / "torch" / "version.py").write_text("__version__ = '2.11.0+cu128'\ncuda = '12.8'\nhip = None\n")
+
+    def run(stage, how="raise RuntimeError('CUDA error: it broke\\nFor debugging consider')"):
+        env = {"PYTHONPATH": str(tmp_path / "path"), "FAKE_TORCH_FAILS_AT": stage, "FAKE_TORCH_FAILS_WITH": how}
+        _, text = doctor("--deep", nvml=nvml, python=sys.executable, format="text", env={**env, "COLUMNS": "300"})
+        return text
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "stage, words",
+    [
+        ("import", "PyTorch cannot be imported"),
+        ("driver", "PyTorch cannot start CUDA"),
+        ("context", "PyTorch cannot make a context on cuda:0"),
+        ("allocation", "PyTorch's first allocation fails on cuda:0"),
+        ("kernel", "PyTorch's first kernel fails on cuda:0"),
+        ("copy", "PyTorch's first copy back from the device fails on cuda:0"),
+    ],
+)
+def test_deep_names_the_stage_that_failed(fails_at, stage, words):
+    assert f"{words}: RuntimeError: CUDA error: it broke\n" in fails_at(stage)
+    # A crash leaves no words but where it was.
+    died = fails_at(stage, "os.kill(os.getpid(), 11)")
+    assert f"{words}: it ended with signal: 11 (SIGSEGV)" in died
+
+
+def test_deep_is_fine_where_nothing_fails(fails_at):
+    assert "PyTorch sees Tesla T4 with 1.00 GiB of 2.00 GiB free" in fails_at("nowhere")
+
+
 IN_FORCE = "import torch; torch.zeros(1, device='cuda'); print(torch.cuda.memory._snapshot()['allocator_settings']['max_split_size'] >> 20)"
 
 

@@ -1,14 +1,42 @@
-# What PyTorch itself says of its devices. Imports it, and makes a CUDA context on each.
+# What PyTorch itself does with its devices, one stage after the other. Before each it says which one comes, so that a child that
+# dies or hangs has said where. Imports PyTorch, and makes a CUDA context on each device.
 import json
 import sys
 
 sys.path = [place for place in sys.path if place]
 
-import torch
+told = {"stage": None, "device": None, "error": None, "devices": []}
 
-told = {"available": torch.cuda.is_available(), "architectures": list(torch.cuda.get_arch_list()), "devices": []}
-if told["available"]:
+
+def tell(**news):
+    told.update(news)
+    print(json.dumps(told), flush=True)
+
+
+def go_through():
+    tell(stage="import")
+    import torch
+
+    if torch.version.cuda is None and torch.version.hip is None:
+        return
+    tell(stage="driver_start")
+    torch.cuda.init()
     for index in range(torch.cuda.device_count()):
+        tell(stage="context", device=index)
         free, total = torch.cuda.mem_get_info(index)
         told["devices"].append({"name": torch.cuda.get_device_name(index), "free": free, "total": total})
-print(json.dumps(told))
+        tell(stage="allocation")
+        tensor = torch.empty(1024, device=f"cuda:{index}")
+        tell(stage="kernel")
+        tensor.fill_(1)
+        torch.cuda.synchronize(index)
+        tell(stage="copy_back")
+        tensor.cpu()
+
+
+try:
+    go_through()
+    tell(stage=None)
+except Exception as error:
+    # What CUDA says is in the first line; the others are advice on debugging.
+    tell(error=f"{type(error).__name__}: {error}".splitlines()[0])

@@ -1,7 +1,8 @@
 //! Everything that checks look at, gathered once.
 
+use crate::deep::Deep;
 use crate::kernel::Kernel;
-use crate::python::{Deep, Python, Torch};
+use crate::python::{Python, Torch};
 use crate::settings::Settings;
 use oomph_gpus::Catalogue;
 use oomph_host::{Environment, Gpu, Gpus, Machine, Process, Sample, Sampler, Surroundings};
@@ -21,8 +22,8 @@ pub struct Facts {
     pub settings: Settings,
     /// The chosen Python, or why there is none.
     pub python: Result<Python, String>,
-    /// What PyTorch itself says, if it was asked.
-    pub deep: Option<Result<Deep, String>>,
+    /// What PyTorch itself does, if it was asked.
+    pub deep: Option<Deep>,
     /// Cards that are known, for what a context takes on them.
     pub catalogue: Catalogue,
     /// Whose machine is looked at: the user of this process.
@@ -51,7 +52,9 @@ impl Facts {
         forget_namesakes(&mut sample, Path::new("/proc"));
         let python = Python::find(gather.python.as_deref(), Path::new("."));
         let deep = match &python {
-            Ok(python) if gather.deep && !python.torch.is_empty() => Some(python.ask_torch()),
+            Ok(python) if gather.deep && !python.torch.is_empty() => {
+                Some(Deep::ask(Path::new(&python.executable)))
+            }
             _ => None,
         };
         Self {

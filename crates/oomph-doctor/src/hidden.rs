@@ -155,8 +155,11 @@ impl Facts {
             }
             Err(why) => *why = "no interpreter answered".to_owned(),
         }
-        if let Some(Err(why)) = &mut facts.deep {
-            *why = class_of(why);
+        if let Some(deep) = &mut facts.deep {
+            deep.devices.iter_mut().for_each(|device| device.name = plain_words(&device.name));
+            if let Some(failure) = &mut deep.failure {
+                failure.why = class_of(&failure.why);
+            }
         }
         facts
     }
@@ -348,6 +351,7 @@ fn drivers_words(why: &str) -> String {
 mod tests {
     use super::*;
     use crate::checks::laid_out::{card, on_card, process};
+    use crate::deep::{Deep, Failure, Stage};
     use crate::python::{Python, Torch};
     use crate::settings::LibraryFolder;
 
@@ -387,7 +391,14 @@ mod tests {
             ],
             ..Python::default()
         });
-        facts.deep = Some(Err("ImportError: /home/alice/SECRET/libtorch.so: undefined symbol: x".to_owned()));
+        facts.deep = Some(Deep {
+            failure: Some(Failure {
+                stage: Stage::Import,
+                device: None,
+                why: "ImportError: /home/alice/SECRET/libtorch.so: undefined symbol: x".to_owned(),
+            }),
+            ..Deep::default()
+        });
         facts.sample.gpus.missing = Some(Missing::Other("/home/alice/SECRET.so: cannot open".to_owned()));
 
         let hidden = facts.without_names();

@@ -4,7 +4,7 @@
 //! Python has installed. Each of the [`checks`] looks at them and gives [`Finding`]s; [`examine`] runs all. Rendering is
 //! another crate's business.
 //!
-//! Arrows inside: `kernel`, `settings`, `python` (where facts come from) ← `facts` (all of them; `hidden` takes names out) ←
+//! Arrows inside: `child` ← `kernel`, `settings`, `python`, `deep` (where facts come from) ← `facts` (all of them; `hidden` takes names out) ←
 //! `wheels` (which PyTorch is for such a machine) ← `checks` (one thing each).
 //!
 //! Nothing is changed, no CUDA context is made, and PyTorch is not imported unless that is asked for ([`Gather::deep`]). What
@@ -13,6 +13,8 @@
 
 mod architecture;
 pub mod checks;
+mod child;
+mod deep;
 mod facts;
 mod finding;
 mod hidden;
@@ -22,10 +24,11 @@ mod settings;
 mod versions;
 mod wheels;
 
+pub use deep::{Deep, DeepDevice, Failure, Stage};
 pub use facts::{Facts, Gather};
 pub use finding::{Finding, Level};
 pub use kernel::{Kernel, Limits};
-pub use python::{Deep, DeepDevice, Python, Torch};
+pub use python::{Python, Torch};
 pub use settings::{LibraryFolder, NAMES, Settings};
 
 /// What all checks found: what is wrong first, then what is worth knowing, then what is fine.

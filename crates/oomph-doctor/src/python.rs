@@ -1,26 +1,19 @@
 //! What the chosen Python has installed: PyTorch, what it was built for, and NVIDIA's packages beside it.
 //!
-//! A child reads files and imports nothing (`ask.py`); only [`Deep`] imports PyTorch (`deep.py`). All
-//! children have a time limit together, and none is waited for beyond it, nor is what it has started.
+//! A child reads files and imports nothing (`ask.py`). All children have a time limit together.
 
 use crate::architecture::Architecture;
+use crate::child;
 use oomph_predict::installed::{Installed, interpreters};
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::io::Read;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 const ASK: &str = include_str!("ask.py");
-const ASK_DEEPER: &str = include_str!("deep.py");
 /// Files are read in it, by all interpreters that are asked; a network's file system may be slow.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// PyTorch is imported in it, from a cold disk.
-const MORE_PATIENCE: Duration = Duration::from_secs(120);
 
 /// An interpreter and what it has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -72,28 +65,6 @@ pub struct Torch {
     pub hip: Option<String>,
 }
 
-/// What PyTorch itself says.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-pub struct Deep {
-    /// `torch.cuda.is_available()`.
-    pub available: bool,
-    /// `torch.cuda.get_arch_list()`.
-    pub architectures: Vec<String>,
-    /// Its devices.
-    pub devices: Vec<DeepDevice>,
-}
-
-/// A device, as PyTorch has it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-pub struct DeepDevice {
-    /// Its name.
-    pub name: String,
-    /// In bytes, beside this very context.
-    pub free: u64,
-    /// In bytes.
-    pub total: u64,
-}
-
 impl Torch {
     /// Major and minor.
     pub fn numbers(&self) -> Option<(u32, u32)> {
@@ -137,12 +108,6 @@ impl Python {
     pub fn torch(&self) -> Option<&Torch> {
         self.torch.first()
     }
-
-    /// Asks PyTorch itself: imports it, and makes a context on each device.
-    pub fn ask_torch(&self) -> Result<Deep, String> {
-        let told = run(Path::new(&self.executable), ASK_DEEPER, Instant::now() + MORE_PATIENCE)?;
-        understood(&told)
-    }
 }
 
 /// The first that has PyTorch; without one, the first that answers; without that, why the first does not. Asks no more than it must.
@@ -160,99 +125,12 @@ fn first_with_torch(answers: impl Iterator<Item = Result<Python, String>>) -> Re
 }
 
 fn ask(python: &Path, until: Instant) -> Result<Python, String> {
-    let told = run(python, ASK, until).map_err(|why| format!("{}: {why}", python.display()))?;
-    understood(&told).map_err(|why| format!("{}: {why}", python.display()))
-}
-
-/// The last line is the answer; what a start-up file prints comes before it.
-fn understood<T: serde::de::DeserializeOwned>(told: &[u8]) -> Result<T, String> {
-    let last = told.split(|&byte| byte == b'\n').rfind(|line| !line.is_empty()).unwrap_or_default();
-    serde_json::from_slice(last).map_err(|_| "its answer was not understood".to_owned())
-}
-
-/// Runs a script and gives what it prints; its last words if it fails. Neither it nor what it starts is waited for beyond its time.
-fn run(python: &Path, script: &str, until: Instant) -> Result<Vec<u8>, String> {
-    /// What is printed before the end is there at once, unless somebody else holds the pipe open.
-    const REST: Duration = Duration::from_secs(1);
-    let began = Instant::now();
-    let mut child = Command::new(python)
-        .args(["-c", script])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .process_group(0)
-        .spawn()
-        .map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => "there is no such program".to_owned(),
-            _ => error.to_string(),
-        })?;
-    let out = Heard::from(child.stdout.take());
-    let err = Heard::from(child.stderr.take());
-    let has_ended = wait(&child, until);
-    let rest = until.min(Instant::now() + REST);
-    let (out, err) = if has_ended { (out.by(rest), err.by(rest)) } else { Default::default() };
-    // It is fetched only after that: until then its number, and that of its group, is nobody else's.
-    if let Some(group) = Pid::from_raw(i32::try_from(child.id()).unwrap_or(0)) {
-        let _ = kill_process_group(group, Signal::KILL);
-    }
-    if !has_ended {
-        // One that is stuck in the kernel dies when it can.
-        let _ = wait(&child, Instant::now() + REST).then(|| child.wait());
-        return Err(format!("no answer in {} s", until.saturating_duration_since(began).as_secs()));
-    }
-    let status = child.wait().map_err(|error| error.to_string())?;
-    if !status.success() {
-        let words = String::from_utf8_lossy(&err);
-        let last = words.lines().rev().find(|line| !line.trim().is_empty());
-        return Err(last.map_or_else(|| format!("it ended with {status}"), |line| line.trim().to_owned()));
-    }
-    Ok(out)
-}
-
-/// Whether a child ends in time. It is not fetched.
-fn wait(child: &Child, until: Instant) -> bool {
-    let Some(pid) = Pid::from_raw(i32::try_from(child.id()).unwrap_or(0)) else { return false };
-    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-    loop {
-        match waitid(WaitId::Pid(pid), options) {
-            Ok(Some(_)) => return true,
-            _ if Instant::now() >= until => return false,
-            _ => std::thread::sleep(Duration::from_millis(5)),
-        }
-    }
-}
-
-/// What a child has said so far. A thread listens; if others keep the pipe open, it is left to itself.
-struct Heard {
-    bytes: Arc<Mutex<Vec<u8>>>,
-    is_all: mpsc::Receiver<()>,
-}
-
-impl Heard {
-    fn from(stream: Option<impl Read + Send + 'static>) -> Self {
-        const MOST: usize = 4 << 20;
-        let bytes = Arc::new(Mutex::new(Vec::new()));
-        let (ended, is_all) = mpsc::channel();
-        let heard = Arc::clone(&bytes);
-        std::thread::spawn(move || {
-            let mut piece = [0; 1 << 14];
-            let Some(mut stream) = stream else { return };
-            // What is too much is read and dropped, so that the child does not wait.
-            while let Ok(count @ 1..) = stream.read(&mut piece) {
-                let mut bytes = heard.lock().unwrap_or_else(PoisonError::into_inner);
-                let room = MOST.saturating_sub(bytes.len()).min(count);
-                bytes.extend_from_slice(&piece[..room]);
-            }
-            drop(ended);
-        });
-        Self { bytes, is_all }
-    }
-
-    /// All of it, or what there is by then.
-    fn by(self, until: Instant) -> Vec<u8> {
-        let _ = self.is_all.recv_timeout(until.saturating_duration_since(Instant::now()));
-        std::mem::take(&mut *self.bytes.lock().unwrap_or_else(PoisonError::into_inner))
-    }
+    let ran = child::run(python, ASK, until);
+    let told = match ran.failed {
+        Some(why) => Err(why),
+        None => child::answer(&ran.out).ok_or_else(|| "its answer was not understood".to_owned()),
+    };
+    told.map_err(|why| format!("{}: {why}", python.display()))
 }
 
 /// What would be imported in PyTorch's place by a script of this folder.
@@ -323,33 +201,6 @@ mod tests {
         let torch = Torch { version: "2.11.0a0+git12".into(), cuda: Some("12.8".into()), ..Torch::default() };
         assert_eq!((torch.numbers(), torch.cuda_numbers()), (Some((2, 11)), Some((12, 8))));
         assert_eq!(numbers("2"), None);
-    }
-
-    #[test]
-    fn a_python_that_hangs_fails_or_is_not_there_is_said_so() {
-        let shell = Path::new("/bin/sh");
-        let soon = || Instant::now() + Duration::from_secs(30);
-        assert_eq!(run(shell, "echo hello", soon()).unwrap(), b"hello\n");
-        assert_eq!(run(shell, "echo one >&2; echo two >&2; echo >&2; exit 3", soon()).unwrap_err(), "two");
-        let began = Instant::now();
-        let at_once = began + Duration::from_millis(100);
-        assert_eq!(run(shell, "sleep 60; true", at_once).unwrap_err(), "no answer in 0 s");
-        assert!(began.elapsed() < Duration::from_secs(20));
-        assert!(run(Path::new("/nowhere/python"), "", soon()).unwrap_err().contains("no such"));
-    }
-
-    #[test]
-    fn what_a_child_leaves_behind_is_not_waited_for_and_ends() {
-        let began = Instant::now();
-        let said = run(Path::new("/bin/sh"), "sleep 45 & echo $!", began + Duration::from_secs(30)).unwrap();
-        assert!(began.elapsed() < Duration::from_secs(20));
-        let left = String::from_utf8(said).unwrap();
-        let stat = format!("/proc/{}/stat", left.trim());
-        let runs = || std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z "));
-        while runs() {
-            assert!(began.elapsed() < Duration::from_secs(30), "{left} still runs");
-            std::thread::sleep(Duration::from_millis(10));
-        }
     }
 
     #[test]

@@ -182,9 +182,8 @@ mod tests {
     #[test]
     fn wheels_are_for_all_cards_or_for_none() {
         let facts = machine();
-        let of = |capability| oomph_host::Gpu { capability: Some(capability), ..card(0, GIB, 0) };
-        let (old, new, unknown) =
-            (of((6, 0)), of((12, 0)), oomph_host::Gpu { capability: None, ..of((0, 0)) });
+        let of = |capability| Gpu { capability: Some(capability), ..card(0, GIB, 0) };
+        let (old, new, unknown) = (of((6, 0)), of((12, 0)), Gpu { capability: None, ..of((0, 0)) });
         assert!(Wheels::best(&facts, &[&old, &unknown]).is_some());
         assert!(Wheels::best(&facts, &[&old, &new]).is_none());
     }

@@ -1,30 +1,23 @@
-//! What PyTorch itself says of its devices (only with `--deep`).
+//! How far PyTorch itself comes with its devices (only with `--deep`).
 //!
-//! Wrong if it cannot be imported, or sees no device where the driver has a card that is not hidden.
+//! It is imported, starts CUDA, and on each device makes a context, allocates, runs a kernel and copies back. Wrong if one of
+//! these stages fails, which is then named with its error; that there is no device is fine where there is no card that programs
+//! see.
 
+use super::allocator_variable::in_force;
+use crate::deep::{Failure, Stage};
 use crate::facts::Facts;
 use crate::finding::Finding;
+use crate::wheels::{NO_WHEELS, Wheels, same_again};
 use oomph_explain::bytes;
 
 pub(super) fn look(facts: &Facts) -> Vec<Finding> {
-    let deep = match &facts.deep {
-        None => return Vec::new(),
-        Some(Err(why)) => {
-            return vec![
-                Finding::wrong("torch", format!("PyTorch cannot be imported: {why}"))
-                    .fix("see the whole error")
-                    .command("python -c \"import torch\""),
-            ];
+    let Some(deep) = &facts.deep else { return Vec::new() };
+    if let Some(failure) = &deep.failure {
+        let has_none = failure.stage == Stage::DriverStart && facts.visible().is_empty();
+        if !has_none {
+            return vec![failed(facts, failure)];
         }
-        Some(Ok(deep)) => deep,
-    };
-    if !deep.available && facts.torch_has_cuda() && !facts.visible().is_empty() {
-        return vec![
-            Finding::wrong("torch", "torch.cuda.is_available() is False, and the driver has a card")
-                .means("What is said above may be why. PyTorch's own words come with the first use of the device.")
-                .fix("see them")
-                .command("python -c \"import torch; torch.zeros(1, device='cuda')\""),
-        ];
     }
     let devices: Vec<String> = (deep.devices.iter())
         .map(|device| format!("{} with {} of {} free", device.name, bytes(device.free), bytes(device.total)))
@@ -33,25 +26,171 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
     vec![Finding::fine("torch", format!("PyTorch sees {told}"))]
 }
 
+fn failed(facts: &Facts, failure: &Failure) -> Finding {
+    let what = match failure.stage {
+        Stage::Import => "PyTorch cannot be imported",
+        Stage::DriverStart => "PyTorch cannot start CUDA",
+        Stage::Context => "PyTorch cannot make a context",
+        Stage::Allocation => "PyTorch's first allocation fails",
+        Stage::Kernel => "PyTorch's first kernel fails",
+        Stage::CopyBack => "PyTorch's first copy back from the device fails",
+    };
+    let on = failure.device.map(|device| format!(" on cuda:{device}")).unwrap_or_default();
+    let finding = Finding::wrong("torch", format!("{what}{on}: {}", failure.why));
+    let says = |words: &str| failure.why.contains(words);
+    match failure.stage {
+        Stage::Import if says("undefined symbol") || says("cannot open shared object file") => finding
+            .means("A library is missing, or is of another version than PyTorch was built with.")
+            .fix("install PyTorch with its own packages")
+            .command(same_again(facts)),
+        Stage::Import => {
+            finding.fix("see the whole error").command(script(facts, "import torch"))
+        }
+        Stage::DriverStart if says("system not yet initialized") => finding
+            .means("Cards that are joined by NVSwitch wait for the service that sets up the joints.")
+            .fix("start it; its version must be the driver's")
+            .command("sudo systemctl restart nvidia-fabricmanager"),
+        Stage::DriverStart if says("unknown error") => finding
+            .means("After a machine has slept, or after an update, the driver's module for CUDA often must be loaded anew.")
+            .fix("load it anew, or restart")
+            .command("sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm"),
+        Stage::DriverStart => finding
+            .means("torch.cuda.is_available() is False, and the driver has a card. What else is said here may be why.")
+            .fix("see whether NVIDIA's own tool says more")
+            .command("nvidia-smi"),
+        Stage::Context => finding
+            .means("The card is full, takes one process at a time and has one, or must be reset.")
+            .fix("see who is on it")
+            .command("nvidia-smi"),
+        Stage::Allocation if in_force(facts).is_some() => finding
+            .means("The card has room for a context and not for one tensor, or the allocator's settings do not work here.")
+            .fix("try without the settings")
+            .command(format!(
+                "env -u PYTORCH_ALLOC_CONF -u PYTORCH_CUDA_ALLOC_CONF -u PYTORCH_HIP_ALLOC_CONF {}",
+                script(facts, "import torch; torch.empty(1, device='cuda')")
+            )),
+        Stage::Allocation => finding
+            .means("The card has room for a context and not for one tensor.")
+            .fix("see who is on it")
+            .command("nvidia-smi"),
+        Stage::Kernel if says("no kernel image") || says("unsupported toolchain") => {
+            let finding = finding.means("This build has no kernels that the card and its driver can run.");
+            match Wheels::best(facts, &facts.visible()) {
+                Some(wheels) => finding.fix(wheels.fix()).command(wheels.command(facts)),
+                None => finding.fix(NO_WHEELS),
+            }
+        }
+        Stage::Kernel | Stage::CopyBack => finding
+            .means("The card or its driver is at fault: memory was taken, and working with it fails.")
+            .fix("see what the kernel says of it; a restart often helps")
+            .command("sudo dmesg | grep -i -e nvrm -e xid | tail"),
+    }
+}
+
+fn script(facts: &Facts, code: &str) -> String {
+    format!("{} -c \"{code}\"", facts.interpreter())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::laid_out::{GIB, machine, told};
+    use crate::checks::laid_out::{GIB, machine, told, with_settings};
+    use crate::deep::{Deep, DeepDevice};
     use crate::finding::Level::{Fine, Wrong};
-    use crate::python::{Deep, DeepDevice};
+
+    fn failing(stage: Stage, device: Option<u32>, why: &str) -> Facts {
+        let mut facts = machine();
+        facts.deep =
+            Some(Deep { failure: Some(Failure { stage, device, why: why.to_owned() }), ..Deep::default() });
+        facts
+    }
 
     #[test]
-    fn what_pytorch_sees_is_told_and_what_it_should_see_is_missed() {
+    fn what_pytorch_sees_is_told() {
         let mut facts = machine();
         assert!(look(&facts).is_empty());
-        facts.deep = Some(Err("ImportError: no".to_owned()));
-        assert_eq!(told(&look(&facts)), [(Wrong, "PyTorch cannot be imported: ImportError: no")]);
-        facts.deep = Some(Ok(Deep::default()));
-        assert_eq!(told(&look(&facts))[0].0, Wrong);
+        facts.deep = Some(Deep::default());
+        assert_eq!(told(&look(&facts)), [(Fine, "PyTorch sees no device")], "a build without CUDA");
+        let device = DeepDevice { name: "Tesla T4".to_owned(), free: 14 * GIB, total: 15 * GIB };
+        facts.deep = Some(Deep { devices: vec![device], failure: None });
+        assert_eq!(told(&look(&facts)), [(Fine, "PyTorch sees Tesla T4 with 14.0 GiB of 15.0 GiB free")]);
+    }
+
+    #[test]
+    fn cuda_that_does_not_start_is_wrong_only_where_there_is_a_card() {
+        let mut facts = failing(Stage::DriverStart, None, "RuntimeError: No CUDA GPUs are available");
+        let title = "PyTorch cannot start CUDA: RuntimeError: No CUDA GPUs are available";
+        assert_eq!(told(&look(&facts)), [(Wrong, title)]);
         facts.settings.values.insert("CUDA_VISIBLE_DEVICES", String::new());
         assert_eq!(told(&look(&facts)), [(Fine, "PyTorch sees no device")]);
-        let device = DeepDevice { name: "Tesla T4".to_owned(), free: 14 * GIB, total: 15 * GIB };
-        facts.deep = Some(Ok(Deep { available: true, devices: vec![device], ..Deep::default() }));
-        assert_eq!(told(&look(&facts)), [(Fine, "PyTorch sees Tesla T4 with 14.0 GiB of 15.0 GiB free")]);
+    }
+
+    #[test]
+    fn each_stage_is_named_with_its_error_and_what_to_do() {
+        for (stage, device, why, title, command) in [
+            (
+                Stage::Import,
+                None,
+                "ImportError: no",
+                "PyTorch cannot be imported: ImportError: no",
+                "/venv/bin/python -c",
+            ),
+            (
+                Stage::Import,
+                None,
+                "ImportError: x.so: undefined symbol: y",
+                "PyTorch cannot be imported: ImportError: x.so: undefined symbol: y",
+                "/venv/bin/python -m pip",
+            ),
+            (
+                Stage::DriverStart,
+                None,
+                "RuntimeError: CUDA unknown error - x",
+                "PyTorch cannot start CUDA: RuntimeError: CUDA unknown error - x",
+                "sudo rmmod nvidia_uvm",
+            ),
+            (
+                Stage::DriverStart,
+                None,
+                "RuntimeError: 802: system not yet initialized",
+                "PyTorch cannot start CUDA: RuntimeError: 802: system not yet initialized",
+                "sudo systemctl",
+            ),
+            (
+                Stage::Context,
+                Some(1),
+                "no answer in 120 s",
+                "PyTorch cannot make a context on cuda:1: no answer in 120 s",
+                "nvidia-smi",
+            ),
+            (Stage::Allocation, Some(0), "x", "PyTorch's first allocation fails on cuda:0: x", "nvidia-smi"),
+            (
+                Stage::Kernel,
+                Some(0),
+                "no kernel image is available",
+                "PyTorch's first kernel fails on cuda:0: no kernel image is available",
+                "/venv/bin/python -m pip",
+            ),
+            (Stage::Kernel, Some(0), "x", "PyTorch's first kernel fails on cuda:0: x", "sudo dmesg"),
+            (
+                Stage::CopyBack,
+                Some(0),
+                "x",
+                "PyTorch's first copy back from the device fails on cuda:0: x",
+                "sudo dmesg",
+            ),
+        ] {
+            let findings = look(&failing(stage, device, why));
+            assert_eq!(told(&findings), [(Wrong, title)]);
+            let told = findings[0].command.as_deref().unwrap();
+            assert!(told.starts_with(command), "{told}");
+        }
+    }
+
+    #[test]
+    fn settings_are_suspected_where_there_are_some() {
+        let facts = failing(Stage::Allocation, Some(0), "RuntimeError: CUDA driver error: unknown error");
+        let facts = with_settings(facts, &[("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")]);
+        assert!(look(&facts)[0].command.as_deref().unwrap().starts_with("env -u PYTORCH_ALLOC_CONF"));
     }
 }
