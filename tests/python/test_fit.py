@@ -7,6 +7,7 @@ The parts have tests of their own: test_fit_split, test_fit_memory, test_fit_opt
 import copy
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -618,6 +619,54 @@ def test_wrong_use_says_the_least_budget_that_could_work_and_it_does(virtually):
     assert 2 * weights["weights"] < below["least"] < 4 * weights["weights"] + 500 * MIB
     assert abs(on_cpu["least"] - below["least"]) < 200 * MIB
     assert fitted == [{"ooms": 0, "on_host": True}, {"applied": True, "after": False, "devices": ["cuda"]}]
+
+
+def test_a_trial_that_the_gpu_has_no_room_for_is_run_through_host_memory(virtually):
+    """Whether a batch can be cut is tried with two samples, as they are. Where these do not fit, it is found out all the same."""
+    told, _ = virtually("""
+        from oomph.fitting.spill import with_room
+        model = GPT(layers=6).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        ids = torch.randint(20000, (8, 513), device="cuda")
+        loss_fn(model, ids[:1]).backward()
+        model.zero_grad(set_to_none=True)
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        loss_fn(model, ids[:2])
+        taken = torch.cuda.max_memory_allocated() - before
+        attempts = []
+        def trial():
+            attempts.append(torch.cuda.memory_stats()["num_ooms"])
+            loss = loss_fn(model, ids[:2])
+            return torch.autograd.grad(loss, list(model.parameters())[-1:])[0].shape
+        total = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction((before + taken * 0.8) / total)
+        torch.cuda.reset_peak_memory_stats()
+        tell(shape=list(with_room(trial)), attempts=attempts, fits=torch.cuda.max_memory_allocated() <= before + taken * 0.8)
+        fit = oomph.fit(model, optimizer, loss=loss_fn, batch=ids, plan=oomph.Plan(micro=1, checkpoint=tuple(f"layers.{number}" for number in range(6))), quiet=True)
+        tell(kind=fit._weighing.kind, why_not=fit._not_splittable)
+    """)
+    assert told == [{"shape": [20000, 512], "attempts": [0, 1], "fits": True}, {"kind": "targets", "why_not": None}]
+
+
+def test_a_plan_that_takes_too_much_host_memory_is_no_matter_of_the_budget(virtually):
+    told, _ = virtually("""
+        model = GPT(layers=4).cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        ids = torch.randint(20000, (4, 65), device="cuda")
+        try:
+            oomph.fit(model, optimizer, loss=loss_fn, batch=ids, budget="1MiB", quiet=True)
+        except oomph.FitError as error:
+            least = error.least
+        from oomph import _ram
+        _ram.left = lambda: 1 << 20
+        try:
+            oomph.fit(model, optimizer, loss=loss_fn, batch=ids, budget=least, quiet=True)
+        except oomph.FitError as error:
+            tell(error=str(error).splitlines()[0])
+    """)
+    assert re.fullmatch(r"it does not fit: the GPU's \S+ MiB would do, but what then lies in host memory, \S+ MiB, is more than the 819 KiB of it that may be used", told[0]["error"])
 
 
 def test_what_is_allowed_is_used_and_what_is_not_is_not(virtually):
