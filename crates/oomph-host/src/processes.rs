@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 /// After so many samples everything is read again: a process can change its command, and lock memory, without a trace in `stat`.
 const EVERY: u64 = 16;
 /// Nothing longer is kept of a command.
-const LONGEST_COMMAND: u64 = 4096;
+pub(crate) const LONGEST_COMMAND: u64 = 4096;
 
 /// The system is asked for so many users at most, in the whole life of this process, and waited for so long.
 const MOST_ASKED: u32 = 50;
@@ -322,7 +322,7 @@ impl Status {
 }
 
 /// Program and arguments in one line.
-fn command(text: &[u8]) -> String {
+pub(crate) fn command(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(text);
     text.trim_end_matches('\0').replace('\0', " ").trim().to_owned()
 }

@@ -2,6 +2,7 @@
 //! outside (a signal, another interval) goes out as an [`Effect`].
 
 use crate::cards::{Card, cards};
+use crate::confirm::Named;
 use crate::history::History;
 use crate::interval::Interval;
 use crate::keys::Key;
@@ -58,10 +59,20 @@ pub(crate) struct Confirmation {
     pub(crate) id: Id,
     /// Who it is and what it holds.
     pub(crate) words: Vec<String>,
-    /// Whether it was asked to end already.
-    pub(crate) was_asked: bool,
+    pub(crate) stage: Stage,
     /// What became of the last try.
     pub(crate) answer: Option<String>,
+}
+
+/// How far it is with the question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Nothing was sent.
+    Open,
+    /// The process was asked to end.
+    Sent,
+    /// The process ended before anything was sent: there is nobody to send it to.
+    TooLate,
 }
 
 /// What must be done outside.
@@ -125,11 +136,26 @@ impl App {
         self.sample = Some(sample);
         self.arrange();
         if let Mode::Confirm(confirmation) = &self.mode
-            && confirmation.was_asked
             && self.process(confirmation.id).is_none_or(|process| process.state == 'Z')
         {
-            self.message = Some(format!("{} has ended", confirmation.id.0));
-            self.mode = Mode::Table;
+            self.gone();
+        }
+    }
+
+    /// The process that is asked about is no more.
+    pub(crate) fn gone(&mut self) {
+        let Mode::Confirm(confirmation) = &mut self.mode else { return };
+        match confirmation.stage {
+            Stage::Open => {
+                confirmation.stage = Stage::TooLate;
+                confirmation.answer =
+                    Some(format!("{} has ended meanwhile; nothing was sent", confirmation.id.0));
+            }
+            Stage::Sent => {
+                self.message = Some(format!("{} has ended", confirmation.id.0));
+                self.mode = Mode::Table;
+            }
+            Stage::TooLate => {}
         }
     }
 
@@ -337,7 +363,7 @@ impl App {
     }
 
     /// The process is held, and nobody else can be hit: asks.
-    pub(crate) fn ask(&mut self, wanted: Id) {
+    pub(crate) fn ask(&mut self, wanted: Id, named: &Named) {
         let Some((process, sample)) = self.process(wanted).zip(self.sample.as_ref()) else {
             self.message = Some(format!("{} has ended", wanted.0));
             return;
@@ -353,21 +379,21 @@ impl App {
             format!(
                 "End {} ({}), of {}, for {}?",
                 process.pid,
-                clean(&process.name),
+                clean(&named.name),
                 clean(&process.user),
                 lasting(sample.time.saturating_sub(process.started))
             ),
-            clean(&process.command),
+            clean(&named.command),
             format!("It holds {}{}", holds.join(", "), steps.unwrap_or_default()),
         ];
-        self.mode = Mode::Confirm(Confirmation { id: wanted, words, was_asked: false, answer: None });
+        self.mode = Mode::Confirm(Confirmation { id: wanted, words, stage: Stage::Open, answer: None });
     }
 
     /// What came of aiming at a process that cannot be held, or of a signal.
     pub(crate) fn answer(&mut self, way: Option<confirm::Way>, outcome: Result<(), String>) {
         match (&mut self.mode, outcome) {
             (Mode::Confirm(confirmation), Ok(())) => {
-                confirmation.was_asked = true;
+                confirmation.stage = Stage::Sent;
                 confirmation.answer = way.map(|way| way.sent().to_owned());
             }
             (Mode::Confirm(confirmation), Err(why)) => confirmation.answer = Some(why),
@@ -378,8 +404,10 @@ impl App {
 
     fn press_confirm(&mut self, key: Key, confirmation: Confirmation) -> Effect {
         match key {
-            Key::Character('y' | 'Y') if !confirmation.was_asked => Effect::Send(confirm::Way::Ask),
-            Key::Character('f' | 'F') if confirmation.was_asked => Effect::Send(confirm::Way::Force),
+            Key::Character('y' | 'Y') if confirmation.stage == Stage::Open => Effect::Send(confirm::Way::Ask),
+            Key::Character('f' | 'F') if confirmation.stage == Stage::Sent => {
+                Effect::Send(confirm::Way::Force)
+            }
             Key::Escape | Key::Enter | Key::Character('n' | 'N' | 'q') => {
                 self.mode = Mode::Table;
                 Effect::Release

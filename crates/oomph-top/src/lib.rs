@@ -10,6 +10,7 @@ mod confirm;
 mod exporter;
 mod history;
 mod interval;
+mod job;
 mod keys;
 mod lines;
 mod metrics;

@@ -1,7 +1,7 @@
 //! What is on the screen, as lines of text: cards, RAM, processes, what is known of the chosen one. No terminal is needed to
 //! make it, and it is as wide and as high as it is told to be.
 
-use crate::app::{App, Mode};
+use crate::app::{App, Mode, Stage};
 use crate::cards::{Card, missing};
 use crate::keys::HELP;
 use crate::rows::{Sort, said_ago};
@@ -612,10 +612,10 @@ pub(crate) fn popup(app: &App, width: usize) -> Option<(String, Vec<Line>)> {
             if let Some(answer) = &confirmation.answer {
                 lines.extend(wrapped(answer, width).into_iter().map(|text| Line::toned(text, Tone::Close)));
             }
-            let keys = if confirmation.was_asked {
-                "f: force it (SIGKILL: nothing is saved)   Esc: leave it"
-            } else {
-                "y: ask it to end (SIGTERM)   n: leave it"
+            let keys = match confirmation.stage {
+                Stage::Open => "y: ask it to end (SIGTERM)   n: leave it",
+                Stage::Sent => "f: force it (SIGKILL: nothing is saved)   Esc: leave it",
+                Stage::TooLate => "Esc: close",
             };
             lines.push(Line::default());
             lines.extend(wrapped(keys, width).into_iter().map(|text| Line::toned(text, Tone::Strong)));

@@ -184,7 +184,7 @@ mod tests {
         let mut app = app(staged::two_gpus(), true);
         app.press(Key::Down);
         assert_eq!(app.press(Key::Character('K')), crate::app::Effect::Aim((200, 200)));
-        app.ask((200, 200));
+        app.ask((200, 200), &staged::named("/opt/venv/bin/python serve.py --model llama"));
         insta::assert_snapshot!(drawn(&mut app, 100, 24));
         assert_eq!(app.press(Key::Character('f')), crate::app::Effect::None, "it is asked first");
         app.press(Key::Character('y'));
@@ -194,6 +194,32 @@ mod tests {
         sample.processes.retain(|process| process.pid != 200);
         app.take(sample);
         assert!(drawn(&mut app, 100, 24).contains("200 has ended"));
+    }
+
+    #[test]
+    fn a_question_whose_process_has_ended_says_so_and_sends_nothing() {
+        // Another process has its number.
+        let mut later = staged::two_gpus();
+        later.processes[2].start_ticks = 201;
+        for is_paused in [false, true] {
+            let mut app = app(staged::two_gpus(), true);
+            app.press(Key::Down);
+            app.ask((200, 200), &staged::named("python became.py"));
+            if is_paused {
+                app.gone();
+            } else {
+                app.take(later.clone());
+            }
+            let shown = drawn(&mut app, 100, 24);
+            assert!(shown.contains("python became.py"), "{shown}");
+            assert!(shown.contains("200 has ended meanwhile; nothing was sent"), "{shown}");
+            assert!(!shown.contains("SIGTERM"), "{shown}");
+            for key in ['y', 'f'] {
+                assert_eq!(app.press(Key::Character(key)), crate::app::Effect::None);
+            }
+            assert_eq!(app.press(Key::Escape), crate::app::Effect::Release);
+            assert!(!drawn(&mut app, 100, 24).contains("End 200"));
+        }
     }
 
     #[test]
@@ -334,7 +360,7 @@ mod tests {
                 app.take(sample);
                 for key in keys.by_ref().take(5) {
                     if let crate::app::Effect::Aim(id) = app.press(key) {
-                        app.ask(id);
+                        app.ask(id, &staged::named("anything"));
                     }
                     let shown = drawn(&mut app, width, height);
                     prop_assert!(!ascii || shown.is_ascii(), "{}", shown);

@@ -1,5 +1,6 @@
 //! Samples for tests.
 
+use crate::confirm::Named;
 use oomph_host::{
     Gpu, GpuProcess, Gpus, Group, Inside, InsideDevice, Line, Machine, Missing, Process, Ram, Sample, Shm,
     Swap, Use,
@@ -33,6 +34,11 @@ pub(crate) fn process(pid: u32, parent: u32, user: &str, command: &str, resident
         container: None,
         inside: None,
     }
+}
+
+/// A process that is held.
+pub(crate) fn named(command: &str) -> Named {
+    Named { name: process(0, 0, "", command, 0).name, command: command.to_owned() }
 }
 
 fn gpu(index: u32, name: &str, total: u64, used: u64, processes: &[(u32, Option<u64>)]) -> Gpu {

@@ -7,6 +7,7 @@ use crate::Options;
 use crate::app::{App, Effect};
 use crate::confirm::Target;
 use crate::interval::Interval;
+use crate::job;
 use crate::keys::{Key, key};
 use crate::lines::after;
 use crate::screen::draw;
@@ -18,11 +19,14 @@ use ratatui::crossterm::event::{self, Event};
 use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{EnterAlternateScreen, disable_raw_mode, enable_raw_mode};
 use ratatui::layout::Rect;
-use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::Signals;
 use std::io;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// So often the process in a question is looked at: no samples come while the screen is paused.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// What the screen is told.
 enum Told {
@@ -30,6 +34,8 @@ enum Told {
     Key(Key),
     /// The terminal has another size.
     Resized,
+    /// To the shell: by Ctrl-Z, or by a signal from elsewhere.
+    Stop,
     /// Back from a stop.
     Resumed,
     /// A signal that asks to end.
@@ -102,15 +108,25 @@ fn run(
     // Whether the terminal was left to the shell.
     let mut is_away = false;
     loop {
+        if target.as_ref().is_some_and(Target::has_ended) {
+            target = None;
+            app.gone();
+        }
         if !is_away && screen.terminal.draw(|frame| draw(frame, app)).is_err() {
             // Nobody reads any more.
             return Ok(None);
         }
-        let Ok(first) = told.recv() else { return Ok(None) };
+        let first = if target.is_some() {
+            told.recv_timeout(LOOK_AGAIN)
+        } else {
+            told.recv().map_err(|_| RecvTimeoutError::Disconnected)
+        };
+        if matches!(first, Err(RecvTimeoutError::Disconnected)) {
+            return Ok(None);
+        }
         // What is there already is dealt with before the next drawing: a held key does not queue drawings.
-        for one in std::iter::once(first).chain(told.try_iter()) {
-            // Whatever comes, comes after the stop; where nobody could start it again, the kernel does not stop it. Whoever had the
-            // terminal meanwhile may have left anything.
+        for one in first.into_iter().chain(told.try_iter()) {
+            // Whatever comes, comes after the stop. Whoever had the terminal meanwhile may have left anything.
             if is_away || matches!(one, Told::Resumed) {
                 screen.take_again()?;
                 is_away = false;
@@ -118,22 +134,26 @@ fn run(
             match one {
                 Told::Sample(sample) => app.take(*sample),
                 Told::Resized | Told::Resumed => {}
+                Told::Stop if job::has_shell() => {
+                    give_back();
+                    job::stop();
+                    is_away = true;
+                }
+                Told::Stop => {}
                 Told::Signal(signal) => return Ok(Some(signal)),
                 Told::Closed => return Ok(None),
                 Told::Key(key) => match app.press(key) {
                     Effect::None => {}
                     Effect::Quit => return Ok(None),
-                    Effect::Suspend => {
-                        suspend();
-                        is_away = true;
-                    }
+                    // It comes back as a signal.
+                    Effect::Suspend => job::ask_to_stop(),
                     Effect::Interval(interval) => drop(pace.send(Pace::Every(interval))),
                     Effect::Pause(is_paused) => drop(pace.send(Pace::Pause(is_paused))),
                     Effect::Release => target = None,
                     Effect::Aim(id) => match Target::aim(id) {
-                        Ok(held) => {
+                        Ok((held, named)) => {
                             target = Some(held);
-                            app.ask(id);
+                            app.ask(id, &named);
                         }
                         Err(why) => app.answer(None, Err(why)),
                     },
@@ -145,17 +165,6 @@ fn run(
                 },
             }
         }
-    }
-}
-
-/// To the shell and, when it says so, back: SIGCONT is heard and told.
-fn suspend() {
-    give_back();
-    #[cfg(unix)]
-    {
-        use rustix::process::{Signal, kill_current_process_group};
-        // As the terminal does it where Ctrl-Z is not a key: everybody in the job stops.
-        let _ = kill_current_process_group(Signal::TSTP);
     }
 }
 
@@ -196,12 +205,12 @@ fn sample_in_background(interval: Interval, tell: SyncSender<Told>) -> Sender<Pa
 }
 
 fn hear_signals(tell: SyncSender<Told>) -> anyhow::Result<()> {
-    let mut signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGCONT])?;
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGCONT])?;
     std::thread::spawn(move || {
         let mut was_asked = false;
         for signal in signals.forever() {
-            if signal == SIGCONT {
-                let _ = tell.send(Told::Resumed);
+            if let SIGTSTP | SIGCONT = signal {
+                let _ = tell.send(if signal == SIGTSTP { Told::Stop } else { Told::Resumed });
                 continue;
             }
             // Asked twice, or nobody listens (a terminal that takes no output any more): at once.
