@@ -635,6 +635,7 @@ def test_a_trial_that_the_gpu_has_no_room_for_is_run_through_host_memory(virtual
         torch.cuda.reset_peak_memory_stats()
         loss_fn(model, ids[:2])
         taken = torch.cuda.max_memory_allocated() - before
+        torch.cuda.empty_cache()
         attempts = []
         def trial():
             attempts.append(torch.cuda.memory_stats()["num_ooms"])
