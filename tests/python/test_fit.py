@@ -646,9 +646,9 @@ def test_a_trial_that_the_gpu_has_no_room_for_is_run_through_host_memory(virtual
         torch.cuda.reset_peak_memory_stats()
         tell(shape=list(with_room(trial)), attempts=attempts, fits=torch.cuda.max_memory_allocated() <= before + taken * 0.8)
         fit = oomph.fit(model, optimizer, loss=loss_fn, batch=ids, plan=oomph.Plan(micro=1, checkpoint=tuple(f"layers.{number}" for number in range(6))), quiet=True)
-        tell(kind=fit._weighing.kind, why_not=fit._not_splittable)
+        tell(why_not=fit._not_splittable)
     """)
-    assert told == [{"shape": [20000, 512], "attempts": [0, 1], "fits": True}, {"kind": "targets", "why_not": None}]
+    assert told == [{"shape": [20000, 512], "attempts": [0, 1], "fits": True}, {"why_not": None}]
 
 
 def test_a_plan_that_takes_too_much_host_memory_is_no_matter_of_the_budget(virtually):
