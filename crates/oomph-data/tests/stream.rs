@@ -421,11 +421,23 @@ fn a_wait_for_a_batch_can_be_ended_from_another_thread() {
     assert!(matches!(error, oomph_data::DataError::Stopped), "{error}");
 }
 
-/// The most that this process has had in memory, in bytes.
-fn peak() -> u64 {
+/// A line of this process's status, in bytes.
+fn status(name: &str) -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    let line = status.lines().find(|line| line.starts_with(name)).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+}
+
+/// The most that this process has had in memory.
+fn peak() -> u64 {
+    status("VmHWM:")
+}
+
+/// From here on the kernel gives this process no more than so many bytes of its own: what asks for them anyway fails.
+fn allow(bytes: u64) {
+    let limit = Some(status("VmData:") + bytes);
+    let limit = rustix::process::Rlimit { current: limit, maximum: limit };
+    rustix::process::setrlimit(rustix::process::Resource::Data, limit).unwrap();
 }
 
 const LARGE: &str = "OOMPH_TEST_LARGE_INPUT";
@@ -434,6 +446,7 @@ const LARGE: &str = "OOMPH_TEST_LARGE_INPUT";
 #[test]
 fn child_that_streams_a_large_file() {
     let Ok(input) = std::env::var(LARGE) else { return };
+    allow((16 + 100) << 20);
     for shuffle in [None, Some(1)] {
         let mut stream = Stream::open(
             std::slice::from_ref(&input),
