@@ -46,7 +46,13 @@ def torch_in(folder):
         facts = literals(os.path.join(folder, "version.py"))
     except (OSError, SyntaxError, ValueError):
         return None
-    return {"folder": folder, "version": text(facts.get("__version__")) or "?", "cuda": text(facts.get("cuda")), "hip": text(facts.get("hip"))}
+    return {
+        "folder": folder,
+        "is_in_environment": sys.prefix != sys.base_prefix and folder.startswith(os.path.join(os.path.realpath(sys.prefix), "")),
+        "version": text(facts.get("__version__")) or "?",
+        "cuda": text(facts.get("cuda")),
+        "hip": text(facts.get("hip")),
+    }
 
 
 found = {

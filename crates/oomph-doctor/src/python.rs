@@ -57,6 +57,9 @@ pub struct Python {
 pub struct Torch {
     /// Where it lies.
     pub folder: PathBuf,
+    /// Whether it lies in the virtual environment that was asked.
+    #[serde(default)]
+    pub is_in_environment: bool,
     /// Its version: `2.11.0+cu130`.
     pub version: String,
     /// The CUDA that it was built with: `13.0`.

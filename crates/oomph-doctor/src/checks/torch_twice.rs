@@ -1,7 +1,8 @@
 //! Whether PyTorch is installed twice.
 //!
 //! Wrong if two can be imported from different places (the first on the path wins: PYTHONPATH, then the environment, then the
-//! user's folder), or if the records of two versions lie in one place: an update that was interrupted.
+//! user's folder), or if the records of two versions lie in one place: an update that was interrupted. A note if the first is
+//! that of a virtual environment and the others are the system's, which it was made to see (`--system-site-packages`).
 
 use super::listed;
 use crate::facts::Facts;
@@ -17,19 +18,25 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
             true => format!(" in {}", folder.parent().unwrap_or(folder).display()),
             false => String::new(),
         };
+        let is_meant = first.is_in_environment && others.iter().all(|other| !other.is_in_environment);
         let others: Vec<String> =
             others.iter().map(|other| format!("{}{}", other.version, place(&other.folder))).collect();
-        return vec![
-            Finding::wrong("torch", format!("there are {} installations of PyTorch", others.len() + 1))
-                .means(format!(
-                    "{}{} is imported; {} is hidden by it. Packages that were built for the other fail in odd ways.",
-                    first.version,
-                    place(&first.folder),
-                    listed(&others)
-                ))
+        let title = format!("there are {} installations of PyTorch", others.len() + 1);
+        let which = format!(
+            "{}{} is imported; {} is hidden by it.",
+            first.version,
+            place(&first.folder),
+            listed(&others)
+        );
+        return vec![match is_meant {
+            true => Finding::note("torch", title).means(format!(
+                "{which} The virtual environment sees the system's packages, and has a PyTorch of its own."
+            )),
+            false => Finding::wrong("torch", title)
+                .means(format!("{which} Packages that were built for the other fail in odd ways."))
                 .fix("remove the one that you do not mean (see PYTHONPATH, and pip install --user)")
                 .command(facts.pip("uninstall torch")),
-        ];
+        }];
     }
     let uninstall = facts.pip("uninstall -y torch");
     match python.packages.get("torch") {
@@ -47,7 +54,7 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
 mod tests {
     use super::*;
     use crate::checks::laid_out::{machine, told, with_torch};
-    use crate::finding::Level::Wrong;
+    use crate::finding::Level::{Note, Wrong};
     use crate::python::Torch;
 
     #[test]
@@ -68,6 +75,11 @@ mod tests {
             means.starts_with("2.11.0+cu128 in /venv is imported; 2.4.0 in /usr/lib/python3 is hidden"),
             "{means}"
         );
+        if let Ok(python) = &mut facts.python {
+            python.torch[0].is_in_environment = true;
+        }
+        assert_eq!(told(&look(&facts)), [(Note, "there are 2 installations of PyTorch")]);
+        assert_eq!(told(&look(&facts.without_names()))[0].0, Note);
         facts.is_named = false;
         assert!(!look(&facts)[0].means.as_deref().unwrap().contains('/'));
     }
