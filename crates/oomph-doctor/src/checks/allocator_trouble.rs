@@ -3,8 +3,8 @@
 //! Wrong: `max_split_size_mb` with `expandable_segments` (memory grows without bound, pytorch/pytorch#123548). Notes: a
 //! `garbage_collection_threshold` without a limit, which does nothing; `max_split_size_mb` in 2.5 to 2.8 (a block is read after
 //! it is freed, #162269); expandable segments on WSL (the first allocation fails on some cards, #192330), in containers (sharing CUDA
-//! tensors between processes needs pidfd_getfd, #165685), with MemPools in 2.7 to 2.9, and on ROCm before 2.12; the driver's own allocator;
-//! a limit on PyTorch's share of the card.
+//! tensors between processes needs pidfd_getfd, and that the capability SYS_PTRACE, #165685), with MemPools in 2.7 to 2.9, and on
+//! ROCm before 2.12; the driver's own allocator; a limit on PyTorch's share of the card.
 
 use super::allocator_settings::rules;
 use super::allocator_variable::in_force;
@@ -90,10 +90,14 @@ fn expandable(facts: &Facts, torch: &str, minor: u32) -> Vec<Finding> {
         );
     } else if facts.is_in(Surroundings::Container) || facts.is_in(Surroundings::Kubernetes) {
         findings.push(
-            note("expandable_segments in a container: CUDA tensors cannot be shared between processes".to_owned())
-                .means("It ends with \"pidfd_getfd: Operation not permitted\" (pytorch/pytorch#165685). DataLoaders and DDP do not need it.")
-                .fix("if you share tensors so, allow it")
-                .command("docker run --cap-add SYS_PTRACE …"),
+            note("expandable_segments in a container: CUDA tensors may not be shared between processes".to_owned())
+                .means("A process takes such a tensor over with the call pidfd_getfd, which containers allow only with the capability SYS_PTRACE: \"pidfd_getfd: Operation not permitted\" (pytorch/pytorch#165685). DataLoaders that hand over CPU tensors, and DDP, do not need it.")
+                .fix("if you share CUDA tensors between processes, allow it")
+                .command(if facts.is_in(Surroundings::Kubernetes) {
+                    "securityContext: {capabilities: {add: [SYS_PTRACE]}}"
+                } else {
+                    "docker run --cap-add SYS_PTRACE …"
+                }),
         );
     }
     if (7..=9).contains(&minor) {

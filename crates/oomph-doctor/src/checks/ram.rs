@@ -1,7 +1,8 @@
 //! How much RAM a program may have here, and how much is left.
 //!
 //! Wrong if less than 512 MiB are left: importing PyTorch with CUDA takes about that. Notes: a control group (Docker, Kubernetes,
-//! Slurm, Colab) allows less than the machine has, which most programs do not look at; the kernel has killed in it before.
+//! Slurm, Colab) allows less than the machine has, which most programs do not look at; the kernel has killed in it before (with
+//! `MALLOC_ARENA_MAX`, unless it is set: threads of glibc's malloc keep what they have freed).
 
 use crate::facts::Facts;
 use crate::finding::Finding;
@@ -50,9 +51,10 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
         let times = if kills == 1 { "once".to_owned() } else { format!("{} times", grouped(kills)) };
         findings.push(
             Finding::note("RAM", format!("the kernel has killed {times} in this control group"))
-                .means(
-                    "Somebody ran out of RAM here: that is what \"Killed\" and a kernel that restarts mean.",
-                )
+                .means(format!(
+                    "Somebody ran out of RAM here: that is what \"Killed\" and a kernel that restarts mean.{}",
+                    arenas(facts)
+                ))
                 .fix("see who takes it")
                 .command("oomph top"),
         );
@@ -60,10 +62,22 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
+/// What threads keep, where nothing was done about it: `mallopt(3)`, M_ARENA_MAX.
+fn arenas(facts: &Facts) -> &'static str {
+    let is_other = |name: &String| {
+        ["libjemalloc", "libtcmalloc", "libmimalloc"].iter().any(|start| name.starts_with(start))
+    };
+    let has_other = facts.settings.preloaded.iter().any(is_other);
+    if has_other || facts.settings.get("MALLOC_ARENA_MAX").is_some() {
+        return "";
+    }
+    " A program with many threads (DataLoader, tokenizers) also keeps what each of them has freed: MALLOC_ARENA_MAX=2, set before it starts, keeps that small."
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::laid_out::{GIB, MIB, machine, told};
+    use crate::checks::laid_out::{GIB, MIB, machine, told, with_settings};
     use crate::finding::Level::{Fine, Note, Wrong};
     use oomph_host::{Group, Ram};
 
@@ -119,6 +133,13 @@ mod tests {
                 (Note, "the kernel has killed once in this control group"),
             ]
         );
+        let names_arenas =
+            |facts: &Facts| look(facts)[1].means.as_deref().unwrap().contains("MALLOC_ARENA_MAX=2");
+        assert!(names_arenas(&facts));
+        facts.settings.preloaded = vec!["libjemalloc.so.2".to_owned()];
+        assert!(!names_arenas(&facts), "it has no such arenas");
+        facts.settings.preloaded.clear();
+        assert!(!names_arenas(&with_settings(facts, &[("MALLOC_ARENA_MAX", "4")])));
     }
 
     #[test]
