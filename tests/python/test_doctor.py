@@ -145,6 +145,24 @@ def test_a_build_without_cuda_beside_a_gpu_is_wrong(doctor, nvml, python):
     assert code == 1 and of(told, "torch-build")[0]["title"] == "PyTorch 2.11.0+cpu is built without CUDA, and there is a GPU"
 
 
+def test_an_environment_that_sees_the_systems_pytorch_beside_its_own_is_a_note(doctor, tmp_path):
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    (site,) = (tmp_path / "venv" / "lib").glob("python3*/site-packages")
+    system = tmp_path / "system"
+    for folder, version in ((site, "2.11.0"), (system, "2.4.0")):
+        (folder / "torch").mkdir(parents=True)
+        (folder / "torch" / "version.py").write_text(f"__version__ = '{version}'\ncuda = None\n")
+    # As the folders of the system come: after the environment's.
+    (site / "system.pth").write_text(f"{system}\n")
+    chosen = tmp_path / "venv" / "bin" / "python"
+    _, told = doctor(python=chosen)
+    (finding,) = of(told, "torch-twice")
+    assert finding["level"] == "note" and finding["means"].startswith("2.11.0 is imported; 2.4.0 is hidden by it.")
+    # What PYTHONPATH puts before the environment's own is another matter.
+    _, told = doctor(python=chosen, env={"PYTHONPATH": str(system)})
+    assert [finding["level"] for finding in of(told, "torch-twice")] == ["wrong"]
+
+
 def test_a_file_that_hides_pytorch_is_wrong(doctor, python, tmp_path):
     (tmp_path / "torch.py").write_text("")
     code, told = doctor(python=python())
@@ -200,6 +218,21 @@ def test_a_driver_that_does_not_answer_says_why(doctor, nvml, python, error, tit
     assert finding["command"] and told["gpus"] == []
 
 
+@pytest.mark.parametrize("error", [17, 4, 9])
+def test_a_job_that_has_not_asked_for_a_gpu_is_told_how(doctor, nvml, python, error):
+    env = {"FAKE_NVML_ERROR": str(error), "SLURM_JOB_ID": "77"}
+    _, told = doctor(nvml=nvml, python=python(), env=env)
+    (finding,) = of(told, "driver")
+    assert (finding["level"], finding["command"]) == ("note", "srun --gres=gpu:1 …")
+    _, told = doctor(nvml=nvml, python=python(), env={**env, "SLURM_GPUS_ON_NODE": "1"})
+    assert "srun" not in of(told, "driver")[0]["command"]
+
+
+def test_a_gpu_that_the_system_blocks_is_told_in_words(doctor, nvml, python):
+    _, told = doctor(nvml=nvml, python=python(), env={"FAKE_NVML_ERROR": "17"})
+    assert of(told, "driver")[0]["title"] == "a control group keeps this process from the GPU"
+
+
 def test_a_library_that_is_none_is_told(doctor, python, tmp_path):
     (tmp_path / "libnvidia-ml.so.1").write_text("not a library")
     _, told = doctor(nvml=tmp_path / "libnvidia-ml.so.1", python=python())
@@ -228,6 +261,16 @@ def test_hidden_cards_are_told(doctor, nvml, python):
     _, told = doctor(nvml=nvml, python=python(), env={"CUDA_VISIBLE_DEVICES": "GPU-fa4e0000-0000-0000-0000-000000000001"})
     assert of(told, "visible-devices")[0]["title"] == "CUDA_VISIBLE_DEVICES=1: programs see 1 of 2 GPUs"
     assert "fa4e" not in json.dumps(told)
+
+
+def test_a_card_that_is_listed_twice_leaves_none(doctor, nvml, python):
+    """As PyTorch counts them."""
+    _, told = doctor(nvml=nvml, python=python(), env={"CUDA_VISIBLE_DEVICES": "1,0,1"})
+    finding = of(told, "visible-devices")[0]
+    assert (finding["level"], finding["title"]) == ("wrong", 'CUDA_VISIBLE_DEVICES=1,0,1 names GPU "1" twice')
+    script = "import torch; print(torch.cuda._parse_visible_devices())"
+    ran = subprocess.run([sys.executable, "-c", script], env={**os.environ, "CUDA_VISIBLE_DEVICES": "1,0,1"}, capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
 
 
 def test_cards_that_programs_do_not_see_decide_nothing(doctor, nvml, python):

@@ -9,6 +9,10 @@ use oomph_host::{Environment, Gpu, Gpus, Machine, Process, Sample, Sampler, Surr
 use oomph_replay::version::Version;
 use std::path::{Path, PathBuf};
 
+/// Of the words of NVML's error 17, which has no name of its own in [`oomph_host::Missing`]: Windows keeps WSL from the card, or a
+/// control group a job.
+pub(crate) const BLOCKED: &str = "blocked by the operating system";
+
 /// What is true here.
 #[derive(Clone, Debug)]
 pub struct Facts {
@@ -95,6 +99,30 @@ impl Facts {
         }
     }
 
+    /// A process of which no more is known: to lay out on it.
+    pub fn unknown_process(pid: u32, user: &str, name: &str, state: char) -> Process {
+        Process {
+            pid,
+            parent: 1,
+            user: user.to_owned(),
+            name: name.to_owned(),
+            command: String::new(),
+            state,
+            started: 0,
+            start_ticks: 0,
+            processor: 0,
+            resident: 0,
+            anonymous: 0,
+            file: 0,
+            shared: 0,
+            swapped: 0,
+            pinned: 0,
+            on_gpus: Vec::new(),
+            container: None,
+            inside: None,
+        }
+    }
+
     /// The PyTorch that is imported.
     pub fn torch(&self) -> Option<&Torch> {
         self.python.as_ref().ok()?.torch()
@@ -133,8 +161,35 @@ impl Facts {
     pub(crate) fn visible(&self) -> Vec<&Gpu> {
         let cards = &self.sample.gpus.cards;
         let Some(listed) = self.settings.get("CUDA_VISIBLE_DEVICES") else { return cards.iter().collect() };
+        if self.listed_twice().is_some() {
+            return Vec::new();
+        }
         // Up to the first that is not there: https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html
         listed.split(',').map_while(|entry| self.card(entry)).collect()
+    }
+
+    /// The entry of `CUDA_VISIBLE_DEVICES` that names a card once more, with which no card is left: `_parse_visible_devices` in
+    /// torch/cuda does as CUDA does.
+    pub(crate) fn listed_twice(&self) -> Option<&str> {
+        let listed = self.settings.get("CUDA_VISIBLE_DEVICES")?;
+        let entries: Vec<(&str, &Gpu)> =
+            listed.split(',').map_while(|entry| Some((entry.trim(), self.card(entry)?))).collect();
+        let is_again = |at: usize| {
+            let (entry, card) = entries[at];
+            // Instances of one card have names of their own.
+            let is_same = |(other, its): &(&str, &Gpu)| {
+                *other == entry || !entry.starts_with("MIG-") && its.index == card.index
+            };
+            entries[..at].iter().any(is_same)
+        };
+        (0..entries.len()).find(|&at| is_again(at)).map(|at| entries[at].0)
+    }
+
+    /// Whether this is a job of Slurm that has not asked for a GPU: one that has is told which, and how many.
+    pub(crate) fn asked_slurm_for_no_gpu(&self) -> bool {
+        let was_told =
+            ["SLURM_JOB_GPUS", "SLURM_GPUS_ON_NODE"].iter().any(|name| self.settings.get(name).is_some());
+        self.is_in(Surroundings::Slurm) && !was_told
     }
 
     /// The card that an entry of `CUDA_VISIBLE_DEVICES` names: a number, or the beginning of what `nvidia-smi -L` says.

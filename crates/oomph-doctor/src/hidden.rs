@@ -3,7 +3,7 @@
 //! Users are numbered, programs that are not everybody's lose their name, numbers of processes and of cards go, and so does
 //! every path. Settings stay only if they are plain: no place, no stranger's text.
 
-use crate::facts::Facts;
+use crate::facts::{BLOCKED, Facts};
 use oomph_host::Missing;
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -171,7 +171,9 @@ impl Facts {
             let plainly = |entry: &str| match self.card(entry) {
                 Some(card) => card.index.to_string(),
                 None if entry.contains("GPU-") || entry.contains("MIG-") => "GPU-…".to_owned(),
-                None if matches!(entry.trim(), "" | "-1" | "all" | "none" | "void") => entry.to_owned(),
+                None if matches!(entry.trim(), "" | "-1" | "NoDevFiles" | "all" | "none" | "void") => {
+                    entry.to_owned()
+                }
                 None if entry.trim().parse::<u32>().is_ok() => entry.to_owned(),
                 None => "…".to_owned(),
             };
@@ -343,6 +345,9 @@ fn class_of(why: &str) -> String {
 
 /// What the driver says. What the loader says of its library has a place in it, and is not told.
 fn drivers_words(why: &str) -> String {
+    if why.contains(BLOCKED) {
+        return format!("device control has been {BLOCKED}");
+    }
     let is_loaders = why.contains(['/', '\\', '@', ':']) || why.contains(".so") || !is_plain(why);
     if is_loaders { "its library cannot be loaded".to_owned() } else { why.to_owned() }
 }
@@ -385,7 +390,7 @@ mod tests {
                     folder: "/home/alice/SECRET/torch".into(),
                     version: "2.11.0+cu128".to_owned(),
                     cuda: Some("12.8".to_owned()),
-                    hip: None,
+                    ..Torch::default()
                 },
                 Torch { folder: "/opt/SECRET/torch".into(), version: "2.4.0".to_owned(), ..Torch::default() },
             ],
@@ -455,6 +460,7 @@ mod tests {
         assert_eq!(class_of("alice was here"), "an error");
         assert_eq!(drivers_words("/x/John Q Public/y.so: cannot open"), "its library cannot be loaded");
         assert_eq!(drivers_words("device fell off the bus"), "device fell off the bus");
+        assert!(!drivers_words("/home/alice: blocked by the operating system").contains("alice"));
         let place = |path: &str| is_everybodys_place(std::path::Path::new(path));
         assert!(place("/usr/local/cuda-12.1/lib64") && place("/usr/lib/x86_64-linux-gnu"));
         assert!(

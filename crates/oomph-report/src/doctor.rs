@@ -214,26 +214,8 @@ mod tests {
     const GIB: u64 = 1 << 30;
 
     fn process(pid: u32, user: &str, state: char) -> Process {
-        Process {
-            pid,
-            parent: 1,
-            user: user.to_owned(),
-            name: "python".to_owned(),
-            command: "python train.py --token hidden".to_owned(),
-            state,
-            started: 0,
-            start_ticks: 0,
-            processor: 0,
-            resident: 0,
-            anonymous: 0,
-            file: 0,
-            shared: 0,
-            swapped: 0,
-            pinned: 0,
-            on_gpus: Vec::new(),
-            container: None,
-            inside: None,
-        }
+        let command = "python train.py --token hidden".to_owned();
+        Process { command, ..Facts::unknown_process(pid, user, "python", state) }
     }
 
     /// A server that several people share, with most of what can be wrong.
@@ -296,7 +278,7 @@ mod tests {
                 folder: "/home/alice/venv/torch".into(),
                 version: "2.9.1+cu128".to_owned(),
                 cuda: Some("12.8".to_owned()),
-                hip: None,
+                ..Torch::default()
             }],
             oomph: Some("0.1.0".to_owned()),
             ..Python::default()

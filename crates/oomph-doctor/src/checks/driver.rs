@@ -1,9 +1,10 @@
 //! Whether there is a driver, and whether it answers.
 //!
 //! Wrong if a card is on the bus and no driver answers, if the driver's library and its kernel module are of two versions (an
-//! update without a restart), or if this user may not use it. That there is no card at all is a note: nothing fails for it.
+//! update without a restart), or if this user may not use it. That there is no card at all is a note: nothing fails for it; so it is
+//! if a container was started without one (`NVIDIA_VISIBLE_DEVICES=void`), or if a job of Slurm has not asked for one.
 
-use crate::facts::Facts;
+use crate::facts::{BLOCKED, Facts};
 use crate::finding::{Finding, Level};
 use oomph_host::{Missing, Surroundings};
 
@@ -15,6 +16,9 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
         words.extend(gpus.cuda.map(|(major, minor)| format!("CUDA up to {major}.{minor}")));
         return if words.is_empty() { Vec::new() } else { vec![Finding::fine("driver", words.join(", "))] };
     };
+    if let Some(finding) = not_asked_for(facts, missing) {
+        return vec![finding];
+    }
     let on_bus = facts.kernel.cards_on_bus;
     let cards = match on_bus {
         Some(1) => "a card of NVIDIA's is".to_owned(),
@@ -40,6 +44,12 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
             .fix("install the driver in Windows, not in WSL, and update WSL")
             .command("wsl --update"),
         Missing::NoLibrary => no_card(),
+        Missing::DriverNotLoaded if facts.is_in(Surroundings::Wsl) => {
+            Finding::note("driver", "a driver for Linux is installed in WSL, and is not loaded")
+                .means("WSL has the driver of Windows, in /usr/lib/wsl/lib: one that is installed beside it hides it.")
+                .fix("remove it; the driver of Windows is all that is needed")
+                .command("sudo apt-get purge '^nvidia-.*' '^libnvidia-.*' && sudo ldconfig")
+        }
         Missing::DriverNotLoaded => Finding::at(if_on_bus, "driver", "the driver is installed, but not loaded")
             .means("The library is here, and the kernel has no module for it: it failed to build for this kernel, or there is no card.")
             .fix("load it; if that fails, install the driver again for this kernel")
@@ -61,11 +71,60 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
             .means("The card fell off the bus, is not supported by this driver, or is given to somebody else (another container, a virtual machine).")
             .fix("see what the kernel says of it")
             .command("dmesg | grep -i -e nvrm -e xid | tail"),
+        Missing::Other(why) if why.contains(BLOCKED) && facts.is_in(Surroundings::Wsl) => {
+            Finding::wrong("driver", "Windows does not let WSL use the GPU")
+                .means("The driver of Windows is too old for this WSL, the card is in a mode without a display (TCC), or a driver for Linux was installed in WSL and hides the library in /usr/lib/wsl/lib.")
+                .fix("update the driver in Windows and WSL, and start WSL anew: type this in Windows")
+                .command("wsl --update && wsl --shutdown")
+        }
+        Missing::Other(why) if why.contains(BLOCKED) => {
+            Finding::wrong("driver", "a control group keeps this process from the GPU")
+                .means("The driver is here, and its devices may not be opened: a container that was started with a GPU loses it when systemd reloads, a job has only what it asked for.")
+                .fix("start the container anew; in a batch job, ask for a GPU")
+                .command("docker run --gpus all …")
+        }
         Missing::Other(why) => Finding::at(if_on_bus, "driver", format!("the driver does not answer: {why}"))
             .fix("see whether NVIDIA's own tool says more")
             .command("nvidia-smi"),
     };
     vec![finding]
+}
+
+/// Where no card is to be seen because whoever started this has not asked for one.
+fn not_asked_for(facts: &Facts, missing: &Missing) -> Option<Finding> {
+    let is_not_there = matches!(missing, Missing::NoLibrary | Missing::DriverNotLoaded | Missing::NoCards);
+    let is_kept_away = matches!(missing, Missing::NoPermission)
+        || matches!(missing, Missing::Other(why) if why.contains(BLOCKED));
+    if facts.asked_slurm_for_no_gpu() && (is_not_there || is_kept_away) {
+        return Some(
+            Finding::note("driver", "this job has not asked Slurm for a GPU")
+                .means("A job sees the GPUs that it has asked for, whatever the machine has.")
+                .fix("ask for one, if you want one")
+                .command("srun --gres=gpu:1 …"),
+        );
+    }
+    let is_container = facts.is_in(Surroundings::Container) || facts.is_in(Surroundings::Kubernetes);
+    let setting =
+        facts.settings.get("NVIDIA_VISIBLE_DEVICES").filter(|_| is_container && is_not_there)?.trim();
+    let means = match setting {
+        "" | "void" => {
+            "NVIDIA's container toolkit then leaves the container alone: it has neither the driver's library nor a card."
+        }
+        "none" => "NVIDIA's container toolkit then gives the container the driver's library, and no card.",
+        _ => return None,
+    };
+    let finding = Finding::note(
+        "driver",
+        format!("NVIDIA_VISIBLE_DEVICES={setting}: this container was started without a GPU"),
+    )
+    .means(means);
+    Some(if facts.is_in(Surroundings::Kubernetes) {
+        finding
+            .fix("ask for one in the pod's resources, if you want one")
+            .command("limits: {nvidia.com/gpu: 1}")
+    } else {
+        finding.fix("start it with one, if you want one").command("docker run --gpus all …")
+    })
 }
 
 fn no_card() -> Finding {
@@ -125,6 +184,43 @@ mod tests {
         let mut facts = without(Missing::NoLibrary, Some(0));
         facts.environment.surroundings = vec![Surroundings::Wsl];
         assert_eq!(look(&facts)[0].command.as_deref(), Some("wsl --update"));
+    }
+
+    #[test]
+    fn what_was_started_without_a_gpu_is_no_fault_of_the_driver() {
+        for (setting, library) in [("void", "neither"), ("", "neither"), ("none", "and no card")] {
+            let mut facts = without(Missing::NoLibrary, Some(1));
+            facts.settings.values.insert("NVIDIA_VISIBLE_DEVICES", setting.to_owned());
+            assert_eq!(told(&facts).0, Level::Wrong, "outside of a container it decides nothing");
+            facts.environment.surroundings = vec![Surroundings::Container];
+            let title = format!("NVIDIA_VISIBLE_DEVICES={setting}: this container was started without a GPU");
+            assert_eq!(told(&facts), (Level::Note, title));
+            assert!(look(&facts)[0].means.as_deref().unwrap().contains(library));
+        }
+        let mut facts = without(Missing::NoCards, Some(4));
+        facts.settings.values.insert("NVIDIA_VISIBLE_DEVICES", "all".to_owned());
+        assert_eq!(told(&facts).0, Level::Wrong, "it was started with all");
+        facts.environment.surroundings = vec![Surroundings::Slurm];
+        assert_eq!(told(&facts), (Level::Note, "this job has not asked Slurm for a GPU".to_owned()));
+        assert_eq!(look(&facts)[0].command.as_deref(), Some("srun --gres=gpu:1 …"));
+        facts.settings.values.insert("SLURM_GPUS_ON_NODE", "2".to_owned());
+        assert_eq!(told(&facts).1, "the driver is loaded and sees no card");
+    }
+
+    #[test]
+    fn what_keeps_a_process_from_the_card_is_named() {
+        let words = "device control has been blocked by the operating system/cgroups";
+        let mut facts = without(Missing::Other(words.to_owned()), Some(1));
+        assert_eq!(
+            told(&facts),
+            (Level::Wrong, "a control group keeps this process from the GPU".to_owned())
+        );
+        assert_eq!(look(&facts.without_names()), look(&facts));
+        facts.environment.surroundings = vec![Surroundings::Wsl];
+        assert_eq!(told(&facts), (Level::Wrong, "Windows does not let WSL use the GPU".to_owned()));
+        assert_eq!(look(&facts)[0].command.as_deref(), Some("wsl --update && wsl --shutdown"));
+        facts.sample.gpus.missing = Some(Missing::DriverNotLoaded);
+        assert_eq!(told(&facts).1, "a driver for Linux is installed in WSL, and is not loaded");
     }
 
     #[test]

@@ -130,26 +130,8 @@ pub(crate) mod laid_out {
     }
 
     pub(crate) fn process(pid: u32, user: &str, name: &str, state: char) -> Process {
-        Process {
-            pid,
-            parent: 1,
-            user: user.to_owned(),
-            name: name.to_owned(),
-            command: format!("{name} --token hidden"),
-            state,
-            started: 0,
-            start_ticks: 0,
-            processor: 0,
-            resident: 0,
-            anonymous: 0,
-            file: 0,
-            shared: 0,
-            swapped: 0,
-            pinned: 0,
-            on_gpus: Vec::new(),
-            container: None,
-            inside: None,
-        }
+        let command = format!("{name} --token hidden");
+        Process { command, ..Facts::unknown_process(pid, user, name, state) }
     }
 
     /// A Python with such a PyTorch: `2.11.0+cu128` and `12.8`.
@@ -162,7 +144,7 @@ pub(crate) mod laid_out {
                 folder: "/venv/torch".into(),
                 version: version.to_owned(),
                 cuda: cuda.map(str::to_owned),
-                hip: None,
+                ..Torch::default()
             }],
             ..Python::default()
         }

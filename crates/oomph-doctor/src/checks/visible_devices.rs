@@ -1,8 +1,9 @@
 //! Which cards `CUDA_VISIBLE_DEVICES` leaves to programs.
 //!
 //! Wrong if it hides every card, or names one that is not there: CUDA takes the list up to the first entry that is
-//! invalid and says nothing about the rest (CUDA Programming Guide, environment variables). A note if some cards are hidden, or
-//! if cards of several kinds are counted by speed while nvidia-smi counts them by their place on the bus.
+//! invalid and says nothing about the rest (CUDA Programming Guide, environment variables). Wrong too if it names one twice: then
+//! no card is left. A note if some cards are hidden, or if cards of several kinds are counted by speed while nvidia-smi counts them
+//! by their place on the bus.
 
 use crate::facts::Facts;
 use crate::finding::Finding;
@@ -13,16 +14,16 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
     if cards.is_empty() {
         return Vec::new();
     }
-    let mut findings = Vec::new();
-    if let Some(listed) = facts.settings.get("CUDA_VISIBLE_DEVICES") {
-        findings.extend(hidden(facts, listed));
-    }
-    // By speed unless told otherwise; among equal cards the order is the bus's.
+    let listed = facts.settings.get("CUDA_VISIBLE_DEVICES");
+    let mut findings: Vec<Finding> = listed.and_then(|listed| hidden(facts, listed)).into_iter().collect();
+    // By speed unless told otherwise; among equal cards the order is the bus's, and a name is one card's in any order.
     let differ = cards.iter().any(|card| card.name != cards[0].name);
-    if differ && facts.settings.get("CUDA_DEVICE_ORDER") != Some("PCI_BUS_ID") {
+    let by_name =
+        listed.is_some_and(|listed| listed.split(',').all(|entry| entry.trim().starts_with("GPU-")));
+    if differ && !by_name && facts.settings.get("CUDA_DEVICE_ORDER") != Some("PCI_BUS_ID") {
         findings.push(
-            Finding::note("GPUs", "cuda:0 is the fastest card, not GPU 0")
-                .means("The cards differ. CUDA counts the fastest first; nvidia-smi and oomph count by place on the bus.")
+            Finding::note("GPUs", "cuda:0 may be another card than nvidia-smi's GPU 0")
+                .means("The cards differ. CUDA counts the fastest first, also in CUDA_VISIBLE_DEVICES; nvidia-smi and oomph count by place on the bus.")
                 .fix("count alike")
                 .command("export CUDA_DEVICE_ORDER=PCI_BUS_ID"),
         );
@@ -34,12 +35,24 @@ fn hidden(facts: &Facts, listed: &str) -> Option<Finding> {
     let all = facts.sample.gpus.cards.len();
     let visible = facts.visible().len();
     let setting = format!("CUDA_VISIBLE_DEVICES={listed}");
-    if listed.trim().is_empty() || listed.split(',').next().is_some_and(|first| first.trim() == "-1") {
+    let first = listed.split(',').next().unwrap_or_default().trim();
+    // What older versions of Slurm set for a job without a GPU.
+    if matches!(first, "" | "-1" | "NoDevFiles") {
+        let finding = Finding::wrong("GPUs", format!("{setting} hides all {}", plural(all as u64, "GPU")))
+            .means("torch.cuda.is_available() is False in every program that is started from here.");
+        return Some(if facts.asked_slurm_for_no_gpu() {
+            finding.fix("ask Slurm for a GPU").command("srun --gres=gpu:1 …")
+        } else {
+            finding.fix("unless that is what you want, unset it").command("unset CUDA_VISIBLE_DEVICES")
+        });
+    }
+    if let Some(again) = facts.listed_twice() {
         return Some(
-            Finding::wrong("GPUs", format!("{setting} hides all {}", plural(all as u64, "GPU")))
-                .means("torch.cuda.is_available() is False in every program that is started from here.")
-                .fix("unless that is what you want, unset it")
-                .command("unset CUDA_VISIBLE_DEVICES"),
+            Finding::wrong("GPUs", format!("{setting} names GPU {again:?} twice"))
+                .means(
+                    "Programs then see no GPU at all, without an error: torch.cuda.is_available() is False.",
+                )
+                .fix("name each card once"),
         );
     }
     let entries = listed.split(',').count();
@@ -67,6 +80,7 @@ mod tests {
     use super::*;
     use crate::checks::laid_out::{GIB, card, machine, told, with_settings};
     use crate::finding::Level::{Note, Wrong};
+    use oomph_host::Surroundings;
 
     fn cards(listed: &str) -> Facts {
         let mut facts = with_settings(machine(), &[("CUDA_VISIBLE_DEVICES", listed)]);
@@ -100,10 +114,37 @@ mod tests {
     }
 
     #[test]
+    fn a_card_that_is_listed_twice_leaves_none() {
+        let title = "CUDA_VISIBLE_DEVICES=0,1,0 names GPU \"0\" twice";
+        assert_eq!(told(&look(&cards("0,1,0"))), [(Wrong, title)]);
+        assert!(cards("0,1,0").visible().is_empty());
+        let named = "GPU-8932f937-d72c,GPU-8932f937-d72c";
+        assert_eq!(told(&look(&cards(named)))[0].0, Wrong);
+        // The list ends before that.
+        assert_eq!(cards("0,-1,0").visible().len(), 1);
+        let mut facts = cards("MIG-1,MIG-2");
+        facts.sample.gpus.cards[0].mig = true;
+        assert_eq!(facts.listed_twice(), None, "two instances of one card");
+    }
+
+    #[test]
+    fn a_job_that_asked_for_no_gpu_is_to_ask() {
+        let mut facts = cards("NoDevFiles");
+        assert_eq!(look(&facts)[0].command.as_deref(), Some("unset CUDA_VISIBLE_DEVICES"));
+        facts.environment.surroundings = vec![Surroundings::Slurm];
+        assert_eq!(look(&facts)[0].command.as_deref(), Some("srun --gres=gpu:1 …"));
+        facts.settings.values.insert("SLURM_JOB_GPUS", "0,1".to_owned());
+        assert_eq!(look(&facts)[0].command.as_deref(), Some("unset CUDA_VISIBLE_DEVICES"));
+    }
+
+    #[test]
     fn cards_of_several_kinds_are_counted_by_speed() {
         let mut facts = cards("0,1,2");
         facts.sample.gpus.cards[1].name = "NVIDIA H200".to_owned();
-        assert_eq!(told(&look(&facts)), [(Note, "cuda:0 is the fastest card, not GPU 0")]);
+        assert_eq!(told(&look(&facts)), [(Note, "cuda:0 may be another card than nvidia-smi's GPU 0")]);
+        facts.settings.values.insert("CUDA_VISIBLE_DEVICES", "GPU-8932".to_owned());
+        assert_eq!(look(&facts).len(), 1, "a name is one card's in any order");
+        facts.settings.values.insert("CUDA_VISIBLE_DEVICES", "0,1,2".to_owned());
         facts.settings.values.insert("CUDA_DEVICE_ORDER", "PCI_BUS_ID".to_owned());
         assert!(look(&facts).is_empty());
     }
