@@ -14,8 +14,8 @@ use oomph_host::Gpu;
 pub(crate) struct Wheels {
     /// The CUDA that they were built with.
     cuda: (u32, u32),
-    /// The last PyTorch that has them, if it is not the newest.
-    last: Option<&'static str>,
+    /// The last PyTorch that has them, and the newest Python that it is for (RELEASE.md), if it is not the newest PyTorch.
+    last: Option<(&'static str, &'static str)>,
     x86_64: &'static [&'static str],
     aarch64: &'static [&'static str],
 }
@@ -30,19 +30,19 @@ static ALL: [Wheels; 4] = [
     },
     Wheels {
         cuda: (12, 6),
-        last: Some("2.14"),
+        last: Some(("2.14", "3.15")),
         x86_64: &["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"],
         aarch64: &["sm_80", "sm_90"],
     },
     Wheels {
         cuda: (12, 8),
-        last: Some("2.11"),
+        last: Some(("2.11", "3.14")),
         x86_64: &["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"],
         aarch64: &["sm_80", "sm_90", "sm_100", "sm_120"],
     },
     Wheels {
         cuda: (11, 8),
-        last: Some("2.7"),
+        last: Some(("2.7", "3.13")),
         x86_64: &["sm_37", "sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"],
         aarch64: &[],
     },
@@ -86,11 +86,16 @@ impl Wheels {
     }
 
     /// What to do, in words.
-    pub(crate) fn fix(&self) -> String {
+    pub(crate) fn fix(&self, facts: &Facts) -> String {
         let (major, minor) = self.cuda;
-        let last =
-            self.last.map(|last| format!(" (the last PyTorch that has it is {last})")).unwrap_or_default();
-        format!("install the build for CUDA {major}.{minor}{last}")
+        let install = format!("install the build for CUDA {major}.{minor}");
+        let Some((torch, newest)) = self.last else { return install };
+        let is_too_new = facts.python.as_ref().is_ok_and(|python| {
+            let own = version_numbers(&python.version);
+            own.iter().take(2).cmp(&version_numbers(newest)).is_gt()
+        });
+        let python = if is_too_new { format!(", for Python up to {newest}") } else { String::new() };
+        format!("{install} (the last PyTorch that has it is {torch}{python})")
     }
 
     /// What to type. The index alone decides which PyTorch it is: it has no other.
@@ -201,8 +206,24 @@ mod tests {
         assert_eq!(command(&facts), format!("'/home/alice/it'\\''s mine/bin/python' {index}"));
         facts.python = Err("none".to_owned());
         assert_eq!(command(&facts), format!("python {index}"));
-        assert_eq!(ALL[1].fix(), "install the build for CUDA 12.6 (the last PyTorch that has it is 2.14)");
-        assert_eq!(ALL[0].fix(), "install the build for CUDA 13.0");
+    }
+
+    #[test]
+    fn what_to_do_names_the_last_pytorch_and_a_python_that_is_too_new_for_it() {
+        let mut facts = machine();
+        assert_eq!(ALL[0].fix(&facts), "install the build for CUDA 13.0");
+        assert_eq!(
+            ALL[3].fix(&facts),
+            "install the build for CUDA 11.8 (the last PyTorch that has it is 2.7)"
+        );
+        if let Ok(python) = &mut facts.python {
+            python.version = "3.14.0".to_owned();
+        }
+        assert_eq!(
+            ALL[3].fix(&facts),
+            "install the build for CUDA 11.8 (the last PyTorch that has it is 2.7, for Python up to 3.13)"
+        );
+        assert!(!ALL[2].fix(&facts).contains("Python"));
     }
 
     #[test]

@@ -57,7 +57,7 @@ fn only_text(facts: &Facts, card: &Gpu, capability: Capability) -> Finding {
 /// One build for all cards that programs see; where there is none, one for this card.
 fn install(facts: &Facts, card: &Gpu, finding: Finding) -> Finding {
     match Wheels::best(facts, &facts.visible()).or_else(|| Wheels::best(facts, &[card])) {
-        Some(wheels) => finding.fix(wheels.fix()).command(wheels.command(facts)),
+        Some(wheels) => finding.fix(wheels.fix(facts)).command(wheels.command(facts)),
         None => finding.fix(NO_WHEELS),
     }
 }

@@ -32,7 +32,7 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
     ));
     vec![match Wheels::best(facts, &facts.visible()) {
         Some(wheels) => {
-            finding.fix(format!("update the driver, or {}", wheels.fix())).command(wheels.command(facts))
+            finding.fix(format!("update the driver, or {}", wheels.fix(facts))).command(wheels.command(facts))
         }
         None => finding.fix("update the driver: no wheel of PyTorch is for these cards and this one"),
     }]

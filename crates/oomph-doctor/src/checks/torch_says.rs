@@ -76,7 +76,7 @@ fn failed(facts: &Facts, failure: &Failure) -> Finding {
         Stage::Kernel if says("no kernel image") || says("unsupported toolchain") => {
             let finding = finding.means("This build has no kernels that the card and its driver can run.");
             match Wheels::best(facts, &facts.visible()) {
-                Some(wheels) => finding.fix(wheels.fix()).command(wheels.command(facts)),
+                Some(wheels) => finding.fix(wheels.fix(facts)).command(wheels.command(facts)),
                 None => finding.fix(NO_WHEELS),
             }
         }
