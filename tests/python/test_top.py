@@ -325,6 +325,12 @@ def test_keys_sort_filter_and_draw_the_tree(top, child):
         screen.wait("by pid")
         screen.press("?")
         screen.wait("choose a process")
+        screen.resize(60, 12)
+        screen.wait(lambda shown: "arrows move" in shown and "?, F1" not in shown)
+        screen.press("End")
+        screen.wait("?, F1")
+        screen.resize(220, 40)
+        screen.wait("choose a process")
         screen.press("x")
         screen.wait(lambda shown: "choose a process" not in shown)
         screen.press("+")
@@ -625,6 +631,74 @@ def test_a_driver_that_refuses_is_named_and_the_machine_shown(oomph, nvml, error
     assert code == 0
     assert "no GPU: " in out and words in out
     assert size(meminfo()["MemTotal"]) in out
+
+
+HANGING = "nvmlDeviceGetMemoryInfo_v2"
+
+
+def test_a_driver_that_hangs_is_named_and_the_rest_goes_on(top, child, nvml):
+    card = f"{80 * GIB},{30 * GIB},{600 * MIB},NVIDIA A100"
+    screen = top(width=160, env=nvml(CARDS=card))
+    screen.wait("30.0 GiB of 80.0 GiB")
+    nvml(CARDS=card, HANG=HANGING)
+    shown = screen.wait("the driver does not answer since")
+    assert "30.0 GiB of 80.0 GiB" in shown and re.search(r"said \d+ s ago", shown)
+    # A process that was started since is seen.
+    choose(screen, child(name="later").pid)
+    nvml(CARDS=card.replace(str(30 * GIB), str(40 * GIB)))
+    shown = screen.wait("40.0 GiB of 80.0 GiB")
+    assert "does not answer" not in shown and "said" not in shown
+    # It ends while the driver hangs, too.
+    nvml(CARDS=card, HANG=HANGING)
+    screen.wait("the driver does not answer since")
+    screen.press("Escape", "q")
+    assert screen.ended() == 0
+
+
+def test_a_driver_that_never_answers_leaves_the_rest_of_the_screen(top, nvml):
+    shown = top(env=nvml(HANG=HANGING)).wait("no GPU is known: the driver has not answered for")
+    assert "COMMAND" in shown and f"of {size(meminfo()['MemTotal'])}" in shown
+    nvml()
+
+
+def test_prometheus_hears_how_long_the_driver_is_silent(exporter, nvml):
+    server = exporter(env=nvml())
+    values = scraped(server.address)
+    assert (values["oomph_nvml_up", frozenset()], values["oomph_nvml_age_seconds", frozenset()]) == (1, 0)
+    nvml(HANG=HANGING)
+    end = time.monotonic() + 20
+    while (values := scraped(server.address))["oomph_nvml_up", frozenset()] == 1:
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    assert values["oomph_nvml_age_seconds", frozenset()] >= 2
+    # What stands still is not told as if it were now; RAM is.
+    assert not any(name.startswith("oomph_gpu") for name, _ in values)
+    assert values["oomph_ram_total_bytes", frozenset()] == meminfo()["MemTotal"]
+    nvml()
+    while scraped(server.address)["oomph_nvml_up", frozenset()] == 0:
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def test_where_others_are_hidden_the_page_says_so(oomph):
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        binary = pathlib.Path(shutil.copy(oomph.binary, folder))
+        binary.chmod(0o755)
+        as_nobody = f"setpriv --reuid 65534 --regid 65534 --clear-groups {binary} top --once --ascii"
+        asked = ["unshare", "--mount", "sh", "-c", f"mount -t proc -o hidepid=2 proc /proc && {as_nobody}"]
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=60)
+        if done.returncode != 0:
+            pytest.skip(f"needs root, to mount /proc and to be somebody else: {done.stderr}")
+    assert "other users' processes cannot be seen: /proc is mounted with hidepid" in done.stdout
+    assert row_of(done.stdout, 1) is None
+    assert "hidepid" not in oomph("top", "--once")[1]
+
+
+def test_an_unknown_user_is_told_with_where_names_come_from(oomph):
+    code, out, err = oomph("top", "--once", "--user", "nobody-is-called-so")
+    assert (code, out) == (2, "")
+    assert '"nobody-is-called-so"' in err and "getent" in err and "give that" in err
 
 
 def test_without_a_terminal_it_prints_a_page(oomph, nvml, child):

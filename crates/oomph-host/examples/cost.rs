@@ -55,10 +55,15 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// Of this thread, in nanoseconds.
+/// Of all threads, in nanoseconds: cards are asked for in one of their own.
 fn processor_time() -> io::Result<u64> {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
-    text.split(' ').next().and_then(|text| text.parse().ok()).ok_or(io::ErrorKind::InvalidData.into())
+    let mut sum = 0;
+    for thread in std::fs::read_dir("/proc/self/task")? {
+        let text = std::fs::read_to_string(thread?.path().join("schedstat"))?;
+        let first = text.split(' ').next().and_then(|text| text.parse::<u64>().ok());
+        sum += first.ok_or(io::ErrorKind::InvalidData)?;
+    }
+    Ok(sum)
 }
 
 fn milliseconds(nanoseconds: u64) -> f64 {

@@ -80,6 +80,21 @@ impl Environment {
     }
 }
 
+/// Whether `/proc` is mounted so that processes of other users cannot be seen (`hidepid`), and this user is no exception.
+pub fn hides_others() -> bool {
+    are_others_hidden(Path::new("/"))
+}
+
+fn are_others_hidden(root: &Path) -> bool {
+    let mounts = read(&root.join("proc/self/mountinfo"));
+    // What was mounted last lies on top.
+    let of_proc = mounts.lines().rfind(|line| line.split(' ').nth(4) == Some("/proc"));
+    let options = of_proc.and_then(|line| line.rsplit(' ').next()).unwrap_or_default();
+    let hidden = options.split(',').find_map(|option| option.strip_prefix("hidepid="));
+    // The first process is root's: root and the group that is named with `gid` see it all the same.
+    hidden.is_some_and(|how| !matches!(how, "0" | "off")) && std::fs::read(root.join("proc/1/stat")).is_err()
+}
+
 fn is_wsl(root: &Path) -> bool {
     read(&root.join("proc/sys/kernel/osrelease")).to_ascii_lowercase().contains("microsoft")
 }
@@ -134,5 +149,27 @@ mod tests {
         let docker = format!("0::/system.slice/docker-{}.scope\n", "0123456789abcdef".repeat(4));
         assert_eq!(recognised(&[("proc/1/cgroup", &docker)], &[]), [Container]);
         assert_eq!(recognised(&[("proc/self/cgroup", "0::/system.slice/slurmstepd.scope/job_7\n")], &[]), []);
+    }
+
+    #[test]
+    fn hidden_processes_are_known_by_how_proc_is_mounted() {
+        let mounted = |options: &str| format!("22 1 0:5 / /proc rw,nosuid - proc proc rw{options}\n");
+        for (options, is_hidden) in [
+            ("", false),
+            (",hidepid=0", false),
+            (",gid=7,hidepid=off", false),
+            (",hidepid=2", true),
+            (",gid=7,hidepid=invisible", true),
+            (",hidepid=noaccess,gid=7", true),
+        ] {
+            let text = format!("21 1 0:4 / / rw - ext4 /dev/sda rw\n{}", mounted(options));
+            let root = laid_out(&[("proc/self/mountinfo", &text)]);
+            assert_eq!(are_others_hidden(root.path()), is_hidden, "{options}");
+            let root = laid_out(&[("proc/self/mountinfo", &text), ("proc/1/stat", "1 (init) S 0")]);
+            assert!(!are_others_hidden(root.path()), "it can be seen all the same");
+        }
+        let twice = mounted(",hidepid=2") + &mounted("");
+        assert!(!are_others_hidden(laid_out(&[("proc/self/mountinfo", &twice)]).path()));
+        assert!(!are_others_hidden(Path::new("/nonexistent")));
     }
 }

@@ -19,6 +19,9 @@ pub struct Gpus {
     pub cards: Vec<Gpu>,
     /// Cards that are there and do not say what memory they have.
     pub unreadable: Vec<Unreadable>,
+    /// The driver does not answer: all of this is so many milliseconds old; or, if it never answered, it is asked for so long.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub silent_for: Option<u64>,
 }
 
 /// A card whose memory the driver does not tell: it has fallen off the bus, this user may not, it shares RAM (Jetson, GB10), or

@@ -4,6 +4,7 @@
 //! Reads, and decides nothing: views (`oomph top`), checks (`oomph doctor`) and loaders (`oomph data`) do. What cannot be
 //! read is absent, never zero. Bytes throughout.
 
+mod asked;
 mod environment;
 #[cfg(all(test, feature = "nvml"))]
 #[path = "../tests/nvml/mod.rs"]
@@ -16,7 +17,7 @@ mod standing;
 mod stat;
 mod text;
 
-pub use environment::{Environment, Surroundings};
+pub use environment::{Environment, Surroundings, hides_others};
 pub use gpus::{Gpu, GpuProcess, Gpus, Missing, Unreadable, Use};
 pub use inside::{Inside, InsideDevice, Line, Reader as InsideReader, folder as inside_folder};
 pub use memory::{Group, Level, Machine, Ram, Shm, Swap, levels};
@@ -42,7 +43,7 @@ pub struct Sample {
 /// Takes samples; keeps open what need not be opened each time.
 pub struct Sampler {
     root: PathBuf,
-    gpus: gpus::Reader,
+    gpus: asked::Asked,
     processes: processes::Reader,
 }
 
@@ -51,22 +52,29 @@ impl Sampler {
     /// there is none is no error.
     pub fn new() -> Self {
         let library = std::env::var_os("OOMPH_NVML").filter(|named| !named.is_empty());
-        Self { gpus: gpus::Reader::new(library.map(Into::into)), ..Self::at("/") }
+        Self { gpus: asked::Asked::new(library.map(Into::into)), ..Self::at("/") }
     }
 
     /// With `/proc`, `/sys`, `/dev` and `/etc` below another folder: for tests, and for a host seen from within a container.
     pub fn at(root: impl Into<PathBuf>) -> Self {
         let root = root.into();
-        Self { gpus: gpus::Reader::new(None), processes: processes::Reader::new(&root), root }
+        Self { gpus: asked::Asked::new(None), processes: processes::Reader::new(&root), root }
     }
 
     /// The same with this library for NVML.
     #[must_use]
     pub fn with_nvml(self, library: impl Into<PathBuf>) -> Self {
-        Self { gpus: gpus::Reader::new(Some(library.into())), ..self }
+        Self { gpus: asked::Asked::new(Some(library.into())), ..self }
     }
 
-    /// What is now.
+    /// The same for a view that goes on while the driver wakes up, which can take half a minute: it waits two seconds for the first
+    /// answer too.
+    #[must_use]
+    pub fn hurried(self) -> Self {
+        Self { gpus: self.gpus.hurried(), ..self }
+    }
+
+    /// What is now. Of cards, if the driver does not answer, what it said last ([`Gpus::silent_for`]).
     pub fn sample(&mut self) -> Sample {
         let gpus = self.gpus.read();
         let processes = self.processes.read(&gpus);

@@ -7,6 +7,7 @@ mod nvml;
 use nvml::FakeNvml;
 use oomph_host::{GpuProcess, Gpus, Missing, Sampler, Use};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 fn sampler(library: &Path) -> Sampler {
     // A folder without files: cards alone.
@@ -121,4 +122,57 @@ fn what_changes_while_the_library_is_open_is_seen() {
     fake.set("FAKE_NVML_ERROR=15\n");
     let missing = sampler.sample().gpus.missing;
     assert!(matches!(&missing, Some(Missing::Other(why)) if why.contains("fell off the bus")), "{missing:?}");
+}
+
+#[test]
+fn a_driver_that_hangs_is_waited_for_once_and_its_last_answer_told() {
+    let fake = FakeNvml::new("FAKE_NVML_CARDS=1000,300,100\n");
+    let mut sampler = sampler(&fake.library);
+    assert_eq!(sampler.sample().gpus.silent_for, None);
+    fake.set("FAKE_NVML_CARDS=1000,300,100\nFAKE_NVML_HANG=nvmlDeviceGetMemoryInfo_v2\n");
+    let silent = sampler.sample().gpus;
+    assert_eq!((silent.cards[0].used, silent.missing), (300, None));
+    assert!(silent.silent_for.unwrap() >= 2000, "{:?}", silent.silent_for);
+    let began = Instant::now();
+    for _ in 0..10 {
+        assert!(sampler.sample().gpus.silent_for >= silent.silent_for);
+    }
+    assert!(began.elapsed() < Duration::from_secs(1), "nobody waits any more: {:?}", began.elapsed());
+    fake.set("FAKE_NVML_CARDS=1000,400,100\n");
+    let began = Instant::now();
+    let answered = loop {
+        let gpus = sampler.sample().gpus;
+        if gpus.silent_for.is_none() {
+            break gpus;
+        }
+        assert!(began.elapsed() < Duration::from_secs(30));
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    assert_eq!(answered.cards[0].used, 400);
+}
+
+#[test]
+fn a_driver_that_never_answers_is_said_to_be_silent() {
+    let fake = FakeNvml::new("FAKE_NVML_HANG=nvmlDeviceGetCount_v2\n");
+    let mut sampler = sampler(&fake.library).hurried();
+    let began = Instant::now();
+    let gpus = sampler.sample().gpus;
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    assert!(gpus.silent_for.unwrap() >= 2000 && gpus.cards.is_empty());
+    assert_eq!(gpus.missing, Some(Missing::Other("no word in 2 s".to_owned())));
+    fake.set("");
+}
+
+#[test]
+fn a_driver_that_wakes_up_slowly_is_waited_for() {
+    let fake = FakeNvml::new("FAKE_NVML_HANG=nvmlInit_v2\n");
+    let mut sampler = sampler(&fake.library);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(2500));
+            fake.set("");
+        });
+        let gpus = sampler.sample().gpus;
+        assert_eq!((gpus.silent_for, gpus.cards.len()), (None, 2));
+    });
 }

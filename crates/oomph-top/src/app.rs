@@ -6,6 +6,7 @@ use crate::confirm::Named;
 use crate::history::History;
 use crate::interval::Interval;
 use crate::keys::Key;
+use crate::place::Place;
 use crate::rates::{Id, Rates, id};
 use crate::rows::{Choice, Row, Sort, rows};
 use crate::words::{Glyphs, lasting};
@@ -18,8 +19,7 @@ use std::collections::HashMap;
 pub(crate) struct App {
     pub(crate) glyphs: &'static Glyphs,
     pub(crate) color: bool,
-    /// The machine's name and what is around: a container, Colab.
-    pub(crate) place: String,
+    pub(crate) place: Place,
     pub(crate) interval: Interval,
     pub(crate) is_paused: bool,
     pub(crate) sample: Option<Sample>,
@@ -37,6 +37,8 @@ pub(crate) struct App {
     pub(crate) page: usize,
     pub(crate) mode: Mode,
     pub(crate) has_details: bool,
+    /// The first line of them that is shown.
+    pub(crate) details_first: usize,
     pub(crate) message: Option<String>,
 }
 
@@ -44,7 +46,8 @@ pub(crate) struct App {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Table,
-    Help,
+    /// The keys, from this line on.
+    Help(usize),
     /// A filter is being typed.
     Filter,
     /// A column is being chosen, the one at this place of the list.
@@ -94,11 +97,11 @@ pub(crate) enum Effect {
 }
 
 impl App {
-    pub(crate) fn new(options: &Options, place: String) -> Self {
+    pub(crate) fn new(options: &Options, place: Place) -> Self {
         Self {
             glyphs: Glyphs::new(options.ascii),
             color: options.color,
-            place: Glyphs::new(options.ascii).clean(&place),
+            place,
             interval: options.interval,
             is_paused: false,
             sample: None,
@@ -118,6 +121,7 @@ impl App {
             page: 1,
             mode: Mode::Table,
             has_details: false,
+            details_first: 0,
             message: None,
         }
     }
@@ -127,7 +131,7 @@ impl App {
         self.rates.update(&sample);
         self.cards = cards(&sample);
         self.card_history.retain(|key, _| self.cards.iter().any(|card| &card.key == key));
-        for card in &self.cards {
+        for card in self.cards.iter().filter(|card| card.said_ago.is_none()) {
             self.card_history.entry(card.key.clone()).or_default().push(card.used, card.total);
         }
         if let Some(ram) = sample.machine.ram {
@@ -219,10 +223,7 @@ impl App {
         self.message = None;
         match self.mode.clone() {
             Mode::Table => self.press_table(key),
-            Mode::Help => {
-                self.mode = Mode::Table;
-                Effect::None
-            }
+            Mode::Help(first) => self.press_help(key, first),
             Mode::Filter => self.press_filter(key),
             Mode::Sort(at) => self.press_sort(key, at),
             Mode::Confirm(confirmation) => self.press_confirm(key, confirmation),
@@ -233,7 +234,7 @@ impl App {
         match key {
             Key::Character('q') => return Effect::Quit,
             Key::Escape => return self.escape(),
-            Key::Character('?' | 'h') | Key::Function(1) => self.mode = Mode::Help,
+            Key::Character('?' | 'h') | Key::Function(1) => self.mode = Mode::Help(0),
             Key::Down | Key::Character('j') => self.step(1),
             Key::Up | Key::Character('k') => self.step(-1),
             Key::PageDown => self.step(self.page as isize),
@@ -241,6 +242,8 @@ impl App {
             Key::Home => self.step(isize::MIN),
             Key::End | Key::Character('G') => self.step(isize::MAX),
             Key::Enter => self.details(),
+            Key::Character(']') => self.details_first = self.details_first.saturating_add(1),
+            Key::Character('[') => self.details_first = self.details_first.saturating_sub(1),
             Key::Character('s') | Key::Function(6) => self.mode = Mode::Sort(self.choice.sort.at()),
             Key::Character('>' | '.') => self.sort_by(self.choice.sort.next()),
             Key::Character('<' | ',') => self.sort_by(self.choice.sort.previous()),
@@ -279,6 +282,7 @@ impl App {
             self.step(1);
         }
         self.has_details = !self.has_details;
+        self.details_first = 0;
     }
 
     fn sample_every(&mut self, interval: Interval) -> Effect {
@@ -309,6 +313,20 @@ impl App {
             None => 0,
         };
         self.selected = Some((self.rows[at].id, at));
+        self.details_first = 0;
+    }
+
+    /// Moves the list of keys, where it is longer than the terminal; any other key closes it.
+    fn press_help(&mut self, key: Key, first: usize) -> Effect {
+        self.mode = match key {
+            Key::Down | Key::Character('j') => Mode::Help(first.saturating_add(1)),
+            Key::Up | Key::Character('k') => Mode::Help(first.saturating_sub(1)),
+            Key::Home | Key::PageUp => Mode::Help(0),
+            // As far as there is something: that is known when it is drawn.
+            Key::End | Key::PageDown => Mode::Help(usize::MAX),
+            _ => Mode::Table,
+        };
+        Effect::None
     }
 
     fn press_filter(&mut self, key: Key) -> Effect {

@@ -2,6 +2,7 @@
 //! much of its memory nobody accounts for.
 
 use crate::rows::said_ago;
+use crate::words::lasting;
 use oomph_host::{Gpu, Missing, Process, Sample};
 
 /// A card.
@@ -107,7 +108,7 @@ fn of_driver(gpu: &Gpu, sample: &Sample) -> Card {
         power: gpu.power,
         mig: gpu.mig,
         exclusive: gpu.exclusive,
-        said_ago: None,
+        said_ago: sample.gpus.silent_for,
         unaccounted: unaccounted(gpu),
         holders,
     }
@@ -141,8 +142,20 @@ pub(crate) fn find(pid: u32, processes: &[Process]) -> Option<&Process> {
     at.map(|at| &processes[at])
 }
 
+/// That the driver does not answer, for people, if it has ever answered.
+pub(crate) fn silence(sample: &Sample) -> Option<String> {
+    let silent_for = sample.gpus.silent_for.filter(|_| !sample.gpus.cards.is_empty())?;
+    Some(format!(
+        "the driver does not answer since {}: its cards are shown as they were then",
+        lasting(silent_for)
+    ))
+}
+
 /// Why there is no card, for people.
 pub(crate) fn missing(sample: &Sample) -> String {
+    if let Some(silent_for) = sample.gpus.silent_for {
+        return format!("no GPU is known: the driver has not answered for {}", lasting(silent_for));
+    }
     match &sample.gpus.missing {
         None | Some(Missing::NoLibrary) => "no GPU: there is no NVIDIA driver here".to_owned(),
         Some(Missing::DriverNotLoaded) => "no GPU: NVIDIA's driver is installed and not loaded".to_owned(),

@@ -84,7 +84,8 @@ impl Exporter {
 
     /// Answers until a signal asks to end; says which.
     pub fn run(mut self) -> Option<i32> {
-        let scrape = Scrape::new(Sampler::new(), self.choice);
+        // Whoever scrapes does not wait for long.
+        let scrape = Scrape::new(Sampler::new().hurried(), self.choice);
         let page = Arc::new(move |path: &str| scrape.page(path));
         let (listener, hosts) = (self.listener, self.hosts);
         std::thread::spawn(move || serve(&listener, hosts, &page));

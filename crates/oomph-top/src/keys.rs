@@ -58,11 +58,12 @@ pub(crate) fn key(event: KeyEvent) -> Option<Key> {
 }
 
 /// Every key and what it does, for the screen and for the documents.
-pub(crate) const HELP: [(&str, &str); 15] = [
+pub(crate) const HELP: [(&str, &str); 16] = [
     ("q, Ctrl-C", "end"),
     ("Esc", "close what is open; else end"),
     ("arrows, j k, PgUp PgDn, Home End", "choose a process"),
     ("Enter", "what is known of it, with its biggest lines"),
+    ("[ ]", "move that, where it is longer than its place"),
     ("K, Del, F9", "end it: asks first"),
     ("s, F6", "choose the column to sort by"),
     ("< >", "sort by the column beside"),

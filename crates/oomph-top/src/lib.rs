@@ -16,6 +16,7 @@ mod lines;
 mod metrics;
 mod once;
 mod page;
+mod place;
 mod rates;
 mod rows;
 mod screen;

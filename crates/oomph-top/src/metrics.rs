@@ -28,6 +28,10 @@ pub(crate) fn text(mut sample: Sample, choice: &Choice) -> String {
             inside.devices.clear();
         }
     }
+    if sample.gpus.silent_for.is_some() {
+        sample.gpus.cards.clear();
+        sample.gpus.unreadable.clear();
+    }
     let cards = cards(&sample);
     let mut registry = Registry::with_prefix("oomph");
     registry.register_collector(Box::new(Collected { sample, cards, choice: choice.clone() }));
@@ -149,9 +153,13 @@ impl Collected {
     /// Whether the driver answers, and which cards do: a card that is lost has no other metrics any more.
     fn of_driver(&self, writer: &mut Writer) -> fmt::Result {
         let gpus = &self.sample.gpus;
-        let is_up = matches!(gpus.missing, None | Some(Missing::NoCards));
+        let is_silent = gpus.silent_for.is_some();
+        let is_up = !is_silent && matches!(gpus.missing, None | Some(Missing::NoCards));
         let up = [(Labels::new(), Some(f64::from(u8::from(is_up))))];
         writer.gauges("nvml_up", "Whether NVIDIA's management library answers", None, up)?;
+        let age = (is_up || is_silent).then(|| gpus.silent_for.unwrap_or(0) as f64 / 1000.0);
+        let help = "How long ago the driver answered; more than 0 if it does not any more";
+        writer.gauges("nvml_age", help, Some(Unit::Seconds), [(Labels::new(), age)])?;
         let readable = gpus.cards.iter().map(|card| (card.index, 1.0));
         let all = readable.chain(gpus.unreadable.iter().map(|card| (card.index, 0.0)));
         let all = all.map(|(index, value)| (vec![("card", index.to_string())], Some(value)));
@@ -312,6 +320,7 @@ mod tests {
             "oomph_process_allocated_bytes{pid=\"100\",user=\"alice\",name=\"python\",device=\"0\"} 5368709120.0",
             "oomph_gpu_busy_ratio{card=\"0\",uuid=\"GPU-0\",name=\"NVIDIA H200\"} 0.87",
             "oomph_nvml_up 1.0",
+            "oomph_nvml_age_seconds 0.0",
             "oomph_gpu_readable{card=\"1\"} 1.0",
             "oomph_gpu_readable{card=\"2\"} 0.0",
             "oomph_gpu_unaccounted_bytes{card=\"0\",uuid=\"GPU-0\",name=\"NVIDIA H200\"} 0.0",
@@ -373,6 +382,16 @@ mod tests {
     }
 
     #[test]
+    fn of_a_driver_that_does_not_answer_only_the_silence_is_told() {
+        let mut sample = staged::two_gpus();
+        sample.gpus.silent_for = Some(12_500);
+        let text = text(sample);
+        assert!(text.contains("\noomph_nvml_up 0.0\n") && text.contains("\noomph_nvml_age_seconds 12.5\n"));
+        assert!(!text.contains("oomph_gpu_") && !text.contains("oomph_process_gpu"), "{text}");
+        assert!(text.contains("oomph_process_resident_bytes{pid=\"100\""), "RAM is known all the same");
+    }
+
+    #[test]
     fn names_cannot_break_out_of_their_labels() {
         let mut sample = staged::two_gpus();
         sample.processes[1].user = "a\"} 1\noomph_x 2 \\".to_owned();
@@ -409,5 +428,11 @@ mod tests {
             queried += 1;
         }
         assert!(queried > 15);
+        // One dashboard shows all machines that are scraped.
+        let legends: Vec<&str> = dashboard.lines().filter(|line| line.contains("legendFormat")).collect();
+        assert!(
+            legends.len() > 15 && legends.iter().all(|line| line.contains("{{instance}}")),
+            "{legends:?}"
+        );
     }
 }

@@ -3,7 +3,7 @@
 use crate::Options;
 use crate::app::App;
 use crate::page::long;
-use crate::watch::place;
+use crate::place::Place;
 use oomph_host::Sampler;
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const MOST_ROWS: usize = 20;
 /// What is now, as text of so many columns.
 pub fn once(options: &Options, width: usize) -> String {
     let mut sampler = Sampler::new();
-    let mut app = App::new(options, place());
+    let mut app = App::new(options, Place::here());
     app.take(sampler.sample());
     std::thread::sleep(APART);
     app.take(sampler.sample());
@@ -44,7 +44,10 @@ mod tests {
 
     #[test]
     fn all_cards_and_processes_on_them_are_in_the_page() {
-        let mut app = App::new(&Options { ascii: true, ..Options::default() }, "box".to_owned());
+        let mut app = App::new(
+            &Options { ascii: true, ..Options::default() },
+            Place { name: "box".to_owned(), ..Place::default() },
+        );
         let mut sample = staged::two_gpus();
         for number in 0..40 {
             let mut one = staged::process(10_000 + number, 1, "dave", "idle", 1000);

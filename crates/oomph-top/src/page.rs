@@ -2,7 +2,7 @@
 //! make it, and it is as wide and as high as it is told to be.
 
 use crate::app::{App, Mode, Stage};
-use crate::cards::{Card, missing};
+use crate::cards::{Card, missing, silence};
 use crate::keys::HELP;
 use crate::rows::{Sort, said_ago};
 use crate::table::{held, table};
@@ -69,6 +69,7 @@ fn above(app: &App, sample: &Sample, width: usize, room: usize) -> Vec<Line> {
             lines.push(Line::toned(format!("{left_out} more cards; --once shows all"), Tone::Dim));
         }
         lines.extend(ram);
+        lines.extend(hidden(app, width));
         if lines.len() <= room {
             break;
         }
@@ -82,9 +83,16 @@ pub(crate) fn long(app: &App, sample: &Sample, width: usize, most_rows: usize) -
     let mut lines = vec![title(app, Some(sample), width)];
     lines.extend(cards(app, sample, width, Detail::Full));
     lines.extend(ram(app, &sample.machine, width, Detail::Full));
+    lines.extend(hidden(app, width));
     lines.push(Line::default());
     lines.extend(table(app, sample, width, 0, most_rows));
     lines
+}
+
+/// That there may be more processes than are shown.
+fn hidden(app: &App, width: usize) -> Option<Line> {
+    let words = "other users' processes cannot be seen: /proc is mounted with hidepid";
+    app.place.hides_others.then(|| Line::toned(words, Tone::Close).cut(width, app.glyphs))
 }
 
 fn title(app: &App, sample: Option<&Sample>, width: usize) -> Line {
@@ -93,7 +101,7 @@ fn title(app: &App, sample: Option<&Sample>, width: usize) -> Line {
     if let Some(sample) = sample {
         words.push(clock(sample.time));
     }
-    words.push(app.place.clone());
+    words.push(app.glyphs.clean(&app.place.name));
     if let Some(sample) = sample {
         if let Some(processors) = sample.machine.processors {
             // A quota may be a part of one.
@@ -191,6 +199,7 @@ fn cards(app: &App, sample: &Sample, width: usize, detail: Detail) -> Vec<Line> 
     if app.cards.is_empty() && sample.gpus.unreadable.is_empty() {
         lines.push(Line::new(glyphs.clean(&missing(sample))).cut(width, glyphs));
     }
+    lines.extend(silence(sample).map(|words| Line::toned(words, Tone::Full).cut(width, glyphs)));
     for (card, line) in app.cards.iter().zip(card_lines(&app.cards, width, glyphs)) {
         lines.push(line);
         if detail == Detail::Full {
@@ -452,11 +461,11 @@ fn bottom(app: &App, width: usize) -> Line {
     fitted.line()
 }
 
-/// What is known of the chosen process; at most so many lines.
-fn details(app: &App, sample: &Sample, width: usize, most: usize) -> Vec<Line> {
+/// What is known of the chosen process; at most so many lines, with a rule above them.
+fn details(app: &mut App, sample: &Sample, width: usize, most: usize) -> Vec<Line> {
     let glyphs = app.glyphs;
     let Some(row) = app.chosen() else { return Vec::new() };
-    let mut lines = vec![Line::toned(glyphs.rule.to_string().repeat(width), Tone::Dim)];
+    let mut lines = Vec::new();
     match row.process(sample) {
         Some(process) => lines.extend(details_of(process, sample, row.busy, width, glyphs)),
         None => {
@@ -465,8 +474,16 @@ fn details(app: &App, sample: &Sample, width: usize, most: usize) -> Vec<Line> {
             lines.extend(wrapped(words, width).into_iter().map(Line::new));
         }
     }
-    lines.truncate(most);
-    lines.into_iter().map(|line| line.cut(width, glyphs)).collect()
+    let rows = most.saturating_sub(1);
+    app.details_first = app.details_first.min(lines.len().saturating_sub(rows));
+    let left = lines.len().saturating_sub(app.details_first + rows);
+    let mut rule = glyphs.rule.to_string().repeat(width);
+    if left + app.details_first > 0 {
+        let words = format!(" [ ] move, {left} more below ");
+        rule = format!("{words}{}", glyphs.rule.to_string().repeat(width.saturating_sub(words.len())));
+    }
+    let shown = lines.into_iter().skip(app.details_first).take(rows);
+    std::iter::once(Line::toned(rule, Tone::Dim)).chain(shown).map(|line| line.cut(width, glyphs)).collect()
 }
 
 fn details_of(
@@ -582,20 +599,31 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
+/// The keys, each with what it does beside it, or below it where there is no room.
+fn help(width: usize) -> Vec<Line> {
+    let wide = HELP.iter().map(|(keys, _)| keys.len()).max().unwrap_or(0);
+    let fits = HELP.iter().all(|(_, what)| wide + 2 + what.len() <= width);
+    let mut lines = Vec::new();
+    for (keys, what) in HELP {
+        if fits {
+            let mut line = Line::toned(format!("{keys:wide$}"), Tone::Strong);
+            line.push(format!("  {what}"), Tone::Plain);
+            lines.push(line);
+        } else {
+            lines.push(Line::toned(keys, Tone::Strong));
+            let words = wrapped(what, width.saturating_sub(2));
+            lines.extend(words.into_iter().map(|words| Line::new(format!("  {words}"))));
+        }
+    }
+    lines
+}
+
 /// What stands over the page: its title and its lines.
 pub(crate) fn popup(app: &App, width: usize) -> Option<(String, Vec<Line>)> {
     let glyphs = app.glyphs;
     match &app.mode {
         Mode::Table | Mode::Filter => None,
-        Mode::Help => {
-            let wide = HELP.iter().map(|(keys, _)| keys.len()).max().unwrap_or(0);
-            let line = |(keys, what): &(&str, &str)| {
-                let mut line = Line::toned(format!("{keys:wide$}"), Tone::Strong);
-                line.push(format!("  {what}"), Tone::Plain);
-                line
-            };
-            Some(("Keys".to_owned(), HELP.iter().map(line).collect()))
-        }
+        Mode::Help(_) => Some(("Keys".to_owned(), help(width))),
         Mode::Sort(at) => {
             let line = |(number, sort): (usize, &Sort)| {
                 let text = format!("{:10} {}", sort.name(), sort.meaning());

@@ -22,20 +22,29 @@ pub(crate) fn draw(frame: &mut Frame, app: &mut App) {
     // A frame and a space on each side.
     let inner = usize::from(area.width.saturating_sub(8).min(90));
     if let Some((title, lines)) = popup(app, inner) {
+        if let Mode::Help(first) = &mut app.mode {
+            *first = (*first).min(lines.len().saturating_sub(rows_in(area, &lines)));
+        }
         boxed(buffer, area, app, &title, &lines, inner);
     }
+}
+
+/// Lines that fit between the top and the bottom of a box.
+fn rows_in(area: Rect, lines: &[Line]) -> usize {
+    lines.len().min(usize::from(area.height.saturating_sub(2)))
 }
 
 fn boxed(buffer: &mut Buffer, area: Rect, app: &App, title: &str, lines: &[Line], most: usize) {
     let wide =
         lines.iter().map(Line::width).max().unwrap_or(0).clamp(title.len() + 2, most.max(title.len() + 2));
     let width = (wide + 4).min(usize::from(area.width)) as u16;
-    let height = (lines.len() + 2).min(usize::from(area.height)) as u16;
+    let rows = rows_in(area, lines);
+    let height = (rows + 2) as u16;
     let (left, top) = (area.x + (area.width - width) / 2, area.y + (area.height - height) / 2);
-    let rows = usize::from(height.saturating_sub(2));
     // A list that is too long shows the part with what is chosen.
     let first = match app.mode {
         Mode::Sort(at) => (at + 1).saturating_sub(rows),
+        Mode::Help(first) => first,
         _ => 0,
     };
     let (corners, across, down) =
@@ -53,7 +62,9 @@ fn boxed(buffer: &mut Buffer, area: Rect, app: &App, title: &str, lines: &[Line]
             put(buffer, left + 2, y, line, width.saturating_sub(4), app.color);
         }
     }
-    let foot = format!("{}{}{}", corners[2], across.to_string().repeat(fill), corners[3]);
+    let more = if rows < lines.len() { format!("{across} arrows move ") } else { String::new() };
+    let rest = fill.saturating_sub(more.chars().count());
+    let foot = format!("{}{more}{}{}", corners[2], across.to_string().repeat(rest), corners[3]);
     put(buffer, left, top + height - 1, &Line::toned(foot, Tone::Strong), width, app.color);
 }
 
@@ -97,7 +108,7 @@ mod tests {
     use ratatui::backend::TestBackend;
 
     fn app(sample: Sample, ascii: bool) -> App {
-        let mut app = App::new(&Options { ascii, ..Options::default() }, "box, container".to_owned());
+        let mut app = App::new(&Options { ascii, ..Options::default() }, staged::place());
         // Three samples a second apart: there is a history, and processes have been busy.
         for seconds in [2, 1] {
             let mut before = sample.clone();
@@ -265,6 +276,70 @@ mod tests {
     }
 
     #[test]
+    fn a_driver_that_does_not_answer_is_said_to_be_silent_and_its_numbers_old() {
+        let mut sample = staged::two_gpus();
+        sample.gpus.silent_for = Some(12_300);
+        let shown = drawn(&mut app(sample.clone(), false), 140, 24);
+        assert!(shown.contains("the driver does not answer since 12 s"), "{shown}");
+        assert_eq!(shown.matches("said 12 s ago").count(), 2, "{shown}");
+        assert!(shown.contains("51.0 GiB of 140 GiB"), "{shown}");
+        sample.gpus.cards.clear();
+        let shown = drawn(&mut app(sample, false), 140, 24);
+        assert!(shown.contains("no GPU is known: the driver has not answered for 12 s"), "{shown}");
+    }
+
+    #[test]
+    fn on_a_tiny_terminal_all_keys_can_be_reached() {
+        let mut app = app(staged::two_gpus(), true);
+        app.press(Key::Character('?'));
+        let mut seen = String::new();
+        for _ in 0..60 {
+            seen.push_str(&drawn(&mut app, 40, 10));
+            app.press(Key::Down);
+        }
+        for (keys, _) in crate::keys::HELP {
+            assert!(seen.contains(keys), "{keys}\n{seen}");
+        }
+        assert!(seen.contains("arrows move"));
+        let last = drawn(&mut app, 40, 10);
+        app.press(Key::Up);
+        assert_ne!(drawn(&mut app, 40, 10), last, "it does not go on beyond the end");
+        app.press(Key::End);
+        assert_eq!(drawn(&mut app, 40, 10), last);
+        app.press(Key::Escape);
+        assert!(!drawn(&mut app, 40, 10).contains("arrows move"));
+    }
+
+    #[test]
+    fn on_a_small_terminal_all_that_is_known_of_a_process_can_be_reached() {
+        let mut app = app(staged::virtual_card(), true);
+        app.press(Key::Enter);
+        let first = drawn(&mut app, 80, 14);
+        assert!(first.contains("more below") && !first.contains("train.py:17 main"), "{first}");
+        for _ in 0..20 {
+            app.press(Key::Character(']'));
+        }
+        let last = drawn(&mut app, 80, 14);
+        assert!(last.contains("train.py:17 main") && last.contains("0 more below"), "{last}");
+        app.press(Key::Character('['));
+        assert_ne!(drawn(&mut app, 80, 14), last);
+        app.press(Key::Up);
+        app.press(Key::Home);
+        assert_eq!(app.details_first, 0, "another process begins at its beginning");
+    }
+
+    #[test]
+    fn where_others_are_hidden_that_is_said() {
+        let mut app = app(staged::no_gpu(), false);
+        assert!(!drawn(&mut app, 80, 24).contains("hidepid"));
+        app.place.hides_others = true;
+        for (width, height) in [(80, 24), (120, 40)] {
+            let shown = drawn(&mut app, width, height);
+            assert!(shown.contains("other users' processes cannot be seen: /proc is mounted with hidepid"));
+        }
+    }
+
+    #[test]
     fn hundreds_of_cards_leave_room_for_processes() {
         let mut sample = staged::two_gpus();
         let card: Gpu = sample.gpus.cards[0].clone();
@@ -354,7 +429,7 @@ mod tests {
             keys in proptest::collection::vec(any_key(), 0..30),
             ascii in any::<bool>(),
         ) {
-            let mut app = App::new(&Options { ascii, color: true, ..Options::default() }, "box".to_owned());
+            let mut app = App::new(&Options { ascii, color: true, ..Options::default() }, staged::place());
             let mut keys = keys.into_iter();
             for (sample, (width, height)) in samples.into_iter().cycle().zip(sizes.into_iter().cycle()).take(6) {
                 app.take(sample);

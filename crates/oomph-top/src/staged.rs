@@ -1,6 +1,7 @@
 //! Samples for tests.
 
 use crate::confirm::Named;
+use crate::place::Place;
 use oomph_host::{
     Gpu, GpuProcess, Gpus, Group, Inside, InsideDevice, Line, Machine, Missing, Process, Ram, Sample, Shm,
     Swap, Use,
@@ -34,6 +35,10 @@ pub(crate) fn process(pid: u32, parent: u32, user: &str, command: &str, resident
         container: None,
         inside: None,
     }
+}
+
+pub(crate) fn place() -> Place {
+    Place { name: "box, container".to_owned(), hides_others: false }
 }
 
 /// A process that is held.
@@ -115,6 +120,7 @@ pub(crate) fn two_gpus() -> Sample {
         cuda: Some((13, 0)),
         missing: None,
         unreadable: Vec::new(),
+        silent_for: None,
         cards: vec![
             gpu(
                 0,

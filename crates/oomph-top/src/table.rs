@@ -288,7 +288,7 @@ mod tests {
         sample.gpus.cards = (0..8).map(|index| Gpu { index, ..card.clone() }).collect();
         sample.processes[1].on_gpus = vec![(7, Some(20 << 30)), (3, None)];
         sample.processes[2].on_gpus = (0..8).map(|index| (index, Some(4 << 30))).collect();
-        let mut app = App::new(&Options { ascii: true, ..Options::default() }, "box".to_owned());
+        let mut app = App::new(&Options { ascii: true, ..Options::default() }, staged::place());
         app.take(sample.clone());
         let lines: Vec<String> = table(&app, &sample, 80, 0, 9).iter().map(Line::text).collect();
         let of = |pid: &str| lines.iter().find(|line| line.trim_start().starts_with(pid)).unwrap();
@@ -303,7 +303,7 @@ mod tests {
         let mut sample = staged::virtual_card();
         for (age, tone) in [(15_000, Tone::Strong), (15_001, Tone::Dim)] {
             sample.processes[1].inside.as_mut().unwrap().time = sample.time - age;
-            let mut app = App::new(&Options::default(), "box".to_owned());
+            let mut app = App::new(&Options::default(), staged::place());
             app.take(sample.clone());
             let lines = table(&app, &sample, 120, 0, 9);
             let allocated =

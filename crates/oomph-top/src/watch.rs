@@ -10,9 +10,10 @@ use crate::interval::Interval;
 use crate::job;
 use crate::keys::{Key, key};
 use crate::lines::after;
+use crate::place::Place;
 use crate::screen::draw;
 use anyhow::Context;
-use oomph_host::{Environment, Sample, Sampler};
+use oomph_host::{Sample, Sampler};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::event::{self, Event};
@@ -56,7 +57,7 @@ pub fn watch(options: &Options) -> anyhow::Result<Option<i32>> {
     let (tell, told) = mpsc::sync_channel(8);
     let pace = sample_in_background(options.interval, tell.clone());
     hear_signals(tell.clone())?;
-    let mut app = App::new(options, place());
+    let mut app = App::new(options, Place::here());
     let mut screen = Screen::open()?;
     read_keys(tell);
     let ended = run(&mut app, &mut screen, &told, &pace);
@@ -171,7 +172,7 @@ fn run(
 fn sample_in_background(interval: Interval, tell: SyncSender<Told>) -> Sender<Pace> {
     let (pace, changes) = mpsc::channel();
     std::thread::spawn(move || {
-        let mut sampler = Sampler::new();
+        let mut sampler = Sampler::new().hurried();
         let mut interval = interval;
         let mut is_paused = false;
         let mut next = Instant::now();
@@ -243,16 +244,4 @@ fn read_keys(tell: SyncSender<Told>) {
             }
         }
     });
-}
-
-/// Where this is: the machine's name, and what is around.
-pub(crate) fn place() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let around: Vec<&str> = Environment::here().surroundings.into_iter().map(|one| one.title()).collect();
-    [name.trim(), &around.join(", ")]
-        .iter()
-        .filter(|word| !word.is_empty())
-        .copied()
-        .collect::<Vec<_>>()
-        .join("  ")
 }

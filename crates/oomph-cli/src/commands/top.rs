@@ -61,7 +61,7 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         Err(why) => {
             printer.error(&why);
             printer.hint(
-                "processes of users that /etc/passwd does not have are shown by numbers: give the number",
+                "names are those of /etc/passwd and of the directory that getent asks; a user whom neither names is shown by number: give that",
             );
             return Ok(Outcome::Failed);
         }

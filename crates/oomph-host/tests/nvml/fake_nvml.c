@@ -16,6 +16,7 @@
  * FAKE_NVML_MIG        numbers of cards that are cut into instances, with commas.
  * FAKE_NVML_EXCLUSIVE  numbers of cards that one process may use at a time, with commas.
  * FAKE_NVML_REFUSE     names of functions that answer "not supported", with commas.
+ * FAKE_NVML_HANG       names of functions that do not come back while they are in it, with commas.
  * FAKE_NVML_DRIVER     580.95.05 unless set.
  * FAKE_NVML_CUDA       13000 unless set: 1000 * major + 10 * minor.
  *
@@ -28,6 +29,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
     SUCCESS = 0,
@@ -98,6 +100,7 @@ static int lists_number(const char *name, unsigned number) {
 
 /* What every call answers first. */
 static int answer(const char *function) {
+    while (lists("FAKE_NVML_HANG", function)) usleep(10000);
     const char *error = setting("FAKE_NVML_ERROR");
     if (error && atoi(error)) return atoi(error);
     return lists("FAKE_NVML_REFUSE", function) ? NOT_SUPPORTED : SUCCESS;
