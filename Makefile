@@ -24,7 +24,7 @@ FUZZ_SECONDS ?= 600
 # cargo fmt does not find modules that a macro lists.
 LISTED_BY_MACROS := crates/oomph-explain/src/rules/*.rs crates/oomph-doctor/src/checks/*.rs crates/oomph-cli/src/commands/*.rs
 
-.PHONY: demo test format lint rust-test web-test python-test reference bench fuzz deny clean
+.PHONY: demo test fetched format lint rust-test web-test python-test reference bench fuzz deny clean
 
 demo: $(VENV)/.ready
 	cargo build --release --locked
@@ -39,7 +39,12 @@ demo: $(VENV)/.ready
 	@echo "And why did this one, recorded on a real GPU, run out of memory?"
 	$(OOMPH) explain examples/out_of_memory.pickle.xz || [ $$? -eq 1 ]
 
-test: lint web-test rust-test python-test
+# What is fetched from elsewhere comes while the compiler works.
+test:
+	$(MAKE) --no-print-directory -j2 lint fetched
+	$(MAKE) --no-print-directory web-test rust-test python-test
+
+fetched: $(VENV)/.ready $(VENV_2_11)/.ready $(WEB)/.ready
 
 format:
 	cargo fmt --all
