@@ -95,6 +95,6 @@ def _build(maturin_arguments: list[str]) -> pathlib.Path:
     environment = maturin._get_env() or os.environ
     done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
     if done.returncode != 0:
-        raise SystemExit(f"error: building {CRATE} failed")
+        raise SystemExit(f"error: building {CRATE} and {COMMAND} failed")
     built = [message for line in done.stdout.splitlines() if (message := json.loads(line))["reason"] == "compiler-artifact"]
     return next(pathlib.Path(file) for artifact in built for file in artifact["filenames"] if "oomph_native" in file)

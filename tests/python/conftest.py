@@ -27,8 +27,12 @@ def _as_built():
     if "PYTEST_XDIST_WORKER" not in os.environ:
         kept.mkdir(parents=True, exist_ok=True)
         for name in ("oomph", "liboomph_native.so"):
-            (kept / name).unlink(missing_ok=True)
-            os.link(ROOT / "target" / "debug" / name, kept / name)
+            built, link = ROOT / "target" / "debug" / name, kept / f".{name}.{os.getpid()}"
+            if not built.exists():
+                raise pytest.UsageError(f"{built} is not there: cargo build --locked -p oomph-cli -p oomph-python")
+            os.link(built, link)
+            # In one stroke: other tests may be running.
+            os.replace(link, kept / name)
     return str(kept / "oomph")
 
 

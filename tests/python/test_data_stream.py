@@ -531,9 +531,12 @@ def test_a_ring_that_does_not_fit_its_budget_says_what_would(folder, predict, tm
 class Sent:
     """A ring of which only the order matters."""
 
+    interrupted = ()
+
     def __init__(self, *_):
         self.slots = [None] * 3
         self.sent = []
+        self.waits = 0
 
     def send(self, batch):
         self.sent.append(batch["x"].tolist())
@@ -546,7 +549,9 @@ class Sent:
         return self
 
     def synchronize(self):
-        pass
+        self.waits += 1
+        if self.waits in self.interrupted:
+            raise KeyboardInterrupt
 
     def close(self):
         pass
@@ -592,6 +597,14 @@ def test_the_ring_gives_what_is_there(monkeypatch):
     with pytest.raises(OSError, match="gone"):
         next(ring)
     assert [token for _, token in ring] == ["behind 3"]
+    # Ctrl-C while the GPU is waited for takes nothing away.
+    monkeypatch.setattr(Sent, "interrupted", (2, 3))
+    source, ring = through(*range(9))
+    given = []
+    while len(given) < 9:
+        with contextlib.suppress(KeyboardInterrupt):
+            given.append(next(ring)[1])
+    assert given == [f"behind {number}" for number in range(9)] and ring._ring.waits > 3
 
 
 # -- larger than one machine

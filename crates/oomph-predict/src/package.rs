@@ -31,6 +31,7 @@ const FILES: &[(&str, &str)] = &package![
     "_free.py",
     "_heap.py",
     "_measure.py",
+    "_pinned.py",
     "_predict.py",
     "_ram.py",
     "_record.py",

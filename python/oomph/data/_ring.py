@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from oomph._measure import text
+from oomph._pinned import pin, unpin
 
 # Where tensors begin in a batch: what CUDA's own allocations are aligned to, so that kernels may use vectors.
 _ALIGNMENT = 256
@@ -85,13 +86,14 @@ class ThroughRing:
             finally:
                 # The exception leads to this frame, and must not be led to by it.
                 del last
+        # A program that never waits for the GPU gives it work faster than it is done. Without this, batches would pile up there, one for each that is yet to be worked on.
+        while len(self._begun) >= _MOST_SLOTS:
+            self._begun[0].synchronize()
+            self._begun.popleft()
         crossing, token = self._waiting[0]
         batch = crossing.arrive()
-        self._waiting.popleft()
-        # A program that never waits for the GPU gives it work faster than it is done. Without this, batches would pile up there, one for each that is yet to be worked on.
         self._begun.append(crossing.begin())
-        if len(self._begun) > _MOST_SLOTS:
-            self._begun.popleft().synchronize()
+        self._waiting.popleft()
         return batch, token
 
     def _is_ready(self) -> bool:
@@ -140,18 +142,18 @@ def _pages(size: int) -> mmap.mmap:
 class Slot:
     """One pinned buffer."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, device: torch.device) -> None:
         self._mapping = _pages(size)
         self.memory = torch.frombuffer(self._mapping, dtype=torch.uint8)
         self.free = torch.cuda.Event()
-        # A call of CUDA's that gives a code, and raises nothing.
-        code = torch.cuda.cudart().cudaHostRegister(self.memory.data_ptr(), size, 0)
-        if int(code) != 0:
-            raise RuntimeError(f"{text(size)} of memory cannot be pinned (CUDA's error {int(code)}); use a smaller batch, or pin=False")
+        if code := pin(self.memory, device):
+            raise RuntimeError(f"{text(size)} of memory cannot be pinned (CUDA's error {code}); use a smaller batch, or pin=False")
 
     def put(self, tensor: torch.Tensor, place: int) -> int:
         """Copies a tensor there; gives its bytes."""
         size = tensor.numel() * tensor.element_size()
+        if place + size > self.memory.numel():
+            raise ValueError(f"a batch of more than the {text(self.memory.numel())} that the first one took")
         if tensor.is_contiguous() and not tensor.is_cuda:
             # By one thread: PyTorch's copy wakes others, which the reading needs.
             ctypes.memmove(self.memory.data_ptr() + place, tensor.data_ptr(), size)
@@ -162,7 +164,7 @@ class Slot:
     def close(self) -> None:
         """Gives the memory back, once nothing is copied from it."""
         self.free.synchronize()
-        torch.cuda.cudart().cudaHostUnregister(self.memory.data_ptr())
+        unpin(self.memory.data_ptr())
 
 
 class Crossing:
@@ -197,7 +199,13 @@ class Ring:
         self._device = device
         with torch.cuda.device(device):
             self._copies = torch.cuda.Stream(device)
-            self.slots = [Slot(max(_aligned(size), mmap.PAGESIZE)) for _ in range(count)]
+            self.slots: list[Slot] = []
+            try:
+                for _ in range(count):
+                    self.slots.append(Slot(max(_aligned(size), mmap.PAGESIZE), device))
+            except BaseException:
+                self.close()
+                raise
         self._next = 0
 
     def send(self, batch: Batch) -> Crossing:

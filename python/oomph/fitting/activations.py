@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from oomph._pinned import pin, unpin
 from oomph.fitting.blocks import OFFLOAD, compile_again, get_block, put_around
 
 # Smaller storages stay: a copy costs about as much time to start as these take to move.
@@ -154,13 +155,13 @@ class _Slab:
 
 def _register(memory: torch.Tensor) -> bool:
     """Pins memory in place. Where the driver will not (some containers and Windows), copies are slower and as right."""
-    return int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), 0)) == 0
+    return pin(memory, torch.device("cuda")) == 0
 
 
 def _unregister(memory: torch.Tensor) -> None:
     # A copy may be under way still.
     torch.cuda.synchronize()
-    torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())
+    unpin(memory.data_ptr())
 
 
 class _Call:

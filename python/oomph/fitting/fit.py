@@ -167,6 +167,8 @@ class Fit:
         self._weighing: Weighing | None = None
         self._verifier: Verifier | None = None
         self._not_splittable: str | None = None
+        # Of host memory, what plans may take.
+        self._host = 0
         self.example, self.size = example, 1
         try:
             self.size = samples(example)
@@ -210,7 +212,7 @@ class Fit:
             torch.cuda.empty_cache()
         self.plan = FitPlan(Plan(), None, self.size, 0, room, card, speeds)
         try:
-            found, blocks = ranks.by_the_first(lambda: self._ask(card, room, speeds))
+            found, blocks, self._host = ranks.by_the_first(lambda: self._ask(card, room, speeds))
         except (NotPackable, NoAnswer) as error:
             if not on_gpu:
                 raise
@@ -280,16 +282,15 @@ class Fit:
             self._compute(take(self.example, 0, min(2, self.size)))
         return counted
 
-    def _facts(self, room: Room, card: Card) -> dict[str, Any]:
+    def _facts(self, room: Room, card: Card, host: int) -> dict[str, Any]:
         fused = fuse(self.optimizer)
         if fused is not None:
             fused.undo()
-        self._host = int(_ram.left() * _HOST_SHARE)
         return {
             "batch": self.size,
             "limit": room.usable,
             "whole": room.limit,
-            "host": self._host,
+            "host": host,
             "splits": self._weighing is not None,
             "defers": bool(find_heads(self.model)),
             "expands": allocator_setter() is not None,
@@ -307,12 +308,14 @@ class Fit:
             return False
         return True
 
-    def _ask(self, card: Card, room: Room, speeds: Speeds) -> tuple[Found, int]:
+    def _ask(self, card: Card, room: Room, speeds: Speeds) -> tuple[Found, int, int]:
+        """What was found, how many blocks there are, and how much host memory plans might take."""
+        host = int(_ram.left() * _HOST_SHARE)
         things = {"model": self.model, "optimizer": self.optimizer, "loss_of": self.loss_of, "batch": self.example}
         things |= {"weighing": self._weighing and self._weighing.unwatched(), "clip_grad_norm": self.clip_grad_norm, "scales": self.scaler is not None}
         payload = pack(things, onto_gpu=self.device.type != "cuda")
-        said = ask("oomph.fitting.child:plan", payload, {"facts": self._facts(room, card), "speeds": speeds.to_dict()}, gpu=card.name)
-        return Found.from_dict(said), said["blocks"]
+        said = ask("oomph.fitting.child:plan", payload, {"facts": self._facts(room, card, host), "speeds": speeds.to_dict()}, gpu=card.name)
+        return Found.from_dict(said), said["blocks"], host
 
     def _say_what_was_seen(self) -> None:
         if not self.model.training:
@@ -491,12 +494,14 @@ class Fit:
     def close(self) -> None:
         """Takes everything back: the model and the optimizer as they were, but for what they have learnt. Optimizer state that is in host memory, and for which the
         GPU has no room, stays there, with a warning."""
-        # Limits first: what comes back to the GPU may need more than the plan did.
-        while self._undo:
-            self._undo.pop()()
-        if self._running is not None:
-            self._running.undo()
-            self._running = None
+        try:
+            # Limits first: what comes back to the GPU may need more than the plan did.
+            while self._undo:
+                self._undo.pop()()
+        finally:
+            running, self._running = self._running, None
+            if running is not None:
+                running.undo()
 
     def __enter__(self) -> Fit:
         return self

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from oomph._pinned import pin, unpin
+
 from .errors import FitError
 
 # What kernels that read 16 bytes at a time want, with room to spare.
@@ -45,22 +47,14 @@ class Slab:
             self._pin(device)
 
     def _pin(self, device: torch.device) -> None:
-        address = self.tensor.data_ptr()
-        if int(torch.cuda.cudart().cudaHostRegister(address, self.size, 0)) == 0:
-            weakref.finalize(self, _unpin, address, device).atexit = False
-            return
-        # Not pinned is slower and no more; but the error stays in CUDA until somebody has seen it.
-        try:
-            torch.zeros(1, device=device).add_(1)
-        except torch.cuda.OutOfMemoryError:
-            raise
-        except RuntimeError:
-            pass
+        # Not pinned is slower and no more.
+        if pin(self.tensor, device) == 0:
+            weakref.finalize(self, _unpin, self.tensor.data_ptr(), device).atexit = False
 
 
 def _unpin(address: int, device: torch.device) -> None:
     torch.cuda.synchronize(device)
-    torch.cuda.cudart().cudaHostUnregister(address)
+    unpin(address)
 
 
 class Lanes:

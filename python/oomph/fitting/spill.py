@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from oomph.fitting.finding import is_out_of_memory
+
 T = TypeVar("T")
 
 
@@ -15,11 +17,20 @@ def with_room(trial: Callable[[], T]) -> T:
     """What the trial returns. Where it runs out of memory it is run a second time, with what it saves in host memory: it must be able to begin anew."""
     try:
         return trial()
-    except torch.cuda.OutOfMemoryError:
-        pass  # Out of here, so that nothing holds the frames of the attempt, and with them its tensors.
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        # Without the frames of the attempt, which hold its tensors.
+        first = error.with_traceback(None)
     torch.cuda.empty_cache()
-    with torch.autograd.graph.saved_tensors_hooks(_to_host, _back):
-        return trial()
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(_to_host, _back):
+            return trial()
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        # Something in it allows no hooks (torch.func): that is not why it failed.
+        raise first from error
 
 
 def _to_host(tensor: torch.Tensor) -> Any:
