@@ -96,7 +96,7 @@ class Comparisons:
         self.failed, self.rows = 0, []
 
     def same(self, what, oomph, other, by, tolerance=0):
-        holds = oomph == other if isinstance(other, str) or oomph is None or other is None else abs(oomph - other) <= tolerance
+        holds = oomph is not None and (oomph == other if isinstance(other, str) or other is None else abs(oomph - other) <= tolerance)
         self.failed += not holds
         self.rows.append({"what": what, "oomph": oomph, "other": other, "by": by, "tolerance": tolerance, "holds": holds})
         shown = [f"{value:,}" if isinstance(value, int) else str(value) for value in (oomph, other)]
@@ -120,18 +120,21 @@ def main():
         assert done.returncode in expected, (words, done.returncode, done.stderr)
         return done.stdout
 
-    def checkup(name, *words, **environment):
-        """The screen, and what --format json says."""
-        call(name, "doctor", "--python", sys.executable, *words, expected=(0, 1), **environment)
-        return json.loads(call(None, "doctor", "--python", sys.executable, "--format", "json", *words, expected=(0, 1), **environment))
-
     compared = Comparisons()
+
+    def checkup(name, *words, wrong=(), **environment):
+        """The screen, and what --format json says, in which these checks must be wrong and no others."""
+        call(name, "doctor", "--python", sys.executable, *words, expected=(bool(wrong),), **environment)
+        facts = json.loads(call(None, "doctor", "--python", sys.executable, "--format", "json", *words, expected=(bool(wrong),), **environment))
+        found = sorted({finding["check"] for finding in facts["findings"] if finding["level"] == "wrong"})
+        compared.same(f"{name}: what is wrong", ", ".join(found), ", ".join(sorted(wrong)), "what was set up")
+        return facts
+
     print("| what | oomph | other | by | same |\n|---|---:|---:|---|---|")
 
     # Nobody there.
     facts = checkup("doctor")
     (out / "doctor.json").write_text(json.dumps(facts, indent=1))
-    print("doctor:", json.dumps({key: facts[key] for key in facts if key not in ("facts", "checks")})[:300], file=sys.stderr)
 
     (folder / "plain.py").write_text(PLAIN.format(size=3 * GIB))
     (folder / "trains.py").write_text(TRAINS)
@@ -183,10 +186,10 @@ def main():
     free = nvml()["free"]
     (folder / "plain.py").write_text(PLAIN.format(size=free - 4 * GIB))
     large = Holder(str(folder / "plain.py"))
-    checkup("doctor-full")
+    checkup("doctor-full", wrong=["card"])
     large.end()
-    checkup("doctor-settings", PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True,garbage_collection_threshold:0.8", PYTORCH_NO_CUDA_MEMORY_CACHING="1", CUDA_LAUNCH_BLOCKING="1")
-    checkup("doctor-hidden", CUDA_VISIBLE_DEVICES="7")
+    checkup("doctor-settings", wrong=["debugging"], PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True,garbage_collection_threshold:0.8", PYTORCH_NO_CUDA_MEMORY_CACHING="1", CUDA_LAUNCH_BLOCKING="1")
+    checkup("doctor-hidden", wrong=["visible-devices"], CUDA_VISIBLE_DEVICES="7")
     checkup("doctor-deep", "--deep")
     (out / "machine.json").write_text(json.dumps(compared.rows, indent=1))
     print(f"{len(compared.rows) - compared.failed} of {len(compared.rows)} are the same")

@@ -7,7 +7,7 @@ Builds nothing: needs oomph installed (or PYTHONPATH=python and OOMPH_COMMAND), 
 First directly: copies through the ring and matrix products that take about as long, each alone and both together, by CUDA's events, medians of several runs.
 
 Then a file of random floats (Parquet, or one array) is read by each method, and every batch worked on with ``--work`` matrix products: few, so that all wait for
-the file, and about as many as take as long as the file. Each also with ``loss.item()`` at the end of every batch, as most programs have it: the program then waits for the GPU.
+the file, and more. Each also with ``loss.item()`` at the end of every batch, as most programs have it: the program then waits for the GPU.
 
 * seconds: the whole epoch, the file in the page cache; the fastest of ``--epochs``
 * GPU busy: the share of them in which the matrix products ran

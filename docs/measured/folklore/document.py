@@ -132,7 +132,7 @@ def head(rows):
         lines.append(f"- **Memory and times: {machine(kinds['gpu'])}.** Times are medians of 15 steps or more after 5, the GPU waited for.")
     if "host" in kinds:
         lines.append(f"- RAM, and what needs no GPU: {machine(kinds['host'])}.")
-    lines.append("- *On an H200* quotes what was measured on that card earlier, with torch 2.11.0+cu130, on 2026-11-15: peaks of [recordings](../fixtures/h200/README.md) from `truth.jsonl`, or the page that is named.")
+    lines.append("- *In another program* quotes what was measured on an H200 earlier, with torch 2.11.0+cu130, on 2026-11-15: peaks of [recordings](../fixtures/h200/README.md) from `truth.jsonl`, or the page that is named.")
     checked = [outcome(TIPS[name], row) for name, row in rows.items() if name in TIPS and "numbers" in row]
     expected = checked.count("as expected")
     lines += [
@@ -167,7 +167,7 @@ def line(tip, row, common):
         if row["where"]["kind"] not in (common, "host") or "tensorflow" in row["where"]:
             cells.append(f"({machine(row)})")
     if tip.card:
-        cells.append(f"*On an H200:* {tip.card(quoted)}")
+        cells.append(f"*In another program:* {tip.card(quoted)}")
     found = outcome(tip, row)
     # What was not run has no verdict.
     verdict = {"as expected": f"**{tip.verdict}**", "not run": "**not run**"}.get(found, f"{tip.verdict}; **{found}**")
