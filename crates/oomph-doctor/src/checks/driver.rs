@@ -8,6 +8,10 @@ use crate::facts::{BLOCKED, Facts};
 use crate::finding::{Finding, Level};
 use oomph_host::{Missing, Surroundings};
 
+/// The driver's own packages, of Ubuntu and of Debian: NVIDIA's container toolkit and CUDA's have names that begin alike, and are to
+/// stay. With a package go those that need it.
+const PURGE: &str = "sudo apt-get purge '^(libnvidia-compute|libnvidia-ml1|libcuda1|nvidia-(driver|utils|dkms))(-[0-9].*)?$' && sudo ldconfig";
+
 pub(super) fn look(facts: &Facts) -> Vec<Finding> {
     let gpus = &facts.sample.gpus;
     let Some(missing) = &gpus.missing else {
@@ -48,7 +52,7 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
             Finding::note("driver", "a driver for Linux is installed in WSL, and is not loaded")
                 .means("WSL has the driver of Windows, in /usr/lib/wsl/lib: one that is installed beside it hides it.")
                 .fix("remove it; the driver of Windows is all that is needed")
-                .command("sudo apt-get purge '^nvidia-.*' '^libnvidia-.*' && sudo ldconfig")
+                .command(PURGE)
         }
         Missing::DriverNotLoaded => Finding::at(if_on_bus, "driver", "the driver is installed, but not loaded")
             .means("The library is here, and the kernel has no module for it: it failed to build for this kernel, or there is no card.")
@@ -75,7 +79,8 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
             Finding::wrong("driver", "Windows does not let WSL use the GPU")
                 .means("The driver of Windows is too old for this WSL, the card is in a mode without a display (TCC), or a driver for Linux was installed in WSL and hides the library in /usr/lib/wsl/lib.")
                 .fix("update the driver in Windows and WSL, and start WSL anew: type this in Windows")
-                .command("wsl --update && wsl --shutdown")
+                // Windows' own PowerShell knows no `&&`, and the old shell no `;`.
+                .command("cmd /c \"wsl --update && wsl --shutdown\"")
         }
         Missing::Other(why) if why.contains(BLOCKED) => {
             Finding::wrong("driver", "a control group keeps this process from the GPU")
@@ -110,7 +115,10 @@ fn not_asked_for(facts: &Facts, missing: &Missing) -> Option<Finding> {
         "" | "void" => {
             "NVIDIA's container toolkit then leaves the container alone: it has neither the driver's library nor a card."
         }
-        "none" => "NVIDIA's container toolkit then gives the container the driver's library, and no card.",
+        "none" if matches!(missing, Missing::NoCards) => {
+            "NVIDIA's container toolkit then gives the container the driver's library, and no card."
+        }
+        "none" => "NVIDIA's container toolkit then gives the container no card.",
         _ => return None,
     };
     let finding = Finding::note(
@@ -188,7 +196,7 @@ mod tests {
 
     #[test]
     fn what_was_started_without_a_gpu_is_no_fault_of_the_driver() {
-        for (setting, library) in [("void", "neither"), ("", "neither"), ("none", "and no card")] {
+        for (setting, library) in [("void", "neither"), ("", "neither"), ("none", "gives the container no card")] {
             let mut facts = without(Missing::NoLibrary, Some(1));
             facts.settings.values.insert("NVIDIA_VISIBLE_DEVICES", setting.to_owned());
             assert_eq!(told(&facts).0, Level::Wrong, "outside of a container it decides nothing");
@@ -197,6 +205,10 @@ mod tests {
             assert_eq!(told(&facts), (Level::Note, title));
             assert!(look(&facts)[0].means.as_deref().unwrap().contains(library));
         }
+        let mut facts = without(Missing::NoCards, Some(1));
+        facts.environment.surroundings = vec![Surroundings::Container];
+        facts.settings.values.insert("NVIDIA_VISIBLE_DEVICES", "none".to_owned());
+        assert!(look(&facts)[0].means.as_deref().unwrap().contains("the driver's library, and no card"));
         let mut facts = without(Missing::NoCards, Some(4));
         facts.settings.values.insert("NVIDIA_VISIBLE_DEVICES", "all".to_owned());
         assert_eq!(told(&facts).0, Level::Wrong, "it was started with all");
@@ -218,9 +230,23 @@ mod tests {
         assert_eq!(look(&facts.without_names()), look(&facts));
         facts.environment.surroundings = vec![Surroundings::Wsl];
         assert_eq!(told(&facts), (Level::Wrong, "Windows does not let WSL use the GPU".to_owned()));
-        assert_eq!(look(&facts)[0].command.as_deref(), Some("wsl --update && wsl --shutdown"));
+        assert_eq!(look(&facts)[0].command.as_deref(), Some("cmd /c \"wsl --update && wsl --shutdown\""));
         facts.sample.gpus.missing = Some(Missing::DriverNotLoaded);
         assert_eq!(told(&facts).1, "a driver for Linux is installed in WSL, and is not loaded");
+    }
+
+    #[test]
+    fn of_wsl_only_the_driver_is_removed() {
+        let pattern = PURGE.split('\'').nth(1).unwrap();
+        let matching = |packages: &str| {
+            let script = format!("printf '%s\\n' {packages} | grep -E '{pattern}'");
+            let ran = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
+            String::from_utf8(ran.stdout).unwrap().lines().collect::<Vec<_>>().join(" ")
+        };
+        let driver = "nvidia-driver-570 nvidia-driver-535-server libnvidia-compute-570 nvidia-utils-570 nvidia-dkms-570 nvidia-driver libcuda1 libnvidia-ml1";
+        assert_eq!(matching(driver), driver);
+        let others = "nvidia-container-toolkit nvidia-container-toolkit-base libnvidia-container1 libnvidia-container-tools nvidia-cuda-toolkit nvidia-cuda-dev nvidia-docker2 libcudart12";
+        assert_eq!(matching(others), "");
     }
 
     #[test]
