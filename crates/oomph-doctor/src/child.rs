@@ -72,6 +72,20 @@ fn last_words(end: ExitStatus, err: &[u8]) -> Option<String> {
     Some(last.map_or_else(|| format!("it ended with {end}"), |line| line.trim().to_owned()))
 }
 
+/// Whether these are words of ours about how a child ended, and not its own: those may be told to anybody.
+pub(crate) fn is_how_it_ended(why: &str) -> bool {
+    const OURS: [&str; 19] = [
+        "a", "answer", "ended", "exit", "in", "is", "it", "no", "program", "s", "signal:", "status:", "such",
+        "there", "with", "without", "word", "(core", "dumped)",
+    ];
+    let is_signal = |word: &str| {
+        let name = word.strip_prefix("(SIG").and_then(|rest| rest.strip_suffix(')'));
+        name.is_some_and(|name| name.len() <= 8 && name.chars().all(|one| one.is_ascii_uppercase()))
+    };
+    let is_ours = |word: &str| OURS.contains(&word) || word.parse::<u8>().is_ok() || is_signal(word);
+    why.split(' ').all(is_ours)
+}
+
 /// Whether a child ends in time. It is not fetched.
 fn wait(child: &Child, until: Instant) -> bool {
     let Some(pid) = Pid::from_raw(i32::try_from(child.id()).unwrap_or(0)) else { return false };
@@ -134,6 +148,20 @@ mod tests {
         assert_eq!((ran.out.as_slice(), ran.failed.as_deref()), (&b"first\n"[..], Some("no answer in 0 s")));
         assert!(began.elapsed() < Duration::from_secs(20));
         assert!(run(Path::new("/nowhere/python"), "", soon()).failed.unwrap().contains("no such"));
+    }
+
+    #[test]
+    fn how_a_child_ended_is_told_from_its_own_words() {
+        let soon = Instant::now() + Duration::from_secs(30);
+        let why = |script: &str| run(Path::new("/bin/sh"), script, soon).failed.unwrap();
+        for script in ["kill -SEGV $$", "kill -ABRT $$", "exit 3"] {
+            assert!(is_how_it_ended(&why(script)), "{}", why(script));
+        }
+        assert!(is_how_it_ended(&run(Path::new("/nowhere/python"), "", soon).failed.unwrap()));
+        assert!(is_how_it_ended("no answer in 120 s"));
+        for own in ["", "it ended with alice", "ImportError: no", "it ended with (SIGn)"] {
+            assert!(!is_how_it_ended(own), "{own}");
+        }
     }
 
     #[test]

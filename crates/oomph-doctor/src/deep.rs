@@ -9,6 +9,27 @@ const ASK: &str = include_str!("deep.py");
 /// PyTorch is imported in it, from a cold disk.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// Words of errors that decide what to do. They name nobody, so that all that hear of an error hear them: with the names taken out
+/// the advice is the same.
+pub(crate) const UNDEFINED_SYMBOL: &str = "undefined symbol";
+pub(crate) const NO_LIBRARY: &str = "cannot open shared object file";
+pub(crate) const NOT_YET_INITIALIZED: &str = "system not yet initialized";
+pub(crate) const UNKNOWN_ERROR: &str = "unknown error";
+pub(crate) const NO_KERNEL_IMAGE: &str = "no kernel image";
+pub(crate) const UNSUPPORTED_TOOLCHAIN: &str = "unsupported toolchain";
+/// All of them, and others that say what happened.
+pub(crate) const KNOWN_WORDS: [&str; 9] = [
+    UNDEFINED_SYMBOL,
+    NO_LIBRARY,
+    NOT_YET_INITIALIZED,
+    UNKNOWN_ERROR,
+    NO_KERNEL_IMAGE,
+    UNSUPPORTED_TOOLCHAIN,
+    "out of memory",
+    "No CUDA GPUs are available",
+    "busy or unavailable",
+];
+
 /// What PyTorch has done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Deep {

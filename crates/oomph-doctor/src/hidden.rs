@@ -3,6 +3,8 @@
 //! Users are numbered, programs that are not everybody's lose their name, numbers of processes and of cards go, and so does
 //! every path. Settings stay only if they are plain: no place, no stranger's text.
 
+use crate::child::is_how_it_ended;
+use crate::deep::KNOWN_WORDS;
 use crate::facts::{BLOCKED, Facts};
 use oomph_host::Missing;
 use std::collections::HashMap;
@@ -77,6 +79,8 @@ const WORDS_OF_SETTINGS: &[&str] = &[
 /// Packages that are told: NVIDIA's, without and with the number of a CUDA, and these.
 const PACKAGES: &[&str] = &[
     "torch",
+    "torchaudio",
+    "torchvision",
     "triton",
     "pytorch-triton",
     "pytorch-triton-rocm",
@@ -158,7 +162,7 @@ impl Facts {
         if let Some(deep) = &mut facts.deep {
             deep.devices.iter_mut().for_each(|device| device.name = plain_words(&device.name));
             if let Some(failure) = &mut deep.failure {
-                failure.why = class_of(&failure.why);
+                failure.why = errors_words(&failure.why);
             }
         }
         facts
@@ -335,12 +339,17 @@ fn is_everybodys_place(path: &std::path::Path) -> bool {
     (text.starts_with("/usr/local/cuda") || text.starts_with("/usr/lib")) && text.split('/').all(is_usual)
 }
 
-/// Of a Python's last words the kind of error.
-fn class_of(why: &str) -> String {
+/// Of a Python's last words the kind of error, and what is known of the rest; how it ended, if it had none.
+fn errors_words(why: &str) -> String {
+    if is_how_it_ended(why) {
+        return why.to_owned();
+    }
     let is_class = |word: &&str| {
         word.ends_with("Error") && word.len() <= 40 && word.chars().all(|one| one.is_ascii_alphabetic())
     };
-    why.split([':', ' ', '.']).find(is_class).unwrap_or("an error").to_owned()
+    let class = why.split([':', ' ', '.']).find(is_class).unwrap_or("an error");
+    let known: Vec<&str> = KNOWN_WORDS.into_iter().filter(|&words| why.contains(words)).collect();
+    if known.is_empty() { class.to_owned() } else { format!("{class}: {}", known.join(", ")) }
 }
 
 /// What the driver says. What the loader says of its library has a place in it, and is not told.
@@ -456,8 +465,11 @@ mod tests {
         assert!(!is_known_package("nvidia-acme-secret") && !is_known_package("torch-acme"));
         assert!(is_known_requirement("nvidia-cublas==13.4.1.3.*; platform_system == \"Linux\""));
         assert!(!is_known_requirement("nvidia-cublas==13+alice@host"));
-        assert_eq!(class_of("ImportError: /home/alice/x.so: undefined symbol"), "ImportError");
-        assert_eq!(class_of("alice was here"), "an error");
+        assert_eq!(
+            errors_words("ImportError: /home/alice/x.so: undefined symbol"),
+            "ImportError: undefined symbol"
+        );
+        assert_eq!(errors_words("alice was here"), "an error");
         assert_eq!(drivers_words("/x/John Q Public/y.so: cannot open"), "its library cannot be loaded");
         assert_eq!(drivers_words("device fell off the bus"), "device fell off the bus");
         assert!(!drivers_words("/home/alice: blocked by the operating system").contains("alice"));

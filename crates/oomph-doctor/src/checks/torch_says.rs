@@ -5,7 +5,10 @@
 //! see.
 
 use super::allocator_variable::in_force;
-use crate::deep::{Failure, Stage};
+use crate::deep::{
+    Failure, NO_KERNEL_IMAGE, NO_LIBRARY, NOT_YET_INITIALIZED, Stage, UNDEFINED_SYMBOL, UNKNOWN_ERROR,
+    UNSUPPORTED_TOOLCHAIN,
+};
 use crate::facts::Facts;
 use crate::finding::Finding;
 use crate::wheels::{NO_WHEELS, Wheels, same_again};
@@ -39,18 +42,18 @@ fn failed(facts: &Facts, failure: &Failure) -> Finding {
     let finding = Finding::wrong("torch", format!("{what}{on}: {}", failure.why));
     let says = |words: &str| failure.why.contains(words);
     match failure.stage {
-        Stage::Import if says("undefined symbol") || says("cannot open shared object file") => finding
+        Stage::Import if says(UNDEFINED_SYMBOL) || says(NO_LIBRARY) => finding
             .means("A library is missing, or is of another version than PyTorch was built with.")
             .fix("install PyTorch with its own packages")
             .command(same_again(facts)),
         Stage::Import => {
             finding.fix("see the whole error").command(script(facts, "import torch"))
         }
-        Stage::DriverStart if says("system not yet initialized") => finding
+        Stage::DriverStart if says(NOT_YET_INITIALIZED) => finding
             .means("Cards that are joined by NVSwitch wait for the service that sets up the joints.")
             .fix("start it; its version must be the driver's")
             .command("sudo systemctl restart nvidia-fabricmanager"),
-        Stage::DriverStart if says("unknown error") => finding
+        Stage::DriverStart if says(UNKNOWN_ERROR) => finding
             .means("After a machine has slept, or after an update, the driver's module for CUDA often must be loaded anew.")
             .fix("load it anew, or restart")
             .command("sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm"),
@@ -73,7 +76,7 @@ fn failed(facts: &Facts, failure: &Failure) -> Finding {
             .means("The card has room for a context and not for one tensor.")
             .fix("see who is on it")
             .command("nvidia-smi"),
-        Stage::Kernel if says("no kernel image") || says("unsupported toolchain") => {
+        Stage::Kernel if says(NO_KERNEL_IMAGE) || says(UNSUPPORTED_TOOLCHAIN) => {
             let finding = finding.means("This build has no kernels that the card and its driver can run.");
             match Wheels::best(facts, &facts.visible()) {
                 Some(wheels) => finding.fix(wheels.fix(facts)).command(wheels.command(facts)),
@@ -184,6 +187,53 @@ mod tests {
             assert_eq!(told(&findings), [(Wrong, title)]);
             let told = findings[0].command.as_deref().unwrap();
             assert!(told.starts_with(command), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_report_without_names_gives_the_same_advice() {
+        for (stage, why, hidden) in [
+            (Stage::Import, "ImportError: no /home/alice", "ImportError"),
+            (Stage::Import, "ImportError: /alice/x.so: undefined symbol: y", "ImportError: undefined symbol"),
+            (
+                Stage::Import,
+                "OSError: /alice/x.so: cannot open shared object file: No such file or directory",
+                "OSError: cannot open shared object file",
+            ),
+            (Stage::Import, "there is no such program", "there is no such program"),
+            (Stage::DriverStart, "RuntimeError: CUDA unknown error - alice", "RuntimeError: unknown error"),
+            (
+                Stage::DriverStart,
+                "RuntimeError: Error 802: system not yet initialized",
+                "RuntimeError: system not yet initialized",
+            ),
+            (Stage::DriverStart, "alice was here", "an error"),
+            (Stage::Context, "no answer in 120 s", "no answer in 120 s"),
+            (Stage::Allocation, "torch.OutOfMemoryError: CUDA out of memory", "OutOfMemoryError: out of memory"),
+            (Stage::Kernel, "AcceleratorError: CUDA error: no kernel image is available", "AcceleratorError: no kernel image"),
+            (
+                Stage::Kernel,
+                "RuntimeError: the provided PTX was compiled with an unsupported toolchain.",
+                "RuntimeError: unsupported toolchain",
+            ),
+            (Stage::Kernel, "it ended with signal: 11 (SIGSEGV)", "it ended with signal: 11 (SIGSEGV)"),
+            (
+                Stage::CopyBack,
+                "it ended with signal: 6 (SIGABRT) (core dumped)",
+                "it ended with signal: 6 (SIGABRT) (core dumped)",
+            ),
+            (Stage::CopyBack, "it ended without a word", "it ended without a word"),
+            (Stage::CopyBack, "it ended with alice", "an error"),
+        ] {
+            let facts = failing(stage, None, why);
+            let ([named], [told]) = (&look(&facts)[..], &look(&facts.without_names())[..]) else {
+                panic!("one finding each: {why}");
+            };
+            assert!(told.title.ends_with(&format!(": {hidden}")), "{}", told.title);
+            assert_eq!((&told.check, told.level), (&named.check, named.level), "{why}");
+            assert_eq!((&told.means, &told.fix), (&named.means, &named.fix), "{why}");
+            let command = named.command.as_deref().unwrap().replace("/venv/bin/python", "python");
+            assert_eq!(told.command.as_deref(), Some(command.as_str()), "{why}");
         }
     }
 
