@@ -40,7 +40,7 @@ def python(tmp_path):
     def make(torch="2.11.0+cu128", cuda="12.8", **more):
         installed = [{"folder": "/nowhere/torch", "version": torch, "cuda": cuda, "hip": None}] if torch else []
         answer = {
-            "version": "3.11.7", "executable": "/nowhere/python", "is_environment": True, "is_conda": False, "machine": "x86_64",
+            "version": "3.11.7", "executable": "/nowhere/python", "is_environment": True, "is_conda": False, "has_pip": True, "machine": "x86_64",
             "torch": installed, "packages": {}, "torch_requires": [], "toolkit_requires": [], "oomph": None, **more,
         }  # fmt: skip
         (tmp_path / "answer.json").write_text(json.dumps(answer))
@@ -138,6 +138,24 @@ def test_a_driver_that_is_too_old_for_pytorch_is_wrong(doctor, nvml, python):
     # Within a major version any driver of that generation does.
     _, told = doctor(nvml=nvml, python=python("2.11.0+cu128", "12.8"), env=env)
     assert of(told, "torch-and-driver") == []
+
+
+def test_what_is_to_be_typed_is_for_what_the_environment_has(doctor, nvml, tmp_path):
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    (site,) = (tmp_path / "venv" / "lib").glob("python3*/site-packages")
+    (site / "torch").mkdir()
+    (site / "torch" / "version.py").write_text("__version__ = '2.11.0+cpu'\ncuda = None\n")
+    chosen = tmp_path / "venv" / "bin" / "python"
+
+    def command():
+        _, text = doctor(nvml=nvml, python=chosen, format="text")
+        return re.search(r"^ +(.+) --index-url", text, re.MULTILINE)[1]
+
+    assert command() == f"uv pip install --python {chosen} --force-reinstall torch"
+    (site / "torchvision-0.26.0+cpu.dist-info").mkdir()
+    (site / "pip").mkdir()
+    (site / "pip" / "__main__.py").write_text("")
+    assert command() == f"{chosen} -m pip install --force-reinstall torch torchvision"
 
 
 def test_a_build_without_cuda_beside_a_gpu_is_wrong(doctor, nvml, python):
@@ -420,10 +438,10 @@ def fails_at(doctor, nvml, tmp_path):
     (tmp_path / "path" / "torch" / "__init__.py").write_text(FAKE_TORCH)
     (tmp_path / "path" / "torch" / "version.py").write_text("__version__ = '2.11.0+cu128'\ncuda = '12.8'\nhip = None\n")
 
-    def run(stage, how="raise RuntimeError('CUDA error: it broke\\nFor debugging consider')"):
+    def run(stage, how="raise RuntimeError('CUDA error: it broke\\nFor debugging consider')", format="text"):
         env = {"PYTHONPATH": str(tmp_path / "path"), "FAKE_TORCH_FAILS_AT": stage, "FAKE_TORCH_FAILS_WITH": how}
-        _, text = doctor("--deep", nvml=nvml, python=sys.executable, format="text", env={**env, "COLUMNS": "300"})
-        return text
+        _, told = doctor("--deep", nvml=nvml, python=sys.executable, format=format, env={**env, "COLUMNS": "300"})
+        return told
 
     return run
 
@@ -444,6 +462,26 @@ def test_deep_names_the_stage_that_failed(fails_at, stage, words):
     # A crash leaves no words but where it was.
     died = fails_at(stage, "os.kill(os.getpid(), 11)")
     assert f"{words}: it ended with signal: 11 (SIGSEGV)" in died
+
+
+@pytest.mark.parametrize(
+    "stage, how, hidden",
+    [
+        ("import", "raise ImportError('/home/alice/x.so: undefined symbol: y')", "ImportError: undefined symbol"),
+        ("driver", "raise RuntimeError('CUDA unknown error - alice')", "RuntimeError: unknown error"),
+        ("kernel", "raise RuntimeError('CUDA error: no kernel image is available')", "RuntimeError: no kernel image"),
+        ("kernel", "raise RuntimeError('alice')", "RuntimeError"),
+        ("copy", "os.kill(os.getpid(), 11)", "it ended with signal: 11 (SIGSEGV)"),
+    ],
+)
+def test_deep_gives_the_same_advice_in_every_format(fails_at, stage, how, hidden):
+    (finding,) = of(fails_at(stage, how, "json"), "torch-says")
+    text, markdown = fails_at(stage, how), fails_at(stage, how, "markdown")
+    # Signals may leave a core behind, and say so.
+    assert re.search(rf": {re.escape(hidden)}( \(core dumped\))?$", finding["title"])
+    assert "alice" not in json.dumps(finding) + markdown
+    assert finding["fix"] in text and finding["fix"] in markdown and f"`{finding['command']}`" in markdown
+    assert finding["command"].replace("python ", f"{sys.executable} ") in text
 
 
 def test_deep_is_fine_where_nothing_fails(fails_at):
@@ -530,7 +568,7 @@ def test_nothing_private_is_in_a_report(doctor, nvml, tmp_path, format):
     shutil.copy(shutil.which("sleep"), own)
     # A Python of the user's, whose answer names places too.
     answer = {
-        "version": "3.11.7", "executable": f"{home}/venv/bin/python", "is_environment": True, "is_conda": False, "machine": "x86_64",
+        "version": "3.11.7", "executable": f"{home}/venv/bin/python", "is_environment": True, "is_conda": False, "has_pip": True, "machine": "x86_64",
         "torch": [{"folder": f"{home}/venv/torch", "version": "2.5.0+cu124", "cuda": "12.4", "hip": None}, {"folder": f"{folder}/torch", "version": "2.1.0", "cuda": None, "hip": None}],
         "packages": {"torch": ["2.5.0"]}, "torch_requires": ["nvidia-nccl-cu12==2.21.5"], "toolkit_requires": [], "oomph": "0.0.1",
     }  # fmt: skip

@@ -2,10 +2,18 @@
 //!
 //! `sm_86` is for 8.6 and later cards of its major version. `compute_86` is kept as text (PTX), which the driver compiles for
 //! every later card. An ending narrows both: `sm_90a` is for 9.0 alone, `sm_100f` and `compute_100f` for their major version
-//! (CUDA C++ Programming Guide, family-specific and architecture-specific features).
+//! (CUDA C++ Programming Guide, family-specific and architecture-specific features). Cards that share the processor's memory
+//! (Jetsons) run only kernels of their own, as PyTorch has it (`DEVICE_REQUIREMENT` in torch/cuda).
 
 /// A card's compute capability: major and minor.
 pub(crate) type Capability = (u32, u32);
+
+/// Those of Jetsons.
+const JETSONS: [Capability; 6] = [(5, 3), (6, 2), (7, 2), (8, 7), (10, 1), (11, 0)];
+/// One of them, by the name that it had before CUDA 13 and by the one since.
+const RENAMED: [Capability; 2] = [(10, 1), (11, 0)];
+/// From this CUDA on, these run kernels of other cards too.
+const UNIFIED: ((u32, u32), [Capability; 2]) = ((13, 2), [(7, 2), (8, 7)]);
 
 /// One of the names in `torch.cuda.get_arch_list()`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,8 +56,13 @@ impl Architecture {
         Some(Self { capability: (number / 10, number % 10), is_text, reach })
     }
 
-    fn runs_on(self, card: Capability) -> Option<Runs> {
-        let is_of_family = self.capability.0 == card.0 && self.capability.1 <= card.1;
+    fn runs_on(self, card: Capability, cuda: (u32, u32)) -> Option<Runs> {
+        let is_later = self.capability.0 == card.0 && self.capability.1 <= card.1;
+        let is_same =
+            self.capability == card || [self.capability, card].iter().all(|one| RENAMED.contains(one));
+        let is_apart = JETSONS.contains(&self.capability)
+            || JETSONS.contains(&card) && !(cuda >= UNIFIED.0 && UNIFIED.1.contains(&card));
+        let is_of_family = if is_apart { is_same } else { is_later };
         let runs = match self.reach {
             Reach::Alone => self.capability == card,
             Reach::Later if self.is_text => self.capability <= card,
@@ -59,18 +72,22 @@ impl Architecture {
     }
 }
 
-/// How a build with these architectures runs on a card, if it does.
-pub(crate) fn runs(architectures: &[Architecture], card: Capability) -> Option<Runs> {
-    architectures.iter().filter_map(|one| one.runs_on(card)).max()
+/// How a build with these architectures, made with this CUDA, runs on a card, if it does.
+pub(crate) fn runs(architectures: &[Architecture], card: Capability, cuda: (u32, u32)) -> Option<Runs> {
+    architectures.iter().filter_map(|one| one.runs_on(card, cuda)).max()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn on(names: &str, card: Capability) -> Option<Runs> {
+    fn on_with(names: &str, card: Capability, cuda: (u32, u32)) -> Option<Runs> {
         let read: Option<Vec<Architecture>> = names.split(' ').map(Architecture::read).collect();
-        runs(&read.unwrap(), card)
+        runs(&read.unwrap(), card, cuda)
+    }
+
+    fn on(names: &str, card: Capability) -> Option<Runs> {
+        on_with(names, card, (13, 0))
     }
 
     #[test]
@@ -81,6 +98,32 @@ mod tests {
         for (names, card) in [("sm_89", (8, 6)), ("sm_90", (10, 0)), ("sm_75 sm_80", (6, 1))] {
             assert_eq!(on(names, card), None, "{names} on {card:?}");
         }
+    }
+
+    #[test]
+    fn jetsons_run_kernels_of_their_own() {
+        for (names, card) in [
+            ("sm_50 sm_52", (5, 3)),
+            ("sm_60 sm_61", (6, 2)),
+            ("sm_70", (7, 2)),
+            ("sm_80 sm_86", (8, 7)),
+            ("sm_100 sm_100f", (10, 1)),
+            ("sm_87", (8, 9)),
+            ("sm_72", (7, 5)),
+        ] {
+            assert_eq!(on(names, card), None, "{names} on {card:?}");
+        }
+        for (names, card) in [("sm_87", (8, 7)), ("sm_72", (7, 2)), ("sm_101", (11, 0)), ("sm_110", (10, 1))]
+        {
+            assert_eq!(on(names, card), Some(Runs::AtOnce), "{names} on {card:?}");
+        }
+        assert_eq!(on("sm_80 compute_80", (8, 7)), Some(Runs::OnceCompiled));
+        // CUDA 13.2 made one of two kinds of programs for these processors.
+        for (names, card) in [("sm_70", (7, 2)), ("sm_80", (8, 7)), ("sm_86", (8, 7))] {
+            assert_eq!(on_with(names, card, (13, 2)), Some(Runs::AtOnce), "{names} on {card:?}");
+        }
+        assert_eq!(on_with("sm_60", (6, 2), (13, 2)), None);
+        assert_eq!(on_with("sm_87", (8, 9), (13, 2)), None);
     }
 
     #[test]

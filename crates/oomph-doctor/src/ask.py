@@ -11,7 +11,7 @@ import os
 import re
 
 PACKAGES = re.compile(
-    r"(torch|triton|pytorch[_-]triton\w*|nvidia_\w+|cuda_toolkit|oomph|tensorflow|tensorflow_cpu|jaxlib|jax_cuda\w*)-([^-]+)(?:-[^-]+)?\.(?:dist|egg)-info$",
+    r"(torch|torchaudio|torchvision|triton|pytorch[_-]triton\w*|nvidia_\w+|cuda_toolkit|oomph|tensorflow|tensorflow_cpu|jaxlib|jax_cuda\w*)-([^-]+)(?:-[^-]+)?\.(?:dist|egg)-info$",
     re.IGNORECASE,
 )
 
@@ -61,6 +61,7 @@ found = {
     "prefix": sys.prefix,
     "is_environment": sys.prefix != sys.base_prefix,
     "is_conda": os.path.isdir(os.path.join(sys.prefix, "conda-meta")),
+    "has_pip": False,
     "machine": os.uname().machine,
     "torch": [],
     "packages": {},
@@ -80,6 +81,8 @@ for place in map(os.path.realpath, sys.path):
     if "torch" in names:
         torch = torch_in(os.path.join(place, "torch"))
         found["torch"] += [torch] if torch else []
+    # What `-m pip` runs.
+    found["has_pip"] |= os.path.isfile(os.path.join(place, "pip", "__main__.py"))
     if "oomph" in names and found["oomph"] is None:
         try:
             found["oomph"] = text(literals(os.path.join(place, "oomph", "_version.py")).get("VERSION"))

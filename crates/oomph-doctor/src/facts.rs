@@ -136,9 +136,13 @@ impl Facts {
         }
     }
 
-    /// A command of its pip: the one that PATH has may be another's.
-    pub(crate) fn pip(&self, words: &str) -> String {
-        format!("{} -m pip {words}", self.interpreter())
+    /// A command of its pip: the one that PATH has may be another's. Environments that uv made have none, and uv installs into them.
+    pub(crate) fn pip(&self, command: &str, words: &str) -> String {
+        let interpreter = self.interpreter();
+        match &self.python {
+            Ok(python) if !python.has_pip => format!("uv pip {command} --python {interpreter} {words}"),
+            _ => format!("{interpreter} -m pip {command} {words}"),
+        }
     }
 
     /// The version whose rules the allocator's settings are read by.

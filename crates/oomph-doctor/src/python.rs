@@ -29,6 +29,8 @@ pub struct Python {
     pub is_environment: bool,
     /// Whether it is conda's.
     pub is_conda: bool,
+    /// Whether it has pip: environments that uv made have none.
+    pub has_pip: bool,
     /// The machine it was made for: `x86_64`.
     pub machine: String,
     /// Every PyTorch that can be found, the one that is imported first.

@@ -73,14 +73,24 @@ pub(crate) fn driver_can(facts: &Facts, major: u32) -> bool {
 pub(crate) const NO_WHEELS: &str = "no wheel of PyTorch is for these cards and this driver: update the driver, build PyTorch from source, or take another card";
 
 impl Wheels {
+    /// The best for the cards that programs see; for all, if programs see none: those are hidden, and will be used.
+    pub(crate) fn best(facts: &Facts) -> Option<&'static Self> {
+        let visible = facts.visible();
+        if visible.is_empty() {
+            return Self::for_cards(facts, &facts.sample.gpus.cards.iter().collect::<Vec<_>>());
+        }
+        Self::for_cards(facts, &visible)
+    }
+
     /// The best for these cards and this machine's driver.
-    pub(crate) fn best(facts: &Facts, cards: &[&Gpu]) -> Option<&'static Self> {
+    pub(crate) fn for_cards(facts: &Facts, cards: &[&Gpu]) -> Option<&'static Self> {
         let is_arm = facts.python.as_ref().is_ok_and(|python| python.machine == "aarch64");
         ALL.iter().find(|wheels| {
             let names = if is_arm { wheels.aarch64 } else { wheels.x86_64 };
             let has: Vec<Architecture> = names.iter().filter_map(|name| Architecture::read(name)).collect();
-            let fits =
-                |card: &&Gpu| card.capability.is_none_or(|card| runs(&has, card) == Some(Runs::AtOnce));
+            let fits = |card: &&Gpu| {
+                card.capability.is_none_or(|card| runs(&has, card, wheels.cuda) == Some(Runs::AtOnce))
+            };
             !has.is_empty() && driver_can(facts, wheels.cuda.0) && cards.iter().all(fits)
         })
     }
@@ -100,27 +110,51 @@ impl Wheels {
 
     /// What to type. The index alone decides which PyTorch it is: it has no other.
     pub(crate) fn command(&self, facts: &Facts) -> String {
-        install(facts, "torch", Some(self.cuda))
+        install(facts, &with_companions(facts), Some(index_of(self.cuda)))
     }
 }
 
 /// What to type for the same PyTorch once more, with the packages that it was made with.
 pub(crate) fn same_again(facts: &Facts) -> String {
-    let is_release = |version: &&str| version.split('.').all(|part| part.parse::<u32>().is_ok());
-    let torch = facts.torch();
-    let version = torch.and_then(|torch| torch.version.split('+').next()).filter(is_release);
-    match (version, torch.and_then(|torch| torch.cuda_numbers())) {
-        (Some(version), Some(cuda)) => install(facts, &format!("torch=={version}"), Some(cuda)),
+    let Some((torch, (version, local))) =
+        facts.torch().and_then(|torch| Some((torch, release(&torch.version)?)))
+    else {
         // Somebody's own build, which no index has.
-        _ => install(facts, "torch", None),
-    }
+        return install(facts, &with_companions(facts), None);
+    };
+    let index = torch.cuda_numbers().map(index_of).or_else(|| local.map(str::to_owned));
+    install(facts, &format!("torch=={version}"), index)
 }
 
-fn install(facts: &Facts, what: &str, cuda: Option<(u32, u32)>) -> String {
-    let index = cuda
-        .map(|(major, minor)| format!(" --index-url https://download.pytorch.org/whl/cu{major}{minor}"))
+/// The version and its local part, if PyTorch's indexes have it: `2.11.0` and `cu128`, but nothing of `2.11.0+nv25.3`.
+fn release(version: &str) -> Option<(&str, Option<&str>)> {
+    let (public, local) =
+        version.split_once('+').map_or((version, None), |(public, local)| (public, Some(local)));
+    let is_theirs = |local: &str| {
+        local == "cpu" || local.strip_prefix("cu").is_some_and(|cuda| cuda.parse::<u32>().is_ok())
+    };
+    let is_release = public.split('.').all(|part| part.parse::<u32>().is_ok());
+    (is_release && local.is_none_or(is_theirs)).then_some((public, local))
+}
+
+/// PyTorch and those of its companions that are installed: each works with one version of PyTorch, and would be left behind.
+fn with_companions(facts: &Facts) -> String {
+    const COMPANIONS: [&str; 2] = ["torchvision", "torchaudio"];
+    let is_installed =
+        |name: &&str| facts.python.as_ref().is_ok_and(|python| python.packages.contains_key(*name));
+    let names: Vec<&str> = ["torch"].into_iter().chain(COMPANIONS.into_iter().filter(is_installed)).collect();
+    names.join(" ")
+}
+
+fn index_of((major, minor): (u32, u32)) -> String {
+    format!("cu{major}{minor}")
+}
+
+fn install(facts: &Facts, what: &str, index: Option<String>) -> String {
+    let index = index
+        .map(|index| format!(" --index-url https://download.pytorch.org/whl/{index}"))
         .unwrap_or_default();
-    facts.pip(&format!("install --force-reinstall {what}{index}"))
+    facts.pip("install", &format!("--force-reinstall {what}{index}"))
 }
 
 #[cfg(test)]
@@ -138,7 +172,7 @@ mod tests {
         }
         let mut card = card(0, GIB, 0);
         card.capability = Some(capability);
-        let command = Wheels::best(&facts, &[&card])?.command(&facts);
+        let command = Wheels::for_cards(&facts, &[&card])?.command(&facts);
         Some(command.rsplit('/').next()?.to_owned())
     }
 
@@ -189,8 +223,25 @@ mod tests {
         let facts = machine();
         let of = |capability| Gpu { capability: Some(capability), ..card(0, GIB, 0) };
         let (old, new, unknown) = (of((6, 0)), of((12, 0)), Gpu { capability: None, ..of((0, 0)) });
-        assert!(Wheels::best(&facts, &[&old, &unknown]).is_some());
-        assert!(Wheels::best(&facts, &[&old, &new]).is_none());
+        assert!(Wheels::for_cards(&facts, &[&old, &unknown]).is_some());
+        assert!(Wheels::for_cards(&facts, &[&old, &new]).is_none());
+    }
+
+    #[test]
+    fn wheels_are_for_the_cards_that_programs_see_or_for_all_that_are_hidden() {
+        let mut facts = machine();
+        facts.sample.gpus.driver = Some("580.95.05".to_owned());
+        facts.sample.gpus.cuda = Some((13, 0));
+        let of = |index, capability| Gpu { capability: Some(capability), ..card(index, GIB, 0) };
+        facts.sample.gpus.cards = vec![of(0, (6, 1)), of(1, (8, 6))];
+        let mut seeing = |listed: &str| {
+            facts.settings.values.insert("CUDA_VISIBLE_DEVICES", listed.to_owned());
+            Wheels::best(&facts).map(|wheels| wheels.cuda)
+        };
+        assert_eq!(seeing("1"), Some((13, 0)));
+        assert_eq!(seeing("0"), Some((12, 6)));
+        assert_eq!(seeing(""), Some((12, 6)));
+        assert_eq!(seeing("-1"), Some((12, 6)));
     }
 
     #[test]
@@ -204,6 +255,16 @@ mod tests {
             python.executable = "/home/alice/it's mine/bin/python".to_owned();
         }
         assert_eq!(command(&facts), format!("'/home/alice/it'\\''s mine/bin/python' {index}"));
+        if let Ok(python) = &mut facts.python {
+            python.has_pip = false;
+        }
+        assert_eq!(
+            command(&facts),
+            format!(
+                "uv pip install --python '/home/alice/it'\\''s mine/bin/python' {}",
+                &index["-m pip install ".len()..]
+            )
+        );
         facts.python = Err("none".to_owned());
         assert_eq!(command(&facts), format!("python {index}"));
     }
@@ -233,7 +294,37 @@ mod tests {
             same_again(&facts),
             "/venv/bin/python -m pip install --force-reinstall torch==2.11.0 --index-url https://download.pytorch.org/whl/cu128"
         );
-        facts.python = Ok(with_torch("2.12.0a0+git1234", Some("13.0")));
-        assert_eq!(same_again(&facts), "/venv/bin/python -m pip install --force-reinstall torch");
+        for own in ["2.12.0a0+git1234", "2.12.0+nv25.3", "2.12.0+mycorp", "2.12.0+cu", "2.12.0+cu130.mycorp"]
+        {
+            facts.python = Ok(with_torch(own, Some("13.0")));
+            let anew = "/venv/bin/python -m pip install --force-reinstall torch";
+            assert_eq!(same_again(&facts), anew, "{own}");
+            assert_eq!(same_again(&facts.without_names()), anew.replace("/venv/bin/", ""), "{own}");
+        }
+        facts.python = Ok(with_torch("2.11.0+cpu", None));
+        assert!(
+            same_again(&facts).ends_with(" torch==2.11.0 --index-url https://download.pytorch.org/whl/cpu")
+        );
+        facts.python = Ok(with_torch("2.11.0", Some("13.0")));
+        assert!(
+            same_again(&facts).ends_with(" torch==2.11.0 --index-url https://download.pytorch.org/whl/cu130")
+        );
+    }
+
+    #[test]
+    fn what_is_tied_to_one_pytorch_comes_along_with_another() {
+        let mut facts = machine();
+        if let Ok(python) = &mut facts.python {
+            python.packages.insert("torchaudio".to_owned(), vec!["2.11.0".to_owned()]);
+            python.packages.insert("torchvision".to_owned(), vec!["0.26.0+cu128".to_owned()]);
+        }
+        let told = " torch torchvision torchaudio --index-url https://download.pytorch.org/whl/cu126";
+        assert!(ALL[1].command(&facts).ends_with(told), "{}", ALL[1].command(&facts));
+        assert!(ALL[1].command(&facts.without_names()).ends_with(told));
+        assert!(same_again(&facts).contains(" torch==2.11.0 --index-url"), "they fit the one that is kept");
+        if let Ok(python) = &mut facts.python {
+            python.torch[0].version = "2.11.0+mycorp".to_owned();
+        }
+        assert!(same_again(&facts).ends_with(" torch torchvision torchaudio"));
     }
 }

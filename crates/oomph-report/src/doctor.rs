@@ -5,7 +5,7 @@ use crate::markdown::escape;
 use crate::text::{BOLD, CYAN, DIM, GREEN, RED, YELLOW, cut, paint, wrap};
 use oomph_doctor::checks::Check;
 use oomph_doctor::{Facts, Finding, Level, examine_without_names};
-use oomph_explain::{harmless, plural, printable};
+use oomph_explain::{harmless, plural};
 use oomph_host::Gpu;
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -161,7 +161,8 @@ pub fn markdown(facts: &Facts) -> String {
             let _ = write!(out, "  \n  {}", escape(fix));
         }
         if let Some(command) = &finding.command {
-            let _ = write!(out, ": `{}`", printable(&command.replace('`', "'")));
+            // Not cut either.
+            let _ = write!(out, ": `{}`", harmless(&command.replace('`', "'")));
         }
     }
     out.push_str("\n\n| | |\n|---|---|\n");
@@ -318,6 +319,23 @@ mod tests {
         for private in ["alice", "bob", "4711", "815", "/home", "hidden"] {
             assert!(!told.to_string().contains(private) && !markdown(&facts).contains(private), "{private}");
         }
+    }
+
+    #[test]
+    fn commands_are_whole_in_every_format() {
+        let mut facts = shared_server();
+        facts.python = facts.python.map(|mut python| {
+            python.torch[0].cuda = None;
+            for name in ["torchvision", "torchaudio"] {
+                python.packages.insert(name.to_owned(), vec!["1.0".to_owned()]);
+            }
+            python
+        });
+        let command = "uv pip install --python python --force-reinstall torch torchvision torchaudio --index-url https://download.pytorch.org/whl/cu126";
+        assert!(markdown(&facts).contains(&format!("`{command}`")), "{}", markdown(&facts));
+        assert!(json(&facts).contains(&format!("\"{command}\"")));
+        let named = command.replace("--python python", "--python /home/alice/venv/bin/python");
+        assert!(plain(&text(&examine(&facts), false, 80)).contains(&named));
     }
 
     #[test]

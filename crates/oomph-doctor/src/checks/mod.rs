@@ -139,6 +139,7 @@ pub(crate) mod laid_out {
         Python {
             version: "3.11.2".to_owned(),
             executable: "/venv/bin/python".to_owned(),
+            has_pip: true,
             machine: "x86_64".to_owned(),
             torch: vec![Torch {
                 folder: "/venv/torch".into(),

@@ -13,7 +13,7 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
             Finding::wrong("oomph", format!("the command is {own}, the Python package {package}"))
                 .means("import oomph finds a command of another version, and refuses its library.")
                 .fix("install one of them anew")
-                .command(facts.pip("install --force-reinstall oomph"))
+                .command(facts.pip("install", "--force-reinstall oomph"))
         }
         Some(_) => Finding::fine("oomph", format!("{own}, command and Python package")),
         None => Finding::fine("oomph", format!("{own}; this Python has no package oomph")),

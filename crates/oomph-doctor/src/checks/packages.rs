@@ -84,7 +84,7 @@ fn twice(facts: &Facts, python: &Python) -> Option<Finding> {
             .fix("remove them, and install PyTorch anew")
             .command(format!(
                 "{} && {}",
-                facts.pip(&format!("uninstall -y {}", foreign.join(" "))),
+                facts.pip("uninstall", &format!("-y {}", foreign.join(" "))),
                 same_again(facts)
             ))
     })

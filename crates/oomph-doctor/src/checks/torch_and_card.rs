@@ -2,7 +2,7 @@
 //!
 //! Wrong if it has none for a card that programs see. What a build has is read from its own list (`torch.cuda.get_arch_list()`,
 //! a text in one of its libraries). A kernel (`sm_86`) runs on cards of its major version with the same or a later minor one, one
-//! with an ending (`sm_90a`) on that card alone. What is kept as text (`compute_90`) is compiled by the driver for all later cards:
+//! with an ending (`sm_90a`) on that card alone, and Jetsons run only their own (`sm_87`). What is kept as text (`compute_90`) is compiled by the driver for all later cards:
 //! a note, because the first start takes minutes, and wrong if the driver is older than the CUDA that wrote the text.
 
 use crate::architecture::{Architecture, Capability, Runs, runs};
@@ -15,12 +15,10 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
     let (Ok(python), Some(torch)) = (&facts.python, facts.torch()) else { return Vec::new() };
     let has: Vec<Architecture> =
         python.architectures.iter().filter_map(|name| Architecture::read(name)).collect();
-    if has.is_empty() || torch.cuda.is_none() {
-        return Vec::new();
-    }
+    let Some(cuda) = torch.cuda_numbers().filter(|_| !has.is_empty()) else { return Vec::new() };
     let told = |card: &Gpu| {
         let capability = card.capability?;
-        match runs(&has, capability) {
+        match runs(&has, capability, cuda) {
             Some(Runs::AtOnce) => None,
             Some(Runs::OnceCompiled) => Some(only_text(facts, card, capability)),
             None => Some(no_kernels(facts, card, capability)),
@@ -56,7 +54,7 @@ fn only_text(facts: &Facts, card: &Gpu, capability: Capability) -> Finding {
 
 /// One build for all cards that programs see; where there is none, one for this card.
 fn install(facts: &Facts, card: &Gpu, finding: Finding) -> Finding {
-    match Wheels::best(facts, &facts.visible()).or_else(|| Wheels::best(facts, &[card])) {
+    match Wheels::best(facts).or_else(|| Wheels::for_cards(facts, &[card])) {
         Some(wheels) => finding.fix(wheels.fix(facts)).command(wheels.command(facts)),
         None => finding.fix(NO_WHEELS),
     }
@@ -107,6 +105,7 @@ mod tests {
         assert!(findings[0].command.as_deref().unwrap().ends_with("/cu126"));
         assert!(look(&with(&OLDER, (12, 0)))[0].command.as_deref().unwrap().ends_with("/cu128"));
         assert_eq!(look(&with(&NEWER, (3, 0)))[0].command, None);
+        assert_eq!(told(&look(&with(&NEWER, (8, 7))))[0].0, Wrong, "a Jetson");
     }
 
     #[test]

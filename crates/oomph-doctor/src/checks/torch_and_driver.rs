@@ -30,7 +30,7 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
         "CUDA {}{needs} \"The NVIDIA driver on your system is too old\", and torch.cuda.is_available() is False.",
         built.0
     ));
-    vec![match Wheels::best(facts, &facts.visible()) {
+    vec![match Wheels::best(facts) {
         Some(wheels) => {
             finding.fix(format!("update the driver, or {}", wheels.fix(facts))).command(wheels.command(facts))
         }

@@ -52,7 +52,7 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
         };
         let finding = Finding::wrong("torch", title)
             .means("torch.cuda.is_available() is False: everything runs on the processor.");
-        findings.push(match Wheels::best(facts, &facts.visible()) {
+        findings.push(match Wheels::best(facts) {
             Some(wheels) => finding.fix(wheels.fix(facts)).command(wheels.command(facts)),
             None => finding.fix(NO_WHEELS),
         });

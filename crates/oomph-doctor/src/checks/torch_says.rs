@@ -78,7 +78,7 @@ fn failed(facts: &Facts, failure: &Failure) -> Finding {
             .command("nvidia-smi"),
         Stage::Kernel if says(NO_KERNEL_IMAGE) || says(UNSUPPORTED_TOOLCHAIN) => {
             let finding = finding.means("This build has no kernels that the card and its driver can run.");
-            match Wheels::best(facts, &facts.visible()) {
+            match Wheels::best(facts) {
                 Some(wheels) => finding.fix(wheels.fix(facts)).command(wheels.command(facts)),
                 None => finding.fix(NO_WHEELS),
             }

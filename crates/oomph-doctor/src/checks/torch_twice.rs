@@ -35,10 +35,10 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
             false => Finding::wrong("torch", title)
                 .means(format!("{which} Packages that were built for the other fail in odd ways."))
                 .fix("remove the one that you do not mean (see PYTHONPATH, and pip install --user)")
-                .command(facts.pip("uninstall torch")),
+                .command(facts.pip("uninstall", "torch")),
         }];
     }
-    let uninstall = facts.pip("uninstall -y torch");
+    let uninstall = facts.pip("uninstall", "-y torch");
     match python.packages.get("torch") {
         Some(versions) if versions.len() > 1 => vec![
             Finding::wrong("torch", format!("the records of {} lie in one place", listed(versions)))
@@ -91,5 +91,11 @@ mod tests {
         python.packages.insert("torch".into(), vec!["2.10.0".into(), "2.11.0".into()]);
         facts.python = Ok(python);
         assert_eq!(told(&look(&facts)), [(Wrong, "the records of 2.10.0 and 2.11.0 lie in one place")]);
+        if let Ok(python) = &mut facts.python {
+            python.has_pip = false;
+        }
+        let command = look(&facts)[0].command.clone().unwrap();
+        let uninstall = "uv pip uninstall --python /venv/bin/python -y torch; ";
+        assert!(command.starts_with(&uninstall.repeat(2)), "{command}");
     }
 }
