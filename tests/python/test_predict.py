@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 
 import pytest
-from conftest import Predicted
+from conftest import PYTHON_2_11, ROOT, Predicted
 
 MIB = 1 << 20
 BLOCK = 64 * MIB
@@ -720,3 +720,45 @@ answers = None
 
 def test_lines_that_steer_by_what_is_not_known_are_named(valued):
     assert [(one["line"], one["what"]) for one in valued.uncertain("steered")] == [(6, "branch"), (8, "size")]
+
+
+ATTENTION = """
+import json
+import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(256, 768), nn.Linear(256, 256)
+
+    def forward(self, x, mask):
+        q, k, v = (part.unflatten(-1, (8, 32)).transpose(1, 2) for part in self.first(x).chunk(3, -1))
+        return self.last(nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2))
+
+torch.manual_seed(0)
+model = Net().cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x = torch.randn(4, 1024, 256, device="cuda")
+mask = torch.zeros(1, 1, 1024, 1024, device="cuda")
+with sdpa_kernel(SDPBackend.MATH):
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(x, mask).square().mean().backward()
+        optimizer.step()
+print("PEAK", torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved(), flush=True)
+"""
+
+
+@pytest.mark.parametrize("python", [pytest.param(sys.executable, id="newest"), pytest.param(PYTHON_2_11, id="2.11")])
+def test_attention_in_parts_takes_what_it_takes_without_oomph_watching(predict, tmp_path, python):
+    """PyTorch adds the mask to a copy of the scores where a mode is active, and in place otherwise: 128 MiB here."""
+    script = tmp_path / "attention.py"
+    script.write_text(ATTENTION)
+    stage = ROOT / "target" / "debug" / "examples" / "stage"
+    plain = subprocess.run([stage, python, "h200", python, script], capture_output=True, text=True, timeout=300)
+    watched = predict("--steps", "0", script, python=python)
+    assert watched.code == 0, watched.err
+    told = [re.findall(r"PEAK (\d+) (\d+)", text)[-1] for text in (plain.stdout, watched.out + watched.err)]
+    assert told[0] == told[1]

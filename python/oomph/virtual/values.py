@@ -717,6 +717,19 @@ def avoid_detours(values):
         return ctc_loss(log_probs, targets, numbers(input_lengths), numbers(target_lengths), *args, **kwargs)
 
     torch.ctc_loss = with_numbers
+    attention = torch.nn.functional.scaled_dot_product_attention
+
+    @functools.wraps(attention)
+    def with_scores_in_place(*args, **kwargs):
+        # Its plain form adds the mask to the scores in place, but to a copy of them where a mode is active: one more of the largest tensors that there are.
+        tensors = [one for one in (*args, *kwargs.values()) if isinstance(one, Tensor)]
+        if torch.compiler.is_compiling() or any(type(one) not in (Tensor, torch.nn.Parameter) for one in tensors):
+            return attention(*args, **kwargs)
+        with values.off():
+            out = attention(*args, **kwargs)
+        return values.forget(None, args, kwargs, out, MAKES)
+
+    torch.nn.functional.scaled_dot_product_attention = with_scores_in_place
     if not hasattr(TorchDispatchMode, "supports_higher_order_operators"):
         # Older PyTorch wants to be told what each of them does in each mode.
         call = torch._ops.HigherOrderOperator.__call__
