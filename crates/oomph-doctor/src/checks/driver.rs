@@ -196,7 +196,9 @@ mod tests {
 
     #[test]
     fn what_was_started_without_a_gpu_is_no_fault_of_the_driver() {
-        for (setting, library) in [("void", "neither"), ("", "neither"), ("none", "gives the container no card")] {
+        for (setting, library) in
+            [("void", "neither"), ("", "neither"), ("none", "gives the container no card")]
+        {
             let mut facts = without(Missing::NoLibrary, Some(1));
             facts.settings.values.insert("NVIDIA_VISIBLE_DEVICES", setting.to_owned());
             assert_eq!(told(&facts).0, Level::Wrong, "outside of a container it decides nothing");

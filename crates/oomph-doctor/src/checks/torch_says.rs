@@ -209,8 +209,16 @@ mod tests {
             ),
             (Stage::DriverStart, "alice was here", "an error"),
             (Stage::Context, "no answer in 120 s", "no answer in 120 s"),
-            (Stage::Allocation, "torch.OutOfMemoryError: CUDA out of memory", "OutOfMemoryError: out of memory"),
-            (Stage::Kernel, "AcceleratorError: CUDA error: no kernel image is available", "AcceleratorError: no kernel image"),
+            (
+                Stage::Allocation,
+                "torch.OutOfMemoryError: CUDA out of memory",
+                "OutOfMemoryError: out of memory",
+            ),
+            (
+                Stage::Kernel,
+                "AcceleratorError: CUDA error: no kernel image is available",
+                "AcceleratorError: no kernel image",
+            ),
             (
                 Stage::Kernel,
                 "RuntimeError: the provided PTX was compiled with an unsupported toolchain.",
