@@ -167,7 +167,7 @@ class Fit:
         self._weighing: Weighing | None = None
         self._verifier: Verifier | None = None
         self._not_splittable: str | None = None
-        # Of host memory, what plans may take.
+        # Of host memory, what plans may take: known once one is asked for.
         self._host = 0
         self.example, self.size = example, 1
         try:
@@ -282,7 +282,7 @@ class Fit:
             self._compute(take(self.example, 0, min(2, self.size)))
         return counted
 
-    def _facts(self, room: Room, card: Card, host: int) -> dict[str, Any]:
+    def _facts(self, room: Room, card: Card) -> dict[str, Any]:
         fused = fuse(self.optimizer)
         if fused is not None:
             fused.undo()
@@ -290,7 +290,7 @@ class Fit:
             "batch": self.size,
             "limit": room.usable,
             "whole": room.limit,
-            "host": host,
+            "host": self._host,
             "splits": self._weighing is not None,
             "defers": bool(find_heads(self.model)),
             "expands": allocator_setter() is not None,
@@ -310,12 +310,12 @@ class Fit:
 
     def _ask(self, card: Card, room: Room, speeds: Speeds) -> tuple[Found, int, int]:
         """What was found, how many blocks there are, and how much host memory plans might take."""
-        host = int(_ram.left() * _HOST_SHARE)
+        self._host = host_room()
         things = {"model": self.model, "optimizer": self.optimizer, "loss_of": self.loss_of, "batch": self.example}
         things |= {"weighing": self._weighing and self._weighing.unwatched(), "clip_grad_norm": self.clip_grad_norm, "scales": self.scaler is not None}
         payload = pack(things, onto_gpu=self.device.type != "cuda")
-        said = ask("oomph.fitting.child:plan", payload, {"facts": self._facts(room, card, host), "speeds": speeds.to_dict()}, gpu=card.name)
-        return Found.from_dict(said), said["blocks"], host
+        said = ask("oomph.fitting.child:plan", payload, {"facts": self._facts(room, card), "speeds": speeds.to_dict()}, gpu=card.name)
+        return Found.from_dict(said), said["blocks"], self._host
 
     def _say_what_was_seen(self) -> None:
         if not self.model.training:
@@ -332,14 +332,14 @@ class Fit:
         least = room.needed_for(found.least.reserved, found.least.largest)
         weights = sum(p.numel() * p.element_size() for p in self.model.parameters())
         if least <= room.budget and found.least.host > self._host:
-            lines = [f"it does not fit: the GPU's {text(room.budget)} would do, but what then lies in host memory, {text(found.least.host)}, is more than the {text(self._host)} of it that may be used"]
+            lines = [f"it does not fit: the GPU's {text(room.budget)} would do, but host memory does not"]
         else:
             lines = [f"it does not fit in {text(room.budget)}, whatever is done: the least budget that could work is {text(least)}"]
         if weights > room.usable:
             lines.append(f"the parameters alone are {text(weights)}")
         done = words.techniques(Plan(), found.least.plan, self.size, self.plan.blocks)
         lines.append(f"with {done}, it reserves {text(found.least.reserved)}; the plain step {text(found.plain.reserved)}")
-        if least > room.budget and found.least.host > self._host:
+        if found.least.host > self._host:
             lines.append(f"that takes {text(found.least.host)} of host memory, of which {text(self._host)} may be used")
         if self._not_splittable is not None:
             lines.append(f"the batch is not cut: {self._not_splittable}")
@@ -554,3 +554,8 @@ class Fit:
 
 def _draws(model: torch.nn.Module) -> bool:
     return any(isinstance(module, torch.nn.modules.dropout._DropoutNd) and module.p > 0 for module in model.modules())
+
+
+def host_room() -> int:
+    """Bytes of host memory that plans may take."""
+    return int(_ram.left() * _HOST_SHARE)

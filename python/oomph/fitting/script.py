@@ -22,7 +22,7 @@ from oomph.fitting.child import Trials, plan
 from oomph.fitting.costs import assumed_speeds
 from oomph.fitting.counts import Counted, Weighing, batch_norms
 from oomph.fitting.errors import FitError
-from oomph.fitting.fit import Fit, FitPlan
+from oomph.fitting.fit import Fit, FitPlan, host_room
 from oomph.fitting.losses import LossOf
 from oomph.fitting.plan import Plan
 from oomph.fitting.search import Found
@@ -163,6 +163,7 @@ class Script:
             plain = trials.measure(Plan())
             found, blocks = Found(plain, plain, plain, [plain], tried=1), len(trials.blocks)
         else:
+            fitted._host = host_room()
             said = plan(things, {"facts": fitted._facts(room, card), "speeds": speeds.to_dict(), "progress": os.devnull})
             found, blocks = Found.from_dict(said), said["blocks"]
         fitted.plan.found, fitted.plan.blocks = found, blocks
