@@ -651,6 +651,28 @@ def test_a_trial_that_the_gpu_has_no_room_for_is_run_through_host_memory(virtual
     assert told == [{"shape": [20000, 512], "attempts": [0, 1], "fits": True}, {"why_not": None}]
 
 
+def test_a_trial_is_run_again_after_any_refusal_of_memory_and_no_other_failure():
+    from oomph.fitting.spill import with_room
+
+    def trial(*outcomes):
+        left = list(outcomes)
+
+        def run():
+            now = left.pop(0)
+            if isinstance(now, Exception):
+                raise now
+            return now
+
+        return run
+
+    refused = RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
+    assert with_room(trial(refused, "done")) == "done"
+    with pytest.raises(RuntimeError, match="ALLOC_FAILED"):
+        with_room(trial(refused, RuntimeError("this transform does not support saved tensor hooks")))
+    with pytest.raises(ValueError, match="a fault of the program"):
+        with_room(trial(ValueError("a fault of the program"), "done"))
+
+
 def test_a_plan_that_takes_too_much_host_memory_is_no_matter_of_the_budget(virtually):
     told, _ = virtually("""
         model = GPT(layers=4).cuda()

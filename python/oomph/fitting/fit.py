@@ -10,7 +10,6 @@ from typing import Any, Callable, Iterable
 
 import torch
 
-from oomph import _ram
 from oomph._measure import text
 from oomph.fitting import ranks, words
 from oomph.fitting.asking import NoAnswer, ask
@@ -22,6 +21,7 @@ from oomph.fitting.counts import Accumulator, Counted, Weighing, learn_weighing
 from oomph.fitting.cross_entropy import find_heads
 from oomph.fitting.errors import FitError, NotSplittable
 from oomph.fitting.finding import is_out_of_memory
+from oomph.fitting.host import host_room
 from oomph.fitting.losses import LossOf
 from oomph.fitting.optimizers import ResumableStep, fuse, to_8bit
 from oomph.fitting.payload import NotPackable, pack
@@ -34,8 +34,6 @@ from oomph.fitting.trials import Verifier
 
 # The fit that was made last for a model.
 _FITS: weakref.WeakKeyDictionary[torch.nn.Module, weakref.ref[Fit]] = weakref.WeakKeyDictionary()
-# Of the host memory that is free now, how much offloading may take.
-_HOST_SHARE = 0.8
 
 
 def fit(
@@ -554,8 +552,3 @@ class Fit:
 
 def _draws(model: torch.nn.Module) -> bool:
     return any(isinstance(module, torch.nn.modules.dropout._DropoutNd) and module.p > 0 for module in model.modules())
-
-
-def host_room() -> int:
-    """Bytes of host memory that plans may take."""
-    return int(_ram.left() * _HOST_SHARE)

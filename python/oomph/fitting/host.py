@@ -13,12 +13,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from oomph import _ram
 from oomph._pinned import pin, unpin
 
 from .errors import FitError
 
 # What kernels that read 16 bytes at a time want, with room to spare.
 _ALIGNMENT = 128
+# Of the host memory that is free now, how much offloading may take.
+_SHARE = 0.8
+
+
+def host_room() -> int:
+    """Bytes of host memory that plans may take."""
+    return int(_ram.left() * _SHARE)
 
 
 def size_of(tensor: Tensor) -> int:

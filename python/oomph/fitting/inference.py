@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from oomph import _ram
 from oomph._measure import text
 from oomph.fitting import optimizers
 from oomph.fitting.asking import NoAnswer, ask
@@ -27,7 +26,7 @@ from oomph.fitting.blocks import find_blocks
 from oomph.fitting.card import Card, Room, bytes_on, here, named, room_here, room_on
 from oomph.fitting.errors import FitError, NotSplittable
 from oomph.fitting.finding import is_out_of_memory
-from oomph.fitting.host import Lanes, Slab, aligned, size_of
+from oomph.fitting.host import Lanes, Slab, aligned, host_room, size_of
 from oomph.fitting.payload import NotPackable, pack
 from oomph.fitting.weights import Shrunk, bf16_weights, prune, quantize_weights, why_not_semi_structured
 from oomph.live.frames import release
@@ -39,9 +38,6 @@ ALLOWED = {
     "8bit-cache": "the cache of keys and values in 8 bits (needs hqq)",
     "pruning": "two of every four weights of linear layers dropped (fp16 or bf16, compute capability 8.0 or newer)",
 }
-
-# Of the host memory that is free now, how much weights may take.
-_HOST_SHARE = 0.8
 
 
 @dataclass(frozen=True)
@@ -560,7 +556,7 @@ def fit_inference(
 
 
 def _ask(things: dict[str, Any], room: Room, card: Card, allow: tuple[str, ...]) -> dict[str, Any]:
-    options = {"limit": room.usable, "host": int(_ram.left() * _HOST_SHARE), "allow": list(allow)}
+    options = {"limit": room.usable, "host": host_room(), "allow": list(allow)}
     payload = pack(things, onto_gpu=True)
     return ask("oomph.fitting.inference:plan_in_child", payload, options, gpu=card.name, what="planning inference")
 

@@ -22,7 +22,8 @@ from oomph.fitting.child import Trials, plan
 from oomph.fitting.costs import assumed_speeds
 from oomph.fitting.counts import Counted, Weighing, batch_norms
 from oomph.fitting.errors import FitError
-from oomph.fitting.fit import Fit, FitPlan, host_room
+from oomph.fitting.fit import Fit, FitPlan
+from oomph.fitting.host import host_room
 from oomph.fitting.losses import LossOf
 from oomph.fitting.plan import Plan
 from oomph.fitting.search import Found
