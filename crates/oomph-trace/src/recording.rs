@@ -3,6 +3,7 @@
 //! Plain data. Readers fill it, `history` derives from it, nothing in it computes. A field that a
 //! format does not carry is `None` or empty, never invented.
 
+use crate::census::Census;
 use crate::intern::{StackId, Stacks, StringId, Strings};
 
 /// Everything one file says about one process.
@@ -22,6 +23,8 @@ pub struct Recording {
     pub devices: Vec<Device>,
     /// What a recorder saw but counted instead of writing.
     pub repeated: Repeated,
+    /// Who held what when memory ran out, where a recorder inside the process could ask.
+    pub censuses: Vec<Census>,
     /// What could not be read, and what was passed over.
     pub warnings: Vec<Warning>,
 }

@@ -22,6 +22,7 @@
 //! | 8 annotations | count, then device, time (zigzag difference), name, stage each |
 //! | 9 end | nothing: the recording is complete |
 //! | 10 repeats | steps, events: so many steps so far were the same as one that is written, and were not written; a later one replaces it |
+//! | 11 census | JSON: who held what at an out-of-memory, see [`crate::census::Census`] |
 //!
 //! Rows of an events chunk are numbered from 0 within the chunk. Chunks of a kind that a reader does not
 //! know are skipped; a higher version is refused. Tables (1–3) come before the chunks that use them.
@@ -55,10 +56,11 @@ enum Kind {
     Annotations = 8,
     End = 9,
     Repeats = 10,
+    Census = 11,
 }
 
 impl Kind {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Strings,
         Self::Frames,
         Self::Stacks,
@@ -69,6 +71,7 @@ impl Kind {
         Self::Annotations,
         Self::End,
         Self::Repeats,
+        Self::Census,
     ];
 
     fn from_number(number: u8) -> Option<Self> {

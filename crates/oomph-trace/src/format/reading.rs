@@ -2,6 +2,7 @@
 
 use super::bytes::In;
 use super::{FormatError, Kind, LARGEST_CHUNK, MAGIC, VERSION};
+use crate::census::{Census, MOST_CENSUSES};
 use crate::intern::{Frame, FrameId};
 use crate::recording::{
     Action, Annotation, Block, BlockState, Device, Format, MOST_DEVICES, Recording, Repeated, Segment,
@@ -95,6 +96,10 @@ impl Reading {
             Kind::Settings => self.settings(input.0),
             Kind::Annotations => self.annotations(input),
             Kind::Repeats => self.repeats(input),
+            Kind::Census => {
+                self.census(input.0);
+                Ok(())
+            }
             Kind::End => Ok(()),
         }
     }
@@ -268,6 +273,19 @@ impl Reading {
     fn repeats(&mut self, mut input: In) -> Result<(), FormatError> {
         self.recording.repeated = Repeated { steps: input.varint()?, events: input.varint()? };
         Ok(())
+    }
+
+    /// What cannot be read of it is passed over: the events say the same, without names.
+    fn census(&mut self, json: &[u8]) {
+        let censuses = &mut self.recording.censuses;
+        match Census::parse(json) {
+            Some(census) if censuses.len() < MOST_CENSUSES => censuses.push(census),
+            Some(census) => censuses[MOST_CENSUSES - 1] = census,
+            None => self.recording.warnings.push(Warning {
+                code: "bad-census",
+                message: "passed over what the recorder says of who held memory: it cannot be read".to_owned(),
+            }),
+        }
     }
 
     fn finish(self, complete: bool) -> Recording {

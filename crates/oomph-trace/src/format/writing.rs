@@ -66,6 +66,10 @@ impl<W: Write> Writer<W> {
             out.varint(recording.repeated.events);
             self.chunk(Kind::Repeats, &out)?;
         }
+        for census in &recording.censuses {
+            let json = serde_json::to_vec(census).map_err(std::io::Error::from)?;
+            self.chunk(Kind::Census, &Out(json))?;
+        }
         for device in &recording.devices {
             self.describe(device)?;
             if device.has_final_state {

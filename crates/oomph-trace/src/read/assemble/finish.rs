@@ -308,6 +308,7 @@ impl Assembler {
             annotations: top.annotations,
             devices: devices.into_values().collect(),
             repeated: Repeated::default(),
+            censuses: Vec::new(),
             warnings: Vec::new(),
         };
         recording.warn_skipped(&self.skipped, top.has_host);
