@@ -1,7 +1,9 @@
 //! Everything that rules look at, worked out once for a device.
 
 use crate::finding::{Place, Where};
+use crate::forwards::Forwards;
 use crate::growth::Growth;
+use crate::kept::Kept;
 use crate::kinds::{Kind, Kinds};
 use crate::oom::{OutOfMemory, Outcome};
 use crate::sources::Sources;
@@ -9,6 +11,7 @@ use crate::steps::Steps;
 use crate::waste::Waste;
 use crate::what_if::WhatIf;
 use hashbrown::{HashMap, HashSet};
+use oomph_trace::census::Census;
 use oomph_trace::{Action, Device, FrameId, History, Moment, NO_STACK, Recording, StackId};
 use std::cell::OnceCell;
 
@@ -30,6 +33,14 @@ pub struct Context<'a> {
     pub ooms: Vec<OutOfMemory>,
     /// What is alive at the allocated peak, with its kind.
     pub alive: Vec<(u32, Kind)>,
+    /// The moment that is told of: when memory ran out for good, else the allocated peak.
+    pub moment: Moment,
+    /// What is alive then, with its kind.
+    pub held: Vec<(u32, Kind)>,
+    /// Forward passes up to then.
+    pub forwards: Forwards,
+    /// Who held what when memory ran out for good, if the recorder could ask.
+    pub census: Option<&'a Census>,
     /// Everything reserved at the allocated peak.
     pub waste: Waste,
     /// Everything reserved at the reserved peak.
@@ -39,6 +50,7 @@ pub struct Context<'a> {
     /// Allocations that were recorded without a stack.
     pub without_stack: u64,
     growth: OnceCell<Option<Growth>>,
+    kept: OnceCell<Vec<Kept>>,
     what_if: OnceCell<WhatIf<'a>>,
 }
 
@@ -51,8 +63,12 @@ impl<'a> Context<'a> {
         sources: &'a Sources,
         kinds: &'a Kinds<'a>,
         steps: Option<Steps>,
+        ooms: Vec<OutOfMemory>,
     ) -> Self {
-        let alive = (history.alive_at(history.peak.allocated.moment).into_iter())
+        let fatal = ooms.iter().find(|oom| oom.outcome == Outcome::Fatal);
+        let moment = fatal.map_or(history.peak.allocated.moment, |oom| oom.moment);
+        let census = fatal.and_then(|_| recording.censuses.iter().rfind(|census| census.device == device.ordinal));
+        let alive: Vec<(u32, Kind)> = (history.alive_at(history.peak.allocated.moment).into_iter())
             .map(|index| (index, kinds.kind(index as usize)))
             .collect();
         let (mut actions, mut without_stack) = ([0; Action::ALL.len()], 0);
@@ -72,13 +88,24 @@ impl<'a> Context<'a> {
             sources,
             kinds,
             steps,
-            ooms: OutOfMemory::all(recording, device, history, sources),
+            held: if fatal.is_some() {
+                (history.alive_at(moment).into_iter())
+                    .map(|index| (index, kinds.kind(index as usize)))
+                    .collect()
+            } else {
+                Vec::clone(&alive)
+            },
+            forwards: Forwards::of(device, sources, kinds.frees_have_stacks(), moment),
+            ooms,
             alive,
+            moment,
+            census,
             waste: Waste::at(history, &recording.settings, history.peak.allocated.moment),
             waste_at_reserved_peak: Waste::at(history, &recording.settings, reserved_peak),
             actions,
             without_stack,
             growth: OnceCell::new(),
+            kept: OnceCell::new(),
             what_if: OnceCell::new(),
         }
     }
@@ -91,6 +118,36 @@ impl<'a> Context<'a> {
     /// What steps leave behind, if they do it again and again.
     pub fn growth(&self) -> Option<&Growth> {
         self.growth.get_or_init(|| Growth::find(self)).as_ref()
+    }
+
+    /// Whether gradients are wanted where memory ran out, as far as can be told.
+    pub fn trains_now(&self) -> bool {
+        self.kinds.trains() && self.census.is_none_or(|census| census.grad_enabled != Some(false))
+    }
+
+    /// What outlives the forward that made it, line by line, most first.
+    pub fn kept(&self) -> &[Kept] {
+        self.kept.get_or_init(|| Kept::find(self))
+    }
+
+    /// How much memory the program had: what it had taken, and what was left. Less than that where a limit stopped it.
+    pub fn capacity(&self) -> u64 {
+        match self.fatal() {
+            Some(oom) if !oom.limited => oom.waste.reserved + oom.device_free,
+            Some(oom) => oom.waste.reserved.max(self.history.peak.reserved.bytes),
+            None => self.history.peak.reserved.bytes,
+        }
+    }
+
+    /// Bytes of one kind at the moment that is told of.
+    pub fn held_of(&self, kind: Kind) -> u64 {
+        let of_kind = self.held.iter().filter(|&&(_, of)| of == kind);
+        of_kind.map(|&(index, _)| self.history.allocations.size(index as usize)).sum()
+    }
+
+    /// Bytes allocated at the moment that is told of.
+    pub fn held_bytes(&self) -> u64 {
+        self.held.iter().map(|&(index, _)| self.history.allocations.size(index as usize)).sum()
     }
 
     /// The recording, ready to be replayed with changes. It takes a replay or two, so only who needs it asks.

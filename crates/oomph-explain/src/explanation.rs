@@ -4,11 +4,12 @@ use crate::context::Context;
 use crate::detail::Detail;
 use crate::finding::{Finding, Place, Severity};
 use crate::kinds::{Kind, Kinds};
-use crate::oom::{Outcome, Reason};
+use crate::oom::{OutOfMemory, Outcome, Reason};
 use crate::rules;
 use crate::sources::Sources;
 use crate::steps::{Steps, Witness, optimizer_steps};
 use crate::timeline::Timeline;
+use crate::verdict;
 use crate::waste::Waste;
 use hashbrown::HashMap;
 use oomph_trace::{Action, FrameId, History, Peaks, Recording, StackId, Warning};
@@ -228,23 +229,23 @@ fn explained(recording: &Recording, mut describe: impl FnMut(&Context) -> Device
         });
         let boundaries = steps.as_ref().map_or(Vec::new(), |steps| steps.boundaries.clone());
         let annotated = optimizer_steps(recording, device);
-        let kinds = Kinds::of(recording, device, &history, &sources, &annotated, &boundaries);
-        let context = Context::of(recording, device, &history, &sources, &kinds, steps);
+        let ooms = OutOfMemory::all(recording, device, &history, &sources);
+        let death = ooms.iter().find(|oom| oom.outcome == Outcome::Fatal).map(|oom| oom.moment);
+        let kinds = Kinds::of(recording, device, &history, &sources, &annotated, &boundaries, death);
+        let context = Context::of(recording, device, &history, &sources, &kinds, steps, ooms);
         explanation.devices.push(describe(&context));
+        let mut findings = Vec::new();
         for rule in rules::ALL {
             for mut finding in (rule.check)(&context) {
                 finding.device = device.ordinal;
                 finding.name = rule.name();
-                explanation.findings.push(finding);
+                findings.push(finding);
             }
         }
+        explanation.findings.extend(verdict::join(&context, findings));
     }
-    // Worst first: what the program died of, its cause, then what saves most.
-    explanation.findings.sort_by_key(|finding| {
-        let saving = finding.saving.as_ref().map_or(0, |saving| saving.bytes);
-        let rank = if finding.severity == Severity::Error { 0 } else { saving };
-        (finding.severity, std::cmp::Reverse(rank), finding.code)
-    });
+    // Several devices: what died comes first, and each device's own order stays.
+    explanation.findings.sort_by_key(|finding| finding.severity);
     explanation
 }
 

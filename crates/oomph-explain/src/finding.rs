@@ -1,5 +1,7 @@
 //! Findings: what a rule has to say, as data. How it looks is the business of renderers.
 
+use oomph_trace::census::Holder;
+
 /// How much a finding matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
@@ -112,6 +114,47 @@ impl Basis {
     }
 }
 
+/// Why memory ran out, or why it is as high as it is, under a name that stays.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cause {
+    /// The name for scripts: `no_grad_missing`, `static_state` and so on.
+    pub key: &'static str,
+    /// Bytes that it accounts for when memory ran out, or at the peak.
+    pub held: u64,
+    /// Whether it is inferred rather than proved.
+    pub likely: bool,
+    /// How far it goes before others: see [`Weight`].
+    pub weight: Weight,
+}
+
+/// Which cause is named first where several hold: those that explain more of the others come first, whatever their bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Weight {
+    /// The ordinary size of an ordinary step: named when nothing else is.
+    Ordinary,
+    /// Something larger than it need be.
+    Oversized,
+    /// A mistake in a line: without it the program is another one.
+    Mistake,
+}
+
+/// What to change in a file, for whoever writes the patch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Patch {
+    /// The cause, see [`Cause::key`].
+    pub cause: &'static str,
+    /// The file, as recorded.
+    pub file: String,
+    /// The line to change, or inside the code to wrap.
+    pub line: u32,
+    /// Its function.
+    pub function: String,
+    /// The variable that keeps memory, if it has a name.
+    pub name: Option<String>,
+    /// Other lines of that file that have to do with it.
+    pub also: Vec<u32>,
+}
+
 /// A line of source, or what stands for one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Place {
@@ -135,6 +178,12 @@ pub enum Place {
 }
 
 impl Place {
+    /// The line of a census that puts things into a holder.
+    pub(crate) fn of_holder(holder: &Holder) -> Self {
+        let function = if holder.function.is_empty() { "<module>" } else { &holder.function };
+        Self::Line { file: holder.file.clone(), line: holder.line, function: function.to_owned(), own: true }
+    }
+
     /// For people: the file's last two parts, line and function.
     pub fn short(&self) -> String {
         match self {
@@ -201,6 +250,12 @@ pub struct Finding {
     pub saving: Option<Saving>,
     /// What to do, best first.
     pub fixes: Vec<Fix>,
+    /// The cause that it names, if it names one.
+    pub cause: Option<Cause>,
+    /// What the recording would reserve at most, once that is mended.
+    pub leaves: Option<u64>,
+    /// The lines to change, where a few lines are all.
+    pub patch: Option<Patch>,
 }
 
 impl Finding {
@@ -216,7 +271,30 @@ impl Finding {
             places: Vec::new(),
             saving: None,
             fixes: Vec::new(),
+            cause: None,
+            leaves: None,
+            patch: None,
         }
+    }
+
+    /// Names the cause, and how many bytes it accounts for.
+    pub fn caused_by(mut self, key: &'static str, weight: Weight, held: u64) -> Self {
+        self.cause = Some(Cause { key, held, likely: false, weight });
+        self
+    }
+
+    /// Says that the cause is inferred, not proved.
+    pub fn likely_if(mut self, inferred: bool) -> Self {
+        if let Some(cause) = &mut self.cause {
+            cause.likely |= inferred;
+        }
+        self
+    }
+
+    /// Says what to change where.
+    pub fn patched(mut self, patch: Option<Patch>) -> Self {
+        self.patch = patch;
+        self
     }
 
     /// Adds a sentence.

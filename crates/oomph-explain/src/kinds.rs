@@ -108,6 +108,8 @@ pub struct Kinds<'a> {
     /// What a recorder said of blocks, by allocation.
     told: HashMap<u32, Kind>,
     trains: bool,
+    /// When memory ran out for good: what was alive then is let go by the unwinding, which says nothing of it.
+    death: Option<Moment>,
 }
 
 impl<'a> Kinds<'a> {
@@ -120,6 +122,7 @@ impl<'a> Kinds<'a> {
         sources: &'a Sources,
         optimizer_steps: &[Moment],
         steps: &'a [Moment],
+        death: Option<Moment>,
     ) -> Self {
         let events = &device.events;
         let phases: Vec<Phase> =
@@ -155,6 +158,7 @@ impl<'a> Kinds<'a> {
             steps,
             workspace_sized: HashMap::new(),
             told: told(recording, device, history),
+            death,
         };
         let all = &history.allocations;
         for index in 0..all.len() {
@@ -175,6 +179,21 @@ impl<'a> Kinds<'a> {
     /// Whether the recording shows a backward pass or an optimizer at all.
     pub fn trains(&self) -> bool {
         self.trains
+    }
+
+    /// Whether frees carry the stack of the free rather than that of the allocation.
+    pub fn frees_have_stacks(&self) -> bool {
+        self.free_stacks
+    }
+
+    /// Moments of allocations of the backward pass, in order.
+    pub fn backward(&self) -> &[Moment] {
+        &self.backward
+    }
+
+    /// Whether the backward pass allocated in `(from, until]`.
+    pub fn backward_within(&self, from: Moment, until: Moment) -> bool {
+        self.first_after(&self.backward, from) <= until
     }
 
     /// Moments of allocations of the forward pass, in order.
@@ -302,6 +321,10 @@ impl<'a> Kinds<'a> {
         if self.is_cublas_workspace(index) {
             return Kind::Workspace;
         }
+        if self.dies_with_the_program(index) {
+            // The operation that failed may have made it for itself a moment before; everything older is kept.
+            return Kind::Activation;
+        }
         if self.freed_in_the_same_call(index) {
             return if facts.convolution { Kind::Workspace } else { Kind::Temporary };
         }
@@ -321,6 +344,11 @@ impl<'a> Kinds<'a> {
         }
     }
 
+    /// Alive when memory ran out for good.
+    fn dies_with_the_program(&self, index: usize) -> bool {
+        self.death.is_some_and(|death| self.history.allocations.alive(index, death))
+    }
+
     /// Allocated and freed by one call, so never seen by the program.
     fn freed_in_the_same_call(&self, index: usize) -> bool {
         let all = &self.history.allocations;
@@ -334,11 +362,12 @@ impl<'a> Kinds<'a> {
         if self.is_cublas_workspace(index) {
             return Kind::Workspace;
         }
-        if self.freed_in_the_same_call(index) {
+        if !self.dies_with_the_program(index) && self.freed_in_the_same_call(index) {
             return Kind::Temporary;
         }
         let next_backward = self.first_after(&self.backward, born);
         let next_forward = self.first_after(&self.forward, born);
+        let freed = if self.dies_with_the_program(index) { NEVER } else { freed };
         let facts = self.sources.of_stack(all.stack(index));
         if facts.parallel {
             return Kind::Gradient; // the buckets in which gradients are reduced
@@ -464,7 +493,7 @@ mod tests {
             let steps =
                 Steps::find(&recording, device, &sources).map_or(Vec::new(), |steps| steps.boundaries);
             let annotated = optimizer_steps(&recording, device);
-            let kinds = Kinds::of(&recording, device, &history, &sources, &annotated, &steps);
+            let kinds = Kinds::of(&recording, device, &history, &sources, &annotated, &steps, None);
             let (mut right, mut all) = (0u64, 0u64);
             let mut confused: HashMap<(String, Kind), u64> = HashMap::new();
             for index in history.alive_at(device.events.len() as Moment) {

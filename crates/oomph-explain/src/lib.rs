@@ -9,12 +9,15 @@
 //! Design constraints: no I/O, no clock, no randomness: the same recording gives the same explanation; every number
 //! says how it came about; what is not known is said to be unknown.
 
+mod advice;
 mod context;
 mod detail;
 mod diff;
 mod explanation;
 mod finding;
+mod forwards;
 mod growth;
+mod kept;
 mod kinds;
 mod oom;
 pub mod rules;
@@ -22,6 +25,7 @@ mod segments;
 mod sources;
 mod steps;
 mod timeline;
+mod verdict;
 mod waste;
 mod what_if;
 
@@ -32,7 +36,7 @@ pub use explanation::{
     StepsExplanation, explain, explain_in_detail, explain_over_time,
 };
 pub use finding::{
-    Basis, Finding, Fix, Grade, Place, Saving, Severity, Where, bytes, grouped, harmless, percent, plural,
+    Basis, Cause, Finding, Fix, Grade, Patch, Place, Saving, Severity, Weight, Where, bytes, grouped, harmless, percent, plural,
     printable,
 };
 pub use kinds::Kind;

@@ -32,7 +32,7 @@ impl Outcome {
 pub enum Reason {
     /// What lives needs it all.
     OutOfMemory,
-    /// Enough (or nearly so) is free, in pieces that are too small.
+    /// Had the holes been closed, the program would have got through what it had still to do.
     Fragmentation,
     /// A piece that fits belongs to another stream.
     OtherStream,
@@ -56,7 +56,9 @@ impl Reason {
 }
 
 /// Below this share of what is reserved, free pieces are what every program has, not the cause.
-const FRAGMENTED_SHARE: f64 = 0.10;
+const FRAGMENTED_SHARE: f64 = 0.05;
+/// Where nothing shows what the program had still to do, the holes must be such a share.
+const FRAGMENTED_UNSEEN: f64 = 0.25;
 
 /// Of a program that ran out of memory again and again, so many from the beginning and from the end are looked
 /// into: each means going over all that was alive.
@@ -122,7 +124,12 @@ impl OutOfMemory {
                 stack: events.stack[row],
                 outcome,
                 reason: if looked_into {
-                    reason(size, limited, device_free, &waste)
+                    let to_come = if outcome == Outcome::Fatal {
+                        to_come(device, history, sources, row)
+                    } else {
+                        None
+                    };
+                    reason(size, limited, device_free, &waste, to_come)
                 } else {
                     Reason::NotLookedInto
                 },
@@ -154,22 +161,43 @@ pub fn fatal_out_of_memory(recording: &Recording, device: &Device) -> Option<u32
     (outcome == Outcome::Fatal).then_some(last as u32)
 }
 
-fn reason(size: u64, limited: bool, device_free: u64, waste: &Waste) -> Reason {
+/// Why nothing served. `to_come`: how far allocated bytes would have risen above what they were, as far as an earlier round shows.
+fn reason(size: u64, limited: bool, device_free: u64, waste: &Waste, to_come: Option<u64>) -> Reason {
     let share = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
-    // Where a limit stopped it, how far the limit was is not known, so nearly enough in holes is taken as enough.
-    let fragmented = if limited {
-        share(waste.usable_free, size) >= 0.75 && share(waste.usable_free, waste.reserved) >= FRAGMENTED_SHARE
-    } else {
-        waste.usable_free.saturating_add(device_free) >= size
-            && share(waste.usable_free, size) >= FRAGMENTED_SHARE
-    };
-    if fragmented {
+    // Where a limit stopped it, how far the limit was is not known: what was reserved is the least.
+    let capacity = if limited { waste.reserved } else { waste.reserved.saturating_add(device_free) };
+    let needs = waste.allocated.saturating_add(size.max(to_come.unwrap_or(0)));
+    let least = if to_come.is_some() { FRAGMENTED_SHARE } else { FRAGMENTED_UNSEEN };
+    // A limit is somewhere between what was reserved and what was asked for: nearly enough is taken as enough.
+    let reached = if limited { needs.saturating_sub(size / 4) } else { needs };
+    if reached <= capacity && share(waste.usable_free, waste.reserved) >= least {
         Reason::Fragmentation
     } else if waste.largest_elsewhere >= size {
         if waste.private_pools > waste.other_streams { Reason::PrivatePool } else { Reason::OtherStream }
     } else {
         Reason::OutOfMemory
     }
+}
+
+/// How far allocated bytes rose, in an earlier round, from where the same call stood then: what the program had still to do.
+///
+/// `None` if the call was never made before.
+fn to_come(device: &Device, history: &History, sources: &Sources, row: usize) -> Option<u64> {
+    let events = &device.events;
+    let same = |at: &usize| {
+        matches!(events.action[*at], Action::Alloc) && sources.same_call(events.stack[*at], events.stack[row])
+    };
+    // One call may be made many times a round (a layer), so rounds are told apart by how far back they lie: half of all.
+    let earlier: Vec<usize> = (0..row).filter(same).collect();
+    let &first = earlier.first()?;
+    let (&last, span) = (earlier.last()?, row - first);
+    if span < 2 * (row - last).max(1) {
+        return None;
+    }
+    // From the first such call of the recording to just before this one, a whole round has gone by.
+    let stood = history.allocated_at(first as Moment);
+    let rose = history.most_allocated(first as Moment + 1..row as Moment + 1);
+    Some(rose.saturating_sub(stood))
 }
 
 /// A library that falls back frees next to nothing before it allocates again; unwinding frees a lot.

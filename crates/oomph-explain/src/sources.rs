@@ -62,6 +62,16 @@ pub struct StackFacts {
     pub copied: bool,
     /// Inside PyTorch's data parallelism.
     pub parallel: bool,
+    /// The line that calls the outermost module: where a forward pass begins.
+    pub site: Option<FrameId>,
+    /// The program's own line at or above `site`.
+    pub own_site: Option<FrameId>,
+    /// Inside `torch.load` or its like.
+    pub loaded: bool,
+    /// Inside attention that is written out: a function, class or file of that name.
+    pub attention: bool,
+    /// Inside generation or a cache of keys and values.
+    pub cache: bool,
     /// Names the stack's Python frames: equal for stacks that differ in C++ frames only.
     pub python: u32,
 }
@@ -183,6 +193,16 @@ fn is_library_file(file: &str) -> bool {
         || file.match_indices("/torch/").any(|(at, part)| in_torch(&file[at + part.len()..]))
 }
 
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// Whether a name speaks of attention that writes its scores out; `scaled_dot_product_attention` does not.
+fn is_attention(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    (name.contains("attention") || name.contains("attn")) && !name.contains("sdpa") && !name.contains("flash")
+}
+
 /// The file of a frame that oomph's own recorder puts innermost: the rest of the stack is of the forward pass, whose
 /// backward pass this is.
 const FORWARD_FOLLOWS: &str = "<autograd>";
@@ -210,6 +230,9 @@ struct FrameFacts {
     class_loss: bool,
     convolution: bool,
     product: bool,
+    loaded: bool,
+    attention: bool,
+    cache: bool,
 }
 
 impl FrameFacts {
@@ -272,6 +295,13 @@ impl FrameFacts {
             class_loss: matches!(name, "cross_entropy" | "log_softmax" | "nll_loss")
                 || name.contains("cross_entropy")
                 || name == "ForCausalLMLoss",
+            loaded: library
+                && ((has("torch/serialization.py") && (name == "load" || name == "_load"))
+                    || has("/safetensors/")),
+            attention: is_attention(name) || (library && is_attention(file_name(&unified))),
+            cache: library && (file_name(&unified) == "cache_utils.py" || has("/generation/"))
+                || name.contains("kv_cache")
+                || name.contains("past_key"),
             convolution: (has("torch/nn/modules/conv.py") || has("torch/nn/modules/rnn.py"))
                 && !matches!(name, "flatten_parameters" | "_apply" | "__init__"),
             product: !library
@@ -315,6 +345,16 @@ impl StackFacts {
                 return None;
             })
         };
+        let (mut site, mut own_site, mut called) = (None, None, false);
+        for id in stack.iter().rev().copied().filter(|id| !fact(id).native) {
+            if fact(&id).module_call {
+                called = true;
+                break;
+            }
+            site = Some(id);
+            own_site = if fact(&id).own { Some(id) } else { own_site };
+        }
+        let site = site.filter(|_| called);
         let phase = if python().next().is_none() && !in_backward {
             // C++ frames without Python around them: a thread of autograd's whose engine frame was
             // not unwound.
@@ -344,6 +384,11 @@ impl StackFacts {
             model_init: any(|f| f.model_init),
             copied: any(|f| f.copied),
             parallel: any(|f| f.parallel),
+            site,
+            own_site,
+            loaded: any(|f| f.loaded),
+            attention: any(|f| f.attention),
+            cache: any(|f| f.cache),
             python: 0, // numbered when all are known
         }
     }

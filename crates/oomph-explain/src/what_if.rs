@@ -17,6 +17,8 @@ pub struct WhatIf<'a> {
     baseline: Replayed,
     /// The same without the requests that were not served.
     served: Replayed,
+    /// What the program reserved at most, with what it asked for last: replayed with unlimited memory it may come to more.
+    reserved: u64,
 }
 
 /// What a change would have saved.
@@ -46,17 +48,22 @@ impl<'a> WhatIf<'a> {
             let change = Change { without_ooms: true, ..Change::default() };
             replayer.changed(&replayer.conf, Memory::UNLIMITED, change)
         };
-        Self { replayer, baseline, served }
+        let asked = context.fatal().map_or(0, |oom| oom.segment);
+        let reserved = context.history.peak.reserved.bytes.saturating_add(asked);
+        Self { replayer, baseline, served, reserved }
     }
 
     fn saved(&self, before: &Replayed, changed: &Replayed) -> Saved {
         let (before, after) = (&before.usage, &changed.usage);
         let exact = self.replayer.reproduction.differences() == 0;
+        // A program that runs short empties its cache and goes on; with room it reserves what it never had.
+        let reserved_before = before.reserved.peak.min(self.reserved);
+        let reserved_after = after.reserved.peak.min(reserved_before);
         Saved {
             allocated: before.allocated.peak.saturating_sub(after.allocated.peak),
-            reserved: before.reserved.peak.saturating_sub(after.reserved.peak),
-            reserved_peak: after.reserved.peak,
-            reserved_before: before.reserved.peak,
+            reserved: reserved_before - reserved_after,
+            reserved_peak: reserved_after,
+            reserved_before,
             basis: if exact { Basis::Replayed } else { Basis::Estimated },
         }
     }
@@ -124,6 +131,7 @@ impl Saved {
         } else {
             finding
         };
-        finding.saves(self.allocated, self.basis, of)
+        let leaves = (self.reserved > 0).then_some(self.reserved_peak);
+        Finding { leaves, ..finding.saves(self.allocated, self.basis, of) }
     }
 }

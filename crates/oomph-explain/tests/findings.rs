@@ -34,11 +34,12 @@ fn line(place: &Place) -> (&str, u32) {
 fn the_line_that_keeps_the_loss_is_named() {
     for case in ["leak_history8", "leak_history8-cap4.0"] {
         let explanation = explained(case);
-        let growth = finding(&explanation, "OM201");
-        // loss = F.mse_loss(net(b[0]), b[0]); the next line appends it to a list.
-        assert_eq!(line(&growth.places[0].place), ("workloads.py", 195), "{case}");
-        assert!(growth.title.contains("884 MiB every step"), "{}", growth.title);
-        assert!(saving(growth) > 3 << 30, "{case}: {}", saving(growth));
+        let kept = finding(&explanation, "OM202");
+        // loss = F.mse_loss(net(b[0]), b[0]); the next line appends it to a list, and nobody goes backward.
+        assert_eq!(line(&kept.places[0].place), ("workloads.py", 195), "{case}");
+        assert!(kept.title.contains("884 MiB a forward"), "{}", kept.title);
+        assert!(saving(kept) > 3 << 30, "{case}: {}", saving(kept));
+        assert_eq!(codes(&explanation)[0], "OM202", "{case}: the cause comes first");
     }
 }
 
@@ -53,7 +54,9 @@ fn caught_out_of_memories_are_told_apart_from_the_fatal_one() {
     assert_eq!(line(&fatal[0].place), ("workloads.py", 145));
     assert!(fatal[0].limited, "the card had 133 GiB free");
     assert_eq!(ooms.iter().filter(|oom| oom.outcome == Outcome::CaughtByLibrary).count(), 18);
-    assert_eq!(codes(&explanation), ["OM101", "OM201", "OM102"]);
+    // The leak is why it died: one finding, not two.
+    assert_eq!(codes(&explanation), ["OM202", "OM102"]);
+    assert!(explanation.findings[0].title.starts_with("Out of memory, likely: the graphs of 4 forwards are kept"));
 }
 
 #[test]
@@ -64,7 +67,7 @@ fn fragmentation_is_told_with_bytes_and_place() {
     let fragmentation = finding(&explanation, "OM401");
     // The sum of inactive blocks in segments that hold others, by Python's own reading of the file: 394,763,776 bytes.
     assert!(
-        fragmentation.title.contains("376 MiB of 442 MiB reserved (85 %) are holes"),
+        fragmentation.title.starts_with("Out of memory: 376 MiB of 442 MiB reserved (85 %) are free, in holes"),
         "{}",
         fragmentation.title
     );
@@ -74,7 +77,7 @@ fn fragmentation_is_told_with_bytes_and_place() {
     // The tensors that are kept pin the segments.
     assert_eq!(line(&fragmentation.places[0].place), ("workloads.py", 211));
     assert!(fragmentation.fixes[0].code.as_ref().unwrap().contains("expandable_segments:True"));
-    assert!(finding(&explanation, "OM101").title.contains("by fragmentation"));
+    assert_eq!(fragmentation.cause.as_ref().unwrap().key, "fragmentation");
 }
 
 #[test]
@@ -82,7 +85,8 @@ fn real_shortage_is_not_called_fragmentation() {
     let explanation = explained("bert_var16-cap3.0");
     let oom = &explanation.devices[0].ooms[0];
     assert_eq!((oom.outcome, oom.reason), (Outcome::Fatal, Reason::OutOfMemory));
-    let fatal = finding(&explanation, "OM101");
+    let fatal = finding(&explanation, "OM304");
+    assert_eq!(fatal.cause.as_ref().unwrap().key, "batch_too_large");
     assert_eq!(line(&fatal.places[0].place), ("workloads.py", 90));
     assert!(
         fatal.details.iter().any(|detail| detail.contains("held by activations 2.50 GiB (85 %)")),
@@ -90,14 +94,15 @@ fn real_shortage_is_not_called_fragmentation() {
         fatal.details
     );
     // It died in its first forward pass: that is no inference, and there is no step to grow from.
-    assert_eq!(codes(&explanation), ["OM101", "OM304"]);
+    assert_eq!(codes(&explanation), ["OM304"]);
 }
 
 #[test]
 fn a_request_larger_than_all_else_is_called_so() {
     for case in ["real_oom", "expandable_oom", "plain_observer_oom"] {
         let explanation = explained(case);
-        let fatal = finding(&explanation, "OM101");
+        let fatal = finding(&explanation, "OM303");
+        assert!(fatal.title.starts_with("Out of memory: one tensor of"), "{}", fatal.title);
         assert!(
             fatal.details.iter().any(|detail| detail.contains("larger than all that was in use")),
             "{case}"
@@ -118,7 +123,7 @@ fn fragmentation_without_an_out_of_memory_is_what_a_better_setting_saves() {
 #[test]
 fn growth_is_found_however_the_graph_is_kept() {
     let accumulated = explained("accumulate");
-    assert_eq!(line(&finding(&accumulated, "OM201").places[0].place), ("record_cases.py", 78));
+    assert_eq!(line(&finding(&accumulated, "OM202").places[0].place), ("record_cases.py", 78));
     let collected = explained("outputs_list");
     assert_eq!(line(&finding(&collected, "OM201").places[0].place), ("record_cases.py", 94));
 }
@@ -286,4 +291,21 @@ fn ranks_are_compared_whatever_the_numbers_of_their_cards() {
     );
     assert_eq!(apart.devices[0].lines, same.devices[0].lines);
     assert_eq!(apart.devices[0].kinds, same.devices[0].kinds);
+}
+
+#[test]
+fn no_saving_exceeds_what_was_reserved() {
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/h200"));
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|ending| ending != "xz") {
+            continue;
+        }
+        let explanation = explain(&oomph_trace::read_path(&path).unwrap());
+        for found in explanation.findings.iter().filter(|found| found.saving.is_some()) {
+            let reserved = explanation.devices[found.device as usize].peak.reserved.bytes;
+            let asked: u64 = explanation.devices[found.device as usize].ooms.iter().map(|oom| oom.size).max().unwrap_or(0);
+            assert!(found.saving.as_ref().unwrap().bytes <= reserved + asked, "{}: {}", path.display(), found.title);
+        }
+    }
 }

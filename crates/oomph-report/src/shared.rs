@@ -139,20 +139,37 @@ pub(crate) fn findings_of<'a>(
     explanation.findings.iter().filter(|finding| finding.device == device.ordinal)
 }
 
-/// The next thing to type.
+/// The next thing to type: it leads to the cure.
 pub(crate) fn next_command(explanation: &Explanation, name: &str) -> String {
-    // Where a setting would have helped, the next question is which.
-    if name != "-" && explanation.findings.iter().any(|finding| finding.code == "OM401") {
-        return format!("oomph tune {}", quoted(name));
+    let first = explanation.findings.iter().find(|finding| finding.severity <= Severity::Warning);
+    let Some(first) = first else {
+        return if name == "-" { "oomph rule".to_owned() } else { format!("oomph explain --stacks {}", quoted(name)) };
+    };
+    if name != "-" {
+        // A few lines of the program are all: they can be written down, and tried.
+        if first.patch.is_some() {
+            return format!("oomph explain --fix {}", quoted(name));
+        }
+        // Where a setting would have helped, the next question is which.
+        if first.code == "OM401" {
+            return format!("oomph tune {}", quoted(name));
+        }
+        // Nothing in the recording says why: a recorder inside the process could have asked.
+        if first.cause.as_ref().is_some_and(|cause| cause.key == "unknown" || cause.likely) {
+            return "oomph run train.py   # your script: it then names who holds the memory".to_owned();
+        }
     }
-    // The one that saves most is the one to read about; without any, the first.
-    let acted_on = explanation.findings.iter().filter(|finding| finding.severity <= Severity::Warning);
-    let saves = |finding: &&Finding| finding.saving.as_ref().filter(|s| !s.missing).map_or(0, |s| s.bytes);
-    match acted_on.rev().max_by_key(saves) {
-        Some(finding) => format!("oomph rule {}", finding.code),
-        None if name == "-" => "oomph rule".to_owned(),
-        None => format!("oomph explain --stacks {}", quoted(name)),
+    match cure(first) {
+        Some(command) => command,
+        None => format!("oomph rule {}", first.code),
     }
+}
+
+/// The command that makes such a program fit, where oomph has one.
+pub(crate) fn cure(finding: &Finding) -> Option<String> {
+    let key = finding.cause.as_ref()?.key;
+    let fits = matches!(key, "batch_too_large" | "static_state" | "optimizer_temporaries" | "logits");
+    fits.then(|| "oomph fit --gpu NAME train.py   # your card, your script".to_owned())
 }
 
 /// What to type to see it. Nothing for what came from stdin, or for more files than a line holds.

@@ -154,6 +154,10 @@ pub struct Module {
     pub optimized: bool,
     /// The dtype of most of its bytes, without `torch.`.
     pub dtype: String,
+    /// The file in which `calls` are.
+    pub file: String,
+    /// Lines of the running functions that call it.
+    pub calls: Vec<u32>,
     /// Another module of the list with the same shapes and, by a sample, the same content; its name.
     pub copy_of: Option<String>,
 }

@@ -24,51 +24,35 @@
 //! failure, replayed from the events. What it lacks is the request less the largest
 //! free piece that it could use, or what the device would have had to have more, whichever is less.
 
+use crate::advice;
 use crate::context::Context;
-use crate::finding::{Finding, Fix, Grade, Severity, bytes, percent};
+use crate::finding::{Finding, Severity, bytes, percent};
 use crate::kinds::Kind;
-use crate::oom::Reason;
 use hashbrown::HashMap;
 
-pub(super) const CODE: &str = "OM101";
+pub(crate) const CODE: &str = "OM101";
 
 pub(super) fn check(context: &Context) -> Vec<Finding> {
     let Some(oom) = context.fatal() else { return Vec::new() };
-    let (limited, waste) = (oom.limited, &oom.waste);
-    let place = context.place(oom.stack, oom.moment + 1).short();
-    let title = match oom.reason {
-        Reason::OutOfMemory | Reason::NotLookedInto => {
-            format!("Out of memory: {} more was asked for at {place}", bytes(oom.size))
-        }
-        Reason::Fragmentation => format!(
-            "Out of memory by fragmentation: {} was asked for at {place}, {} is free but \
-             in pieces of at most {}",
-            bytes(oom.size),
-            bytes(oom.usable_free()),
-            bytes(waste.largest_free)
-        ),
-        Reason::OtherStream => format!(
-            "Out of memory: {} was asked for at {place}; a free piece of {} belongs to another stream",
-            bytes(oom.size),
-            bytes(waste.largest_elsewhere)
-        ),
-        Reason::PrivatePool => format!(
-            "Out of memory: {} was asked for at {place}; a free piece of {} belongs to another pool",
-            bytes(oom.size),
-            bytes(waste.largest_elsewhere)
-        ),
-    };
+    let waste = &oom.waste;
+    let place = context.place(oom.stack, oom.moment + 1);
+    let title = format!("Out of memory: {} more was asked for at {}", bytes(oom.size), place.short());
     let mut finding = Finding::new(CODE, Severity::Error, title).because(format!(
-        "{} of {} reserved was in use; the free rest, {}, was in pieces of at most {}",
+        "memory ran out at {}: {} was asked for, with {} of {} reserved in use{}",
+        place.short(),
+        bytes(oom.size),
         bytes(waste.allocated),
         bytes(waste.reserved),
-        bytes(oom.usable_free()),
-        bytes(waste.largest_free)
+        if oom.usable_free() > 0 {
+            format!(" and the free rest, {}, in pieces of at most {}", bytes(oom.usable_free()), bytes(waste.largest_free))
+        } else {
+            String::new()
+        }
     ));
-    finding = finding.because(if limited {
+    finding = finding.because(if oom.limited {
         format!(
-            "the device still had {} free: a limit on this process, between {} and {}, \
-             was reached, not the end of the card",
+            "the device still had {} free: a limit on this process, between {} and {}, was reached, not the end of the \
+             card",
             bytes(oom.device_free),
             bytes(context.history.peak.reserved.bytes),
             bytes(waste.reserved + oom.segment)
@@ -76,11 +60,9 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     } else {
         format!("the device had {} free", bytes(oom.device_free))
     });
-    let alive = context.history.alive_at(oom.moment);
     let mut sums: HashMap<Kind, u64> = HashMap::new();
-    for &index in &alive {
-        *sums.entry(context.kinds.kind(index as usize)).or_default() +=
-            context.history.allocations.size(index as usize);
+    for &(index, kind) in &context.held {
+        *sums.entry(kind).or_default() += context.history.allocations.size(index as usize);
     }
     sums.remove(&Kind::Unknown);
     let mut by_kind: Vec<(Kind, u64)> = sums.into_iter().collect();
@@ -96,41 +78,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     {
         finding = finding.because(format!("it happened in step {} of {}", step + 1, steps.count()));
     }
-    finding = finding.at(context.places(alive)).misses(oom.lacks(), "in one piece, for this request to fit");
-    if oom.size > waste.allocated && oom.reason == Reason::OutOfMemory {
-        finding = finding
-            .because(
-                "the request alone is larger than all that was in use: the tensor made there \
-             is what does not fit",
-            )
-            .fix(Fix::new(
-                Grade::Safe,
-                "make that tensor in pieces, or smaller: fewer rows, shorter sequences, a \
-             lower precision",
-            ));
-    }
-    if oom.reason == Reason::OutOfMemory {
-        if !context.kinds.forward().is_empty() {
-            let saved = context.what_if().half_batch(context);
-            if saved.reserved > 0 {
-                finding = finding.because(format!(
-                    "{} with half the batch, it would have come this far with {} reserved instead of {}",
-                    saved.basis.name(),
-                    bytes(saved.reserved_peak),
-                    bytes(saved.reserved_before)
-                ));
-            }
-        }
-        finding = finding
-            .fix(Fix::new(
-                Grade::Safe,
-                "a smaller batch with gradient accumulation (batch norm sees smaller \
-             batches)",
-            ))
-            .fix(
-                Fix::new(Grade::ChangesNumerics, "mixed precision")
-                    .code("with torch.autocast(\"cuda\", torch.bfloat16):"),
-            );
-    }
-    vec![finding]
+    let alive = context.held.iter().map(|&(index, _)| index);
+    finding = finding.at(context.places(alive)).misses(oom.lacks(), "at least: in one piece, for this request alone");
+    vec![finding.fix(advice::smaller_batch(context)).fix(advice::mixed_precision(context))]
 }

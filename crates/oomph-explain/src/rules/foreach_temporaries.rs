@@ -18,7 +18,7 @@
 
 use super::matters;
 use crate::context::Context;
-use crate::finding::{Finding, Fix, Grade, Severity, bytes, percent};
+use crate::finding::{Finding, Fix, Grade, Severity, Weight, bytes, percent};
 use crate::kinds::Kind;
 
 pub(super) const CODE: &str = "OM302";
@@ -30,20 +30,21 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
             && context.kinds.kind(index as usize) == Kind::Temporary
     };
     let alive: Vec<u32> =
-        context.alive.iter().map(|&(index, _)| index).filter(|&index| is_temporary(index)).collect();
-    let held: u64 = alive.iter().map(|&index| all.size(index as usize)).sum();
+        context.held.iter().map(|&(index, _)| index).filter(|&index| is_temporary(index)).collect();
+    let asks = context.fatal().filter(|oom| context.sources.of_stack(oom.stack).multi_tensor);
+    let held = alive.iter().map(|&index| all.size(index as usize)).sum::<u64>() + asks.map_or(0, |oom| oom.size);
     if !matters(held, context.peak(), 0.05, 16 << 20) {
         return Vec::new();
     }
     let dropped: Vec<u32> = (0..all.len() as u32).filter(|&index| is_temporary(index)).collect();
     let saved = context.what_if().without(context, &dropped);
-    if !matters(saved.allocated, context.peak(), 0.02, 8 << 20) {
+    if asks.is_none() && !matters(saved.allocated, context.peak(), 0.02, 8 << 20) {
         return Vec::new();
     }
     let title = format!(
         "The optimizer's temporaries take {} ({} of the peak): it works on all parameters at once",
         bytes(held),
-        percent(held, context.peak())
+        percent(held.min(context.peak()), context.peak())
     );
     vec![
         saved
@@ -62,6 +63,12 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
             .fix(
                 Fix::new(Grade::Safe, "or one tensor at a time (slower)")
                     .code("torch.optim.AdamW(params, foreach=False)"),
+            )
+            .caused_by(
+                "optimizer_temporaries",
+                // Where it is the optimizer that fails, this is what it fails by.
+                if asks.is_some() { Weight::Mistake } else { Weight::Oversized },
+                if asks.is_some() { held.max(context.capacity() / 8) } else { held },
             ),
     ]
 }

@@ -21,7 +21,7 @@
 
 use super::matters;
 use crate::context::Context;
-use crate::finding::{Finding, Fix, Grade, Severity, Where, bytes, percent};
+use crate::finding::{Finding, Fix, Grade, Severity, Weight, Where, bytes, percent};
 use crate::oom::Reason;
 use crate::what_if::Saved;
 
@@ -57,10 +57,9 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     if fatal.is_none() && !matters(lost, reserved, 0.10, 64 << 20) {
         return Vec::new();
     }
-    let severity = if fatal.is_some() { Severity::Error } else { Severity::Warning };
     let title = match fatal {
         Some(_) => format!(
-            "Fragmentation: {} of {} reserved ({}) are holes between live blocks",
+            "{} of {} reserved ({}) are free, in holes between live blocks (fragmentation)",
             bytes(lost),
             bytes(waste.reserved),
             percent(lost, waste.reserved)
@@ -73,7 +72,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
             percent(lost, reserved)
         ),
     };
-    let mut finding = Finding::new(CODE, severity, title);
+    let mut finding = Finding::new(CODE, Severity::Warning, title);
     if fatal.is_none() {
         let parts: Vec<String> = [
             (waste.holes, "holes between live blocks"),
@@ -151,5 +150,9 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         Grade::Safe,
         "allocate what lives long before what comes and goes, or pad to a few fixed sizes",
     ));
-    vec![finding]
+    // What a live program loses is no cause of a death; that of a dead one is only where closing the holes had saved it.
+    vec![match (fatal, context.fatal()) {
+        (Some(oom), _) => finding.caused_by("fragmentation", Weight::Mistake, oom.usable_free().max(oom.size)),
+        _ => finding,
+    }]
 }

@@ -19,7 +19,7 @@
 
 use super::matters;
 use crate::context::Context;
-use crate::finding::{Finding, Fix, Grade, Severity, bytes, percent};
+use crate::finding::{Finding, Fix, Grade, Severity, Weight, bytes, percent};
 use crate::sources::Phase;
 use oomph_trace::Action;
 
@@ -38,6 +38,11 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
             events.action[row] == Action::Alloc && context.sources.of_stack(events.stack[row]).class_loss
         })
         .map(|row| events.size[row])
+        .chain(
+            (context.fatal().into_iter())
+                .filter(|oom| context.sources.of_stack(oom.stack).class_loss)
+                .map(|oom| oom.size),
+        )
         .max()
         .unwrap_or(0);
     if !matters(logits, context.peak(), 0.05, 32 << 20) {
@@ -53,8 +58,9 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         phase && (near(logits) || near(logits / 2) || near(logits * 2))
     };
     let alike: Vec<u32> =
-        context.alive.iter().map(|&(index, _)| index).filter(|&index| is_alike(index)).collect();
-    let held: u64 = alike.iter().map(|&index| all.size(index as usize)).sum();
+        context.held.iter().map(|&(index, _)| index).filter(|&index| is_alike(index)).collect();
+    let asked = context.fatal().filter(|oom| oom.size.abs_diff(logits) * 50 <= logits).map_or(0, |oom| oom.size);
+    let held = alike.iter().map(|&index| all.size(index as usize)).sum::<u64>() + asked;
     if !matters(held, context.peak(), 0.30, 64 << 20) {
         return Vec::new();
     }
@@ -63,7 +69,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     let title = format!(
         "Logits and the loss over them take {} ({} of the peak), in {} tensors of about {}",
         bytes(held),
-        percent(held, context.peak()),
+        percent(held.min(context.peak()), context.peak()),
         alike.len(),
         bytes(logits)
     );
@@ -84,6 +90,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
                 "compute the loss in chunks of tokens, with a chunked or fused linear cross \
              entropy (the order of summation changes)",
             ))
-            .fix(Fix::new(Grade::Safe, "compute logits only for tokens that have labels")),
+            .fix(Fix::new(Grade::Safe, "compute logits only for tokens that have labels"))
+            .caused_by("logits", Weight::Oversized, held),
     ]
 }

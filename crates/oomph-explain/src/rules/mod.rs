@@ -5,7 +5,9 @@
 //! nothing says nothing. To add a rule, add a file and its name to the list below.
 
 use crate::context::Context;
-use crate::finding::Finding;
+use crate::finding::{Finding, Place, printable};
+use crate::kept::{How, Kept};
+use oomph_trace::census::Holder;
 
 macro_rules! rules {
     ($($module:ident),* $(,)?) => {
@@ -24,20 +26,35 @@ macro_rules! rules {
 rules! {
     fatal_out_of_memory,
     caught_out_of_memory,
-    growth_every_step,
-    inference_keeps_activations,
+    graph_kept,
+    no_grad_missing,
     duplicates,
+    tensors_kept,
+    backward_once,
+    growing_cache,
+    copy_of_weights,
     logits_dominate,
     foreach_temporaries,
     one_temporary_makes_the_peak,
     activations_dominate,
     workspaces,
+    static_state,
+    broadcast,
+    attention_scores,
+    float64,
+    one_hot,
+    dataset_on_card,
+    outlier_batch,
     fragmentation,
     cache_thrash,
     stuck_on_another_stream,
     stuck_in_a_private_pool,
+    shared_card,
     incomplete_recording,
 }
+
+/// The rule that tells what the program died of.
+pub(crate) const FATAL: &str = fatal_out_of_memory::CODE;
 
 /// A rule.
 pub struct Rule {
@@ -79,6 +96,36 @@ impl Rule {
 /// Large enough to speak of: a share of the peak, and some MiB.
 fn matters(bytes: u64, peak: u64, share: f64, at_least: u64) -> bool {
     bytes >= at_least && bytes as f64 >= share * peak as f64
+}
+
+/// Whether what forwards leave behind is much, and is a habit rather than an algorithm that needs two results at once.
+fn worth_telling(context: &Context, kept: &Kept) -> bool {
+    let died = context.fatal().is_some();
+    let whole = if died { context.capacity() } else { context.peak() };
+    let named = kept.holder.is_some();
+    // Validation after validation; two or three forwards belong to many an algorithm, until somebody is named who keeps them.
+    let rounds = if died && (named || kept.how == How::NoGradMissing) { 1 } else { 3 };
+    kept.rounds >= rounds && matters(kept.bytes, whole, 0.10, 16 << 20)
+}
+
+/// A title that ends with its place.
+fn with_place(title: String, place: Option<Place>) -> String {
+    match place {
+        Some(place) => format!("{title}, at {}", place.short()),
+        None => title,
+    }
+}
+
+/// Adds the line that puts things into a holder, as it is written.
+fn line_of_holder(finding: Finding, holder: Option<&Holder>) -> Finding {
+    match holder.filter(|holder| holder.line > 0 && !holder.text.is_empty()) {
+        Some(holder) => finding.because(format!(
+            "it is kept by {}: {}",
+            Place::of_holder(holder).short(),
+            printable(&holder.text)
+        )),
+        None => finding,
+    }
 }
 
 #[cfg(test)]

@@ -17,23 +17,84 @@
 
 use super::matters;
 use crate::context::Context;
-use crate::finding::{Finding, Fix, Grade, Severity, bytes, percent};
+use crate::finding::{Basis, Finding, Fix, Grade, Severity, Weight, Where, bytes, percent, printable};
 use crate::kinds::Kind;
+use crate::sources::Phase;
 
 pub(super) const CODE: &str = "OM303";
 
+const CAUSE: &str = "one_temporary";
+
 pub(super) fn check(context: &Context) -> Vec<Finding> {
+    asked_for(context).or_else(|| at_the_peak(context)).into_iter().collect()
+}
+
+/// The request that failed is itself what does not fit.
+fn asked_for(context: &Context) -> Option<Finding> {
+    let oom = context.fatal()?;
+    let facts = context.sources.of_stack(oom.stack);
+    if matches!(facts.phase, Phase::Setup | Phase::Optimizer | Phase::OptimizerState) || facts.model_init {
+        return None;
+    }
     let all = &context.history.allocations;
-    let Some(&(largest, _)) = (context.alive.iter())
+    // What the same call made just before, of the same size.
+    let alike: Vec<u32> = (context.held.iter())
+        .map(|&(index, _)| index)
+        .filter(|&index| {
+            let i = index as usize;
+            all.size(i) * 4 >= oom.size && context.sources.same_call(all.stack(i), oom.stack)
+        })
+        .collect();
+    let held = oom.size + alike.iter().map(|&index| all.size(index as usize)).sum::<u64>();
+    if !matters(oom.size, context.capacity(), 0.25, 64 << 20) && !matters(held, context.capacity(), 0.45, 64 << 20) {
+        return None;
+    }
+    let place = context.place(oom.stack, oom.moment + 1);
+    let title = format!("one tensor of {} is made at {}", bytes(oom.size), place.short());
+    let mut finding = Finding::new(CODE, Severity::Warning, title);
+    if oom.size > oom.waste.allocated {
+        finding = finding.because(
+            "the request alone is larger than all that was in use: the tensor made there is what does not fit",
+        );
+    }
+    if let Some(frame) = context.census.and_then(|census| census.frames.first()).filter(|frame| !frame.text.is_empty()) {
+        finding = finding.because(format!("the line: {}", printable(&frame.text)));
+        let named: Vec<String> = (frame.tensors.iter().take(4))
+            .map(|tensor| {
+                let sizes: Vec<String> = tensor.shape.iter().map(u64::to_string).collect();
+                format!("`{}` {} {}", printable(&tensor.name), sizes.join("×"), printable(&tensor.dtype))
+            })
+            .collect();
+        if !named.is_empty() {
+            finding = finding.because(format!("made of {}", named.join(", ")));
+        }
+    }
+    Some(
+        finding
+            .at(vec![Where { place, bytes: held, count: alike.len() as u64 + 1 }])
+            .saves(oom.size.min(context.history.peak.reserved.bytes), Basis::Measured, "without that tensor")
+            .fix(in_pieces())
+            .fix(Fix::new(Grade::ChangesNumerics, "or make it smaller: fewer rows, shorter sequences, a lower precision"))
+            .caused_by(CAUSE, Weight::Oversized, held),
+    )
+}
+
+fn in_pieces() -> Fix {
+    Fix::new(
+        Grade::Safe,
+        "compute it in pieces over the first dimension, or with an operation that does not write it out",
+    )
+}
+
+fn at_the_peak(context: &Context) -> Option<Finding> {
+    let all = &context.history.allocations;
+    let &(largest, _) = (context.alive.iter())
         .filter(|(_, kind)| *kind == Kind::Temporary)
-        .max_by_key(|&&(index, _)| all.size(index as usize))
-    else {
-        return Vec::new();
-    };
+        .max_by_key(|&&(index, _)| all.size(index as usize))?;
     let size = all.size(largest as usize);
     let stack = all.stack(largest as usize);
     if !matters(size, context.peak(), 0.20, 32 << 20) || context.sources.of_stack(stack).multi_tensor {
-        return Vec::new();
+        return None;
     }
     let same: Vec<u32> = (0..all.len() as u32)
         .filter(|&index| {
@@ -44,7 +105,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         .collect();
     let saved = context.what_if().without(context, &same);
     if saved.allocated < size / 2 {
-        return Vec::new(); // something else is as large at another time
+        return None; // something else is as large at another time
     }
     let place = context.place(stack, all.born(largest as usize));
     let title = format!(
@@ -53,13 +114,15 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         percent(size, context.peak()),
         place.short()
     );
-    let finding = Finding::new(CODE, Severity::Warning, title).at(context.places(
-        same.iter()
-            .copied()
-            .filter(|&index| all.alive(index as usize, context.history.peak.allocated.moment)),
-    ));
-    vec![saved.tell(finding, "without it", "allocated peak").fix(Fix::new(
-        Grade::Safe,
-        "compute it in pieces over the first dimension, or with an operation that does not write it out",
-    ))]
+    let at_peak = same
+        .iter()
+        .copied()
+        .filter(|&index| all.alive(index as usize, context.history.peak.allocated.moment));
+    let finding = Finding::new(CODE, Severity::Warning, title).at(context.places(at_peak));
+    Some(
+        saved
+            .tell(finding, "without it", "allocated peak")
+            .fix(in_pieces())
+            .caused_by(CAUSE, Weight::Oversized, size),
+    )
 }

@@ -17,7 +17,8 @@
 
 use super::matters;
 use crate::context::Context;
-use crate::finding::{Basis, Finding, Fix, Grade, Severity, bytes, percent};
+use crate::finding::{Basis, Finding, Fix, Grade, Severity, Weight, bytes, percent};
+use crate::oom::Reason;
 
 pub(super) const CODE: &str = "OM404";
 
@@ -32,8 +33,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         bytes(waste.reserved),
         percent(waste.private_pools, waste.reserved)
     );
-    vec![
-        Finding::new(CODE, Severity::Warning, title)
+    let finding = Finding::new(CODE, Severity::Warning, title)
             .because(
                 "a graph's replay uses this memory without leaving events, so it may be \
              needed after all",
@@ -43,6 +43,11 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
                 Fix::new(Grade::Safe, "let graphs share a pool")
                     .code("torch.cuda.graph(g, pool=first.pool())"),
             )
-            .fix(Fix::new(Grade::Safe, "delete graphs and pools that are no longer needed")),
-    ]
+            .fix(Fix::new(Grade::Safe, "delete graphs and pools that are no longer needed"));
+    let ended_by_it = context.fatal().is_some_and(|oom| oom.reason == Reason::PrivatePool);
+    vec![if ended_by_it {
+        finding.caused_by("private_pool", Weight::Mistake, waste.private_pools)
+    } else {
+        finding
+    }]
 }

@@ -18,7 +18,8 @@
 
 use super::matters;
 use crate::context::Context;
-use crate::finding::{Basis, Finding, Fix, Grade, Severity, bytes, percent};
+use crate::finding::{Basis, Finding, Fix, Grade, Severity, Weight, bytes, percent};
+use crate::oom::Reason;
 use crate::waste::Waste;
 
 pub(super) const CODE: &str = "OM403";
@@ -44,9 +45,10 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
             bytes(waste.pending)
         ));
     }
-    vec![finding.saves(stuck, Basis::Measured, "reserved, at most").fix(Fix::new(
+    let finding = finding.saves(stuck, Basis::Measured, "reserved, at most").fix(Fix::new(
         Grade::Safe,
-        "allocate on the main stream and reuse buffers; drop references before \
-             queuing other work",
-    ))]
+        "allocate on the main stream and reuse buffers; drop references before queuing other work",
+    ));
+    let ended_by_it = context.fatal().is_some_and(|oom| oom.reason == Reason::OtherStream);
+    vec![if ended_by_it { finding.caused_by("other_stream", Weight::Mistake, stuck) } else { finding }]
 }

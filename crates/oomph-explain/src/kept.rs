@@ -1,0 +1,268 @@
+//! What outlives the forward that made it.
+//!
+//! A block of a forward that is still there when the same line has begun another forward is kept by something: a graph that
+//! no backward pass has used, a list, a hook. Which of them follows from lives and from order, and is proved by the
+//! census where there is one. Rules say what to do about each.
+
+use crate::context::Context;
+use crate::finding::{Patch, Place, Where, grouped, printable};
+use crate::kinds::Kind;
+use crate::sources::Phase;
+use hashbrown::{HashMap, HashSet};
+use oomph_trace::census::Holder;
+use oomph_trace::{FrameId, Moment};
+
+/// Why it is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// A graph, where nobody will ask for gradients.
+    NoGradMissing,
+    /// A graph that has had its backward pass, or whose result is stored.
+    GraphKept,
+    /// Graphs that wait for one backward pass together.
+    BackwardOnce,
+    /// Tensors without a graph.
+    TensorsKept,
+}
+
+/// What one line's forwards leave behind.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    /// Why.
+    pub how: How,
+    /// The blocks, with the moment at which each could have been freed.
+    pub blocks: Vec<(Moment, u32)>,
+    /// Their bytes.
+    pub bytes: u64,
+    /// How many forwards they are of.
+    pub rounds: usize,
+    /// What a forward leaves, in the median.
+    pub per_round: u64,
+    /// The program's own line that makes them.
+    pub made_at: Option<FrameId>,
+    /// Who keeps them, if the census knows.
+    pub holder: Option<Holder>,
+    /// Whether it is inferred rather than proved.
+    pub likely: bool,
+}
+
+/// Less than this is noise: a counter, a random state.
+const LEAST: u64 = 1 << 20;
+/// A forward that leaves so many blocks has left its graph; one without gradients leaves its result.
+const BLOCKS_OF_A_GRAPH: usize = 3;
+
+impl Kept {
+    /// Looks at all that is alive at the moment that is told of.
+    pub fn find(context: &Context) -> Vec<Self> {
+        let (all, forwards, until) = (&context.history.allocations, &context.forwards, context.moment);
+        let mut by_site: HashMap<FrameId, Vec<(usize, u32)>> = HashMap::new();
+        for &(index, kind) in &context.held {
+            let of_the_model =
+                matches!(kind, Kind::Parameter | Kind::OptimizerState | Kind::Gradient | Kind::Workspace);
+            let i = index as usize;
+            let phase = context.sources.phase(all.stack(i));
+            let of_a_round = matches!(phase, Phase::Forward | Phase::User | Phase::Data);
+            let Some(round) = forwards.before(all.born(i)).filter(|_| !of_the_model && of_a_round) else { continue };
+            let site = forwards.all()[round].site;
+            // What the program's own lines make may be the next forward's input.
+            let least = if phase == Phase::Forward { 1 } else { 2 };
+            if forwards.later(site, all.born(i), until) >= least {
+                by_site.entry(site).or_default().push((round, index));
+            }
+        }
+        let mut kept: Vec<Self> =
+            by_site.into_iter().filter_map(|(site, blocks)| Self::of_site(context, site, blocks)).collect();
+        kept.sort_by_key(|one| std::cmp::Reverse(one.bytes));
+        kept
+    }
+
+    fn of_site(context: &Context, site: FrameId, blocks: Vec<(usize, u32)>) -> Option<Self> {
+        let all = &context.history.allocations;
+        let mut rounds: HashMap<usize, (u64, usize)> = HashMap::new();
+        for &(round, index) in &blocks {
+            let sum = rounds.entry(round).or_default();
+            sum.0 += all.size(index as usize);
+            sum.1 += 1;
+        }
+        let bytes: u64 = rounds.values().map(|(bytes, _)| bytes).sum();
+        if bytes < LEAST {
+            return None;
+        }
+        let mut sizes: Vec<u64> = rounds.values().map(|(bytes, _)| *bytes).collect();
+        sizes.sort_unstable();
+        let mut counts: Vec<usize> = rounds.values().map(|(_, count)| *count).collect();
+        counts.sort_unstable();
+        let is_graph_by_count = counts[counts.len() / 2] >= BLOCKS_OF_A_GRAPH;
+        let own = context.forwards.all().iter().find(|forward| forward.site == site).and_then(|f| f.own);
+        let holder = holder(context, &blocks, is_graph_by_count);
+        if holder.as_ref().is_some_and(|holder| holder.chained && holder.forwards > 1) {
+            return None; // Each forward goes on from the one before: that is one long forward.
+        }
+        let is_graph = match &holder {
+            Some(holder) if holder.with_graph == 0 && holder.nodes == 0 => false,
+            Some(holder) if holder.with_graph > 0 => true,
+            _ => is_graph_by_count,
+        };
+        let (how, proved) =
+            if is_graph { how_graph(context, site, &rounds, holder.as_ref()) } else { (How::TensorsKept, true) };
+        let frees = blocks
+            .iter()
+            .filter_map(|&(round, index)| {
+                let after = context.forwards.all()[round].end.max(all.born(index as usize));
+                Some((context.forwards.next(site, after)?, index))
+            })
+            .collect();
+        Some(Self {
+            how,
+            blocks: frees,
+            bytes,
+            rounds: rounds.len(),
+            per_round: sizes[sizes.len() / 2],
+            made_at: own,
+            likely: holder.is_none() || !proved,
+            holder,
+        })
+    }
+}
+
+/// Why a graph is kept, and whether that is proved.
+fn how_graph(
+    context: &Context,
+    site: FrameId,
+    rounds: &HashMap<usize, (u64, usize)>,
+    holder: Option<&Holder>,
+) -> (How, bool) {
+    let forwards = context.forwards.all();
+    let until = context.moment;
+    let end_of_round = |round: usize| {
+        let after = forwards[round].end;
+        context.forwards.next(site, after).unwrap_or(until)
+    };
+    // A backward pass before the line was reached again: these have had theirs.
+    let had = rounds.keys().filter(|&&round| context.kinds.backward_within(forwards[round].end, end_of_round(round)));
+    if had.count() * 2 > rounds.len() {
+        return (How::GraphKept, true);
+    }
+    // The same line may have trained before; where each forward then had a backward pass of its own, these wait for none.
+    let mut trained = (0, 0);
+    for (round, forward) in forwards.iter().enumerate() {
+        if forward.site == site && !rounds.contains_key(&round) && context.kinds.backward_within(forward.end, until) {
+            trained.0 += 1;
+            trained.1 += usize::from(context.kinds.backward_within(forward.end, end_of_round(round)));
+        }
+    }
+    let waits = match context.census {
+        Some(census) => {
+            let model = census.modules.iter().filter(|module| module.requires_grad).max_by_key(|module| module.bytes);
+            let evaluates = model.is_some_and(|module| !module.training)
+                || census.optimizers.is_empty()
+                || census.frames.iter().any(|frame| speaks_of_evaluation(&frame.function))
+                || holder.is_some_and(|holder| speaks_of_evaluation(&holder.function));
+            !evaluates
+        }
+        None if trained.0 > 0 => trained.1 * 2 < trained.0,
+        None => context.kinds.backward().is_empty() && context.kinds.trains(),
+    };
+    (if waits { How::BackwardOnce } else { How::NoGradMissing }, context.census.is_some())
+}
+
+/// Whether a function's name says that it measures rather than trains.
+pub fn speaks_of_evaluation(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    if name.contains("train") {
+        return false;
+    }
+    ["valid", "eval", "test", "infer", "predict", "score", "embed", "extract", "generate", "encode"]
+        .iter()
+        .any(|word| name.contains(word))
+        || name.split('_').any(|word| word == "val")
+}
+
+/// Who holds these blocks: by the addresses of its tensors, or for a graph by the number of forwards that hang on it.
+fn holder(context: &Context, blocks: &[(usize, u32)], graph: bool) -> Option<Holder> {
+    let census = context.census?;
+    let all = &context.history.allocations;
+    let is_plain = |holder: &&Holder| holder.what.is_empty() || holder.what == "tensor";
+    if graph {
+        let hangs = census.holders.iter().filter(is_plain).filter(|holder| holder.with_graph > 0 && holder.nodes > 0);
+        let best = hangs.max_by_key(|holder| (holder.forwards, holder.nodes));
+        if let Some(best) = best.filter(|holder| holder.forwards > 1) {
+            return Some(best.clone());
+        }
+    }
+    let addresses: HashSet<u64> = blocks.iter().map(|&(_, index)| all.address(index as usize)).collect();
+    let mut sums: HashMap<u32, u64> = HashMap::new();
+    for tensor in &census.tensors {
+        if let Some(holder) = tensor.holder.filter(|_| addresses.contains(&tensor.address)) {
+            *sums.entry(holder).or_default() += tensor.bytes;
+        }
+    }
+    let (&best, _) = sums.iter().max_by_key(|&(holder, bytes)| (*bytes, std::cmp::Reverse(*holder)))?;
+    census.holders.get(best as usize).filter(is_plain).cloned()
+}
+
+impl Kept {
+    /// The line to look at first: the one that keeps, where it is known, else the one that makes.
+    pub fn place(&self, context: &Context) -> Option<Place> {
+        let keeps = self.holder.as_ref().filter(|holder| holder.line > 0 && !holder.file.is_empty());
+        match keeps {
+            Some(holder) => Some(Place::of_holder(holder)),
+            None => self.made_at.map(|frame| context.place_of_frame(frame, true)),
+        }
+    }
+
+    /// Both lines, with the bytes.
+    pub fn places(&self, context: &Context) -> Vec<Where> {
+        let count = self.blocks.len() as u64;
+        let mut places: Vec<Where> = (self.place(context).into_iter())
+            .chain(self.made_at.map(|frame| context.place_of_frame(frame, true)))
+            .map(|place| Where { place, bytes: self.bytes, count })
+            .collect();
+        places.dedup();
+        let parts = context.places(self.blocks.iter().map(|&(_, index)| index));
+        for part in parts {
+            if places.iter().all(|known| known.place != part.place) {
+                places.push(part);
+            }
+        }
+        places
+    }
+
+    /// Who keeps it, in words: `history` (list of 412).
+    pub fn keeper(&self) -> Option<String> {
+        self.holder.as_ref().and_then(named)
+    }
+
+    /// The change to make, where it is one of a few lines.
+    pub fn patch(&self, context: &Context, cause: &'static str) -> Option<Patch> {
+        let made = self.made_at.map(|frame| context.place_of_frame(frame, true));
+        let place = match (cause, &made) {
+            // What has to be wrapped is the call, not what keeps its result.
+            ("no_grad_missing", Some(made)) => made.clone(),
+            _ => self.place(context)?,
+        };
+        let Place::Line { file, line, function, .. } = place else { return None };
+        let others = [made, self.place(context)];
+        let also = (others.into_iter().flatten())
+            .filter_map(|other| match other {
+                Place::Line { file: of, line: at, .. } if of == file && at != line => Some(at),
+                _ => None,
+            })
+            .collect();
+        let name = self.holder.as_ref().map(|holder| holder.name.clone()).filter(|name| !name.is_empty());
+        Some(Patch { cause, file, line, function, name, also })
+    }
+}
+
+/// A holder in words: `history` (list of 412).
+pub fn named(holder: &Holder) -> Option<String> {
+    if holder.name.is_empty() || matches!(holder.root.as_str(), "unknown" | "garbage") {
+        return None;
+    }
+    let name = printable(&holder.name);
+    Some(match (holder.container.as_str(), holder.length) {
+        ("" | "tensor", _) => format!("`{name}`"),
+        (container, Some(length)) => format!("`{name}` ({} of {})", printable(container), grouped(length)),
+        (container, None) => format!("`{name}` ({})", printable(container)),
+    })
+}

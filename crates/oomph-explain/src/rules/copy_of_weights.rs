@@ -1,0 +1,165 @@
+//! Weights are there twice.
+//!
+//! ## What it sees
+//!
+//! A set of blocks with the sizes of the model's parameters, one for one, beside the model itself: a checkpoint that was
+//! loaded to the card and is still held, a deep copy, a `state_dict` that was cloned, a second model of the same shape.
+//!
+//! ```python
+//! checkpoint = torch.load("model.pt")             # on the card it was saved from
+//! model.load_state_dict(checkpoint["model"])      # and there it stays as long as `checkpoint` lives
+//! ```
+//!
+//! ## What to do
+//!
+//! Load to host memory: `torch.load(path, map_location="cpu")`, and `del` what was loaded. Keep copies of weights (the best
+//! epoch, an average) in host memory: `{name: value.cpu() for …}`. Build a model once.
+//!
+//! ## How the numbers come about
+//!
+//! Measured: blocks that match the parameters' sizes, or what the program itself said at the out-of-memory. The saving is replayed: the
+//! peak without the copy.
+
+use super::matters;
+use crate::context::Context;
+use crate::finding::{Finding, Fix, Grade, Patch, Place, Severity, Weight, Where, bytes, plural, printable};
+use crate::kinds::Kind;
+use hashbrown::HashMap;
+use oomph_trace::FrameId;
+
+pub(super) const CODE: &str = "OM207";
+const CAUSE: &str = "copy_of_weights";
+
+/// Blocks that one line made, by size.
+#[derive(Default)]
+struct Group {
+    blocks: Vec<u32>,
+    sizes: HashMap<u64, u64>,
+    bytes: u64,
+    loaded: bool,
+    copied: bool,
+    first: u32,
+}
+
+pub(super) fn check(context: &Context) -> Vec<Finding> {
+    let whole = if context.fatal().is_some() { context.capacity() } else { context.peak() };
+    let mut groups: HashMap<Option<FrameId>, Group> = HashMap::new();
+    let all = &context.history.allocations;
+    for &(index, kind) in &context.held {
+        let i = index as usize;
+        let of_a_step = matches!(
+            kind,
+            Kind::Gradient | Kind::OptimizerState | Kind::Activation | Kind::Workspace | Kind::Temporary
+        );
+        if of_a_step || all.requested(i) < 1 << 10 {
+            continue;
+        }
+        let facts = context.sources.of_stack(all.stack(i));
+        let group = groups.entry(facts.place).or_insert_with(|| Group { first: all.born(i), ..Group::default() });
+        group.blocks.push(index);
+        *group.sizes.entry(all.requested(i)).or_default() += 1;
+        group.bytes += all.size(i);
+        group.loaded |= facts.loaded;
+        group.copied |= facts.copied;
+        group.first = group.first.min(all.born(i));
+    }
+    let mut groups: Vec<(Option<FrameId>, Group)> =
+        groups.into_iter().filter(|(_, group)| group.bytes >= 16 << 20 && group.sizes.len() >= 3).collect();
+    groups.sort_by_key(|(frame, group)| (group.first, *frame));
+    let mut found: Option<(usize, usize, u64)> = None;
+    for later in 0..groups.len() {
+        for earlier in 0..later {
+            let (original, copy) = (&groups[earlier].1, &groups[later].1);
+            let matched: u64 = (copy.sizes.iter())
+                .map(|(size, &count)| size * count.min(original.sizes.get(size).copied().unwrap_or(0)))
+                .sum();
+            let alike = matched * 10 >= copy.bytes * 8 && matched * 10 >= original.bytes * 6;
+            if alike && found.is_none_or(|(_, _, most)| matched > most) {
+                found = Some((earlier, later, matched));
+            }
+        }
+    }
+    if let Some((earlier, later, matched)) = found
+        && matters(matched, whole, 0.12, 64 << 20)
+    {
+        let (original, copy) = (&groups[earlier].1, &groups[later].1);
+        // The checkpoint may have come first, and the model after it.
+        let is_first = original.loaded && !copy.loaded;
+        let (extra, frame) = if is_first { (original, groups[earlier].0) } else { (copy, groups[later].0) };
+        return vec![told(context, extra, frame, matched)];
+    }
+    by_census(context, whole).into_iter().collect()
+}
+
+fn told(context: &Context, copy: &Group, frame: Option<FrameId>, matched: u64) -> Finding {
+    let place = match frame {
+        Some(frame) => context.place_of_frame(frame, true),
+        None => Place::Before,
+    };
+    let held_by = context.census.and_then(|census| {
+        let all = &context.history.allocations;
+        let first = all.address(*copy.blocks.first()? as usize);
+        let holder = census.tensors.iter().find(|tensor| tensor.address == first)?.holder?;
+        census.holders.get(holder as usize)
+    });
+    let what = if copy.loaded {
+        "a checkpoint that was loaded to the card is held beside the model"
+    } else if copy.copied {
+        "a copy of the model is held beside it"
+    } else {
+        "the weights are on the card a second time"
+    };
+    let name = held_by.and_then(crate::kept::named).map(|name| format!(" by {name}")).unwrap_or_default();
+    let title = format!("{what}{name}: {}, made at {}", bytes(matched), place.short());
+    let saved = context.what_if().without(context, &copy.blocks);
+    let count = copy.blocks.len() as u64;
+    let finding = Finding::new(CODE, Severity::Warning, title)
+        .because(format!("its {} have the sizes of the parameters, one for one", plural(count, "block")))
+        .at(vec![Where { place: place.clone(), bytes: matched, count }]);
+    let finding = fixes(saved.tell(finding, "without the copy", "allocated peak"), copy.loaded);
+    let weight = if copy.loaded || !copy.copied { Weight::Mistake } else { Weight::Oversized };
+    let patch = match (&place, copy.loaded) {
+        (Place::Line { file, line, function, own: true }, true) => Some(Patch {
+            cause: CAUSE,
+            file: file.clone(),
+            line: *line,
+            function: function.clone(),
+            name: held_by.map(|holder| holder.name.clone()),
+            also: Vec::new(),
+        }),
+        _ => None,
+    };
+    finding.caused_by(CAUSE, weight, matched).patched(patch)
+}
+
+fn fixes(finding: Finding, loaded: bool) -> Finding {
+    if loaded {
+        finding.fix(Fix::new(Grade::Safe, "load to host memory").code("torch.load(path, map_location=\"cpu\")"))
+    } else {
+        finding
+            .fix(Fix::new(Grade::Safe, "keep the copy in host memory").code("{name: value.cpu() for name, value in model.state_dict().items()}"))
+            .fix(Fix::new(Grade::Safe, "build the model once, and del the one that is no longer used"))
+    }
+}
+
+/// Two modules of the same shapes, as the program named them.
+fn by_census(context: &Context, whole: u64) -> Option<Finding> {
+    let census = context.census?;
+    let copy = (census.modules.iter())
+        .filter(|module| module.copy_of.is_some() && matters(module.bytes, whole, 0.12, 64 << 20))
+        .max_by_key(|module| module.bytes)?;
+    let original = copy.copy_of.as_deref().unwrap_or_default();
+    let holder = census.holders.iter().find(|holder| holder.name == copy.name && holder.line > 0);
+    let title = format!(
+        "the weights are on the card twice: `{}` has the shapes of `{}`, {}",
+        printable(&copy.name),
+        printable(original),
+        bytes(copy.bytes)
+    );
+    let title = super::with_place(title, holder.map(Place::of_holder));
+    let places = holder.map(|holder| Where { place: Place::of_holder(holder), bytes: copy.bytes, count: 1 });
+    let finding = Finding::new(CODE, Severity::Warning, title)
+        .at(places.into_iter().collect())
+        .saves(copy.bytes, crate::finding::Basis::Measured, "allocated peak");
+    Some(fixes(finding, false).caused_by(CAUSE, Weight::Oversized, copy.bytes).likely_if(true))
+}

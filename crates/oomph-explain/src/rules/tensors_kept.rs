@@ -1,0 +1,144 @@
+//! Tensors are kept round after round: a list, a dictionary or an attribute on the card grows.
+//!
+//! ## What it sees
+//!
+//! Blocks without a graph that were made in one round of a loop and are still alive many rounds later:
+//!
+//! ```python
+//! with torch.no_grad():
+//!     for x in loader:
+//!         predictions.append(model(x))            # all predictions stay on the card
+//! best.append(copy.deepcopy(model.state_dict()))  # so do all weights, every epoch
+//! ```
+//!
+//! ## What to do
+//!
+//! Keep what must be kept in host memory: `predictions.append(model(x).cpu())`; or reduce it at once, to a number, to a count, to
+//! the metric itself. A batch that is smaller does not help: the sum is the same.
+//!
+//! ## How the numbers come about
+//!
+//! What is kept is measured: bytes of earlier rounds that are alive when memory ran out, or at the peak. The saving is
+//! replayed: the peak with each of those blocks freed before the next round. Rounds are forwards from one line; where no
+//! module is called, they are steps.
+
+use crate::context::Context;
+use crate::finding::{Finding, Fix, Grade, Severity, Weight, Where, bytes, plural};
+use crate::kept::{How, Kept};
+use crate::kinds::Kind;
+use crate::what_if::Saved;
+use hashbrown::HashMap;
+use oomph_trace::StackId;
+
+pub(super) const CODE: &str = "OM204";
+const CAUSE: &str = "tensors_kept";
+
+pub(super) fn check(context: &Context) -> Vec<Finding> {
+    let of_forwards: Vec<Finding> = (context.kept().iter())
+        .filter(|kept| kept.how == How::TensorsKept)
+        .filter_map(|kept| of_forwards(context, kept))
+        .collect();
+    if !of_forwards.is_empty() || !context.kept().is_empty() {
+        return of_forwards;
+    }
+    growth(context).filter(|grown| !grown.is_graph).map(|grown| of_steps(context, &grown)).into_iter().collect()
+}
+
+fn of_forwards(context: &Context, kept: &Kept) -> Option<Finding> {
+    if !super::worth_telling(context, kept) {
+        return None;
+    }
+    let saved = context.what_if().freed_early(context, kept.blocks.iter().copied());
+    let rounds = plural(kept.rounds as u64, "round");
+    let title = match kept.keeper() {
+        Some(keeper) => format!("{keeper} keeps {} of tensors on the card, {} a round", bytes(kept.bytes), bytes(kept.per_round)),
+        None => format!("tensors of {rounds} are kept on the card: {}, {} each", bytes(kept.bytes), bytes(kept.per_round)),
+    };
+    let finding = Finding::new(CODE, Severity::Warning, super::with_place(title, kept.place(context)))
+        .because(format!("what {rounds} made is still alive; it grows by {} each time", bytes(kept.per_round)))
+        .at(kept.places(context));
+    let finding = super::line_of_holder(finding, kept.holder.as_ref());
+    Some(
+        fixes(saved.tell(finding, "with each of them freed before the next round", "allocated peak"))
+            .caused_by(CAUSE, Weight::Mistake, kept.bytes)
+            .likely_if(kept.likely)
+            .patched(kept.patch(context, CAUSE)),
+    )
+}
+
+fn fixes(finding: Finding) -> Finding {
+    finding
+        .fix(Fix::new(Grade::Safe, "keep what must be kept in host memory").code("kept.append(tensor.cpu())"))
+        .fix(Fix::new(Grade::Safe, "or reduce it in the loop, to the number that is wanted in the end"))
+}
+
+fn of_steps(context: &Context, grown: &Grown) -> Finding {
+    let finding = Finding::new(CODE, Severity::Warning, grown.title.clone())
+        .because(grown.evidence.clone())
+        .at(grown.places.clone());
+    fixes(grown.saved.tell(finding, "with each of them freed at the end of its step", "allocated peak"))
+        .caused_by(CAUSE, Weight::Mistake, grown.bytes)
+        .likely_if(context.census.is_none())
+}
+
+/// What steps leave behind where no module is called.
+pub(super) struct Grown {
+    /// Whether most of it is activations.
+    pub is_graph: bool,
+    pub title: String,
+    pub evidence: String,
+    pub places: Vec<Where>,
+    pub bytes: u64,
+    pub saved: Saved,
+}
+
+/// Growth from step to step, in words.
+pub(super) fn growth(context: &Context) -> Option<Grown> {
+    let growth = context.growth()?;
+    let all = &context.history.allocations;
+    let mut stacks: HashMap<StackId, u64> = HashMap::new();
+    for &index in &growth.kept {
+        *stacks.entry(all.stack(index as usize)).or_default() += all.size(index as usize);
+    }
+    // Each block freed when its step is over.
+    let ends = growth.kept.iter().filter_map(|&index| {
+        let steps = context.steps.as_ref()?;
+        let step = steps.at(all.born(index as usize))?;
+        Some((*steps.boundaries.get(step + 1)?, index))
+    });
+    let saved = context.what_if().freed_early(context, ends);
+    let total: u64 = stacks.values().sum();
+    let graph: u64 = (growth.kept.iter())
+        .filter(|&&index| context.kinds.kind(index as usize) == Kind::Activation)
+        .map(|&index| all.size(index as usize))
+        .sum();
+    let common = context.common_frame(&stacks).map(|frame| context.place_of_frame(frame, true));
+    let title = match &common {
+        Some(place) => format!(
+            "Memory grows by {} every step: what {} makes is kept",
+            bytes(growth.per_step),
+            place.short()
+        ),
+        None => format!("Memory grows by {} every step", bytes(growth.per_step)),
+    };
+    let mut places: Vec<Where> = (common.into_iter())
+        .map(|place| Where { place, bytes: total, count: growth.kept.len() as u64 })
+        .collect();
+    for part in context.places(growth.kept.iter().copied()) {
+        if places.iter().all(|known| known.place != part.place) {
+            places.push(part);
+        }
+    }
+    Some(Grown {
+        is_graph: graph * 2 > total,
+        title,
+        evidence: format!(
+            "{} made in {} earlier steps were still alive at the end",
+            bytes(total),
+            growth.steps + 1
+        ),
+        places,
+        bytes: total,
+        saved,
+    })
+}
