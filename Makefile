@@ -1,7 +1,7 @@
 # Two commands do all set-up on a machine with Rust, Python 3.10+, gcc and make:
 #   make demo    build, predict a training script for a T4, explain a real out-of-memory recording
 #   make test    every test
-# The others are for working on oomph: make format, reference, bench, fuzz, lint, deny.
+# The others are for working on oomph: make format, reference, diagnose, bench, fuzz, lint, deny.
 
 SHELL := /bin/sh
 PYTHON ?= python3
@@ -24,7 +24,7 @@ FUZZ_SECONDS ?= 600
 # cargo fmt does not find modules that a macro lists.
 LISTED_BY_MACROS := crates/oomph-explain/src/rules/*.rs crates/oomph-doctor/src/checks/*.rs crates/oomph-cli/src/commands/*.rs
 
-.PHONY: demo test fetched format lint rust-test web-test python-test reference bench fuzz deny clean
+.PHONY: demo test diagnose fetched format lint rust-test web-test python-test reference bench fuzz deny clean
 
 demo: $(VENV)/.ready
 	cargo build --release --locked
@@ -74,6 +74,11 @@ web-test: $(WEB)/.ready
 python-test: $(VENV)/.ready $(VENV_2_11)/.ready $(CHROMIUM) $(TMUX_COMMAND)
 	cargo build --locked -p oomph-cli -p oomph-python
 	$(VENV_PYTHON) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations=12 tests/python
+
+# How often the first headline names the cause, over tests/diagnosis. Takes about twenty minutes on two cores.
+diagnose: $(VENV)/.ready
+	cargo build --locked -p oomph-cli
+	$(VENV_PYTHON) tests/diagnosis/score.py --oomph target/debug/oomph --python $(VENV_PYTHON) --snapshots --fix
 
 # docs/reference: what is made from the code. A test fails where it is not what the code says.
 reference:

@@ -1,5 +1,6 @@
 //! Everything that rules look at, worked out once for a device.
 
+use crate::cells::Cells;
 use crate::finding::{Place, Where};
 use crate::forwards::Forwards;
 use crate::growth::Growth;
@@ -49,6 +50,7 @@ pub struct Context<'a> {
     pub actions: [u64; Action::ALL.len()],
     /// Allocations that were recorded without a stack.
     pub without_stack: u64,
+    cells: Cells,
     growth: OnceCell<Option<Growth>>,
     kept: OnceCell<Vec<Kept>>,
     what_if: OnceCell<WhatIf<'a>>,
@@ -104,6 +106,7 @@ impl<'a> Context<'a> {
             waste_at_reserved_peak: Waste::at(history, &recording.settings, reserved_peak),
             actions,
             without_stack,
+            cells: Cells::of(recording),
             growth: OnceCell::new(),
             kept: OnceCell::new(),
             what_if: OnceCell::new(),
@@ -196,7 +199,7 @@ impl<'a> Context<'a> {
     pub fn place(&self, stack: StackId, born: Moment) -> Place {
         match self.sources.of_stack(stack).place {
             Some(frame) => self.place_of_frame(frame, self.sources.of_stack(stack).own),
-            None if born == 0 => Place::Before,
+            None if born <= self.kinds.begun() => Place::Before,
             None if self.sources.has_stacks => Place::Backward,
             None => Place::NoStack,
         }
@@ -206,7 +209,7 @@ impl<'a> Context<'a> {
     pub fn place_of_frame(&self, frame: FrameId, own: bool) -> Place {
         let frame = self.recording.stacks.frame(frame);
         Place::Line {
-            file: self.recording.strings.get(frame.file).to_owned(),
+            file: self.cells.name(self.recording.strings.get(frame.file)),
             line: frame.line,
             function: self.recording.strings.get(frame.name).to_owned(),
             own,
@@ -222,7 +225,7 @@ impl<'a> Context<'a> {
             let i = index as usize;
             let stack = all.stack(i);
             let place = self.sources.of_stack(stack).place;
-            let before = place.is_none() && all.born(i) == 0;
+            let before = place.is_none() && all.born(i) <= self.kinds.begun();
             let group = groups.entry((place, before)).or_insert((0, 0, stack, all.born(i)));
             group.0 += all.size(i);
             group.1 += 1;

@@ -305,7 +305,7 @@ fn sums<K: std::hash::Hash + Eq>(context: &Context, key: impl Fn(StackId, bool) 
     for &(index, kind) in &context.alive {
         let i = index as usize;
         let (stack, born) = (all.stack(i), all.born(i));
-        let sum = sums.entry(key(stack, born == 0)).or_insert_with(|| Sum {
+        let sum = sums.entry(key(stack, born <= context.kinds.begun())).or_insert_with(|| Sum {
             bytes: 0,
             count: 0,
             stack,

@@ -161,9 +161,32 @@ fn how_graph(
             !evaluates
         }
         None if trained.0 > 0 => trained.1 * 2 < trained.0,
-        None => context.kinds.backward().is_empty() && context.kinds.trains(),
+        None if !context.kinds.backward().is_empty() => false,
+        // Nothing has gone backward yet: whether it would have, the names of functions tell, or nothing does.
+        None => match forwards.iter().find(|forward| forward.site == site).map(|forward| around(context, forward)) {
+            Some(names) if names.iter().any(|name| speaks_of_evaluation(name)) => false,
+            Some(names) if names.iter().any(|name| speaks_of_training(name)) => true,
+            _ => context.kinds.trains(),
+        },
     };
     (if waits { How::BackwardOnce } else { How::NoGradMissing }, context.census.is_some())
+}
+
+/// The names of the program's own functions around a forward.
+fn around<'a>(context: &'a Context, forward: &crate::forwards::Forward) -> Vec<&'a str> {
+    let recording = context.recording;
+    let stack = context.device.events.stack.get(forward.start as usize).copied().unwrap_or_default();
+    let frames = recording.stacks.get(stack).iter().map(|&frame| recording.stacks.frame(frame));
+    (frames.rev())
+        .take_while(|frame| !crate::sources::is_module_call(recording, frame))
+        .filter(|frame| crate::sources::is_own_file(recording, frame))
+        .map(|frame| recording.strings.get(frame.name))
+        .collect()
+}
+
+fn speaks_of_training(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    ["train", "fit", "optimize", "update", "learn"].iter().any(|word| name.contains(word))
 }
 
 /// Whether a function's name says that it measures rather than trains.

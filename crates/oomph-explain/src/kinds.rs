@@ -108,6 +108,8 @@ pub struct Kinds<'a> {
     /// What a recorder said of blocks, by allocation.
     told: HashMap<u32, Kind>,
     trains: bool,
+    /// Until when a recorder told what was there before it: blocks that nobody allocated.
+    begun: Moment,
     /// When memory ran out for good: what was alive then is let go by the unwinding, which says nothing of it.
     death: Option<Moment>,
 }
@@ -128,8 +130,9 @@ impl<'a> Kinds<'a> {
         let phases: Vec<Phase> =
             (0..recording.stacks.len()).map(|stack| sources.phase(stack as u32)).collect();
         let (mut backward, mut forward, mut optimizer) = (Vec::new(), Vec::new(), optimizer_steps.to_vec());
+        let begun = told_at_the_beginning(device, sources);
         for (row, (&action, &stack)) in events.action.iter().zip(&events.stack).enumerate() {
-            if action != Action::Alloc {
+            if action != Action::Alloc || row < begun {
                 continue;
             }
             let list = match phases.get(stack as usize) {
@@ -158,6 +161,7 @@ impl<'a> Kinds<'a> {
             steps,
             workspace_sized: HashMap::new(),
             told: told(recording, device, history),
+            begun: begun as Moment,
             death,
         };
         let all = &history.allocations;
@@ -179,6 +183,11 @@ impl<'a> Kinds<'a> {
     /// Whether the recording shows a backward pass or an optimizer at all.
     pub fn trains(&self) -> bool {
         self.trains
+    }
+
+    /// Until when blocks are from before the recording.
+    pub fn begun(&self) -> Moment {
+        self.begun
     }
 
     /// Whether frees carry the stack of the free rather than that of the allocation.
@@ -277,7 +286,7 @@ impl<'a> Kinds<'a> {
     fn in_backward(&self, index: usize) -> Kind {
         let all = &self.history.allocations;
         let (born, freed) = (all.born(index), all.freed(index));
-        if born == 0 {
+        if born <= self.begun {
             return Kind::Unknown; // from before the recording, and without a stack
         }
         if self.is_cublas_workspace(index) {
@@ -386,6 +395,17 @@ impl<'a> Kinds<'a> {
         }
         if freed == NEVER { Kind::Unknown } else { Kind::Temporary }
     }
+}
+
+/// A recorder that begins late first tells what is there: segments and blocks without a stack, before anything has one.
+fn told_at_the_beginning(device: &Device, sources: &Sources) -> usize {
+    let events = &device.events;
+    if !sources.has_stacks {
+        return 0;
+    }
+    let stackless = events.stack.iter().take_while(|&&stack| stack == oomph_trace::NO_STACK).count();
+    let telling = |action: &Action| matches!(action, Action::SegmentAlloc | Action::SegmentMap | Action::Alloc);
+    events.action[..stackless].iter().take_while(|action| telling(action)).count()
 }
 
 /// A program that died in its first forward pass has no backward pass yet, but may have spoken of one.

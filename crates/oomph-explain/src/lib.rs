@@ -10,6 +10,7 @@
 //! says how it came about; what is not known is said to be unknown.
 
 mod advice;
+mod cells;
 mod context;
 mod detail;
 mod diff;

@@ -38,7 +38,7 @@ pub struct StackFacts {
     pub place: Option<FrameId>,
     /// Whether `place` is the program's own.
     pub own: bool,
-    /// The innermost Python frame, library or not.
+    /// The innermost Python frame, library or not; of a library that stands on PyTorch, its own line rather than PyTorch's.
     pub innermost: Option<FrameId>,
     /// See [`Phase`].
     pub phase: Phase,
@@ -211,6 +211,7 @@ const FORWARD_FOLLOWS: &str = "<autograd>";
 struct FrameFacts {
     native: bool,
     own: bool,
+    torch: bool,
     module_call: bool,
     optimizer: bool,
     optimizer_state: bool,
@@ -266,6 +267,7 @@ impl FrameFacts {
         Self {
             native: false,
             own: !library,
+            torch: library && (has("/torch/") || unified.starts_with("torch/") || has("/lib/python3") && !has("site-packages")),
             module_call: MODULE_CALLS.contains(&name),
             optimizer,
             optimizer_state: optimizer && name.contains("init") && name != "__init__",
@@ -322,6 +324,7 @@ impl StackFacts {
         let python = || stack.iter().copied().filter(|id| !fact(id).native);
         let own = python().find(|id| fact(id).own);
         let innermost = python().next();
+        let told = python().take_while(|id| !fact(id).own).find(|id| !fact(id).torch).or(innermost);
         // A custom function's backward runs in autograd's own thread, whose outermost frame is its `apply`; its
         // forward has the same frame, called from the program.
         let outermost = python().next_back();
@@ -372,7 +375,7 @@ impl StackFacts {
         Self {
             place: own.or(innermost),
             own: own.is_some(),
-            innermost,
+            innermost: told,
             phase,
             native_workspace: any(|f| f.workspace),
             empty_cache: any(|f| f.empty_cache),
