@@ -5,6 +5,7 @@ No tensor is made, none of a tensor subclass's own code is run, and nothing is a
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from collections.abc import Iterator
 from typing import Any
@@ -34,18 +35,31 @@ class Tensors:
         """Where a tensor's memory on the GPU is; None if it is no tensor or has none. Views of one memory have one address."""
         if not self.is_tensor(thing):
             return None
+        with self._torch._C.DisableTorchFunction():
+            return self.place(thing)
+
+    def place(self, tensor: Any) -> int | None:
+        """The same of what is a tensor, where nobody listens to questions (``quietly``)."""
         try:
-            with self._torch._C.DisableTorchFunction():
-                if not self._base.is_cuda.__get__(thing):
-                    return None
-                storage = self._base.untyped_storage(thing)
-                address, size = storage.data_ptr(), storage.nbytes()
+            if not self._base.is_cuda.__get__(tensor):
+                return None
+            storage = self._base.untyped_storage(tensor)
+            address, size = storage.data_ptr(), storage.nbytes()
         except Exception:
             return None  # No memory of its own: fake, functional, freed.
         if not address or not size:
             return None
         self.memory[address] = size
         return address
+
+    def device(self, tensor: Any) -> int:
+        return self._base.get_device(tensor)
+
+    @contextlib.contextmanager
+    def quietly(self) -> Iterator[None]:
+        """For many questions: no code of a subclass nor of a mode hears of them."""
+        with self._torch._C.DisableTorchFunction(), self._torch._C._DisableTorchDispatch():
+            yield
 
     def gradient(self, thing: Any) -> Any | None:
         """A leaf's gradient, which Python may never have seen before."""
@@ -55,21 +69,37 @@ class Tensors:
         except Exception:
             return None
 
-    def has_graph(self, thing: Any) -> bool:
-        """Whether a tensor holds the graph that a backward pass would walk, and with it what the forward pass saved."""
+    def graph(self, thing: Any) -> Any | None:
+        """The last node of the graph that a backward pass would walk, which holds what the forward pass saved."""
         try:
             with self._torch._C.DisableTorchFunction():
-                return self._base.grad_fn.__get__(thing) is not None
+                return self._base.grad_fn.__get__(thing)
+        except Exception:
+            return None
+
+    def has_graph(self, thing: Any) -> bool:
+        return self.graph(thing) is not None
+
+    def requires_grad(self, thing: Any) -> bool:
+        try:
+            with self._torch._C.DisableTorchFunction():
+                return bool(self._base.requires_grad.__get__(thing))
         except Exception:
             return False
 
-    def describe(self, thing: Any) -> str:
+    def shape(self, thing: Any) -> tuple[list[int], str, str]:
+        """Shape, dtype (without ``torch.``) and device; of what does not say, nothing."""
         try:
             with self._torch._C.DisableTorchFunction():
-                shape, dtype = tuple(self._base.shape.__get__(thing)), self._base.dtype.__get__(thing)
+                base = self._base
+                shape, dtype, device = base.shape.__get__(thing), base.dtype.__get__(thing), base.device.__get__(thing)
+                return [int(length) for length in shape], str(dtype).removeprefix("torch."), str(device)
         except Exception:
-            return type(thing).__name__
-        return f"{'×'.join(map(str, shape)) or 'scalar'} {str(dtype).removeprefix('torch.')}"
+            return [], "", ""
+
+    def describe(self, thing: Any) -> str:
+        shape, dtype, _ = self.shape(thing)
+        return f"{'×'.join(map(str, shape)) or 'scalar'} {dtype}" if dtype else type(thing).__name__
 
     def elements(self, thing: Any) -> int:
         try:
