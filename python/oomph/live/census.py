@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import gc
+import heapq
 import json
 import os
 import re
@@ -21,6 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import compress
+from operator import itemgetter
 from typing import Any
 
 from . import roots as places
@@ -31,7 +33,10 @@ from .walk import Walk, instance_dict
 
 # Seconds of this thread's time, after which the walk, the lines and the graphs end, so that what they found is told. Where other programs keep the machine
 # busy, they may take twice as long; all of it ends by the last.
-_WALKED, _GRAPHED, _LONGEST = 0.3, 0.42, 0.9
+_WALKED, _GROUPED, _GRAPHED, _LONGEST = 0.28, 0.41, 0.44, 0.9
+_LEAST_WALKED = 0.1
+# Tensors between two looks at the clock.
+_OFTEN = 1024
 # The first so many are taken whatever they cost. Later ones take at most a twentieth of a program's time, and are at most so many seconds apart.
 _FREELY, _SHARE, _APART = 4, 20, 2.0
 # What is told at most.
@@ -147,6 +152,7 @@ class _Census:
         self.frames = _asking_frames(asked_from)
         self.at: dict[int, int] = {}  # Tensors on the card: identity -> address
         self.everything: dict[int, Any] = {}
+        self.learning: dict[int, Any] = {}  # Those that require gradients.
         self.modules: list[Any] = []
         self.optimizers: list[Any] = []
         self.owned: dict[int, tuple[str, Any, Any]] = {}  # address -> what it is, whose, and as which tensor
@@ -154,7 +160,8 @@ class _Census:
         self.roots: list[_Root] = []
         self.spots: dict[int, _Spot] = {}
         self.groups: list[_Group] = []
-        self.walk = Walk(self._is_wanted, lambda _: (), self._walls())
+        # Nearly no program gives a tensor attributes, and there may be a hundred thousand of them.
+        self.walk = Walk(self._is_wanted, lambda _: (), self._walls(), (torch.Tensor, torch.nn.Parameter))
         self.missing = 0
 
     def drop(self) -> None:
@@ -164,7 +171,10 @@ class _Census:
         self.__dict__.clear()
 
     def _is_late(self, limit: float) -> bool:
-        return time.thread_time() - self.begun_here > limit or time.perf_counter() - self.begun > min(2 * limit, _LONGEST)
+        passed = time.perf_counter() - self.begun
+        if passed <= limit:
+            return False
+        return passed > min(2 * limit, _LONGEST) or time.thread_time() - self.begun_here > limit
 
     def tell(self, asked: int, total: int, free: int) -> dict[str, Any]:
         told: dict[str, Any] = {"time": time.time_ns() // 1000, "device": device_number(self.device), "asked": asked}
@@ -177,6 +187,7 @@ class _Census:
             ("", self._walk),
             ("", self._group),
             ("", self._tell_groups),
+            ("", self._find_lines),
             ("", self._count_graphs),
             ("modules", self._modules),
             ("optimizers", self._optimizers),
@@ -184,9 +195,10 @@ class _Census:
             ("tensors", self._tensors),
         )
         for name, part in parts:
-            if self._is_late(_LONGEST):
+            # What was found is told in any case.
+            if part not in (self._group, self._tell_groups, self._holders) and self._is_late(_LONGEST):
                 self.complete = False
-                break
+                continue
             try:
                 found = part()
             except MemoryError:
@@ -275,23 +287,25 @@ class _Census:
         # Hundreds of thousands of objects: nothing but C looks at each. Not by their classes themselves, which may have a hash of their own.
         are_wanted = map(identities.__contains__, map(id, map(type, everything)))
         self.kinds = kinds[0]
-        for thing in compress(everything, are_wanted):
-            kind = id(type(thing))
-            if kind in kinds[0]:
-                self._note(thing)
-            elif kind in kinds[1]:
-                self.modules.append(thing)
-            else:
-                self.optimizers.append(thing)
+        found = list(compress(everything, are_wanted))
+        del everything
+        self.modules = [thing for thing in found if id(type(thing)) in kinds[1]]
+        self.optimizers = [thing for thing in found if id(type(thing)) in kinds[2]]
+        self._note(thing for thing in found if id(type(thing)) in kinds[0])
 
-    def _note(self, tensor: Any) -> bool:
-        """Whether a tensor is on the card."""
-        address = self.tensors.place(tensor)
-        if address is None or self.tensors.device(tensor) != self.device:
-            return False
-        self.at[id(tensor)] = address
-        self.everything[id(tensor)] = tensor
-        return True
+    def _note(self, tensors: Iterable[Any]) -> bool:
+        """Whether one of these is on the card."""
+        before = len(self.at)
+        for tensor, address, learns in self.tensors.places(tensors, self.device):
+            identity = id(tensor)
+            self.at[identity] = address
+            self.everything[identity] = tensor
+            if learns:
+                self.learning[identity] = tensor
+            if len(self.at) % _OFTEN == 0 and self._is_late(_WALKED):
+                self.complete = False
+                break
+        return len(self.at) > before
 
     def _own_tensors(self) -> None:
         """Parameters, buffers, gradients and optimizer state are those of modules and optimizers, wherever else they are held."""
@@ -308,12 +322,12 @@ class _Census:
         for optimizer in self.optimizers:
             for tensor in self._state(optimizer):
                 self._own(tensor, "optimizer state", optimizer)
-        for tensor in list(self.everything.values()):
-            if self.at[id(tensor)] not in self.owned and self.tensors.requires_grad(tensor):
+        for tensor in list(self.learning.values()):
+            if self.at[id(tensor)] not in self.owned:
                 self._own(self.tensors.gradient(tensor), "gradients", tensor)
 
     def _own(self, tensor: Any, what: str, whose: Any) -> None:
-        if tensor is not None and (id(tensor) in self.at or (self.tensors.is_tensor(tensor) and self._note(tensor))):
+        if tensor is not None and (id(tensor) in self.at or (self.tensors.is_tensor(tensor) and self._note([tensor]))):
             self.owned.setdefault(self.at[id(tensor)], (what, whose, tensor))
 
     def _tensors_of(self, top: Any) -> tuple[list[Any], list[Any]]:
@@ -360,16 +374,18 @@ class _Census:
             self.missing -= 1
             return True
         # Objects that were frozen are not in the collector's lists.
-        return id(type(thing)) in self.kinds and id(thing) not in self.at and self._note(thing)
+        return id(type(thing)) in self.kinds and id(thing) not in self.at and self._note([thing])
 
     def _walk(self) -> None:
         self.targets = {identity for identity, address in self.at.items() if address not in self.owned}
         self.targets |= {id(thing) for thing in [*self.tops, *self.optimizers]}
         self.missing = len(self.targets)
         some_are_frozen = gc.get_freeze_count() > 0
+        # Names matter most: some time is left for them, whatever was before.
+        least = time.perf_counter() - self.begun + _LEAST_WALKED
 
         def enough() -> bool:
-            return (self.missing <= 0 and not some_are_frozen) or self._is_late(_WALKED)
+            return (self.missing <= 0 and not some_are_frozen) or (self._is_late(_WALKED) and self._is_late(least))
 
         named = list(self._named_roots())
         tensors = self.tensors
@@ -496,20 +512,31 @@ class _Census:
         """One group for each holder. Memory counts for the tensor that shows most of it: a view is not its owner."""
         of: dict[tuple[Any, ...], _Group] = {}
         by_address: dict[int, list[Any]] = {}
+        told: set[int] = set()
         for tensor in self.walk.found:
             address = self.at.get(id(tensor))
             if address is not None and address not in self.owned:
                 by_address.setdefault(address, []).append(tensor)
-        for address, held in by_address.items():
+        known: dict[int, _Group] = {}  # Of many in one container.
+        for number, (address, held) in enumerate(by_address.items()):
+            if number % _OFTEN == 0 and self._is_late(_GROUPED):
+                self.complete = False
+                break
             owner = held[0] if len(held) == 1 else max(held, key=self.tensors.extent)
-            spot = self._spot(owner)
-            group = self._group_of(of, spot, "tensor")
-            group.holders.setdefault(id(spot.holder), spot.holder)
+            parent = self.walk.origin(owner)[0]
+            group = known.get(parent)
+            if group is None:
+                spot = self._spot(owner)
+                group = self._group_of(of, spot, "tensor")
+                group.holders.setdefault(id(spot.holder), spot.holder)
+                if parent in self.spots:
+                    known[parent] = group
             self._add(group, owner, address)
-            if len(group.also) < _ALSO:
-                group.also |= self.walk.also(owner) - {spot.number}
+            told.add(address)
+            if len(group.tensors) <= _ALSO:
+                group.also |= self.walk.also(owner) - {group.spot.number}
             for tensor in held:
-                if self.tensors.requires_grad(tensor):
+                if id(tensor) in self.learning:
                     node = self.tensors.graph(tensor)
                     if node is not None:
                         where = group if tensor is owner else self._group_of(of, self._spot(tensor), "tensor")
@@ -517,9 +544,12 @@ class _Census:
         unknown = _Spot("", "unknown", _Root("", "unknown"), -1, None, None, "", True)
         for identity, tensor in self.everything.items():
             address = self.at[identity]
-            if address in by_address:
+            if address in told:
                 continue
-            by_address[address] = [tensor]
+            told.add(address)
+            if len(told) % _OFTEN == 0 and self._is_late(_LONGEST):
+                self.complete = False
+                break
             what, whose, tensor = self.owned.get(address, ("tensor", None, tensor))
             spot = unknown
             if self.walk.knows(whose):
@@ -568,8 +598,6 @@ class _Census:
             told["path"] = self._path(group)[:_LONGEST_NAME]
             also = {self.roots[number].name for number in group.also} - {spot.name}
             told["also"] = sorted(name[:_LONGEST_NAME] for name in also)[:_ALSO]
-            if not self._is_late(_GRAPHED):
-                self._find_line(spot, bool(kind), told)
 
     def _path(self, group: _Group) -> str:
         """How the largest tensor is reached from its holder."""
@@ -582,6 +610,13 @@ class _Census:
                 break
             after.append(edge)
         return spot.name + "".join(reversed(after))
+
+    def _find_lines(self) -> None:
+        for group in self.groups:
+            if self._is_late(_GRAPHED):
+                self.complete = False
+                return
+            self._find_line(group.spot, bool(_container(group.spot.holder)), group.told)
 
     def _find_line(self, spot: _Spot, is_container: bool, told: dict[str, Any]) -> None:
         """The line that puts things in."""
@@ -641,7 +676,7 @@ class _Census:
                 "bytes": size,
                 "gradients": self._bytes([gradient for gradient in map(self.tensors.gradient, parameters) if id(gradient) in self.at]),
                 "training": (instance_dict(top) or {}).get("training") is True,
-                "requires_grad": any(map(self.tensors.requires_grad, parameters)),
+                "requires_grad": any(id(tensor) in self.learning for tensor in parameters),
                 "optimized": any(id(tensor) in optimized for tensor in parameters),
                 "dtype": dtypes.most_common(1)[0][0],
             }
@@ -698,10 +733,10 @@ class _Census:
         return sorted(told, key=lambda one: -one["bytes"])[:_OPTIMIZERS]
 
     def _tensors(self) -> list[dict[str, Any]]:
-        held = [(tensor, number) for number, group in enumerate(self.groups) for tensor in group.tensors]
-        held.sort(key=lambda entry: -self.tensors.memory[self.at[id(entry[0])]])
+        memory, at = self.tensors.memory, self.at
+        held = ((memory[at[id(tensor)]], number, tensor) for number, group in enumerate(self.groups) for tensor in group.tensors)
         told = []
-        for tensor, number in held[:_TENSORS]:
+        for _, number, tensor in heapq.nlargest(_TENSORS, held, key=itemgetter(0)):
             address = self.at[id(tensor)]
             shape, dtype, _ = self.tensors.shape(tensor)
             one = {"address": address, "bytes": self.tensors.memory[address], "shape": shape, "dtype": dtype, "holder": number}

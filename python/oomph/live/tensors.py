@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 # PyTorch's allocator hands out blocks in multiples of this.
@@ -35,16 +35,12 @@ class Tensors:
         """Where a tensor's memory on the GPU is; None if it is no tensor or has none. Views of one memory have one address."""
         if not self.is_tensor(thing):
             return None
-        with self._torch._C.DisableTorchFunction():
-            return self.place(thing)
-
-    def place(self, tensor: Any) -> int | None:
-        """The same of what is a tensor, where nobody listens to questions (``quietly``)."""
         try:
-            if not self._base.is_cuda.__get__(tensor):
-                return None
-            storage = self._base.untyped_storage(tensor)
-            address, size = storage.data_ptr(), storage.nbytes()
+            with self._torch._C.DisableTorchFunction():
+                if not self._base.is_cuda.__get__(thing):
+                    return None
+                storage = self._base.untyped_storage(thing)
+                address, size = storage.data_ptr(), storage.nbytes()
         except Exception:
             return None  # No memory of its own: fake, functional, freed.
         if not address or not size:
@@ -52,8 +48,20 @@ class Tensors:
         self.memory[address] = size
         return address
 
-    def device(self, tensor: Any) -> int:
-        return self._base.get_device(tensor)
+    def places(self, tensors: Iterable[Any], device: int) -> Iterator[tuple[Any, int, bool]]:
+        """Those on one device, each with its address and whether it requires gradients. A hundred thousand in a tenth of a second, ``quietly``."""
+        device_of, storage_of, requires_grad, memory = self._base.get_device, self._base.untyped_storage, self._base.requires_grad.__get__, self.memory
+        for tensor in tensors:
+            try:
+                if device_of(tensor) != device:
+                    continue
+                storage = storage_of(tensor)
+                address, size = storage.data_ptr(), storage.nbytes()
+                if address and size:
+                    memory[address] = size
+                    yield tensor, address, requires_grad(tensor)
+            except Exception:
+                continue  # No memory of its own: fake, functional, freed.
 
     @contextlib.contextmanager
     def quietly(self) -> Iterator[None]:
@@ -79,13 +87,6 @@ class Tensors:
 
     def has_graph(self, thing: Any) -> bool:
         return self.graph(thing) is not None
-
-    def requires_grad(self, thing: Any) -> bool:
-        try:
-            with self._torch._C.DisableTorchFunction():
-                return bool(self._base.requires_grad.__get__(thing))
-        except Exception:
-            return False
 
     def shape(self, thing: Any) -> tuple[list[int], str, str]:
         """Shape, dtype (without ``torch.``) and device; of what does not say, nothing."""

@@ -28,7 +28,7 @@ HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement, or by C th
 _SUSPENDABLE = {types.GeneratorType: "gi_frame", types.CoroutineType: "cr_frame", types.AsyncGeneratorType: "ag_frame"}
 
 # Objects between two questions whether it is enough.
-_OFTEN = 256
+_OFTEN = 1024
 
 Edge = tuple[str, Any]
 
@@ -156,8 +156,12 @@ def frame_children(frame: types.FrameType) -> Iterator[Edge]:
 class Walk:
     """A walk from roots, the nearest first. Roots that come later do not take what earlier ones have."""
 
-    def __init__(self, wanted: Callable[[Any], bool], extra: Callable[[Any], Iterable[Edge]], walls: Iterable[Any]) -> None:
+    def __init__(
+        self, wanted: Callable[[Any], bool], extra: Callable[[Any], Iterable[Edge]], walls: Iterable[Any], ends: Iterable[type] = ()
+    ) -> None:
+        """``walls`` are not met; what is of a class in ``ends`` is met, but not entered."""
         self._wanted, self._extra = wanted, extra
+        self._ends = frozenset(map(id, ends))
         self._walls = {id(wall): wall for wall in walls}
         self.things: dict[int, Any] = {}  # While the walk lasts, no identity may be given to another object.
         self._from: dict[int, tuple[int, str, int]] = {}  # object -> (where from, by what name, root)
@@ -211,7 +215,8 @@ class Walk:
         self.things[identity] = thing
         if self._wanted(thing):
             self.found.append(thing)
-        waiting.append(thing)
+        if id(type(thing)) not in self._ends:
+            waiting.append(thing)
 
     def knows(self, thing: Any) -> bool:
         return id(thing) in self._from
