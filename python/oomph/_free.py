@@ -1,6 +1,6 @@
 """``oomph.free()``: lets go of all that the program did not name, and says what each step gave back.
 
-Variables are never touched. What holds memory is named by ``oomph.who()``; see `_roots.py` for the places that IPython has.
+Variables are never touched. What holds memory is named by ``oomph.who()``; see `live/roots.py` for the places that IPython has.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from oomph import _heap, _roots
+from oomph import _heap
 from oomph._measure import gpus, ram, signed, text, torch_on_gpu
+from oomph.live import roots
 from oomph.live.frames import release
 
 
@@ -64,12 +65,12 @@ def free(outputs: bool = True, frames: bool = True) -> Freed:
     """Lets go of displayed values (``outputs``) and of the frames of the last errors (``frames``), collects garbage, and returns
     what PyTorch and the C library keep for later. The program's own variables stay.
     """
-    running = _roots.shell()
+    running = roots.shell()
     rows: list[Step] = []
     before = _now()
     for name, wanted, action in (
         ("displayed values (Out, _)", outputs, lambda: forget_outputs(running)),
-        ("frames of the last errors", frames, lambda: [release(error) for error in _roots.exceptions(running)]),
+        ("frames of the last errors", frames, lambda: [release(error) for error in roots.exceptions(running)]),
         ("garbage in cycles", True, _heap.collect),
         ("PyTorch's cache", True, _empty_cache),
         ("cache of pinned memory", True, _heap.empty_pinned_cache),

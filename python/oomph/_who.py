@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from oomph import _roots
 from oomph._measure import MIB, percent, text, torch_on_gpu
-from oomph._tensors import Tensors, rounded
-from oomph._walk import HEAP_TYPE, Edge, Walk
+from oomph.live import roots as places
+from oomph.live.tensors import Tensors, rounded
+from oomph.live.walk import HEAP_TYPE, Edge, Walk
 
 # How many leftovers are looked at from behind, each of which scans all objects of the process, and how far.
 _MOST_LOOKED_AT = 32
@@ -120,9 +120,9 @@ class _Search:
 
     def __init__(self, tensors: Tensors, asked_from: types.FrameType) -> None:
         self.tensors = tensors
-        running = _roots.shell()
+        running = places.shell()
         modules = [module for module in list(sys.modules.values()) if isinstance(module, types.ModuleType)]
-        walls: list[Any] = [sys.modules, _roots.namespace(running), *modules, *(module.__dict__ for module in modules)]
+        walls: list[Any] = [sys.modules, places.namespace(running), *modules, *(module.__dict__ for module in modules)]
         if running is not None:
             walls += [
                 running,
@@ -135,11 +135,11 @@ class _Search:
         self.walk = Walk(self._is_held, self._extra, walls)
         everything = {id(tensor): tensor for tensor in tensors.all()}
         # Modules first and optimizers last: both lead to a model's parameters, which are the model's.
-        variables = sorted(_roots.variables(running), key=lambda root: (not tensors.is_module(root[2]), tensors.is_optimizer(root[2])))
+        variables = sorted(places.variables(running), key=lambda root: (not tensors.is_module(root[2]), tensors.is_optimizer(root[2])))
         for _, same in itertools.groupby(variables, key=lambda root: (tensors.is_module(root[2]), tensors.is_optimizer(root[2]))):
             self.walk.go(same)
         del variables
-        for roots in (_roots.outputs(running), _roots.tracebacks(running), _roots.running_functions(asked_from)):
+        for roots in (places.outputs(running), places.tracebacks(running), places.running_functions(asked_from)):
             self.walk.go(roots)
         self._look_from_behind(everything)
 
@@ -172,7 +172,7 @@ class _Search:
         reached = {self.tensors.address(tensor) for tensor in [*self.walk.found, *nobodys]}
         return [tensor for tensor in everything.values() if self.tensors.address(tensor) not in reached]
 
-    def _behind(self, tensor: Any, mine: set[int]) -> _roots.Root | None:
+    def _behind(self, tensor: Any, mine: set[int]) -> places.Root | None:
         """Who holds a tensor that no root leads to: a module, or a cycle that nobody holds. None if Python does not know."""
         modules = {id(module.__dict__): name for name, module in list(sys.modules.items()) if isinstance(module, types.ModuleType)}
         behind: dict[int, Any] = {id(tensor): tensor}
@@ -202,7 +202,7 @@ class _Search:
         classes = [type(thing) for thing in behind.values() if type(thing).__flags__ & HEAP_TYPE and not self.tensors.is_tensor(thing)]
         return f"{GARBAGE} ({classes[0].__name__})" if classes else GARBAGE, GARBAGE, list(behind.values())
 
-    def _named_in(self, module: str, namespace: dict[str, Any], held: list[Any]) -> _roots.Root:
+    def _named_in(self, module: str, namespace: dict[str, Any], held: list[Any]) -> places.Root:
         identities = {id(thing) for thing in held}
         for name, value in list(namespace.items()):
             if id(value) in identities:
@@ -248,7 +248,7 @@ class _Search:
         also = sorted({self.walk.roots[other][0] for other in others} - {name})
         if also:
             how += f"; also held by {', '.join(also[:3])}{' and more' if len(also) > 3 else ''}"
-        return Holder(name, size, kind if root_kind == _roots.VARIABLE else root_kind, how)
+        return Holder(name, size, kind if root_kind == places.VARIABLE else root_kind, how)
 
     def _kind(self, tensor: Any) -> str:
         kind, holder = "tensor", None

@@ -127,7 +127,8 @@ impl Prediction {
         let path = ran.recording();
         let unreadable = |error: String| PredictError::Recording(error);
         let file = File::open(&path).map_err(|error| unreadable(error.to_string()))?;
-        let recording = oomph_trace::read(file).map_err(|error| unreadable(error.to_string()))?;
+        let mut recording = oomph_trace::read(file).map_err(|error| unreadable(error.to_string()))?;
+        recording.censuses = ran.censuses();
         let explanation = explain(&recording);
         let index = world.map_or(0, |world| world.rank as usize);
         // The device that did the most: a program may choose another than the first.

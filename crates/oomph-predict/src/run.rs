@@ -5,6 +5,7 @@ use crate::package;
 use crate::stage::{Stage, StageError};
 use oomph_child::Listener;
 use oomph_gpus::Gpu;
+use oomph_trace::census::{Census, LARGEST_CENSUS, MOST_CENSUSES};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::cell::RefCell;
@@ -15,15 +16,22 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// The Python that runs inside the program, by file; one place of truth with the package's.
-const PYTHON: [(&str, &str); 8] = [
+const PYTHON: [(&str, &str); 15] = [
     ("__init__.py", include_str!("../../../python/oomph/virtual/__init__.py")),
     ("backward.py", include_str!("../../../python/oomph/virtual/backward.py")),
+    ("census.py", include_str!("../../../python/oomph/live/census.py")),
     ("child.py", include_str!("../../../python/oomph/virtual/child.py")),
     ("fit.py", include_str!("../../../python/oomph/virtual/fit.py")),
+    ("frames.py", include_str!("../../../python/oomph/live/frames.py")),
+    ("graphs.py", include_str!("../../../python/oomph/live/graphs.py")),
     ("imports.py", include_str!("../../../python/oomph/live/imports.py")),
+    ("lines.py", include_str!("../../../python/oomph/live/lines.py")),
     ("ranks.py", include_str!("../../../python/oomph/virtual/ranks.py")),
     ("reads.py", include_str!("../../../python/oomph/virtual/reads.py")),
+    ("roots.py", include_str!("../../../python/oomph/live/roots.py")),
+    ("tensors.py", include_str!("../../../python/oomph/live/tensors.py")),
     ("values.py", include_str!("../../../python/oomph/virtual/values.py")),
+    ("walk.py", include_str!("../../../python/oomph/live/walk.py")),
 ];
 const PACKAGE: &str = "_oomph_virtual";
 
@@ -173,6 +181,18 @@ impl Ran {
     /// The recording: a snapshot of PyTorch's, if the GPU was used.
     pub fn recording(&self) -> PathBuf {
         self.folder.path().join("recording.pickle")
+    }
+
+    /// Who held what when memory ran out, if it did. What cannot be read says nothing.
+    pub fn censuses(&self) -> Vec<Census> {
+        let read = || {
+            let file = File::open(self.left("census.json")).ok()?;
+            let most = (LARGEST_CENSUS * MOST_CENSUSES) as u64;
+            let mut all: Vec<Census> = serde_json::from_reader(io::BufReader::new(file.take(most))).ok()?;
+            all.truncate(MOST_CENSUSES);
+            Some(all)
+        };
+        read().unwrap_or_default()
     }
 
     /// Another file that was left.

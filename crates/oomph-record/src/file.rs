@@ -26,6 +26,7 @@ pub enum Kind {
     Annotations = 8,
     End = 9,
     Repeats = 10,
+    Census = 11,
 }
 
 /// An `.oomph` file that grows.
@@ -112,6 +113,13 @@ impl File {
             return;
         }
         self.length = length;
+    }
+
+    /// Whether a chunk of so many bytes can be appended without making the file too large.
+    pub fn has_room(&self, content: usize) -> bool {
+        // Heads of the chunk, of its frame, and of each block of it.
+        let packed = (content + content / 1024 + 64) as u64;
+        !self.full && !self.broken && self.length + packed <= self.most - kept_for_the_end(self.most)
     }
 
     /// Appends a chunk, unless the file has become too large.

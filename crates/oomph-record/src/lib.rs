@@ -182,6 +182,22 @@ pub extern "C" fn oomph_record_oom(device: u32, asked: u64, free: u64, skip: u32
     }
 }
 
+/// Who held what at the out-of-memory that was told last, as JSON.
+///
+/// # Safety
+/// `json` has `length` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn oomph_record_census(json: *const u8, length: usize) {
+    if json.is_null() || length == 0 {
+        return;
+    }
+    // SAFETY: the caller's bytes.
+    let json = unsafe { std::slice::from_raw_parts(json, length) };
+    if let Some(recorder) = lock().as_mut() {
+        recorder.census(json);
+    }
+}
+
 /// Writes what is there, and ends the file.
 #[unsafe(no_mangle)]
 pub extern "C" fn oomph_record_stop() -> c_int {

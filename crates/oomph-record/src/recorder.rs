@@ -23,6 +23,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const EVERY: Duration = Duration::from_millis(100);
 /// Rows of a chunk of events, as the format's other writer has them.
 const ROWS: usize = 64 << 10;
+/// As many censuses as a reader keeps, and as long ones.
+const MOST_CENSUSES: usize = 16;
+const LARGEST_CENSUS: usize = 8 << 20;
 
 static RECORDER: Mutex<Option<Recorder>> = Mutex::new(None);
 static NOBODY: Mutex<Option<Recorder>> = Mutex::new(None);
@@ -423,6 +426,9 @@ pub struct Recorder {
     /// Steps that ended.
     steps: u64,
     cards: Vec<(u32, Card)>,
+    /// Censuses that were written, and one that waits for the end.
+    censuses: usize,
+    last_census: Vec<u8>,
 }
 
 impl Recorder {
@@ -462,6 +468,8 @@ impl Recorder {
             told_time: None,
             steps: 0,
             cards: Vec::new(),
+            censuses: 0,
+            last_census: Vec::new(),
         }
     }
 
@@ -1044,6 +1052,25 @@ impl Recorder {
         self.file.chunk(Kind::Settings, json);
     }
 
+    /// Who held what at an out-of-memory, as JSON. Of many the first are written at once, and the last at the end: it is what a program died of.
+    pub fn census(&mut self, json: &[u8]) {
+        if json.len() > LARGEST_CENSUS {
+            return;
+        }
+        self.last_census.clear();
+        if self.censuses + 1 < MOST_CENSUSES && self.write_census(json) {
+            self.censuses += 1;
+        } else {
+            self.last_census.extend_from_slice(json);
+        }
+    }
+
+    /// Where there is no room for it, it is left out: events matter more.
+    fn write_census(&mut self, json: &[u8]) -> bool {
+        self.flush();
+        self.cut.is_none() && self.file.has_room(json.len()) && self.chunk(Kind::Census, json)
+    }
+
     // -- what is true now
 
     /// What a device is.
@@ -1321,6 +1348,10 @@ impl Recorder {
             self.catch_up();
         }
         self.flush();
+        if !self.last_census.is_empty() {
+            let json = std::mem::take(&mut self.last_census);
+            self.write_census(&json);
+        }
         if !self.file.is_full() {
             self.file.chunk(Kind::End, &[]);
         }
@@ -1632,6 +1663,39 @@ mod tests {
         assert!(recorder.finish());
         let events = &read(&path).devices[0].events;
         assert_eq!((events.count(Told::FreeRequested), events.count(Told::FreeCompleted)), (600, 600));
+    }
+
+    #[test]
+    fn the_first_censuses_and_the_last_are_in_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.oomph");
+        let mut recorder = recorder(&path, 1 << 30);
+        for asked in 0..40 {
+            recorder.out_of_memory(0, 512, 0, &Stack::empty());
+            recorder
+                .census(format!("{{\"asked\":{asked},\"holders\":[{{\"name\":\"history\"}}]}}").as_bytes());
+        }
+        let killed: Vec<u64> = read(&path).censuses.iter().map(|census| census.asked).collect();
+        assert_eq!(killed, (0..15).collect::<Vec<u64>>());
+        assert!(recorder.finish());
+        let told = read(&path);
+        let asked: Vec<u64> = told.censuses.iter().map(|census| census.asked).collect();
+        assert_eq!(asked, (0..15).chain([39]).collect::<Vec<u64>>());
+        assert_eq!(told.censuses[15].holders[0].name, "history");
+        assert!(!told.source.truncated && told.warnings.is_empty());
+    }
+
+    #[test]
+    fn a_census_for_which_there_is_no_room_costs_no_events() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.oomph");
+        let mut recorder = recorder(&path, 64 << 10);
+        tell(&mut recorder, 0, 512, 0);
+        recorder.census(format!("{{\"asked\":1,\"x\":\"{}\"}}", "x".repeat(100 << 10)).as_bytes());
+        tell(&mut recorder, 1, 512, 0);
+        assert!(recorder.finish());
+        let told = read(&path);
+        assert_eq!((told.devices[0].events.len(), told.censuses.len(), told.source.truncated), (2, 0, false));
     }
 
     #[test]

@@ -6,14 +6,20 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 /// What runs inside the program's Python processes; one place of truth with the package's.
-const PYTHON: [(&str, &str); 7] = [
+const PYTHON: [(&str, &str); 13] = [
     ("__init__.py", include_str!("../../../python/oomph/live/__init__.py")),
+    ("census.py", include_str!("../../../python/oomph/live/census.py")),
     ("frames.py", include_str!("../../../python/oomph/live/frames.py")),
+    ("graphs.py", include_str!("../../../python/oomph/live/graphs.py")),
     ("handlers.py", include_str!("../../../python/oomph/live/handlers.py")),
     ("imports.py", include_str!("../../../python/oomph/live/imports.py")),
+    ("lines.py", include_str!("../../../python/oomph/live/lines.py")),
     ("native.py", include_str!("../../../python/oomph/live/native.py")),
     ("recording.py", include_str!("../../../python/oomph/live/recording.py")),
+    ("roots.py", include_str!("../../../python/oomph/live/roots.py")),
     ("startup.py", include_str!("../../../python/oomph/live/startup.py")),
+    ("tensors.py", include_str!("../../../python/oomph/live/tensors.py")),
+    ("walk.py", include_str!("../../../python/oomph/live/walk.py")),
 ];
 const PACKAGE: &str = "_oomph_live";
 /// Python imports this in every process, before the program.

@@ -130,6 +130,10 @@ pub struct Holder {
     pub dtype: String,
     /// Other names that lead to the same memory.
     pub also: Vec<String>,
+    /// The module that has the same shapes, once or several times over: a `state_dict` that is kept; its name.
+    pub copy_of: Option<String>,
+    /// The function, registered as a hook of a module, that puts things in; empty if none does.
+    pub hook: String,
 }
 
 /// A module that no other module holds.

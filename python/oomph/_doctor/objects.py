@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from oomph._walk import children
 from oomph.data.share import SharedDict, SharedList
+from oomph.live.walk import children
 
 PAGE = 4096
 # Items looked at in a container of more; enough that the mean of their sizes is within a few percent.

@@ -27,6 +27,7 @@ class Native:
         library.oomph_record_step.argtypes = [ctypes.c_char_p, ctypes.c_int]
         library.oomph_record_mark.argtypes = [ctypes.c_char_p]
         library.oomph_record_oom.argtypes = [ctypes.c_uint32, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint32]
+        library.oomph_record_census.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
         library.oomph_record_counts.argtypes = [ctypes.c_void_p]
         library.oomph_record_peak.argtypes = [ctypes.c_uint32]
         library.oomph_record_peak.restype = ctypes.c_uint64
@@ -87,6 +88,9 @@ class Native:
 
     def out_of_memory(self, device, asked, free, skip):
         self.library.oomph_record_oom(device, asked, free, skip)
+
+    def census(self, json):
+        self.library.oomph_record_census(json, len(json))
 
     def flush(self):
         self.library.oomph_record_flush()

@@ -42,11 +42,16 @@ class Recording:
         self.guard = None
         # Called if the file could not be written to its end.
         self.on_cut = None
+        self.censuses = None
 
     def begin(self, recorder):
         """CUDA is there: records from here on, and tells first what is there already."""
         import torch
 
+        # Not before: most processes of a program never come here, and it takes a while to import.
+        from .census import Turns
+
+        self.censuses = Turns()
         self.recorder = recorder
         recorder.start(self.path, self.most_bytes)
         self.active = True
@@ -127,6 +132,9 @@ class Recording:
             self.out_of_memories += 1
             # Three frames are ours: this one, the one that calls it, and the one that it calls.
             self.recorder.out_of_memory(device, asked, free, 3)
+            census = self.censuses.take(sys.modules["torch"], device, asked, total, free)
+            if census is not None:
+                self.recorder.census(census)
 
     def stop(self):
         """Ends the recording with the final state. Once."""

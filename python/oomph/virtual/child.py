@@ -1,7 +1,7 @@
 """Starts a program on the virtual GPU, records it, stops it after some steps, and writes down what happened.
 
 Run by ``oomph predict`` as ``python -c ...`` with a description in ``OOMPH_PREDICT`` (JSON): ``kind`` (script, module or
-notebook), ``target``, ``args``, ``steps``, ``folder`` for what is left behind: ``recording.pickle`` and ``facts.json``.
+notebook), ``target``, ``args``, ``steps``, ``folder`` for what is left behind: ``recording.pickle``, ``census.json`` and ``facts.json``.
 """
 
 import atexit
@@ -22,6 +22,9 @@ from .imports import AfterImport
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
+# As many as a recording has.
+MOST_CENSUSES = 16
+
 
 class Stop(BaseException):
     """Enough steps were seen. Not an Exception: programs catch those."""
@@ -34,11 +37,13 @@ class Run:
         self.wish = wish
         self.facts = {"status": "finished", "steps": 0, "forwards": 0, "notes": []}
         self.optimizers = {}
+        self.process = os.getpid()
         self.stopped = 0
         self.written = False
         self.recorded = True
         self.values = self.reads = self.backward = None
         self.torch = None
+        self.turns, self.censuses = None, []
 
     # -- PyTorch
 
@@ -94,7 +99,23 @@ class Run:
             self.recorded = False
             backend = self.torch.cuda.memory.get_allocator_backend()
             self.facts["notes"].append(f"PyTorch records nothing with {backend}: only totals are known, no lines")
+        from .census import Turns
+
+        self.turns = Turns()
+        # An allocator that is not PyTorch's native one has no observers.
+        with contextlib.suppress(RuntimeError):
+            self.torch._C._cuda_attach_out_of_memory_observer(self.out_of_memory)
         self.check_kernels(self.torch.cuda.get_device_capability(), self.torch.cuda.get_arch_list())
+
+    def out_of_memory(self, device, asked, total, free):
+        """PyTorch's observer: called before it raises, in the thread that asked."""
+        if self.written or os.getpid() != self.process:
+            return
+        census = self.turns.take(self.torch, device, asked, total, free)
+        if census is not None:
+            # The last one is what the program died of.
+            del self.censuses[MOST_CENSUSES - 1 :]
+            self.censuses.append(census)
 
     def check_kernels(self, capability, known):
         """Notes a card that this PyTorch has no kernels for. Binaries serve their major version, sources all later ones."""
@@ -246,6 +267,8 @@ class Run:
                 self.backward.attribute(snapshot)
         with open(os.path.join(self.wish["folder"], "recording.pickle"), "wb") as file:
             pickle.dump(snapshot, file, protocol=4)
+        with open(os.path.join(self.wish["folder"], "census.json"), "wb") as file:
+            file.write(b"[" + b",".join(self.censuses) + b"]")
 
 
 def leave_the_compiler_out(torch, dispatch):

@@ -283,7 +283,8 @@ impl Reading {
             Some(census) => censuses[MOST_CENSUSES - 1] = census,
             None => self.recording.warnings.push(Warning {
                 code: "bad-census",
-                message: "passed over what the recorder says of who held memory: it cannot be read".to_owned(),
+                message: "passed over what the recorder says of who held memory: it cannot be read"
+                    .to_owned(),
             }),
         }
     }

@@ -12,8 +12,8 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from oomph._walk import Edge, local_variables
-from oomph.live.frames import chain
+from .frames import chain
+from .walk import Edge, local_variables
 
 Root = tuple[str, str, Any]
 
@@ -73,14 +73,20 @@ def exceptions(running: Any | None) -> list[BaseException]:
 
 
 def tracebacks(running: Any | None) -> Iterator[Root]:
+    for trace in remembered(running):
+        for name, value in users_variables(trace.tb_frame):
+            yield f"traceback of the last error: {name} in {trace.tb_frame.f_code.co_name}() line {trace.tb_lineno}", TRACEBACK, value
+
+
+def remembered(running: Any | None, *more: BaseException) -> Iterator[types.TracebackType]:
+    """The tracebacks of the errors that are remembered, and of ``more``, each part once."""
     seen: set[int] = set()
-    traces = [error.__traceback__ for first in exceptions(running) for error in chain(first)]
+    traces = [error.__traceback__ for first in (*exceptions(running), *more) for error in chain(first)]
     traces += [getattr(sys, "last_traceback", None), getattr(getattr(running, "InteractiveTB", None), "tb", None)]
     for trace in traces:
         while isinstance(trace, types.TracebackType) and id(trace) not in seen:
             seen.add(id(trace))
-            for name, value in _users_variables(trace.tb_frame):
-                yield f"traceback of the last error: {name} in {trace.tb_frame.f_code.co_name}() line {trace.tb_lineno}", TRACEBACK, value
+            yield trace
             trace = trace.tb_next
 
 
@@ -90,10 +96,10 @@ def running_functions(innermost: types.FrameType) -> Iterator[Root]:
     others = [frame for thread, frame in sys._current_frames().items() if thread != threading.get_ident()]
     for frame in (innermost, *others):
         while frame is not None:
-            for name, value in _users_variables(frame):
+            for name, value in users_variables(frame):
                 yield f"{name} in {frame.f_code.co_name}() line {frame.f_lineno}", RUNNING, value
             frame = frame.f_back
 
 
-def _users_variables(frame: types.FrameType) -> list[Edge]:
+def users_variables(frame: types.FrameType) -> list[Edge]:
     return [] if str(frame.f_globals.get("__name__")).partition(".")[0] in _RUNNERS else local_variables(frame)

@@ -27,6 +27,9 @@ HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement, or by C th
 
 _SUSPENDABLE = {types.GeneratorType: "gi_frame", types.CoroutineType: "cr_frame", types.AsyncGeneratorType: "ag_frame"}
 
+# Objects between two questions whether it is enough.
+_OFTEN = 1024
+
 Edge = tuple[str, Any]
 
 
@@ -52,14 +55,25 @@ def instance_dict(thing: Any) -> dict[str, Any] | None:
     return found if type(found) is dict else None
 
 
-def _slots(thing: Any) -> Iterator[Edge]:
-    for base in type(thing).__mro__:
-        for name, member in base.__dict__.items():
-            if type(member) is types.MemberDescriptorType and not name.startswith("__"):
-                try:
-                    yield f".{name}", member.__get__(thing, type(thing))
-                except Exception:
-                    continue  # Never set.
+Slots = dict[int, list[Edge]]
+
+
+def _slots(thing: Any, known: Slots) -> Iterator[Edge]:
+    kind = type(thing)
+    members = known.get(id(kind))
+    if members is None:
+        # Looked up once a class: a tensor's has a thousand attributes.
+        members = known[id(kind)] = [
+            (name, member)
+            for base in kind.__mro__
+            for name, member in base.__dict__.items()
+            if type(member) is types.MemberDescriptorType and not name.startswith("__")
+        ]
+    for name, member in members:
+        try:
+            yield f".{name}", member.__get__(thing, kind)
+        except Exception:
+            continue  # Never set.
 
 
 def _key(key: Any) -> str:
@@ -68,8 +82,8 @@ def _key(key: Any) -> str:
     return f"[{key!r}]" if type(key) in (int, bool, float) else f"[{type(key).__name__}]"
 
 
-def children(thing: Any) -> Iterator[Edge]:
-    """What an object holds, each with how its name goes on."""
+def children(thing: Any, slots: Slots | None = None) -> Iterator[Edge]:
+    """What an object holds, each with how its name goes on. ``slots``: what is known of classes that stay alive meanwhile."""
     kind = type(thing)
     if issubclass(kind, dict):
         for key, value in list(dict.items(thing)):
@@ -131,7 +145,7 @@ def children(thing: Any) -> Iterator[Edge]:
     for name, value in list(attributes.items()) if attributes else ():
         yield f".{name}" if type(name) is str else ".?", value
     if kind.__flags__ & HEAP_TYPE:
-        yield from _slots(thing)
+        yield from _slots(thing, {} if slots is None else slots)
 
 
 def frame_children(frame: types.FrameType) -> Iterator[Edge]:
@@ -142,22 +156,28 @@ def frame_children(frame: types.FrameType) -> Iterator[Edge]:
 class Walk:
     """A walk from roots, the nearest first. Roots that come later do not take what earlier ones have."""
 
-    def __init__(self, wanted: Callable[[Any], bool], extra: Callable[[Any], Iterable[Edge]], walls: Iterable[Any]) -> None:
+    def __init__(
+        self, wanted: Callable[[Any], bool], extra: Callable[[Any], Iterable[Edge]], walls: Iterable[Any], ends: Iterable[type] = ()
+    ) -> None:
+        """``walls`` are not met; what is of a class in ``ends`` is met, but not entered."""
         self._wanted, self._extra = wanted, extra
+        self._ends = frozenset(map(id, ends))
         self._walls = {id(wall): wall for wall in walls}
         self.things: dict[int, Any] = {}  # While the walk lasts, no identity may be given to another object.
         self._from: dict[int, tuple[int, str, int]] = {}  # object -> (where from, by what name, root)
         self._again: dict[int, set[int]] = {}
+        self._slots: Slots = {}  # Of classes of things, which keep them alive.
         self.roots: list[tuple[str, str]] = []
         self.found: list[Any] = []
 
-    def go(self, roots: Iterable[tuple[str, str, Any]], most: int = 2_000_000) -> bool:
-        """Walks from (name, kind of root, object); false if it had to stop before the end."""
+    def go(self, roots: Iterable[tuple[str, str, Any]], most: int = 2_000_000, enough: Callable[[], bool] | None = None) -> bool:
+        """Walks from (name, kind of root, object); false if it had to stop before the end: after so many objects, or when it is ``enough``."""
         waiting: deque[Any] = deque()
         for name, kind, thing in roots:
             root = len(self.roots)
             self.roots.append((name, kind))
             self._meet(thing, 0, "", root, waiting)
+        met = 0
         while waiting:
             thing = waiting.popleft()
             most -= 1
@@ -165,8 +185,12 @@ class Walk:
                 return False
             root = self._from[id(thing)][2]
             try:
-                for name, child in children(thing):
+                for name, child in children(thing, self._slots):
                     self._meet(child, id(thing), name, root, waiting)
+                    met += 1
+                    # Asked here: one list may have millions.
+                    if enough is not None and met % _OFTEN == 0 and enough():
+                        return False
                 for name, child in self._extra(thing):
                     self._meet(child, id(thing), name, root, waiting)
             except Exception:
@@ -191,10 +215,15 @@ class Walk:
         self.things[identity] = thing
         if self._wanted(thing):
             self.found.append(thing)
-        waiting.append(thing)
+        if id(type(thing)) not in self._ends:
+            waiting.append(thing)
 
     def knows(self, thing: Any) -> bool:
         return id(thing) in self._from
+
+    def origin(self, thing: Any) -> tuple[int, str, int]:
+        """Where it was met: in what (its identity; 0 for a root), by what name, and from which root."""
+        return self._from[id(thing)]
 
     def root_of(self, thing: Any) -> int:
         return self._from[id(thing)][2]
