@@ -7,7 +7,7 @@ use crate::growth::Growth;
 use crate::kept::Kept;
 use crate::kinds::{Kind, Kinds};
 use crate::oom::{OutOfMemory, Outcome};
-use crate::sources::Sources;
+use crate::sources::{Phase, Sources};
 use crate::steps::Steps;
 use crate::waste::Waste;
 use crate::what_if::WhatIf;
@@ -125,7 +125,15 @@ impl<'a> Context<'a> {
 
     /// Whether gradients are wanted where memory ran out, as far as can be told.
     pub fn trains_now(&self) -> bool {
-        self.kinds.trains() && self.census.is_none_or(|census| census.grad_enabled != Some(false))
+        self.kinds.trains() && !self.without_gradients()
+    }
+
+    /// Whether autograd was told to record nothing where memory ran out. In a backward pass it never records.
+    pub fn without_gradients(&self) -> bool {
+        let goes_backward = self.fatal().is_some_and(|oom| {
+            matches!(self.sources.phase(oom.stack), Phase::Backward | Phase::NoStack | Phase::Recompute)
+        });
+        !goes_backward && self.census.is_some_and(|census| census.grad_enabled == Some(false))
     }
 
     /// What outlives the forward that made it, line by line, most first.

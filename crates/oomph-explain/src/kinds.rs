@@ -248,7 +248,8 @@ impl<'a> Kinds<'a> {
             Phase::Optimizer => {
                 // Lives on into the next step: state that is made on first use.
                 let forward_again = self.first_after(&self.forward, all.born(index)) < all.freed(index);
-                if all.freed(index) == NEVER || forward_again {
+                let cut_short = facts.multi_tensor && self.dies_with_the_program(index) && !forward_again;
+                if (all.freed(index) == NEVER || forward_again) && !cut_short {
                     Kind::OptimizerState
                 } else {
                     Kind::Temporary
@@ -292,7 +293,8 @@ impl<'a> Kinds<'a> {
         if self.is_cublas_workspace(index) {
             return Kind::Workspace;
         }
-        match self.phase_of_free(index) {
+        let dies = self.dies_with_the_program(index);
+        match self.phase_of_free(index).filter(|_| !dies) {
             Some(Phase::ZeroGrad | Phase::Optimizer) => Kind::Gradient,
             Some(Phase::NoStack | Phase::Backward) => {
                 // Freed by autograd itself; a gradient that is accumulated into lives through it.
@@ -302,7 +304,7 @@ impl<'a> Kinds<'a> {
                 // Still there when the optimizer runs, or when the next forward pass begins.
                 let next_phase =
                     self.first_after(&self.optimizer, born).min(self.first_after(&self.forward, born));
-                let outlives = freed == NEVER || next_phase < freed;
+                let outlives = dies || freed == NEVER || next_phase < freed;
                 let like_a_parameter =
                     self.parameter_sizes.is_empty() || self.parameter_sizes.contains(&all.requested(index));
                 if outlives && like_a_parameter { Kind::Gradient } else { Kind::Temporary }

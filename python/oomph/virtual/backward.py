@@ -37,6 +37,8 @@ def without_ours(frames):
     """A stack, innermost first, as it would be if oomph were not there."""
     if not any(is_ours(frame["filename"]) for frame in frames):
         return frames
+    # Wrapped around an optimizer's own step: what is further in is the optimizer's.
+    frames = [frame for frame in frames if not (frame.get("name") == "stepping" and is_ours(frame["filename"]))]
     # Outermost is what started the program; innermost are the operation called again, the mode, and its wrapping.
     end = len(frames)
     while end and is_ours(frames[end - 1]["filename"]):

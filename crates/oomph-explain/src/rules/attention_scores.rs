@@ -92,7 +92,8 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         }),
         _ => None,
     };
-    let finding = Finding::new(CODE, Severity::Warning, title)
+    let severity = if likely && context.fatal().is_none() { Severity::Note } else { Severity::Warning };
+    let finding = Finding::new(CODE, severity, title)
         .because("they hold a number for every pair of positions: twice the length, four times the memory")
         .at(places);
     vec![
@@ -165,6 +166,7 @@ fn attention_size(context: &Context) -> Option<u64> {
     }
     let (&size, _) = by_size.iter().max_by_key(|&(size, bytes)| (*bytes, *size))?;
     // Queries, keys and values are there as well, each the length of the sequence: scores are larger.
-    let smaller = by_size.keys().filter(|&&other| other >= 1 << 16 && other * 2 <= size).count();
-    (smaller > 0).then_some(size)
+    let smaller = by_size.keys().any(|&other| other >= 1 << 16 && other * 2 <= size);
+    let larger = by_size.keys().any(|&other| other > size);
+    (smaller && !larger).then_some(size)
 }

@@ -20,7 +20,7 @@
 
 use super::matters;
 use crate::context::Context;
-use crate::finding::{Basis, Finding, Fix, Grade, Severity, Weight, Where, bytes, printable};
+use crate::finding::{Basis, Finding, Fix, Grade, Place, Severity, Weight, Where, bytes, printable};
 use oomph_trace::census::Named;
 
 pub(super) const CODE: &str = "OM307";
@@ -43,14 +43,14 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
             }
         }
     }
-    let Some((a, b, elements)) = found else { return Vec::new() };
+    let Some((a, b, elements)) = found else { return square(context).into_iter().collect() };
     // The result itself, or something made of it: the square of the difference.
     let share = |bytes: u64| elements.abs_diff(bytes) * 10 <= elements;
     let asked = oom.size;
     if ![asked, asked / 2, asked / 4, asked / 8].into_iter().any(share)
         || !matters(asked, context.capacity(), 0.05, 16 << 20)
     {
-        return Vec::new();
+        return square(context).into_iter().collect();
     }
     let place = context.place(oom.stack, oom.moment + 1);
     let title = format!(
@@ -75,6 +75,47 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
             )
             .caused_by(CAUSE, Weight::Mistake, asked.max(context.capacity() / 4)),
     ]
+}
+
+/// A square that is already there: its line joins two tensors that have one dimension of that length each.
+fn square(context: &Context) -> Option<Finding> {
+    let (oom, census) = (context.fatal()?, context.census?);
+    let lists = |shape: &[u64], n: u64| *shape == [n] || *shape == [n, 1] || *shape == [1, n];
+    for holder in census.holders.iter().filter(|holder| holder.line > 0) {
+        let [rows, columns] = *holder.shape.as_slice() else { continue };
+        if rows != columns || !matters(holder.bytes, context.capacity(), 0.05, 16 << 20) {
+            continue;
+        }
+        let words: Vec<&str> = holder.text.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
+        let joined: Vec<&str> = (census.holders.iter())
+            .filter(|other| lists(&other.shape, rows) && words.contains(&other.name.as_str()))
+            .map(|other| other.name.as_str())
+            .collect();
+        let [a, b, ..] = joined[..] else { continue };
+        let place = Place::of_holder(holder);
+        let title = format!(
+            "`{}` and `{}`, of {rows} elements each, broadcast to {rows} × {rows}: `{}` takes {}, at {}",
+            printable(a),
+            printable(b),
+            printable(&holder.name),
+            bytes(holder.bytes),
+            place.short()
+        );
+        let held = holder.bytes + oom.size;
+        return Some(
+            Finding::new(CODE, Severity::Warning, title)
+                .because(format!("the line: {}", printable(&holder.text)))
+                .because("each is stretched to the shape of the other; what comes out is hardly what was meant")
+                .at(vec![Where { place, bytes: holder.bytes, count: 1 }])
+                .saves(holder.bytes.min(context.history.peak.reserved.bytes), Basis::Measured, "that tensor")
+                .fix(
+                    Fix::new(Grade::ChangesTraining, "give both the same shape (the result was wrong before)")
+                        .code(format!("{a} - {b}  # both of shape ({rows},)")),
+                )
+                .caused_by(CAUSE, Weight::Mistake, held),
+        );
+    }
+    None
 }
 
 fn count(shape: &[u64]) -> u64 {

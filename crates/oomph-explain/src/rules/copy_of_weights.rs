@@ -113,11 +113,14 @@ fn told(context: &Context, copy: &Group, frame: Option<FrameId>, matched: u64) -
     let title = format!("{what}{name}: {}, made at {}", bytes(matched), place.short());
     let saved = context.what_if().without(context, &copy.blocks);
     let count = copy.blocks.len() as u64;
-    let finding = Finding::new(CODE, Severity::Warning, title)
+    // A program that got through may want its copy.
+    let severity = if context.fatal().is_some() { Severity::Warning } else { Severity::Note };
+    let finding = Finding::new(CODE, severity, title)
         .because(format!("its {} have the sizes of the parameters, one for one", plural(count, "block")))
         .at(vec![Where { place: place.clone(), bytes: matched, count }]);
     let finding = fixes(saved.tell(finding, "without the copy", "allocated peak"), copy.loaded);
-    let weight = if copy.loaded || !copy.copied { Weight::Mistake } else { Weight::Oversized };
+    let much = matched as f64 >= 0.20 * context.capacity() as f64;
+    let weight = if copy.loaded || !copy.copied || much { Weight::Mistake } else { Weight::Oversized };
     let patch = match (&place, copy.loaded) {
         (Place::Line { file, line, function, own: true }, true) => Some(Patch {
             cause: CAUSE,
@@ -158,8 +161,11 @@ fn by_census(context: &Context, whole: u64) -> Option<Finding> {
     );
     let title = super::with_place(title, holder.map(Place::of_holder));
     let places = holder.map(|holder| Where { place: Place::of_holder(holder), bytes: copy.bytes, count: 1 });
-    let finding = Finding::new(CODE, Severity::Warning, title)
+    let severity = if context.fatal().is_some() { Severity::Warning } else { Severity::Note };
+    let much = copy.bytes as f64 >= 0.20 * whole as f64;
+    let finding = Finding::new(CODE, severity, title)
         .at(places.into_iter().collect())
         .saves(copy.bytes, crate::finding::Basis::Measured, "allocated peak");
-    Some(fixes(finding, false).caused_by(CAUSE, Weight::Oversized, copy.bytes).likely_if(true))
+    let weight = if much { Weight::Mistake } else { Weight::Oversized };
+    Some(fixes(finding, false).caused_by(CAUSE, weight, copy.bytes))
 }

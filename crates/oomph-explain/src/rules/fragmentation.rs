@@ -152,7 +152,8 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     ));
     // What a live program loses is no cause of a death; that of a dead one is only where closing the holes had saved it.
     vec![match (fatal, context.fatal()) {
-        (Some(oom), _) => finding.caused_by("fragmentation", Weight::Mistake, oom.usable_free().max(oom.size)),
+        // What is kept is needed, as far as is known; the holes are not.
+        (Some(oom), _) => finding.caused_by("fragmentation", Weight::Mistake, 2 * oom.usable_free()),
         _ => finding,
     }]
 }

@@ -26,6 +26,7 @@
 use super::matters;
 use crate::context::Context;
 use crate::finding::{Basis, Finding, Fix, Grade, Severity, Weight, Where, bytes, grouped};
+use crate::kinds::Kind;
 use crate::sources::Phase;
 use hashbrown::HashMap;
 use oomph_trace::{Action, StackId};
@@ -45,6 +46,63 @@ struct Series {
 }
 
 pub(super) fn check(context: &Context) -> Vec<Finding> {
+    let grown = grows(context);
+    if grown.is_empty() { made_at_once(context).into_iter().collect() } else { grown }
+}
+
+/// Whether a name or a line is about a cache of keys and values.
+fn speaks_of_a_cache(text: &str) -> bool {
+    let text = text.to_ascii_lowercase();
+    text.contains("past_key") || text.contains("cache") || text.split(|c: char| !c.is_alphanumeric()).any(|word| word == "kv")
+}
+
+/// A cache that is made as large as it may become, all at once.
+fn made_at_once(context: &Context) -> Option<Finding> {
+    let (oom, census) = (context.fatal()?, context.census?);
+    let all = &context.history.allocations;
+    let about = census.frames.iter().take(3).any(|frame| speaks_of_a_cache(&frame.text) || speaks_of_a_cache(&frame.function));
+    let named = |index: u32| {
+        let address = all.address(index as usize);
+        let tensor = census.tensors.iter().find(|tensor| tensor.address == address)?;
+        census.holders.get(tensor.holder? as usize)
+    };
+    let own = context.sources.of_stack(oom.stack).own_site.or(context.sources.of_stack(oom.stack).place);
+    let is_of_it = |index: u32| {
+        let facts = context.sources.of_stack(all.stack(index as usize));
+        let here = about && facts.own_site.or(facts.place) == own;
+        matches!(facts.phase, Phase::User | Phase::Forward)
+            && (here || named(index).is_some_and(|holder| speaks_of_a_cache(&holder.name) || speaks_of_a_cache(&holder.path)))
+    };
+    let blocks: Vec<u32> = (context.held.iter())
+        .filter(|(_, kind)| !matches!(kind, Kind::Parameter | Kind::Gradient | Kind::OptimizerState))
+        .map(|&(index, _)| index)
+        .filter(|&index| all.size(index as usize) >= 1 << 20 && is_of_it(index))
+        .collect();
+    let asked = if about { oom.size } else { 0 };
+    let held = blocks.iter().map(|&index| all.size(index as usize)).sum::<u64>() + asked;
+    if blocks.is_empty() || !matters(held, context.capacity(), 0.25, 64 << 20) {
+        return None;
+    }
+    let places = context.places(blocks.iter().copied());
+    let title = super::with_place(
+        format!("the cache of keys and values takes {} in {} tensors", bytes(held), grouped(blocks.len() as u64)),
+        places.first().map(|place| place.place.clone()),
+    );
+    let saved = context.what_if().without(context, &blocks);
+    let finding = saved.tell(Finding::new(CODE, Severity::Warning, title).at(places), "without it", "allocated peak");
+    Some(cache_fixes(finding).caused_by("kv_cache", Weight::Oversized, held).likely_if(!about))
+}
+
+fn cache_fixes(finding: Finding) -> Finding {
+    finding
+        .fix(Fix::new(Grade::Safe, "fewer sequences or beams at a time, fewer positions: it grows with all of them"))
+        .fix(
+            Fix::new(Grade::ChangesNumerics, "a cache of half the precision, quantized, or in host memory")
+                .code("cache_implementation=\"offloaded\""),
+        )
+}
+
+fn grows(context: &Context) -> Vec<Finding> {
     let events = &context.device.events;
     let fatal = context.fatal();
     let until = fatal.map_or(events.len(), |oom| oom.moment as usize + 1).min(events.len());
@@ -70,7 +128,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         one.last = size;
     }
     let all = &context.history.allocations;
-    let grows = |one: &Series| {
+    let is_growing = |one: &Series| {
         let mut steps = one.increases.clone();
         steps.sort_unstable();
         let middle = steps.get(steps.len() / 2).copied().unwrap_or(0);
@@ -84,7 +142,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         mine.map(|i| all.size(i)).sum::<u64>() + asked.map_or(0, |oom| oom.size)
     };
     let best = (series.iter())
-        .filter(|(_, one)| grows(one))
+        .filter(|(_, one)| is_growing(one))
         .map(|(&python, one)| (held_at(python), python, one))
         .max_by_key(|&(held, python, _)| (held, std::cmp::Reverse(python)));
     let Some((held, _, one)) = best else { return Vec::new() };
@@ -93,11 +151,12 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         return Vec::new();
     }
     let facts = context.sources.of_stack(one.stack);
-    let spoken = |text: &str| ["past", "cache", "kv"].iter().any(|word| text.to_ascii_lowercase().contains(word));
     let place = context.place(one.stack, 1);
     let is_cache = facts.cache
         || context.census.is_some_and(|census| {
-            census.frames.iter().take(3).any(|frame| spoken(&frame.text) || spoken(&frame.function))
+            (census.frames.iter().take(3)).any(|frame| {
+                speaks_of_a_cache(&frame.text) || speaks_of_a_cache(&frame.function) || frame.text.contains("past")
+            })
         });
     let (key, what) =
         if is_cache { ("kv_cache", "the cache of keys and values grows") } else { ("growing_cache", "a tensor grows") };
@@ -109,19 +168,27 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         place.short()
     );
     let saving = one.last.min(held);
-    let finding = Finding::new(CODE, Severity::Warning, title)
+    let severity = if fatal.is_some() { Severity::Warning } else { Severity::Note };
+    let finding = Finding::new(CODE, severity, title)
         .because("while it is copied, the old one and the new one are there together")
         .at(vec![Where { place, bytes: held, count: 1 }])
         .saves(saving, Basis::Estimated, "allocated peak, with one tensor that is made once")
-        .caused_by(key, Weight::Mistake, held)
+        // Blocks of ever new sizes leave holes, and what is kept beside them is what they are made of: this is the story.
+        .caused_by(key, Weight::Mistake, held.max(context.capacity()))
         .likely_if(is_cache && !facts.cache);
     vec![if is_cache {
-        finding
-            .fix(Fix::new(Grade::Safe, "make the cache once, as long as it will be").code("cache_implementation=\"static\""))
-            .fix(Fix::new(Grade::Safe, "fewer sequences or beams at a time, fewer new tokens; or a cache in host memory"))
+        cache_fixes(finding.fix(
+            Fix::new(Grade::Safe, "make the cache once, as long as it will be").code("cache_implementation=\"static\""),
+        ))
     } else {
         finding
-            .fix(Fix::new(Grade::Safe, "make it once and write into it").code("bank = torch.empty(total, width, device=\"cuda\"); bank[i:j] = features"))
-            .fix(Fix::new(Grade::Safe, "or collect the parts in host memory and concatenate once").code("parts.append(features.cpu())"))
+            .fix(
+                Fix::new(Grade::Safe, "make it once and write into it")
+                    .code("bank = torch.empty(total, width, device=\"cuda\"); bank[i:j] = features"),
+            )
+            .fix(
+                Fix::new(Grade::Safe, "or collect the parts in host memory and concatenate once")
+                    .code("parts.append(features.cpu())"),
+            )
     }]
 }

@@ -105,7 +105,9 @@ fn worth_telling(context: &Context, kept: &Kept) -> bool {
     let named = kept.holder.is_some();
     // Validation after validation; two or three forwards belong to many an algorithm, until somebody is named who keeps them.
     let rounds = if died && (named || kept.how == How::NoGradMissing) { 1 } else { 3 };
-    kept.rounds >= rounds && matters(kept.bytes, whole, 0.10, 16 << 20)
+    // What one round left once is not what rounds leave.
+    let usual = kept.bytes.min(kept.per_round.saturating_mul(2 * kept.rounds as u64));
+    kept.rounds >= rounds && matters(usual, whole, 0.10, 16 << 20)
 }
 
 /// A title that ends with its place.

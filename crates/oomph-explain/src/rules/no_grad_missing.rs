@@ -174,7 +174,7 @@ fn one_forward(context: &Context) -> Option<Finding> {
     context.fatal()?;
     let census = context.census?;
     let last = context.forwards.all().last()?;
-    if census.grad_enabled == Some(false) || context.kinds.backward_within(last.end, context.moment) {
+    if context.without_gradients() || context.kinds.backward_within(last.end, context.moment) {
         return None;
     }
     let model = census.modules.iter().filter(|module| module.requires_grad).max_by_key(|module| module.bytes)?;
@@ -221,7 +221,7 @@ fn whole_recording(context: &Context) -> Option<Finding> {
         || context.kinds.forward().is_empty()
         || !matters(activations, context.peak(), 0.25, 16 << 20)
         || context.growth().is_some()
-        || context.census.is_some_and(|census| census.grad_enabled == Some(false))
+        || context.without_gradients()
     {
         return None;
     }

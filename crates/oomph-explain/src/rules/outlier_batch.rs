@@ -27,6 +27,8 @@ const CAUSE: &str = "outlier_batch";
 
 /// So many times as large as the largest before.
 const TIMES: f64 = 1.8;
+/// More than this is not another batch, but another thing.
+const MOST_TIMES: f64 = 64.0;
 /// So many others must there be.
 const LEAST_OTHERS: usize = 2;
 
@@ -53,7 +55,7 @@ fn in_forward(context: &Context) -> Option<Finding> {
     let asked = if facts.phase == Phase::Forward { oom.size } else { 0 };
     let here = most(last).max(asked);
     let usual = others.iter().max().copied()?;
-    if others.len() < LEAST_OTHERS || usual == 0 || (here as f64) < TIMES * usual as f64 {
+    if others.len() < LEAST_OTHERS || usual == 0 || !(TIMES..=MOST_TIMES).contains(&(here as f64 / usual as f64)) {
         return None;
     }
     let times = here as f64 / usual as f64;
@@ -108,14 +110,16 @@ fn in_data(context: &Context, stack: u32, asked: u64) -> Option<Finding> {
         .map(|row| events.size[row])
         .collect();
     let usual = others.iter().max().copied()?;
-    if others.len() < LEAST_OTHERS || (asked as f64) < TIMES * usual as f64 {
+    let times = asked as f64 / usual.max(1) as f64;
+    // Tiny things that the same line also makes are no batches.
+    if others.len() < LEAST_OTHERS || times < TIMES || times > MOST_TIMES {
         return None;
     }
     let place = context.place(stack, context.moment + 1);
     let title = format!(
         "one tensor of {} is {:.1} times as large as any that this line made before, at {}",
         bytes(asked),
-        asked as f64 / usual as f64,
+        times,
         place.short()
     );
     let finding = Finding::new(CODE, Severity::Warning, title)

@@ -18,7 +18,7 @@
 //! that for the state. The savings are reckoned from those.
 
 use crate::context::Context;
-use crate::finding::{Basis, Finding, Fix, Grade, Severity, Weight, bytes, percent};
+use crate::finding::{Basis, Finding, Fix, Grade, Place, Severity, Weight, Where, bytes, percent};
 use crate::kinds::Kind;
 use crate::sources::Phase;
 
@@ -89,8 +89,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     if coming {
         finding = finding.because("what was not there yet when memory ran out is counted as it would have come");
     }
-    let alive = context.held.iter().filter(|(_, kind)| *kind == Kind::Parameter).map(|&(index, _)| index);
-    finding = finding.at(context.places(alive));
+    finding = finding.at(places(context, weights));
     let best = (state / 4 * 3).max((gradients + state) / 100 * 95);
     finding = finding.saves(best.min(context.history.peak.reserved.bytes), Basis::Estimated, "with adapters in place of all weights");
     if gradients > 0 || state > 0 {
@@ -119,4 +118,20 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
             .code(format!("model.to({})", crate::advice::sixteen_bits(context))),
     );
     vec![finding.caused_by(CAUSE, Weight::Oversized, total).likely_if(context.census.is_none() && coming)]
+}
+
+/// The line that makes the model, where the program said it, then the lines that made the weights.
+fn places(context: &Context, weights: u64) -> Vec<Where> {
+    let mut places: Vec<Where> = Vec::new();
+    if let Some(census) = context.census {
+        let largest = census.modules.iter().max_by_key(|module| module.bytes).map(|module| module.name.as_str());
+        let optimizer = census.optimizers.first().map(|optimizer| optimizer.name.as_str());
+        for name in [largest, optimizer].into_iter().flatten() {
+            let holder = census.holders.iter().find(|holder| holder.name == name && holder.line > 0);
+            places.extend(holder.map(|holder| Where { place: Place::of_holder(holder), bytes: weights, count: 1 }));
+        }
+    }
+    let alive = context.held.iter().filter(|(_, kind)| *kind == Kind::Parameter).map(|&(index, _)| index);
+    places.extend(context.places(alive));
+    places
 }

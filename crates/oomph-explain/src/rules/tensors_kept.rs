@@ -54,7 +54,9 @@ fn of_forwards(context: &Context, kept: &Kept) -> Option<Finding> {
         Some(keeper) => format!("{keeper} keeps {} of tensors on the card, {} a round", bytes(kept.bytes), bytes(kept.per_round)),
         None => format!("tensors of {rounds} are kept on the card: {}, {} each", bytes(kept.bytes), bytes(kept.per_round)),
     };
-    let finding = Finding::new(CODE, Severity::Warning, super::with_place(title, kept.place(context)))
+    // A program that got through may want what it keeps.
+    let severity = if context.fatal().is_some() { Severity::Warning } else { Severity::Note };
+    let finding = Finding::new(CODE, severity, super::with_place(title, kept.place(context)))
         .because(format!("what {rounds} made is still alive; it grows by {} each time", bytes(kept.per_round)))
         .at(kept.places(context));
     let finding = super::line_of_holder(finding, kept.holder.as_ref());
