@@ -180,6 +180,24 @@ pub struct Where {
     pub count: u64,
 }
 
+/// Where a change of a few lines would mend it: enough for whoever rewrites the source, which is never here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Patch {
+    /// Which change: `no_grad_missing`, `graph_kept`, `tensors_kept`, `backward_once`, `copy_of_weights`, `gradients`,
+    /// `float64`, `attention_scores`.
+    pub cause: &'static str,
+    /// The file, as recorded; of a notebook `path.ipynb[3]`, the third cell with code.
+    pub file: String,
+    /// The line to change, or one inside the code to wrap; from 1.
+    pub line: u32,
+    /// The function that it is in.
+    pub function: String,
+    /// The variable that keeps memory.
+    pub name: Option<String>,
+    /// Other lines of interest in that file: the one that makes the memory, the one that keeps it.
+    pub also: Vec<u32>,
+}
+
 /// What a rule found.
 #[derive(Clone, Debug)]
 pub struct Finding {
@@ -201,6 +219,8 @@ pub struct Finding {
     pub saving: Option<Saving>,
     /// What to do, best first.
     pub fixes: Vec<Fix>,
+    /// The change that would mend it, where one of a few lines does.
+    pub patch: Option<Patch>,
 }
 
 impl Finding {
@@ -216,6 +236,7 @@ impl Finding {
             places: Vec::new(),
             saving: None,
             fixes: Vec::new(),
+            patch: None,
         }
     }
 
@@ -247,6 +268,12 @@ impl Finding {
     /// Adds something to do.
     pub fn fix(mut self, fix: Fix) -> Self {
         self.fixes.push(fix);
+        self
+    }
+
+    /// Says which lines to change.
+    pub fn patched(mut self, patch: Patch) -> Self {
+        self.patch = Some(patch);
         self
     }
 }

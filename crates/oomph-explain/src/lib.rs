@@ -32,7 +32,7 @@ pub use explanation::{
     StepsExplanation, explain, explain_in_detail, explain_over_time,
 };
 pub use finding::{
-    Basis, Finding, Fix, Grade, Place, Saving, Severity, Where, bytes, grouped, harmless, percent, plural,
+    Basis, Finding, Fix, Grade, Patch, Place, Saving, Severity, Where, bytes, grouped, harmless, percent, plural,
     printable,
 };
 pub use kinds::Kind;
