@@ -32,8 +32,8 @@ pub use explanation::{
     StepsExplanation, explain, explain_in_detail, explain_over_time,
 };
 pub use finding::{
-    Basis, Finding, Fix, Grade, Patch, Place, Saving, Severity, Where, bytes, grouped, harmless, percent, plural,
-    printable,
+    Basis, Finding, Fix, Grade, Patch, Place, Saving, Severity, Where, bytes, grouped, harmless, percent,
+    plural, printable,
 };
 pub use kinds::Kind;
 pub use oom::{Outcome, Reason, fatal_out_of_memory};
