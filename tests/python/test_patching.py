@@ -3,14 +3,21 @@
 ``#@`` marks the line that is named, ``#+`` others that are. What a change does to memory is not asked here.
 """
 
+import json
+import os
+import pathlib
+import subprocess
+import sys
 import textwrap
 
 import pytest
 
+import oomph
 from oomph.patching.child import answer
-from oomph.patching.diff import unified
 from oomph.patching.patches import CAUSES, Request, patched
 from oomph.patching.source import NoPatch, Source
+
+PACKAGE = pathlib.Path(oomph.__file__).parent.parent
 
 CHANGES = {
     "an evaluation gets a decorator": (
@@ -383,6 +390,56 @@ CHANGES = {
             results["loss"].append(loss.item())
         """,
     ),
+    "the line that makes it leads to the one that keeps it": (
+        "graph_kept",
+        "history",
+        """
+        def run(history):
+            for x in loader:
+                loss = model(x).mean()  #@
+                loss.backward()
+                history.append(loss)
+        """,
+        """
+        def run(history):
+            for x in loader:
+                loss = model(x).mean()
+                loss.backward()
+                history.append(loss.item())
+        """,
+    ),
+    "the outputs of the round before": (
+        "graph_kept",
+        "previous",
+        """
+        for x in loader:
+            output = model(x, previous)
+            output.mean().backward()
+            previous = output  #@
+        """,
+        """
+        for x in loader:
+            output = model(x, previous)
+            output.mean().backward()
+            previous = output.detach()
+        """,
+    ),
+    "a meter's caller": (
+        "graph_kept",
+        "meter",
+        """
+        for x in loader:
+            loss = model(x).mean()
+            loss.backward()
+            meter.update(loss, x.size(0))  #@
+        """,
+        """
+        for x in loader:
+            loss = model(x).mean()
+            loss.backward()
+            meter.update(loss.item(), x.size(0))
+        """,
+    ),
     "an attribute": (
         "graph_kept",
         "self.last",
@@ -751,6 +808,15 @@ CHANGES = {
 }
 
 REFUSALS = {
+    "a plain variable that is not known to keep anything": (
+        "graph_kept",
+        None,
+        """
+        for x in loader:
+            output = model(x)  #@
+        """,
+        "is not of the form",
+    ),
     "what backward is called on": (
         "graph_kept",
         "total",
@@ -844,3 +910,77 @@ def test_no_change_rather_than_a_wrong_one(title):
     text, request = marked(before, cause, name)
     with pytest.raises(NoPatch, match=why):
         patched(Source(text), request)
+
+
+def test_every_cause_is_tried():
+    assert {cause for cause, *_ in CHANGES.values()} == set(CAUSES)
+
+
+@pytest.mark.parametrize("text", ["history = []\nhistory.append(loss)", "history = []\r\nhistory.append(loss)\r\n", "ä = 'ö'\nif grüße: history.append( loss )  # ü\n"])
+def test_ends_of_lines_tabs_and_letters_stay(text):
+    new = patched(Source(text), Request("graph_kept", 2, name="history"))
+    assert new == text.replace("loss", "loss.item()")
+
+
+def test_git_applies_the_diff(tmp_path):
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "train.py").write_text("\n".join(f"x{i} = {i}" for i in range(20)) + "\nhistory = []\nhistory.append(loss)")
+    asked = {"file": str(project / "train.py"), "cell": None, "shown": "project/train.py", "cause": "graph_kept", "line": 22, "name": "history", "also": []}
+    said = answer(asked)
+    assert said["diff"] == said["patch"]
+    assert said["diff"].endswith("-history.append(loss)\n\\ No newline at end of file\n+history.append(loss.item())\n\\ No newline at end of file\n")
+    subprocess.run(["git", "apply"], input=said["patch"], text=True, cwd=tmp_path, check=True)
+    assert (project / "train.py").read_text() == said["source"]
+
+
+def notebook(*cells):
+    made = [{"cell_type": "markdown", "metadata": {}, "source": ["# Title"]}]
+    made += [{"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "source": cell.splitlines(True)} for cell in cells]
+    return {"cells": made, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+
+
+def test_a_cell_of_a_notebook(tmp_path):
+    path = tmp_path / "book.ipynb"
+    path.write_text(json.dumps(notebook("%matplotlib inline\nimport torch as th", "outputs = []", "for x in data:\n    outputs.append(model(x))"), indent=1) + "\n")
+    asked = {"file": str(path), "cell": 3, "shown": "book.ipynb", "cause": "no_grad_missing", "line": 2, "name": "outputs", "also": []}
+    said = answer(asked)
+    # By the name that a cell above gave it.
+    assert said["source"] == "with th.no_grad():\n    for x in data:\n        outputs.append(model(x))"
+    assert said["diff"].startswith("--- a/book.ipynb[3]\n+++ b/book.ipynb[3]\n")
+    subprocess.run(["git", "apply"], input=said["patch"], text=True, cwd=tmp_path, check=True)
+    cells = json.loads(path.read_text())["cells"]
+    assert "".join(cells[3]["source"]) == said["source"]
+    assert cells[:3] == notebook("%matplotlib inline\nimport torch as th", "outputs = []")["cells"]
+
+
+def test_a_notebook_laid_out_in_another_way_is_shown_and_not_applied(tmp_path):
+    path = tmp_path / "book.ipynb"
+    path.write_text(json.dumps(notebook("history.append(loss)"), indent=7))
+    asked = {"file": str(path), "cell": 1, "shown": "book.ipynb", "cause": "graph_kept", "line": 1, "name": "history", "also": []}
+    assert answer(asked)["patch"] is None
+    assert answer({**asked, "cell": 2}) == {"refused": "the notebook cannot be read, or has no such cell"}
+    assert "cannot be read" in answer({**asked, "file": str(tmp_path / "missing.py"), "cell": None})["refused"]
+
+
+def test_a_changed_text_stands_in_for_scripts_and_modules(tmp_path):
+    """Neither the file nor its bytecode counts, and tracebacks show what ran."""
+    (tmp_path / "helper.py").write_text("value = 'old'\n")
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE)}
+    run = [sys.executable, "-c"]
+    subprocess.run([*run, "import helper"], cwd=tmp_path, env=environment, check=True)
+    assert (tmp_path / "__pycache__").is_dir()
+    program = f"""
+import sys, traceback
+from oomph.virtual import substitute
+substitute.install({{{str(tmp_path / "helper.py")!r}: "value = 'new'\\ndef fails():\\n    raise ValueError  # of the new text\\n", {str(tmp_path / "book.ipynb[2]")!r}: "cell"}})
+import helper
+print(helper.value, substitute.text_of("book.ipynb", 2), substitute.text_of("book.ipynb", 1), substitute.text_of("other.py"))
+try:
+    helper.fails()
+except ValueError:
+    print("# of the new text" in traceback.format_exc())
+"""
+    done = subprocess.run([*run, program], cwd=tmp_path, env=environment, check=True, text=True, capture_output=True)
+    assert done.stdout == "new cell None None\nTrue\n"
+    assert (tmp_path / "helper.py").read_text() == "value = 'old'\n"

@@ -181,15 +181,15 @@ _PUTS = {"append", "appendleft", "add", "put", "push", "insert", "extend", "upda
 
 def graph_kept(source: Source, request: Request) -> None:
     """A loss, an output or a state is kept with all that made it."""
-    statement = _statement(source, request, lambda one: _keeps(one, request.name))
+    statement = _keeping(source, request)
     if _carries(source, statement, request.name):
         return _let_go_of_the_state(source, statement, request.name)
-    kept, values = _kept(source, statement, request.name)
+    kept, values = _kept(statement)
     scope = _holder_scope(source, statement, kept)
     if kept is not None and kept in {dotted(node) for node in _trained_on(scope)}:
         raise NoPatch(f"{kept} is what backward is called on: its graph is needed until then")
     edited = False
-    sums = isinstance(statement, ast.AugAssign) or (isinstance(statement, ast.Assign) and kept in _read(statement.value))
+    sums = _sums(statement)
     for value in values:
         for node in _tensors(source, value, leave=kept):
             edited = True
@@ -200,7 +200,7 @@ def graph_kept(source: Source, request: Request) -> None:
                 source.insert(source.end(node), ")")
             elif _is_scalar(source, node) and not _used_as_tensor(source, scope, kept):
                 source.after(node, ".item()")
-            elif sums or (kept is not None and "." in kept and not _grows(statement)) or _used_with_others(source, scope, kept):
+            elif not _grows(statement) or _used_with_others(source, scope, kept):
                 source.after(node, ".detach()")
             else:
                 source.after(node, ".detach().cpu()")
@@ -210,10 +210,10 @@ def graph_kept(source: Source, request: Request) -> None:
 
 def tensors_kept(source: Source, request: Request) -> None:
     """Results without graph pile up on the card: they go to the host."""
-    statement = _statement(source, request, lambda one: _keeps(one, request.name))
+    statement = _keeping(source, request)
     if _copies_weights(source, statement):
         return
-    kept, values = _kept(source, statement, request.name)
+    kept, values = _kept(statement)
     edited = False
     for value in values:
         for node in _tensors(source, value, leave=kept):
@@ -229,17 +229,52 @@ def tensors_kept(source: Source, request: Request) -> None:
         raise NoPatch(f"line {statement.lineno} keeps no tensor that could be told by its name")
 
 
-def _keeps(statement: ast.stmt, name: str | None) -> bool:
-    """Whether it puts something where it stays: into the thing of that name, if one is known."""
-    last = (name or "").rpartition(".")[2].partition("[")[0]
-    if isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
-        return not last or any(target.rpartition(".")[2] == last for target in _targets(statement, inside=True))
-    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-        return isinstance(statement.value.func, ast.Attribute)
-    return isinstance(statement, ast.Return)
+def _keeping(source: Source, request: Request) -> ast.stmt:
+    """The statement that puts something where it stays: on a line that is named, or wherever the named thing is put into."""
+    last = _last(request.name)
+    for one in _statements(source, request):
+        if _keeps(one, last):
+            return one
+    for one in ast.walk(source.tree):
+        if last and isinstance(one, ast.stmt) and _keeps(one, last) and (_grows(one) or _sums(one)):
+            return one
+    raise NoPatch(f"line {request.line} is not of the form that is known how to change")
 
 
-def _kept(source: Source, statement: ast.stmt, name: str | None) -> tuple[str | None, list[ast.expr]]:
+def _last(name: str | None) -> str:
+    """``history`` of ``self.history[3]``."""
+    return (name or "").partition("[")[0].rpartition(".")[2]
+
+
+def _keeps(statement: ast.stmt, last: str) -> bool:
+    """Whether it puts something into the thing of that name; without a name, into anything that outlives it."""
+    if isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign)) and statement.value is not None:
+        if last:
+            return any(target.rpartition(".")[2] == last for target in _targets(statement, inside=True))
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        return _sums(statement) or any(isinstance(one, (ast.Attribute, ast.Subscript)) for one in targets)
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.func.attr not in _PUTS:
+        return False
+    return not last or _last(dotted(_holder(call.func))) == last
+
+
+def _holder(method: ast.Attribute) -> ast.expr:
+    """What a method is called on, without indices: ``results`` of ``results["loss"].append``."""
+    holder: ast.expr = method.value
+    while isinstance(holder, (ast.Subscript, ast.Call)):
+        holder = holder.value if isinstance(holder, ast.Subscript) else holder.func
+    return holder
+
+
+def _sums(statement: ast.stmt) -> bool:
+    """``total += x``, ``average = 0.9 * average + x``; not ``h = cell(x, h)``."""
+    if isinstance(statement, ast.AugAssign):
+        return True
+    return isinstance(statement, ast.Assign) and isinstance(statement.value, ast.BinOp) and bool(_targets(statement) & _read(statement.value))
+
+
+def _kept(statement: ast.stmt) -> tuple[str | None, list[ast.expr]]:
     """What keeps, and the expressions that it keeps from then on."""
     if isinstance(statement, ast.AugAssign):
         return dotted(statement.target), [statement.value]
@@ -250,10 +285,7 @@ def _kept(source: Source, statement: ast.stmt, name: str | None) -> tuple[str | 
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         call = statement.value
         if isinstance(call.func, ast.Attribute) and call.func.attr in _PUTS:
-            holder = call.func.value
-            while isinstance(holder, (ast.Subscript, ast.Call)):
-                holder = holder.value if isinstance(holder, ast.Subscript) else holder.func
-            kept = dotted(holder)
+            kept = dotted(_holder(call.func))
             given = [*call.args, *(one.value for one in call.keywords)]
             return kept, given[1:] if call.func.attr in ("insert", "setdefault") else given
     raise NoPatch(f"line {statement.lineno} does not say what it keeps")
