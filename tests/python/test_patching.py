@@ -440,6 +440,52 @@ CHANGES = {
             meter.update(loss.item(), x.size(0))
         """,
     ),
+    "an average that begins with the first loss": (
+        "graph_kept",
+        "average",
+        """
+        for x in loader:
+            loss = model(x).mean()
+            average = loss if average is None else 0.98 * average + 0.02 * loss  #@
+            loss.backward()
+        """,
+        """
+        for x in loader:
+            loss = model(x).mean()
+            average = loss.item() if average is None else 0.98 * average + 0.02 * loss.item()
+            loss.backward()
+        """,
+    ),
+    "a hook that makes its lists": (
+        "graph_kept",
+        "activations",
+        """
+        def save(name):
+            def hook(module, inputs, output):
+                activations.setdefault(name, []).append(dict(name=name, output=output))  #@
+            return hook
+        """,
+        """
+        def save(name):
+            def hook(module, inputs, output):
+                activations.setdefault(name, []).append(dict(name=name, output=output.detach().cpu()))
+            return hook
+        """,
+    ),
+    "outputs that are joined round by round": (
+        "tensors_kept",
+        "predictions",
+        """
+        predictions = torch.empty(0)
+        for x in loader:
+            predictions = torch.cat([predictions, model(x)])  #@
+        """,
+        """
+        predictions = torch.empty(0)
+        for x in loader:
+            predictions = torch.cat([predictions, model(x).cpu()])
+        """,
+    ),
     "an attribute": (
         "graph_kept",
         "self.last",
@@ -808,6 +854,17 @@ CHANGES = {
 }
 
 REFUSALS = {
+    "parts that go on from one another": (
+        "backward_once",
+        "total",
+        """
+        for x in sequence:
+            h = cell(x, h)
+            total = total + head(h).mean()  #@
+        total.backward()
+        """,
+        "go on from one another",
+    ),
     "a plain variable that is not known to keep anything": (
         "graph_kept",
         None,

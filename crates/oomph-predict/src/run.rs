@@ -366,7 +366,7 @@ impl<'a> Runner<'a> {
             source: None,
         };
         match purpose {
-            Some(Purpose::Fit(fit)) => wish.fit = Some(fit),
+            Some(Purpose::Fit(fit)) => wish.fit = Some(*fit),
             Some(Purpose::Trial(trial)) => {
                 (wish.steps, wish.forwards, wish.seconds) =
                     (trial.steps, Some(trial.forwards), Some(trial.seconds));

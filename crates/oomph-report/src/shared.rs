@@ -141,6 +141,10 @@ pub(crate) fn findings_of<'a>(
 
 /// The next thing to type.
 pub(crate) fn next_command(explanation: &Explanation, name: &str) -> String {
+    // Where lines can be changed, they are the next thing to see.
+    if name != "-" && explanation.findings.iter().any(|finding| finding.patch.is_some()) {
+        return format!("oomph explain --fix {}", quoted(name));
+    }
     // Where a setting would have helped, the next question is which.
     if name != "-" && explanation.findings.iter().any(|finding| finding.code == "OM401") {
         return format!("oomph tune {}", quoted(name));

@@ -172,7 +172,7 @@ def _trained_on_later(source: Source, statement: ast.stmt, itself: bool = False)
 # -- graph_kept and tensors_kept
 
 _SCALAR = re.compile(r"loss|nll|cost|penalty|^ce$|^kl|_kl$|_ce$|^mse|_mse$|perplexity|grad_?norm|accuracy|^acc$|_acc$", re.IGNORECASE)
-_NUMBER = re.compile(r"^(?:i|j|k|n|t|idx|index|step|steps|epoch|epochs|it|iter|iteration|name|key|path|count|batch_idx|batch_index|lr|device|layer_name)$|_(?:idx|index|name|count|id)$")
+_NUMBER = re.compile(r"^(?:i|j|k|n|t|idx|index|step|steps|epoch|epochs|it|iter|iteration|name|key|path|count|batch_idx|batch_index|lr|device|layer_name|reward|rewards|done|terminated|truncated|info|text|texts|filename|url)$|_(?:idx|index|name|count|id)$")
 _REDUCES = {"mean", "sum", "cross_entropy", "mse_loss", "l1_loss", "nll_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div", "norm", "max", "min"}
 # What makes a number, a text or a tensor without graph of a tensor.
 _LET_GO = {"item", "detach", "cpu", "numpy", "tolist", "float", "int", "len", "str", "format", "round", "bool", "range", "list", "dict"}
@@ -260,10 +260,11 @@ def _keeps(statement: ast.stmt, last: str) -> bool:
 
 
 def _holder(method: ast.Attribute) -> ast.expr:
-    """What a method is called on, without indices: ``results`` of ``results["loss"].append``."""
+    """What a method is called on, without indices: ``results`` of ``results["loss"].append`` and ``results.setdefault("loss", []).append``."""
     holder: ast.expr = method.value
     while isinstance(holder, (ast.Subscript, ast.Call)):
-        holder = holder.value if isinstance(holder, ast.Subscript) else holder.func
+        inner = holder.func if isinstance(holder, ast.Call) else holder
+        holder = inner.value if isinstance(inner, (ast.Attribute, ast.Subscript)) else inner
     return holder
 
 
@@ -271,7 +272,7 @@ def _sums(statement: ast.stmt) -> bool:
     """``total += x``, ``average = 0.9 * average + x``; not ``h = cell(x, h)``."""
     if isinstance(statement, ast.AugAssign):
         return True
-    return isinstance(statement, ast.Assign) and isinstance(statement.value, ast.BinOp) and bool(_targets(statement) & _read(statement.value))
+    return isinstance(statement, ast.Assign) and isinstance(statement.value, (ast.BinOp, ast.IfExp)) and bool(_targets(statement) & _read(statement.value))
 
 
 def _kept(statement: ast.stmt) -> tuple[str | None, list[ast.expr]]:
@@ -301,6 +302,15 @@ def _tensors(source: Source, value: ast.expr, leave: str | None) -> Iterator[ast
             yield from _tensors(source, entry, leave)
     elif isinstance(value, ast.Starred):
         return
+    elif isinstance(value, ast.IfExp):
+        yield from _tensors(source, value.body, leave)
+        yield from _tensors(source, value.orelse, leave)
+    elif isinstance(value, ast.Call) and dotted(value.func) == "dict":
+        for key in value.keywords:
+            yield from _tensors(source, key.value, leave)
+    elif isinstance(value, ast.Call) and _joins(value) and leave is not None and leave in _read(value):
+        # What it was joined to before has let go already.
+        yield from _tensors(source, value.args[0], leave)
     elif isinstance(value, (ast.ListComp, ast.SetComp, ast.GeneratorExp)):
         yield from _tensors(source, value.elt, leave)
     elif isinstance(value, ast.DictComp):
@@ -426,6 +436,11 @@ _OF_LISTS = {"append", "appendleft", "extend", "insert", "add", "update", "clear
 _JOINS = {"stack", "cat", "concat", "concatenate", "hstack", "vstack"}
 
 
+def _joins(call: ast.Call) -> bool:
+    name = dotted(call.func) or ""
+    return name.rpartition(".")[2] in _JOINS and not name.startswith(("np.", "numpy.")) and bool(call.args)
+
+
 def _used_as_tensor(source: Source, scope: ast.AST, kept: str | None) -> bool:
     """Whether a number in its place, or in it, would not do: it has methods called, or is joined."""
     if kept is None:
@@ -437,12 +452,11 @@ def _used_as_tensor(source: Source, scope: ast.AST, kept: str | None) -> bool:
             if dotted(inner) == kept or dotted(node.value) in elements:
                 return True
         elif isinstance(node, ast.Call) and any(kept in _read(one) for one in node.args):
-            name = dotted(node.func) or ""
-            if name.rpartition(".")[2] in _JOINS and not name.startswith(("np.", "numpy.")):
+            if _joins(node):
                 return True
             # A total of tensors has methods too.
             above = source.parent(node)
-            if name == "sum" and isinstance(above, (ast.Attribute, ast.BinOp)) and _has_method_called(source, node):
+            if dotted(node.func) == "sum" and isinstance(above, (ast.Attribute, ast.BinOp)) and _has_method_called(source, node):
                 return True
     return False
 
@@ -482,7 +496,7 @@ _RECURRENT = re.compile(r"\b(?:LSTM|LSTMCell)\b")
 
 def _carries(source: Source, statement: ast.stmt, name: str | None) -> bool:
     """``h = cell(x, h)``: the state goes into its own next value by a call."""
-    if not isinstance(statement, ast.Assign) or not source.loops(statement):
+    if not isinstance(statement, ast.Assign) or not source.loops(statement) or any(_joins(call) for call in _calls(statement.value)):
         return False
     carried = _targets(statement) & {read for call in _calls(statement.value) for one in [*call.args, *(key.value for key in call.keywords)] for read in _read(one)}
     return bool(carried) and (name is None or name in carried or name.rpartition(".")[2] in {one.rpartition(".")[2] for one in carried})
@@ -586,6 +600,8 @@ def backward_once(source: Source, request: Request) -> None:
     adding = _statement(source, request, lambda one: bool(source.loops(one)) and _adds(one) is not None)
     total, part = _adds(adding) or ("", adding.value)  # type: ignore[attr-defined]
     loop, later, backward = _backward_after(source, adding)
+    if any(isinstance(one, ast.Assign) and _carries(source, one, None) for one in ast.walk(loop)):
+        raise NoPatch(f"the rounds of the loop of line {loop.lineno} go on from one another: one backward goes through all of them")
     between = later[: later.index(backward)]
     receiver = backward.value.func.value  # type: ignore[attr-defined]
     scaled, dropped = _scaled(source, receiver, loop, total), [backward]

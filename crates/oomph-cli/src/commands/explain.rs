@@ -234,7 +234,7 @@ fn recorded_program(recording: &Recording, finding: &Finding) -> anyhow::Result<
     let census = recording.censuses.last();
     let outermost = census.and_then(|census| census.frames.last()).map(|frame| frame.file.as_str());
     let file = outermost.or(finding.patch.as_ref().map(|patch| patch.file.as_str()));
-    match file.and_then(|file| fixing::named_here(file)) {
+    match file.and_then(fixing::named_here) {
         Some(named) => predict::program(&[named.shown(Path::new("."))], false),
         None => anyhow::bail!(
             "which script was it? name it with its arguments: oomph explain --fix RECORDING -- train.py"
