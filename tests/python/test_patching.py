@@ -14,7 +14,8 @@ import pytest
 
 import oomph
 from oomph.patching.child import answer
-from oomph.patching.patches import CAUSES, Request, patched
+from oomph.patching.patches import CAUSES, patched
+from oomph.patching.reading import Request
 from oomph.patching.source import NoPatch, Source
 
 PACKAGE = pathlib.Path(oomph.__file__).parent.parent

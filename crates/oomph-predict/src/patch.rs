@@ -17,13 +17,21 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// By file; staged below a name that no package has.
-const PYTHON: [(&str, &str); 6] = [
+const PYTHON: [(&str, &str); 14] = [
     ("__init__.py", include_str!("../../../python/oomph/patching/__init__.py")),
+    ("attention.py", include_str!("../../../python/oomph/patching/attention.py")),
+    ("backward.py", include_str!("../../../python/oomph/patching/backward.py")),
     ("child.py", include_str!("../../../python/oomph/patching/child.py")),
     ("diff.py", include_str!("../../../python/oomph/patching/diff.py")),
+    ("kept.py", include_str!("../../../python/oomph/patching/kept.py")),
+    ("no_grad.py", include_str!("../../../python/oomph/patching/no_grad.py")),
     ("notebook.py", include_str!("../../../python/oomph/patching/notebook.py")),
     ("patches.py", include_str!("../../../python/oomph/patching/patches.py")),
+    ("precision.py", include_str!("../../../python/oomph/patching/precision.py")),
+    ("reading.py", include_str!("../../../python/oomph/patching/reading.py")),
     ("source.py", include_str!("../../../python/oomph/patching/source.py")),
+    ("tensors.py", include_str!("../../../python/oomph/patching/tensors.py")),
+    ("weights.py", include_str!("../../../python/oomph/patching/weights.py")),
 ];
 const PACKAGE: &str = "_oomph_patching";
 

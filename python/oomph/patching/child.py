@@ -1,6 +1,6 @@
 """What ``oomph explain --fix`` runs: a request on stdin, the change on stdout, both JSON.
 
-The request has ``file`` (where it lies), ``cell`` (of a notebook, from 1), ``shown`` (its path in the diff), and what ``patches.Request`` has. The answer has
+The request has ``file`` (where it lies), ``cell`` (of a notebook, from 1), ``shown`` (its path in the diff), and what ``reading.Request`` has. The answer has
 ``source`` (the new text of the file or the cell), ``diff`` (to be read), ``patch`` (to be applied; null for a notebook that is laid out in a way of its own), or ``refused``: why
 there is no change.
 """
@@ -13,7 +13,8 @@ from typing import Any
 
 from .diff import unified
 from .notebook import Notebook
-from .patches import Request, patched
+from .patches import patched
+from .reading import Request
 from .source import NoPatch, Source
 
 
