@@ -277,6 +277,32 @@ mod tests {
     }
 
     #[test]
+    fn a_change_is_a_diff_and_the_file_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = "history = []\nhistory.append(loss)\n";
+        std::fs::write(folder.path().join("train.py"), text).unwrap();
+        let mut patch = Patch {
+            cause: "graph_kept",
+            file: "train.py".into(),
+            line: 2,
+            function: "<module>".into(),
+            name: Some("history".into()),
+            also: Vec::new(),
+        };
+        let python = crate::installed::Installed::interpreter(None).unwrap();
+        let file = Named::find(&patch.file, &[folder.path().to_path_buf()]).unwrap();
+        let change = rewrite(&python, &patch, file.clone(), folder.path()).unwrap();
+        let diff = "--- a/train.py\n+++ b/train.py\n@@ -1,2 +1,2 @@\n history = []\n-history.append(loss)\n+history.append(loss.item())\n";
+        assert_eq!(change.diff, diff);
+        assert_eq!(change.patch.as_deref(), Some(diff));
+        assert_eq!(change.text, "history = []\nhistory.append(loss.item())\n");
+        assert_eq!(std::fs::read_to_string(folder.path().join("train.py")).unwrap(), text);
+        patch.cause = "static_state";
+        let refused = rewrite(&python, &patch, file, folder.path()).unwrap_err();
+        assert_eq!(refused.to_string(), "no change of a few lines mends this");
+    }
+
+    #[test]
     fn only_python_below_the_folders_is_found() {
         let folder = tempfile::tempdir().unwrap();
         let inside = folder.path().join("project");
@@ -285,6 +311,7 @@ mod tests {
             std::fs::write(inside.join(name), text).unwrap();
         }
         std::fs::write(folder.path().join("outside.py"), "x = 1\n").unwrap();
+        #[cfg(unix)]
         std::os::unix::fs::symlink(folder.path().join("outside.py"), inside.join("link.py")).unwrap();
         let find = |name: &str| Named::find(name, std::slice::from_ref(&inside));
         assert_eq!(find("train.py").unwrap().shown(&inside), "train.py");

@@ -6,7 +6,7 @@ use crate::printer::{Printer, width};
 use crate::sizes::Size;
 use crate::{Outcome, files, fixing};
 use clap::{Args, ValueEnum};
-use oomph_explain::{Explanation, Finding, harmless};
+use oomph_explain::{Finding, harmless};
 use oomph_gpus::{Catalogue, Gpu};
 use oomph_predict::patch::{self, Change, Checked};
 use oomph_predict::run::{Program, Runner};
@@ -131,7 +131,8 @@ fn fix(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> 
     let name = path.display().to_string();
     let named = Named { name: &name, explanation: &explanation };
     let outcome = if explanation.has_problems() { Outcome::Findings } else { Outcome::Fine };
-    let (finding, change) = match changed(arguments, &explanation) {
+    let script = arguments.script.first().map(Path::new);
+    let (finding, change) = match fixing::offered(&explanation, arguments.python.as_deref(), script) {
         Ok(found) => found,
         Err(why) if arguments.format == Format::Patch => anyhow::bail!("{name}: no change is offered: {why}"),
         Err(why) => {
@@ -140,6 +141,12 @@ fn fix(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> 
             return Ok(outcome);
         }
     };
+    if fixing::is_newer(&change.file.path, &recording) {
+        printer.warning(&format!(
+            "{} has changed since the recording: look whether the lines are still those",
+            change.shown
+        ));
+    }
     match arguments.format {
         Format::Patch => {
             let Some(patch) = &change.patch else {
@@ -195,16 +202,6 @@ fn whole(arguments: &Arguments, named: &Named) -> String {
         Format::Markdown => markdown::explanation(all, arguments.lines),
         _ => text::explanation(all, options(arguments)),
     }
-}
-
-fn changed<'a>(arguments: &Arguments, explanation: &'a Explanation) -> Result<(&'a Finding, Change), String> {
-    let Some((finding, patch)) = fixing::finding(explanation) else {
-        return Err("nothing was found that a change of a few lines mends".to_owned());
-    };
-    let script = arguments.script.first().map(Path::new);
-    let change =
-        fixing::change(patch, arguments.python.as_deref(), script).map_err(|error| error.to_string())?;
-    Ok((finding, change))
 }
 
 fn check(

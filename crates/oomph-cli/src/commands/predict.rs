@@ -218,14 +218,8 @@ fn show_fix(
 ) -> anyhow::Result<()> {
     let prediction = named.prediction;
     let script = (program.kind != Kind::Module).then(|| Path::new(&program.target));
-    let change = match fixing::finding(&prediction.explanation) {
-        None => Err("nothing was found that a change of a few lines mends".to_owned()),
-        Some((_, patch)) => {
-            fixing::change(patch, arguments.python.as_deref(), script).map_err(|error| error.to_string())
-        }
-    };
-    let change = match change {
-        Ok(change) => change,
+    let (_, change) = match fixing::offered(&prediction.explanation, arguments.python.as_deref(), script) {
+        Ok(found) => found,
         Err(why) => {
             printer.data(&report)?;
             printer.note(&format!("no change is offered: {}", oomph_explain::harmless(&why)));
