@@ -7,6 +7,7 @@
 mod arguments;
 mod commands;
 mod files;
+mod fixing;
 mod memory;
 mod outputs;
 mod printer;

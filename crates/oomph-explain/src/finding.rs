@@ -138,23 +138,6 @@ pub enum Weight {
     Mistake,
 }
 
-/// What to change in a file, for whoever writes the patch.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Patch {
-    /// The cause, see [`Cause::key`].
-    pub cause: &'static str,
-    /// The file, as recorded.
-    pub file: String,
-    /// The line to change, or inside the code to wrap.
-    pub line: u32,
-    /// Its function.
-    pub function: String,
-    /// The variable that keeps memory, if it has a name.
-    pub name: Option<String>,
-    /// Other lines of that file that have to do with it.
-    pub also: Vec<u32>,
-}
-
 /// A line of source, or what stands for one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Place {
@@ -227,6 +210,24 @@ pub struct Where {
     pub bytes: u64,
     /// Blocks.
     pub count: u64,
+}
+
+/// Where a change of a few lines would mend it: enough for whoever rewrites the source, which is never here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Patch {
+    /// Which change: `no_grad_missing`, `graph_kept`, `tensors_kept`, `backward_once`, `copy_of_weights`, `gradients`,
+    /// `float64`, `attention_scores`.
+    pub cause: &'static str,
+    /// The file, as recorded; of a notebook `path.ipynb[3]`, the third cell with code.
+    pub file: String,
+    /// The line to change, or one inside the code to wrap; from 1.
+    pub line: u32,
+    /// The function that it is in.
+    pub function: String,
+    /// The variable that keeps memory.
+    pub name: Option<String>,
+    /// Other lines of interest in that file: the one that makes the memory, the one that keeps it.
+    pub also: Vec<u32>,
 }
 
 /// What a rule found.

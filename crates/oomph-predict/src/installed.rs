@@ -130,22 +130,7 @@ fn is_stood_in_for(name: &str) -> bool {
 impl Installed {
     /// Finds out, with the interpreter that is named or the one that `python3` or `python` starts.
     pub fn find(python: Option<&Path>) -> Result<Installed, InstalledError> {
-        let (python, answer) = match python {
-            Some(python) => (python.to_path_buf(), ask(python)),
-            None => {
-                let mut answers =
-                    interpreters().iter().map(|name| (PathBuf::from(name), ask(Path::new(name))));
-                // The first that has PyTorch; without one, the first that answers.
-                let all: Vec<_> = answers.by_ref().collect();
-                let best =
-                    all.iter().position(|(_, answer)| matches!(answer, Ok(answer) if answer.torch.is_some()));
-                let best = best.or_else(|| all.iter().position(|(_, answer)| answer.is_ok())).unwrap_or(0);
-                match all.into_iter().nth(best) {
-                    Some(found) => found,
-                    None => return Err(InstalledError::NoPython("neither python3 nor python".into())),
-                }
-            }
-        };
+        let (python, answer) = answering(python)?;
         let answer = answer.map_err(InstalledError::NoPython)?;
         let shown = python.display().to_string();
         let Some(folder) = answer.torch else { return Err(InstalledError::NoTorch { python: shown }) };
@@ -171,6 +156,12 @@ impl Installed {
         installed.find_libraries(&folder, &answer.prefix)?;
         installed.find_headers(&folder);
         Ok(installed)
+    }
+
+    /// The interpreter alone, whether it has PyTorch or not: the same that [`Installed::find`] would take.
+    pub fn interpreter(python: Option<&Path>) -> Result<PathBuf, InstalledError> {
+        let (_, answer) = answering(python)?;
+        answer.map(|answer| PathBuf::from(answer.executable)).map_err(InstalledError::NoPython)
     }
 
     /// A library that the PyTorch in a folder is linked to and that is not there. No interpreter is asked.
@@ -239,6 +230,25 @@ impl Installed {
 /// The names under which an interpreter is looked for, the likeliest first.
 pub fn interpreters() -> &'static [&'static str] {
     if std::env::var_os("VIRTUAL_ENV").is_some() { &["python", "python3"] } else { &["python3", "python"] }
+}
+
+/// The interpreter that is named, or the one that `python3` or `python` starts, and what it says.
+fn answering(python: Option<&Path>) -> Result<(PathBuf, Result<Answer, String>), InstalledError> {
+    Ok(match python {
+        Some(python) => (python.to_path_buf(), ask(python)),
+        None => {
+            let mut answers = interpreters().iter().map(|name| (PathBuf::from(name), ask(Path::new(name))));
+            // The first that has PyTorch; without one, the first that answers.
+            let all: Vec<_> = answers.by_ref().collect();
+            let best =
+                all.iter().position(|(_, answer)| matches!(answer, Ok(answer) if answer.torch.is_some()));
+            let best = best.or_else(|| all.iter().position(|(_, answer)| answer.is_ok())).unwrap_or(0);
+            match all.into_iter().nth(best) {
+                Some(found) => found,
+                None => return Err(InstalledError::NoPython("neither python3 nor python".into())),
+            }
+        }
+    })
 }
 
 fn ask(python: &Path) -> Result<Answer, String> {

@@ -116,7 +116,13 @@ impl Prediction {
         Ok(prediction)
     }
 
-    fn of(program: &Program, gpu: &Gpu, world: Option<World>, ran: &Ran) -> Result<Prediction, PredictError> {
+    /// What a program that has run says.
+    pub(crate) fn of(
+        program: &Program,
+        gpu: &Gpu,
+        world: Option<World>,
+        ran: &Ran,
+    ) -> Result<Prediction, PredictError> {
         let facts = &ran.facts;
         if !facts.cuda {
             return Err(match &facts.error {

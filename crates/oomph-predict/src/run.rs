@@ -9,6 +9,7 @@ use oomph_trace::census::{Census, LARGEST_CENSUS, MOST_CENSUSES};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// The Python that runs inside the program, by file; one place of truth with the package's.
-const PYTHON: [(&str, &str); 15] = [
+const PYTHON: [(&str, &str); 16] = [
     ("__init__.py", include_str!("../../../python/oomph/virtual/__init__.py")),
     ("backward.py", include_str!("../../../python/oomph/virtual/backward.py")),
     ("census.py", include_str!("../../../python/oomph/live/census.py")),
@@ -29,6 +30,7 @@ const PYTHON: [(&str, &str); 15] = [
     ("ranks.py", include_str!("../../../python/oomph/virtual/ranks.py")),
     ("reads.py", include_str!("../../../python/oomph/virtual/reads.py")),
     ("roots.py", include_str!("../../../python/oomph/live/roots.py")),
+    ("substitute.py", include_str!("../../../python/oomph/virtual/substitute.py")),
     ("tensors.py", include_str!("../../../python/oomph/live/tensors.py")),
     ("values.py", include_str!("../../../python/oomph/virtual/values.py")),
     ("walk.py", include_str!("../../../python/oomph/live/walk.py")),
@@ -165,6 +167,9 @@ pub struct Facts {
     /// Allocator settings.
     #[serde(default)]
     pub memory_config: String,
+    /// Whether it was stopped because its time was up.
+    #[serde(default)]
+    pub timed_out: bool,
 }
 
 /// A program that has run.
@@ -268,16 +273,41 @@ pub struct Runner<'a> {
     conf: Option<String>,
 }
 
+/// How a program is run to try something out: further than for a prediction, and with another text for some of its files.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Trial {
+    /// Optimizer steps, 0 for all.
+    pub(crate) steps: u64,
+    /// Forwards where there is no optimizer, 0 for all.
+    pub(crate) forwards: u64,
+    /// Seconds after which it is stopped.
+    pub(crate) seconds: u32,
+    /// By the file's real path; a cell of a notebook has its number behind it.
+    pub(crate) source: BTreeMap<String, String>,
+}
+
+/// What runs beside an ordinary prediction.
+enum Purpose<'a> {
+    Fit(&'a Value),
+    Trial(&'a Trial),
+}
+
 #[derive(Serialize)]
 struct Wish<'a> {
     kind: Kind,
     target: &'a str,
     args: &'a [String],
-    steps: u32,
+    steps: u64,
     folder: &'a Path,
     world: Option<World>,
     #[serde(skip_serializing_if = "Option::is_none")]
     fit: Option<&'a Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    forwards: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seconds: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source: Option<PathBuf>,
 }
 
 impl<'a> Runner<'a> {
@@ -317,7 +347,18 @@ impl<'a> Runner<'a> {
     ) -> Result<Ran, RunError> {
         let python = self.stage.folder().join("python");
         package::write(&python).map_err(|(path, error)| RunError::File { path, error })?;
-        self.start(program, gpu, None, voice, Some(wish))
+        self.start(program, gpu, None, voice, Some(&Purpose::Fit(wish)))
+    }
+
+    /// Runs a program to try something out.
+    pub(crate) fn run_trial(
+        &self,
+        program: &Program,
+        gpu: &Gpu,
+        voice: Voice,
+        trial: &Trial,
+    ) -> Result<Ran, RunError> {
+        self.start(program, gpu, None, voice, Some(&Purpose::Trial(trial)))
     }
 
     fn start(
@@ -326,25 +367,41 @@ impl<'a> Runner<'a> {
         gpu: &Gpu,
         world: Option<World>,
         voice: Voice,
-        fit: Option<&Value>,
+        purpose: Option<&Purpose>,
     ) -> Result<Ran, RunError> {
         let began = Instant::now();
         let inside = self.stage.folder();
         let temporary = |error| RunError::File { path: inside.to_path_buf(), error };
         let folder = tempfile::Builder::new().prefix("run-").tempdir_in(inside).map_err(temporary)?;
-        let wish = Wish {
+        let mut wish = Wish {
             kind: program.kind,
             target: &program.target,
             args: &program.arguments,
-            steps: self.steps,
+            steps: u64::from(self.steps),
             folder: folder.path(),
             world,
-            fit,
+            fit: None,
+            forwards: None,
+            seconds: None,
+            source: None,
         };
+        match purpose {
+            Some(Purpose::Fit(fit)) => wish.fit = Some(*fit),
+            Some(Purpose::Trial(trial)) => {
+                (wish.steps, wish.forwards, wish.seconds) =
+                    (trial.steps, Some(trial.forwards), Some(trial.seconds));
+                // In a file: a variable of the environment holds 128 KiB.
+                let path = folder.path().join("source.json");
+                std::fs::write(&path, serde_json::to_vec(&trial.source)?)
+                    .map_err(|error| RunError::File { path: path.clone(), error })?;
+                wish.source = Some(path);
+            }
+            None => {}
+        }
         // Once the package is imported, what is in it is found without the path.
-        let imports = match fit {
-            None => format!("from {PACKAGE}.child import main"),
-            Some(_) => format!("import oomph; from {PACKAGE}.fit import start as main"),
+        let imports = match purpose {
+            Some(Purpose::Fit(_)) => format!("import oomph; from {PACKAGE}.fit import start as main"),
+            _ => format!("from {PACKAGE}.child import main"),
         };
         let start = format!(
             "import sys; sys.path.insert(0, {:?}); {imports}; sys.path[:] = [place for place in sys.path[1:] if place]; main()",

@@ -2,7 +2,7 @@
 //!
 //! Every renderer takes what another crate says and gives a string: for a terminal (with ANSI styles, which the caller
 //! strips where they are not wanted), for scripts, for issues and pull requests, and for notebooks. [`text`], [`json`], [`markdown`]
-//! and [`html`] (with a [`picture`]) render what `oomph-explain` says; [`predict`], [`fit`], [`replay`], [`tune`], [`packing`], [`data`], [`doctor`] and [`gpus`] have all three in one file each.
+//! and [`html`] (with a [`picture`]) render what `oomph-explain` says; [`predict`], [`fit`], [`fix`], [`replay`], [`tune`], [`packing`], [`data`], [`doctor`] and [`gpus`] have all three in one file each.
 //! [`run`] is what follows a run. [`chrome_trace`] and [`tensorboard`] (with [`raster`]) write for other programs. Nothing is computed here, and nothing printed.
 
 pub mod chrome_trace;
@@ -10,6 +10,7 @@ pub mod data;
 pub mod doctor;
 mod exports;
 pub mod fit;
+pub mod fix;
 pub mod gpus;
 pub mod html;
 pub mod json;

@@ -104,6 +104,13 @@ fn recording(out: &mut String, named: &Named, options: TextOptions) {
         writeln!(out, "\n{} {}", paint(BOLD, "Next:"), paint(CYAN, next_command(explanation, named.name)));
 }
 
+/// One finding, with the file that it is about.
+pub fn one_finding(named: &Named, finding: &Finding, options: TextOptions) -> String {
+    let mut out = format!("{}\n", paint(BOLD, printable(named.name)));
+    self::finding(&mut out, finding, options);
+    out
+}
+
 /// The line that makes a page of it.
 pub(crate) fn see_it(out: &mut String, names: &[&str], options: &str) {
     if let Some(command) = page_command(names, options) {

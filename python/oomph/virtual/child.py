@@ -1,7 +1,8 @@
 """Starts a program on the virtual GPU, records it, stops it after some steps, and writes down what happened.
 
 Run by ``oomph predict`` as ``python -c ...`` with a description in ``OOMPH_PREDICT`` (JSON): ``kind`` (script, module or
-notebook), ``target``, ``args``, ``steps``, ``folder`` for what is left behind: ``recording.pickle``, ``census.json`` and ``facts.json``.
+notebook), ``target``, ``args``, ``steps``, ``folder`` for what is left behind: ``recording.pickle``, ``census.json`` and ``facts.json``. A change that is tried adds ``source`` (a file of JSON:
+other texts for files), ``forwards`` (another number for those than for steps) and ``seconds`` (when it is stopped in any case).
 """
 
 import atexit
@@ -13,11 +14,13 @@ import io
 import json
 import os
 import pickle
+import signal
 import sys
 import threading
 import time
 import types
 
+from . import substitute
 from .imports import AfterImport
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -172,7 +175,7 @@ class Run:
         if any(name == "forward" for name in self._callers(sys._getframe(1))):
             return
         self.facts["forwards"] += 1
-        wanted = self.wish.get("steps", 0)
+        wanted = self.wish.get("forwards", self.wish.get("steps", 0))
         if wanted and self.facts["forwards"] >= wanted * self.distinct(frame):
             self.stop()
 
@@ -204,6 +207,17 @@ class Run:
             leave(status)
 
         os._exit = _exit
+
+    def stop_after(self, seconds):
+        """However far it is then. Only the main thread hears of it."""
+
+        def time_is_up(*_):
+            if not self.written:
+                self.facts["timed_out"] = True
+                self.stop()
+
+        signal.signal(signal.SIGALRM, time_is_up)
+        signal.alarm(seconds)
 
     def stop(self):
         self.facts["status"] = "stopped"
@@ -346,9 +360,11 @@ def run_file(path, name="__main__"):
     main.__file__ = path
     main.__builtins__ = __builtins__
     sys.modules["__main__"] = main
-    with io.open_code(path) as file:
-        code = compile(file.read(), path, "exec")
-    exec(code, main.__dict__)
+    text = substitute.text_of(path)
+    if text is None:
+        with io.open_code(path) as file:
+            text = file.read()
+    exec(compile(text, path, "exec"), main.__dict__)
 
 
 def run_module(name):
@@ -373,7 +389,8 @@ def run_notebook(path):
             continue
         number += 1
         source = cell.get("source", "")
-        text = notebook_cell("".join(source) if isinstance(source, list) else source)
+        other = substitute.text_of(path, number)
+        text = notebook_cell(other if other is not None else "".join(source) if isinstance(source, list) else source)
         name = f"{path}[{number}]"
         linecache.cache[name] = (len(text), None, text.splitlines(True), name)
         exec(compile(text, name, "exec"), main.__dict__)
@@ -406,6 +423,11 @@ def main(kind=Run):
         ranks.announce(wish["world"])
     sys.meta_path.insert(0, AfterImport("torch", run.torch_is_here))
     run.watch_exit()
+    if "source" in wish:
+        with open(wish["source"], encoding="utf-8") as file:
+            substitute.install(json.load(file))
+    if "seconds" in wish:
+        run.stop_after(wish["seconds"])
     target = wish["target"]
     sys.argv = [target, *wish["args"]]
     code = 0
@@ -480,8 +502,6 @@ def end_workers():
     process = sys.modules.get("multiprocessing.process")
     if process is None:
         return
-    import signal
-
     # PyTorch would raise an error for each worker that ends like this. Not to be had in other threads than the first.
     with contextlib.suppress(ValueError):
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

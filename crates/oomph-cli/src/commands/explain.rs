@@ -1,10 +1,19 @@
 //! `oomph explain`: where the memory went, why it ran out, what to do.
 
+use super::predict;
+use crate::memory::GpuParser;
 use crate::printer::{Printer, width};
-use crate::{Outcome, files};
+use crate::sizes::Size;
+use crate::{Outcome, files, fixing};
 use clap::{Args, ValueEnum};
+use oomph_explain::{Finding, harmless};
+use oomph_gpus::{Catalogue, Gpu};
+use oomph_predict::patch::{self, Change, Checked};
+use oomph_predict::run::{Program, Runner};
+use oomph_report::fix::{self, Offer};
 use oomph_report::{Named, TextOptions, html, json, markdown, picture, text};
-use std::path::PathBuf;
+use oomph_trace::Recording;
+use std::path::{Path, PathBuf};
 
 /// Say where the memory went, why it ran out, and what to do
 ///
@@ -12,10 +21,14 @@ use std::path::PathBuf;
 /// was alive at the peak, by kind and by line of your own code; what was reserved without being used; the steps.
 /// Several files (one a rank) give a table, then the worst of them.
 ///
+/// --fix shows a change of a few lines for the causes that have one, as a diff of your own file, and tries it out: the script runs twice on
+/// a virtual GPU, as it is and with the change in place of the file's text. Nothing is applied. The script does what it always does: it writes its files and uses
+/// the network. Only files below the current folder, or beside the script that is named, are read.
+///
 /// Exits with 1 if there are errors or warnings.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  oomph explain snapshot.pickle\n  oomph explain rank*.pickle\n  oomph explain --stacks --lines 3 snapshot.pickle\n  oomph explain --format json snapshot.pickle | jq '.devices[0].peak'"
+    after_help = "Examples:\n  oomph explain snapshot.pickle\n  oomph explain rank*.pickle\n  oomph explain --stacks --lines 3 snapshot.pickle\n  oomph explain --format json snapshot.pickle | jq '.devices[0].peak'\n  oomph explain --fix train.oomph\n  oomph explain --fix --gpu t4 train.oomph -- train.py --batch-size 8\n  oomph explain --fix --format patch train.oomph | git apply"
 )]
 pub(crate) struct Arguments {
     /// Recordings to explain; `-` reads one from stdin
@@ -30,6 +43,21 @@ pub(crate) struct Arguments {
     /// List whole stacks instead of your own lines
     #[arg(long)]
     pub(crate) stacks: bool,
+    /// Show the change of a few lines that mends it, and check it on a virtual GPU
+    #[arg(long, conflicts_with = "stacks")]
+    pub(crate) fix: bool,
+    /// With --fix: the card to check it on [default: the one that was recorded]
+    #[arg(long, value_name = "NAME", value_parser = GpuParser, hide_possible_values = true, requires = "fix")]
+    pub(crate) gpu: Option<Gpu>,
+    /// With --fix: memory of the card, instead of what the catalogue says: 12GiB
+    #[arg(long, value_name = "SIZE", requires = "fix")]
+    pub(crate) memory: Option<Size>,
+    /// With --fix: the interpreter that has PyTorch [default: python3, or that of the active environment]
+    #[arg(long, value_name = "PATH", requires = "fix")]
+    pub(crate) python: Option<PathBuf>,
+    /// With --fix: the script or notebook and its arguments [default: the recorded one, without arguments]
+    #[arg(value_name = "SCRIPT", last = true, requires = "fix")]
+    pub(crate) script: Vec<String>,
 }
 
 /// As other verbs have it, and with a picture.
@@ -43,9 +71,17 @@ pub(crate) enum Format {
     Markdown,
     /// For notebooks and web pages: a fragment with a picture of memory over time, without scripts
     Html,
+    /// With --fix: the diff alone, unchecked, for git apply
+    Patch,
 }
 
 pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> {
+    match (arguments.fix, arguments.format) {
+        (true, Format::Html) => anyhow::bail!("--fix is shown as text, json, markdown or patch"),
+        (true, _) => return fix(arguments, printer),
+        (false, Format::Patch) => anyhow::bail!("--format patch is for --fix"),
+        (false, _) => {}
+    }
     let columns = if arguments.format == Format::Html { picture::COLUMNS } else { 0 };
     let mut explanations = Vec::new();
     let mut failed = false;
@@ -76,7 +112,7 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         Format::Text => text::explanation(&named, options),
         Format::Json => json::explanation(&named),
         Format::Markdown => markdown::explanation(&named, arguments.lines),
-        Format::Html => html::explanation(&named, arguments.lines),
+        Format::Html | Format::Patch => html::explanation(&named, arguments.lines),
     })?;
     Ok(if failed {
         Outcome::Failed
@@ -85,4 +121,131 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
     } else {
         Outcome::Fine
     })
+}
+
+/// Shows the change for the worst finding that has one, and tries it.
+fn fix(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> {
+    let [path] = arguments.files.as_slice() else { anyhow::bail!("--fix takes one recording at a time") };
+    let recording = files::read(path, printer)?;
+    let explanation = oomph_explain::explain(&recording);
+    let name = path.display().to_string();
+    let named = Named { name: &name, explanation: &explanation };
+    let outcome = if explanation.has_problems() { Outcome::Findings } else { Outcome::Fine };
+    let script = arguments.script.first().map(Path::new);
+    let (finding, change) = match fixing::offered(&explanation, arguments.python.as_deref(), script) {
+        Ok(found) => found,
+        Err(why) if arguments.format == Format::Patch => anyhow::bail!("{name}: no change is offered: {why}"),
+        Err(why) => {
+            printer.data(&whole(arguments, &named))?;
+            printer.note(&format!("no change is offered: {}", harmless(&why)));
+            return Ok(outcome);
+        }
+    };
+    if fixing::is_newer(&change.file.path, &recording) {
+        printer.warning(&format!(
+            "{} has changed since the recording: look whether the lines are still those",
+            change.shown
+        ));
+    }
+    match arguments.format {
+        Format::Patch => {
+            let Some(patch) = &change.patch else {
+                anyhow::bail!(
+                    "{}: this notebook is laid out in a way of its own: change the cell by hand",
+                    change.shown
+                )
+            };
+            printer.data(patch)?;
+            return Ok(Outcome::Fine);
+        }
+        Format::Text => {
+            printer.data(&text::one_finding(&named, finding, options(arguments)))?;
+            printer.data(&fix::diff(&change.shown, &change.diff))?;
+        }
+        _ => {}
+    }
+    let checked = match check(arguments, &recording, finding, &change, printer) {
+        Ok(checked) => Ok(checked),
+        Err(error) => match fixing::interrupted(&error) {
+            Some(signal) => return Ok(Outcome::Interrupted(signal)),
+            None => Err(format!("{error:#}")),
+        },
+    };
+    let offer = Offer {
+        file: &change.shown,
+        diff: &change.diff,
+        checked: checked.as_ref().map_err(String::as_str),
+        recording: Some(name.as_str()).filter(|_| change.patch.is_some()),
+    };
+    printer.data(&match arguments.format {
+        Format::Json => fix::json(&whole(arguments, &named), &offer),
+        Format::Markdown => whole(arguments, &named) + &fix::markdown(&offer),
+        _ => fix::answer(&offer, width()),
+    })?;
+    if arguments.script.is_empty() && checked.is_ok_and(|checked| checked.fits_without) {
+        printer.hint(
+            "give the arguments of the recorded run: oomph explain --fix RECORDING -- SCRIPT ARGUMENTS",
+        );
+    }
+    Ok(outcome)
+}
+
+fn options(arguments: &Arguments) -> TextOptions {
+    TextOptions { lines: arguments.lines, stacks: arguments.stacks, width: width() }
+}
+
+/// As without --fix.
+fn whole(arguments: &Arguments, named: &Named) -> String {
+    let all = std::slice::from_ref(named);
+    match arguments.format {
+        Format::Json => json::explanation(all),
+        Format::Markdown => markdown::explanation(all, arguments.lines),
+        _ => text::explanation(all, options(arguments)),
+    }
+}
+
+fn check(
+    arguments: &Arguments,
+    recording: &Recording,
+    finding: &Finding,
+    change: &Change,
+    printer: &mut Printer,
+) -> anyhow::Result<Checked> {
+    let program = match arguments.script.is_empty() {
+        false => predict::program(&arguments.script, false)?,
+        true => recorded_program(recording, finding)?,
+    };
+    let gpu = match (&arguments.gpu, arguments.memory) {
+        (None, None) => recorded_card(recording)?,
+        (gpu, memory) => predict::card(gpu.as_ref(), memory)?,
+    };
+    let installed = fixing::installed(arguments.python.as_deref())?;
+    let runner = Runner::new(&installed, 0, None)?;
+    printer.note(&format!("checking it: {} runs twice on a virtual {}", program.typed(), gpu.title));
+    let before = patch::before(&runner, &program, &gpu)?;
+    Ok(patch::check(&runner, &program, &gpu, change, before)?)
+}
+
+/// The script that was recorded: the outermost frame when memory ran out. A stranger's word, so it is run only if it lies below this folder.
+fn recorded_program(recording: &Recording, finding: &Finding) -> anyhow::Result<Program> {
+    let census = recording.censuses.last();
+    let outermost = census.and_then(|census| census.frames.last()).map(|frame| frame.file.as_str());
+    let file = outermost.or(finding.patch.as_ref().map(|patch| patch.file.as_str()));
+    match file.and_then(fixing::named_here) {
+        Some(named) => predict::program(&[named.shown(Path::new("."))], false),
+        None => anyhow::bail!(
+            "which script was it? name it with its arguments: oomph explain --fix RECORDING -- train.py"
+        ),
+    }
+}
+
+fn recorded_card(recording: &Recording) -> anyhow::Result<Gpu> {
+    let name =
+        recording.censuses.last().map(|census| census.card.name.as_str()).filter(|name| !name.is_empty());
+    let catalogue = Catalogue::load()?;
+    match name.map(|name| catalogue.find(name)) {
+        Some(Ok(gpu)) => Ok(gpu.clone()),
+        Some(Err(error)) => anyhow::bail!("{}; name a card: --gpu t4", harmless(&error)),
+        None => anyhow::bail!("the recording does not say on which card; name it: --gpu t4"),
+    }
 }

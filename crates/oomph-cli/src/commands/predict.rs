@@ -4,14 +4,16 @@ use crate::arguments::Format;
 use crate::memory::GpuParser;
 use crate::printer::{Printer, width};
 use crate::sizes::Size;
-use crate::{Outcome, outputs};
+use crate::{Outcome, fixing, outputs};
 use clap::Args;
 use oomph_gpus::{Catalogue, Gpu};
 use oomph_predict::installed::Installed;
+use oomph_predict::patch::{self, Reached};
 use oomph_predict::prediction::{PredictError, Prediction, Verdict};
 use oomph_predict::run::{Kind, Program, RunError, Runner, Voice, World};
 use oomph_predict::search::{self, Sweep};
 use oomph_report::TextOptions;
+use oomph_report::fix::{self, Offer};
 use oomph_report::predict::{self, NamedPrediction};
 use oomph_trace::format;
 use std::path::{Path, PathBuf};
@@ -29,7 +31,7 @@ use std::path::{Path, PathBuf};
 /// Exits with 0 if it fits (of several cards or values: if any does), 1 if it does not, 2 if that could not be found out.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  oomph predict --gpu t4 train.py --batch-size 8\n  oomph predict --gpu rtx-4090 -m mypackage.train --lr 1e-4\n  oomph predict --gpu t4 notebook.ipynb\n  oomph predict --gpu t4 --max --batch-size train.py          # the largest batch that fits\n  oomph predict --gpu t4 --sweep '--batch-size=1..64' train.py\n  oomph predict --gpus t4,l4,a100-40gb train.py               # one table over many cards\n  oomph predict --gpu a100-80gb --ranks 8 train_fsdp.py       # each of eight ranks\n  oomph predict --gpu t4 --format json train.py | jq .fits\n\nEverything after the script's name is the script's."
+    after_help = "Examples:\n  oomph predict --gpu t4 train.py --batch-size 8\n  oomph predict --gpu rtx-4090 -m mypackage.train --lr 1e-4\n  oomph predict --gpu t4 notebook.ipynb\n  oomph predict --gpu t4 --max --batch-size train.py          # the largest batch that fits\n  oomph predict --gpu t4 --sweep '--batch-size=1..64' train.py\n  oomph predict --gpus t4,l4,a100-40gb train.py               # one table over many cards\n  oomph predict --gpu a100-80gb --ranks 8 train_fsdp.py       # each of eight ranks\n  oomph predict --gpu t4 --fix train.py                      # and the lines to change\n  oomph predict --gpu t4 --format json train.py | jq .fits\n\nEverything after the script's name is the script's."
 )]
 pub(crate) struct Arguments {
     /// The card: t4, rtx-4090, a100-80gb … (`oomph gpus` lists them)
@@ -65,6 +67,9 @@ pub(crate) struct Arguments {
     /// Write no recording
     #[arg(long, conflicts_with = "output")]
     pub(crate) no_recording: bool,
+    /// Show the change of a few lines that a finding asks for, and check it: the script runs again, with the change in place of the file's text
+    #[arg(long, conflicts_with_all = ["gpus", "max", "sweep", "ranks"])]
+    pub(crate) fix: bool,
     /// How to show it
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub(crate) format: Format,
@@ -189,12 +194,62 @@ fn one(
         recording: written.as_deref(),
         smaller: smaller.as_deref(),
     };
-    printer.data(&match arguments.format {
+    let report = match arguments.format {
         Format::Text => predict::text(&named, options(arguments)),
         Format::Json => predict::json(&named),
         Format::Markdown => predict::markdown(&named, arguments.lines),
-    })?;
+    };
+    if arguments.fix {
+        show_fix(arguments, runner, program, &named, report, printer)?;
+    } else {
+        printer.data(&report)?;
+    }
     Ok(outcome(&[&prediction]))
+}
+
+/// The report, and behind it the change for the worst finding that has one, tried with the same arguments.
+fn show_fix(
+    arguments: &Arguments,
+    runner: &Runner,
+    program: &Program,
+    named: &NamedPrediction,
+    report: String,
+    printer: &mut Printer,
+) -> anyhow::Result<()> {
+    let prediction = named.prediction;
+    let script = (program.kind != Kind::Module).then(|| Path::new(&program.target));
+    let (_, change) = match fixing::offered(&prediction.explanation, arguments.python.as_deref(), script) {
+        Ok(found) => found,
+        Err(why) => {
+            printer.data(&report)?;
+            printer.note(&format!("no change is offered: {}", oomph_explain::harmless(&why)));
+            return Ok(());
+        }
+    };
+    if arguments.format == Format::Text {
+        printer.data(&report)?;
+        printer.data(&fix::diff(&change.shown, &change.diff))?;
+    }
+    let waiting = printer.waiting("checking the change");
+    let before = (Reached::of(prediction), prediction.verdict);
+    let checked = match patch::check(runner, program, &prediction.gpu, &change, before) {
+        Ok(checked) => Ok(checked),
+        Err(error @ PredictError::Run(RunError::Interrupted { .. })) => return Err(error.into()),
+        Err(error) => Err(error.to_string()),
+    };
+    drop(waiting);
+    let offer = Offer {
+        file: &change.shown,
+        diff: &change.diff,
+        checked: checked.as_ref().map_err(String::as_str),
+        recording: named.recording.filter(|_| change.patch.is_some()),
+    };
+    printer.data(&match arguments.format {
+        Format::Text => fix::answer(&offer, width()),
+        Format::Json => fix::json(&report, &offer),
+        Format::Markdown => report + &fix::markdown(&offer),
+    })?;
+    Ok(())
 }
 
 fn over_values(

@@ -1,0 +1,188 @@
+"""Tensors that stay round after round, with or without their graphs: the number, or a copy without graph or on the host, is kept instead."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from .reading import Request, calls_in, names_assigned, names_read, parameters_of, parts_trained_on, statements_named, trains
+from .source import NoPatch, Source, dotted
+from .tensors import is_scalar, joins, makers_of, tensors_in, used_as_tensor, used_with_others
+from .weights import copies_weights
+
+_PUTS = {"append", "appendleft", "add", "put", "push", "insert", "extend", "update", "setdefault", "store", "save", "log"}
+
+
+def graph_kept(source: Source, request: Request) -> None:
+    """A loss, an output or a state is kept with all that made it."""
+    statement = _keeping(source, request)
+    if carries_state(source, statement, request.name):
+        return _let_go_of_the_state(source, statement, request.name)
+    kept, values = _kept(statement)
+    scope = _holder_scope(source, statement, kept)
+    if kept is not None and kept in {dotted(node) for node in parts_trained_on(scope)}:
+        raise NoPatch(f"{kept} is what backward is called on: its graph is needed until then")
+    edited = False
+    sums = _sums(statement)
+    for value in values:
+        for node in tensors_in(source, value, leave=kept):
+            edited = True
+            name = dotted(node)
+            if sums and name in parameters_of(source.function(statement)) and not used_as_tensor(source, scope, kept):
+                # Whoever calls it may give a number as well.
+                source.insert(source.start(node), "float(")
+                source.insert(source.end(node), ")")
+            elif is_scalar(source, node) and not used_as_tensor(source, scope, kept):
+                source.after(node, ".item()")
+            elif not _grows(statement) or used_with_others(source, scope, kept):
+                source.after(node, ".detach()")
+            else:
+                source.after(node, ".detach().cpu()")
+    if not edited:
+        raise NoPatch(f"line {statement.lineno} keeps no tensor that could be told by its name")
+
+
+def tensors_kept(source: Source, request: Request) -> None:
+    """Results without graph pile up on the card: they go to the host."""
+    statement = _keeping(source, request)
+    if copies_weights(source, statement):
+        return
+    kept, values = _kept(statement)
+    edited = False
+    for value in values:
+        for node in tensors_in(source, value, leave=kept):
+            edited = True
+            call = node if isinstance(node, ast.Call) else None
+            last = call.func.attr if call is not None and isinstance(call.func, ast.Attribute) else ""
+            if last == "clone" and call is not None and not call.args:
+                # A tensor that comes from the card is a copy already.
+                source.replace_span(source.end(call.func) - len("clone"), source.end(call.func), "cpu")
+            else:
+                source.after(node, ".cpu()")
+    if not edited:
+        raise NoPatch(f"line {statement.lineno} keeps no tensor that could be told by its name")
+
+
+def _keeping(source: Source, request: Request) -> ast.stmt:
+    """The statement that puts something where it stays: on a line that is named, or wherever the named thing is put into."""
+    last = _last(request.name)
+    for one in statements_named(source, request):
+        if _keeps(one, last):
+            return one
+    for one in ast.walk(source.tree):
+        if last and isinstance(one, ast.stmt) and _keeps(one, last) and (_grows(one) or _sums(one)):
+            return one
+    raise NoPatch(f"line {request.line} is not of the form that is known how to change")
+
+
+def _last(name: str | None) -> str:
+    """``history`` of ``self.history[3]``."""
+    return (name or "").partition("[")[0].rpartition(".")[2]
+
+
+def _keeps(statement: ast.stmt, last: str) -> bool:
+    """Whether it puts something into the thing of that name; without a name, into anything that outlives it."""
+    if isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign)) and statement.value is not None:
+        if last:
+            return any(target.rpartition(".")[2] == last for target in names_assigned(statement, inside=True))
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        return _sums(statement) or any(isinstance(one, (ast.Attribute, ast.Subscript)) for one in targets)
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.func.attr not in _PUTS:
+        return False
+    return not last or _last(dotted(_holder(call.func))) == last
+
+
+def _holder(method: ast.Attribute) -> ast.expr:
+    """What a method is called on, without indices: ``results`` of ``results["loss"].append`` and ``results.setdefault("loss", []).append``."""
+    holder: ast.expr = method.value
+    while isinstance(holder, (ast.Subscript, ast.Call)):
+        inner = holder.func if isinstance(holder, ast.Call) else holder
+        holder = inner.value if isinstance(inner, (ast.Attribute, ast.Subscript)) else inner
+    return holder
+
+
+def _sums(statement: ast.stmt) -> bool:
+    """``total += x``, ``average = 0.9 * average + x``; not ``h = cell(x, h)``."""
+    if isinstance(statement, ast.AugAssign):
+        return True
+    return isinstance(statement, ast.Assign) and isinstance(statement.value, (ast.BinOp, ast.IfExp)) and bool(names_assigned(statement) & names_read(statement.value))
+
+
+def _kept(statement: ast.stmt) -> tuple[str | None, list[ast.expr]]:
+    """What keeps, and the expressions that it keeps from then on."""
+    if isinstance(statement, ast.AugAssign):
+        return dotted(statement.target), [statement.value]
+    if isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value is not None:
+        target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+        kept = dotted(target.value if isinstance(target, ast.Subscript) else target)
+        return kept, [statement.value]
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        call = statement.value
+        if isinstance(call.func, ast.Attribute) and call.func.attr in _PUTS:
+            kept = dotted(_holder(call.func))
+            given = [*call.args, *(one.value for one in call.keywords)]
+            return kept, given[1:] if call.func.attr in ("insert", "setdefault") else given
+    raise NoPatch(f"line {statement.lineno} does not say what it keeps")
+
+
+def _holder_scope(source: Source, statement: ast.stmt, kept: str | None) -> ast.AST:
+    """Where what is kept may be used: attributes and globals anywhere in the file."""
+    function = source.function(statement)
+    if function is None or kept is None or "." in kept:
+        return source.tree
+    assigned = {name for node in ast.walk(function) if isinstance(node, ast.stmt) for name in names_assigned(node)}
+    shared = any(isinstance(node, (ast.Global, ast.Nonlocal)) and kept in node.names for node in ast.walk(function))
+    return function if kept in assigned and not shared else source.tree
+
+
+def _grows(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) or (isinstance(statement, ast.Assign) and any(isinstance(one, ast.Subscript) for one in statement.targets))
+
+
+_RECURRENT = re.compile(r"\b(?:LSTM|LSTMCell)\b")
+
+
+def carries_state(source: Source, statement: ast.stmt, name: str | None) -> bool:
+    """``h = cell(x, h)``: the state goes into its own next value by a call."""
+    if not isinstance(statement, ast.Assign) or not source.loops(statement) or any(joins(call) for call in calls_in(statement.value)):
+        return False
+    carried = names_assigned(statement) & {read for call in calls_in(statement.value) for one in [*call.args, *(key.value for key in call.keywords)] for read in names_read(one)}
+    return bool(carried) and (name is None or name in carried or name.rpartition(".")[2] in {one.rpartition(".")[2] for one in carried})
+
+
+def _let_go_of_the_state(source: Source, statement: ast.stmt, name: str | None) -> None:
+    assert isinstance(statement, ast.Assign)
+    read = names_read(statement.value)
+    target = statement.targets[0]
+    parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
+    carried = [one for one in parts if any(dotted(part) in read for part in ast.walk(one))]
+    lines = []
+    for one in carried:
+        written = source.written(one)
+        if isinstance(one, (ast.Tuple, ast.List)):
+            names = [source.written(part) for part in one.elts]
+            lines.append(f"{', '.join(names)} = {', '.join(f'{part}.detach()' for part in names)}")
+        elif _is_several(source, one):
+            lines.append(f"{written} = tuple(state.detach() for state in {written})")
+        else:
+            lines.append(f"{written} = {written}.detach()")
+    # After the pass that needs the graph; in the innermost loop that has one.
+    for loop in source.loops(statement):
+        block = [one for one in loop.body if trains(one)]  # type: ignore[attr-defined]
+        if block:
+            last = block[-1]
+            if not isinstance(last, (ast.Expr, ast.Assign)):
+                raise NoPatch(f"line {last.lineno}: where the backward pass ends cannot be told")
+            source.insert_line((last.end_lineno or last.lineno) + 1, "\n".join(lines), source.indentation(last.lineno))
+            return
+    raise NoPatch("there is no backward pass in the loop: where the state may be cut off cannot be told")
+
+
+def _is_several(source: Source, node: ast.expr) -> bool:
+    """Whether a state is a tuple: as it was made, or because an LSTM is all there is."""
+    if isinstance(node, ast.Name):
+        for value in makers_of(source, node):
+            if isinstance(value, ast.Tuple):
+                return True
+    return bool(_RECURRENT.search(source.text)) and not re.search(r"\b(?:nn\.RNN|GRU)", source.text)

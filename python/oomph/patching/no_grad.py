@@ -1,0 +1,116 @@
+"""An evaluation, or a frozen model, that runs with gradients: they are turned off around it."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from .reading import Request, calls_in, names_assigned, names_read, parts_trained_on, statement_that, trains
+from .source import FUNCTIONS, LOOPS, Function, NoPatch, Scope, Source, dotted
+
+# Functions whose name says that nothing is trained in them, whatever becomes of their result.
+_EVALUATES = re.compile(r"eval|valid|test|infer|predict|generat|sampl|teacher|reference|frozen|accuracy|metric|perplex|score|extract|benchmark", re.IGNORECASE)
+# Functions of others' loops that give the loss to somebody who calls backward.
+_TRAINS = re.compile(r"^(?:forward|__call__|training_step|train_step|compute_loss|loss|closure|get_loss|calculate_loss)$|train", re.IGNORECASE)
+_OFF = {"no_grad", "inference_mode"}
+
+
+def no_grad_missing(source: Source, request: Request) -> None:
+    statement = statement_that(source, request, lambda one: not _in_forward(source, one))
+    function = source.function(statement)
+    if _is_off(source, statement):
+        raise NoPatch(f"line {statement.lineno} runs without gradients already")
+    if function is not None and _only_evaluates(source, function) and isinstance(function, ast.FunctionDef):
+        # Nearest to the function: what other decorators make of it (a property, a static method) is no function any more.
+        source.insert_line(function.lineno, f"@{source.torch_member('no_grad', function.lineno)}()")
+        return
+    wrapped = _largest_without_training(source, statement)
+    if isinstance(wrapped, ast.FunctionDef):
+        raise NoPatch(f"line {statement.lineno} defines a function")
+    source.wrap(wrapped, f"with {source.torch_member('no_grad', wrapped.lineno)}():")
+
+
+def _in_forward(source: Source, statement: ast.stmt) -> bool:
+    """Inside a model: it is the call of it that trains or not."""
+    function = source.function(statement)
+    return function is not None and function.name in ("forward", "__call__")
+
+
+def _is_off(source: Source, statement: ast.stmt) -> bool:
+    """Whether it runs under no_grad as it is written."""
+    calls: list[ast.expr] = []
+    for above in source.parents(statement):
+        if isinstance(above, (ast.With, ast.AsyncWith)):
+            calls += [item.context_expr for item in above.items]
+        elif isinstance(above, FUNCTIONS):
+            calls += above.decorator_list
+    names = [dotted(one.func if isinstance(one, ast.Call) else one) or "" for one in calls]
+    return any(name.rpartition(".")[2] in _OFF for name in names)
+
+
+def _only_evaluates(source: Source, function: Function) -> bool:
+    """Whether nothing that it makes is trained on: neither in it nor by those who call it."""
+    if trains(function) or (_TRAINS.search(function.name) and not _EVALUATES.search(function.name)):
+        return False
+    if _EVALUATES.search(function.name):
+        return True
+    # What it returns may be the loss of somebody else.
+    for call in calls_in(source.tree):
+        if (dotted(call.func) or "").rpartition(".")[2] != function.name:
+            continue
+        scope = source.scope(call)
+        if scope is function:
+            continue
+        if any(made is call for made in parts_trained_on(scope)) or names_assigned(source.statement_of(call)) & _names_trained_on(scope):
+            return False
+    return True
+
+
+def _names_trained_on(scope: Scope) -> set[str]:
+    """Names whose graph a backward goes through: its own, and those that it is made of."""
+    names = {name for node in parts_trained_on(scope) if (name := dotted(node)) is not None}
+    while True:
+        more = set(names)
+        for node in ast.walk(scope):
+            if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)) and node.value is not None and names_assigned(node) & names:
+                more |= names_read(node.value)
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "append" and dotted(node.func.value) in names:
+                more |= {name for one in node.args for name in names_read(one)}
+        if more == names:
+            return names
+        names = more
+
+
+def _largest_without_training(source: Source, statement: ast.stmt) -> ast.stmt:
+    """The outermost loop around it in which nothing is trained; without one, the statement."""
+    found: ast.stmt | None = None
+    for loop in source.loops(statement):
+        assert isinstance(loop, ast.stmt)
+        made = {name for node in ast.walk(loop) if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)) for name in names_assigned(node)}
+        if trains(loop) or made & _trained_on_later(source, loop):
+            break
+        found = loop
+    if found is not None:
+        return found
+    # What a loss is made with may be made without a graph, as a teacher's output is; the loss itself may not.
+    if names_assigned(statement) & _trained_on_later(source, statement, itself=True):
+        raise NoPatch(f"line {statement.lineno} makes what backward is called on")
+    if isinstance(statement, (*LOOPS, ast.If, ast.Try, ast.With, ast.ClassDef)) and trains(statement):
+        raise NoPatch(f"line {statement.lineno} begins a block that trains")
+    return statement
+
+
+def _trained_on_later(source: Source, statement: ast.stmt, itself: bool = False) -> set[str]:
+    """Names whose value, as it is after a statement, goes into a backward below it; with ``itself`` only what backward is called on."""
+    scope, end = source.scope(statement), statement.end_lineno or statement.lineno
+    later = [node for node in ast.walk(scope) if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)) and node.lineno > end and node.value is not None]
+    found: set[str] = set()
+    for call in calls_in(scope):
+        if not isinstance(call.func, ast.Attribute) or call.func.attr != "backward" or call.lineno <= end:
+            continue
+        needed = names_read(call.func.value)
+        for one in sorted(later, key=lambda node: -node.lineno):
+            if one.lineno < call.lineno and names_assigned(one) & needed:
+                needed = (needed if isinstance(one, ast.AugAssign) else needed - names_assigned(one)) | (set() if itself else names_read(one.value))
+        found |= needed
+    return found
