@@ -206,7 +206,10 @@ fn a_recording_that_died_is_never_said_to_fit() {
     assert_eq!(not["margin"], (600 << 20) - (824 << 20));
     let unknown = told(&["replay", file, "--conf", "expandable_segments:True"]);
     assert_eq!(unknown["fits"], serde_json::Value::Null);
-    assert_eq!((&unknown["past_death"], &unknown["margin"]), (&serde_json::Value::Null, &serde_json::Value::Null));
+    assert_eq!(
+        (&unknown["past_death"], &unknown["margin"]),
+        (&serde_json::Value::Null, &serde_json::Value::Null)
+    );
     let tuned = told(&["tune", file, "--limit", "600MiB"]);
     assert!(tuned["advice"].as_str().unwrap().contains("gets past the recorded death with 128 MiB to spare"));
     let lived = told(&["replay", "bert_var16.pickle.xz", "--memory", "9GiB"]);

@@ -76,8 +76,9 @@ pub(crate) struct Died {
 
 /// Where the program died, if it did.
 pub(crate) fn died(explanation: &Explanation) -> Option<Died> {
-    let fatal =
-        |device: &&DeviceExplanation| device.ooms.iter().any(|oom| oom.outcome == oomph_explain::Outcome::Fatal);
+    let fatal = |device: &&DeviceExplanation| {
+        device.ooms.iter().any(|oom| oom.outcome == oomph_explain::Outcome::Fatal)
+    };
     let device = explanation.devices.iter().find(fatal)?;
     // A step that was cut short is the one that it died in; else it died after the last.
     let step = |steps: &oomph_explain::StepsExplanation| {

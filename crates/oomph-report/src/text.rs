@@ -3,8 +3,8 @@
 //! Colour marks severity and headings only; every line reads the same without it.
 
 use crate::shared::{
-    Check, CheckLimit, NOTHING_RECORDED, Named, TextOptions, completeness, cut_short, findings_of, next_command,
-    page_command, quoted, saving, waste_parts, worst,
+    Check, CheckLimit, NOTHING_RECORDED, Named, TextOptions, completeness, cut_short, findings_of,
+    next_command, page_command, quoted, saving, waste_parts, worst,
 };
 use anstyle::{AnsiColor, Style};
 use oomph_explain::{
