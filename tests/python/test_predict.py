@@ -84,21 +84,22 @@ def trained(predict, tmp_path_factory):
     (folder / "temporary").mkdir()
     (folder / "train.py").write_text(TRAIN.lstrip("\n"))
     environment = {"TMPDIR": str(folder / "temporary")}
-    return predict("train.py", gpu="t4", cwd=folder, recording=folder / "train.oomph", env=environment), folder / "train.oomph"
+    return predict("--until", "steps", "train.py", gpu="t4", cwd=folder, recording=folder / "train.oomph", env=environment), folder / "train.oomph"
 
 
 def test_json_has_the_documented_keys(trained):
     told = trained[0].told
     assert set(told) == {
         "schema_version", "program", "gpu", "rank", "fits", "close", "margin", "peak", "context", "total", "needs", "ended", "error",
-        "steps", "forwards", "ooms", "retries", "step", "where", "kinds", "findings", "uncertain", "unmodelled_calls", "alloc_conf", "recording",
+        "steps", "forwards", "reached", "ooms", "retries", "step", "where", "kinds", "findings", "uncertain", "unmodelled_calls", "alloc_conf", "recording",
     }  # fmt: skip
     assert told["schema_version"] == 1
     assert told["program"] == "train.py"
     assert set(told["gpu"]) == {"name", "title", "memory", "compute_capability"}
     assert (told["fits"], told["close"], told["needs"], told["rank"], told["error"]) == (True, False, None, None, None)
     assert (told["steps"], told["ended"], told["ooms"], told["retries"]) == (3, "stopped", 0, 0)
-    assert told["uncertain"] == [] and told["unmodelled_calls"] == []
+    assert told["reached"] == {"steps": 3, "forwards": 0, "phases": ["training"], "loops_cut": 0, "finished": False}
+    assert [one["what"] for one in told["uncertain"]] == ["not_reached"] and told["unmodelled_calls"] == []
     assert told["recording"] == str(trained[1])
 
 
@@ -216,13 +217,26 @@ def test_max_finds_the_boundary(predict, script, boundary):
     predicted = predict("--memory", LITTLE, "--max", "--n", script(BLOCKS), gpu="t4")
     told = predicted.told
     assert predicted.code == 0, predicted.err
-    assert (told["argument"], told["largest"]) == ("--n", boundary)
+    # 23 MiB stay free, which is not close.
+    assert (told["argument"], told["largest"], told["largest_close"]) == ("--n", boundary, None)
     fits = {row["value"]: row["fits"] for row in told["tried"]}
     assert fits[boundary] is True and fits[boundary + 1] is False
     assert sorted(fits) == list(fits)
     # Doubled until it does not fit, then halved: no more runs than that.
     assert len(fits) <= 2 * (boundary + 1).bit_length()
     assert all(row["peak"]["reserved"] == row["value"] * BLOCK for row in told["tried"] if row["fits"])
+
+
+def test_what_only_just_fits_is_told_apart_from_what_is_safely_inside(predict, oomph, script, boundary):
+    context = card(oomph, "t4")["context"]
+    # 2 MiB stay free with one more block than this would be safe with.
+    memory = str(context + (boundary + 1) * BLOCK + 2 * MIB)
+    predicted = predict("--memory", memory, "--max", "--n", script(BLOCKS), gpu="t4")
+    told = predicted.told
+    assert (predicted.code, told["largest"], told["largest_close"]) == (0, boundary, boundary + 1)
+    close = predict("--memory", memory, "--sweep", f"--n={boundary + 1}", script(BLOCKS), gpu="t4", format="text")
+    assert (close.code, "none of these is safely inside" in close.out) == (0, True)
+    assert f"--n {boundary + 1} fits with only 2.00 MiB to spare: too close to be sure" in close.out
 
 
 def test_a_sweep_over_a_range_finds_the_boundary(predict, script, boundary):

@@ -47,7 +47,7 @@ def test_every_program_is_tested():
 
 @pytest.mark.parametrize("words", cases(TRAINED))
 def test_programs_run_three_steps_and_take_what_they_take(predict, words):
-    predicted = predict(*words.split())
+    predicted = predict("--until", "steps", *words.split())
     told = predicted.told
     assert predicted.code == 0, predicted.err
     assert (told["fits"], told["steps"], told["ended"], told["error"]) == (True, 3, "stopped", None)
@@ -148,7 +148,7 @@ def test_a_program_that_catches_its_out_of_memory_goes_on(predict):
 
 
 def test_inference_is_stopped_after_three_forwards(predict):
-    told = predict("inference.py").told
+    told = predict("--until", "steps", "inference.py").told
     assert (told["fits"], told["steps"], told["forwards"], told["ended"]) == (True, 0, 3, "stopped")
     assert told["peak"]["allocated"] == pytest.approx(measured()["inference.py"]["allocated"], rel=0.15)
 

@@ -70,6 +70,8 @@ export interface Trial {
 
 export interface WhatIf {
   trials: Trial[];
+  /** Whether the recording ends where the program died. */
+  died: boolean;
   lower_bound: number;
   memory: string | null;
   verdict: string;

@@ -17,6 +17,8 @@ const HEIGHT = 240;
 const COLOURS = 12;
 const DEFAULTS = "PyTorch's defaults";
 const FITS = { yes: "fits", maybe: "may fit", no: "does not fit" } as const;
+/** Of a recording that ends where the program died: what it would have needed afterwards is not known. */
+const PAST_DEATH = { yes: "gets past the death", maybe: "may get past it", no: "dies" } as const;
 
 export function mount(host: HTMLElement, app: App): void {
   const content = el("div");
@@ -92,7 +94,7 @@ function show(content: HTMLElement, app: App, found: WhatIf, chart: LineChart): 
       el("td", {}, el("label", { class: "whatif-draw" }, box, swatch(colourOf(trial)))),
       el("th", { scope: "row" }, trial.conf ? el("code", {}, trial.conf) : DEFAULTS,
         trial.recorded && el("span", { class: "badge" }, "recorded"), trial.best && el("span", { class: "badge best" }, "best")),
-      asked && el("td", {}, trial.fit === null ? "–" : FITS[trial.fit]),
+      asked && el("td", {}, trial.fit === null ? "–" : (found.died ? PAST_DEATH : FITS)[trial.fit]),
       number(trial.peak_reserved, bytes), number(trial.least, bytes), number(trial.retries, grouped));
   });
 
@@ -102,7 +104,7 @@ function show(content: HTMLElement, app: App, found: WhatIf, chart: LineChart): 
     found.paste !== null && pasteLine(found.paste),
     el("div", { class: "scroller" }, el("table", { class: "whatif-table" },
       el("caption", {}, `Settings tried by replaying the recording${found.memory === null ? "" : `, ${found.memory}`}`),
-      el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Draw"), el("th", { scope: "col" }, "Setting"), asked && el("th", { scope: "col" }, "Fits"),
+      el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Draw"), el("th", { scope: "col" }, "Setting"), asked && el("th", { scope: "col" }, found.died ? "Outcome" : "Fits"),
         ...["Peak reserved", "Least memory", "Retries"].map((name) => el("th", { scope: "col", class: "number" }, name)))),
       el("tbody", {}, ...rows))),
     el("p", { class: "muted" }, `No allocator needs less than ${bytes(found.lower_bound)}, which is what the program holds at its peak. ` +

@@ -72,6 +72,7 @@ snapshots! {
     diff_two_optimizers: ["diff", "foreach.pickle.xz", "fused.pickle.xz"];
     diff_in_json: ["diff", "--format", "json", "foreach.pickle.xz", "fused.pickle.xz"];
     diff_in_markdown: ["diff", "--format", "markdown", "foreach.pickle.xz", "fused.pickle.xz"];
+    diff_with_a_run_that_died: ["diff", "bert_var16-cap3.0.pickle.xz", "bert_var16.pickle.xz"];
     diff_of_the_same: ["diff", "plain.pickle.xz", "plain_protocol5.pickle.xz"];
     check_below: ["check", "mlp64.pickle.xz", "--max-peak", "150MB"];
     check_above: ["check", "mlp64.pickle.xz", "--max-peak", "100MiB"];
@@ -118,6 +119,7 @@ snapshots! {
     tune_for_a_card_that_is_large_enough: ["tune", "resnet5016.pickle.xz", "--gpu", "gtx-1050-ti"];
     tune_for_too_little: ["tune", "gpt24-bf16.pickle.xz", "--memory", "4GiB"];
     tune_a_run_that_died: ["tune", "seed_fragment4-cap0.55.pickle.xz"];
+    tune_past_a_death: ["tune", "seed_fragment4-cap0.55.pickle.xz", "--limit", "0.55GiB"];
     tune_with_a_setting_of_ones_own: ["tune", "mlp64.pickle.xz", "--try", "max_split_size_mb:21"];
     tune_in_json: ["tune", "big_temp.pickle.xz", "--format", "json"];
     tune_in_markdown: ["tune", "seed_fragment4.pickle.xz", "--format", "markdown"];
@@ -186,6 +188,35 @@ fn lifetimes_are_packed_and_placed() {
     let output = oomph(&["pack", "truth.jsonl"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("must name the columns"));
+}
+
+/// What came after the death is not in the recording.
+#[test]
+fn a_recording_that_died_is_never_said_to_fit() {
+    let told = |arguments: &[&str]| -> serde_json::Value {
+        let output = oomph(&[arguments, &["--format", "json"]].concat()).output().unwrap();
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let file = "seed_fragment4-cap0.55.pickle.xz";
+    let past = told(&["replay", file, "--conf", "expandable_segments:True", "--limit", "600MiB"]);
+    assert_eq!((&past["fits"], &past["past_death"]), (&serde_json::Value::Null, &true.into()));
+    assert_eq!(past["margin"], (600 << 20) - past["least_memory"].as_i64().unwrap());
+    let not = told(&["replay", file, "--limit", "600MiB"]);
+    assert_eq!((&not["fits"], &not["past_death"]), (&"no".into(), &false.into()));
+    assert_eq!(not["margin"], (600 << 20) - (824 << 20));
+    let unknown = told(&["replay", file, "--conf", "expandable_segments:True"]);
+    assert_eq!(unknown["fits"], serde_json::Value::Null);
+    assert_eq!(
+        (&unknown["past_death"], &unknown["margin"]),
+        (&serde_json::Value::Null, &serde_json::Value::Null)
+    );
+    let tuned = told(&["tune", file, "--limit", "600MiB"]);
+    assert!(tuned["advice"].as_str().unwrap().contains("gets past the recorded death with 128 MiB to spare"));
+    let lived = told(&["replay", "bert_var16.pickle.xz", "--memory", "9GiB"]);
+    assert_eq!((&lived["fits"], &lived["past_death"]), (&"yes".into(), &serde_json::Value::Null));
+    let compared = told(&["diff", "bert_var16-cap3.0.pickle.xz", "bert_var16.pickle.xz"]);
+    assert_eq!(compared["died"]["before"]["step"], 1);
+    assert_eq!(compared["died"]["after"], serde_json::Value::Null);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What is said of a program: whether it fits a card, with what margin, and how sure that is.
 
 use crate::run::{
-    CallFact, DeviceFacts, Kind, Program, Ran, ReadFact, RunError, Runner, Status, Voice, World,
+    CallFact, DeviceFacts, Kind, Program, Ran, Reached, ReadFact, RunError, Runner, Status, Voice, World,
 };
 use oomph_explain::{Explanation, explain};
 use oomph_gpus::Gpu;
@@ -23,7 +23,7 @@ pub enum Verdict {
 /// Something that may make the numbers wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uncertain {
-    /// For scripts: `branch`, `size`, `note`.
+    /// For scripts: `branch`, `size`, `growth`, `not_reached`, `note`.
     pub what: String,
     /// In words.
     pub why: String,
@@ -63,6 +63,8 @@ pub struct Prediction {
     pub steps: u64,
     /// Forwards, where there was no optimizer.
     pub forwards: u64,
+    /// What it came to.
+    pub reached: Reached,
     /// What it did to the device.
     pub device: DeviceFacts,
     /// Out of the card's memory and all that the process took of it.
@@ -161,6 +163,7 @@ impl Prediction {
             error: facts.error.clone(),
             steps: facts.steps,
             forwards: facts.forwards,
+            reached: facts.reached.clone(),
             device,
             total: gpu.context + device.peak_driver,
             needs: None,
@@ -206,6 +209,7 @@ impl Prediction {
             error: self.error.clone(),
             steps: self.steps,
             forwards: self.forwards,
+            reached: self.reached.clone(),
             device: self.device,
             total: gpu.context + self.device.peak_driver,
             needs: self.needs,
@@ -215,6 +219,19 @@ impl Prediction {
             explanation: self.explanation.clone(),
             recording: Arc::clone(&self.recording),
         }
+    }
+
+    /// Whether what was run is all that there is to run, or all that training repeats. What was not run is not known to fit.
+    pub fn is_whole(&self) -> bool {
+        self.not_reached().is_none()
+    }
+
+    /// What was not run, in words: there, more may be taken.
+    pub fn not_reached(&self) -> Option<&'static str> {
+        if self.uncertain.iter().any(|one| one.what == "growth") {
+            return Some("memory still rose when the limit came");
+        }
+        not_reached(self.status, self.steps, &self.reached)
     }
 
     /// What is left of the card, or what is missing.
@@ -240,6 +257,18 @@ pub fn without_end(gpu: &Gpu) -> Gpu {
     Gpu { memory: BOUNDLESS, ..gpu.clone() }
 }
 
+fn not_reached(status: Status, steps: u64, reached: &Reached) -> Option<&'static str> {
+    let came_to = |phase: &str| reached.phases.iter().any(|one| one == phase);
+    let in_validation = reached.doing.as_deref() == Some("validation");
+    match steps {
+        _ if status == Status::Finished || came_to("second_epoch") => None,
+        _ if came_to("validation") && !in_validation => None,
+        _ if came_to("validation") => Some("validation was not run to its end"),
+        0 => Some("the program's end was not reached"),
+        _ => Some("validation was not reached"),
+    }
+}
+
 fn uncertain(facts: &crate::run::Facts, kind: Kind) -> Vec<Uncertain> {
     let mut list: Vec<Uncertain> = facts
         .reads
@@ -260,6 +289,12 @@ fn uncertain(facts: &crate::run::Facts, kind: Kind) -> Vec<Uncertain> {
         list.push(note(format!(
             "the program ran out of memory ({ooms}×) and went on: it adapts to the card"
         )));
+    }
+    if facts.status == Status::Stopped
+        && let Some(why) = not_reached(facts.status, facts.steps, &facts.reached)
+    {
+        let why = format!("{why}, and what it takes is not known");
+        list.push(Uncertain { what: "not_reached".into(), why, place: None, count: 1 });
     }
     if kind == Kind::Notebook {
         list.push(note("the notebook ran without its shell commands and magics".into()));

@@ -17,7 +17,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// The Python that runs inside the program, by file; one place of truth with the package's.
-const PYTHON: [(&str, &str); 16] = [
+const PYTHON: [(&str, &str); 17] = [
     ("__init__.py", include_str!("../../../python/oomph/virtual/__init__.py")),
     ("backward.py", include_str!("../../../python/oomph/virtual/backward.py")),
     ("census.py", include_str!("../../../python/oomph/live/census.py")),
@@ -27,6 +27,7 @@ const PYTHON: [(&str, &str); 16] = [
     ("graphs.py", include_str!("../../../python/oomph/live/graphs.py")),
     ("imports.py", include_str!("../../../python/oomph/live/imports.py")),
     ("lines.py", include_str!("../../../python/oomph/live/lines.py")),
+    ("phases.py", include_str!("../../../python/oomph/virtual/phases.py")),
     ("ranks.py", include_str!("../../../python/oomph/virtual/ranks.py")),
     ("reads.py", include_str!("../../../python/oomph/virtual/reads.py")),
     ("roots.py", include_str!("../../../python/oomph/live/roots.py")),
@@ -98,6 +99,29 @@ pub enum Status {
     Failed,
 }
 
+/// How far a program is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Until {
+    /// Its first training steps, or forwards.
+    Steps,
+    /// On to validation and to the step of training after it, within limits of time and steps.
+    Validation,
+    /// To its end, with loops over data loaders cut short.
+    End,
+}
+
+/// What a program came to, beside its steps.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct Reached {
+    /// `inference`, `training`, `validation`, `save`, `second_epoch`, in this order.
+    pub phases: Vec<String>,
+    /// Loops over data loaders that were ended early.
+    pub cut: u64,
+    /// What it did last.
+    pub doing: Option<String>,
+}
+
 /// What a program did to a device, by PyTorch's own counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct DeviceFacts {
@@ -148,6 +172,9 @@ pub struct Facts {
     pub steps: u64,
     /// Forwards, where there was no optimizer.
     pub forwards: u64,
+    /// What it came to.
+    #[serde(default)]
+    pub reached: Reached,
     /// What it died of.
     pub error: Option<String>,
     /// Whether it used the GPU at all.
@@ -270,6 +297,7 @@ pub struct Runner<'a> {
     listener: RefCell<Listener>,
     stage: Stage,
     steps: u32,
+    until: Until,
     conf: Option<String>,
 }
 
@@ -298,6 +326,7 @@ struct Wish<'a> {
     target: &'a str,
     args: &'a [String],
     steps: u64,
+    until: Until,
     folder: &'a Path,
     world: Option<World>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -312,8 +341,13 @@ struct Wish<'a> {
 
 impl<'a> Runner<'a> {
     /// Sets the stage, whose folder goes when this does: from here on signals end programs, and not this process.
-    /// `steps`: how many optimizer steps to run, 0 for all.
-    pub fn new(installed: &'a Installed, steps: u32, conf: Option<String>) -> Result<Runner<'a>, RunError> {
+    /// `steps`: how many optimizer steps to run, 0 for all. `until`: and what after them.
+    pub fn new(
+        installed: &'a Installed,
+        steps: u32,
+        until: Until,
+        conf: Option<String>,
+    ) -> Result<Runner<'a>, RunError> {
         let listener = RefCell::new(Listener::start().map_err(RunError::Signals)?);
         let stage = Stage::set(installed)?;
         let package = stage.folder().join("python").join(PACKAGE);
@@ -323,7 +357,7 @@ impl<'a> Runner<'a> {
             let path = package.join(name);
             std::fs::write(&path, text).map_err(|error| file(&path, error))?;
         }
-        Ok(Runner { installed, listener, stage, steps, conf })
+        Ok(Runner { installed, listener, stage, steps, until, conf })
     }
 
     /// Runs a program on a card.
@@ -378,6 +412,7 @@ impl<'a> Runner<'a> {
             target: &program.target,
             args: &program.arguments,
             steps: u64::from(self.steps),
+            until: self.until,
             folder: folder.path(),
             world,
             fit: None,

@@ -84,9 +84,24 @@ pub struct Tried {
 }
 
 impl Tried {
-    fn fits(&self) -> bool {
-        self.prediction.verdict == Verdict::Fits
+    fn fit(&self) -> HowFar {
+        match self.prediction.verdict {
+            Verdict::Fits if self.prediction.is_close() => HowFar::Close,
+            Verdict::Fits => HowFar::Inside,
+            _ => HowFar::Outside,
+        }
     }
+}
+
+/// How far inside the card's memory a value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum HowFar {
+    /// It does not fit.
+    Outside,
+    /// It fits, by less than predictions were seen to be wrong by.
+    Close,
+    /// It fits, safely.
+    Inside,
 }
 
 /// Doubling stops here, whatever fits.
@@ -100,10 +115,10 @@ pub fn search(
     sweep: &Sweep,
     mut before: impl FnMut(u64),
 ) -> Result<Vec<Tried>, PredictError> {
-    let mut tried = Vec::new();
-    let mut attempt = |value: u64, tried: &mut Vec<Tried>| -> Result<bool, PredictError> {
+    let mut tried: Vec<Tried> = Vec::new();
+    let mut attempt = |value: u64| -> Result<HowFar, PredictError> {
         if let Some(known) = tried.iter().find(|one| one.value == value) {
-            return Ok(known.fits());
+            return Ok(known.fit());
         }
         before(value);
         let with = sweep.with(program, value);
@@ -113,61 +128,79 @@ pub fn search(
             return Err(PredictError::Failed(format!("with {} {value}: {error}", sweep.argument)));
         }
         let one = Tried { value, prediction };
-        let fits = one.fits();
+        let fit = one.fit();
         tried.push(one);
-        Ok(fits)
+        Ok(fit)
     };
-    match &sweep.range {
-        Range::These(values) => {
-            for value in values {
-                attempt(*value, &mut tried)?;
-            }
-        }
-        Range::Between(from, to) => {
-            // The ends first: often one of them is the answer.
-            if attempt(*from, &mut tried)? && !attempt(*to, &mut tried)? {
-                bisect(*from, *to, &mut tried, &mut attempt)?;
-            }
-        }
-        Range::From(from) => {
-            let mut fits = *from;
-            if attempt(fits, &mut tried)? {
-                let mut next = fits * 2;
-                while next <= MOST && attempt(next, &mut tried)? {
-                    fits = next;
-                    next *= 2;
-                }
-                if next <= MOST {
-                    bisect(fits, next, &mut tried, &mut attempt)?;
-                }
-            }
-        }
-    }
+    walk(&sweep.range, &mut attempt)?;
     tried.sort_by_key(|one| one.value);
     Ok(tried)
 }
 
-/// Between a value that fits and one that does not.
-fn bisect(
-    mut fits: u64,
-    mut fails: u64,
-    tried: &mut Vec<Tried>,
-    attempt: &mut impl FnMut(u64, &mut Vec<Tried>) -> Result<bool, PredictError>,
-) -> Result<(), PredictError> {
-    while fails - fits > 1 {
-        let middle = fits + (fails - fits) / 2;
-        if attempt(middle, tried)? {
-            fits = middle;
-        } else {
-            fails = middle;
+/// Tries what the range asks for: down to the largest value that fits, and to the largest that is safely inside.
+fn walk<E>(range: &Range, attempt: &mut impl FnMut(u64) -> Result<HowFar, E>) -> Result<(), E> {
+    let (from, limit) = match range {
+        Range::These(values) => {
+            for value in values {
+                attempt(*value)?;
+            }
+            return Ok(());
+        }
+        Range::Between(from, to) => (*from, *to),
+        Range::From(from) => (*from, MOST),
+    };
+    // (the largest known to be at least as far inside, the smallest known not to be), for both.
+    let mut fits = (from, None);
+    let mut safe = (None, None);
+    let mut note = |value: u64, how_far: HowFar| {
+        match how_far {
+            HowFar::Inside => safe.0 = safe.0.max(Some(value)),
+            _ => safe.1 = Some(safe.1.map_or(value, |known: u64| known.min(value))),
+        }
+        how_far > HowFar::Outside
+    };
+    if !note(from, attempt(from)?) {
+        return Ok(());
+    }
+    // The ends first, where there are two: often one of them is the answer.
+    let mut next = if matches!(range, Range::From(_)) { from.saturating_mul(2) } else { limit };
+    while next <= limit && next > fits.0 {
+        if !note(next, attempt(next)?) {
+            fits.1 = Some(next);
+            break;
+        }
+        fits.0 = next;
+        next = next.saturating_mul(2);
+    }
+    while let (low, Some(high)) = fits
+        && high - low > 1
+    {
+        let middle = low + (high - low) / 2;
+        if note(middle, attempt(middle)?) { fits.0 = middle } else { fits.1 = Some(middle) }
+    }
+    // Few are left to try: what is too close to be sure is a narrow range.
+    while let (Some(low), Some(high)) = safe
+        && high - low > 1
+    {
+        let middle = low + (high - low) / 2;
+        match attempt(middle)? {
+            HowFar::Inside => safe.0 = Some(middle),
+            _ => safe.1 = Some(middle),
         }
     }
     Ok(())
 }
 
-/// The largest value that fits, of those that were tried.
+/// The largest value that is safely inside, of those that were tried.
 pub fn largest(tried: &[Tried]) -> Option<&Tried> {
-    tried.iter().filter(|one| one.fits()).max_by_key(|one| one.value)
+    tried.iter().filter(|one| one.fit() == HowFar::Inside).max_by_key(|one| one.value)
+}
+
+/// The largest value that fits, but too closely to be sure, where that is more than what is safely inside.
+pub fn largest_close(tried: &[Tried]) -> Option<&Tried> {
+    let safe = largest(tried).map(|one| one.value);
+    let close = tried.iter().filter(|one| one.fit() == HowFar::Close).max_by_key(|one| one.value)?;
+    (safe.is_none_or(|safe| close.value > safe)).then_some(close)
 }
 
 /// Many cards, from as few runs as truth allows: cards of one architecture and size run alike until memory is short.
@@ -218,6 +251,39 @@ mod tests {
     fn program(arguments: &[&str]) -> Program {
         let arguments = arguments.iter().map(|text| (*text).to_owned()).collect();
         Program { kind: Kind::Script, target: "train.py".into(), arguments }
+    }
+
+    /// What is tried where values to `safe` are safely inside and values to `fits` fit.
+    fn tried(range: Range, safe: u64, fits: u64) -> Vec<u64> {
+        let mut seen = Vec::new();
+        let walked = walk::<()>(&range, &mut |value| {
+            if !seen.contains(&value) {
+                seen.push(value);
+            }
+            Ok(match value {
+                inside if inside <= safe => HowFar::Inside,
+                close if close <= fits => HowFar::Close,
+                _ => HowFar::Outside,
+            })
+        });
+        assert_eq!(walked, Ok(()));
+        seen.sort_unstable();
+        seen
+    }
+
+    #[test]
+    fn both_borders_are_found() {
+        // 32 and 33 are around the safe border, 34 and 35 around the other.
+        assert_eq!(tried(Range::From(1), 32, 34), [1, 2, 4, 8, 16, 32, 33, 34, 35, 36, 40, 48, 64]);
+        let between = tried(Range::Between(1, 100), 32, 34);
+        assert!([32, 33, 34, 35].iter().all(|value| between.contains(value)), "{between:?}");
+        // Where nothing is close, nothing more is tried than before.
+        assert_eq!(tried(Range::From(1), 5, 5), [1, 2, 4, 5, 6, 8]);
+        assert_eq!(tried(Range::Between(1, 8), 8, 8), [1, 8]);
+        assert_eq!(tried(Range::Between(4, 8), 0, 3), [4]);
+        // Where none is safe, the largest that fits is still found.
+        assert_eq!(tried(Range::Between(4, 8), 0, 5), [4, 5, 6, 8]);
+        assert_eq!(tried(Range::These(vec![8, 16]), 1, 1), [8, 16]);
     }
 
     #[test]

@@ -102,7 +102,9 @@ pub struct Answer {
     pub recorded_version: Version,
     /// How the replay went.
     pub replayed: Replayed,
-    /// Whether it gets to the end.
+    /// Whether the recorded program died for want of memory: the recording ends there.
+    pub died: bool,
+    /// Whether it gets to the end of the recording.
     pub fit: Fit,
     /// The request that it did not get past.
     pub stopped_by: Option<Death>,
@@ -190,6 +192,7 @@ pub fn ask(recording: &Recording, device: &Device, question: Question) -> Result
         other_differences: reproduction.differences() - reproduction.outcome.address_mismatches,
         version,
         recorded_version: reproduction.version,
+        died: replayer.died(),
         fit: Fit::of(&replayer, &replayed, least),
         stopped_by: replayer.stopped_by(&replayed),
         replayed,

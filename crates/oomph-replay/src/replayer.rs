@@ -248,6 +248,12 @@ impl<'a> Replayer<'a> {
         &self.conf_text
     }
 
+    /// Whether the recorded program died for want of memory. What it would have done next is not in the recording: whoever gets past
+    /// that request is past the death, and no more is known.
+    pub fn died(&self) -> bool {
+        self.fatal.is_some()
+    }
+
     /// Whether a replay got as far as the recording, and past the request that the program died of.
     pub fn completes(&self, replayed: &Replayed) -> bool {
         let outcome = &replayed.outcome;

@@ -1,7 +1,7 @@
 //! For scripts. Keys are stable within a `schema_version`; bytes are whole numbers. Documented in
 //! `docs/reference/json.md`.
 
-use crate::shared::{Check, CheckLimit, Named, worst};
+use crate::shared::{Check, CheckLimit, Named, died, worst};
 use oomph_explain::{
     Change, DeviceExplanation, Diff, Explanation, Finding, Outcome, Place, StackBytes, Waste, Where, rules,
 };
@@ -202,7 +202,8 @@ pub(crate) fn finding(finding: &Finding) -> Value {
 }
 
 /// The difference of two recordings.
-pub fn diff(diff: &Diff, before: &str, after: &str) -> String {
+pub fn diff(diff: &Diff, before: &Named, after: &Named) -> String {
+    let death = |named: &Named| died(named.explanation).map(|died| json!({ "step": died.step }));
     let change = |change: &Change| {
         let mut value = match &change.what {
             Ok(at) => place(at),
@@ -214,8 +215,9 @@ pub fn diff(diff: &Diff, before: &str, after: &str) -> String {
         value
     };
     pretty(&with_version(json!({
-        "before": before,
-        "after": after,
+        "before": before.name,
+        "after": after.name,
+        "died": { "before": death(before), "after": death(after) },
         "devices": diff.devices.iter().map(|device| json!({
             "ordinal": device.ordinal,
             "before": device.before.as_ref().map(peaks),

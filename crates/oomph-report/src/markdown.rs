@@ -1,6 +1,8 @@
 //! For issues and pull requests.
 
-use crate::shared::{Check, CheckLimit, Named, completeness, findings_of, saving, waste_parts, worst};
+use crate::shared::{
+    Check, CheckLimit, Named, completeness, cut_short, findings_of, saving, waste_parts, worst,
+};
 use oomph_explain::{
     Change, DeviceExplanation, Diff, Explanation, Finding, bytes, grouped, harmless, percent,
 };
@@ -119,8 +121,11 @@ pub(crate) fn device(out: &mut String, device: &DeviceExplanation, lines: usize)
 }
 
 /// The difference of two recordings.
-pub fn diff(diff: &Diff, before: &str, after: &str, lines: usize) -> String {
-    let mut out = format!("## {} → {}\n\n", escape(before), escape(after));
+pub fn diff(diff: &Diff, before: &Named, after: &Named, lines: usize) -> String {
+    let mut out = format!("## {} → {}\n\n", escape(before.name), escape(after.name));
+    if let Some(words) = cut_short(before, after) {
+        let _ = writeln!(out, "**{}.**\n", escape(&words));
+    }
     for device in &diff.devices {
         let _ = writeln!(out, "### Device {}\n", device.ordinal);
         out.push_str("| peak | before | after | change |\n|---|---:|---:|---:|\n");

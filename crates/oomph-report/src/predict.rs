@@ -4,10 +4,10 @@ use crate::json::{self, pretty, with_version};
 use crate::markdown::escape;
 use crate::shared::{TextOptions, findings_of, quoted};
 use crate::text::{self, BOLD, CYAN, DIM, GREEN, RED, YELLOW, paint, see_it, wrap};
-use oomph_explain::{DeviceExplanation, bytes, harmless, plural, printable};
+use oomph_explain::{DeviceExplanation, Kind, Reason, bytes, harmless, plural, printable};
 use oomph_predict::prediction::{Prediction, Uncertain, Verdict};
 use oomph_predict::run::Status;
-use oomph_predict::search::{Sweep, Tried, largest};
+use oomph_predict::search::{Sweep, Tried, largest, largest_close};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -39,11 +39,19 @@ fn verdict(prediction: &Prediction) -> String {
     match (prediction.verdict, margin) {
         (Verdict::Fits, Some(margin)) => {
             let close = if prediction.is_close() { ", which is too close to be sure" } else { "" };
-            format!(
-                "fits: {} of {} stay free{close}",
+            let free = format!(
+                "{} of {} stay free{close}",
                 bytes(margin.max(0) as u64),
                 bytes(prediction.gpu.memory)
-            )
+            );
+            let ran = match prediction.steps {
+                0 => plural(prediction.forwards, "forward"),
+                steps => plural(steps, "training step"),
+            };
+            match prediction.not_reached() {
+                None => format!("fits: {free}"),
+                Some(why) => format!("fits so far: {ran}; {why}. {free}"),
+            }
         }
         (Verdict::DoesNotFit, Some(margin)) if margin < 0 => format!(
             "does not fit: it needs {}, {} more than there is",
@@ -64,10 +72,23 @@ fn ran(prediction: &Prediction) -> String {
         (0, forwards) => format!(" after {}", plural(forwards, "forward")),
         (steps, _) => format!(" after {}", plural(steps, "step")),
     };
+    let names = ["validation", "save", "second_epoch"];
+    let phases: Vec<String> = (prediction.reached.phases.iter())
+        .filter(|phase| names.contains(&phase.as_str()))
+        .map(|phase| phase.replace('_', " "))
+        .collect();
+    let seen = if phases.is_empty() { String::new() } else { format!(", with {}", phases.join(", ")) };
+    let doing = match prediction.reached.doing.as_deref() {
+        Some("validation") => ", in validation",
+        _ => "",
+    };
     match prediction.status {
+        Status::Finished if prediction.reached.cut > 0 => {
+            format!("ran to its end{}, its loops over data cut short", counted.replace(" after", ","))
+        }
         Status::Finished => format!("ran to its end{}", counted.replace(" after", ",")),
-        Status::Stopped => format!("stopped{counted}"),
-        Status::OutOfMemory => format!("ran out of memory{counted}"),
+        Status::Stopped => format!("stopped{counted}{seen}"),
+        Status::OutOfMemory => format!("ran out of memory{counted}{doing}"),
         Status::Failed => format!("failed{counted}"),
     }
 }
@@ -115,7 +136,7 @@ pub fn text(named: &NamedPrediction, options: TextOptions) -> String {
         )
     );
     let style = match prediction.verdict {
-        Verdict::Fits if !prediction.is_close() => GREEN,
+        Verdict::Fits if !prediction.is_close() && prediction.is_whole() => GREEN,
         Verdict::DoesNotFit => RED,
         _ => YELLOW,
     };
@@ -175,17 +196,69 @@ pub fn text(named: &NamedPrediction, options: TextOptions) -> String {
     out
 }
 
+/// What to type next: where it does not fit, what leads to the cure.
 fn next(named: &NamedPrediction) -> String {
     let prediction = named.prediction;
-    match (prediction.verdict, named.smaller, named.recording) {
-        (Verdict::DoesNotFit, Some(argument), _) => {
-            format!("oomph predict --gpu {} --max {argument} {}", prediction.gpu.name, prediction.program)
-        }
-        (Verdict::DoesNotFit, None, Some(recording)) => {
-            format!("oomph tune {} --gpu {}", quoted(recording), prediction.gpu.name)
-        }
+    match (prediction.verdict, cure(named), named.recording) {
+        (Verdict::DoesNotFit, Some(command), _) => command,
         (_, _, Some(recording)) => format!("oomph explain {}", quoted(recording)),
         _ => "oomph predict --help".to_owned(),
+    }
+}
+
+/// The command that leads to the cure, by what the cause is: one case a line, the surest first.
+fn cure(named: &NamedPrediction) -> Option<String> {
+    let prediction = named.prediction;
+    let (gpu, program) = (&prediction.gpu.name, &prediction.program);
+    let explain = named.recording.map(|recording| format!("oomph explain {}", quoted(recording)));
+    let tune = named.recording.map(|recording| format!("oomph tune {} --gpu {gpu}", quoted(recording)));
+    let smaller =
+        named.smaller.map(|argument| format!("oomph predict --gpu {gpu} --max {argument} {program}"));
+    let died_of = device(prediction).and_then(|device| device.ooms.last()).map(|oom| oom.reason);
+    let in_training = prediction.reached.doing.as_deref().is_none_or(|doing| doing == "training");
+    // The first finding beside the out-of-memory itself, if what it saves is what is lacking.
+    let lacking = prediction.margin().map_or(u64::MAX, i64::unsigned_abs);
+    let cause = (prediction.explanation.findings.iter().find(|finding| !finding.code.starts_with("OM1")))
+        .filter(|finding| finding.saving.as_ref().is_some_and(|saving| saving.bytes >= lacking))
+        .map(|finding| finding.code);
+    match cause {
+        // Enough is free, in pieces: settings help, and nothing else need change.
+        _ if died_of == Some(Reason::Fragmentation) && tune.is_some() => tune,
+        // Memory that need not be held: a line of the program is the cause, and the finding names it.
+        Some(code) if code.starts_with("OM2") && explain.is_some() => explain,
+        // What training holds at its peak: batch, activations, gradients, the optimizer's state.
+        _ if in_training && trains(prediction) => Some(format!("oomph fit --gpu {gpu} {program}")),
+        _ if in_training => smaller.or(tune),
+        _ => explain.or(smaller),
+    }
+}
+
+/// Whether it trains, as far as it came: a step, or gradients at the peak.
+fn trains(prediction: &Prediction) -> bool {
+    let trained = [Kind::Gradient, Kind::OptimizerState];
+    prediction.steps > 0
+        || device(prediction)
+            .is_some_and(|device| device.kinds.iter().any(|one| trained.contains(&one.kind) && one.bytes > 0))
+}
+
+/// Which of several values to take, and which only fits.
+fn sweep_verdict(sweep: &Sweep, tried: &[Tried]) -> String {
+    let argument = &sweep.argument;
+    let card = tried.first().map(|one| printable(&one.prediction.gpu.title)).unwrap_or_default();
+    let close = largest_close(tried).map(|one| {
+        let spare = bytes(one.prediction.margin().unwrap_or(0).max(0) as u64);
+        format!("{} fits with only {spare} to spare: too close to be sure", one.value)
+    });
+    match (largest(tried), close) {
+        (Some(best), Some(close)) => format!(
+            "{argument} {} is the largest of these that is safely inside on a {card}; {close}",
+            best.value
+        ),
+        (Some(best), None) => {
+            format!("{argument} {} is the largest of these that fits on a {card}", best.value)
+        }
+        (None, Some(close)) => format!("none of these is safely inside on a {card}; {argument} {close}"),
+        (None, None) => format!("none of these fits on a {card}"),
     }
 }
 
@@ -224,28 +297,15 @@ pub fn sweep_text(sweep: &Sweep, tried: &[Tried], named: &str) -> String {
             margin
         );
     }
-    let _ = match largest(tried) {
-        Some(best) => writeln!(
-            out,
-            "\n{}",
-            paint(
-                GREEN.bold(),
-                format!(
-                    "{} {} is the largest of these that fits on a {}",
-                    sweep.argument,
-                    best.value,
-                    printable(&gpu.title)
-                )
-            )
-        ),
-        None => writeln!(
-            out,
-            "\n{}",
-            paint(RED.bold(), format!("none of these fits on a {}", printable(&gpu.title)))
-        ),
+    let words = sweep_verdict(sweep, tried);
+    let style = match (largest(tried), largest_close(tried)) {
+        (Some(_), _) => GREEN,
+        (None, Some(_)) => YELLOW,
+        (None, None) => RED,
     };
+    let _ = writeln!(out, "\n{}", paint(style.bold(), words));
     doubts(&mut out, tried.iter().map(|one| &one.prediction));
-    if let Some(best) = largest(tried) {
+    if let Some(best) = largest(tried).or(largest_close(tried)) {
         let _ = writeln!(
             out,
             "{} {}",
@@ -282,7 +342,11 @@ pub fn table_text(predictions: &[Prediction]) -> String {
         let (style, words) = match prediction.verdict {
             Verdict::Fits if prediction.is_close() => (YELLOW, "barely".to_owned()),
             Verdict::Fits => {
-                (GREEN, format!("yes, {} stay free", bytes(prediction.margin().unwrap_or(0).max(0) as u64)))
+                let free = bytes(prediction.margin().unwrap_or(0).max(0) as u64);
+                match prediction.is_whole() {
+                    true => (GREEN, format!("yes, {free} stay free")),
+                    false => (YELLOW, format!("so far, {free} stay free")),
+                }
             }
             Verdict::DoesNotFit => (RED, "no".to_owned()),
             Verdict::Unknown => {
@@ -369,6 +433,13 @@ fn value(prediction: &Prediction, recording: Option<&str>) -> Value {
         "error": prediction.error,
         "steps": prediction.steps,
         "forwards": prediction.forwards,
+        "reached": {
+            "steps": prediction.steps,
+            "forwards": prediction.forwards,
+            "phases": prediction.reached.phases,
+            "loops_cut": prediction.reached.cut,
+            "finished": prediction.status == Status::Finished,
+        },
         "ooms": prediction.device.ooms,
         "retries": prediction.device.retries,
         "step": found.and_then(|device| device.peak_step),
@@ -410,6 +481,7 @@ pub fn sweep_json(sweep: &Sweep, tried: &[Tried]) -> String {
     pretty(&with_version(json!({
         "argument": sweep.argument,
         "largest": largest(tried).map(|one| one.value),
+        "largest_close": largest_close(tried).map(|one| one.value),
         "tried": tried.iter().map(|one| {
             let mut row = value(&one.prediction, None);
             row["value"] = json!(one.value);
@@ -431,7 +503,8 @@ fn row(prediction: &Prediction) -> String {
         bytes(reserved),
         bytes(total),
         match prediction.verdict {
-            Verdict::Fits => "yes",
+            Verdict::Fits if prediction.is_whole() => "yes",
+            Verdict::Fits => "so far",
             Verdict::DoesNotFit => "no",
             Verdict::Unknown => "not known",
         }
@@ -474,6 +547,9 @@ pub fn sweep_markdown(sweep: &Sweep, tried: &[Tried]) -> String {
     let mut out = format!("| {} {HEADING}", escape(&sweep.argument));
     for one in tried {
         let _ = write!(out, "| {} {}", one.value, row(&one.prediction));
+    }
+    if !tried.is_empty() {
+        let _ = writeln!(out, "\n{}", escape(&sweep_verdict(sweep, tried)));
     }
     out
 }

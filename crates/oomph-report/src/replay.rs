@@ -9,7 +9,7 @@ use oomph_replay::allocator::{Memory, Refusal};
 use oomph_replay::answer::{Answer, Model};
 use oomph_replay::program::{Death, Sample};
 use oomph_replay::replayer::{Doubt, Replayed};
-use oomph_replay::tune::Fit;
+use oomph_replay::tune::{Fit, LeastMemory};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -100,6 +100,40 @@ pub(crate) fn room(memory: Memory) -> Option<u64> {
     (room < Memory::UNLIMITED.free).then_some(room)
 }
 
+/// What is left of the memory that there is, beside the least that the replay gets through in; what is lacking, if negative.
+/// Nothing where one of them is not known.
+pub(crate) fn margin(replayed: &Replayed, least: Option<LeastMemory>) -> Option<i64> {
+    let unsure = replayed.doubts.iter().any(|doubt| matches!(doubt, Doubt::MemoryUncertain { .. }));
+    let room = room(replayed.memory).filter(|_| !unsure)?;
+    i64::try_from(i128::from(room) - i128::from(least?.bytes)).ok()
+}
+
+/// For scripts: a recording that ends in a death does not say whether the program fits, only that it does not.
+pub(crate) fn fits(fit: Option<Fit>, died: bool) -> Option<&'static str> {
+    fit.filter(|fit| !died || *fit == Fit::No).map(Fit::key)
+}
+
+/// For scripts: whether it gets past the death that the recording ends in, if it ends in one and that is known.
+pub(crate) fn past_death(fit: Option<Fit>, died: bool) -> Option<bool> {
+    match fit.filter(|_| died)? {
+        Fit::Yes => Some(true),
+        Fit::Maybe => None,
+        Fit::No => Some(false),
+    }
+}
+
+/// With how much to spare it gets past a death.
+pub(crate) fn to_spare(margin: Option<i64>) -> String {
+    match margin {
+        Some(margin) if margin > 0 => format!(" with {} to spare", bytes(margin.unsigned_abs())),
+        _ => String::new(),
+    }
+}
+
+/// What is not known of a recording that ends in a death.
+pub(crate) const ENDS_THERE: &str =
+    "The recording ends there: what the program needs afterwards is not known.";
+
 fn allocator(answer: &Answer) -> String {
     match answer.question.model {
         Model::Torch => {
@@ -120,8 +154,9 @@ fn verdict(answer: &Answer) -> String {
     }
     if let (Fit::Maybe, Some(least)) = (answer.fit, answer.least) {
         return format!(
-            "It needs {}, and how much the recorded program had is not known: say it with --limit or --memory",
-            bytes(least.bytes)
+            "It needs {}{}, and how much the recorded program had is not known: say it with --limit or --memory",
+            bytes(least.bytes),
+            if answer.died { " to get past the recorded death" } else { "" }
         );
     }
     match (answer.replayed.outcome.died, answer.stopped_by) {
@@ -137,6 +172,11 @@ fn verdict(answer: &Answer) -> String {
             grouped(u64::from(again.event)),
             bytes(again.size),
             reason(again.refusal)
+        ),
+        (None, None) if answer.died => format!(
+            "It would get past the recorded death{}. {}",
+            to_spare(margin(&answer.replayed, answer.least)),
+            ENDS_THERE.trim_end_matches('.')
         ),
         (None, None) if !answer.replayed.outcome.ooms_avoided.is_empty() => {
             let event = answer.replayed.outcome.ooms_avoided.last().copied().unwrap_or(0);
@@ -273,8 +313,9 @@ pub fn text(answer: &Answer, name: &str, typed: &Typed, width: usize) -> String 
             }
         };
         let text = format!(
-            "It needs at least {} for its segments{stalls}; the CUDA context comes on top.",
-            bytes(least.bytes)
+            "It needs at least {} for its segments{}{stalls}; the CUDA context comes on top.",
+            bytes(least.bytes),
+            if answer.died { " to get past its death" } else { "" }
         );
         let _ = write!(out, "\n{}", wrap(&text, width, 0, 0));
     }
@@ -376,7 +417,9 @@ pub fn json(answer: &Answer, name: &str) -> String {
         "allocator": answer.question.model.key(),
         "conf": torch.then_some(conf),
         "torch": torch.then(|| answer.version.to_string()),
-        "fits": answer.fit.key(),
+        "fits": fits(Some(answer.fit), answer.died),
+        "past_death": past_death(Some(answer.fit), answer.died),
+        "margin": margin(&answer.replayed, answer.least),
         "address_mismatches": answer.address_mismatches,
         "other_differences": answer.other_differences,
         "least_memory": answer.least.map(|least| least.bytes),

@@ -1,6 +1,6 @@
 //! What several renderers need.
 
-use oomph_explain::{DeviceExplanation, Explanation, Finding, Severity, bytes};
+use oomph_explain::{DeviceExplanation, Explanation, Finding, Severity, bytes, printable};
 
 /// An explanation with the name of its file.
 #[derive(Clone, Copy)]
@@ -65,6 +65,49 @@ pub enum CheckLimit {
         /// The most that passes.
         most: u64,
     },
+}
+
+/// Where a program died of an out-of-memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Died {
+    /// In which step, from 1, if the recording has steps.
+    pub(crate) step: Option<u64>,
+}
+
+/// Where the program died, if it did.
+pub(crate) fn died(explanation: &Explanation) -> Option<Died> {
+    let fatal = |device: &&DeviceExplanation| {
+        device.ooms.iter().any(|oom| oom.outcome == oomph_explain::Outcome::Fatal)
+    };
+    let device = explanation.devices.iter().find(fatal)?;
+    // A step that was cut short is the one that it died in; else it died after the last.
+    let step = |steps: &oomph_explain::StepsExplanation| {
+        steps.count + steps.repeated + u64::from(!steps.last_is_partial)
+    };
+    Some(Died { step: device.steps.as_ref().map(step) })
+}
+
+/// What the peaks of two recordings do not say, where one of them was cut short by its death.
+pub(crate) fn cut_short(before: &Named, after: &Named) -> Option<String> {
+    let died = |named: &Named| {
+        let died = died(named.explanation)?;
+        let step = died.step.map(|step| format!(" in step {step}")).unwrap_or_default();
+        Some(format!("{} ran out of memory{step}", printable(named.name)))
+    };
+    Some(match (died(before), died(after)) {
+        (None, None) => return None,
+        (Some(one), None) => format!(
+            "{one}; {} did not: the first peak is what was reached by then, not what the program needs",
+            printable(after.name)
+        ),
+        (None, Some(other)) => format!(
+            "{other}; {} did not: the second peak is what was reached by then, not what the program needs",
+            printable(before.name)
+        ),
+        (Some(one), Some(other)) => {
+            format!("{one}, and {other}: both peaks are what was reached by then, not what the programs need")
+        }
+    })
 }
 
 /// What is said of a recording that has no device.

@@ -3,8 +3,8 @@
 //! Colour marks severity and headings only; every line reads the same without it.
 
 use crate::shared::{
-    Check, CheckLimit, NOTHING_RECORDED, Named, TextOptions, completeness, findings_of, next_command,
-    page_command, quoted, saving, waste_parts, worst,
+    Check, CheckLimit, NOTHING_RECORDED, Named, TextOptions, completeness, cut_short, findings_of,
+    next_command, page_command, quoted, saving, waste_parts, worst,
 };
 use anstyle::{AnsiColor, Style};
 use oomph_explain::{
@@ -386,8 +386,12 @@ pub(crate) fn signed(change: i64) -> String {
 }
 
 /// The difference of two recordings.
-pub fn diff(diff: &Diff, before: &str, after: &str, options: TextOptions) -> String {
-    let mut out = format!("{} → {}\n", paint(BOLD, printable(before)), paint(BOLD, printable(after)));
+pub fn diff(diff: &Diff, before: &Named, after: &Named, options: TextOptions) -> String {
+    let mut out =
+        format!("{} → {}\n", paint(BOLD, printable(before.name)), paint(BOLD, printable(after.name)));
+    if let Some(words) = cut_short(before, after) {
+        let _ = writeln!(out, "\n{}", paint(YELLOW, wrap(&words, options.width, 0, 2)));
+    }
     for device in &diff.devices {
         if diff.devices.len() > 1 {
             let _ = writeln!(out, "\n{}", paint(BOLD, format!("Device {}", device.ordinal)));
@@ -446,9 +450,9 @@ pub fn diff(diff: &Diff, before: &str, after: &str, options: TextOptions) -> Str
         out,
         "\n{} {}",
         paint(BOLD, "Next:"),
-        paint(CYAN, format!("oomph explain {}", quoted(after)))
+        paint(CYAN, format!("oomph explain {}", quoted(after.name)))
     );
-    see_it(&mut out, &[before, after], "");
+    see_it(&mut out, &[before.name, after.name], "");
     out
 }
 

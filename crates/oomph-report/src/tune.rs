@@ -3,7 +3,8 @@
 use crate::json::{pretty, with_version};
 use crate::markdown::escape;
 use crate::replay::{
-    STALLS, Typed, about_device, doubt, memory, merged, replayed, room, settings, words_for_memory,
+    ENDS_THERE, STALLS, Typed, about_device, doubt, fits, margin, memory, merged, past_death, replayed, room,
+    settings, to_spare, words_for_memory,
 };
 use crate::shared::quoted;
 use crate::text::{BOLD, CYAN, DIM, GREEN, YELLOW, paint, wrap};
@@ -24,11 +25,13 @@ pub struct NamedTuning<'a> {
     pub lacks: (bool, u64),
     /// The device.
     pub device: u32,
+    /// Whether the recorded program died for want of memory: what fits is then not known, only what gets past that.
+    pub died: bool,
     /// How many events were replayed.
     pub events: u64,
     /// The rules that were followed.
     pub version: String,
-    /// Whether each trial fits, in order; `None` if no memory was asked about.
+    /// Whether each trial gets to the end of the recording, in order; `None` if no memory was asked about.
     pub fits: Vec<Option<Fit>>,
     /// What was found.
     pub tuning: &'a Tuning,
@@ -48,6 +51,7 @@ impl<'a> NamedTuning<'a> {
             typed,
             lacks: replayer.lacks(),
             device: device.ordinal,
+            died: replayer.died(),
             events: device.events.len() as u64,
             version: replayer.version().to_string(),
             fits: tuning.trials.iter().map(|trial| trial.fit(replayer)).collect(),
@@ -66,14 +70,18 @@ pub(crate) fn advice(named: &NamedTuning) -> Vec<String> {
             let index = tuning.best.unwrap_or(0);
             let mut gains = Vec::new();
             match (named.fits.first().copied().flatten(), named.fits.get(index).copied().flatten()) {
+                (Some(Fit::No), Some(Fit::Yes)) if named.died => {
+                    let spare = to_spare(best.asked.as_ref().and_then(|asked| margin(asked, best.least)));
+                    gains.push(format!("it gets past the recorded death{spare}"));
+                }
                 (Some(Fit::No), Some(Fit::Yes)) => {
                     gains.push("it fits, where the recorded settings do not".to_owned());
                 }
                 (Some(Fit::No), Some(Fit::Maybe)) => {
-                    gains.push(
-                        "it may fit: how much memory there was is not known (--limit or --memory say it)"
-                            .to_owned(),
-                    );
+                    let may = if named.died { "it may get past the recorded death" } else { "it may fit" };
+                    gains.push(format!(
+                        "{may}: how much memory there was is not known (--limit or --memory say it)"
+                    ));
                 }
                 _ => {}
             }
@@ -81,8 +89,9 @@ pub(crate) fn advice(named: &NamedTuning) -> Vec<String> {
                 && less.bytes < more.bytes
             {
                 let saved = bytes(more.bytes - less.bytes);
+                let there = if named.died { " to get there" } else { "" };
                 gains.push(format!(
-                    "it needs {} instead of {}: {saved} less",
+                    "it needs {} instead of {}{there}: {saved} less",
                     bytes(less.bytes),
                     bytes(more.bytes)
                 ));
@@ -108,6 +117,9 @@ pub(crate) fn advice(named: &NamedTuning) -> Vec<String> {
             };
             lines.push(format!("{verdict}: {}.", no_help(named)));
         }
+    }
+    if named.died && named.fits.iter().any(|fit| fit.is_none_or(|fit| fit != Fit::No)) {
+        lines.push(ENDS_THERE.to_owned());
     }
     lines
 }
@@ -148,7 +160,16 @@ fn no_help(named: &NamedTuning) -> String {
             )
         }
         Some(room) if named.fits.first() == Some(&Some(Fit::Yes)) => {
-            format!("the recorded settings fit into {} as they are", bytes(room))
+            let recorded = tuning.recorded();
+            let spare = recorded.and_then(|one| margin(one.asked.as_ref()?, one.least));
+            match named.died {
+                true => format!(
+                    "the recorded settings get past the recorded death in {}{}",
+                    bytes(room),
+                    to_spare(spare)
+                ),
+                false => format!("the recorded settings fit into {} as they are", bytes(room)),
+            }
         }
         _ => "the recorded settings need within 1 % of the best of them".to_owned(),
     }
@@ -164,12 +185,15 @@ pub fn line_to_paste(tuning: &Tuning) -> Option<String> {
     })
 }
 
-fn outcome(fit: Option<Fit>) -> &'static str {
-    match fit {
-        None => "",
-        Some(Fit::Yes) => "fits",
-        Some(Fit::Maybe) => "may fit",
-        Some(Fit::No) => "does not fit",
+fn outcome(fit: Option<Fit>, died: bool) -> &'static str {
+    match (fit, died) {
+        (None, _) => "",
+        (Some(Fit::Yes), false) => "fits",
+        (Some(Fit::Maybe), false) => "may fit",
+        (Some(Fit::No), false) => "does not fit",
+        (Some(Fit::Yes), true) => "gets past the death",
+        (Some(Fit::Maybe), true) => "may get past it",
+        (Some(Fit::No), true) => "dies",
     }
 }
 
@@ -184,7 +208,7 @@ fn rows(named: &NamedTuning) -> Vec<[String; 5]> {
                 reserved(trial),
                 trial.least.map_or("-".to_owned(), |least| bytes(least.bytes)),
                 grouped(stalls(trial)),
-                format!("{}{best}", outcome(fits)).trim_start().to_owned(),
+                format!("{}{best}", outcome(fits, named.died)).trim_start().to_owned(),
             ]
         })
         .collect()
@@ -252,9 +276,10 @@ pub fn text(named: &NamedTuning, width: usize) -> String {
         let _ = writeln!(out, "{}", show(row));
     }
     let bound = format!(
-        "No allocator needs less than {}, which is what the program holds at its peak. Least memory is for segments, found \
+        "No allocator needs less than {}, which is what the program holds at its peak{}. Least memory is for segments, found \
          by replaying again and again; the CUDA context comes on top. Each retry {}.{}",
         bytes(tuning.lower_bound),
+        if named.died { ", with the request that it died of" } else { "" },
         STALLS.trim_start_matches("each "),
         if rows.iter().any(|row| row[1].starts_with('~')) {
             " A peak marked ~ can differ a little, depending on the addresses that the driver hands out."
@@ -287,11 +312,13 @@ pub fn text(named: &NamedTuning, width: usize) -> String {
 pub fn json(named: &NamedTuning) -> String {
     let tuning = named.tuning;
     let trials: Vec<Value> = (tuning.trials.iter().zip(&named.fits))
-        .map(|(trial, fits)| {
+        .map(|(trial, &fit)| {
             let head = json!({
                 "conf": trial.conf,
                 "recorded": trial.recorded,
-                "fits": fits.map(Fit::key),
+                "fits": fits(fit, named.died),
+                "past_death": past_death(fit, named.died),
+                "margin": trial.asked.as_ref().and_then(|asked| margin(asked, trial.least)),
                 "least_memory": trial.least.map(|least| least.bytes),
                 "least_memory_retries": trial.least.map(|least| least.retries),
                 "in_memory": trial.asked.as_ref().map(replayed),

@@ -1,7 +1,7 @@
-"""Starts a program on the virtual GPU, records it, stops it after some steps, and writes down what happened.
+"""Starts a program on the virtual GPU, records it, stops it when enough was seen, and writes down what happened.
 
-Run by ``oomph predict`` as ``python -c ...`` with a description in ``OOMPH_PREDICT`` (JSON): ``kind`` (script, module or
-notebook), ``target``, ``args``, ``steps``, ``folder`` for what is left behind: ``recording.pickle``, ``census.json`` and ``facts.json``. A change that is tried adds ``source`` (a file of JSON:
+Enough are some steps, and what ``phases`` sees after them. Run by ``oomph predict`` as ``python -c ...`` with a description in
+``OOMPH_PREDICT`` (JSON): ``kind`` (script, module or notebook), ``target``, ``args``, ``steps``, ``until`` (steps, validation or end), ``folder`` for what is left behind: ``recording.pickle``, ``census.json`` and ``facts.json``. A change that is tried adds ``source`` (a file of JSON:
 other texts for files), ``forwards`` (another number for those than for steps) and ``seconds`` (when it is stopped in any case).
 """
 
@@ -30,7 +30,7 @@ MOST_CENSUSES = 16
 
 
 class Stop(BaseException):
-    """Enough steps were seen. Not an Exception: programs catch those."""
+    """Enough was seen. Not an Exception: programs catch those."""
 
 
 class Run:
@@ -43,7 +43,11 @@ class Run:
         self.process = os.getpid()
         self.stopped = 0
         self.written = False
+        self.writing = threading.RLock()
         self.recorded = True
+        self.compiled = False
+        self.began = time.time()
+        self.phases = None
         self.values = self.reads = self.backward = None
         self.torch = None
         self.turns, self.censuses = None, []
@@ -60,7 +64,9 @@ class Run:
         register_optimizer_step_pre_hook(self.before_step)
         register_optimizer_step_post_hook(self.after_step)
         self.watch_forwards(torch)
-        from . import backward, reads, values
+        from . import backward, phases, reads, values
+
+        self.phases = phases.Phases(self, torch)
 
         library = ctypes.CDLL("liboomph_cuda.so")
         library.oomph_script_read.argtypes = [ctypes.c_int64]
@@ -92,6 +98,7 @@ class Run:
             ranks.prepare(torch, world, self.facts)
 
     def start_recording(self):
+        self.phases.started = time.time()
         record = self.torch.cuda.memory._record_memory_history
         try:
             # Stacks of frees too: explain tells activations from temporaries by them. See `backward` for what they cost.
@@ -144,11 +151,24 @@ class Run:
         counts = self.optimizers
         counts[id(optimizer)] = counts.get(id(optimizer), 0) + 1
         self.facts["steps"] = max(counts.values())
+        self.phases.reach("training")
         wanted = self.wish.get("steps", 0)
+        if self.phases.began is not None:
+            # Where forwards were enough at first, the steps that follow are run as well.
+            if self.facts["steps"] > wanted and self.phases.after_step():
+                self.stop()
+            return
         # With several optimizers, those that were seen before get as many steps.
         # One that stepped long ago, and not since, does not hold the others up.
         if wanted and (min(counts.values()) >= wanted or max(counts.values()) >= 4 * wanted):
+            self.enough()
+
+    def enough(self):
+        """The wanted steps are done: on to what follows, or not."""
+        if self.wish.get("until", "steps") == "steps":
             self.stop()
+        else:
+            self.phases.begin()
 
     def watch_forwards(self, torch):
         """Counts forwards until there is an optimizer, whose steps count instead, or a compiled model, which hooks disturb."""
@@ -158,6 +178,7 @@ class Run:
             @functools.wraps(function)
             def wrapper(*args, **kwargs):
                 watching.remove()
+                self.compiled |= function.__name__ == "compile"
                 return function(*args, **kwargs)
 
             return wrapper
@@ -175,9 +196,13 @@ class Run:
         if any(name == "forward" for name in self._callers(sys._getframe(1))):
             return
         self.facts["forwards"] += 1
-        wanted = self.wish.get("forwards", self.wish.get("steps", 0))
-        if wanted and self.facts["forwards"] >= wanted * self.distinct(frame):
-            self.stop()
+        self.phases.reach("inference")
+        wanted, lines = self.wish.get("forwards", self.wish.get("steps", 0)), self.distinct(frame)
+        if self.phases.began is not None:
+            if self.phases.after_inference((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)):
+                self.stop()
+        elif wanted and self.facts["forwards"] >= wanted * lines:
+            self.enough()
 
     @staticmethod
     def _callers(frame):
@@ -199,7 +224,7 @@ class Run:
         def _exit(status):
             if os.getpid() == process and not self.written:
                 if status:
-                    self.facts.update(status="failed", error=f"the program ended with exit code {status}")
+                    self.failed(f"the program ended with exit code {status}")
                 try:
                     self.write()
                 finally:
@@ -228,13 +253,31 @@ class Run:
             leave(0)
         raise Stop()
 
+    def leave_it(self):
+        """From another thread, where the program does not come by a place to stop at."""
+        self.facts["status"] = "stopped"
+        self.stopped += 1
+        self.write()
+        leave(0)
+
+    def failed(self, error, status="failed"):
+        """What a program fails of after the wanted steps is not known to be its own fault: values are not true here. Memory is."""
+        if self.phases is None or self.phases.began is None or status == "out_of_memory":
+            self.facts.update(status=status, error=error)
+        elif not self.written:
+            self.facts["status"] = "stopped"
+            self.facts["notes"].append(f"after the steps that were asked for, it failed, and what follows is not known: {error}")
+
     # -- what is left behind
 
     def write(self):
         """Once: what comes after a stop is the program's way out."""
-        if self.written:
-            return
-        self.written = True
+        with self.writing:
+            if not self.written:
+                self.written = True
+                self.write_facts()
+
+    def write_facts(self):
         facts, torch = self.facts, self.torch
         if torch is None:
             facts["cuda"] = False
@@ -246,13 +289,15 @@ class Run:
         if facts["cuda"]:
             self.write_recording()
             facts["devices"] = [self.device(index) for index in range(torch.cuda.device_count())]
-            facts["reads"] = self.reads.report()
+            facts["reads"] = [*self.reads.report(), *filter(None, [facts.pop("growth", None)])]
             size = self.library.oomph_unmodelled(None, 0)
             text = ctypes.create_string_buffer(size + 1)
             self.library.oomph_unmodelled(text, size)
             calls = (line.rsplit(" ", 1) for line in text.value.decode(errors="replace").splitlines())
             facts["unmodelled"] = [{"name": name, "count": int(count)} for name, count in calls]
             facts["memory_config"] = os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or ""
+            self.phases.finish()
+            facts["reached"] = {"phases": self.phases.reached, "cut": self.phases.cut, "doing": self.phases.doing}
         path = os.path.join(self.wish["folder"], "facts.json")
         with open(path + ".part", "w") as file:
             json.dump(facts, file)
@@ -447,8 +492,8 @@ def main(kind=Run):
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else (0 if error.code is None else 1)
         if code:
-            run.facts["status"] = run.facts["status"] if run.written else "failed"
-            run.facts["error"] = f"the program ended with exit code {code}"
+            if not run.written:
+                run.failed(f"the program ended with exit code {code}")
             if not isinstance(error.code, int):
                 print(error.code, file=sys.stderr)
     except BaseException as error:
@@ -517,8 +562,7 @@ def failed(run, error):
 
     torch = run.torch
     out_of_memory = torch is not None and isinstance(error, torch.cuda.OutOfMemoryError)
-    run.facts["status"] = "out_of_memory" if out_of_memory else "failed"
-    run.facts["error"] = f"{type(error).__name__}: {error}"
+    run.failed(f"{type(error).__name__}: {error}", "out_of_memory" if out_of_memory else "failed")
     from .backward import without_ours
 
     told = one = traceback.TracebackException.from_exception(error)

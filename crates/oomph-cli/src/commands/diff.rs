@@ -4,10 +4,13 @@ use crate::arguments::Format;
 use crate::printer::{Printer, width};
 use crate::{Outcome, files};
 use clap::Args;
-use oomph_report::{TextOptions, json, markdown, text};
+use oomph_report::{Named, TextOptions, json, markdown, text};
 use std::path::PathBuf;
 
 /// Say what changed at the peak between two recordings, by line and by kind
+///
+/// Where one of the programs ran out of memory and died, that is said first: its peak is what it had reached by then, not what
+/// it needs.
 #[derive(Args)]
 #[command(after_help = "Example:\n  oomph diff before.pickle after.pickle")]
 pub(crate) struct Arguments {
@@ -30,11 +33,13 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
     let after = oomph_explain::explain(&files::read(&arguments.after, printer)?);
     let diff = oomph_explain::diff(&before, &after);
     let (from, to) = (arguments.before.display().to_string(), arguments.after.display().to_string());
+    let (before, after) =
+        (Named { name: &from, explanation: &before }, Named { name: &to, explanation: &after });
     let options = TextOptions { lines: arguments.lines, stacks: false, width: width() };
     printer.data(&match arguments.format {
-        Format::Text => text::diff(&diff, &from, &to, options),
-        Format::Json => json::diff(&diff, &from, &to),
-        Format::Markdown => markdown::diff(&diff, &from, &to, arguments.lines),
+        Format::Text => text::diff(&diff, &before, &after, options),
+        Format::Json => json::diff(&diff, &before, &after),
+        Format::Markdown => markdown::diff(&diff, &before, &after, arguments.lines),
     })?;
     Ok(Outcome::Fine)
 }

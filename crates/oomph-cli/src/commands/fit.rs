@@ -11,7 +11,7 @@ use clap::builder::PossibleValuesParser;
 use oomph_gpus::Gpu;
 use oomph_predict::fit::{self, Answer, Fits, Question};
 use oomph_predict::installed::Installed;
-use oomph_predict::run::{RunError, Runner};
+use oomph_predict::run::{RunError, Runner, Until};
 use oomph_report::fit::{self as report, NamedPlan};
 use std::path::PathBuf;
 
@@ -68,7 +68,7 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
             return Ok(Outcome::Failed);
         }
     };
-    let runner = Runner::new(&installed, 0, None)?;
+    let runner = Runner::new(&installed, 0, Until::Steps, None)?;
     let written = arguments.budget.map(|size| size.to_string());
     let question = Question {
         gpu: &gpu,

@@ -20,7 +20,10 @@ use std::time::Duration;
 ///
 /// Without --conf, --memory or --gpu it replays what was recorded, which proves the model on your recording.
 ///
-/// Exits with 1 if the program would run out of memory, or if that is not known.
+/// A recording that ends where its program ran out of memory says nothing of what came after: of it is said whether the replay gets
+/// past that request, and by how much, never that the program fits.
+///
+/// Exits with 1 if the program would run out of memory within the recording, or if that is not known.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  oomph replay snapshot.pickle\n  oomph replay snapshot.pickle --conf expandable_segments:True\n  oomph replay snapshot.pickle --gpu t4\n  oomph replay snapshot.pickle --conf max_split_size_mb:128 --memory 15GiB --torch 2.13\n  oomph replay snapshot.pickle --allocator packed"

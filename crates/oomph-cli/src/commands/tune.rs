@@ -22,7 +22,10 @@ use std::path::PathBuf;
 /// With --memory, --gpu or --limit, the best is the first in the table that fits and stalls least; without them, the one
 /// that needs least, or the first within 1 % of it.
 ///
-/// Exits with 1 if no setting fits, or if that is not known.
+/// A recording that ends where its program ran out of memory says nothing of what came after: of it is said which setting gets past
+/// that request, and by how much, never that the program fits.
+///
+/// Exits with 1 if no setting fits (of a recording that died: gets past that), or if that is not known.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  oomph tune snapshot.pickle\n  oomph tune snapshot.pickle --gpu t4\n  oomph tune snapshot.pickle --memory 11GiB --try max_split_size_mb:96"

@@ -10,7 +10,7 @@ mod subject;
 pub use subject::{Extras, Limit, Subject};
 
 use crate::html::{self, escape};
-use crate::shared::Named;
+use crate::shared::{Named, cut_short};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use oomph_explain::{Change, Diff, Place, bytes, harmless};
@@ -130,7 +130,13 @@ fn headline(mode: Mode, diff: Option<&Diff>, shown: Option<&Subject>, all: &[Nam
     let peaks = (diff.into_iter().flat_map(|diff| &diff.devices))
         .find(|device| device.ordinal == shown.ordinal)
         .and_then(|device| Some((device.before?.allocated.bytes, device.after?.allocated.bytes)));
-    match (mode, peaks) {
+    let cut_short = match (mode, all) {
+        (Mode::Diff, [before, after]) => {
+            cut_short(before, after).map(|words| format!(". {words}")).unwrap_or_default()
+        }
+        _ => String::new(),
+    };
+    let words = match (mode, peaks) {
         (Mode::Diff, Some((before, after))) if before == after => {
             format!("{} allocated at the peak, before and after", bytes(after))
         }
@@ -146,7 +152,8 @@ fn headline(mode: Mode, diff: Option<&Diff>, shown: Option<&Subject>, all: &[Nam
             format!("The worst of {} recordings is {name}: {}", all.len(), shown.headline)
         }
         _ => shown.headline.clone(),
-    }
+    };
+    words + &cut_short
 }
 
 fn diff_of(diff: &Diff, subjects: &[Subject]) -> Vec<Value> {

@@ -454,6 +454,7 @@ fn what_if(packer: &mut Packer, named: &NamedTuning) -> Value {
         .collect();
     json!({
         "trials": trials,
+        "died": named.died,
         "lower_bound": tuning.lower_bound,
         "memory": tuning.memory.and_then(room).map(|_| {
             words_for_memory(tuning.memory, named.typed, "for").trim_start_matches(", ").to_owned()
