@@ -119,7 +119,7 @@ impl Kept {
             rounds: rounds.len(),
             per_round: sizes[sizes.len() / 2],
             made_at: own,
-            likely: holder.is_none() || !proved,
+            likely: !proved || (holder.is_none() && how != How::NoGradMissing),
             holder,
         })
     }
@@ -155,10 +155,10 @@ fn how_graph(
         Some(census) => {
             let model = census.modules.iter().filter(|module| module.requires_grad).max_by_key(|module| module.bytes);
             let evaluates = model.is_some_and(|module| !module.training)
-                || census.optimizers.is_empty()
+                || census.complete && census.optimizers.is_empty()
                 || census.frames.iter().any(|frame| speaks_of_evaluation(&frame.function))
                 || holder.is_some_and(|holder| speaks_of_evaluation(&holder.function));
-            !evaluates
+            if census.complete || evaluates || trained.0 == 0 { !evaluates } else { trained.1 * 2 < trained.0 }
         }
         None if trained.0 > 0 => trained.1 * 2 < trained.0,
         None if !context.kinds.backward().is_empty() => false,

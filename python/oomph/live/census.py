@@ -32,8 +32,9 @@ from .tensors import Tensors, rounded
 from .walk import Walk, instance_dict
 
 # Seconds of this thread's time, after which the search for tensors, the walk, the groups, and lines and graphs end, so that what they found is told. Where other programs keep the machine
-# busy, they may take twice as long; all of it ends by the last.
-_SCANNED, _WALKED, _GROUPED, _GRAPHED, _LONGEST = 0.22, 0.32, 0.36, 0.44, 0.9
+# busy, they may take five times as long: what a census says must not hang on what else runs. All of it ends by the last.
+_SCANNED, _WALKED, _GROUPED, _GRAPHED, _LONGEST = 0.6, 0.8, 0.9, 1.1, 6.0
+_BUSY = 5
 _LEAST_WALKED = 0.1
 # Tensors between two looks at the clock.
 _OFTEN = 1024
@@ -174,7 +175,7 @@ class _Census:
         passed = time.perf_counter() - self.begun
         if passed <= limit:
             return False
-        return passed > min(2 * limit, _LONGEST) or time.thread_time() - self.begun_here > limit
+        return passed > min(_BUSY * limit, _LONGEST) or time.thread_time() - self.begun_here > limit
 
     def tell(self, asked: int, total: int, free: int) -> dict[str, Any]:
         told: dict[str, Any] = {"time": time.time_ns() // 1000, "device": device_number(self.device), "asked": asked}

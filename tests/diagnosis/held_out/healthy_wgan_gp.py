@@ -28,7 +28,7 @@ def penalty(d, real, fake):
 
 
 d, g = critic().cuda(), generator().cuda()
-opt_d, opt_g = optim.Adam(d.parameters(), 1e-4, (0, 0.9)), optim.Adam(g.parameters(), 1e-4, (0, 0.9))
+opt_d, opt_g = optim.Adam(d.parameters(), 1e-4, (0.0, 0.9)), optim.Adam(g.parameters(), 1e-4, (0.0, 0.9))
 fixed = torch.randn(64, Z, 1, 1, device="cuda")
 grids, log = [], {"d": [], "g": []}
 for it in range(5):

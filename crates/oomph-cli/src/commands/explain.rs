@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use oomph_explain::{Finding, harmless};
 use oomph_gpus::{Catalogue, Gpu};
 use oomph_predict::patch::{self, Change, Checked};
-use oomph_predict::run::{Program, Runner};
+use oomph_predict::run::{Program, Runner, Until};
 use oomph_report::fix::{self, Offer};
 use oomph_report::{Named, TextOptions, html, json, markdown, picture, text};
 use oomph_trace::Recording;
@@ -220,7 +220,7 @@ fn check(
         (gpu, memory) => predict::card(gpu.as_ref(), memory)?,
     };
     let installed = fixing::installed(arguments.python.as_deref())?;
-    let runner = Runner::new(&installed, 0, None)?;
+    let runner = Runner::new(&installed, 0, Until::End, None)?;
     printer.note(&format!("checking it: {} runs twice on a virtual {}", program.typed(), gpu.title));
     let before = patch::before(&runner, &program, &gpu)?;
     Ok(patch::check(&runner, &program, &gpu, change, before)?)

@@ -179,7 +179,8 @@ fn one_forward(context: &Context) -> Option<Finding> {
     }
     let model = census.modules.iter().filter(|module| module.requires_grad).max_by_key(|module| module.bytes)?;
     let measures = census.frames.iter().any(|frame| speaks_of_evaluation(&frame.function));
-    if !(census.optimizers.is_empty() || !model.training && measures) || context.sources.any(|facts| facts.training) {
+    let alone = census.complete && census.optimizers.is_empty();
+    if !(alone || !model.training && measures) || context.sources.any(|facts| facts.training) {
         return None;
     }
     let all = &context.history.allocations;
@@ -196,7 +197,7 @@ fn one_forward(context: &Context) -> Option<Finding> {
         format!("one forward keeps {} of activations for a backward pass that never comes", bytes(held)),
         place.clone(),
     );
-    let why = match (census.optimizers.is_empty(), model.training) {
+    let why = match (alone, model.training) {
         (true, false) => "there is no optimizer, and the model is in evaluation mode (which does not turn gradients off)",
         (true, true) => "there is no optimizer in the program",
         _ => "the model is in evaluation mode, which does not turn gradients off",
