@@ -72,7 +72,7 @@ snapshots! {
     diff_two_optimizers: ["diff", "foreach.pickle.xz", "fused.pickle.xz"];
     diff_in_json: ["diff", "--format", "json", "foreach.pickle.xz", "fused.pickle.xz"];
     diff_in_markdown: ["diff", "--format", "markdown", "foreach.pickle.xz", "fused.pickle.xz"];
-    diff_with_a_run_that_died: ["diff", "bert_var16-cap3.0.pickle.xz", "bert_var16.pickle.xz"];
+    diff_with_a_run_that_died: ["diff", "leak_history8-cap4.0.pickle.xz", "leak_history8.pickle.xz"];
     diff_of_the_same: ["diff", "plain.pickle.xz", "plain_protocol5.pickle.xz"];
     check_below: ["check", "mlp64.pickle.xz", "--max-peak", "150MB"];
     check_above: ["check", "mlp64.pickle.xz", "--max-peak", "100MiB"];
@@ -214,8 +214,8 @@ fn a_recording_that_died_is_never_said_to_fit() {
     assert!(tuned["advice"].as_str().unwrap().contains("gets past the recorded death with 128 MiB to spare"));
     let lived = told(&["replay", "bert_var16.pickle.xz", "--memory", "9GiB"]);
     assert_eq!((&lived["fits"], &lived["past_death"]), (&"yes".into(), &serde_json::Value::Null));
-    let compared = told(&["diff", "bert_var16-cap3.0.pickle.xz", "bert_var16.pickle.xz"]);
-    assert_eq!(compared["died"]["before"]["step"], 1);
+    let compared = told(&["diff", "leak_history8-cap4.0.pickle.xz", "leak_history8.pickle.xz"]);
+    assert_eq!(compared["died"]["before"]["step"], 6);
     assert_eq!(compared["died"]["after"], serde_json::Value::Null);
 }
 
