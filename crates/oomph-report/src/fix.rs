@@ -239,7 +239,7 @@ mod tests {
     fn the_diff_is_whole_and_the_answer_below_it() {
         let fits = plain(Ok(&tried(Verdict::Fits, Status::Stopped, 8)));
         assert!(fits.contains(DIFF), "{fits}");
-        assert!(fits.ends_with("with this change it takes 3.00 GiB and fits a Tesla T4 (15.0 GiB): it was stopped after 8 steps; without, it ran out of memory after 4 steps\n"), "{fits}");
+        assert!(fits.ends_with("with this change it takes 3.00 GiB and fits a Tesla T4 (14.6 GiB): it was stopped after 8 steps; without, it ran out of memory after 4 steps\n"), "{fits}");
     }
 
     #[test]
@@ -247,7 +247,7 @@ mod tests {
         let mut checked = tried(Verdict::DoesNotFit, Status::OutOfMemory, 6);
         checked.next = Some("activations".into());
         let still = plain(Ok(&checked));
-        assert!(still.contains("still does not fit a Tesla T4 (15.0 GiB): it ran out of memory after 6 steps; without, it ran out of memory after 4 steps. What is left: activations"), "{still}");
+        assert!(still.contains("still does not fit a Tesla T4 (14.6 GiB): it ran out of memory after 6 steps; without, it ran out of memory after 4 steps. What is left: activations"), "{still}");
         let mut checked = tried(Verdict::Unknown, Status::Failed, 0);
         checked.error = Some("TypeError: no\nmore".into());
         assert!(
