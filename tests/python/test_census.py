@@ -233,7 +233,7 @@ def test_modules_optimizers_and_copies(taken):
     assert (model["class"], model["parameters"], model["bytes"]) == ("Net", WEIGHTS // 4, WEIGHTS + 4 * KiB)
     assert (model["gradients"], model["training"], model["requires_grad"], model["optimized"]) == (WEIGHTS, True, True, True)
     assert (teacher["training"], teacher["requires_grad"], teacher["optimized"], teacher["copy_of"]) == (False, False, False, "model")
-    assert model["dtype"] == "float32" and "copy_of" not in model
+    assert model["dtype"] == "float32" and model.get("copy_of") is None
     (optimizer,) = census["optimizers"]
     assert (optimizer["name"], optimizer["class"], optimizer["foreach"]) == ("optimizer", "AdamW", True)
     assert (optimizer["bytes"], optimizer["parameters"]) == (2 * WEIGHTS, WEIGHTS)
@@ -242,7 +242,7 @@ def test_modules_optimizers_and_copies(taken):
     best, saved = holder(census, "best"), holder(census, "saved")
     assert (best["container"], best["length"], best["copy_of"], best["bytes"]) == ("dict", 7, "model", WEIGHTS + 4 * KiB)
     assert (saved["container"], saved["length"], saved["copy_of"], saved["tensors"]) == ("list", 2, "model", 14)
-    assert "copy_of" not in holder(census, "history")
+    assert holder(census, "history").get("copy_of") is None
 
 
 def test_the_line_that_ran_out_with_what_it_names(taken):
@@ -443,6 +443,8 @@ def test_what_it_costs(tmp_path):
         size = len(json.dumps(census, separators=(",", ":")))
         print(f"{count} tensors: {census['milliseconds']:.0f} ms, {size} bytes, {'all' if census['complete'] else 'not all'} of them looked at")
         assert sum(one["tensors"] for one in census["holders"]) == count or not census["complete"]
-        assert census["milliseconds"] < 1200 and size < 512 * KiB
+        assert size < 512 * KiB
+        # By the clock: where others have the machine, it is they who are measured.
+        assert census["milliseconds"] < 1200 or os.getloadavg()[0] > 2 * os.cpu_count()
     # Where the machine is busy, it stops before it has looked at a hundred thousand.
     assert [holder(census, "kept")["length"] for census in found if census["complete"]][:2] == [1_000, 10_000]

@@ -516,7 +516,11 @@ class _Census:
         of: dict[tuple[Any, ...], _Group] = {}
         by_address: dict[int, list[Any]] = {}
         told: set[int] = set()
-        for tensor in self.walk.found:
+        # Some of each name are told, however late it is.
+        for number, tensor in enumerate(self.walk.found):
+            if number % _OFTEN == _OFTEN - 1 and self._is_late(_GROUPED):
+                self.complete = False
+                break
             address = self.at.get(id(tensor))
             if address is not None and address not in self.owned:
                 by_address.setdefault(address, []).append(tensor)
