@@ -65,11 +65,16 @@ impl<'a> Context<'a> {
         sources: &'a Sources,
         kinds: &'a Kinds<'a>,
         steps: Option<Steps>,
-        ooms: Vec<OutOfMemory>,
+        mut ooms: Vec<OutOfMemory>,
     ) -> Self {
         let fatal = ooms.iter().find(|oom| oom.outcome == Outcome::Fatal);
         let moment = fatal.map_or(history.peak.allocated.moment, |oom| oom.moment);
         let census = fatal.and_then(|_| recording.censuses.iter().rfind(|census| census.device == device.ordinal));
+        let died = fatal.is_some();
+        let forwards = Forwards::of(device, sources, kinds.frees_have_stacks(), moment);
+        for oom in ooms.iter_mut().filter(|oom| oom.outcome == Outcome::Fatal) {
+            oom.look_back(device, history, sources, &forwards);
+        }
         let alive: Vec<(u32, Kind)> = (history.alive_at(history.peak.allocated.moment).into_iter())
             .map(|index| (index, kinds.kind(index as usize)))
             .collect();
@@ -90,14 +95,14 @@ impl<'a> Context<'a> {
             sources,
             kinds,
             steps,
-            held: if fatal.is_some() {
+            held: if died {
                 (history.alive_at(moment).into_iter())
                     .map(|index| (index, kinds.kind(index as usize)))
                     .collect()
             } else {
                 Vec::clone(&alive)
             },
-            forwards: Forwards::of(device, sources, kinds.frees_have_stacks(), moment),
+            forwards,
             ooms,
             alive,
             moment,

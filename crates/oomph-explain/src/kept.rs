@@ -82,7 +82,8 @@ impl Kept {
         for &(round, index) in &blocks {
             let sum = rounds.entry(round).or_default();
             sum.0 += all.size(index as usize);
-            sum.1 += 1;
+            // A graph is what modules make; what the program's own lines keep beside it is not.
+            sum.1 += usize::from(context.sources.phase(all.stack(index as usize)) == Phase::Forward);
         }
         let bytes: u64 = rounds.values().map(|(bytes, _)| bytes).sum();
         if bytes < LEAST {
@@ -94,7 +95,7 @@ impl Kept {
         counts.sort_unstable();
         let is_graph_by_count = counts[counts.len() / 2] >= BLOCKS_OF_A_GRAPH;
         let own = context.forwards.all().iter().find(|forward| forward.site == site).and_then(|f| f.own);
-        let holder = holder(context, &blocks, is_graph_by_count);
+        let holder = holder(context, blocks.iter().map(|&(_, index)| index), is_graph_by_count);
         if holder.as_ref().is_some_and(|holder| holder.chained && holder.forwards > 1) {
             return None; // Each forward goes on from the one before: that is one long forward.
         }
@@ -158,6 +159,11 @@ fn how_graph(
                 || census.complete && census.optimizers.is_empty()
                 || census.frames.iter().any(|frame| speaks_of_evaluation(&frame.function))
                 || holder.is_some_and(|holder| speaks_of_evaluation(&holder.function));
+            // A backward pass has come since, and these are still there.
+            let first = rounds.keys().min().map_or(0, |&round| forwards[round].end);
+            if !evaluates && context.kinds.backward_within(first, until) {
+                return (How::GraphKept, true);
+            }
             if census.complete || evaluates || trained.0 == 0 { !evaluates } else { trained.1 * 2 < trained.0 }
         }
         None if trained.0 > 0 => trained.1 * 2 < trained.0,
@@ -202,7 +208,7 @@ pub fn speaks_of_evaluation(name: &str) -> bool {
 }
 
 /// Who holds these blocks: by the addresses of its tensors, or for a graph by the number of forwards that hang on it.
-fn holder(context: &Context, blocks: &[(usize, u32)], graph: bool) -> Option<Holder> {
+pub fn holder(context: &Context, blocks: impl Iterator<Item = u32>, graph: bool) -> Option<Holder> {
     let census = context.census?;
     let all = &context.history.allocations;
     let is_plain = |holder: &&Holder| holder.what.is_empty() || holder.what == "tensor";
@@ -213,7 +219,7 @@ fn holder(context: &Context, blocks: &[(usize, u32)], graph: bool) -> Option<Hol
             return Some(best.clone());
         }
     }
-    let addresses: HashSet<u64> = blocks.iter().map(|&(_, index)| all.address(index as usize)).collect();
+    let addresses: HashSet<u64> = blocks.map(|index| all.address(index as usize)).collect();
     let mut sums: HashMap<u32, u64> = HashMap::new();
     for tensor in &census.tensors {
         if let Some(holder) = tensor.holder.filter(|_| addresses.contains(&tensor.address)) {
@@ -227,7 +233,8 @@ fn holder(context: &Context, blocks: &[(usize, u32)], graph: bool) -> Option<Hol
 impl Kept {
     /// The line to look at first: the one that keeps, where it is known, else the one that makes.
     pub fn place(&self, context: &Context) -> Option<Place> {
-        let keeps = self.holder.as_ref().filter(|holder| holder.line > 0 && !holder.file.is_empty());
+        let is_own = |holder: &&Holder| holder.line > 0 && !crate::sources::is_library_file(&holder.file);
+        let keeps = self.holder.as_ref().filter(is_own);
         match keeps {
             Some(holder) => Some(Place::of_holder(holder)),
             None => self.made_at.map(|frame| context.place_of_frame(frame, true)),
@@ -279,10 +286,17 @@ impl Kept {
 
 /// A holder in words: `history` (list of 412).
 pub fn named(holder: &Holder) -> Option<String> {
-    if holder.name.is_empty() || matches!(holder.root.as_str(), "unknown" | "garbage") {
+    let passing = holder.root == "local" && crate::sources::is_library_file(&holder.file);
+    if holder.name.is_empty() || passing || matches!(holder.root.as_str(), "unknown" | "garbage") {
         return None;
     }
-    let name = printable(&holder.name);
+    // How a framework leads to it says nothing to whoever wrote the program: the last two names do.
+    let parts: Vec<&str> = holder.name.rsplitn(3, '.').collect();
+    let short = match parts[..] {
+        [last, before, _] => format!("{before}.{last}"),
+        _ => holder.name.clone(),
+    };
+    let name = printable(&short);
     Some(match (holder.container.as_str(), holder.length) {
         ("" | "tensor", _) => format!("`{name}`"),
         (container, Some(length)) => format!("`{name}` ({} of {})", printable(container), grouped(length)),

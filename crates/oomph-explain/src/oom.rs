@@ -1,6 +1,7 @@
 //! Out of memory: what was asked, what was free, why nothing served, and whether the program died of it.
 
-use crate::sources::Sources;
+use crate::forwards::Forwards;
+use crate::sources::{Phase, Sources};
 use crate::waste::{Asker, Waste};
 use oomph_trace::rounding::{SMALL_LIMIT, segment_size};
 use oomph_trace::{Action, DEFAULT_POOL, Device, History, Moment, Recording, StackId};
@@ -81,6 +82,8 @@ pub struct OutOfMemory {
     pub outcome: Outcome,
     /// Why nothing served.
     pub reason: Reason,
+    /// Whether an earlier round shows what the program had still to do.
+    pub seen_before: bool,
     /// Whether the device had room, so that a limit on this process stopped it.
     pub limited: bool,
     /// Everything reserved, as the asker saw it.
@@ -124,20 +127,25 @@ impl OutOfMemory {
                 stack: events.stack[row],
                 outcome,
                 reason: if looked_into {
-                    let to_come = if outcome == Outcome::Fatal {
-                        to_come(device, history, sources, row)
-                    } else {
-                        None
-                    };
-                    reason(size, limited, device_free, &waste, to_come)
+                    reason(size, limited, device_free, &waste, None)
                 } else {
                     Reason::NotLookedInto
                 },
+                seen_before: false,
                 limited,
                 waste,
             });
         }
         all
+    }
+
+    /// Looks again at why nothing served, with what the round before shows of what the program had still to do.
+    pub fn look_back(&mut self, device: &Device, history: &History, sources: &Sources, forwards: &Forwards) {
+        if self.reason != Reason::NotLookedInto {
+            let to_come = to_come(device, history, sources, forwards, self);
+            self.seen_before = to_come.is_some();
+            self.reason = reason(self.size, self.limited, self.device_free, &self.waste, to_come);
+        }
     }
 
     /// The least that would have had to be free in addition.
@@ -179,25 +187,40 @@ fn reason(size: u64, limited: bool, device_free: u64, waste: &Waste, to_come: Op
     }
 }
 
-/// How far allocated bytes rose, in an earlier round, from where the same call stood then: what the program had still to do.
+/// How far allocated bytes rose, in the round before, from where the same call stood then: what the program had still to do.
 ///
-/// `None` if the call was never made before.
-fn to_come(device: &Device, history: &History, sources: &Sources, row: usize) -> Option<u64> {
-    let events = &device.events;
-    let same = |at: &usize| {
-        matches!(events.action[*at], Action::Alloc) && sources.same_call(events.stack[*at], events.stack[row])
+/// `None` if there was no such round.
+fn to_come(
+    device: &Device,
+    history: &History,
+    sources: &Sources,
+    forwards: &Forwards,
+    oom: &OutOfMemory,
+) -> Option<u64> {
+    let (events, row) = (&device.events, oom.moment as usize);
+    let rose = |from: Moment, until: Moment| {
+        history.most_allocated(from + 1..until + 1).saturating_sub(history.allocated_at(from))
     };
-    // One call may be made many times a round (a layer), so rounds are told apart by how far back they lie: half of all.
-    let earlier: Vec<usize> = (0..row).filter(same).collect();
-    let &first = earlier.first()?;
-    let (&last, span) = (earlier.last()?, row - first);
-    if span < 2 * (row - last).max(1) {
-        return None;
+    let facts = sources.of_stack(oom.stack);
+    let here = forwards.all().iter().rfind(|one| facts.phase == Phase::Forward && Some(one.site) == facts.site);
+    let Some(here) = here else {
+        let same = |at: &usize| events.action[*at] == Action::Alloc && sources.same_call(events.stack[*at], oom.stack);
+        let before = (0..row).rev().find(same)?;
+        return Some(rose(before as Moment, oom.moment));
+    };
+    // Memory may have ended with the first thing that a new forward asked for.
+    let goes_on = !(here.end as usize..row).any(|at| matches!(events.action[at], Action::Alloc | Action::FreeRequested));
+    if !goes_on {
+        return Some(rose(here.start, oom.moment));
     }
-    // From the first such call of the recording to just before this one, a whole round has gone by.
-    let stood = history.allocated_at(first as Moment);
-    let rose = history.most_allocated(first as Moment + 1..row as Moment + 1);
-    Some(rose.saturating_sub(stood))
+    // The forward before this one from the same line, at the allocation that stands where this one would.
+    let before = forwards.all().iter().rfind(|one| one.site == here.site && one.start < here.start)?;
+    let allocations = |rows: std::ops::Range<usize>| {
+        rows.filter(|&at| events.action.get(at) == Some(&Action::Alloc)).collect::<Vec<usize>>()
+    };
+    let done = allocations(here.start as usize..row).len();
+    let stood = allocations(before.start as usize..here.start as usize).get(done).copied()?;
+    Some(rose(stood as Moment, here.start))
 }
 
 /// A library that falls back frees next to nothing before it allocates again; unwinding frees a lot.

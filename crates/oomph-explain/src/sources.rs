@@ -162,7 +162,7 @@ fn is_native_frame(name: &str, file: &str) -> bool {
 }
 
 /// Whether a file belongs to a library or to Python itself, by its path.
-fn is_library_file(file: &str) -> bool {
+pub fn is_library_file(file: &str) -> bool {
     const PARTS: [&str; 4] = ["site-packages", "dist-packages", "/lib/python3", "/torchinductor_"];
     // PyTorch built from source: its own folders, not everything that lies under a folder called torch.
     const TORCH: [&str; 12] = [
@@ -211,6 +211,7 @@ const FORWARD_FOLLOWS: &str = "<autograd>";
 struct FrameFacts {
     native: bool,
     own: bool,
+    steps: bool,
     torch: bool,
     module_call: bool,
     optimizer: bool,
@@ -267,6 +268,7 @@ impl FrameFacts {
         Self {
             native: false,
             own: !library,
+            steps: name == "step" || name == "update",
             torch: library && (has("/torch/") || unified.starts_with("torch/") || has("/lib/python3") && !has("site-packages")),
             module_call: MODULE_CALLS.contains(&name),
             optimizer,
@@ -365,8 +367,15 @@ impl StackFacts {
         } else if any(|f| f.checkpoint) {
             Phase::Recompute
         } else {
-            // The innermost frame that tells decides: an optimizer may call the whole step as a closure.
-            match stack.iter().find_map(|id| telling(fact(id))) {
+            // The innermost frame that tells decides: an optimizer may call the whole step as a closure, in which the program's own
+            // lines are not the optimizer's.
+            let mut in_closure = false;
+            let told = stack.iter().find_map(|id| {
+                let frame = fact(id);
+                in_closure |= frame.own && !frame.steps;
+                telling(frame).filter(|phase| !(in_closure && matches!(phase, Phase::Optimizer)))
+            });
+            match told {
                 Some(phase) => phase,
                 None if in_backward => Phase::Backward,
                 None => Phase::User,

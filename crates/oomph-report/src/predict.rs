@@ -210,26 +210,22 @@ fn next(named: &NamedPrediction) -> String {
 fn cure(named: &NamedPrediction) -> Option<String> {
     let prediction = named.prediction;
     let (gpu, program) = (&prediction.gpu.name, &prediction.program);
-    let explain = named.recording.map(|recording| format!("oomph explain {}", quoted(recording)));
+    let fix = named.recording.map(|recording| format!("oomph explain --fix {} -- {program}", quoted(recording)));
     let tune = named.recording.map(|recording| format!("oomph tune {} --gpu {gpu}", quoted(recording)));
     let smaller =
         named.smaller.map(|argument| format!("oomph predict --gpu {gpu} --max {argument} {program}"));
-    let died_of = device(prediction).and_then(|device| device.ooms.last()).map(|oom| oom.reason);
-    let in_training = prediction.reached.doing.as_deref().is_none_or(|doing| doing == "training");
-    // The first finding beside the out-of-memory itself, if what it saves is what is lacking.
-    let lacking = prediction.margin().map_or(u64::MAX, i64::unsigned_abs);
-    let cause = (prediction.explanation.findings.iter().find(|finding| !finding.code.starts_with("OM1")))
-        .filter(|finding| finding.saving.as_ref().is_some_and(|saving| saving.bytes >= lacking))
-        .map(|finding| finding.code);
-    match cause {
+    let fit = trains(prediction).then(|| format!("oomph fit --gpu {gpu} {program}"));
+    let first = prediction.explanation.findings.first()?;
+    match first.cause.as_ref().map(|cause| cause.key) {
+        // A few lines of the program are the cause: they can be written down, and tried.
+        Some(_) if first.patch.is_some() && fix.is_some() => fix,
         // Enough is free, in pieces: settings help, and nothing else need change.
-        _ if died_of == Some(Reason::Fragmentation) && tune.is_some() => tune,
-        // Memory that need not be held: a line of the program is the cause, and the finding names it.
-        Some(code) if code.starts_with("OM2") && explain.is_some() => explain,
+        Some("fragmentation") => tune,
         // What training holds at its peak: batch, activations, gradients, the optimizer's state.
-        _ if in_training && trains(prediction) => Some(format!("oomph fit --gpu {gpu} {program}")),
-        _ if in_training => smaller.or(tune),
-        _ => explain.or(smaller),
+        Some("batch_too_large" | "static_state" | "logits" | "optimizer_temporaries") => fit.or(smaller).or(tune),
+        Some("unknown") | None => smaller.or(fit).or(tune),
+        // Code has to change, and the rule says how.
+        Some(_) => Some(format!("oomph rule {}", first.code)),
     }
 }
 

@@ -719,7 +719,10 @@ class _Census:
                 "optimized": any(id(tensor) in optimized for tensor in parameters),
                 "dtype": dtypes.most_common(1)[0][0],
             }
+            one["file"], one["calls"] = self._calls(one["name"])
             told.append((one, self._shapes(parameters), self._shapes(buffers)))
+            if one["optimized"]:
+                told += [(part, Counter(), Counter()) for part in self._untrained_parts(top, one["name"], optimized)]
         # What trains is the original.
         told.sort(key=lambda entry: (not entry[0]["optimized"], not entry[0]["training"], -entry[0]["bytes"]))
         self.shapes = [(one["name"], shapes, shapes + more) for one, shapes, more in told]
@@ -728,6 +731,44 @@ class _Census:
             if original is not None:
                 one["copy_of"] = original
         return [one for one, _, _ in told[:_MODULES]]
+
+    def _untrained_parts(self, top: Any, name: str, optimized: set[int]) -> Iterator[dict[str, Any]]:
+        """Parts of a model that no optimizer has, though they ask for gradients: a teacher, a target."""
+        parts = (instance_dict(top) or {}).get("_modules")
+        for key, part in list(dict.items(parts)) if issubclass(type(parts), dict) else ():
+            if part is None or type(key) is not str:
+                continue
+            parameters = [tensor for tensor in self._tensors_of(part)[0] if id(tensor) in self.at]
+            if not any(id(tensor) in self.learning for tensor in parameters) or any(id(tensor) in optimized for tensor in parameters):
+                continue
+            file, calls = self._calls(key)
+            yield {
+                "name": f"{name}.{key}"[:_LONGEST_NAME],
+                "class": type(part).__name__,
+                "parameters": sum(map(self.tensors.elements, parameters)),
+                "bytes": self._bytes(parameters),
+                "training": (instance_dict(part) or {}).get("training") is True,
+                "requires_grad": True,
+                "optimized": False,
+                "file": file,
+                "calls": calls,
+            }
+
+    def _calls(self, name: str) -> tuple[str, list[int]]:
+        """Lines that call a model of this name, in the files of the running functions."""
+        wanted = name.rpartition(".")[2]
+        for file in dict.fromkeys(frame.f_code.co_filename for frame in self.frames if is_own(frame.f_code.co_filename)):
+            tree = self.sources.tree(file)
+            calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)] if tree is not None and wanted else []
+            named = (ast.Name, ast.Attribute)
+            lines = {
+                node.lineno
+                for node in calls
+                if isinstance(node.func, named) and (node.func.id if isinstance(node.func, ast.Name) else node.func.attr) == wanted
+            }
+            if lines:
+                return file, sorted(lines)[:_NAMED]
+        return "", []
 
     def _copied(self, group: _Group) -> str | None:
         """The module that a dictionary or list of tensors has the shapes of, once or several times."""

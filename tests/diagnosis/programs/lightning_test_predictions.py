@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, Dataset
 
 class Photos(Dataset):
     def __len__(self):
-        return 960
+        return 1120
 
     def __getitem__(self, index):
         return torch.rand(3, 160, 160)

@@ -51,7 +51,9 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     if let Some(oom) = context.fatal() {
         *by_size.entry(oom.size).or_default() += oom.size;
     }
-    let (proved, inferred) = (square_sizes(context), attention_size(context));
+    // Images are square as well: what speaks of attention must be there.
+    let proved = if speaks_of_attention(context) { square_sizes(context) } else { Vec::new() };
+    let inferred = attention_size(context);
     // Of a block's size only as much is known as its rounding leaves.
     let near = |a: u64, b: u64| a.abs_diff(b) <= 512 + a / 512;
     let is_scores = |size: u64, of: u64| [of, of / 2, of * 2].into_iter().any(|other| near(size, other));
@@ -107,6 +109,15 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
             .likely_if(likely)
             .patched(patch),
     ]
+}
+
+/// Whether the lines that run multiply matrices or take a softmax, or are in a function called attention.
+fn speaks_of_attention(context: &Context) -> bool {
+    let words = ["softmax", "matmul", "bmm", "einsum", " @ "];
+    context.fatal().is_some_and(|oom| context.sources.of_stack(oom.stack).attention)
+        || context.census.is_some_and(|census| {
+            (census.frames.iter().take(3)).any(|frame| words.iter().any(|word| frame.text.contains(word)))
+        })
 }
 
 /// Bytes of tensors that the program itself showed to be squares in their last two dimensions.

@@ -25,7 +25,7 @@ use crate::context::Context;
 use crate::finding::{Finding, Fix, Grade, Patch, Place, Severity, Weight, Where, bytes, plural, printable};
 use crate::kinds::Kind;
 use hashbrown::HashMap;
-use oomph_trace::FrameId;
+use oomph_trace::{Frame, FrameId, StackId};
 
 pub(super) const CODE: &str = "OM207";
 const CAUSE: &str = "copy_of_weights";
@@ -43,7 +43,7 @@ struct Group {
 
 pub(super) fn check(context: &Context) -> Vec<Finding> {
     let whole = if context.fatal().is_some() { context.capacity() } else { context.peak() };
-    let mut groups: HashMap<Option<FrameId>, Group> = HashMap::new();
+    let mut groups: HashMap<Vec<FrameId>, Group> = HashMap::new();
     let all = &context.history.allocations;
     for &(index, kind) in &context.held {
         let i = index as usize;
@@ -55,7 +55,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
             continue;
         }
         let facts = context.sources.of_stack(all.stack(i));
-        let group = groups.entry(facts.place).or_insert_with(|| Group { first: all.born(i), ..Group::default() });
+        let group = groups.entry(made_by(context, all.stack(i))).or_insert_with(|| Group { first: all.born(i), ..Group::default() });
         group.blocks.push(index);
         *group.sizes.entry(all.requested(i)).or_default() += 1;
         group.bytes += all.size(i);
@@ -63,8 +63,10 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         group.copied |= facts.copied;
         group.first = group.first.min(all.born(i));
     }
-    let mut groups: Vec<(Option<FrameId>, Group)> =
-        groups.into_iter().filter(|(_, group)| group.bytes >= 16 << 20 && group.sizes.len() >= 3).collect();
+    let mut groups: Vec<(Option<FrameId>, Group)> = (groups.into_iter())
+        .filter(|(_, group)| group.bytes >= 16 << 20 && group.sizes.len() >= 2)
+        .map(|(frames, group)| (frames.last().copied(), group))
+        .collect();
     groups.sort_by_key(|(frame, group)| (group.first, *frame));
     let mut found: Option<(usize, usize, u64)> = None;
     for later in 0..groups.len() {
@@ -91,6 +93,17 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     by_census(context, whole).into_iter().collect()
 }
 
+/// The program's own lines that lead to a block, down to where an object begins to make itself: two models are told apart by who makes them.
+fn made_by(context: &Context, stack: StackId) -> Vec<FrameId> {
+    let recording = context.recording;
+    let makes_itself = |frame: &Frame| matches!(recording.strings.get(frame.name), "__init__" | "__call__" | "_call_impl");
+    (recording.stacks.get(stack).iter().rev())
+        .take_while(|&&id| !makes_itself(&recording.stacks.frame(id)))
+        .copied()
+        .filter(|&id| crate::sources::is_own_file(recording, &recording.stacks.frame(id)))
+        .collect()
+}
+
 fn told(context: &Context, copy: &Group, frame: Option<FrameId>, matched: u64) -> Finding {
     let place = match frame {
         Some(frame) => context.place_of_frame(frame, true),
@@ -102,6 +115,9 @@ fn told(context: &Context, copy: &Group, frame: Option<FrameId>, matched: u64) -
         let holder = census.tensors.iter().find(|tensor| tensor.address == first)?.holder?;
         census.holders.get(holder as usize)
     });
+    // A model of its own has a line that makes it, and a name.
+    let made = held_by.filter(|holder| holder.what == "parameters" && holder.line > 0 && holder.name != "self");
+    let place = made.map_or(place, Place::of_holder);
     let what = if copy.loaded {
         "a checkpoint that was loaded to the card is held beside the model"
     } else if copy.copied {
@@ -109,7 +125,7 @@ fn told(context: &Context, copy: &Group, frame: Option<FrameId>, matched: u64) -
     } else {
         "the weights are on the card a second time"
     };
-    let name = held_by.and_then(crate::kept::named).map(|name| format!(" by {name}")).unwrap_or_default();
+    let name = held_by.filter(|holder| holder.name != "self").and_then(crate::kept::named).map(|name| format!(" by {name}")).unwrap_or_default();
     let title = format!("{what}{name}: {}, made at {}", bytes(matched), place.short());
     let saved = context.what_if().without(context, &copy.blocks);
     let count = copy.blocks.len() as u64;
@@ -162,10 +178,12 @@ fn by_census(context: &Context, whole: u64) -> Option<Finding> {
     let title = super::with_place(title, holder.map(Place::of_holder));
     let places = holder.map(|holder| Where { place: Place::of_holder(holder), bytes: copy.bytes, count: 1 });
     let severity = if context.fatal().is_some() { Severity::Warning } else { Severity::Note };
-    let much = copy.bytes as f64 >= 0.20 * whole as f64;
+    // What comes with it: gradients, and Adam's two numbers.
+    let held = copy.bytes + copy.gradients + if copy.optimized { 2 * copy.bytes } else { 0 };
+    let much = held as f64 >= 0.20 * whole as f64;
     let finding = Finding::new(CODE, severity, title)
         .at(places.into_iter().collect())
         .saves(copy.bytes, crate::finding::Basis::Measured, "allocated peak");
     let weight = if much { Weight::Mistake } else { Weight::Oversized };
-    Some(fixes(finding, false).caused_by(CAUSE, weight, copy.bytes))
+    Some(fixes(finding, false).caused_by(CAUSE, weight, held))
 }

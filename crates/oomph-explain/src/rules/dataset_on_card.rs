@@ -22,7 +22,7 @@
 
 use super::matters;
 use crate::context::Context;
-use crate::finding::{Finding, Fix, Grade, Severity, Weight, Where, bytes, percent, printable};
+use crate::finding::{Finding, Fix, Grade, Severity, Weight, Where, bytes, percent};
 use crate::kinds::Kind;
 use crate::sources::Phase;
 use hashbrown::HashMap;
@@ -63,9 +63,12 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     let Some((frame, (held, blocks))) = groups.into_iter().max_by_key(|(frame, (held, _))| (*held, *frame)) else {
         return Vec::new();
     };
-    // One tensor at one line, made where memory ends, is that tensor's story.
-    let one_request = blocks.is_empty();
-    if one_request || !matters(held, context.capacity(), 0.25, 256 << 20) {
+    // One tensor at one line, made where memory ends, is that tensor's story, unless the line moves what was elsewhere.
+    let there: u64 = blocks.iter().map(|&index| all.size(index as usize)).sum();
+    let moves = context.census.and_then(|census| census.frames.first()).is_some_and(|frame| {
+        [".cuda(", ".to("].iter().any(|call| frame.text.contains(call))
+    });
+    if (there * 2 < held && !moves) || !matters(held, context.capacity(), 0.25, 256 << 20) {
         return Vec::new();
     }
     let holder = context.census.and_then(|census| {
@@ -80,7 +83,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         return Vec::new();
     }
     let place = frame.map(|frame| context.place_of_frame(frame, true));
-    let name = holder.map(|holder| format!("`{}`", printable(&holder.name))).unwrap_or_else(|| "data".to_owned());
+    let name = holder.and_then(crate::kept::named).unwrap_or_else(|| "the data".to_owned());
     let title = super::with_place(
         format!(
             "{name} lies on the card as a whole: {} ({}), moved there before the first batch",
@@ -98,7 +101,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
                 Fix::new(Grade::Safe, "leave it in host memory, and move a batch at a time")
                     .code("x = images[i:j].cuda(non_blocking=True)"),
             )
-            .caused_by(CAUSE, Weight::Oversized, held)
+            .caused_by(CAUSE, if held * 2 >= context.capacity() { Weight::Mistake } else { Weight::Oversized }, held)
             .likely_if(holder.is_none()),
     ]
 }

@@ -153,7 +153,10 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     // What a live program loses is no cause of a death; that of a dead one is only where closing the holes had saved it.
     vec![match (fatal, context.fatal()) {
         // What is kept is needed, as far as is known; the holes are not.
-        (Some(oom), _) => finding.caused_by("fragmentation", Weight::Mistake, 2 * oom.usable_free()),
+        (Some(oom), _) if oom.seen_before => {
+            finding.caused_by("fragmentation", Weight::Mistake, 2 * oom.usable_free())
+        }
+        (Some(oom), _) => finding.caused_by("fragmentation", Weight::Oversized, oom.usable_free()).likely_if(true),
         _ => finding,
     }]
 }

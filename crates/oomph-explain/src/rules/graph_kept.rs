@@ -96,17 +96,17 @@ fn of_steps(context: &Context, grown: &super::tensors_kept::Grown) -> Finding {
     fixes(grown.saved.tell(finding, "with each of them freed at the end of its step", "allocated peak"))
         .caused_by(CAUSE, Weight::Mistake, grown.bytes)
         .likely_if(context.census.is_none())
-        .patched(grown.places.first().and_then(|place| patch(&place.place)))
+        .patched(grown.places.first().and_then(|place| patch(&place.place, grown.name.clone())))
 }
 
-fn patch(place: &Place) -> Option<Patch> {
+fn patch(place: &Place, name: Option<String>) -> Option<Patch> {
     let Place::Line { file, line, function, own: true } = place else { return None };
     Some(Patch {
         cause: CAUSE,
         file: file.clone(),
         line: *line,
         function: function.clone(),
-        name: None,
+        name,
         also: Vec::new(),
     })
 }

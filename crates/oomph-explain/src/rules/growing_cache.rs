@@ -53,7 +53,8 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
 /// Whether a name or a line is about a cache of keys and values.
 fn speaks_of_a_cache(text: &str) -> bool {
     let text = text.to_ascii_lowercase();
-    text.contains("past_key") || text.contains("cache") || text.split(|c: char| !c.is_alphanumeric()).any(|word| word == "kv")
+    let is_word = |word: &str| matches!(word, "kv" | "past" | "pasts");
+    text.contains("past_key") || text.contains("cache") || text.split(|c: char| !c.is_alphanumeric()).any(is_word)
 }
 
 /// A cache that is made as large as it may become, all at once.
@@ -88,9 +89,11 @@ fn made_at_once(context: &Context) -> Option<Finding> {
         format!("the cache of keys and values takes {} in {} tensors", bytes(held), grouped(blocks.len() as u64)),
         places.first().map(|place| place.place.clone()),
     );
-    let saved = context.what_if().without(context, &blocks);
-    let finding = saved.tell(Finding::new(CODE, Severity::Warning, title).at(places), "without it", "allocated peak");
-    Some(cache_fixes(finding).caused_by("kv_cache", Weight::Oversized, held).likely_if(!about))
+    let finding = Finding::new(CODE, Severity::Warning, title)
+        .at(places)
+        .saves((held / 2).min(context.history.peak.reserved.bytes), Basis::Estimated, "with half the sequences");
+    let weight = if held * 3 >= context.capacity() { Weight::Mistake } else { Weight::Oversized };
+    Some(cache_fixes(finding).caused_by("kv_cache", weight, held).likely_if(!about))
 }
 
 fn cache_fixes(finding: Finding) -> Finding {
@@ -155,7 +158,7 @@ fn grows(context: &Context) -> Vec<Finding> {
     let is_cache = facts.cache
         || context.census.is_some_and(|census| {
             (census.frames.iter().take(3)).any(|frame| {
-                speaks_of_a_cache(&frame.text) || speaks_of_a_cache(&frame.function) || frame.text.contains("past")
+                speaks_of_a_cache(&frame.text) || speaks_of_a_cache(&frame.function)
             })
         });
     let (key, what) =

@@ -104,7 +104,12 @@ fn worth_telling(context: &Context, kept: &Kept) -> bool {
     let whole = if died { context.capacity() } else { context.peak() };
     let named = kept.holder.is_some();
     // Validation after validation; two or three forwards belong to many an algorithm, until somebody is named who keeps them.
-    let rounds = if died && (named || kept.how == How::NoGradMissing) { 1 } else { 3 };
+    let rounds = match kept.how {
+        How::NoGradMissing if died => 1,
+        How::TensorsKept if died && named => 2,
+        _ if died && named => 1,
+        _ => 3,
+    };
     // What one round left once is not what rounds leave.
     let usual = kept.bytes.min(kept.per_round.saturating_mul(2 * kept.rounds as u64));
     kept.rounds >= rounds && matters(usual, whole, 0.10, 16 << 20)

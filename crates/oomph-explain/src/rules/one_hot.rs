@@ -35,7 +35,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         return Vec::new();
     }
     let holder = (census.holders.iter())
-        .filter(|holder| holder.dtype == "int64" && holder.line > 0)
+        .filter(|holder| holder.dtype == "int64" && holder.line > 0 && !crate::sources::is_library_file(&holder.file))
         .max_by_key(|holder| holder.bytes)
         .filter(|holder| holder.bytes * 2 >= wide);
     let asked_at = context.place(oom.stack, oom.moment + 1);

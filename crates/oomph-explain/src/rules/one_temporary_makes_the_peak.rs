@@ -46,7 +46,9 @@ fn asked_for(context: &Context) -> Option<Finding> {
         })
         .collect();
     let held = oom.size + alike.iter().map(|&index| all.size(index as usize)).sum::<u64>();
-    if !matters(oom.size, context.capacity(), 0.25, 64 << 20) && !matters(held, context.capacity(), 0.45, 64 << 20) {
+    // Layers that are alike make blocks that are alike: that is an ordinary forward.
+    let several = alike.len() <= 3 && facts.phase == Phase::User && matters(held, context.capacity(), 0.45, 64 << 20);
+    if !matters(oom.size, context.capacity(), 0.25, 64 << 20) && !several {
         return None;
     }
     let place = context.place(oom.stack, oom.moment + 1);

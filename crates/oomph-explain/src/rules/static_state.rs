@@ -21,6 +21,7 @@ use crate::context::Context;
 use crate::finding::{Basis, Finding, Fix, Grade, Place, Severity, Weight, Where, bytes, percent};
 use crate::kinds::Kind;
 use crate::sources::Phase;
+use oomph_trace::census::Holder;
 
 pub(super) const CODE: &str = "OM306";
 const CAUSE: &str = "static_state";
@@ -89,7 +90,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     if coming {
         finding = finding.because("what was not there yet when memory ran out is counted as it would have come");
     }
-    finding = finding.at(places(context, weights));
+    finding = finding.at(places(context, weights, state));
     let best = (state / 4 * 3).max((gradients + state) / 100 * 95);
     finding = finding.saves(best.min(context.history.peak.reserved.bytes), Basis::Estimated, "with adapters in place of all weights");
     if gradients > 0 || state > 0 {
@@ -120,14 +121,19 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     vec![finding.caused_by(CAUSE, Weight::Oversized, total).likely_if(context.census.is_none() && coming)]
 }
 
-/// The line that makes the model, where the program said it, then the lines that made the weights.
-fn places(context: &Context, weights: u64) -> Vec<Where> {
+/// The lines that make the model and the optimizer, where the program said them, then the lines that made the weights.
+fn places(context: &Context, weights: u64, state: u64) -> Vec<Where> {
     let mut places: Vec<Where> = Vec::new();
     if let Some(census) = context.census {
         let largest = census.modules.iter().max_by_key(|module| module.bytes).map(|module| module.name.as_str());
         let optimizer = census.optimizers.first().map(|optimizer| optimizer.name.as_str());
-        for name in [largest, optimizer].into_iter().flatten() {
-            let holder = census.holders.iter().find(|holder| holder.name == name && holder.line > 0);
+        // The larger part first.
+        let names = if state > weights { [optimizer, largest] } else { [largest, optimizer] };
+        for name in names.into_iter().flatten() {
+            let is_own = |holder: &&Holder| !crate::sources::is_library_file(&holder.file);
+            let holder = (census.holders.iter())
+                .filter(|holder| holder.name == name && holder.line > 0)
+                .find(is_own);
             places.extend(holder.map(|holder| Where { place: Place::of_holder(holder), bytes: weights, count: 1 }));
         }
     }

@@ -23,7 +23,7 @@
 //! module is called, they are steps.
 
 use crate::context::Context;
-use crate::finding::{Finding, Fix, Grade, Severity, Weight, Where, bytes, plural};
+use crate::finding::{Finding, Fix, Grade, Place, Severity, Weight, Where, bytes, plural};
 use crate::kept::{How, Kept};
 use crate::kinds::Kind;
 use crate::what_if::Saved;
@@ -87,6 +87,8 @@ fn of_steps(context: &Context, grown: &Grown) -> Finding {
 pub(super) struct Grown {
     /// Whether most of it is activations.
     pub is_graph: bool,
+    /// Who keeps it, if it has a name.
+    pub name: Option<String>,
     pub title: String,
     pub evidence: String,
     pub places: Vec<Where>,
@@ -115,15 +117,25 @@ pub(super) fn growth(context: &Context) -> Option<Grown> {
         .map(|&index| all.size(index as usize))
         .sum();
     let common = context.common_frame(&stacks).map(|frame| context.place_of_frame(frame, true));
-    let title = match &common {
-        Some(place) => format!(
+    let is_graph = graph * 2 > total;
+    let holder = crate::kept::holder(context, growth.kept.iter().copied(), is_graph).filter(|holder| holder.line > 0);
+    let title = match (&common, &holder) {
+        (_, Some(holder)) => format!(
+            "memory grows by {} every step: {} keeps {}, at {}",
+            bytes(growth.per_step),
+            crate::kept::named(holder).unwrap_or_else(|| "something".to_owned()),
+            if is_graph { "its graph" } else { "it" },
+            Place::of_holder(holder).short()
+        ),
+        (Some(place), None) => format!(
             "Memory grows by {} every step: what {} makes is kept",
             bytes(growth.per_step),
             place.short()
         ),
-        None => format!("Memory grows by {} every step", bytes(growth.per_step)),
+        (None, None) => format!("Memory grows by {} every step", bytes(growth.per_step)),
     };
-    let mut places: Vec<Where> = (common.into_iter())
+    let keeps = holder.as_ref().map(Place::of_holder);
+    let mut places: Vec<Where> = (keeps.into_iter().chain(common))
         .map(|place| Where { place, bytes: total, count: growth.kept.len() as u64 })
         .collect();
     for part in context.places(growth.kept.iter().copied()) {
@@ -132,7 +144,8 @@ pub(super) fn growth(context: &Context) -> Option<Grown> {
         }
     }
     Some(Grown {
-        is_graph: graph * 2 > total,
+        is_graph,
+        name: holder.map(|holder| holder.name),
         title,
         evidence: format!(
             "{} made in {} earlier steps were still alive at the end",
