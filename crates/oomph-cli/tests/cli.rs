@@ -313,8 +313,10 @@ fn json_has_the_keys_that_scripts_rely_on() {
             finding["code"].is_string() && finding["saving_bytes"].is_u64() && finding["where"].is_array()
         );
     }
-    assert_eq!(value["findings"][1]["code"], "OM201");
-    assert_eq!(value["findings"][1]["where"][0]["line"], 195);
+    let first = &value["findings"][0];
+    assert_eq!((&first["code"], &first["severity"]), (&"OM202".into(), &"error".into()));
+    assert_eq!((&first["cause"], &first["likely"]), (&"no_grad_missing".into(), &true.into()));
+    assert_eq!(first["where"][0]["line"], 195);
 }
 
 #[test]

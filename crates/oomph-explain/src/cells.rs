@@ -4,6 +4,7 @@
 
 use hashbrown::HashMap;
 use oomph_trace::Recording;
+use oomph_trace::census::Census;
 
 /// How a recorder marks a cell: this, its number, a space, the file's name.
 const MARK: &str = "oomph.cell ";
@@ -20,6 +21,20 @@ impl Cells {
             Some((file.to_owned(), number.parse().ok()?))
         });
         Self(marks.collect())
+    }
+
+    /// Who held what, with cells by their numbers.
+    pub fn censuses(&self, recording: &Recording) -> Vec<Census> {
+        let mut censuses = recording.censuses.clone();
+        for census in &mut censuses {
+            let files = (census.frames.iter_mut().map(|frame| &mut frame.file))
+                .chain(census.holders.iter_mut().map(|holder| &mut holder.file))
+                .chain(census.modules.iter_mut().map(|module| &mut module.file));
+            for file in files {
+                *file = self.name(file);
+            }
+        }
+        censuses
     }
 
     /// A file's name for people: a cell by its number, any other file as it is.

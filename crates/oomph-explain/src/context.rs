@@ -50,7 +50,7 @@ pub struct Context<'a> {
     pub actions: [u64; Action::ALL.len()],
     /// Allocations that were recorded without a stack.
     pub without_stack: u64,
-    cells: Cells,
+    cells: &'a Cells,
     growth: OnceCell<Option<Growth>>,
     kept: OnceCell<Vec<Kept>>,
     what_if: OnceCell<WhatIf<'a>>,
@@ -66,10 +66,11 @@ impl<'a> Context<'a> {
         kinds: &'a Kinds<'a>,
         steps: Option<Steps>,
         mut ooms: Vec<OutOfMemory>,
+        (cells, censuses): (&'a Cells, &'a [Census]),
     ) -> Self {
         let fatal = ooms.iter().find(|oom| oom.outcome == Outcome::Fatal);
         let moment = fatal.map_or(history.peak.allocated.moment, |oom| oom.moment);
-        let census = fatal.and_then(|_| recording.censuses.iter().rfind(|census| census.device == device.ordinal));
+        let census = fatal.and_then(|_| censuses.iter().rfind(|census| census.device == device.ordinal));
         let died = fatal.is_some();
         let forwards = Forwards::of(device, sources, kinds.frees_have_stacks(), moment);
         for oom in ooms.iter_mut().filter(|oom| oom.outcome == Outcome::Fatal) {
@@ -111,7 +112,7 @@ impl<'a> Context<'a> {
             waste_at_reserved_peak: Waste::at(history, &recording.settings, reserved_peak),
             actions,
             without_stack,
-            cells: Cells::of(recording),
+            cells,
             growth: OnceCell::new(),
             kept: OnceCell::new(),
             what_if: OnceCell::new(),

@@ -1,5 +1,6 @@
 //! What is told about a recording: owned data, ready for any renderer.
 
+use crate::cells::Cells;
 use crate::context::Context;
 use crate::detail::Detail;
 use crate::finding::{Finding, Place, Severity};
@@ -215,6 +216,8 @@ pub fn explain_in_detail(recording: &Recording, columns: usize) -> (Explanation,
 
 fn explained(recording: &Recording, mut describe: impl FnMut(&Context) -> DeviceExplanation) -> Explanation {
     let sources = Sources::of(recording);
+    let cells = Cells::of(recording);
+    let censuses = cells.censuses(recording);
     let mut explanation = Explanation {
         format: recording.source.format.name(),
         devices: Vec::new(),
@@ -232,7 +235,7 @@ fn explained(recording: &Recording, mut describe: impl FnMut(&Context) -> Device
         let ooms = OutOfMemory::all(recording, device, &history, &sources);
         let death = ooms.iter().find(|oom| oom.outcome == Outcome::Fatal).map(|oom| oom.moment);
         let kinds = Kinds::of(recording, device, &history, &sources, &annotated, &boundaries, death);
-        let context = Context::of(recording, device, &history, &sources, &kinds, steps, ooms);
+        let context = Context::of(recording, device, &history, &sources, &kinds, steps, ooms, (&cells, &censuses));
         explanation.devices.push(describe(&context));
         let mut findings = Vec::new();
         for rule in rules::ALL {

@@ -95,7 +95,12 @@ impl Kept {
         counts.sort_unstable();
         let is_graph_by_count = counts[counts.len() / 2] >= BLOCKS_OF_A_GRAPH;
         let own = context.forwards.all().iter().find(|forward| forward.site == site).and_then(|f| f.own);
-        let holder = holder(context, blocks.iter().map(|&(_, index)| index), is_graph_by_count);
+        let indices = || blocks.iter().map(|&(_, index)| index);
+        let (by_graph, by_address) = (graph_holder(context), tensor_holder(context, indices()));
+        // What the program's own lines made may carry a graph too, which nobody sees but who holds its end.
+        let only_a_graph = by_graph.is_some() && by_address.as_ref().is_none_or(|holder| holder.with_graph > 0);
+        let is_graph_by_count = is_graph_by_count || only_a_graph;
+        let holder = if is_graph_by_count { by_graph.or(by_address) } else { by_address };
         if holder.as_ref().is_some_and(|holder| holder.chained && holder.forwards > 1) {
             return None; // Each forward goes on from the one before: that is one long forward.
         }
@@ -207,18 +212,28 @@ pub fn speaks_of_evaluation(name: &str) -> bool {
         || name.split('_').any(|word| word == "val")
 }
 
-/// Who holds these blocks: by the addresses of its tensors, or for a graph by the number of forwards that hang on it.
+/// Who holds these blocks: for a graph by the number of forwards that hang on it, else by the addresses of its tensors.
 pub fn holder(context: &Context, blocks: impl Iterator<Item = u32>, graph: bool) -> Option<Holder> {
+    let by_graph = if graph { graph_holder(context) } else { None };
+    by_graph.or_else(|| tensor_holder(context, blocks))
+}
+
+/// Neither a module's parameters nor an optimizer's state.
+fn is_plain(holder: &&Holder) -> bool {
+    holder.what.is_empty() || holder.what == "tensor"
+}
+
+/// Whoever has the graphs of most forwards, of more than one.
+fn graph_holder(context: &Context) -> Option<Holder> {
+    let holders = context.census?.holders.iter().filter(is_plain);
+    let hangs = holders.filter(|holder| holder.with_graph > 0 && holder.nodes > 0 && holder.forwards > 1);
+    hangs.max_by_key(|holder| (holder.forwards, holder.nodes)).cloned()
+}
+
+/// Whoever has most bytes of these blocks.
+fn tensor_holder(context: &Context, blocks: impl Iterator<Item = u32>) -> Option<Holder> {
     let census = context.census?;
     let all = &context.history.allocations;
-    let is_plain = |holder: &&Holder| holder.what.is_empty() || holder.what == "tensor";
-    if graph {
-        let hangs = census.holders.iter().filter(is_plain).filter(|holder| holder.with_graph > 0 && holder.nodes > 0);
-        let best = hangs.max_by_key(|holder| (holder.forwards, holder.nodes));
-        if let Some(best) = best.filter(|holder| holder.forwards > 1) {
-            return Some(best.clone());
-        }
-    }
     let addresses: HashSet<u64> = blocks.map(|index| all.address(index as usize)).collect();
     let mut sums: HashMap<u32, u64> = HashMap::new();
     for tensor in &census.tensors {
@@ -227,7 +242,8 @@ pub fn holder(context: &Context, blocks: impl Iterator<Item = u32>, graph: bool)
         }
     }
     let (&best, _) = sums.iter().max_by_key(|&(holder, bytes)| (*bytes, std::cmp::Reverse(*holder)))?;
-    census.holders.get(best as usize).filter(is_plain).cloned()
+    // What only a graph holds has no name.
+    census.holders.get(best as usize).filter(|holder| is_plain(holder) && !holder.name.is_empty()).cloned()
 }
 
 impl Kept {

@@ -15,6 +15,8 @@ from .handlers import Handlers
 
 # Nothing that ran out of memory has ended the program, as `oomph explain` knows it.
 WENT_ON = b"oomph.went_on"
+# Which cell of a notebook a file is, as `oomph explain` knows it: this, the number, the file.
+CELL = "oomph.cell"
 # A recording does not fill the disk.
 MOST_BYTES = 2 << 30
 # What blocks are is told for the first steps, then for steps that are new, at most one in so many.
@@ -144,6 +146,8 @@ class Recording:
         atexit.unregister(self.stop)
         if self.out_of_memories and not died_of_it():
             self.recorder.mark(WENT_ON)
+        for file, number in cells():
+            self.recorder.mark(f"{CELL} {number} {file}".encode())
         with contextlib.suppress(Exception):
             import torch
 
@@ -161,6 +165,23 @@ def died_of_it():
 
     errors = [sys.exc_info()[1], getattr(sys, "last_value", None)]
     return any(isinstance(one, torch.cuda.OutOfMemoryError) for error in errors for one in frames.chain(error))
+
+
+def cells():
+    """The files that IPython pretends its cells to be, each with the number that people know it by."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if shell is None:
+        return []
+    numbers = getattr(shell.compile, "_filename_map", None)
+    if isinstance(numbers, dict):
+        return list(numbers.items())
+    # Before IPython 8 nobody keeps them, but a cell's text gives its file's name again.
+    found = {}
+    with contextlib.suppress(Exception):
+        for texts in (shell.history_manager.input_hist_raw, shell.history_manager.input_hist_parsed):
+            for number, text in enumerate(texts):
+                found[shell.compile.get_code_name(text, text, number)] = number
+    return list(found.items())
 
 
 def by_device(snapshot):

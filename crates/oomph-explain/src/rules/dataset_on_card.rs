@@ -66,9 +66,12 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     // One tensor at one line, made where memory ends, is that tensor's story, unless the line moves what was elsewhere.
     let there: u64 = blocks.iter().map(|&index| all.size(index as usize)).sum();
     let moves = context.census.and_then(|census| census.frames.first()).is_some_and(|frame| {
-        [".cuda(", ".to("].iter().any(|call| frame.text.contains(call))
+        [".cuda(", ".to(", "device="].iter().any(|call| frame.text.contains(call))
     });
-    if (there * 2 < held && !moves) || !matters(held, context.capacity(), 0.25, 256 << 20) {
+    // A line that computes where memory ends has made what it needs for that.
+    let computes = context.census.is_some() && frame == facts.place && !moves;
+    let moved = moves && matters(there, context.capacity(), 0.15, 64 << 20);
+    if computes || (there * 2 < held && !moved) || !matters(held, context.capacity(), 0.25, 256 << 20) {
         return Vec::new();
     }
     let holder = context.census.and_then(|census| {

@@ -24,7 +24,6 @@ use crate::context::Context;
 use crate::finding::{Basis, Finding, Fix, Grade, Patch, Place, Severity, Weight, Where, bytes, printable};
 use crate::kinds::Kind;
 use crate::sources::is_library_file;
-use oomph_trace::census::Holder;
 
 pub(super) const CODE: &str = "OM309";
 const CAUSE: &str = "float64";
@@ -46,10 +45,9 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     if seen == 0 && on_line.is_none() || !matters(held, context.capacity(), 0.25, 64 << 20) {
         return Vec::new();
     }
-    let named = |holder: &&Holder| module.is_some_and(|module| module.name == holder.name);
     let holder = (census.holders.iter())
         .filter(|holder| is_double(&holder.dtype) && holder.line > 0 && !is_library_file(&holder.file))
-        .max_by_key(|holder| (named(holder), holder.bytes));
+        .max_by_key(|holder| holder.bytes);
     let name = match (module, holder, on_line) {
         (Some(module), ..) => format!("`{}` computes", printable(&module.name)),
         (_, Some(holder), _) => format!("`{}` is", printable(&holder.name)),

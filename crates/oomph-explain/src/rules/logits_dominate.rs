@@ -19,7 +19,7 @@
 
 use super::matters;
 use crate::context::Context;
-use crate::finding::{Finding, Fix, Grade, Severity, Weight, bytes, percent};
+use crate::finding::{Finding, Fix, Grade, Severity, Weight, bytes, percent, plural};
 use crate::sources::Phase;
 use oomph_trace::Action;
 
@@ -66,11 +66,13 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     }
     let rows = context.rows_of((0..all.len() as u32).filter(|&index| is_alike(index)));
     let saved = context.what_if().resized(&|row, size| if rows[row] { size.div_ceil(CHUNKS) } else { size });
+    // Less than half of it is an ordinary part of a batch that is too large.
+    let most = held * 2 >= context.held_bytes() + asked;
     let title = format!(
-        "Logits and the loss over them take {} ({} of the peak), in {} tensors of about {}",
+        "Logits and the loss over them take {} ({} of the peak), in {} of about {}",
         bytes(held),
         percent(held.min(context.peak()), context.peak()),
-        alike.len(),
+        plural(alike.len() as u64 + u64::from(asked > 0), "tensor"),
         bytes(logits)
     );
     vec![
@@ -91,6 +93,6 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
              entropy (the order of summation changes)",
             ))
             .fix(Fix::new(Grade::Safe, "compute logits only for tokens that have labels"))
-            .caused_by("logits", Weight::Oversized, held),
+            .caused_by("logits", if most { Weight::Oversized } else { Weight::Ordinary }, held),
     ]
 }

@@ -126,8 +126,8 @@ fn not_trained(context: &Context) -> Option<Finding> {
         for &(index, kind) in &context.held {
             let facts = context.sources.of_stack(all.stack(index as usize));
             let Some(frame) = facts.own_site.filter(|_| kind == Kind::Activation && facts.site.is_some()) else { continue };
-            let line = context.recording.stacks.frame(frame);
-            if module.calls.contains(&line.line) && context.recording.strings.get(line.file) == module.file {
+            let calls = matches!(context.place_of_frame(frame, true), Place::Line { file, line, .. } if file == module.file && module.calls.contains(&line));
+            if calls {
                 own = Some(frame);
                 blocks.push(index);
             }
