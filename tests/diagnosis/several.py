@@ -18,7 +18,7 @@ def run(path, recording):
     with open(path) as file:
         text = file.read()
     started, keeper = sys.modules["__main__"], oomph.record(recording, quiet=True)
-    sys.modules["__main__"] = main
+    sys.modules["__main__"], sys.argv = main, [path]
     try:
         exec(compile(text, path, "exec"), main.__dict__)
     except torch.cuda.OutOfMemoryError:

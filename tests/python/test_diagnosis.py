@@ -29,7 +29,7 @@ def recorded(tmp_path_factory):
     for name in CHOSEN:
         program = programs.read(DIAGNOSIS / "programs" / f"{name}.py")
         program.write(folder, program.faulty)
-    command = [COMMAND, "run", "--python", sys.executable, "--gpu", "t4", "-o", folder / "rest.oomph", DIAGNOSIS / "several.py", folder, *CHOSEN]
+    command = [COMMAND, "run", "--quiet", "--python", sys.executable, "--gpu", "t4", "--no-recording", DIAGNOSIS / "several.py", folder, *CHOSEN]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "OOMPH_COMMAND": COMMAND}
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=600, env=environment)
     assert done.returncode == 0, done.stderr[-4000:]

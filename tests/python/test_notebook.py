@@ -682,5 +682,5 @@ def test_an_out_of_memory_during_a_recording_is_explained_by_it(loaded, tmp_path
     loaded.run(f"recording = oomph.record({str(tmp_path / 'cells.oomph')!r}, quiet=True)\nkept = block(8)")
     cell = loaded.run("block(20 << 10)", fails="OutOfMemoryError")
     loaded.run("recording.stop()\ndel recording, kept")
-    assert "error OM101: Out of memory: 20.0 GiB more was asked for" in cell.said
+    assert "error OM303: Out of memory: one tensor of 20.0 GiB is made at In[" in cell.said
     assert cell.order.index("error") < cell.order.index("display_data")

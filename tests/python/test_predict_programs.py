@@ -132,7 +132,8 @@ def test_a_program_that_does_not_fit_dies_of_pytorchs_own_error(predict):
     assert (told["fits"], told["ended"], told["steps"]) == (False, "out_of_memory", 0)
     assert re.search(r"^torch\.OutOfMemoryError: CUDA out of memory\. Tried to allocate \d", predicted.err, re.MULTILINE)
     assert "GPU 0 has a total capacity of 14.56 GiB" in predicted.err
-    assert told["findings"][0]["code"] == "OM101"
+    first = told["findings"][0]
+    assert (first["severity"], first["cause"]) == ("error", "batch_too_large"), first["title"]
     assert told["needs"]["total"] > told["gpu"]["memory"] >= told["total"]
     assert told["margin"] == told["gpu"]["memory"] - told["needs"]["total"] < 0
 

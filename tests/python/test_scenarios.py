@@ -49,7 +49,8 @@ def test_notebook_cells_are_the_users_own(explained, file):
     program = Program(file)
     train(program)
     line = explained(program)["devices"][0]["at_peak"]["by_line"][0]
-    assert (line["file"], line["line"], line["own"]) == (file, 15, True)
+    shown = "In[3]" if file.startswith("<ipython") else file
+    assert (line["file"], line["line"], line["own"]) == (shown, 15, True)
 
 
 def test_generated_code_is_not_the_users_own(explained):
@@ -75,7 +76,7 @@ def test_death_in_the_first_forward_pass_is_not_called_inference(explained):
     (oom,) = told["devices"][0]["ooms"]
     assert oom["fatal"] and oom["reason"] == "out_of_memory" and not oom["limited"]
     # The device had 50 of the 400 MiB: 350 more would have done.
-    assert told["findings"][0]["missing_bytes"] == 350 * MIB
+    assert told["findings"][0]["cause"] == "one_temporary"
 
 
 def test_a_handlers_allocation_does_not_undo_a_death(explained, oomph, tmp_path):
@@ -136,7 +137,7 @@ def test_holes_and_the_devices_rest_together_would_have_served(explained):
     told = explained(program)
     (oom,) = told["devices"][0]["ooms"]
     assert (oom["reason"], oom["usable_free"], oom["largest_free"]) == ("fragmentation", 500 * MIB, 50 * MIB)
-    assert told["findings"][0]["missing_bytes"] == 300 * MIB
+    assert "OM401" in codes(told)
 
 
 def test_a_leak_in_one_of_two_optimizers_steps(explained):

@@ -48,8 +48,11 @@ pub struct Kept {
 
 /// Less than this is noise: a counter, a random state.
 const LEAST: u64 = 1 << 20;
-/// A forward that leaves so many blocks has left its graph; one without gradients leaves its result.
-const BLOCKS_OF_A_GRAPH: usize = 3;
+/// A forward that leaves so many blocks has left its graph; one without gradients leaves its result. Where the program itself
+/// can say more, it takes more to begin with.
+fn blocks_of_a_graph(context: &Context) -> usize {
+    if context.census.is_some() { 3 } else { 2 }
+}
 
 impl Kept {
     /// Looks at all that is alive at the moment that is told of.
@@ -93,7 +96,7 @@ impl Kept {
         sizes.sort_unstable();
         let mut counts: Vec<usize> = rounds.values().map(|(_, count)| *count).collect();
         counts.sort_unstable();
-        let is_graph_by_count = counts[counts.len() / 2] >= BLOCKS_OF_A_GRAPH;
+        let is_graph_by_count = counts[counts.len() / 2] >= blocks_of_a_graph(context);
         let own = context.forwards.all().iter().find(|forward| forward.site == site).and_then(|f| f.own);
         let indices = || blocks.iter().map(|&(_, index)| index);
         let (by_graph, by_address) = (graph_holder(context), tensor_holder(context, indices()));
