@@ -56,6 +56,18 @@ pub struct Context<'a> {
     what_if: OnceCell<WhatIf<'a>>,
 }
 
+/// What was found beside lifetimes and kinds.
+pub struct Found<'a> {
+    /// Steps, if there are any.
+    pub steps: Option<Steps>,
+    /// Out-of-memories.
+    pub ooms: Vec<OutOfMemory>,
+    /// Cells of a notebook.
+    pub cells: &'a Cells,
+    /// Who held what, with cells by their numbers.
+    pub censuses: &'a [Census],
+}
+
 impl<'a> Context<'a> {
     /// Puts together what the others worked out.
     pub fn of(
@@ -64,10 +76,9 @@ impl<'a> Context<'a> {
         history: &'a History<'a>,
         sources: &'a Sources,
         kinds: &'a Kinds<'a>,
-        steps: Option<Steps>,
-        mut ooms: Vec<OutOfMemory>,
-        (cells, censuses): (&'a Cells, &'a [Census]),
+        found: Found<'a>,
     ) -> Self {
+        let Found { steps, mut ooms, cells, censuses } = found;
         let fatal = ooms.iter().find(|oom| oom.outcome == Outcome::Fatal);
         let moment = fatal.map_or(history.peak.allocated.moment, |oom| oom.moment);
         let census = fatal.and_then(|_| censuses.iter().rfind(|census| census.device == device.ordinal));

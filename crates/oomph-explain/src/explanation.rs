@@ -1,7 +1,7 @@
 //! What is told about a recording: owned data, ready for any renderer.
 
 use crate::cells::Cells;
-use crate::context::Context;
+use crate::context::{Context, Found};
 use crate::detail::Detail;
 use crate::finding::{Finding, Place, Severity};
 use crate::kinds::{Kind, Kinds};
@@ -235,7 +235,8 @@ fn explained(recording: &Recording, mut describe: impl FnMut(&Context) -> Device
         let ooms = OutOfMemory::all(recording, device, &history, &sources);
         let death = ooms.iter().find(|oom| oom.outcome == Outcome::Fatal).map(|oom| oom.moment);
         let kinds = Kinds::of(recording, device, &history, &sources, &annotated, &boundaries, death);
-        let context = Context::of(recording, device, &history, &sources, &kinds, steps, ooms, (&cells, &censuses));
+        let found = Found { steps, ooms, cells: &cells, censuses: &censuses };
+        let context = Context::of(recording, device, &history, &sources, &kinds, found);
         explanation.devices.push(describe(&context));
         let mut findings = Vec::new();
         for rule in rules::ALL {

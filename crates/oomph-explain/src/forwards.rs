@@ -52,7 +52,9 @@ impl Forwards {
                         Some(last) => last.end = moment + 1,
                         // Letting go of what an earlier one left does not begin another.
                         None if events.action[row] != Action::Alloc => continue,
-                        None => all.push(Forward { site, own: facts.own_site, start: moment, end: moment + 1 }),
+                        None => {
+                            all.push(Forward { site, own: facts.own_site, start: moment, end: moment + 1 })
+                        }
                     }
                     open = true;
                 }

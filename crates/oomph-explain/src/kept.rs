@@ -65,7 +65,9 @@ impl Kept {
             let i = index as usize;
             let phase = context.sources.phase(all.stack(i));
             let of_a_round = matches!(phase, Phase::Forward | Phase::User | Phase::Data);
-            let Some(round) = forwards.before(all.born(i)).filter(|_| !of_the_model && of_a_round) else { continue };
+            let Some(round) = forwards.before(all.born(i)).filter(|_| !of_the_model && of_a_round) else {
+                continue;
+            };
             let site = forwards.all()[round].site;
             // What the program's own lines make may be the next forward's input.
             let least = if phase == Phase::Forward { 1 } else { 2 };
@@ -101,7 +103,8 @@ impl Kept {
         let indices = || blocks.iter().map(|&(_, index)| index);
         let (by_graph, by_address) = (graph_holder(context), tensor_holder(context, indices()));
         // What the program's own lines made may carry a graph too, which nobody sees but who holds its end.
-        let only_a_graph = by_graph.is_some() && by_address.as_ref().is_none_or(|holder| holder.with_graph > 0);
+        let only_a_graph =
+            by_graph.is_some() && by_address.as_ref().is_none_or(|holder| holder.with_graph > 0);
         let is_graph_by_count = is_graph_by_count || only_a_graph;
         let holder = if is_graph_by_count { by_graph.or(by_address) } else { by_address };
         if holder.as_ref().is_some_and(|holder| holder.chained && holder.forwards > 1) {
@@ -112,8 +115,11 @@ impl Kept {
             Some(holder) if holder.with_graph > 0 => true,
             _ => is_graph_by_count,
         };
-        let (how, proved) =
-            if is_graph { how_graph(context, site, &rounds, holder.as_ref()) } else { (How::TensorsKept, true) };
+        let (how, proved) = if is_graph {
+            how_graph(context, site, &rounds, holder.as_ref())
+        } else {
+            (How::TensorsKept, true)
+        };
         let frees = blocks
             .iter()
             .filter_map(|&(round, index)| {
@@ -148,21 +154,27 @@ fn how_graph(
         context.forwards.next(site, after).unwrap_or(until)
     };
     // A backward pass before the line was reached again: these have had theirs.
-    let had = rounds.keys().filter(|&&round| context.kinds.backward_within(forwards[round].end, end_of_round(round)));
+    let had = rounds
+        .keys()
+        .filter(|&&round| context.kinds.backward_within(forwards[round].end, end_of_round(round)));
     if had.count() * 2 > rounds.len() {
         return (How::GraphKept, true);
     }
     // The same line may have trained before; where each forward then had a backward pass of its own, these wait for none.
     let mut trained = (0, 0);
     for (round, forward) in forwards.iter().enumerate() {
-        if forward.site == site && !rounds.contains_key(&round) && context.kinds.backward_within(forward.end, until) {
+        if forward.site == site
+            && !rounds.contains_key(&round)
+            && context.kinds.backward_within(forward.end, until)
+        {
             trained.0 += 1;
             trained.1 += usize::from(context.kinds.backward_within(forward.end, end_of_round(round)));
         }
     }
     let waits = match context.census {
         Some(census) => {
-            let model = census.modules.iter().filter(|module| module.requires_grad).max_by_key(|module| module.bytes);
+            let model =
+                census.modules.iter().filter(|module| module.requires_grad).max_by_key(|module| module.bytes);
             let evaluates = model.is_some_and(|module| !module.training)
                 || census.complete && census.optimizers.is_empty()
                 || census.frames.iter().any(|frame| speaks_of_evaluation(&frame.function))
@@ -172,16 +184,23 @@ fn how_graph(
             if !evaluates && context.kinds.backward_within(first, until) {
                 return (How::GraphKept, true);
             }
-            if census.complete || evaluates || trained.0 == 0 { !evaluates } else { trained.1 * 2 < trained.0 }
+            if census.complete || evaluates || trained.0 == 0 {
+                !evaluates
+            } else {
+                trained.1 * 2 < trained.0
+            }
         }
         None if trained.0 > 0 => trained.1 * 2 < trained.0,
         None if !context.kinds.backward().is_empty() => false,
         // Nothing has gone backward yet: whether it would have, the names of functions tell, or nothing does.
-        None => match forwards.iter().find(|forward| forward.site == site).map(|forward| around(context, forward)) {
-            Some(names) if names.iter().any(|name| speaks_of_evaluation(name)) => false,
-            Some(names) if names.iter().any(|name| speaks_of_training(name)) => true,
-            _ => context.kinds.trains(),
-        },
+        None => {
+            match forwards.iter().find(|forward| forward.site == site).map(|forward| around(context, forward))
+            {
+                Some(names) if names.iter().any(|name| speaks_of_evaluation(name)) => false,
+                Some(names) if names.iter().any(|name| speaks_of_training(name)) => true,
+                _ => context.kinds.trains(),
+            }
+        }
     };
     (if waits { How::BackwardOnce } else { How::NoGradMissing }, context.census.is_some())
 }

@@ -406,7 +406,8 @@ fn told_at_the_beginning(device: &Device, sources: &Sources) -> usize {
         return 0;
     }
     let stackless = events.stack.iter().take_while(|&&stack| stack == oomph_trace::NO_STACK).count();
-    let telling = |action: &Action| matches!(action, Action::SegmentAlloc | Action::SegmentMap | Action::Alloc);
+    let telling =
+        |action: &Action| matches!(action, Action::SegmentAlloc | Action::SegmentMap | Action::Alloc);
     events.action[..stackless].iter().take_while(|action| telling(action)).count()
 }
 

@@ -37,8 +37,8 @@ pub use explanation::{
     StepsExplanation, explain, explain_in_detail, explain_over_time,
 };
 pub use finding::{
-    Basis, Cause, Finding, Fix, Grade, Patch, Place, Saving, Severity, Weight, Where, bytes, grouped, harmless, percent, plural,
-    printable,
+    Basis, Cause, Finding, Fix, Grade, Patch, Place, Saving, Severity, Weight, Where, bytes, grouped,
+    harmless, percent, plural, printable,
 };
 pub use kinds::Kind;
 pub use oom::{Outcome, Reason, fatal_out_of_memory};

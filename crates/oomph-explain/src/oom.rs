@@ -202,14 +202,18 @@ fn to_come(
         history.most_allocated(from + 1..until + 1).saturating_sub(history.allocated_at(from))
     };
     let facts = sources.of_stack(oom.stack);
-    let here = forwards.all().iter().rfind(|one| facts.phase == Phase::Forward && Some(one.site) == facts.site);
+    let here =
+        forwards.all().iter().rfind(|one| facts.phase == Phase::Forward && Some(one.site) == facts.site);
     let Some(here) = here else {
-        let same = |at: &usize| events.action[*at] == Action::Alloc && sources.same_call(events.stack[*at], oom.stack);
+        let same = |at: &usize| {
+            events.action[*at] == Action::Alloc && sources.same_call(events.stack[*at], oom.stack)
+        };
         let before = (0..row).rev().find(same)?;
         return Some(rose(before as Moment, oom.moment));
     };
     // Memory may have ended with the first thing that a new forward asked for.
-    let goes_on = !(here.end as usize..row).any(|at| matches!(events.action[at], Action::Alloc | Action::FreeRequested));
+    let goes_on = !(here.end as usize..row)
+        .any(|at| matches!(events.action[at], Action::Alloc | Action::FreeRequested));
     if !goes_on {
         return Some(rose(here.start, oom.moment));
     }

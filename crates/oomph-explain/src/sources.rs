@@ -269,7 +269,10 @@ impl FrameFacts {
             native: false,
             own: !library,
             steps: name == "step" || name == "update",
-            torch: library && (has("/torch/") || unified.starts_with("torch/") || has("/lib/python3") && !has("site-packages")),
+            torch: library
+                && (has("/torch/")
+                    || unified.starts_with("torch/")
+                    || has("/lib/python3") && !has("site-packages")),
             module_call: MODULE_CALLS.contains(&name),
             optimizer,
             optimizer_state: optimizer && name.contains("init") && name != "__init__",

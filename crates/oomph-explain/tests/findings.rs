@@ -56,7 +56,9 @@ fn caught_out_of_memories_are_told_apart_from_the_fatal_one() {
     assert_eq!(ooms.iter().filter(|oom| oom.outcome == Outcome::CaughtByLibrary).count(), 18);
     // The leak is why it died: one finding, not two.
     assert_eq!(codes(&explanation), ["OM202", "OM102"]);
-    assert!(explanation.findings[0].title.starts_with("Out of memory, likely: the graphs of 4 forwards are kept"));
+    assert!(
+        explanation.findings[0].title.starts_with("Out of memory, likely: the graphs of 4 forwards are kept")
+    );
 }
 
 #[test]
@@ -67,7 +69,9 @@ fn fragmentation_is_told_with_bytes_and_place() {
     let fragmentation = finding(&explanation, "OM401");
     // The sum of inactive blocks in segments that hold others, by Python's own reading of the file: 394,763,776 bytes.
     assert!(
-        fragmentation.title.starts_with("Out of memory: 376 MiB of 442 MiB reserved (85 %) are free, in holes"),
+        fragmentation
+            .title
+            .starts_with("Out of memory: 376 MiB of 442 MiB reserved (85 %) are free, in holes"),
         "{}",
         fragmentation.title
     );
@@ -304,8 +308,14 @@ fn no_saving_exceeds_what_was_reserved() {
         let explanation = explain(&oomph_trace::read_path(&path).unwrap());
         for found in explanation.findings.iter().filter(|found| found.saving.is_some()) {
             let reserved = explanation.devices[found.device as usize].peak.reserved.bytes;
-            let asked: u64 = explanation.devices[found.device as usize].ooms.iter().map(|oom| oom.size).max().unwrap_or(0);
-            assert!(found.saving.as_ref().unwrap().bytes <= reserved + asked, "{}: {}", path.display(), found.title);
+            let asked: u64 =
+                explanation.devices[found.device as usize].ooms.iter().map(|oom| oom.size).max().unwrap_or(0);
+            assert!(
+                found.saving.as_ref().unwrap().bytes <= reserved + asked,
+                "{}: {}",
+                path.display(),
+                found.title
+            );
         }
     }
 }

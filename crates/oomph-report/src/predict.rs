@@ -210,7 +210,8 @@ fn next(named: &NamedPrediction) -> String {
 fn cure(named: &NamedPrediction) -> Option<String> {
     let prediction = named.prediction;
     let (gpu, program) = (&prediction.gpu.name, &prediction.program);
-    let fix = named.recording.map(|recording| format!("oomph explain --fix {} -- {program}", quoted(recording)));
+    let fix =
+        named.recording.map(|recording| format!("oomph explain --fix {} -- {program}", quoted(recording)));
     let tune = named.recording.map(|recording| format!("oomph tune {} --gpu {gpu}", quoted(recording)));
     let smaller =
         named.smaller.map(|argument| format!("oomph predict --gpu {gpu} --max {argument} {program}"));
@@ -222,7 +223,9 @@ fn cure(named: &NamedPrediction) -> Option<String> {
         // Enough is free, in pieces: settings help, and nothing else need change.
         Some("fragmentation") => tune,
         // What training holds at its peak: batch, activations, gradients, the optimizer's state.
-        Some("batch_too_large" | "static_state" | "logits" | "optimizer_temporaries") => fit.or(smaller).or(tune),
+        Some("batch_too_large" | "static_state" | "logits" | "optimizer_temporaries") => {
+            fit.or(smaller).or(tune)
+        }
         Some("unknown") | None => smaller.or(fit).or(tune),
         // Code has to change, and the rule says how.
         Some(_) => Some(format!("oomph rule {}", first.code)),

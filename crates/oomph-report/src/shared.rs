@@ -186,7 +186,11 @@ pub(crate) fn findings_of<'a>(
 pub(crate) fn next_command(explanation: &Explanation, name: &str) -> String {
     let first = explanation.findings.iter().find(|finding| finding.severity <= Severity::Warning);
     let Some(first) = first else {
-        return if name == "-" { "oomph rule".to_owned() } else { format!("oomph explain --stacks {}", quoted(name)) };
+        return if name == "-" {
+            "oomph rule".to_owned()
+        } else {
+            format!("oomph explain --stacks {}", quoted(name))
+        };
     };
     if name != "-" {
         // A few lines of the program are all: they can be written down, and tried.

@@ -31,7 +31,8 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     let died = context.fatal().is_some();
     let of_batch = |kind: Kind| matches!(kind, Kind::Activation | Kind::Input | Kind::Temporary);
     let (whole, share) = if died { (context.held_bytes(), 0.25) } else { (context.peak(), 0.50) };
-    let activations = if died { context.held_of(Kind::Activation) } else { context.bytes_of(Kind::Activation) };
+    let activations =
+        if died { context.held_of(Kind::Activation) } else { context.bytes_of(Kind::Activation) };
     let leaks = !died && context.growth().is_some();
     if (!context.kinds.trains() && !died) || leaks || !matters(activations, whole, share, 256 << 20) {
         return Vec::new();
@@ -40,7 +41,8 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     let alive: Vec<u32> =
         held.iter().filter(|(_, kind)| *kind == Kind::Activation).map(|&(index, _)| index).collect();
     let all = &context.history.allocations;
-    let batch: u64 = held.iter().filter(|(_, kind)| of_batch(*kind)).map(|&(index, _)| all.size(index as usize)).sum();
+    let batch: u64 =
+        held.iter().filter(|(_, kind)| of_batch(*kind)).map(|&(index, _)| all.size(index as usize)).sum();
     let last = context.forwards.all().last().and_then(|forward| forward.own);
     let place = last.map(|frame| context.place_of_frame(frame, true));
     let title = if died {
@@ -69,7 +71,10 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     let finding = (context.what_if().half_batch(context))
         .tell(finding.at(places), "with half the batch", "allocated peak, at half the batch")
         .fix(if context.trains_now() {
-            Fix::new(Grade::Safe, "half the batch, two steps of gradient accumulation (batch norm sees smaller batches)")
+            Fix::new(
+                Grade::Safe,
+                "half the batch, two steps of gradient accumulation (batch norm sees smaller batches)",
+            )
         } else {
             advice::smaller_batch(context)
         })
@@ -89,7 +94,9 @@ fn which_batch(context: &Context, batch: u64) -> String {
     let share = 100.0 * room as f64 / (batch + context.fatal().map_or(0, |oom| oom.size)).max(1) as f64;
     let most = (share.floor() as u64).clamp(1, 99);
     if backward {
-        format!("about {most} % of this batch would have fitted so far (estimated: everything that grows with the batch, in proportion)")
+        format!(
+            "about {most} % of this batch would have fitted so far (estimated: everything that grows with the batch, in proportion)"
+        )
     } else {
         format!(
             "at most {most} % of this batch fits, likely less: memory ran out before the forward was over, so what it \

@@ -57,7 +57,9 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     // Of a block's size only as much is known as its rounding leaves.
     let near = |a: u64, b: u64| a.abs_diff(b) <= 512 + a / 512;
     let is_scores = |size: u64, of: u64| [of, of / 2, of * 2].into_iter().any(|other| near(size, other));
-    let sum = |of: u64| by_size.iter().filter(|&(&size, _)| is_scores(size, of)).map(|(_, &bytes)| bytes).sum::<u64>();
+    let sum = |of: u64| {
+        by_size.iter().filter(|&(&size, _)| is_scores(size, of)).map(|(_, &bytes)| bytes).sum::<u64>()
+    };
     let known = proved.into_iter().map(|size| (sum(size), size)).max();
     let (held, size, likely) = match (known, inferred) {
         (Some((held, size)), _) if matters(held, whole, 0.20, 64 << 20) => (held, size, false),
@@ -68,12 +70,17 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         return Vec::new();
     }
     let alike = |index: u32| of_forward(index as usize) && is_scores(all.requested(index as usize), size);
-    let alive: Vec<u32> = context.held.iter().map(|&(index, _)| index).filter(|&index| alike(index)).collect();
+    let alive: Vec<u32> =
+        context.held.iter().map(|&(index, _)| index).filter(|&index| alike(index)).collect();
     let dropped: Vec<u32> = (0..all.len() as u32).filter(|&index| alike(index)).collect();
     let saved = context.what_if().without(context, &dropped);
     let mut places = context.places(alive.iter().copied());
     if let Some(oom) = context.fatal().filter(|oom| places.is_empty() && is_scores(oom.size, size)) {
-        places.push(crate::finding::Where { place: context.place(oom.stack, oom.moment + 1), bytes: oom.size, count: 1 });
+        places.push(crate::finding::Where {
+            place: context.place(oom.stack, oom.moment + 1),
+            bytes: oom.size,
+            count: 1,
+        });
     }
     let title = format!(
         "attention writes its scores out: {} ({}) in {} of {}",
@@ -102,8 +109,11 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         saved
             .tell(finding, "without them", "allocated peak")
             .fix(
-                Fix::new(Grade::ChangesNumerics, "attention that does not write them out (last bits may differ)")
-                    .code("F.scaled_dot_product_attention(q, k, v)"),
+                Fix::new(
+                    Grade::ChangesNumerics,
+                    "attention that does not write them out (last bits may differ)",
+                )
+                .code("F.scaled_dot_product_attention(q, k, v)"),
             )
             .caused_by(CAUSE, Weight::Oversized, held)
             .likely_if(likely)
@@ -132,7 +142,9 @@ fn square_sizes(context: &Context) -> Vec<u64> {
         "float16" | "bfloat16" => 2,
         _ => 4,
     };
-    let size = |shape: &[u64], dtype: &str| shape.iter().fold(element(dtype), |product: u64, &n| product.saturating_mul(n));
+    let size = |shape: &[u64], dtype: &str| {
+        shape.iter().fold(element(dtype), |product: u64, &n| product.saturating_mul(n))
+    };
     let mut sizes: Vec<u64> = (census.tensors.iter())
         .filter(|tensor| is_square(&tensor.shape) && tensor.dtype.contains("float"))
         .map(|tensor| size(&tensor.shape, &tensor.dtype))
@@ -168,7 +180,9 @@ fn attention_size(context: &Context) -> Option<u64> {
     let mut by_size: HashMap<u64, u64> = HashMap::new();
     for &(index, kind) in &context.held {
         let i = index as usize;
-        if context.sources.of_stack(all.stack(i)).attention && matches!(kind, Kind::Activation | Kind::Temporary) {
+        if context.sources.of_stack(all.stack(i)).attention
+            && matches!(kind, Kind::Activation | Kind::Temporary)
+        {
             *by_size.entry(all.requested(i)).or_default() += all.size(i);
         }
     }

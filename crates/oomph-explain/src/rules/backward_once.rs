@@ -54,7 +54,10 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         finding = super::line_of_holder(finding, kept.holder.as_ref()).at(kept.places(context));
         saved
             .tell(finding, "with each freed before the next", "allocated peak")
-            .fix(Fix::new(Grade::Safe, "call backward for each part: gradients add up").code("(loss / parts).backward()"))
+            .fix(
+                Fix::new(Grade::Safe, "call backward for each part: gradients add up")
+                    .code("(loss / parts).backward()"),
+            )
             .caused_by(CAUSE, Weight::Mistake, kept.bytes)
             .likely_if(kept.likely)
             .patched(kept.patch(context, CAUSE))

@@ -71,7 +71,10 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
             .saves(asked.min(context.history.peak.reserved.bytes), Basis::Measured, "that tensor")
             .fix(
                 Fix::new(Grade::ChangesTraining, "give both the same shape (the result was wrong before)")
-                    .code(format!("{}.squeeze(-1)", if a.shape.len() > b.shape.len() { &a.name } else { &b.name })),
+                    .code(format!(
+                        "{}.squeeze(-1)",
+                        if a.shape.len() > b.shape.len() { &a.name } else { &b.name }
+                    )),
             )
             .caused_by(CAUSE, Weight::Mistake, asked.max(context.capacity() / 4)),
     ]
@@ -81,7 +84,11 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
 fn square(context: &Context) -> Option<Finding> {
     let (oom, census) = (context.fatal()?, context.census?);
     let lists = |shape: &[u64], n: u64| *shape == [n] || *shape == [n, 1] || *shape == [1, n];
-    for holder in census.holders.iter().filter(|holder| holder.line > 0 && !crate::sources::is_library_file(&holder.file)) {
+    for holder in census
+        .holders
+        .iter()
+        .filter(|holder| holder.line > 0 && !crate::sources::is_library_file(&holder.file))
+    {
         let [rows, columns] = *holder.shape.as_slice() else { continue };
         if rows != columns || !matters(holder.bytes, context.capacity(), 0.05, 16 << 20) {
             continue;
@@ -105,12 +112,17 @@ fn square(context: &Context) -> Option<Finding> {
         return Some(
             Finding::new(CODE, Severity::Warning, title)
                 .because(format!("the line: {}", printable(&holder.text)))
-                .because("each is stretched to the shape of the other; what comes out is hardly what was meant")
+                .because(
+                    "each is stretched to the shape of the other; what comes out is hardly what was meant",
+                )
                 .at(vec![Where { place, bytes: holder.bytes, count: 1 }])
                 .saves(holder.bytes.min(context.history.peak.reserved.bytes), Basis::Measured, "that tensor")
                 .fix(
-                    Fix::new(Grade::ChangesTraining, "give both the same shape (the result was wrong before)")
-                        .code(format!("{a} - {b}  # both of shape ({rows},)")),
+                    Fix::new(
+                        Grade::ChangesTraining,
+                        "give both the same shape (the result was wrong before)",
+                    )
+                    .code(format!("{a} - {b}  # both of shape ({rows},)")),
                 )
                 .caused_by(CAUSE, Weight::Mistake, held),
         );
@@ -124,7 +136,9 @@ fn count(shape: &[u64]) -> u64 {
 
 /// How many elements two shapes broadcast to.
 fn broadcast(a: &[u64], b: &[u64]) -> Option<u64> {
-    let size = |shape: &[u64], from_the_end: usize| shape.len().checked_sub(from_the_end + 1).map_or(1, |at| shape[at]);
+    let size = |shape: &[u64], from_the_end: usize| {
+        shape.len().checked_sub(from_the_end + 1).map_or(1, |at| shape[at])
+    };
     let mut elements = 1u64;
     for at in 0..a.len().max(b.len()) {
         let (left, right) = (size(a, at), size(b, at));

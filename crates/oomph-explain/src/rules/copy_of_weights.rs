@@ -55,7 +55,9 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
             continue;
         }
         let facts = context.sources.of_stack(all.stack(i));
-        let group = groups.entry(made_by(context, all.stack(i))).or_insert_with(|| Group { first: all.born(i), ..Group::default() });
+        let group = groups
+            .entry(made_by(context, all.stack(i)))
+            .or_insert_with(|| Group { first: all.born(i), ..Group::default() });
         group.blocks.push(index);
         *group.sizes.entry(all.requested(i)).or_default() += 1;
         group.bytes += all.size(i);
@@ -96,7 +98,8 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
 /// The program's own lines that lead to a block, down to where an object begins to make itself: two models are told apart by who makes them.
 fn made_by(context: &Context, stack: StackId) -> Vec<FrameId> {
     let recording = context.recording;
-    let makes_itself = |frame: &Frame| matches!(recording.strings.get(frame.name), "__init__" | "__call__" | "_call_impl");
+    let makes_itself =
+        |frame: &Frame| matches!(recording.strings.get(frame.name), "__init__" | "__call__" | "_call_impl");
     (recording.stacks.get(stack).iter().rev())
         .take_while(|&&id| !makes_itself(&recording.stacks.frame(id)))
         .copied()
@@ -116,7 +119,8 @@ fn told(context: &Context, copy: &Group, frame: Option<FrameId>, matched: u64) -
         census.holders.get(holder as usize)
     });
     // A model of its own has a line that makes it, and a name.
-    let made = held_by.filter(|holder| holder.what == "parameters" && holder.line > 0 && holder.name != "self");
+    let made =
+        held_by.filter(|holder| holder.what == "parameters" && holder.line > 0 && holder.name != "self");
     let place = made.map_or(place, Place::of_holder);
     let what = if copy.loaded {
         "a checkpoint that was loaded to the card is held beside the model"
@@ -125,7 +129,11 @@ fn told(context: &Context, copy: &Group, frame: Option<FrameId>, matched: u64) -
     } else {
         "the weights are on the card a second time"
     };
-    let name = held_by.filter(|holder| holder.name != "self").and_then(crate::kept::named).map(|name| format!(" by {name}")).unwrap_or_default();
+    let name = held_by
+        .filter(|holder| holder.name != "self")
+        .and_then(crate::kept::named)
+        .map(|name| format!(" by {name}"))
+        .unwrap_or_default();
     let title = format!("{what}{name}: {}, made at {}", bytes(matched), place.short());
     let saved = context.what_if().without(context, &copy.blocks);
     let count = copy.blocks.len() as u64;
@@ -153,10 +161,14 @@ fn told(context: &Context, copy: &Group, frame: Option<FrameId>, matched: u64) -
 
 fn fixes(finding: Finding, loaded: bool) -> Finding {
     if loaded {
-        finding.fix(Fix::new(Grade::Safe, "load to host memory").code("torch.load(path, map_location=\"cpu\")"))
+        finding
+            .fix(Fix::new(Grade::Safe, "load to host memory").code("torch.load(path, map_location=\"cpu\")"))
     } else {
         finding
-            .fix(Fix::new(Grade::Safe, "keep the copy in host memory").code("{name: value.cpu() for name, value in model.state_dict().items()}"))
+            .fix(
+                Fix::new(Grade::Safe, "keep the copy in host memory")
+                    .code("{name: value.cpu() for name, value in model.state_dict().items()}"),
+            )
             .fix(Fix::new(Grade::Safe, "build the model once, and del the one that is no longer used"))
     }
 }
@@ -181,9 +193,11 @@ fn by_census(context: &Context, whole: u64) -> Option<Finding> {
     // What comes with it: gradients, and Adam's two numbers.
     let held = copy.bytes + copy.gradients + if copy.optimized { 2 * copy.bytes } else { 0 };
     let much = held as f64 >= 0.20 * whole as f64;
-    let finding = Finding::new(CODE, severity, title)
-        .at(places.into_iter().collect())
-        .saves(copy.bytes, crate::finding::Basis::Measured, "allocated peak");
+    let finding = Finding::new(CODE, severity, title).at(places.into_iter().collect()).saves(
+        copy.bytes,
+        crate::finding::Basis::Measured,
+        "allocated peak",
+    );
     let weight = if much { Weight::Mistake } else { Weight::Oversized };
     Some(fixes(finding, false).caused_by(CAUSE, weight, held))
 }

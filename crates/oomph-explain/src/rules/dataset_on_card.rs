@@ -64,14 +64,16 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     {
         groups.entry(facts.place).or_default().0 += oom.size;
     }
-    let Some((frame, (held, blocks))) = groups.into_iter().max_by_key(|(frame, (held, _))| (*held, *frame)) else {
+    let Some((frame, (held, blocks))) = groups.into_iter().max_by_key(|(frame, (held, _))| (*held, *frame))
+    else {
         return Vec::new();
     };
     // One tensor at one line, made where memory ends, is that tensor's story, unless the line moves what was elsewhere.
     let there: u64 = blocks.iter().map(|&index| all.size(index as usize)).sum();
-    let moves = context.census.and_then(|census| census.frames.first()).is_some_and(|frame| {
-        [".cuda(", ".to(", "device="].iter().any(|call| frame.text.contains(call))
-    });
+    let moves = context
+        .census
+        .and_then(|census| census.frames.first())
+        .is_some_and(|frame| [".cuda(", ".to(", "device="].iter().any(|call| frame.text.contains(call)));
     // A line that computes where memory ends has made what it needs for that.
     let computes = context.census.is_some() && frame == facts.place && !moves;
     let moved = moves && matters(there, context.capacity(), 0.15, 64 << 20);
@@ -85,7 +87,9 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     });
     if holder.is_some_and(|holder| {
         let name = holder.name.to_ascii_lowercase();
-        (!holder.what.is_empty() && holder.what != "tensor") || name.contains("cache") || name.contains("buffer")
+        (!holder.what.is_empty() && holder.what != "tensor")
+            || name.contains("cache")
+            || name.contains("buffer")
     }) {
         return Vec::new();
     }
@@ -100,7 +104,8 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         place.clone(),
     );
     let saved = context.what_if().without(context, &blocks);
-    let places = place.into_iter().map(|place| Where { place, bytes: held, count: blocks.len() as u64 }).collect();
+    let places =
+        place.into_iter().map(|place| Where { place, bytes: held, count: blocks.len() as u64 }).collect();
     vec![
         saved
             .tell(Finding::new(CODE, Severity::Warning, title).at(places), "without it", "allocated peak")
@@ -108,7 +113,11 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
                 Fix::new(Grade::Safe, "leave it in host memory, and move a batch at a time")
                     .code("x = images[i:j].cuda(non_blocking=True)"),
             )
-            .caused_by(CAUSE, if held * 2 >= context.capacity() { Weight::Mistake } else { Weight::Oversized }, held)
+            .caused_by(
+                CAUSE,
+                if held * 2 >= context.capacity() { Weight::Mistake } else { Weight::Oversized },
+                held,
+            )
             .likely_if(holder.is_none()),
     ]
 }

@@ -44,7 +44,11 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         bytes(waste.allocated),
         bytes(waste.reserved),
         if oom.usable_free() > 0 {
-            format!(" and the free rest, {}, in pieces of at most {}", bytes(oom.usable_free()), bytes(waste.largest_free))
+            format!(
+                " and the free rest, {}, in pieces of at most {}",
+                bytes(oom.usable_free()),
+                bytes(waste.largest_free)
+            )
         } else {
             String::new()
         }
@@ -79,6 +83,8 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         finding = finding.because(format!("it happened in step {} of {}", step + 1, steps.count()));
     }
     let alive = context.held.iter().map(|&(index, _)| index);
-    finding = finding.at(context.places(alive)).misses(oom.lacks(), "at least: in one piece, for this request alone");
+    finding = finding
+        .at(context.places(alive))
+        .misses(oom.lacks(), "at least: in one piece, for this request alone");
     vec![finding.fix(advice::smaller_batch(context)).fix(advice::mixed_precision(context))]
 }

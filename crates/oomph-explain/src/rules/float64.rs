@@ -31,8 +31,10 @@ const CAUSE: &str = "float64";
 pub(super) fn check(context: &Context) -> Vec<Finding> {
     let (Some(oom), Some(census)) = (context.fatal(), context.census) else { return Vec::new() };
     let is_double = |dtype: &str| matches!(dtype, "float64" | "complex128");
-    let seen: u64 = census.tensors.iter().filter(|tensor| is_double(&tensor.dtype)).map(|tensor| tensor.bytes).sum();
-    let module = census.modules.iter().filter(|module| is_double(&module.dtype)).max_by_key(|module| module.bytes);
+    let seen: u64 =
+        census.tensors.iter().filter(|tensor| is_double(&tensor.dtype)).map(|tensor| tensor.bytes).sum();
+    let module =
+        census.modules.iter().filter(|module| is_double(&module.dtype)).max_by_key(|module| module.bytes);
     let on_line = (census.frames.iter().flat_map(|frame| &frame.tensors))
         .find(|tensor| is_double(&tensor.dtype) && tensor.device.starts_with("cuda"));
     // A model of doubles makes activations of doubles, which nobody sees but the graph.
@@ -56,7 +58,10 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     };
     let place = holder.map(Place::of_holder);
     let title = super::with_place(
-        format!("{name} float64, twice the size of float32: {} of the memory", bytes(held.min(context.held_bytes() + oom.size))),
+        format!(
+            "{name} float64, twice the size of float32: {} of the memory",
+            bytes(held.min(context.held_bytes() + oom.size))
+        ),
         place.clone(),
     );
     let asked_at = context.place(oom.stack, oom.moment + 1);
@@ -77,7 +82,11 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         Finding::new(CODE, Severity::Warning, title)
             .because("NumPy's numbers are float64, and one float64 operand makes the result float64")
             .at(places)
-            .saves((held / 2).min(context.history.peak.reserved.bytes), Basis::Estimated, "allocated peak, in float32")
+            .saves(
+                (held / 2).min(context.history.peak.reserved.bytes),
+                Basis::Estimated,
+                "allocated peak, in float32",
+            )
             .fix(
                 Fix::new(Grade::ChangesNumerics, "make it float32 where it enters")
                     .code("torch.from_numpy(features).float()"),

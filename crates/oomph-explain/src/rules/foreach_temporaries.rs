@@ -32,7 +32,8 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     let alive: Vec<u32> =
         context.held.iter().map(|&(index, _)| index).filter(|&index| is_temporary(index)).collect();
     let asks = context.fatal().filter(|oom| context.sources.of_stack(oom.stack).multi_tensor);
-    let held = alive.iter().map(|&index| all.size(index as usize)).sum::<u64>() + asks.map_or(0, |oom| oom.size);
+    let held =
+        alive.iter().map(|&index| all.size(index as usize)).sum::<u64>() + asks.map_or(0, |oom| oom.size);
     if !matters(held, context.peak(), 0.05, 16 << 20) {
         return Vec::new();
     }

@@ -156,7 +156,9 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         (Some(oom), _) if oom.seen_before => {
             finding.caused_by("fragmentation", Weight::Mistake, 2 * oom.usable_free())
         }
-        (Some(oom), _) => finding.caused_by("fragmentation", Weight::Oversized, oom.usable_free()).likely_if(true),
+        (Some(oom), _) => {
+            finding.caused_by("fragmentation", Weight::Oversized, oom.usable_free()).likely_if(true)
+        }
         _ => finding,
     }]
 }

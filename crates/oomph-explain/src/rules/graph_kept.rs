@@ -36,12 +36,20 @@ pub(super) const CODE: &str = "OM201";
 const CAUSE: &str = "graph_kept";
 
 pub(super) fn check(context: &Context) -> Vec<Finding> {
-    let of_forwards: Vec<Finding> =
-        context.kept().iter().filter(|kept| kept.how == How::GraphKept).filter_map(|kept| of_forwards(context, kept)).collect();
+    let of_forwards: Vec<Finding> = context
+        .kept()
+        .iter()
+        .filter(|kept| kept.how == How::GraphKept)
+        .filter_map(|kept| of_forwards(context, kept))
+        .collect();
     if !of_forwards.is_empty() || !context.kept().is_empty() {
         return of_forwards;
     }
-    super::tensors_kept::growth(context).filter(|grown| grown.is_graph).map(|grown| of_steps(context, &grown)).into_iter().collect()
+    super::tensors_kept::growth(context)
+        .filter(|grown| grown.is_graph)
+        .map(|grown| of_steps(context, &grown))
+        .into_iter()
+        .collect()
 }
 
 fn of_forwards(context: &Context, kept: &Kept) -> Option<Finding> {
@@ -70,10 +78,12 @@ fn of_forwards(context: &Context, kept: &Kept) -> Option<Finding> {
         ))
         .at(kept.places(context));
     let finding = super::line_of_holder(finding, kept.holder.as_ref());
-    Some(fixes(saved.tell(finding, "with each of them freed before the next forward", "allocated peak"))
-        .caused_by(CAUSE, Weight::Mistake, kept.bytes)
-        .likely_if(kept.likely)
-        .patched(kept.patch(context, CAUSE)))
+    Some(
+        fixes(saved.tell(finding, "with each of them freed before the next forward", "allocated peak"))
+            .caused_by(CAUSE, Weight::Mistake, kept.bytes)
+            .likely_if(kept.likely)
+            .patched(kept.patch(context, CAUSE)),
+    )
 }
 
 fn fixes(finding: Finding) -> Finding {

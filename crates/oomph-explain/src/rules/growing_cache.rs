@@ -54,14 +54,20 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
 fn speaks_of_a_cache(text: &str) -> bool {
     let text = text.to_ascii_lowercase();
     let is_word = |word: &str| matches!(word, "kv" | "past" | "pasts");
-    text.contains("past_key") || text.contains("cache") || text.split(|c: char| !c.is_alphanumeric()).any(is_word)
+    text.contains("past_key")
+        || text.contains("cache")
+        || text.split(|c: char| !c.is_alphanumeric()).any(is_word)
 }
 
 /// A cache that is made as large as it may become, all at once.
 fn made_at_once(context: &Context) -> Option<Finding> {
     let (oom, census) = (context.fatal()?, context.census?);
     let all = &context.history.allocations;
-    let about = census.frames.iter().take(3).any(|frame| speaks_of_a_cache(&frame.text) || speaks_of_a_cache(&frame.function));
+    let about = census
+        .frames
+        .iter()
+        .take(3)
+        .any(|frame| speaks_of_a_cache(&frame.text) || speaks_of_a_cache(&frame.function));
     let named = |index: u32| {
         let address = all.address(index as usize);
         let tensor = census.tensors.iter().find(|tensor| tensor.address == address)?;
@@ -72,7 +78,9 @@ fn made_at_once(context: &Context) -> Option<Finding> {
         let facts = context.sources.of_stack(all.stack(index as usize));
         let here = about && facts.own_site.or(facts.place) == own;
         matches!(facts.phase, Phase::User | Phase::Forward)
-            && (here || named(index).is_some_and(|holder| speaks_of_a_cache(&holder.name) || speaks_of_a_cache(&holder.path)))
+            && (here
+                || named(index)
+                    .is_some_and(|holder| speaks_of_a_cache(&holder.name) || speaks_of_a_cache(&holder.path)))
     };
     let blocks: Vec<u32> = (context.held.iter())
         .filter(|(_, kind)| !matches!(kind, Kind::Parameter | Kind::Gradient | Kind::OptimizerState))
@@ -86,19 +94,28 @@ fn made_at_once(context: &Context) -> Option<Finding> {
     }
     let places = context.places(blocks.iter().copied());
     let title = super::with_place(
-        format!("the cache of keys and values takes {} in {} tensors", bytes(held), grouped(blocks.len() as u64)),
+        format!(
+            "the cache of keys and values takes {} in {} tensors",
+            bytes(held),
+            grouped(blocks.len() as u64)
+        ),
         places.first().map(|place| place.place.clone()),
     );
-    let finding = Finding::new(CODE, Severity::Warning, title)
-        .at(places)
-        .saves((held / 2).min(context.history.peak.reserved.bytes), Basis::Estimated, "with half the sequences");
+    let finding = Finding::new(CODE, Severity::Warning, title).at(places).saves(
+        (held / 2).min(context.history.peak.reserved.bytes),
+        Basis::Estimated,
+        "with half the sequences",
+    );
     let weight = if held * 3 >= context.capacity() { Weight::Mistake } else { Weight::Oversized };
     Some(cache_fixes(finding).caused_by("kv_cache", weight, held).likely_if(!about))
 }
 
 fn cache_fixes(finding: Finding) -> Finding {
     finding
-        .fix(Fix::new(Grade::Safe, "fewer sequences or beams at a time, fewer positions: it grows with all of them"))
+        .fix(Fix::new(
+            Grade::Safe,
+            "fewer sequences or beams at a time, fewer positions: it grows with all of them",
+        ))
         .fix(
             Fix::new(Grade::ChangesNumerics, "a cache of half the precision, quantized, or in host memory")
                 .code("cache_implementation=\"offloaded\""),
@@ -136,7 +153,10 @@ fn grows(context: &Context) -> Vec<Finding> {
         steps.sort_unstable();
         let middle = steps.get(steps.len() / 2).copied().unwrap_or(0);
         let alike = steps.iter().filter(|&&step| step.abs_diff(middle) * 4 <= middle).count();
-        !one.broken && steps.len() >= LEAST_INCREASES && alike * 4 >= steps.len() * 3 && one.last >= one.first * 2
+        !one.broken
+            && steps.len() >= LEAST_INCREASES
+            && alike * 4 >= steps.len() * 3
+            && one.last >= one.first * 2
     };
     let held_at = |python: u32| {
         let alive = context.held.iter().map(|&(index, _)| index as usize);
@@ -157,12 +177,14 @@ fn grows(context: &Context) -> Vec<Finding> {
     let place = context.place(one.stack, 1);
     let is_cache = facts.cache
         || context.census.is_some_and(|census| {
-            (census.frames.iter().take(3)).any(|frame| {
-                speaks_of_a_cache(&frame.text) || speaks_of_a_cache(&frame.function)
-            })
+            (census.frames.iter().take(3))
+                .any(|frame| speaks_of_a_cache(&frame.text) || speaks_of_a_cache(&frame.function))
         });
-    let (key, what) =
-        if is_cache { ("kv_cache", "the cache of keys and values grows") } else { ("growing_cache", "a tensor grows") };
+    let (key, what) = if is_cache {
+        ("kv_cache", "the cache of keys and values grows")
+    } else {
+        ("growing_cache", "a tensor grows")
+    };
     let title = format!(
         "{what} with every round: from {} to {} in {} rounds, copied each time, at {}",
         bytes(one.first),
@@ -180,9 +202,12 @@ fn grows(context: &Context) -> Vec<Finding> {
         .caused_by(key, Weight::Mistake, held.max(context.capacity()))
         .likely_if(is_cache && !facts.cache);
     vec![if is_cache {
-        cache_fixes(finding.fix(
-            Fix::new(Grade::Safe, "make the cache once, as long as it will be").code("cache_implementation=\"static\""),
-        ))
+        cache_fixes(
+            finding.fix(
+                Fix::new(Grade::Safe, "make the cache once, as long as it will be")
+                    .code("cache_implementation=\"static\""),
+            ),
+        )
     } else {
         finding
             .fix(

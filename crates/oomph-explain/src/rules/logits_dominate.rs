@@ -59,7 +59,8 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     };
     let alike: Vec<u32> =
         context.held.iter().map(|&(index, _)| index).filter(|&index| is_alike(index)).collect();
-    let asked = context.fatal().filter(|oom| oom.size.abs_diff(logits) * 50 <= logits).map_or(0, |oom| oom.size);
+    let asked =
+        context.fatal().filter(|oom| oom.size.abs_diff(logits) * 50 <= logits).map_or(0, |oom| oom.size);
     let held = alike.iter().map(|&index| all.size(index as usize)).sum::<u64>() + asked;
     if !matters(held, context.peak(), 0.30, 64 << 20) {
         return Vec::new();

@@ -74,7 +74,9 @@ fn sites_of(context: &Context, own: Option<FrameId>) -> HashSet<FrameId> {
 
 fn with_fixes(finding: Finding) -> Finding {
     finding
-        .fix(Fix::new(Grade::Safe, "tell autograd that no gradients are wanted").code("with torch.no_grad():"))
+        .fix(
+            Fix::new(Grade::Safe, "tell autograd that no gradients are wanted").code("with torch.no_grad():"),
+        )
         .fix(Fix::new(Grade::Safe, "sum numbers, not tensors").code("total += loss.item()"))
 }
 
@@ -125,7 +127,10 @@ fn not_trained(context: &Context) -> Option<Finding> {
         let mut own = None;
         for &(index, kind) in &context.held {
             let facts = context.sources.of_stack(all.stack(index as usize));
-            let Some(frame) = facts.own_site.filter(|_| kind == Kind::Activation && facts.site.is_some()) else { continue };
+            let Some(frame) = facts.own_site.filter(|_| kind == Kind::Activation && facts.site.is_some())
+            else {
+                continue;
+            };
             let calls = matches!(context.place_of_frame(frame, true), Place::Line { file, line, .. } if file == module.file && module.calls.contains(&line));
             if calls {
                 own = Some(frame);
@@ -166,7 +171,14 @@ fn not_trained(context: &Context) -> Option<Finding> {
 
 fn patch(place: &Place) -> Option<Patch> {
     let Place::Line { file, line, function, own: true } = place else { return None };
-    Some(Patch { cause: CAUSE, file: file.clone(), line: *line, function: function.clone(), name: None, also: Vec::new() })
+    Some(Patch {
+        cause: CAUSE,
+        file: file.clone(),
+        line: *line,
+        function: function.clone(),
+        name: None,
+        also: Vec::new(),
+    })
 }
 
 /// A program that died in a forward of its own, which nobody would have followed with a backward pass.
@@ -177,7 +189,8 @@ fn one_forward(context: &Context) -> Option<Finding> {
     if context.without_gradients() || context.kinds.backward_within(last.end, context.moment) {
         return None;
     }
-    let model = census.modules.iter().filter(|module| module.requires_grad).max_by_key(|module| module.bytes)?;
+    let model =
+        census.modules.iter().filter(|module| module.requires_grad).max_by_key(|module| module.bytes)?;
     let measures = census.frames.iter().any(|frame| speaks_of_evaluation(&frame.function));
     let alone = census.complete && census.optimizers.is_empty();
     if !(alone || !model.training && measures) || context.sources.any(|facts| facts.training) {
@@ -198,11 +211,14 @@ fn one_forward(context: &Context) -> Option<Finding> {
         place.clone(),
     );
     let why = match (alone, model.training) {
-        (true, false) => "there is no optimizer, and the model is in evaluation mode (which does not turn gradients off)",
+        (true, false) => {
+            "there is no optimizer, and the model is in evaluation mode (which does not turn gradients off)"
+        }
         (true, true) => "there is no optimizer in the program",
         _ => "the model is in evaluation mode, which does not turn gradients off",
     };
-    let places = place.iter().map(|place| Where { place: place.clone(), bytes: held, count: blocks.len() as u64 });
+    let places =
+        place.iter().map(|place| Where { place: place.clone(), bytes: held, count: blocks.len() as u64 });
     let finding = Finding::new(CODE, Severity::Warning, title).because(why).at(places.collect());
     let saved = without_graph(context, &sites_of(context, last.own));
     Some(

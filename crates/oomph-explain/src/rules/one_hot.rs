@@ -27,7 +27,8 @@ const CAUSE: &str = "one_hot";
 
 pub(super) fn check(context: &Context) -> Vec<Finding> {
     let (Some(oom), Some(census)) = (context.fatal(), context.census) else { return Vec::new() };
-    let wide: u64 = census.tensors.iter().filter(|tensor| tensor.dtype == "int64").map(|tensor| tensor.bytes).sum();
+    let wide: u64 =
+        census.tensors.iter().filter(|tensor| tensor.dtype == "int64").map(|tensor| tensor.bytes).sum();
     let line = census.frames.iter().take(2).find(|frame| frame.text.contains("one_hot"));
     let asked = if line.is_some() { oom.size } else { 0 };
     let held = wide + asked;
@@ -35,7 +36,9 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         return Vec::new();
     }
     let holder = (census.holders.iter())
-        .filter(|holder| holder.dtype == "int64" && holder.line > 0 && !crate::sources::is_library_file(&holder.file))
+        .filter(|holder| {
+            holder.dtype == "int64" && holder.line > 0 && !crate::sources::is_library_file(&holder.file)
+        })
         .max_by_key(|holder| holder.bytes)
         .filter(|holder| holder.bytes * 2 >= wide);
     let asked_at = context.place(oom.stack, oom.moment + 1);
@@ -44,8 +47,12 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         (None, Some(holder)) => Place::of_holder(holder),
     };
     let (what, text) = match (line, holder) {
-        (Some(line), _) => ("one_hot writes a number of 8 bytes for every class".to_owned(), line.text.as_str()),
-        (None, Some(holder)) => (format!("`{}` is int64, 8 bytes an element", printable(&holder.name)), holder.text.as_str()),
+        (Some(line), _) => {
+            ("one_hot writes a number of 8 bytes for every class".to_owned(), line.text.as_str())
+        }
+        (None, Some(holder)) => {
+            (format!("`{}` is int64, 8 bytes an element", printable(&holder.name)), holder.text.as_str())
+        }
         (None, None) => ("tensors of int64 take 8 bytes an element".to_owned(), ""),
     };
     let title = format!("{what}: {}, at {}", bytes(held), place.short());
@@ -57,8 +64,14 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         finding
             .at(vec![Where { place, bytes: held, count: 1 }])
             .saves(held.min(context.history.peak.reserved.bytes), Basis::Measured, "those tensors")
-            .fix(Fix::new(Grade::Safe, "pass class numbers as they are").code("F.cross_entropy(logits, tokens)"))
-            .fix(Fix::new(Grade::Safe, "masks as bool, indices as int32 where an operation takes them").code("mask = tokens == pad  # bool")),
+            .fix(
+                Fix::new(Grade::Safe, "pass class numbers as they are")
+                    .code("F.cross_entropy(logits, tokens)"),
+            )
+            .fix(
+                Fix::new(Grade::Safe, "masks as bool, indices as int32 where an operation takes them")
+                    .code("mask = tokens == pad  # bool"),
+            ),
     ]
     .into_iter()
     .map(|finding| finding.caused_by(CAUSE, Weight::Mistake, held))

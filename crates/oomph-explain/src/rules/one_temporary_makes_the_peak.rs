@@ -47,7 +47,8 @@ fn asked_for(context: &Context) -> Option<Finding> {
         .collect();
     let held = oom.size + alike.iter().map(|&index| all.size(index as usize)).sum::<u64>();
     // Layers that are alike make blocks that are alike: that is an ordinary forward.
-    let several = alike.len() <= 3 && facts.phase == Phase::User && matters(held, context.capacity(), 0.45, 64 << 20);
+    let several =
+        alike.len() <= 3 && facts.phase == Phase::User && matters(held, context.capacity(), 0.45, 64 << 20);
     if !matters(oom.size, context.capacity(), 0.25, 64 << 20) && !several {
         return None;
     }
@@ -59,7 +60,9 @@ fn asked_for(context: &Context) -> Option<Finding> {
             "the request alone is larger than all that was in use: the tensor made there is what does not fit",
         );
     }
-    if let Some(frame) = context.census.and_then(|census| census.frames.first()).filter(|frame| !frame.text.is_empty()) {
+    if let Some(frame) =
+        context.census.and_then(|census| census.frames.first()).filter(|frame| !frame.text.is_empty())
+    {
         finding = finding.because(format!("the line: {}", printable(&frame.text)));
         let named: Vec<String> = (frame.tensors.iter().take(4))
             .map(|tensor| {
@@ -76,7 +79,10 @@ fn asked_for(context: &Context) -> Option<Finding> {
             .at(vec![Where { place, bytes: held, count: alike.len() as u64 + 1 }])
             .saves(oom.size.min(context.history.peak.reserved.bytes), Basis::Measured, "without that tensor")
             .fix(in_pieces())
-            .fix(Fix::new(Grade::ChangesNumerics, "or make it smaller: fewer rows, shorter sequences, a lower precision"))
+            .fix(Fix::new(
+                Grade::ChangesNumerics,
+                "or make it smaller: fewer rows, shorter sequences, a lower precision",
+            ))
             .caused_by(CAUSE, Weight::Oversized, held),
     )
 }
@@ -121,10 +127,9 @@ fn at_the_peak(context: &Context) -> Option<Finding> {
         .copied()
         .filter(|&index| all.alive(index as usize, context.history.peak.allocated.moment));
     let finding = Finding::new(CODE, Severity::Warning, title).at(context.places(at_peak));
-    Some(
-        saved
-            .tell(finding, "without it", "allocated peak")
-            .fix(in_pieces())
-            .caused_by(CAUSE, Weight::Oversized, size),
-    )
+    Some(saved.tell(finding, "without it", "allocated peak").fix(in_pieces()).caused_by(
+        CAUSE,
+        Weight::Oversized,
+        size,
+    ))
 }

@@ -50,12 +50,18 @@ fn in_forward(context: &Context) -> Option<Finding> {
         let rows = forward.start as usize..(forward.end as usize).min(events.len());
         rows.filter(|&row| events.action[row] == Action::Alloc).map(|row| events.size[row]).max().unwrap_or(0)
     };
-    let others: Vec<u64> =
-        all.iter().filter(|forward| forward.site == last.site && forward.start < last.start).map(most).collect();
+    let others: Vec<u64> = all
+        .iter()
+        .filter(|forward| forward.site == last.site && forward.start < last.start)
+        .map(most)
+        .collect();
     let asked = if facts.phase == Phase::Forward { oom.size } else { 0 };
     let here = most(last).max(asked);
     let usual = others.iter().max().copied()?;
-    if others.len() < LEAST_OTHERS || usual == 0 || !(TIMES..=MOST_TIMES).contains(&(here as f64 / usual as f64)) {
+    if others.len() < LEAST_OTHERS
+        || usual == 0
+        || !(TIMES..=MOST_TIMES).contains(&(here as f64 / usual as f64))
+    {
         return None;
     }
     let times = here as f64 / usual as f64;
@@ -64,7 +70,8 @@ fn in_forward(context: &Context) -> Option<Finding> {
         let born = blocks.born(index as usize);
         born > last.start && context.sources.phase(blocks.stack(index as usize)) == Phase::Forward
     };
-    let alive: Vec<u32> = context.held.iter().map(|&(index, _)| index).filter(|&index| is_here(index)).collect();
+    let alive: Vec<u32> =
+        context.held.iter().map(|&(index, _)| index).filter(|&index| is_here(index)).collect();
     let held = alive.iter().map(|&index| blocks.size(index as usize)).sum::<u64>() + oom.size;
     if !matters(held, context.capacity(), 0.15, 64 << 20) {
         return None;
@@ -76,7 +83,10 @@ fn in_forward(context: &Context) -> Option<Finding> {
     let place = last.own.map(|frame| context.place_of_frame(frame, true));
     let number = others.len() + 1;
     let title = super::with_place(
-        format!("batch {number} is {times:.1} times as large as any before it: {} in its forward", bytes(held)),
+        format!(
+            "batch {number} is {times:.1} times as large as any before it: {} in its forward",
+            bytes(held)
+        ),
         place.clone(),
     );
     let places = place.into_iter().map(|place| Where { place, bytes: held, count: alive.len() as u64 });
@@ -99,7 +109,9 @@ fn in_forward(context: &Context) -> Option<Finding> {
 fn in_data(context: &Context, stack: u32, asked: u64) -> Option<Finding> {
     let events = &context.device.events;
     let facts = context.sources.of_stack(stack);
-    if !matches!(facts.phase, Phase::User | Phase::Data) || !matters(asked, context.capacity(), 0.10, 64 << 20) {
+    if !matches!(facts.phase, Phase::User | Phase::Data)
+        || !matters(asked, context.capacity(), 0.10, 64 << 20)
+    {
         return None;
     }
     let until = context.moment as usize;
@@ -112,7 +124,7 @@ fn in_data(context: &Context, stack: u32, asked: u64) -> Option<Finding> {
     let usual = others.iter().max().copied()?;
     let times = asked as f64 / usual.max(1) as f64;
     // Tiny things that the same line also makes are no batches.
-    if others.len() < LEAST_OTHERS || times < TIMES || times > MOST_TIMES {
+    if others.len() < LEAST_OTHERS || !(TIMES..=MOST_TIMES).contains(&times) {
         return None;
     }
     let place = context.place(stack, context.moment + 1);
@@ -131,6 +143,12 @@ fn in_data(context: &Context, stack: u32, asked: u64) -> Option<Finding> {
 
 fn fixes(finding: Finding) -> Finding {
     finding
-        .fix(Fix::new(Grade::ChangesTraining, "cut or drop what is too long").code("tokens = tokens[:, :max_length]"))
-        .fix(Fix::new(Grade::Safe, "make batches by the number of tokens (or pixels), of samples of like length"))
+        .fix(
+            Fix::new(Grade::ChangesTraining, "cut or drop what is too long")
+                .code("tokens = tokens[:, :max_length]"),
+        )
+        .fix(Fix::new(
+            Grade::Safe,
+            "make batches by the number of tokens (or pixels), of samples of like length",
+        ))
 }

@@ -41,7 +41,9 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         Finding::new(CODE, Severity::Warning, title)
             .because("the CUDA context of this process is in it too, some hundred MiB")
             .saves(elsewhere, Basis::Measured, "if they end")
-            .fix(Fix::new(Grade::Safe, "see who they are, and end what is no longer needed").code("oomph top"))
+            .fix(
+                Fix::new(Grade::Safe, "see who they are, and end what is no longer needed").code("oomph top"),
+            )
             .fix(Fix::new(Grade::Safe, "or use another card").code("CUDA_VISIBLE_DEVICES=1"))
             .caused_by(CAUSE, Weight::Oversized, elsewhere),
     ]

@@ -66,7 +66,11 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     if (total as f64) < MOST * capacity as f64 || weights == 0 {
         return Vec::new();
     }
-    let state_name = if name.is_empty() { "the optimizer's state".to_owned() } else { format!("{}'s state", crate::finding::printable(&name)) };
+    let state_name = if name.is_empty() {
+        "the optimizer's state".to_owned()
+    } else {
+        format!("{}'s state", crate::finding::printable(&name))
+    };
     let mut parts = vec![format!("weights {}", bytes(weights + asked))];
     if gradients > 0 {
         parts.push(format!("gradients {}", bytes(gradients)));
@@ -88,15 +92,23 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     };
     let mut finding = Finding::new(CODE, Severity::Warning, title);
     if coming {
-        finding = finding.because("what was not there yet when memory ran out is counted as it would have come");
+        finding =
+            finding.because("what was not there yet when memory ran out is counted as it would have come");
     }
     finding = finding.at(places(context, weights, state));
     let best = (state / 4 * 3).max((gradients + state) / 100 * 95);
-    finding = finding.saves(best.min(context.history.peak.reserved.bytes), Basis::Estimated, "with adapters in place of all weights");
+    finding = finding.saves(
+        best.min(context.history.peak.reserved.bytes),
+        Basis::Estimated,
+        "with adapters in place of all weights",
+    );
     if gradients > 0 || state > 0 {
         finding = finding.fix(
-            Fix::new(Grade::Safe, "let oomph find a plan that fits: state in host memory, parts of the batch, checkpoints")
-                .code("oomph fit --gpu NAME train.py"),
+            Fix::new(
+                Grade::Safe,
+                "let oomph find a plan that fits: state in host memory, parts of the batch, checkpoints",
+            )
+            .code("oomph fit --gpu NAME train.py"),
         );
         if state > 0 {
             finding = finding
@@ -125,16 +137,20 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
 fn places(context: &Context, weights: u64, state: u64) -> Vec<Where> {
     let mut places: Vec<Where> = Vec::new();
     if let Some(census) = context.census {
-        let largest = census.modules.iter().max_by_key(|module| module.bytes).map(|module| module.name.as_str());
+        let largest =
+            census.modules.iter().max_by_key(|module| module.bytes).map(|module| module.name.as_str());
         let optimizer = census.optimizers.first().map(|optimizer| optimizer.name.as_str());
         // The larger part first.
         let names = if state > weights { [optimizer, largest] } else { [largest, optimizer] };
         for name in names.into_iter().flatten() {
             let is_own = |holder: &&Holder| !crate::sources::is_library_file(&holder.file);
-            let holder = (census.holders.iter())
-                .filter(|holder| holder.name == name && holder.line > 0)
-                .find(is_own);
-            places.extend(holder.map(|holder| Where { place: Place::of_holder(holder), bytes: weights, count: 1 }));
+            let holder =
+                (census.holders.iter()).filter(|holder| holder.name == name && holder.line > 0).find(is_own);
+            places.extend(holder.map(|holder| Where {
+                place: Place::of_holder(holder),
+                bytes: weights,
+                count: 1,
+            }));
         }
     }
     let alive = context.held.iter().filter(|(_, kind)| *kind == Kind::Parameter).map(|&(index, _)| index);

@@ -34,16 +34,13 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         percent(waste.private_pools, waste.reserved)
     );
     let finding = Finding::new(CODE, Severity::Warning, title)
-            .because(
-                "a graph's replay uses this memory without leaving events, so it may be \
+        .because(
+            "a graph's replay uses this memory without leaving events, so it may be \
              needed after all",
-            )
-            .saves(waste.private_pools, Basis::Measured, "reserved, at most")
-            .fix(
-                Fix::new(Grade::Safe, "let graphs share a pool")
-                    .code("torch.cuda.graph(g, pool=first.pool())"),
-            )
-            .fix(Fix::new(Grade::Safe, "delete graphs and pools that are no longer needed"));
+        )
+        .saves(waste.private_pools, Basis::Measured, "reserved, at most")
+        .fix(Fix::new(Grade::Safe, "let graphs share a pool").code("torch.cuda.graph(g, pool=first.pool())"))
+        .fix(Fix::new(Grade::Safe, "delete graphs and pools that are no longer needed"));
     let ended_by_it = context.fatal().is_some_and(|oom| oom.reason == Reason::PrivatePool);
     vec![if ended_by_it {
         finding.caused_by("private_pool", Weight::Mistake, waste.private_pools)

@@ -41,7 +41,11 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     if !of_forwards.is_empty() || !context.kept().is_empty() {
         return of_forwards;
     }
-    growth(context).filter(|grown| !grown.is_graph).map(|grown| of_steps(context, &grown)).into_iter().collect()
+    growth(context)
+        .filter(|grown| !grown.is_graph)
+        .map(|grown| of_steps(context, &grown))
+        .into_iter()
+        .collect()
 }
 
 fn of_forwards(context: &Context, kept: &Kept) -> Option<Finding> {
@@ -51,13 +55,24 @@ fn of_forwards(context: &Context, kept: &Kept) -> Option<Finding> {
     let saved = context.what_if().freed_early(context, kept.blocks.iter().copied());
     let rounds = plural(kept.rounds as u64, "round");
     let title = match kept.keeper() {
-        Some(keeper) => format!("{keeper} keeps {} of tensors on the card, {} a round", bytes(kept.bytes), bytes(kept.per_round)),
-        None => format!("tensors of {rounds} are kept on the card: {}, {} each", bytes(kept.bytes), bytes(kept.per_round)),
+        Some(keeper) => format!(
+            "{keeper} keeps {} of tensors on the card, {} a round",
+            bytes(kept.bytes),
+            bytes(kept.per_round)
+        ),
+        None => format!(
+            "tensors of {rounds} are kept on the card: {}, {} each",
+            bytes(kept.bytes),
+            bytes(kept.per_round)
+        ),
     };
     // A program that got through may want what it keeps.
     let severity = if context.fatal().is_some() { Severity::Warning } else { Severity::Note };
     let finding = Finding::new(CODE, severity, super::with_place(title, kept.place(context)))
-        .because(format!("what {rounds} made is still alive; it grows by {} each time", bytes(kept.per_round)))
+        .because(format!(
+            "what {rounds} made is still alive; it grows by {} each time",
+            bytes(kept.per_round)
+        ))
         .at(kept.places(context));
     let finding = super::line_of_holder(finding, kept.holder.as_ref());
     Some(
@@ -118,7 +133,8 @@ pub(super) fn growth(context: &Context) -> Option<Grown> {
         .sum();
     let common = context.common_frame(&stacks).map(|frame| context.place_of_frame(frame, true));
     let is_graph = graph * 2 > total;
-    let holder = crate::kept::holder(context, growth.kept.iter().copied(), is_graph).filter(|holder| holder.line > 0);
+    let holder =
+        crate::kept::holder(context, growth.kept.iter().copied(), is_graph).filter(|holder| holder.line > 0);
     let title = match (&common, &holder) {
         (_, Some(holder)) => format!(
             "memory grows by {} every step: {} keeps {}, at {}",
