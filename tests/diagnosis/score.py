@@ -2,7 +2,8 @@
 
 Every program is run on a virtual T4 in its faulty and in its cured form. Counted are: whether the first headline names the cause and the line, whether
 what oomph would change (``explain --fix``) makes it fit, and headlines about programs that have no fault. With ``--snapshots`` the same recordings are
-explained without their census, as PyTorch's own snapshots would be. ``--table`` prints Markdown for docs/measured.
+explained without their census, as PyTorch's own snapshots would be. ``--budget 14.5GiB`` runs the faulty ones on the GPU that is there instead, held to that
+much. ``--table`` prints Markdown for docs/measured.
 """
 
 import argparse
@@ -42,6 +43,11 @@ class Scorer:
         folder = self.folder / form / program.name
         folder.mkdir(parents=True, exist_ok=True)
         path, recording = program.write(folder, text), folder / "recording.oomph"
+        if self.options.budget:
+            budget = ["--quiet", "--budget", self.options.budget, "--python", self.options.python]
+            command = [self.options.oomph, "run", *budget, "-o", str(recording), str(path), *program.arguments]
+            subprocess.run(command, capture_output=True, timeout=300, cwd=folder, stdin=subprocess.DEVNULL)
+            return self.oomph("explain", "--format", "json", recording), recording
         options = ["--gpu", "t4", "--steps", "0", "--python", self.options.python, "--format", "json"]
         if recording.exists() and self.options.again:
             return self.oomph("explain", "--format", "json", recording), recording
@@ -62,6 +68,8 @@ class Scorer:
                 row["snapshot"] = self.judge(program, self.oomph("explain", "--format", "json", snapshot)["findings"])
             if self.options.fix:
                 row["fix"] = self.fixed(program, recording)
+            if self.options.budget:
+                return {**row, "cured_fits": None, "alarm": None}
             cured, _ = self.predict(program, "cured", program.cured)
             row["cured_fits"] = cured.get("fits", not any(one["severity"] == "error" for one in cured["findings"]))
             row["alarm"] = alarm(cured["findings"])
@@ -107,14 +115,16 @@ def share(part, whole):
 
 def summary(rows):
     faulty = [row for row in rows if row["causes"] != ("none",)]
+    tried = [row for row in faulty if row["cured_fits"] is not None]
     fixable = [row for row in faulty if row.get("fix", {}).get("has")]
     lines = {
         "first headline names the cause": share(sum(row["cause_right"] for row in faulty), len(faulty)),
         "its line is right": share(sum(row["line_right"] for row in faulty), len(faulty)),
         "any finding names the cause": share(sum(row["any_right"] for row in faulty), len(faulty)),
-        "cured program fits": share(sum(bool(row["cured_fits"]) for row in faulty), len(faulty)),
-        "false alarms on programs without the fault": share(sum(row["alarm"] is not None for row in rows), len(rows)),
     }
+    if tried:
+        lines["cured program fits"] = share(sum(row["cured_fits"] for row in tried), len(tried))
+        lines["false alarms on programs without the fault"] = share(sum(row["alarm"] is not None for row in rows), len(rows))
     if fixable:
         lines["oomph's own patch fits when applied"] = share(sum(row["fix"]["fits"] is True for row in fixable), len(fixable))
     if any("snapshot" in row for row in faulty):
@@ -133,6 +143,7 @@ def main():
     parser.add_argument("--fix", action="store_true", help="also what explain --fix would change, and whether it then fits")
     parser.add_argument("--keep", help="keep programs and recordings here")
     parser.add_argument("--again", action="store_true", help="with --keep: explain the recordings that are there, run nothing")
+    parser.add_argument("--budget", help="on the GPU that is there, held to this much; without notebooks, and without cured programs")
     parser.add_argument("--json", help="write all rows here")
     parser.add_argument("--table", action="store_true", help="Markdown")
     options = parser.parse_args()
@@ -143,6 +154,7 @@ def main():
         one
         for one in programs.all_programs()
         if re.search(options.only, one.name) and (options.set == "all" or one.held_out == (options.set == "held_out"))
+        and not (options.budget and (one.is_notebook or not one.has_fault))
     ]
     scorer, rows = Scorer(options), []
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
@@ -155,7 +167,7 @@ def main():
             for key in ("alarm", "failed"):
                 if row.get(key):
                     print(f"      {key}: {row[key]}", file=sys.stderr)
-            if row["causes"] != ("none",) and not row["cured_fits"]:
+            if row["causes"] != ("none",) and row["cured_fits"] is False:
                 print("      the cured program does not fit", file=sys.stderr)
     if options.json:
         pathlib.Path(options.json).write_text(json.dumps(rows, indent=1))

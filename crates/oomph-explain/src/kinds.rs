@@ -190,9 +190,12 @@ impl<'a> Kinds<'a> {
         self.begun
     }
 
-    /// Whether frees carry the stack of the free rather than that of the allocation.
+    /// Whether frees say where they come from: some recorders leave their stacks out.
     pub fn frees_have_stacks(&self) -> bool {
-        self.free_stacks
+        let events = &self.device.events;
+        let frees =
+            events.action.iter().zip(&events.stack).filter(|(action, _)| **action == Action::FreeRequested);
+        self.free_stacks && frees.take(4096).any(|(_, &stack)| stack != oomph_trace::NO_STACK)
     }
 
     /// Moments of allocations of the backward pass, in order.

@@ -76,7 +76,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
                         if a.shape.len() > b.shape.len() { &a.name } else { &b.name }
                     )),
             )
-            .caused_by(CAUSE, Weight::Mistake, asked.max(context.capacity() / 4)),
+            .caused_by(CAUSE, Weight::Mistake, asked.max(context.capacity())),
     ]
 }
 

@@ -169,11 +169,11 @@ fn grows(context: &Context) -> Vec<Finding> {
         .map(|(&python, one)| (held_at(python), python, one))
         .max_by_key(|&(held, python, _)| (held, std::cmp::Reverse(python)));
     let Some((held, _, one)) = best else { return Vec::new() };
+    let facts = context.sources.of_stack(one.stack);
     let whole = if fatal.is_some() { context.capacity() } else { context.peak() };
     if !matters(held, whole, 0.15, 32 << 20) {
         return Vec::new();
     }
-    let facts = context.sources.of_stack(one.stack);
     let place = context.place(one.stack, 1);
     let is_cache = facts.cache
         || context.census.is_some_and(|census| {

@@ -230,7 +230,15 @@ fn one_forward(context: &Context) -> Option<Finding> {
 
 /// A whole recording that calls modules and never goes backward.
 fn whole_recording(context: &Context) -> Option<Finding> {
-    let activations = context.bytes_of(Kind::Activation);
+    let all = &context.history.allocations;
+    // A cache of keys and values is meant to outlive the forward that fills it.
+    let at_peak: Vec<u32> = (context.alive.iter())
+        .filter(|(index, kind)| {
+            *kind == Kind::Activation && !context.sources.of_stack(all.stack(*index as usize)).cache
+        })
+        .map(|&(index, _)| index)
+        .collect();
+    let activations: u64 = at_peak.iter().map(|&index| all.size(index as usize)).sum();
     // A program that ran out of memory before it had gone round twice may have had a backward pass to come.
     let rounds = context.steps.as_ref().map_or(0, |steps| steps.count());
     if context.kinds.trains()
@@ -242,9 +250,6 @@ fn whole_recording(context: &Context) -> Option<Finding> {
     {
         return None;
     }
-    let all = &context.history.allocations;
-    let at_peak: Vec<u32> =
-        context.alive.iter().filter(|(_, kind)| *kind == Kind::Activation).map(|&(index, _)| index).collect();
     // Few and large: the results themselves, not what led to them.
     if at_peak.len() < 4 {
         return None;
@@ -262,11 +267,10 @@ fn whole_recording(context: &Context) -> Option<Finding> {
              forward pass is over",
         )
         .at(context.places(at_peak.iter().copied()));
-    let held = at_peak.iter().map(|&index| all.size(index as usize)).sum();
     let made = context.forwards.all().last().and_then(|forward| forward.own);
     Some(
         with_fixes(saved.tell(finding, "without them", "allocated peak"))
-            .caused_by(CAUSE, Weight::Mistake, held)
+            .caused_by(CAUSE, Weight::Mistake, activations)
             .likely_if(true)
             .patched(made.and_then(|frame| patch(&context.place_of_frame(frame, true)))),
     )

@@ -74,6 +74,13 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
             ),
     ]
     .into_iter()
-    .map(|finding| finding.caused_by(CAUSE, Weight::Mistake, held))
+    // Where the line that failed says it, nothing else need be looked for.
+    .map(|finding| {
+        finding.caused_by(
+            CAUSE,
+            Weight::Mistake,
+            if line.is_some() { held.max(context.capacity()) } else { held },
+        )
+    })
     .collect()
 }

@@ -123,8 +123,9 @@ fn in_data(context: &Context, stack: u32, asked: u64) -> Option<Finding> {
         .collect();
     let usual = others.iter().max().copied()?;
     let times = asked as f64 / usual.max(1) as f64;
-    // Tiny things that the same line also makes are no batches.
-    if others.len() < LEAST_OTHERS || !(TIMES..=MOST_TIMES).contains(&times) {
+    // A line that makes things of many sizes makes no batches.
+    let alike = others.iter().filter(|&&other| other * 2 >= usual).count() * 4 >= others.len() * 3;
+    if others.len() < LEAST_OTHERS || !alike || !(TIMES..=MOST_TIMES).contains(&times) {
         return None;
     }
     let place = context.place(stack, context.moment + 1);
