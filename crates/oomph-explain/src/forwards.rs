@@ -45,13 +45,17 @@ impl Forwards {
                 continue;
             }
             let facts = sources.of_stack(stack);
+            let moment = row as Moment;
             match (facts.phase, facts.site) {
+                // A free inside a forward begins none, and its stack may be short of its outer end: it says no line.
+                (Phase::Forward, _) if events.action[row] != Action::Alloc => {
+                    if let Some(last) = all.last_mut().filter(|_| open) {
+                        last.end = moment + 1;
+                    }
+                }
                 (Phase::Forward, Some(site)) => {
-                    let moment = row as Moment;
                     match all.last_mut().filter(|last| open && last.site == site) {
                         Some(last) => last.end = moment + 1,
-                        // Letting go of what an earlier one left does not begin another.
-                        None if events.action[row] != Action::Alloc => continue,
                         None => {
                             all.push(Forward { site, own: facts.own_site, start: moment, end: moment + 1 })
                         }

@@ -42,6 +42,7 @@ class Recording:
         self.process = os.getpid()
         self.recorder = None
         self.guard = None
+        self.cells = set()
         # Called if the file could not be written to its end.
         self.on_cut = None
         self.censuses = None
@@ -134,9 +135,18 @@ class Recording:
             self.out_of_memories += 1
             # Three frames are ours: this one, the one that calls it, and the one that it calls.
             self.recorder.out_of_memory(device, asked, free, 3)
+            self.mark_cells()
             census = self.censuses.take(sys.modules["torch"], device, asked, total, free)
             if census is not None:
                 self.recorder.census(census)
+
+    def mark_cells(self):
+        """Says which cells of a notebook files are. At an out-of-memory too: it is explained while the recording goes on."""
+        with contextlib.suppress(Exception):
+            for file, number in cells():
+                if file not in self.cells:
+                    self.cells.add(file)
+                    self.recorder.mark(f"{CELL} {number} {file}".encode())
 
     def stop(self):
         """Ends the recording with the final state. Once."""
@@ -146,8 +156,7 @@ class Recording:
         atexit.unregister(self.stop)
         if self.out_of_memories and not died_of_it():
             self.recorder.mark(WENT_ON)
-        for file, number in cells():
-            self.recorder.mark(f"{CELL} {number} {file}".encode())
+        self.mark_cells()
         with contextlib.suppress(Exception):
             import torch
 

@@ -62,6 +62,10 @@ fn speaks_of_a_cache(text: &str) -> bool {
 /// A cache that is made as large as it may become, all at once.
 fn made_at_once(context: &Context) -> Option<Finding> {
     let (oom, census) = (context.fatal()?, context.census?);
+    // What is trained has no such cache.
+    if !context.without_gradients() && !census.optimizers.is_empty() {
+        return None;
+    }
     let all = &context.history.allocations;
     let about = census
         .frames
@@ -180,6 +184,10 @@ fn grows(context: &Context) -> Vec<Finding> {
             (census.frames.iter().take(3))
                 .any(|frame| speaks_of_a_cache(&frame.text) || speaks_of_a_cache(&frame.function))
         });
+    // What a model's layers make grows with its inputs: sequences that come sorted are no cache.
+    if !is_cache && facts.phase == Phase::Forward {
+        return Vec::new();
+    }
     let (key, what) = if is_cache {
         ("kv_cache", "the cache of keys and values grows")
     } else {

@@ -52,6 +52,9 @@ fn asked_for(context: &Context) -> Option<Finding> {
     if !matters(oom.size, context.capacity(), 0.25, 64 << 20) && !several {
         return None;
     }
+    // A layer of a model that is trained makes what the batch makes it.
+    let of_a_layer = facts.phase == Phase::Forward && context.trains_now() && oom.size * 2 < context.capacity();
+    let weight = if of_a_layer { Weight::Ordinary } else { Weight::Oversized };
     let place = context.place(oom.stack, oom.moment + 1);
     let title = format!("one tensor of {} is made at {}", bytes(oom.size), place.short());
     let mut finding = Finding::new(CODE, Severity::Warning, title);
@@ -83,7 +86,7 @@ fn asked_for(context: &Context) -> Option<Finding> {
                 Grade::ChangesNumerics,
                 "or make it smaller: fewer rows, shorter sequences, a lower precision",
             ))
-            .caused_by(CAUSE, Weight::Oversized, held),
+            .caused_by(CAUSE, weight, held),
     )
 }
 
