@@ -302,16 +302,18 @@ def allocated():
 
 
 # In a thread, while another one holds a lock.
-lock, done = threading.Lock(), threading.Event()
+lock, holds, done = threading.Lock(), threading.Event(), threading.Event()
 
 
 def hold():
     held_by_another = torch.zeros(1 << 20, device="cuda")
     with lock:
+        holds.set()
         done.wait()
 
 
 def work():
+    holds.wait()
     mine = [torch.zeros(1 << 19, device="cuda")]
     run_out()
 
