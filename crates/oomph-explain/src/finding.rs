@@ -230,6 +230,15 @@ pub struct Patch {
     pub also: Vec<u32>,
 }
 
+impl Patch {
+    /// The change at a place, if that is a line of the program's own.
+    pub(crate) fn at(cause: &'static str, place: &Place, name: Option<String>) -> Option<Self> {
+        let Place::Line { file, line, function, own: true } = place else { return None };
+        let (file, function) = (file.clone(), function.clone());
+        Some(Self { cause, file, line: *line, function, name, also: Vec::new() })
+    }
+}
+
 /// What a rule found.
 #[derive(Clone, Debug)]
 pub struct Finding {

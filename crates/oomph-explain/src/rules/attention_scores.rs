@@ -23,7 +23,7 @@
 
 use super::matters;
 use crate::context::Context;
-use crate::finding::{Finding, Fix, Grade, Patch, Place, Severity, Weight, bytes, percent, plural};
+use crate::finding::{Finding, Fix, Grade, Patch, Severity, Weight, bytes, percent, plural};
 use crate::kinds::Kind;
 use crate::sources::Phase;
 use hashbrown::HashMap;
@@ -90,17 +90,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         bytes(size)
     );
     let title = super::with_place(title, places.first().map(|place| place.place.clone()));
-    let patch = match places.first().map(|place| &place.place) {
-        Some(Place::Line { file, line, function, own: true }) => Some(Patch {
-            cause: CAUSE,
-            file: file.clone(),
-            line: *line,
-            function: function.clone(),
-            name: None,
-            also: Vec::new(),
-        }),
-        _ => None,
-    };
+    let patch = places.first().and_then(|place| Patch::at(CAUSE, &place.place, None));
     let severity = if likely && context.fatal().is_none() { Severity::Note } else { Severity::Warning };
     let finding = Finding::new(CODE, severity, title)
         .because("they hold a number for every pair of positions: twice the length, four times the memory")

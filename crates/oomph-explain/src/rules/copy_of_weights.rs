@@ -145,17 +145,8 @@ fn told(context: &Context, copy: &Group, frame: Option<FrameId>, matched: u64) -
     let finding = fixes(saved.tell(finding, "without the copy", "allocated peak"), copy.loaded);
     let much = matched as f64 >= 0.20 * context.capacity() as f64;
     let weight = if copy.loaded || !copy.copied || much { Weight::Mistake } else { Weight::Oversized };
-    let patch = match (&place, copy.loaded) {
-        (Place::Line { file, line, function, own: true }, true) => Some(Patch {
-            cause: CAUSE,
-            file: file.clone(),
-            line: *line,
-            function: function.clone(),
-            name: held_by.map(|holder| holder.name.clone()),
-            also: Vec::new(),
-        }),
-        _ => None,
-    };
+    let name = held_by.map(|holder| holder.name.clone());
+    let patch = if copy.loaded { Patch::at(CAUSE, &place, name) } else { None };
     finding.caused_by(CAUSE, weight, matched).patched(patch)
 }
 

@@ -67,17 +67,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     let asked_at = context.place(oom.stack, oom.moment + 1);
     let places: Vec<Where> =
         place.into_iter().chain([asked_at]).map(|place| Where { place, bytes: held, count: 1 }).collect();
-    let patch = match &places[0].place {
-        Place::Line { file, line, function, own: true } => Some(Patch {
-            cause: CAUSE,
-            file: file.clone(),
-            line: *line,
-            function: function.clone(),
-            name: holder.map(|holder| holder.name.clone()),
-            also: Vec::new(),
-        }),
-        _ => None,
-    };
+    let patch = Patch::at(CAUSE, &places[0].place, holder.map(|holder| holder.name.clone()));
     vec![
         Finding::new(CODE, Severity::Warning, title)
             .because("NumPy's numbers are float64, and one float64 operand makes the result float64")

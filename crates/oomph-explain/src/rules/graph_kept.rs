@@ -29,7 +29,7 @@
 //! the program itself said at the out-of-memory; without that, the line is where nine tenths of the bytes were made.
 
 use crate::context::Context;
-use crate::finding::{Finding, Fix, Grade, Patch, Place, Severity, Weight, bytes, plural};
+use crate::finding::{Finding, Fix, Grade, Patch, Severity, Weight, bytes, plural};
 use crate::kept::{How, Kept};
 
 pub(super) const CODE: &str = "OM201";
@@ -106,17 +106,5 @@ fn of_steps(context: &Context, grown: &super::tensors_kept::Grown) -> Finding {
     fixes(grown.saved.tell(finding, "with each of them freed at the end of its step", "allocated peak"))
         .caused_by(CAUSE, Weight::Mistake, grown.bytes)
         .likely_if(context.census.is_none())
-        .patched(grown.places.first().and_then(|place| patch(&place.place, grown.name.clone())))
-}
-
-fn patch(place: &Place, name: Option<String>) -> Option<Patch> {
-    let Place::Line { file, line, function, own: true } = place else { return None };
-    Some(Patch {
-        cause: CAUSE,
-        file: file.clone(),
-        line: *line,
-        function: function.clone(),
-        name,
-        also: Vec::new(),
-    })
+        .patched(grown.places.first().and_then(|place| Patch::at(CAUSE, &place.place, grown.name.clone())))
 }

@@ -165,20 +165,8 @@ fn not_trained(context: &Context) -> Option<Finding> {
             .tell(finding, "without them", "allocated peak")
             .fix(Fix::new(Grade::Safe, "run it without gradients").code("with torch.no_grad():"))
             .caused_by(CAUSE, Weight::Mistake, held)
-            .patched(patch(&place)),
+            .patched(Patch::at(CAUSE, &place, None)),
     )
-}
-
-fn patch(place: &Place) -> Option<Patch> {
-    let Place::Line { file, line, function, own: true } = place else { return None };
-    Some(Patch {
-        cause: CAUSE,
-        file: file.clone(),
-        line: *line,
-        function: function.clone(),
-        name: None,
-        also: Vec::new(),
-    })
 }
 
 /// A program that died in a forward of its own, which nobody would have followed with a backward pass.
@@ -224,7 +212,7 @@ fn one_forward(context: &Context) -> Option<Finding> {
     Some(
         with_fixes(saved.tell(finding, "without them", "allocated peak"))
             .caused_by(CAUSE, Weight::Mistake, held)
-            .patched(place.as_ref().and_then(patch)),
+            .patched(place.as_ref().and_then(|place| Patch::at(CAUSE, place, None))),
     )
 }
 
@@ -272,6 +260,6 @@ fn whole_recording(context: &Context) -> Option<Finding> {
         with_fixes(saved.tell(finding, "without them", "allocated peak"))
             .caused_by(CAUSE, Weight::Mistake, activations)
             .likely_if(true)
-            .patched(made.and_then(|frame| patch(&context.place_of_frame(frame, true)))),
+            .patched(made.and_then(|frame| Patch::at(CAUSE, &context.place_of_frame(frame, true), None))),
     )
 }

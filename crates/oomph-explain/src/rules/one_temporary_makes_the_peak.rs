@@ -53,7 +53,8 @@ fn asked_for(context: &Context) -> Option<Finding> {
         return None;
     }
     // A layer of a model that is trained makes what the batch makes it.
-    let of_a_layer = facts.phase == Phase::Forward && context.trains_now() && oom.size * 2 < context.capacity();
+    let of_a_layer =
+        facts.phase == Phase::Forward && context.trains_now() && oom.size * 2 < context.capacity();
     let weight = if of_a_layer { Weight::Ordinary } else { Weight::Oversized };
     let place = context.place(oom.stack, oom.moment + 1);
     let title = format!("one tensor of {} is made at {}", bytes(oom.size), place.short());
