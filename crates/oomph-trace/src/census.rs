@@ -208,6 +208,41 @@ impl Census {
         if json.len() > LARGEST_CENSUS {
             return None;
         }
-        serde_json::from_slice(json).ok()
+        let mut census: Self = serde_json::from_slice(json).ok()?;
+        census.bound();
+        Some(census)
+    }
+
+    /// Keeps as much as any recorder tells: whoever compares everything with everything must come to an end with a file that
+    /// was made to hurt, too.
+    fn bound(&mut self) {
+        self.frames.truncate(128);
+        self.holders.truncate(512);
+        self.modules.truncate(256);
+        self.optimizers.truncate(64);
+        self.tensors.truncate(4096);
+        for frame in &mut self.frames {
+            frame.tensors.truncate(64);
+        }
+        for module in &mut self.modules {
+            module.calls.truncate(256);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_census_is_read_whatever_it_lacks_and_never_larger_than_any_that_is_taken() {
+        let census =
+            Census::parse(br#"{"holders": [{"name": "history", "length": 412}], "new_key": 1}"#).unwrap();
+        assert_eq!((census.holders[0].name.as_str(), census.holders[0].length), ("history", Some(412)));
+        assert!(!census.complete && census.card.capability.is_none());
+        let many = format!("{{\"tensors\": [{}]}}", vec!["{}"; 100_000].join(","));
+        assert_eq!(Census::parse(many.as_bytes()).unwrap().tensors.len(), 4096);
+        assert_eq!(Census::parse(b"[1, 2"), None);
+        assert_eq!(Census::parse(&vec![b' '; LARGEST_CENSUS + 1]), None);
     }
 }

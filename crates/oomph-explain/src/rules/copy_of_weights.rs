@@ -30,6 +30,9 @@ use oomph_trace::{Frame, FrameId, StackId};
 pub(super) const CODE: &str = "OM207";
 const CAUSE: &str = "copy_of_weights";
 
+/// So many makers are looked at.
+const MOST_GROUPS: usize = 64;
+
 /// Blocks that one line made, by size.
 #[derive(Default)]
 struct Group {
@@ -69,6 +72,9 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         .filter(|(_, group)| group.bytes >= 16 << 20 && group.sizes.len() >= 2)
         .map(|(frames, group)| (frames.last().copied(), group))
         .collect();
+    // All are compared with all: the largest are enough.
+    groups.sort_by_key(|(frame, group)| (std::cmp::Reverse(group.bytes), *frame));
+    groups.truncate(MOST_GROUPS);
     groups.sort_by_key(|(frame, group)| (group.first, *frame));
     let mut found: Option<(usize, usize, u64)> = None;
     for later in 0..groups.len() {
