@@ -16,7 +16,7 @@ import programs  # noqa: E402
 # What each does is in its head. One for each thing that a good colleague would say.
 CHOSEN = (
     "validation_sums_losses", "inference_keeps_outputs", "hook_keeps_previews", "losses_listed_with_retained_graph", "weights_of_every_epoch", "all_validation_logits",
-    "predictions_kept_under_no_grad", "micro_batches_summed", "billion_parameters_with_adam", "best_weights_cloned_on_card", "teacher_runs_with_gradients",
+    "predictions_kept_under_no_grad", "micro_batches_summed", "billion_parameters_with_adam", "best_weights_cloned_on_card", "checkpoint_loaded_beside_model", "teacher_runs_with_gradients",
     "column_against_flat_target_in_mse", "default_type_set_to_double", "one_panorama_among_photographs", "own_attention_at_eight_thousand_tokens", "frames_stacked_each_step",
     "loss_summed_after_backward", "siamese_two_views",
 )  # fmt: skip
