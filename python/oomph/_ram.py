@@ -276,6 +276,7 @@ class RamGuard:
         self._again_at = level.left - reserve // 4
         if not _in_the_program() or _handling_a_memory_error():
             return
+        main = ctypes.c_ulong(threading.main_thread().ident or 0)
         # A path of a control group is long, and says nothing to most.
         whose = "the control group's limit" if os.path.isabs(level.source) else level.source
         _last_excess = (
@@ -283,7 +284,9 @@ class RamGuard:
             "stopped before the machine kills it; let go with del and oomph.free()"
         )
         _black_box.warned(_last_excess)
-        main = ctypes.c_ulong(threading.main_thread().ident or 0)
+        # Writing the box let go of the interpreter: the program may have met the floor meanwhile.
+        if _handling_a_memory_error():
+            return
         ctypes.pythonapi.PyThreadState_SetAsyncExc(main, ctypes.py_object(RamLimit))
 
 
