@@ -14,13 +14,76 @@ import pytest
 
 import oomph
 from oomph.patching.child import answer
-from oomph.patching.patches import CAUSES, patched
+from oomph.patching.patches import CAUSES, changes
 from oomph.patching.reading import Request
-from oomph.patching.source import NoPatch, Source
+from oomph.patching.source import NoPatch
 
 PACKAGE = pathlib.Path(oomph.__file__).parent.parent
 
 CHANGES = {
+    "a step that training and validation share": (
+        "no_grad_missing",
+        None,
+        """
+        import torch
+
+        def shared_step(self, batch):
+            return loss_of(self.net(batch))  #@
+
+        def training_step(self, batch, index):
+            return self.shared_step(batch)
+
+        def validate(self):
+            for batch in self.loader:
+                losses.append(self.shared_step(batch))
+        """,
+        """
+        import torch
+
+        def shared_step(self, batch):
+            return loss_of(self.net(batch))
+
+        def training_step(self, batch, index):
+            return self.shared_step(batch)
+
+        @torch.no_grad()
+        def validate(self):
+            for batch in self.loader:
+                losses.append(self.shared_step(batch))
+        """,
+    ),
+    "the weights of a moving average are numbers": (
+        "graph_kept",
+        "ema",
+        """
+        for x in data:
+            loss.backward()
+            ema = s.smoothing * ema + (1 - s.smoothing) * loss  #@
+        """,
+        """
+        for x in data:
+            loss.backward()
+            ema = s.smoothing * ema + (1 - s.smoothing) * loss.item()
+        """,
+    ),
+    "a container that is made on the line that is named": (
+        "tensors_kept",
+        "agent.memory",
+        """
+        class Agent:
+            def __init__(self):
+                self.memory = deque()  #@
+
+        agent.memory.append((observation, action))
+        """,
+        """
+        class Agent:
+            def __init__(self):
+                self.memory = deque()
+
+        agent.memory.append((observation.cpu(), action.cpu()))
+        """,
+    ),
     "an evaluation gets a decorator": (
         "no_grad_missing",
         None,
@@ -942,6 +1005,114 @@ REFUSALS = {
 }
 
 
+OTHER_WAYS = {
+    "what is kept is a dict": (
+        "tensors_kept",
+        "snapshots",
+        """
+        snapshots = []
+        for epoch in range(3):
+            snapshots.append(snapshot(model))  #@
+        """,
+        """
+        snapshots = []
+        for epoch in range(3):
+            snapshots.append({key: value.cpu() for key, value in snapshot(model).items()})
+        """,
+    ),
+    "what is kept is a tuple": (
+        "tensors_kept",
+        "states",
+        """
+        for ids in data:
+            states.append(encoder(ids).hidden_states)  #@
+        """,
+        """
+        for ids in data:
+            states.append([value.cpu() for value in encoder(ids).hidden_states])
+        """,
+    ),
+    "what is kept goes with something else": (
+        "tensors_kept",
+        "results",
+        """
+        for ids in batches:
+            results["logits"].append(model(ids))  #@
+            results["labels"].append(ids[:, 1:])
+        """,
+        """
+        for ids in batches:
+            results["logits"].append(model(ids).cpu())
+            results["labels"].append(ids[:, 1:].cpu())
+        """,
+    ),
+    "two losses of one loop": (
+        "graph_kept",
+        "prices",
+        """
+        prices, categories = [], []
+        for x in batches:
+            prices.append(price_loss)  #@
+            categories.append(category_loss)
+        """,
+        """
+        prices, categories = [], []
+        for x in batches:
+            prices.append(price_loss.item())
+            categories.append(category_loss.item())
+        """,
+    ),
+    "a target that is needed on the card": (
+        "graph_kept",
+        "history",
+        """
+        history = []
+        for x in batches:
+            history.append(model(x))  #@
+        """,
+        """
+        history = []
+        for x in batches:
+            history.append(model(x).detach())
+        """,
+    ),
+    "labels and features from NumPy": (
+        "float64",
+        None,
+        """
+        import torch
+        x = torch.from_numpy(features).cuda()
+        y = torch.from_numpy(target).cuda()
+        model = make().double().cuda()  #@
+        """,
+        """
+        import torch
+        x = torch.from_numpy(features).float().cuda()
+        y = torch.from_numpy(target).float().cuda()
+        model = make().cuda()
+        """,
+    ),
+    "a view whose last dimension is not innermost": (
+        "attention_scores",
+        None,
+        """
+        import torch
+        import torch.nn.functional as F
+        def forward(q, k, v):
+            weight = torch.matmul(q, k.transpose(-1, -2)) * 0.125  #@
+            weight = F.softmax(weight, dim=-1)
+            return torch.matmul(weight, v)
+        """,
+        """
+        import torch
+        import torch.nn.functional as F
+        def forward(q, k, v):
+            return F.scaled_dot_product_attention(q.contiguous(), k.contiguous(), v.contiguous(), scale=0.125)
+        """,
+    ),
+}
+
+
 def marked(text, cause, name):
     """The text without its marks, and the request that they make."""
     lines, named, also = textwrap.dedent(text).lstrip("\n").splitlines(), 0, []
@@ -959,7 +1130,17 @@ def marked(text, cause, name):
 def test_the_change_for_a_cause(title):
     cause, name, before, after = CHANGES[title]
     text, request = marked(before, cause, name)
-    assert patched(Source(text), request) == textwrap.dedent(after).lstrip("\n")
+    assert changes(text, "", request)[0] == textwrap.dedent(after).lstrip("\n")
+
+
+@pytest.mark.parametrize("title", OTHER_WAYS)
+def test_other_ways_follow_where_the_text_does_not_tell(title):
+    """Each of them was the one with which a program still ran."""
+    cause, name, before, after = OTHER_WAYS[title]
+    text, request = marked(before, cause, name)
+    first, *others = changes(text, "", request)
+    wanted = textwrap.dedent(after).lstrip("\n")
+    assert wanted in others and first != wanted
 
 
 @pytest.mark.parametrize("title", REFUSALS)
@@ -967,7 +1148,7 @@ def test_no_change_rather_than_a_wrong_one(title):
     cause, name, before, why = REFUSALS[title]
     text, request = marked(before, cause, name)
     with pytest.raises(NoPatch, match=why):
-        patched(Source(text), request)
+        changes(text, "", request)
 
 
 def test_every_cause_is_tried():
@@ -976,7 +1157,7 @@ def test_every_cause_is_tried():
 
 @pytest.mark.parametrize("text", ["history = []\nhistory.append(loss)", "history = []\r\nhistory.append(loss)\r\n", "ä = 'ö'\nif grüße: history.append( loss )  # ü\n"])
 def test_ends_of_lines_tabs_and_letters_stay(text):
-    new = patched(Source(text), Request("graph_kept", 2, name="history"))
+    new = changes(text, "", Request("graph_kept", 2, name="history"))[0]
     assert new == text.replace("loss", "loss.item()")
 
 
@@ -985,7 +1166,7 @@ def test_git_applies_the_diff(tmp_path):
     project.mkdir()
     (project / "train.py").write_text("\n".join(f"x{i} = {i}" for i in range(20)) + "\nhistory = []\nhistory.append(loss)")
     asked = {"file": str(project / "train.py"), "cell": None, "shown": "project/train.py", "cause": "graph_kept", "line": 22, "name": "history", "also": []}
-    said = answer(asked)
+    said = answer(asked)["changes"][0]
     assert said["diff"] == said["patch"]
     assert said["diff"].endswith("-history.append(loss)\n\\ No newline at end of file\n+history.append(loss.item())\n\\ No newline at end of file\n")
     subprocess.run(["git", "apply"], input=said["patch"], text=True, cwd=tmp_path, check=True)
@@ -1002,7 +1183,7 @@ def test_a_cell_of_a_notebook(tmp_path):
     path = tmp_path / "book.ipynb"
     path.write_text(json.dumps(notebook("%matplotlib inline\nimport torch as th", "outputs = []", "for x in data:\n    outputs.append(model(x))"), indent=1) + "\n")
     asked = {"file": str(path), "cell": 3, "shown": "book.ipynb", "cause": "no_grad_missing", "line": 2, "name": "outputs", "also": []}
-    said = answer(asked)
+    said = answer(asked)["changes"][0]
     # By the name that a cell above gave it.
     assert said["source"] == "with th.no_grad():\n    for x in data:\n        outputs.append(model(x))"
     assert said["diff"].startswith("--- a/book.ipynb[3]\n+++ b/book.ipynb[3]\n")
@@ -1016,7 +1197,7 @@ def test_a_notebook_laid_out_in_another_way_is_shown_and_not_applied(tmp_path):
     path = tmp_path / "book.ipynb"
     path.write_text(json.dumps(notebook("history.append(loss)"), indent=7))
     asked = {"file": str(path), "cell": 1, "shown": "book.ipynb", "cause": "graph_kept", "line": 1, "name": "history", "also": []}
-    assert answer(asked)["patch"] is None
+    assert answer(asked)["changes"][0]["patch"] is None
     assert answer({**asked, "cell": 2}) == {"refused": "the notebook cannot be read, or has no such cell"}
     assert "cannot be read" in answer({**asked, "file": str(tmp_path / "missing.py"), "cell": None})["refused"]
 

@@ -9,17 +9,17 @@ use oomph_trace::Recording;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// The worst finding that a change of a few lines mends, and the change; otherwise why there is none.
+/// The worst finding that a change of a few lines mends, and the ways to change it, best first; otherwise why there is none.
 pub(crate) fn offered<'a>(
     explanation: &'a Explanation,
     python: Option<&Path>,
     script: Option<&Path>,
-) -> Result<(&'a Finding, Change), String> {
+) -> Result<(&'a Finding, Vec<Change>), String> {
     let mut why = None;
     for finding in &explanation.findings {
         let Some(patch) = &finding.patch else { continue };
-        match change(patch, python, script) {
-            Ok(change) => return Ok((finding, change)),
+        match changes(patch, python, script) {
+            Ok(changes) => return Ok((finding, changes)),
             Err(error) => {
                 let place = format!("{}:{}", patch.file.rsplit('/').next().unwrap_or_default(), patch.line);
                 why.get_or_insert_with(|| format!("{}: {error}", printable(&place)));
@@ -29,8 +29,14 @@ pub(crate) fn offered<'a>(
     Err(why.unwrap_or_else(|| "nothing was found that a change of a few lines mends".to_owned()))
 }
 
-/// Makes the change, of a file below this folder or beside the script that was named.
-fn change(patch: &Patch, python: Option<&Path>, script: Option<&Path>) -> Result<Change, PatchError> {
+/// The words for somebody to whom no change is offered, because the program runs with none that was tried.
+pub(crate) fn broken(error: &str) -> String {
+    let first = error.lines().next().unwrap_or_default();
+    format!("the program does not run with what was tried ({})", printable(first))
+}
+
+/// Makes the changes, of a file below this folder or beside the script that was named.
+fn changes(patch: &Patch, python: Option<&Path>, script: Option<&Path>) -> Result<Vec<Change>, PatchError> {
     let here = std::env::current_dir()?;
     let mut folders = vec![here.clone()];
     folders.extend(script.and_then(|script| here.join(script).parent().map(Path::to_path_buf)));

@@ -6,7 +6,7 @@
 
 use crate::installed::InstalledError;
 use crate::prediction::{PredictError, Prediction, Verdict};
-use crate::run::{Program, Ran, Runner, Status, Trial, Voice};
+use crate::run::{Program, Ran, RunError, Runner, Status, Trial, Voice};
 use oomph_explain::{Patch, Severity};
 use oomph_gpus::Gpu;
 use serde::Deserialize;
@@ -120,12 +120,25 @@ pub enum PatchError {
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Answer {
-    Changed { source: String, diff: String, patch: Option<String> },
+    Changed { changes: Vec<Edit> },
     Refused { refused: String },
 }
 
-/// Makes the change that a finding asks for, of a file that was found; `folder` is where the diff is to be applied.
-pub fn rewrite(python: &Path, patch: &Patch, file: Named, folder: &Path) -> Result<Change, PatchError> {
+#[derive(Deserialize)]
+struct Edit {
+    source: String,
+    diff: String,
+    patch: Option<String>,
+}
+
+/// Makes the change that a finding asks for, of a file that was found; `folder` is where the diff is to be applied. Where the text does not say which way is
+/// right (a dict looks like a tensor), there are several, best first: [`try_in_turn`] finds the one.
+pub fn rewrite(
+    python: &Path,
+    patch: &Patch,
+    file: Named,
+    folder: &Path,
+) -> Result<Vec<Change>, PatchError> {
     let stage = tempfile::Builder::new().prefix("oomph-").tempdir()?;
     let package = stage.path().join(PACKAGE);
     std::fs::create_dir(&package)?;
@@ -166,7 +179,17 @@ pub fn rewrite(python: &Path, patch: &Patch, file: Named, folder: &Path) -> Resu
         return Err(failed(words.lines().last().unwrap_or("it failed").to_owned()));
     }
     match serde_json::from_slice(&output.stdout).map_err(|error| failed(error.to_string()))? {
-        Answer::Changed { source, diff, patch } => Ok(Change { file, shown, text: source, diff, patch }),
+        Answer::Changed { changes } if changes.is_empty() => Err(failed("it made no change".to_owned())),
+        Answer::Changed { changes } => Ok(changes
+            .into_iter()
+            .map(|Edit { source, diff, patch }| Change {
+                file: file.clone(),
+                shown: shown.clone(),
+                text: source,
+                diff,
+                patch,
+            })
+            .collect()),
         Answer::Refused { refused } => Err(PatchError::Refused(refused)),
     }
 }
@@ -227,8 +250,56 @@ pub fn before(runner: &Runner, program: &Program, gpu: &Gpu) -> Result<(Reached,
     Ok((reached(&prediction, &ran), prediction.verdict))
 }
 
+/// Tries changes until one fits: its place and what came of it. If none does, the first with which the program runs; `None` where it runs with none,
+/// with what it died of at the first.
+pub fn try_in_turn(
+    runner: &Runner,
+    program: &Program,
+    gpu: &Gpu,
+    changes: &[Change],
+    before: (Reached, Verdict),
+) -> Result<Tried, PredictError> {
+    let mut best: Option<(usize, Checked)> = None;
+    let mut died_of = None;
+    let mut failed = None;
+    for (place, change) in changes.iter().enumerate() {
+        match check(runner, program, gpu, change, before) {
+            Ok(checked) if checked.verdict == Verdict::Fits => return Ok(Tried::Runs { place, checked }),
+            Ok(checked) if checked.verdict == Verdict::Unknown => {
+                died_of.get_or_insert(checked.error.unwrap_or_else(|| "it failed".to_owned()));
+            }
+            Ok(checked) => _ = best.get_or_insert((place, checked)),
+            Err(error @ PredictError::Run(RunError::Interrupted { .. })) => return Err(error),
+            // Killed, because the machine's own memory ran out, say: of that change nothing is known.
+            Err(error) => _ = failed.get_or_insert(error),
+        }
+    }
+    match (best, failed, died_of) {
+        (Some((place, checked)), ..) => Ok(Tried::Runs { place, checked }),
+        (None, Some(error), _) => Err(error),
+        (None, None, error) => Ok(Tried::Breaks { error: error.unwrap_or_default() }),
+    }
+}
+
+/// What came of changes that were tried in turn.
+#[derive(Clone, Debug)]
+pub enum Tried {
+    /// The program runs with one of them.
+    Runs {
+        /// Which.
+        place: usize,
+        /// What came of it.
+        checked: Checked,
+    },
+    /// It runs with none: what it died of with the first.
+    Breaks {
+        /// The program's own error.
+        error: String,
+    },
+}
+
 /// Runs the program with the change, twice as far as it came without.
-pub fn check(
+fn check(
     runner: &Runner,
     program: &Program,
     gpu: &Gpu,
@@ -291,7 +362,7 @@ mod tests {
         };
         let python = crate::installed::Installed::interpreter(None).unwrap();
         let file = Named::find(&patch.file, &[folder.path().to_path_buf()]).unwrap();
-        let change = rewrite(&python, &patch, file.clone(), folder.path()).unwrap();
+        let change = rewrite(&python, &patch, file.clone(), folder.path()).unwrap().remove(0);
         let diff = "--- a/train.py\n+++ b/train.py\n@@ -1,2 +1,2 @@\n history = []\n-history.append(loss)\n+history.append(loss.item())\n";
         assert_eq!(change.diff, diff);
         assert_eq!(change.patch.as_deref(), Some(diff));

@@ -19,6 +19,8 @@ pub struct Offer<'a> {
     pub file: &'a str,
     /// The diff, to be read.
     pub diff: &'a str,
+    /// Which of several ways to write it, from 1.
+    pub way: usize,
     /// What came of it, or why it was not tried.
     pub checked: Result<&'a Checked, &'a str>,
     /// The recording that asks for it: what to type to apply it. None where there is none, or where git could not apply it.
@@ -125,9 +127,9 @@ pub fn diff(file: &str, diff: &str) -> String {
 pub fn answer(offer: &Offer, width: usize) -> String {
     let (style, words) = words(offer);
     let mut out = format!("\n{}\n", paint(style, wrap(&words, width, 0, 2)));
-    let breaks = offer.checked.is_ok_and(|checked| checked.verdict == Verdict::Unknown);
-    if let Some(recording) = offer.recording.filter(|name| !breaks && *name != "-") {
-        let apply = format!("oomph explain --fix --format patch {} | git apply", quoted(recording));
+    if let Some(recording) = offer.recording.filter(|name| *name != "-") {
+        let way = if offer.way > 1 { format!(" --way {}", offer.way) } else { String::new() };
+        let apply = format!("oomph explain --fix --format patch{way} {} | git apply", quoted(recording));
         let _ = writeln!(out, "{} {}", paint(BOLD, "Apply it:"), paint(CYAN, apply));
     }
     out
@@ -161,6 +163,7 @@ pub fn json(report: &str, offer: &Offer) -> String {
             json!({
                 "file": offer.file,
                 "diff": offer.diff,
+                "way": offer.way,
                 "checked": offer.checked.ok().map(checked),
                 "not_checked": offer.checked.err(),
             }),
@@ -228,7 +231,7 @@ mod tests {
         "--- a/train.py\n+++ b/train.py\n@@ -1 +1 @@\n-\ttotal += loss\n+\ttotal += loss.item()\n";
 
     fn plain(checked: Result<&Checked, &str>) -> String {
-        let offer = Offer { file: "train.py", diff: DIFF, checked, recording: None };
+        let offer = Offer { file: "train.py", diff: DIFF, way: 1, checked, recording: None };
         let styled = diff(offer.file, offer.diff) + &answer(&offer, 400);
         let mut pieces = styled.split('\u{1b}');
         let first = pieces.next().unwrap().to_owned();
@@ -265,7 +268,7 @@ mod tests {
     #[test]
     fn scripts_get_it_under_a_key() {
         let checked = tried(Verdict::Fits, Status::Finished, 9);
-        let offer = Offer { file: "train.py", diff: DIFF, checked: Ok(&checked), recording: None };
+        let offer = Offer { file: "train.py", diff: DIFF, way: 1, checked: Ok(&checked), recording: None };
         let value: Value = serde_json::from_str(&json("{\"schema_version\": 1}", &offer)).unwrap();
         assert_eq!(value["patch"]["diff"], DIFF);
         assert_eq!(value["patch"]["checked"]["fits"], true);

@@ -21,6 +21,8 @@ APPEND, ADD, ASSIGN, ITEM, CONCATENATE, HOOK = "append", "add", "assign", "item"
 
 _PUT_IN = frozenset(("append", "extend", "insert", "appendleft", "extendleft", "add", "update", "setdefault"))
 _JOIN = frozenset(("cat", "concat", "concatenate", "stack", "hstack", "vstack", "dstack"))
+# What puts more into a container than it had.
+_GROWS = frozenset((APPEND, ITEM, ADD, CONCATENATE))
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 
@@ -133,9 +135,9 @@ class Sources:
         for kind in kinds:
             here = [(after, put) for (of, _, after), put in attributes if kind in put.classes and put.functions and put.functions[0].argument == of]
             found = _choose(_named(here, attribute), container)
-            if found is not None:
+            if found is not None and (not container or found.how in _GROWS):
                 return found
-        # From outside: trainer.cache.append(x).
+        # From outside: trainer.cache.append(x). What only makes it empty says less.
         return _choose(_named([(after, put) for (_, _, after), put in attributes], attribute), container)
 
 
@@ -157,7 +159,9 @@ def _named(puts: list[tuple[str, Put]], name: str) -> list[Put]:
     for wanted in (name, _any_key(name), name[: name.rindex("[")] if name.endswith("]") else name):
         found = [put for target, put in puts if target == wanted]
         if found:
-            return found
+            # `states = defaultdict(list)` says less than `states[layer].append(x)`.
+            inside = [put for target, put in puts if target.startswith(wanted + "[") and put.how in _GROWS]
+            return found if any(put.how in _GROWS for put in found) else found + inside
     return []
 
 

@@ -9,8 +9,11 @@ from .reading import Request, is_atom, names_assigned, statements_named
 from .source import NoPatch, Scope, Source, dotted
 
 
-def attention_scores(source: Source, request: Request) -> None:
-    """``softmax(q @ k.transpose(-2, -1) * scale) @ v``, over a few statements, becomes scaled_dot_product_attention."""
+def attention_scores(source: Source, request: Request, contiguous: bool = False) -> None:
+    """``softmax(q @ k.transpose(-2, -1) * scale) @ v``, over a few statements, becomes scaled_dot_product_attention.
+
+    ``contiguous``: of copies, because its kernels that hold no scores refuse tensors whose last dimension is not the innermost in memory.
+    """
     near = statements_named(source, request)
     scopes = list(dict.fromkeys(source.scope(one) for one in near))
     for scope in scopes:
@@ -21,7 +24,8 @@ def attention_scores(source: Source, request: Request) -> None:
             query, key, value, scale, dropped = read
             function = source.bound("torch.nn.functional", product.lineno)
             name = f"{function}.scaled_dot_product_attention" if function else source.torch_member("nn.functional.scaled_dot_product_attention", product.lineno)
-            source.replace(product, f"{name}({query}, {key}, {value}{scale})")
+            given = ", ".join(f"{one}.contiguous()" if contiguous else one for one in (query, key, value))
+            source.replace(product, f"{name}({given}{scale})")
             for one in dropped:
                 source.remove(one)
             return

@@ -1,8 +1,8 @@
 """What ``oomph explain --fix`` runs: a request on stdin, the change on stdout, both JSON.
 
 The request has ``file`` (where it lies), ``cell`` (of a notebook, from 1), ``shown`` (its path in the diff), and what ``reading.Request`` has. The answer has
-``source`` (the new text of the file or the cell), ``diff`` (to be read), ``patch`` (to be applied; null for a notebook that is laid out in a way of its own), or ``refused``: why
-there is no change.
+``changes``, best first, each with ``source`` (the new text of the file or the cell), ``diff`` (to be read) and ``patch`` (to be applied; null for a notebook that is laid out in a way
+of its own), or ``refused``: why there is no change.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Any
 
 from .diff import unified
 from .notebook import Notebook
-from .patches import patched
+from .patches import changes
 from .reading import Request
-from .source import NoPatch, Source
+from .source import NoPatch
 
 
 def answer(asked: dict[str, Any]) -> dict[str, Any]:
     try:
-        return _patch(asked)
+        return {"changes": _changes(asked)}
     except NoPatch as why:
         return {"refused": str(why)}
 
 
-def _patch(asked: dict[str, Any]) -> dict[str, Any]:
+def _changes(asked: dict[str, Any]) -> list[dict[str, Any]]:
     file, shown = asked["file"], asked["shown"]
     request = Request(asked["cause"], asked["line"], asked.get("function", ""), asked.get("name"), asked.get("also", []))
     try:
@@ -34,15 +34,17 @@ def _patch(asked: dict[str, Any]) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise NoPatch(f"the file cannot be read: {error}") from error
     if asked.get("cell") is None:
-        new = patched(Source(text), request)
-        diff = unified(shown, text, new)
-        return {"source": new, "diff": diff, "patch": diff}
+        diffs = [(new, unified(shown, text, new)) for new in changes(text, "", request)]
+        return [{"source": new, "diff": diff, "patch": diff} for new, diff in diffs]
     notebook = Notebook(text, asked["cell"])
     if not notebook.is_plain:
         raise NoPatch("the cell has magics or shell commands")
-    new = patched(Source(notebook.source, notebook.before), request)
-    whole = notebook.changed(new)
-    return {"source": new, "diff": unified(f"{shown}[{asked['cell']}]", notebook.source, new), "patch": whole and unified(shown, text, whole)}
+    found = []
+    for new in changes(notebook.source, notebook.before, request):
+        whole = notebook.changed(new)
+        diff = unified(f"{shown}[{asked['cell']}]", notebook.source, new)
+        found.append({"source": new, "diff": diff, "patch": whole and unified(shown, text, whole)})
+    return found
 
 
 def main() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import enum
 import re
+from collections.abc import Iterator
 
 from .reading import Request, calls_in, names_assigned, names_read, parameters_of, parts_trained_on, statements_named, trains
 from .source import NoPatch, Source, dotted
@@ -13,11 +15,27 @@ from .weights import copies_weights
 _PUTS = {"append", "appendleft", "add", "put", "push", "insert", "extend", "update", "setdefault", "store", "save", "log"}
 
 
-def graph_kept(source: Source, request: Request) -> None:
-    """A loss, an output or a state is kept with all that made it."""
+class Form(enum.Enum):
+    """What a kept value may be; its name does not tell."""
+
+    TENSOR = "one tensor"
+    MAPPING = "a dict of tensors"
+    SEQUENCE = "a list or tuple of tensors"
+
+
+def graph_kept(source: Source, request: Request, form: Form = Form.TENSOR, beside: bool = False, on_card: bool = False) -> None:
+    """A loss, an output or a state is kept with all that made it. ``beside``: so are others in the same loop. ``on_card``: it is needed there later."""
     statement = _keeping(source, request)
     if carries_state(source, statement, request.name):
         return _let_go_of_the_state(source, statement, request.name)
+    edited = _without_graph(source, statement, form, on_card)
+    for other in _kept_beside(source, statement) if beside else ():
+        _without_graph(source, other, form, on_card)
+    if not edited:
+        raise NoPatch(f"line {statement.lineno} keeps no tensor that could be told by its name")
+
+
+def _without_graph(source: Source, statement: ast.stmt, form: Form, on_card: bool) -> bool:
     kept, values = _kept(statement)
     scope = _holder_scope(source, statement, kept)
     if kept is not None and kept in {dotted(node) for node in parts_trained_on(scope)}:
@@ -28,7 +46,11 @@ def graph_kept(source: Source, request: Request) -> None:
         for node in tensors_in(source, value, leave=kept):
             edited = True
             name = dotted(node)
-            if sums and name in parameters_of(source.function(statement)) and not used_as_tensor(source, scope, kept):
+            if form is not Form.TENSOR:
+                _end_each(source, node, form, ".detach()" if on_card else ".detach().cpu()")
+            elif on_card:
+                source.after(node, ".detach()")
+            elif sums and name in parameters_of(source.function(statement)) and not used_as_tensor(source, scope, kept):
                 # Whoever calls it may give a number as well.
                 source.insert(source.start(node), "float(")
                 source.insert(source.end(node), ")")
@@ -38,15 +60,22 @@ def graph_kept(source: Source, request: Request) -> None:
                 source.after(node, ".detach()")
             else:
                 source.after(node, ".detach().cpu()")
+    return edited
+
+
+def tensors_kept(source: Source, request: Request, form: Form = Form.TENSOR, beside: bool = False) -> None:
+    """Results without graph pile up on the card: they go to the host. ``beside``: others of the same loop too, which they may be used with."""
+    statement = _keeping(source, request)
+    if copies_weights(source, statement):
+        return
+    edited = _on_host(source, statement, form)
+    for other in _kept_beside(source, statement) if beside else ():
+        _on_host(source, other, form)
     if not edited:
         raise NoPatch(f"line {statement.lineno} keeps no tensor that could be told by its name")
 
 
-def tensors_kept(source: Source, request: Request) -> None:
-    """Results without graph pile up on the card: they go to the host."""
-    statement = _keeping(source, request)
-    if copies_weights(source, statement):
-        return
+def _on_host(source: Source, statement: ast.stmt, form: Form) -> bool:
     kept, values = _kept(statement)
     edited = False
     for value in values:
@@ -54,25 +83,54 @@ def tensors_kept(source: Source, request: Request) -> None:
             edited = True
             call = node if isinstance(node, ast.Call) else None
             last = call.func.attr if call is not None and isinstance(call.func, ast.Attribute) else ""
-            if last == "clone" and call is not None and not call.args:
+            if form is not Form.TENSOR:
+                _end_each(source, node, form, ".cpu()")
+            elif last == "clone" and call is not None and not call.args:
                 # A tensor that comes from the card is a copy already.
                 source.replace_span(source.end(call.func) - len("clone"), source.end(call.func), "cpu")
             else:
                 source.after(node, ".cpu()")
-    if not edited:
-        raise NoPatch(f"line {statement.lineno} keeps no tensor that could be told by its name")
+    return edited
+
+
+def _end_each(source: Source, node: ast.expr, form: Form, ending: str) -> None:
+    """Every tensor in a dict or a list gets the ending."""
+    written = source.written(node)
+    if form is Form.MAPPING:
+        source.replace(node, f"{{key: value{ending} for key, value in {written}.items()}}")
+    else:
+        source.replace(node, f"[value{ending} for value in {written}]")
+
+
+def _kept_beside(source: Source, statement: ast.stmt) -> Iterator[ast.stmt]:
+    """Other statements of the innermost loop that keep something, round after round."""
+    for loop in source.loops(statement):
+        for one in ast.walk(loop):
+            if isinstance(one, ast.stmt) and one is not statement and _keeps(one, "") and (_grows(one) or _sums(one)):
+                yield one
+        return
 
 
 def _keeping(source: Source, request: Request) -> ast.stmt:
     """The statement that puts something where it stays: on a line that is named, or wherever the named thing is put into."""
     last = _last(request.name)
     for one in statements_named(source, request):
-        if _keeps(one, last):
+        if _keeps(one, last) and not _makes_empty(one):
             return one
     for one in ast.walk(source.tree):
         if last and isinstance(one, ast.stmt) and _keeps(one, last) and (_grows(one) or _sums(one)):
             return one
     raise NoPatch(f"line {request.line} is not of the form that is known how to change")
+
+
+def _makes_empty(statement: ast.stmt) -> bool:
+    """``history = []``, ``self.memory = deque()``, ``states = defaultdict(list)``: others fill it."""
+    value = statement.value if isinstance(statement, (ast.Assign, ast.AnnAssign)) else None
+    if isinstance(value, (ast.List, ast.Tuple, ast.Set)):
+        return not value.elts
+    if isinstance(value, ast.Dict):
+        return not value.keys
+    return isinstance(value, ast.Call) and (dotted(value.func) or "").rpartition(".")[2] in {"list", "dict", "set", "deque", "defaultdict", "OrderedDict", "Counter"}
 
 
 def _last(name: str | None) -> str:

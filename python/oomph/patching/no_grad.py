@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 
 from .reading import Request, calls_in, names_assigned, names_read, parts_trained_on, statement_that, trains
 from .source import FUNCTIONS, LOOPS, Function, NoPatch, Scope, Source, dotted
@@ -16,7 +17,29 @@ _OFF = {"no_grad", "inference_mode"}
 
 
 def no_grad_missing(source: Source, request: Request) -> None:
-    statement = statement_that(source, request, lambda one: not _in_forward(source, one))
+    """Around the code that is named."""
+    _turn_off(source, statement_that(source, request, lambda one: not _in_forward(source, one)))
+
+
+def no_grad_missing_in_caller(source: Source, request: Request) -> None:
+    """Around those who call it without training on the result: ``validate`` where ``training_step`` shares its ``shared_step``."""
+    function = source.function(statement_that(source, request, lambda one: not _in_forward(source, one)))
+    if function is None or trains(function):
+        raise NoPatch(f"line {request.line} is called by nobody")
+    calls = list(_calls_of(source, function))
+    evaluating = [call for call in calls if not _is_trained_on(source, call)]
+    if len(evaluating) == len(calls) or not evaluating:
+        raise NoPatch(f"{function.name} is not shared by training and evaluation")
+    done: set[int] = set()
+    for call in evaluating:
+        above = source.function(call)
+        # Two calls in one function are one change.
+        if id(above) not in done or above is None:
+            done.add(id(above))
+            _turn_off(source, source.statement_of(call))
+
+
+def _turn_off(source: Source, statement: ast.stmt) -> None:
     function = source.function(statement)
     if _is_off(source, statement):
         raise NoPatch(f"line {statement.lineno} runs without gradients already")
@@ -24,6 +47,8 @@ def no_grad_missing(source: Source, request: Request) -> None:
         # Nearest to the function: what other decorators make of it (a property, a static method) is no function any more.
         source.insert_line(function.lineno, f"@{source.torch_member('no_grad', function.lineno)}()")
         return
+    if isinstance(statement, ast.Return) and function is not None and any(_is_trained_on(source, call) for call in _calls_of(source, function)):
+        raise NoPatch(f"line {statement.lineno} returns what others call backward on")
     wrapped = _largest_without_training(source, statement)
     if isinstance(wrapped, ast.FunctionDef):
         raise NoPatch(f"line {statement.lineno} defines a function")
@@ -55,15 +80,22 @@ def _only_evaluates(source: Source, function: Function) -> bool:
     if _EVALUATES.search(function.name):
         return True
     # What it returns may be the loss of somebody else.
-    for call in calls_in(source.tree):
-        if (dotted(call.func) or "").rpartition(".")[2] != function.name:
-            continue
-        scope = source.scope(call)
-        if scope is function:
-            continue
-        if any(made is call for made in parts_trained_on(scope)) or names_assigned(source.statement_of(call)) & _names_trained_on(scope):
-            return False
-    return True
+    return not any(_is_trained_on(source, call) for call in _calls_of(source, function))
+
+
+def _calls_of(source: Source, function: Function) -> Iterator[ast.Call]:
+    """Where it is called, as far as its name tells; not by itself."""
+    named = (call for call in calls_in(source.tree) if (dotted(call.func) or "").rpartition(".")[2] == function.name)
+    return (call for call in named if source.scope(call) is not function)
+
+
+def _is_trained_on(source: Source, call: ast.Call) -> bool:
+    """Whether a backward goes through what it returns: one that is to be seen, or one of a framework that gets it from here."""
+    scope = source.scope(call)
+    if any(made is call for made in parts_trained_on(scope)) or names_assigned(source.statement_of(call)) & _names_trained_on(scope):
+        return True
+    name = getattr(scope, "name", "")
+    return bool(_TRAINS.search(name)) and not _EVALUATES.search(name)
 
 
 def _names_trained_on(scope: Scope) -> set[str]:

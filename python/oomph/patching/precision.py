@@ -10,8 +10,11 @@ from .source import NoPatch, Source, dotted
 _DOUBLE = {"float64", "double"}
 
 
-def float64(source: Source, request: Request) -> None:
-    """What is made double becomes float32: all of what says so, or models and data would not match."""
+def float64(source: Source, request: Request, everywhere: bool = False) -> None:
+    """What is made double becomes float32: all of what says so, or models and data would not match.
+
+    ``everywhere``: NumPy's arrays of other lines too, whose type is not known.
+    """
     torch = {source.bound("torch", 1 << 30), "torch"}
     changed: set[int] = set()
     for node in ast.walk(source.tree):
@@ -32,9 +35,11 @@ def float64(source: Source, request: Request) -> None:
             source.replace_span(source.end(node) - len(node.attr), source.end(node), "float32")
             changed.add(id(node))
     # NumPy's arrays are double unless told otherwise, but labels are not: only those that were seen.
-    for statement in statements_named(source, request):
-        for call in calls_in(statement):
+    for part in [source.tree] if everywhere else statements_named(source, request):
+        for call in calls_in(part):
             name = dotted(call.func) or ""
+            if everywhere and not name.endswith(".from_numpy"):
+                continue
             if name.rpartition(".")[0] not in torch or id(call) in changed or any(one.arg == "dtype" for one in call.keywords):
                 continue
             above = source.parent(call)

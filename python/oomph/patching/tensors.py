@@ -44,7 +44,9 @@ def tensors_in(source: Source, value: ast.expr, leave: str | None) -> Iterator[a
     elif isinstance(value, ast.BinOp):
         named = [one for one in (value.left, value.right) if not _is_number(source, one)]
         if leave is not None and leave in names_read(value):
-            for one in (value.left, value.right):
+            is_weighted = isinstance(value.op, (ast.Mult, ast.Div)) and leave in (dotted(value.left), dotted(value.right))
+            # `decay * average`: the factor is a number.
+            for one in () if is_weighted else (value.left, value.right):
                 if dotted(one) != leave:
                     yield from tensors_in(source, one, leave)
         elif len(named) == 1:

@@ -8,7 +8,7 @@ use crate::{Outcome, files, fixing};
 use clap::{Args, ValueEnum};
 use oomph_explain::{Finding, harmless};
 use oomph_gpus::{Catalogue, Gpu};
-use oomph_predict::patch::{self, Change, Checked};
+use oomph_predict::patch::{self, Change, Tried};
 use oomph_predict::run::{Program, Runner, Until};
 use oomph_report::fix::{self, Offer};
 use oomph_report::{Named, TextOptions, html, json, markdown, picture, text};
@@ -21,8 +21,9 @@ use std::path::{Path, PathBuf};
 /// was alive at the peak, by kind and by line of your own code; what was reserved without being used; the steps.
 /// Several files (one a rank) give a table, then the worst of them.
 ///
-/// --fix shows a change of a few lines for the causes that have one, as a diff of your own file, and tries it out: the script runs twice on
-/// a virtual GPU, as it is and with the change in place of the file's text. Nothing is applied. The script does what it always does: it writes its files and uses
+/// --fix shows a change of a few lines for the causes that have one, as a diff of your own file, and tries it out: the script runs on
+/// a virtual GPU, as it is and with the change in place of the file's text. Where there are several ways to write the change, they are tried in turn; one
+/// with which the program fails is not shown. Nothing is applied. The script does what it always does: it writes its files and uses
 /// the network. Only files below the current folder, or beside the script that is named, are read.
 ///
 /// Exits with 1 if there are errors or warnings.
@@ -55,6 +56,9 @@ pub(crate) struct Arguments {
     /// With --fix: the interpreter that has PyTorch [default: python3, or that of the active environment]
     #[arg(long, value_name = "PATH", requires = "fix")]
     pub(crate) python: Option<PathBuf>,
+    /// With --fix: only this one of several ways to write the change, from 1 [default: the first that fits]
+    #[arg(long, value_name = "N", requires = "fix", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) way: Option<u16>,
     /// With --fix: the script or notebook and its arguments [default: the recorded one, without arguments]
     #[arg(value_name = "SCRIPT", last = true, requires = "fix")]
     pub(crate) script: Vec<String>,
@@ -132,7 +136,9 @@ fn fix(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> 
     let named = Named { name: &name, explanation: &explanation };
     let outcome = if explanation.has_problems() { Outcome::Findings } else { Outcome::Fine };
     let script = arguments.script.first().map(Path::new);
-    let (finding, change) = match fixing::offered(&explanation, arguments.python.as_deref(), script) {
+    let offered = fixing::offered(&explanation, arguments.python.as_deref(), script)
+        .and_then(|(finding, changes)| Ok((finding, chosen(changes, arguments.way)?)));
+    let (finding, changes) = match offered {
         Ok(found) => found,
         Err(why) if arguments.format == Format::Patch => anyhow::bail!("{name}: no change is offered: {why}"),
         Err(why) => {
@@ -141,46 +147,48 @@ fn fix(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> 
             return Ok(outcome);
         }
     };
-    if fixing::is_newer(&change.file.path, &recording) {
+    let shown = &changes[0].shown;
+    if fixing::is_newer(&changes[0].file.path, &recording) {
         printer.warning(&format!(
-            "{} has changed since the recording: look whether the lines are still those",
-            change.shown
+            "{shown} has changed since the recording: look whether the lines are still those"
         ));
     }
-    match arguments.format {
-        Format::Patch => {
-            let Some(patch) = &change.patch else {
-                anyhow::bail!(
-                    "{}: this notebook is laid out in a way of its own: change the cell by hand",
-                    change.shown
-                )
-            };
-            printer.data(patch)?;
-            return Ok(Outcome::Fine);
-        }
-        Format::Text => {
-            printer.data(&text::one_finding(&named, finding, options(arguments)))?;
-            printer.data(&fix::diff(&change.shown, &change.diff))?;
-        }
-        _ => {}
+    if arguments.format == Format::Patch {
+        let Some(patch) = &changes[0].patch else {
+            anyhow::bail!("{shown}: this notebook is laid out in a way of its own: change the cell by hand")
+        };
+        printer.data(patch)?;
+        return Ok(Outcome::Fine);
     }
-    let checked = match check(arguments, &recording, finding, &change, printer) {
-        Ok(checked) => Ok(checked),
+    if arguments.format == Format::Text {
+        printer.data(&text::one_finding(&named, finding, options(arguments)))?;
+    }
+    let (place, checked) = match check(arguments, &recording, finding, &changes, printer) {
+        Ok(Tried::Runs { place, checked }) => (place, Ok(checked)),
+        Ok(Tried::Breaks { error }) => {
+            if arguments.format != Format::Text {
+                printer.data(&whole(arguments, &named))?;
+            }
+            printer.note(&format!("no change is offered: {}", fixing::broken(&error)));
+            return Ok(outcome);
+        }
         Err(error) => match fixing::interrupted(&error) {
             Some(signal) => return Ok(Outcome::Interrupted(signal)),
-            None => Err(format!("{error:#}")),
+            None => (0, Err(format!("{error:#}"))),
         },
     };
+    let change = &changes[place];
     let offer = Offer {
         file: &change.shown,
         diff: &change.diff,
+        way: arguments.way.map_or(place + 1, usize::from),
         checked: checked.as_ref().map_err(String::as_str),
         recording: Some(name.as_str()).filter(|_| change.patch.is_some()),
     };
     printer.data(&match arguments.format {
         Format::Json => fix::json(&whole(arguments, &named), &offer),
         Format::Markdown => whole(arguments, &named) + &fix::markdown(&offer),
-        _ => fix::answer(&offer, width()),
+        _ => fix::diff(offer.file, offer.diff) + &fix::answer(&offer, width()),
     })?;
     if arguments.script.is_empty() && checked.is_ok_and(|checked| checked.fits_without) {
         printer.hint(
@@ -188,6 +196,15 @@ fn fix(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> 
         );
     }
     Ok(outcome)
+}
+
+/// All ways to write the change, or the one that was asked for.
+fn chosen(mut changes: Vec<Change>, way: Option<u16>) -> Result<Vec<Change>, String> {
+    match way.map(usize::from) {
+        None => Ok(changes),
+        Some(way) if way <= changes.len() => Ok(vec![changes.swap_remove(way - 1)]),
+        Some(way) => Err(format!("there is no way {way} to write it, only {}", changes.len())),
+    }
 }
 
 fn options(arguments: &Arguments) -> TextOptions {
@@ -208,9 +225,9 @@ fn check(
     arguments: &Arguments,
     recording: &Recording,
     finding: &Finding,
-    change: &Change,
+    changes: &[Change],
     printer: &mut Printer,
-) -> anyhow::Result<Checked> {
+) -> anyhow::Result<Tried> {
     let program = match arguments.script.is_empty() {
         false => predict::program(&arguments.script, false)?,
         true => recorded_program(recording, finding)?,
@@ -221,9 +238,13 @@ fn check(
     };
     let installed = fixing::installed(arguments.python.as_deref())?;
     let runner = Runner::new(&installed, 0, Until::End, None)?;
-    printer.note(&format!("checking it: {} runs twice on a virtual {}", program.typed(), gpu.title));
+    printer.note(&format!(
+        "checking a change: {} runs on a virtual {}, without it and with it",
+        program.typed(),
+        gpu.title
+    ));
     let before = patch::before(&runner, &program, &gpu)?;
-    Ok(patch::check(&runner, &program, &gpu, change, before)?)
+    Ok(patch::try_in_turn(&runner, &program, &gpu, changes, before)?)
 }
 
 /// The script that was recorded: the outermost frame when memory ran out. A stranger's word, so it is run only if it lies below this folder.

@@ -8,7 +8,7 @@ use crate::{Outcome, fixing, outputs};
 use clap::{Args, ValueEnum};
 use oomph_gpus::{Catalogue, Gpu};
 use oomph_predict::installed::Installed;
-use oomph_predict::patch::{self, Reached};
+use oomph_predict::patch::{self, Reached, Tried};
 use oomph_predict::prediction::{PredictError, Prediction, Verdict};
 use oomph_predict::run::{Kind, Program, RunError, Runner, Until, Voice, World};
 use oomph_predict::search::{self, Sweep};
@@ -242,7 +242,7 @@ fn show_fix(
 ) -> anyhow::Result<()> {
     let prediction = named.prediction;
     let script = (program.kind != Kind::Module).then(|| Path::new(&program.target));
-    let (_, change) = match fixing::offered(&prediction.explanation, arguments.python.as_deref(), script) {
+    let (_, changes) = match fixing::offered(&prediction.explanation, arguments.python.as_deref(), script) {
         Ok(found) => found,
         Err(why) => {
             printer.data(&report)?;
@@ -252,24 +252,33 @@ fn show_fix(
     };
     if arguments.format == Format::Text {
         printer.data(&report)?;
-        printer.data(&fix::diff(&change.shown, &change.diff))?;
     }
     let waiting = printer.waiting("checking the change");
     let before = (Reached::of(prediction), prediction.verdict);
-    let checked = match patch::check(runner, program, &prediction.gpu, &change, before) {
-        Ok(checked) => Ok(checked),
+    let (place, checked) = match patch::try_in_turn(runner, program, &prediction.gpu, &changes, before) {
+        Ok(Tried::Runs { place, checked }) => (place, Ok(checked)),
+        Ok(Tried::Breaks { error }) => {
+            drop(waiting);
+            if arguments.format != Format::Text {
+                printer.data(&report)?;
+            }
+            printer.note(&format!("no change is offered: {}", fixing::broken(&error)));
+            return Ok(());
+        }
         Err(error @ PredictError::Run(RunError::Interrupted { .. })) => return Err(error.into()),
-        Err(error) => Err(error.to_string()),
+        Err(error) => (0, Err(error.to_string())),
     };
     drop(waiting);
+    let change = &changes[place];
     let offer = Offer {
+        way: place + 1,
         file: &change.shown,
         diff: &change.diff,
         checked: checked.as_ref().map_err(String::as_str),
         recording: named.recording.filter(|_| change.patch.is_some()),
     };
     printer.data(&match arguments.format {
-        Format::Text => fix::answer(&offer, width()),
+        Format::Text => fix::diff(offer.file, offer.diff) + &fix::answer(&offer, width()),
         Format::Json => fix::json(&report, &offer),
         Format::Markdown => report + &fix::markdown(&offer),
     })?;
