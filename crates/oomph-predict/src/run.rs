@@ -265,7 +265,7 @@ pub enum RunError {
     #[error("signals cannot be heard: {0}")]
     Signals(io::Error),
     /// It ended without a word.
-    #[error("the program ended ({status}) without leaving a recording{}", words(last_words))]
+    #[error("the program ended ({status}) without leaving a recording{}{}", killed(status), words(last_words))]
     Died {
         /// How.
         status: ExitStatus,
@@ -275,6 +275,14 @@ pub enum RunError {
     /// What it left cannot be read.
     #[error("what the program left cannot be read: {0}")]
     Facts(#[from] serde_json::Error),
+}
+
+fn killed(status: &ExitStatus) -> &'static str {
+    // The kernel's way to end whoever takes the last of the memory.
+    match std::os::unix::process::ExitStatusExt::signal(status) {
+        Some(9) => ": this machine's own memory ran out, most likely",
+        _ => "",
+    }
 }
 
 fn words(last: &str) -> String {

@@ -462,6 +462,7 @@ def notebook_cell(text):
 def main(kind=Run):
     wish = json.loads(os.environ.pop("OOMPH_PREDICT"))
     run = kind(wish)
+    be_killed_first()
     if wish.get("world"):
         from . import ranks
 
@@ -516,6 +517,12 @@ def main(kind=Run):
 
 # A program whose threads never end would not have ended either; what it waits for is not what is asked.
 PATIENCE = 10
+
+
+def be_killed_first():
+    """A prediction that fills the machine's own memory is what the kernel ends then, and nobody else's program."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
 
 
 def leave(code):
