@@ -112,6 +112,52 @@ def test_expandable_segments_are_followed(run, script, tmp_path):
     assert device["peak"]["reserved"] == reserved
 
 
+def test_a_setting_that_changes_in_the_middle_leaves_no_contradiction(run, script, tmp_path):
+    # Segments that were mapped go without a word; a later one at the same address says so.
+    path = script("""
+        import torch
+        change = getattr(torch._C, "_accelerator_setAllocatorSettings", None) or torch.cuda.memory._set_allocator_settings
+        kept = []
+        for round in range(4):
+            change(f"expandable_segments:{round % 2 == 1}")
+            kept.append([torch.empty((3 + 2 * round << 20) + i, device="cuda") for i in range(6)])
+            if round:
+                del kept[0][1:4]
+                torch.cuda.empty_cache()
+        kept.clear()
+        change("expandable_segments:False")
+        torch.cuda.empty_cache()
+        torch.empty(3 << 20, device="cuda")
+        print(torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved())
+    """)
+    done = run(path)
+    allocated, reserved = map(int, done.stdout.split())
+    (device,) = explained(tmp_path / "train.oomph")["devices"]
+    assert device["completeness"]["complete"], device["completeness"]
+    assert (device["peak"]["allocated"], device["peak"]["reserved"]) == (allocated, reserved)
+
+
+def test_what_fit_tries_out_is_not_recorded_as_the_program(run, script, tmp_path):
+    path = script("""
+        import torch, oomph
+        model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(8)]).cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        batch = torch.randn(8192, 1024, device="cuda")
+        fitted = oomph.fit(model, optimizer, batch=batch, loss=lambda model, x: model(x).square().mean(), budget="420MiB")
+        for _ in range(3):
+            fitted.step(batch)
+        print(torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved())
+    """)
+    done = run(path)
+    assert done.returncode == 0, done.stderr
+    assert sorted(one.name for one in tmp_path.glob("*.oomph")) == ["train.oomph"]
+    allocated, reserved = map(int, done.stdout.splitlines()[-1].split())
+    (device,) = explained(tmp_path / "train.oomph")["devices"]
+    assert device["completeness"]["complete"], device["completeness"]
+    assert (device["peak"]["allocated"], device["peak"]["reserved"]) == (allocated, reserved)
+    assert "3 steps (complete)" in done.stderr
+
+
 def test_each_rank_has_its_own_file(run, script, tmp_path):
     script(TRAIN)
     path = script(

@@ -252,6 +252,7 @@ fn fingerprint(device: u32, address: u64, live: &Live) -> u64 {
     hasher.finish()
 }
 
+#[derive(Clone, Copy)]
 struct Held {
     size: u64,
     stream: u32,
@@ -783,10 +784,28 @@ impl Recorder {
         }
     }
 
+    /// The device gives addresses anew only after what was mapped there has gone, which nobody heard.
+    fn unmap_where(&mut self, device: u32, address: u64, size: u64) {
+        let here = self.device(device);
+        let end = address.saturating_add(size);
+        let gone: Vec<(u64, Held)> = (here.segments.range(..end).rev())
+            .take_while(|(start, held)| start.saturating_add(held.size) > address)
+            .filter(|(_, held)| held.mapped)
+            .map(|(&start, &held)| (start, held))
+            .collect();
+        for (start, Held { size, stream, stack, .. }) in gone {
+            let here = self.device(device);
+            here.segments.remove(&start);
+            here.reserved = here.reserved.saturating_sub(size);
+            self.event(device, Action::SegmentUnmap, start, size, stream, stack, 0);
+        }
+    }
+
     /// A segment was taken from the device.
     pub fn segment(&mut self, device: u32, address: u64, size: u64, stream: i64, stack: &Stack) {
         self.stop_following();
         let stack = self.stack(stack);
+        self.unmap_where(device, address, size);
         let here = self.device(device);
         let stream = here.stream(stream);
         here.reserved += size;

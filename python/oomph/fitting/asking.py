@@ -64,7 +64,8 @@ def ask(entry: str, payload: bytes, options: dict[str, Any], *, gpu: str, what: 
 def _environment() -> dict[str, str]:
     """The child is one process, whatever this one is a rank of; and it is not one of a recorded program's."""
     ranks = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES")
-    return {name: value for name, value in os.environ.items() if name not in ranks and not name.startswith("TORCHELASTIC")}
+    recorders = ("OOMPH_RUN", "OOMPH_GUARD")
+    return {name: value for name, value in os.environ.items() if name not in (*ranks, *recorders) and not name.startswith("TORCHELASTIC")}
 
 
 def _wait(process: subprocess.Popen[bytes], progress: str, what: str) -> None:
