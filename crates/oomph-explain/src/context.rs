@@ -85,7 +85,7 @@ impl<'a> Context<'a> {
         let died = fatal.is_some();
         let forwards = Forwards::of(device, sources, kinds.frees_have_stacks(), moment);
         for oom in ooms.iter_mut().filter(|oom| oom.outcome == Outcome::Fatal) {
-            oom.look_back(device, history, sources, &forwards);
+            oom.look_back(device, history, sources, &forwards, census.and_then(|census| census.needs));
         }
         let alive: Vec<(u32, Kind)> = (history.alive_at(history.peak.allocated.moment).into_iter())
             .map(|index| (index, kinds.kind(index as usize)))

@@ -139,10 +139,20 @@ impl OutOfMemory {
         all
     }
 
-    /// Looks again at why nothing served, with what the round before shows of what the program had still to do.
-    pub fn look_back(&mut self, device: &Device, history: &History, sources: &Sources, forwards: &Forwards) {
+    /// Looks again at why nothing served, with what the program had still to do: as a run without a limit showed (`needs`), or the round before.
+    pub fn look_back(
+        &mut self,
+        device: &Device,
+        history: &History,
+        sources: &Sources,
+        forwards: &Forwards,
+        needs: Option<u64>,
+    ) {
         if self.reason != Reason::NotLookedInto {
-            let to_come = to_come(device, history, sources, forwards, self);
+            let to_come = match needs {
+                Some(needs) => Some(needs.saturating_sub(self.waste.allocated)),
+                None => to_come(device, history, sources, forwards, self),
+            };
             self.seen_before = to_come.is_some();
             self.reason = reason(self.size, self.limited, self.device_free, &self.waste, to_come);
         }
@@ -169,7 +179,7 @@ pub fn fatal_out_of_memory(recording: &Recording, device: &Device) -> Option<u32
     (outcome == Outcome::Fatal).then_some(last as u32)
 }
 
-/// Why nothing served. `to_come`: how far allocated bytes would have risen above what they were, as far as an earlier round shows.
+/// Why nothing served. `to_come`: how far allocated bytes would have risen above what they were, where that is known.
 fn reason(size: u64, limited: bool, device_free: u64, waste: &Waste, to_come: Option<u64>) -> Reason {
     let share = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
     // Where a limit stopped it, how far the limit was is not known: what was reserved is the least.

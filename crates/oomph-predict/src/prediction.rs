@@ -194,8 +194,18 @@ impl Prediction {
                 reserved: device.peak_reserved,
                 total: self.gpu.context + device.peak_driver,
             });
+            self.explain_with_needs(index as u32, device.peak_allocated);
         }
         Ok(())
+    }
+
+    /// The verdict knows what the program had still to do, and so does whoever reads the recording.
+    fn explain_with_needs(&mut self, device: u32, allocated: u64) {
+        let recording = Arc::make_mut(&mut self.recording);
+        if let Some(census) = recording.censuses.iter_mut().rfind(|census| census.device == device) {
+            census.needs = Some(allocated);
+            self.explanation = explain(recording);
+        }
     }
 
     /// The same on another card that would not have been short of memory either.

@@ -25,6 +25,9 @@ pub struct Census {
     pub milliseconds: f64,
     /// Whether everything was looked at: it stops at a limit of time and size.
     pub complete: bool,
+    /// The most that the program has allocated where memory does not end, by a second run on a virtual card without a limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub needs: Option<u64>,
     /// Whether autograd was recording when memory ran out.
     pub grad_enabled: Option<bool>,
     /// The card.

@@ -90,6 +90,15 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
 fn which_batch(context: &Context, batch: u64) -> String {
     let fixed = context.held_bytes().saturating_sub(batch);
     let room = context.capacity().saturating_sub(fixed);
+    if let Some(needs) = context.census.and_then(|census| census.needs) {
+        // What comes later and does not grow with the batch (gradients, the optimizer's state) makes it less.
+        let share = 100.0 * room as f64 / needs.saturating_sub(fixed).max(1) as f64;
+        return format!(
+            "at most {} % of this batch fits: without a limit it has {} in tensors",
+            (share.floor() as u64).clamp(1, 99),
+            bytes(needs)
+        );
+    }
     let backward = context.kinds.backward().last().is_some_and(|&last| last + 1 >= context.moment);
     let share = 100.0 * room as f64 / (batch + context.fatal().map_or(0, |oom| oom.size)).max(1) as f64;
     let most = (share.floor() as u64).clamp(1, 99);
