@@ -408,6 +408,40 @@ def test_threads_locks_strangers_and_no_memory(tmp_path):
     assert len(found) <= 16
 
 
+FULL_HOST = """
+import resource, torch
+kept = [torch.empty(1000, device="cuda") for _ in range(5000)]
+mapped = int(next(line for line in open("/proc/self/status") if line.startswith("VmSize")).split()[1]) << 10
+fill = []
+resource.setrlimit(resource.RLIMIT_AS, (mapped + (64 << 20), -1))
+for size in (1 << 20, 1 << 12):
+    try:
+        while True:
+            fill.append(bytearray(size))
+    except MemoryError:
+        pass
+try:
+    torch.empty(1 << 40, device="cuda")
+except (torch.OutOfMemoryError, MemoryError) as error:
+    said = type(error).__name__
+resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
+fill.clear()
+kept.append(torch.ones(3, device="cuda"))
+print(said, len(kept))
+"""
+
+
+def test_a_host_without_memory_is_no_worse_than_without_a_recorder(tmp_path):
+    script = tmp_path / "full.py"
+    script.write_text(FULL_HOST)
+    for options in (["--no-recording"], ["-o", "full.oomph"], ["-o", "full.oomph", "--budget", "10GiB"]):
+        command = [COMMAND, "run", "--quiet", "--gpu", "t4", "--python", sys.executable, *options, script]
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300, cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (0, "OutOfMemoryError 5001\n"), done.stderr
+    (device,) = json.loads(subprocess.run([COMMAND, "explain", "--format", "json", tmp_path / "full.oomph"], capture_output=True, text=True).stdout)["devices"]
+    assert device["completeness"]["complete"] and device["ooms"][0]["size"] == 4 << 40
+
+
 def test_a_kill_in_the_midst_of_a_census_leaves_a_recording(tmp_path):
     text = """
     import os, signal, sys, torch

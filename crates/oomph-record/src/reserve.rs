@@ -1,0 +1,170 @@
+//! Memory of the recorder's own for the moment when the machine has none left: there, Rust would end the process.
+//!
+//! A program whose host memory is full goes on with Python's `MemoryError`, and so it does under the recorder: what the system refuses comes from a few
+//! megabytes that are part of the library. They are pages that nobody touches until then. Boundary: whose memory it is, is not known here.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A recording holds some hundred kilobytes between two writes; this is many times that.
+const BYTES: usize = 8 << 20;
+
+/// The system's allocator, and behind it a reserve.
+pub struct WithReserve {
+    is_taken: AtomicBool,
+    used: UnsafeCell<Used>,
+    bytes: UnsafeCell<[u8; BYTES]>,
+}
+
+/// What is handed out of the reserve: everything below `end`, in `blocks` that are not freed yet.
+struct Used {
+    end: usize,
+    blocks: usize,
+}
+
+// SAFETY: both cells are read and written only between `lock` and its end; blocks of the bytes belong to those who were given them.
+unsafe impl Sync for WithReserve {}
+
+impl WithReserve {
+    pub const fn new() -> Self {
+        Self {
+            is_taken: AtomicBool::new(false),
+            used: UnsafeCell::new(Used { end: 0, blocks: 0 }),
+            bytes: UnsafeCell::new([0; BYTES]),
+        }
+    }
+
+    /// No lock of the standard library: those may allocate.
+    fn lock<T>(&self, change: impl FnOnce(&mut Used) -> T) -> T {
+        while self.is_taken.swap(true, Ordering::Acquire) {
+            std::hint::spin_loop();
+        }
+        // SAFETY: one thread at a time is here.
+        let result = change(unsafe { &mut *self.used.get() });
+        self.is_taken.store(false, Ordering::Release);
+        result
+    }
+
+    fn start(&self) -> *mut u8 {
+        self.bytes.get().cast()
+    }
+
+    fn holds(&self, block: *mut u8) -> bool {
+        let first = self.start() as usize;
+        (first..first + BYTES).contains(&(block as usize))
+    }
+
+    fn take(&self, layout: Layout) -> *mut u8 {
+        self.lock(|used| {
+            let first = self.start() as usize;
+            let Some(begin) = (first + used.end).checked_next_multiple_of(layout.align()) else {
+                return std::ptr::null_mut();
+            };
+            let begin = begin - first;
+            match begin.checked_add(layout.size()) {
+                Some(end) if end <= BYTES => {
+                    *used = Used { end, blocks: used.blocks + 1 };
+                    self.start().wrapping_add(begin)
+                }
+                _ => std::ptr::null_mut(),
+            }
+        })
+    }
+
+    /// Blocks are not reused one by one: once all are back, the whole is free.
+    fn give_back(&self) {
+        self.lock(|used| {
+            used.blocks = used.blocks.saturating_sub(1);
+            if used.blocks == 0 {
+                used.end = 0;
+            }
+        });
+    }
+}
+
+// SAFETY: what the system's allocator gives is passed on; blocks of the reserve are aligned, do not overlap, and stay until they are given back.
+unsafe impl GlobalAlloc for WithReserve {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's layout.
+        let block = unsafe { System.alloc(layout) };
+        if block.is_null() { self.take(layout) } else { block }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        if self.holds(block) {
+            self.give_back();
+        } else {
+            // SAFETY: not from the reserve, so from the system.
+            unsafe { System.dealloc(block, layout) };
+        }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        if !self.holds(block) {
+            // SAFETY: not from the reserve, so from the system.
+            let moved = unsafe { System.realloc(block, layout, size) };
+            if !moved.is_null() {
+                return moved;
+            }
+        }
+        let Ok(wanted) = Layout::from_size_align(size, layout.align()) else { return std::ptr::null_mut() };
+        // SAFETY: the caller's layout with the caller's size.
+        let moved = unsafe { self.alloc(wanted) };
+        if !moved.is_null() {
+            // SAFETY: two blocks that do not overlap, each at least this long.
+            unsafe { std::ptr::copy_nonoverlapping(block, moved, layout.size().min(size)) };
+            // SAFETY: the caller's block, which nobody uses from here on.
+            unsafe { self.dealloc(block, layout) };
+        }
+        moved
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_aligned_and_apart_and_all_come_back() {
+        let reserve = Box::new(WithReserve::new());
+        for _ in 0..3 {
+            let layouts: Vec<Layout> = (0..200)
+                .map(|i| Layout::from_size_align(1 + 37 * i, 1 << (i % 8)).unwrap())
+                .collect();
+            let blocks: Vec<usize> = layouts.iter().map(|layout| reserve.take(*layout) as usize).collect();
+            for (layout, block) in layouts.iter().zip(&blocks) {
+                assert!(*block != 0 && block % layout.align() == 0);
+            }
+            for (pair, layout) in blocks.windows(2).zip(&layouts) {
+                assert!(pair[0] + layout.size() <= pair[1]);
+            }
+            blocks.iter().for_each(|_| reserve.give_back());
+            assert_eq!(reserve.lock(|used| used.end), 0);
+        }
+    }
+
+    #[test]
+    fn more_than_there_is_is_refused() {
+        let reserve = Box::new(WithReserve::new());
+        assert!(reserve.take(Layout::from_size_align(BYTES + 1, 1).unwrap()).is_null());
+        assert!(!reserve.take(Layout::from_size_align(BYTES, 1).unwrap()).is_null());
+        assert!(reserve.take(Layout::from_size_align(1, 1).unwrap()).is_null());
+    }
+
+    #[test]
+    fn a_block_moves_from_the_reserve_to_the_system_with_what_is_in_it() {
+        let reserve = Box::new(WithReserve::new());
+        let small = Layout::from_size_align(16, 8).unwrap();
+        let block = reserve.take(small);
+        // SAFETY: sixteen bytes that were just given, then moved to where there is room for more.
+        unsafe {
+            block.copy_from_nonoverlapping(b"sixteen bytes...".as_ptr(), 16);
+            let moved = reserve.realloc(block, small, 4096);
+            assert!(!reserve.holds(moved));
+            assert_eq!(std::slice::from_raw_parts(moved, 16), b"sixteen bytes...");
+            reserve.dealloc(moved, Layout::from_size_align(4096, 8).unwrap());
+        }
+        assert_eq!(reserve.lock(|used| used.blocks), 0);
+    }
+}
