@@ -81,7 +81,8 @@ fn verdict(checked: &Checked) -> (Style, String) {
                 reached(&checked.before)
             ),
         ),
-        Verdict::DoesNotFit => {
+        // One with which the program fails is not offered.
+        Verdict::DoesNotFit | Verdict::Unknown => {
             let next = checked.next.as_deref().map(|next| format!(". What is left: {}", printable(next)));
             (
                 RED,
@@ -91,11 +92,6 @@ fn verdict(checked: &Checked) -> (Style, String) {
                     next.unwrap_or_default()
                 ),
             )
-        }
-        Verdict::Unknown => {
-            let error =
-                checked.error.as_deref().and_then(|error| error.lines().next()).unwrap_or("it failed");
-            (RED, format!("this change is wrong here: with it the program fails ({})", printable(error)))
         }
     }
 }
@@ -177,11 +173,7 @@ fn checked(checked: &Checked) -> Value {
         "program": checked.program,
         "gpu": checked.gpu.name,
         "memory": checked.gpu.memory,
-        "fits": match checked.verdict {
-            Verdict::Fits => Some(true),
-            Verdict::DoesNotFit => Some(false),
-            Verdict::Unknown => None,
-        },
+        "fits": checked.verdict == Verdict::Fits,
         "fits_without": checked.fits_without,
         "allocated": checked.allocated,
         "reserved": checked.reserved,
@@ -251,12 +243,6 @@ mod tests {
         checked.next = Some("activations".into());
         let still = plain(Ok(&checked));
         assert!(still.contains("still does not fit a Tesla T4 (14.6 GiB): it ran out of memory after 6 steps; without, it ran out of memory after 4 steps. What is left: activations"), "{still}");
-        let mut checked = tried(Verdict::Unknown, Status::Failed, 0);
-        checked.error = Some("TypeError: no\nmore".into());
-        assert!(
-            plain(Ok(&checked))
-                .contains("this change is wrong here: with it the program fails (TypeError: no)")
-        );
         let mut checked = tried(Verdict::Fits, Status::Stopped, 3);
         checked.reached.timed_out = true;
         assert!(plain(Ok(&checked)).contains("takes 3.00 GiB so far"));
@@ -272,6 +258,7 @@ mod tests {
         let value: Value = serde_json::from_str(&json("{\"schema_version\": 1}", &offer)).unwrap();
         assert_eq!(value["patch"]["diff"], DIFF);
         assert_eq!(value["patch"]["checked"]["fits"], true);
+        assert_eq!(value["patch"]["way"], 1);
         assert_eq!(value["patch"]["checked"]["total"], 3u64 << 30);
         assert_eq!(value["patch"]["checked"]["reached"]["steps"], 9);
         assert_eq!(value["patch"]["checked"]["without"]["status"], "out_of_memory");
