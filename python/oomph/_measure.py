@@ -22,15 +22,29 @@ def text(size: int) -> str:
     return f"{size} B"
 
 
+_UNITS = {"": 1, "b": 1} | {
+    name: base**power
+    for power, letter in enumerate("kmgt", 1)
+    for name, base in ((letter, 1024), (letter + "ib", 1024), (letter + "b", 1000))
+}
+
+
 def size_in_bytes(size: int | str) -> int:
-    """What somebody means by 8 * 2**30, "8GiB", "8G" or "1.5 GB": units are of 1024."""
+    """What somebody means by 8 * 2**30, "8GiB", "8G" (both 2**30) or "1.5 GB" (10**9): as the command reads them."""
+    typed, unit = size, 1
     if isinstance(size, str):
-        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?\s*", size, re.IGNORECASE)
+        found = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([a-z]*)\s*", size, re.IGNORECASE | re.ASCII)
         if not found:
-            raise ValueError(f'a size is a number of bytes, or "8GiB", not {size!r}')
-        size = int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))
-    if size <= 0:
-        raise ValueError(f"a size is more than 0 bytes, not {size}")
+            raise ValueError(f'a size is a number of bytes, or "14GiB" or "14000MB", not {size!r}')
+        if found[2].lower() not in _UNITS:
+            raise ValueError(f"{found[2]!r} is not a unit; use KiB, MiB, GiB or KB, MB, GB")
+        unit = _UNITS[found[2].lower()]
+        size = int(float(found[1]) * unit)
+    # budget=14 is a slip, not fourteen bytes.
+    if unit == 1 and 0 < size < MIB:
+        raise ValueError(f'{typed} bytes? write "{size}GiB" or "{size}MiB"')
+    if not 0 < size <= 1 << 56:
+        raise ValueError(f"{typed!r} is not a size that a machine can have")
     return size
 
 

@@ -467,6 +467,15 @@ def test_a_model_is_sent_without_its_bytes_and_comes_back_tied():
     assert [tuple(p.shape) for p in there["model"].parameters()] == [tuple(p.shape) for p in model.parameters()]
 
 
+def test_cards_are_found_by_the_names_that_the_command_takes():
+    from oomph.fitting.card import named
+    from oomph.fitting.errors import FitError
+
+    assert [named(name).name for name in ("4090", "T4", "NVIDIA GeForce RTX 4090", "a100-80gb")] == ["rtx-4090", "t4", "rtx-4090", "a100-80gb"]
+    with pytest.raises(FitError, match="there is no card .nothing. in the catalogue"):
+        named("nothing")
+
+
 def test_what_cannot_be_sent_is_named():
     with pytest.raises(NotPackable, match="cannot be sent to another process"):
         pack({"lock": threading.Lock()})

@@ -4,6 +4,7 @@ Real processes, and real control groups where this machine lets one be made; the
 """
 
 import contextlib
+import json
 import math
 import os
 import pathlib
@@ -336,7 +337,16 @@ def test_nonsense_is_refused():
         with pytest.raises(ValueError):
             _ram.guard_ram(**options)
     assert _ram._guard is None
-    assert [_measure.size_in_bytes(size) for size in ("8GiB", "1.5 GB", "100", 7, "3m")] == [8 * GIB, 3 * GIB // 2, 100, 7, 3 * MIB]
+
+
+def test_sizes_are_read_and_written_as_by_the_command():
+    table = json.loads((ROOT / "crates" / "oomph-words" / "sizes.json").read_text())
+    assert [_measure.text(size) for size, _ in table["written"]] == [words for _, words in table["written"]]
+    assert [_measure.size_in_bytes(typed) for typed, _ in table["read"]] == [size for _, size in table["read"]]
+    for typed in (*table["refused"], 14, 0, -1):
+        with pytest.raises(ValueError):
+            _measure.size_in_bytes(typed)
+    assert _measure.size_in_bytes(8 * GIB) == 8 * GIB
 
 
 def test_watching_costs_next_to_nothing(child):

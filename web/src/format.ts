@@ -1,4 +1,4 @@
-// Numbers and times as the rest of oomph writes them (`crates/oomph-explain/src/finding.rs`).
+// Numbers and times as the rest of oomph writes them (`crates/oomph-words`).
 
 const UNITS: [number, string][] = [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]];
 

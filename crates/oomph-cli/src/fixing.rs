@@ -1,11 +1,12 @@
 //! What `--fix` of several verbs needs: the finding that has a change, the change, and what it is tried with.
 
-use oomph_explain::{Explanation, Finding, Patch, printable};
+use oomph_explain::{Explanation, Finding, Patch};
 use oomph_predict::installed::Installed;
 use oomph_predict::patch::{self, Change, Named, PatchError};
 use oomph_predict::prediction::PredictError;
 use oomph_predict::run::RunError;
 use oomph_trace::Recording;
+use oomph_words::printable;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 

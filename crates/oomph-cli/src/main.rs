@@ -11,8 +11,8 @@ mod fixing;
 mod memory;
 mod outputs;
 mod printer;
-mod sizes;
 mod source_text;
+mod tolerance;
 
 use arguments::CommandLine;
 use clap::Parser;

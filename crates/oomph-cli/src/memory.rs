@@ -1,6 +1,5 @@
 //! How much memory a what-if has: a size, a card from the catalogue, a limit.
 
-use crate::sizes::Size;
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Arg, Args, Command};
@@ -8,6 +7,7 @@ use oomph_gpus::{Catalogue, Gpu};
 use oomph_replay::allocator::Memory;
 use oomph_replay::version::Version;
 use oomph_report::replay::Typed;
+use oomph_words::Size;
 use std::ffi::OsStr;
 
 #[derive(Args)]

@@ -1,6 +1,7 @@
 //! Findings: what a rule has to say, as data. How it looks is the business of renderers.
 
 use oomph_trace::census::Holder;
+use oomph_words::printable;
 
 /// How much a finding matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -186,21 +187,6 @@ impl Place {
     }
 }
 
-/// Text from a file is a stranger's: nothing that moves the cursor or turns the text around.
-pub fn harmless(text: &str) -> String {
-    let turns = |c: char| matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    text.chars().map(|c| if c.is_control() || turns(c) { '\u{fffd}' } else { c }).collect()
-}
-
-/// The same, and not endless: for names.
-pub fn printable(text: &str) -> String {
-    const LONGEST: usize = 120;
-    match text.char_indices().nth(LONGEST) {
-        Some((end, _)) => harmless(&text[..end]) + "…",
-        None => harmless(text),
-    }
-}
-
 /// Bytes at a place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Where {
@@ -336,90 +322,5 @@ impl Finding {
     pub fn fix(mut self, fix: Fix) -> Self {
         self.fixes.push(fix);
         self
-    }
-}
-
-/// Bytes as GiB, MiB or KiB, the way all of oomph writes them.
-pub fn bytes(value: u64) -> String {
-    const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
-    for (unit, name) in UNITS {
-        if value >= unit {
-            let number = value as f64 / unit as f64;
-            let digits = if number >= 100.0 { 0 } else { 1 + usize::from(number < 10.0) };
-            // Rounding may reach the next unit's threshold: 1023.99 MiB reads 1024 MiB, which is right.
-            return format!("{number:.digits$} {name}");
-        }
-    }
-    format!("{value} B")
-}
-
-/// A count with its noun.
-pub fn plural(count: u64, noun: &str) -> String {
-    if count == 1 { format!("1 {noun}") } else { format!("{} {noun}s", grouped(count)) }
-}
-
-/// A whole number with separators.
-pub fn grouped(value: u64) -> String {
-    let digits = value.to_string();
-    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
-/// A share as a percentage; never 0 % for something, never 100 % for less than all.
-pub fn percent(part: u64, whole: u64) -> String {
-    if whole == 0 || part == 0 {
-        return "0 %".to_owned();
-    }
-    let share = 100.0 * part as f64 / whole as f64;
-    if share < 1.0 {
-        "<1 %".to_owned()
-    } else if part < whole && share > 99.0 {
-        ">99 %".to_owned()
-    } else {
-        format!("{share:.0} %")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bytes_read_well_at_every_size() {
-        let cases = [
-            (0, "0 B"),
-            (1023, "1023 B"),
-            (1024, "1.00 KiB"),
-            (1 << 20, "1.00 MiB"),
-            (33_554_432, "32.0 MiB"),
-            (400_000_000, "381 MiB"),
-            (4_288_675_840, "3.99 GiB"),
-            (142_446_034_944, "133 GiB"),
-        ];
-        for (value, text) in cases {
-            assert_eq!(bytes(value), text);
-        }
-    }
-
-    #[test]
-    fn percentages_do_not_lie_at_the_ends() {
-        assert_eq!(percent(1, 1000), "<1 %");
-        assert_eq!(percent(999, 1000), ">99 %");
-        assert_eq!(percent(1, 1), "100 %");
-        assert_eq!(percent(0, 5), "0 %");
-        assert_eq!(grouped(1_234_567), "1,234,567");
-    }
-
-    #[test]
-    fn a_strangers_text_cannot_control_the_terminal() {
-        assert_eq!(printable("a\u{1b}[31mb\n"), "a\u{fffd}[31mb\u{fffd}");
-        assert_eq!(printable("gpj.\u{202e}exe"), "gpj.\u{fffd}exe");
-        assert_eq!(printable(&"x".repeat(500)).chars().count(), 121);
     }
 }

@@ -5,12 +5,13 @@
 //! census where there is one. Rules say what to do about each.
 
 use crate::context::Context;
-use crate::finding::{Patch, Place, Where, grouped, printable};
+use crate::finding::{Patch, Place, Where};
 use crate::kinds::Kind;
 use crate::sources::Phase;
 use hashbrown::{HashMap, HashSet};
 use oomph_trace::census::Holder;
 use oomph_trace::{FrameId, Moment};
+use oomph_words::{grouped, printable};
 
 /// Why it is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -36,10 +36,7 @@ pub use explanation::{
     Completeness, DeviceExplanation, Explanation, KindBytes, LineBytes, OomExplanation, OomState, StackBytes,
     StepsExplanation, explain, explain_in_detail, explain_over_time,
 };
-pub use finding::{
-    Basis, Cause, Finding, Fix, Grade, Patch, Place, Saving, Severity, Weight, Where, bytes, grouped,
-    harmless, percent, plural, printable,
-};
+pub use finding::{Basis, Cause, Finding, Fix, Grade, Patch, Place, Saving, Severity, Weight, Where};
 pub use kinds::Kind;
 pub use oom::{Outcome, Reason, fatal_out_of_memory};
 pub use segments::SegmentLines;

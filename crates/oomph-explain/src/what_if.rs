@@ -1,7 +1,7 @@
 //! What a change would have saved: the recording replayed with it, through the allocator's model.
 
 use crate::context::Context;
-use crate::finding::{Basis, Finding, bytes};
+use crate::finding::{Basis, Finding};
 use crate::kinds::Kind;
 use crate::sources::Phase;
 use oomph_replay::allocator::Memory;
@@ -9,6 +9,7 @@ use oomph_replay::conf::Conf;
 use oomph_replay::program::Change;
 use oomph_replay::replayer::{Replayed, Replayer};
 use oomph_trace::Moment;
+use oomph_words::bytes;
 
 /// A device's recording, ready to be replayed with changes.
 pub struct WhatIf<'a> {

@@ -133,12 +133,7 @@ struct Edit {
 
 /// Makes the change that a finding asks for, of a file that was found; `folder` is where the diff is to be applied. Where the text does not say which way is
 /// right (a dict looks like a tensor), there are several, best first: [`try_in_turn`] finds the one.
-pub fn rewrite(
-    python: &Path,
-    patch: &Patch,
-    file: Named,
-    folder: &Path,
-) -> Result<Vec<Change>, PatchError> {
+pub fn rewrite(python: &Path, patch: &Patch, file: Named, folder: &Path) -> Result<Vec<Change>, PatchError> {
     let stage = tempfile::Builder::new().prefix("oomph-").tempdir()?;
     let package = stage.path().join(PACKAGE);
     std::fs::create_dir(&package)?;

@@ -265,7 +265,11 @@ pub enum RunError {
     #[error("signals cannot be heard: {0}")]
     Signals(io::Error),
     /// It ended without a word.
-    #[error("the program ended ({status}) without leaving a recording{}{}", killed(status), words(last_words))]
+    #[error(
+        "the program ended ({status}) without leaving a recording{}{}",
+        killed(status),
+        words(last_words)
+    )]
     Died {
         /// How.
         status: ExitStatus,

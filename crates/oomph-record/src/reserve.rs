@@ -129,9 +129,8 @@ mod tests {
     fn blocks_are_aligned_and_apart_and_all_come_back() {
         let reserve = Box::new(WithReserve::new());
         for _ in 0..3 {
-            let layouts: Vec<Layout> = (0..200)
-                .map(|i| Layout::from_size_align(1 + 37 * i, 1 << (i % 8)).unwrap())
-                .collect();
+            let layouts: Vec<Layout> =
+                (0..200).map(|i| Layout::from_size_align(1 + 37 * i, 1 << (i % 8)).unwrap()).collect();
             let blocks: Vec<usize> = layouts.iter().map(|layout| reserve.take(*layout) as usize).collect();
             for (layout, block) in layouts.iter().zip(&blocks) {
                 assert!(*block != 0 && block % layout.align() == 0);

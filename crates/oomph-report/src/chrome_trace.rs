@@ -8,8 +8,9 @@
 //! always: those that do not go to another thread of the same name.
 
 use crate::exports::{Clock, Exported, Subject, first_time, levels};
-use oomph_explain::{Column, Detail, Kind, Outcome, bytes};
+use oomph_explain::{Column, Detail, Kind, Outcome};
 use oomph_trace::{Action, Moment, NEVER};
+use oomph_words::bytes;
 use serde_json::{Value, json};
 use std::fmt::{Arguments, Write as _};
 use std::io::{self, BufWriter, Write};

@@ -8,7 +8,7 @@ use crate::shared::{quoted, word};
 use crate::text::{BOLD, CYAN, DIM, GREEN, YELLOW, cut, paint, wrap};
 use oomph_data::BrokenRows;
 use oomph_data::profile::{Choice, ColumnProfile, Profile};
-use oomph_explain::{bytes, grouped, harmless, percent, plural, printable};
+use oomph_words::{bytes, grouped, harmless, percent, plural, printable};
 use serde_json::json;
 use std::fmt::Write;
 

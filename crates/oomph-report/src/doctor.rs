@@ -5,8 +5,8 @@ use crate::markdown::escape;
 use crate::text::{BOLD, CYAN, DIM, GREEN, RED, YELLOW, cut, paint, wrap};
 use oomph_doctor::checks::Check;
 use oomph_doctor::{Facts, Finding, Level, examine_without_names};
-use oomph_explain::{harmless, plural};
 use oomph_host::Gpu;
+use oomph_words::{harmless, plural};
 use serde_json::{Value, json};
 use std::fmt::Write;
 

@@ -3,9 +3,9 @@
 use crate::json::{pretty, with_version};
 use crate::markdown::escape;
 use crate::text::{BOLD, CYAN, DIM, GREEN, RED, paint, wrap};
-use oomph_explain::{bytes, harmless, plural, printable};
 use oomph_gpus::Gpu;
 use oomph_predict::fit::{Change, Fits, Line, Planned, Refused};
+use oomph_words::{bytes, harmless, plural, printable};
 use serde_json::json;
 use std::fmt::Write;
 

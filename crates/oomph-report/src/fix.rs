@@ -5,10 +5,10 @@ use crate::markdown::escape;
 use crate::shared::quoted;
 use crate::text::{BOLD, CYAN, GREEN, RED, YELLOW, paint, wrap};
 use anstyle::Style;
-use oomph_explain::{bytes, harmless, plural, printable};
 use oomph_predict::patch::{Checked, Reached};
 use oomph_predict::prediction::Verdict;
 use oomph_predict::run::Status;
+use oomph_words::{bytes, harmless, plural, printable};
 use serde_json::{Value, json};
 use std::fmt::Write;
 

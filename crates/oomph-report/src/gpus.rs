@@ -3,8 +3,8 @@
 use crate::json::{pretty, with_version};
 use crate::markdown::escape;
 use crate::text::{BOLD, DIM, paint};
-use oomph_explain::{bytes, printable};
 use oomph_gpus::Gpu;
+use oomph_words::{bytes, printable};
 use serde_json::json;
 use std::fmt::Write;
 
@@ -27,7 +27,7 @@ pub fn text(cards: &[&Gpu]) -> String {
         );
     }
     if let [gpu] = cards {
-        let _ = writeln!(out, "{}", paint(DIM, oomph_explain::harmless(&gpu.source)));
+        let _ = writeln!(out, "{}", paint(DIM, oomph_words::harmless(&gpu.source)));
     }
     out
 }

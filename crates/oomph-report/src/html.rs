@@ -7,9 +7,8 @@ use crate::picture;
 use crate::shared::{
     NOTHING_RECORDED, Named, completeness, findings_of, next_command, saving, waste_parts, worst,
 };
-use oomph_explain::{
-    DeviceExplanation, Explanation, Finding, Severity, bytes, grouped, harmless, percent, plural,
-};
+use oomph_explain::{DeviceExplanation, Explanation, Finding, Severity};
+use oomph_words::{bytes, grouped, harmless, percent, plural};
 use std::fmt::Write;
 
 /// The style of everything inside `.oomph`.

@@ -3,9 +3,8 @@
 use crate::shared::{
     Check, CheckLimit, Named, completeness, cut_short, findings_of, saving, waste_parts, worst,
 };
-use oomph_explain::{
-    Change, DeviceExplanation, Diff, Explanation, Finding, bytes, grouped, harmless, percent,
-};
+use oomph_explain::{Change, DeviceExplanation, Diff, Explanation, Finding};
+use oomph_words::{bytes, grouped, harmless, percent};
 use std::fmt::Write;
 
 /// One recording, or several.

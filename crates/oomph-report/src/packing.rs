@@ -3,8 +3,8 @@
 use crate::json::{pretty, with_version};
 use crate::markdown::escape;
 use crate::text::{BOLD, DIM, GREEN, RED, paint};
-use oomph_explain::{grouped, plural, printable};
 use oomph_replay::packing::Placement;
+use oomph_words::{grouped, plural, printable};
 use serde_json::json;
 use std::fmt::Write;
 

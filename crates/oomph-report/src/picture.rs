@@ -4,7 +4,8 @@
 //! script and nothing to load; text and lines take the colour of the page, so it reads on light and on dark. All texts in
 //! it are our own: nothing of a stranger's gets in here.
 
-use oomph_explain::{Column, Kind, Timeline, bytes, plural};
+use oomph_explain::{Column, Kind, Timeline};
+use oomph_words::{bytes, plural};
 use std::fmt::Write;
 
 /// Columns that are drawn, each one wide.

@@ -4,10 +4,11 @@ use crate::json::{self, pretty, with_version};
 use crate::markdown::escape;
 use crate::shared::{TextOptions, findings_of, quoted};
 use crate::text::{self, BOLD, CYAN, DIM, GREEN, RED, YELLOW, paint, see_it, wrap};
-use oomph_explain::{DeviceExplanation, Kind, bytes, harmless, plural, printable};
+use oomph_explain::{DeviceExplanation, Kind};
 use oomph_predict::prediction::{Prediction, Uncertain, Verdict};
 use oomph_predict::run::Status;
 use oomph_predict::search::{Sweep, Tried, largest, largest_close};
+use oomph_words::{bytes, harmless, plural, printable};
 use serde_json::{Value, json};
 use std::fmt::Write;
 

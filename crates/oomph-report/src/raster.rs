@@ -6,8 +6,9 @@ use crate::picture::colour;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use noto_sans_mono_bitmap::{FontWeight, RasterHeight, get_raster, get_raster_width};
-use oomph_explain::{Column, Detail, Kind, Timeline, bytes, main_stream, plural};
+use oomph_explain::{Column, Detail, Kind, Timeline, main_stream};
 use oomph_trace::{DEFAULT_POOL, Moment, Reserved};
+use oomph_words::{bytes, plural};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 

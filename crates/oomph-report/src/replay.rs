@@ -4,12 +4,12 @@ use crate::json::{pretty, with_version};
 use crate::markdown::escape;
 use crate::shared::quoted;
 use crate::text::{BOLD, CYAN, DIM, GREEN, RED, YELLOW, paint, signed, wrap};
-use oomph_explain::{bytes, grouped, plural, printable};
 use oomph_replay::allocator::{Memory, Refusal};
 use oomph_replay::answer::{Answer, Model};
 use oomph_replay::program::{Death, Sample};
 use oomph_replay::replayer::{Doubt, Replayed};
 use oomph_replay::tune::{Fit, LeastMemory};
+use oomph_words::{bytes, grouped, plural, printable};
 use serde_json::{Value, json};
 use std::fmt::Write;
 

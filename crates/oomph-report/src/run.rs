@@ -1,7 +1,8 @@
 //! What is said after `oomph run`, beside the explanation of a recording: text only, for stderr.
 
 use crate::shared::{Named, completeness, quoted};
-use oomph_explain::{Explanation, Outcome, bytes, grouped, printable};
+use oomph_explain::{Explanation, Outcome};
+use oomph_words::{bytes, grouped, printable};
 use serde_json::Value;
 use std::fmt::Write;
 

@@ -1,6 +1,7 @@
 //! What several renderers need.
 
-use oomph_explain::{DeviceExplanation, Explanation, Finding, Severity, bytes, printable};
+use oomph_explain::{DeviceExplanation, Explanation, Finding, Severity};
+use oomph_words::{bytes, printable};
 
 /// An explanation with the name of its file.
 #[derive(Clone, Copy)]
@@ -151,10 +152,10 @@ pub(crate) fn completeness(device: &DeviceExplanation) -> String {
     if device.events == 0 {
         lacks.push("final state only".to_owned());
     } else if c.born_before > 0 {
-        lacks.push(format!("{} from before", oomph_explain::plural(c.born_before, "block")));
+        lacks.push(format!("{} from before", oomph_words::plural(c.born_before, "block")));
     }
     if c.contradictions > 0 {
-        lacks.push(oomph_explain::plural(c.contradictions, "contradiction"));
+        lacks.push(oomph_words::plural(c.contradictions, "contradiction"));
     }
     if c.allocations > 0 && c.without_stack == c.allocations {
         lacks.push("without stacks".to_owned());
@@ -238,7 +239,7 @@ pub(crate) fn quoted(name: &str) -> String {
 pub(crate) fn word(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-/+=,@%:".contains(c);
     // Not shortened: it is to be typed.
-    let clean = oomph_explain::harmless(text);
+    let clean = oomph_words::harmless(text);
     if !clean.is_empty() && clean.chars().all(plain) {
         clean
     } else {

@@ -7,11 +7,9 @@ use crate::shared::{
     next_command, page_command, quoted, saving, waste_parts, worst,
 };
 use anstyle::{AnsiColor, Style};
-use oomph_explain::{
-    DeviceExplanation, Diff, Explanation, Finding, Outcome, Severity, bytes, grouped, percent, plural,
-    printable,
-};
+use oomph_explain::{DeviceExplanation, Diff, Explanation, Finding, Outcome, Severity};
 use oomph_trace::{Peak, Peaks};
+use oomph_words::{bytes, grouped, percent, plural, printable};
 use std::fmt::Write;
 
 pub(crate) const BOLD: Style = Style::new().bold();
@@ -350,7 +348,7 @@ fn seconds(value: f64) -> String {
 
 /// One line, whatever a stranger's text holds.
 fn printable_line(text: &str) -> String {
-    oomph_explain::harmless(text)
+    oomph_words::harmless(text)
 }
 
 /// Breaks text between words. `used` columns of the first line are taken; the others are indented.

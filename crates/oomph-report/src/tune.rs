@@ -8,10 +8,10 @@ use crate::replay::{
 };
 use crate::shared::quoted;
 use crate::text::{BOLD, CYAN, DIM, GREEN, YELLOW, paint, wrap};
-use oomph_explain::{bytes, grouped, printable};
 use oomph_replay::replayer::{Doubt, Replayer};
 use oomph_replay::tune::{Fit, Trial, Tuning};
 use oomph_trace::Device;
+use oomph_words::{bytes, grouped, printable};
 use serde_json::{Value, json};
 use std::fmt::Write;
 

@@ -11,8 +11,8 @@ use crate::rates::{Id, Rates, id};
 use crate::rows::{Choice, Row, Sort, rows};
 use crate::words::{Glyphs, lasting};
 use crate::{Options, confirm};
-use oomph_explain::bytes;
 use oomph_host::{Process, Sample};
+use oomph_words::bytes;
 use std::collections::HashMap;
 
 /// Everything that the screen shows.

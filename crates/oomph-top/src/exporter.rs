@@ -3,8 +3,8 @@
 use crate::metrics::{CONTENT_TYPE, text};
 use crate::rows::Choice;
 use crate::server::{Answer, Hosts, serve};
-use oomph_explain::harmless;
 use oomph_host::Sampler;
+use oomph_words::harmless;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::fmt;

@@ -5,8 +5,8 @@
 use crate::Options;
 use crate::rates::Rates;
 use crate::rows::Choice;
-use oomph_explain::harmless;
 use oomph_host::{Gpus, InsideDevice, Machine, Process, Sample, Sampler};
+use oomph_words::harmless;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 

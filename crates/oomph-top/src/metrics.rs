@@ -5,8 +5,8 @@
 
 use crate::cards::{Card, Holder, cards};
 use crate::rows::{Choice, said_ago};
-use oomph_explain::harmless;
 use oomph_host::{InsideDevice, Missing, Process, Sample};
+use oomph_words::harmless;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};

@@ -7,8 +7,8 @@ use crate::keys::HELP;
 use crate::rows::{Sort, said_ago};
 use crate::table::{held, table};
 use crate::words::{Glyphs, Line, Tone, cells, clock, cut, lasting};
-use oomph_explain::bytes;
 use oomph_host::{Group, Machine, Process, Ram, Sample};
+use oomph_words::bytes;
 
 /// Less than this, and there is a line that says so instead.
 pub(crate) const SMALLEST: (u16, u16) = (40, 10);

@@ -3,8 +3,8 @@
 use crate::app::App;
 use crate::rows::{Row, Sort, inside, said_ago};
 use crate::words::{Glyphs, Line, Tone, cut, left, right};
-use oomph_explain::bytes;
 use oomph_host::{Process, Sample};
+use oomph_words::bytes;
 
 /// A column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Pieces of text: sizes, bars, cut and padded columns. Nothing here knows what is shown.
 
-use oomph_explain::harmless;
+use oomph_words::harmless;
 use std::borrow::Cow;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 

@@ -32,7 +32,14 @@ class Card:
 
 @functools.lru_cache(maxsize=None)
 def catalogue() -> tuple[Card, ...]:
-    ran = subprocess.run([find_oomph(), "gpus", "--format", "json"], capture_output=True, text=True, check=True)
+    return _cards()
+
+
+def _cards(*name: str) -> tuple[Card, ...]:
+    """What the command says of one card or of all: it knows short names, and cards of the user's own."""
+    ran = subprocess.run([find_oomph(), "gpus", "--format", "json", *name], capture_output=True, text=True)
+    if ran.returncode != 0:
+        raise FitError(ran.stderr.strip().removeprefix("error: "))
     return tuple(
         Card(gpu["name"], gpu["title"], gpu["memory"], gpu["context"], tuple(map(int, gpu["compute_capability"].split("."))), gpu["sms"])  # type: ignore[arg-type]
         for gpu in json.loads(ran.stdout)["gpus"]
@@ -40,12 +47,8 @@ def catalogue() -> tuple[Card, ...]:
 
 
 def named(name: str) -> Card:
-    wanted = name.lower().replace(" ", "-").replace("_", "-")
-    for card in catalogue():
-        if wanted in (card.name, card.title.lower().replace(" ", "-")):
-            return card
-    near = ", ".join(card.name for card in catalogue() if wanted in card.name) or "`oomph gpus` lists them"
-    raise FitError(f"no card is called {name!r}: {near}")
+    (card,) = _cards("--", name)
+    return card
 
 
 def here(device: torch.device) -> Card:

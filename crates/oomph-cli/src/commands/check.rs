@@ -2,11 +2,12 @@
 
 use crate::arguments::Format;
 use crate::printer::Printer;
-use crate::sizes::{Size, Tolerance};
+use crate::tolerance::Tolerance;
 use crate::{Outcome, files};
 use clap::{Args, ValueEnum};
 use oomph_explain::Outcome as OomOutcome;
 use oomph_report::{Check, CheckLimit, json, markdown, text};
+use oomph_words::Size;
 use std::path::{Path, PathBuf};
 
 /// Fail if the peak is too high: the gate for CI
@@ -79,7 +80,7 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         Some(failed) => {
             printer.hint(&format!(
                 "see what holds the memory with: oomph explain {}",
-                oomph_explain::printable(&failed.file)
+                oomph_words::printable(&failed.file)
             ));
             Ok(Outcome::Findings)
         }

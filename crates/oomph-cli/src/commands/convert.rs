@@ -61,7 +61,7 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         printer.note(&format!(
             "wrote {} ({})",
             arguments.output.display(),
-            oomph_explain::plural(events as u64, "event")
+            oomph_words::plural(events as u64, "event")
         ));
         if target == Target::Oomph {
             printer.note(&format!("next: oomph explain {}", arguments.output.display()));

@@ -154,5 +154,5 @@ fn heard(listener: &Mutex<Listener>) -> Option<i32> {
 
 /// What went wrong, without what a stranger's cells could do to a terminal.
 fn told(error: &DataError) -> anyhow::Error {
-    anyhow!(oomph_explain::harmless(&error.to_string()))
+    anyhow!(oomph_words::harmless(&error.to_string()))
 }

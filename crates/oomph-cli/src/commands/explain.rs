@@ -3,16 +3,17 @@
 use super::predict;
 use crate::memory::GpuParser;
 use crate::printer::{Printer, width};
-use crate::sizes::Size;
 use crate::{Outcome, files, fixing};
 use clap::{Args, ValueEnum};
-use oomph_explain::{Finding, harmless};
+use oomph_explain::Finding;
 use oomph_gpus::{Catalogue, Gpu};
 use oomph_predict::patch::{self, Change, Tried};
 use oomph_predict::run::{Program, Runner, Until};
 use oomph_report::fix::{self, Offer};
 use oomph_report::{Named, TextOptions, html, json, markdown, picture, text};
 use oomph_trace::Recording;
+use oomph_words::Size;
+use oomph_words::harmless;
 use std::path::{Path, PathBuf};
 
 /// Say where the memory went, why it ran out, and what to do

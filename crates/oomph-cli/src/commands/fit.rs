@@ -5,7 +5,6 @@ use crate::Outcome;
 use crate::arguments::Format;
 use crate::memory::GpuParser;
 use crate::printer::{Printer, width};
-use crate::sizes::Size;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use oomph_gpus::Gpu;
@@ -13,6 +12,7 @@ use oomph_predict::fit::{self, Answer, Fits, Question};
 use oomph_predict::installed::Installed;
 use oomph_predict::run::{RunError, Runner, Until};
 use oomph_report::fit::{self as report, NamedPlan};
+use oomph_words::Size;
 use std::path::PathBuf;
 
 /// What may be done only if it is named.
@@ -99,7 +99,7 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
             if arguments.format == Format::Json {
                 printer.data(&report::refused_json(&typed, &gpu, &refused))?;
             }
-            printer.error(&format!("{typed}: {}", oomph_explain::harmless(&refused.why)));
+            printer.error(&format!("{typed}: {}", oomph_words::harmless(&refused.why)));
             if !refused.by_hand.is_empty() {
                 printer.hint(&format!("write the step by hand:\n\n{}", refused.by_hand));
             }

@@ -3,7 +3,6 @@
 use crate::arguments::Format;
 use crate::memory::GpuParser;
 use crate::printer::{Printer, width};
-use crate::sizes::Size;
 use crate::{Outcome, fixing, outputs};
 use clap::{Args, ValueEnum};
 use oomph_gpus::{Catalogue, Gpu};
@@ -16,6 +15,7 @@ use oomph_report::TextOptions;
 use oomph_report::fix::{self, Offer};
 use oomph_report::predict::{self, NamedPrediction};
 use oomph_trace::format;
+use oomph_words::Size;
 use std::path::{Path, PathBuf};
 
 /// Say whether a PyTorch script fits a card, without the card
@@ -246,7 +246,7 @@ fn show_fix(
         Ok(found) => found,
         Err(why) => {
             printer.data(&report)?;
-            printer.note(&format!("no change is offered: {}", oomph_explain::harmless(&why)));
+            printer.note(&format!("no change is offered: {}", oomph_words::harmless(&why)));
             return Ok(());
         }
     };

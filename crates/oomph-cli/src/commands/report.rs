@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use oomph_explain::{Detail, Explanation, bytes, plural};
+use oomph_explain::{Detail, Explanation};
 use oomph_replay::answer::replayable;
 use oomph_replay::replayer::Replayer;
 use oomph_replay::tune;
@@ -18,6 +18,7 @@ use oomph_report::picture;
 use oomph_report::tune::NamedTuning;
 use oomph_report::{Exported, Named, chrome_trace, tensorboard};
 use oomph_trace::{History, Recording};
+use oomph_words::{bytes, plural};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 

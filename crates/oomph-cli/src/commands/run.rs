@@ -2,7 +2,6 @@
 
 use crate::memory::GpuParser;
 use crate::printer::{Printer, width};
-use crate::sizes::Size;
 use crate::{Outcome, files};
 use clap::Args;
 use oomph_explain::{Explanation, SegmentLines};
@@ -12,6 +11,7 @@ use oomph_run::guard::Limits;
 use oomph_run::stage::Left;
 use oomph_run::{Launch, libraries};
 use oomph_trace::Recording;
+use oomph_words::Size;
 use std::path::{Path, PathBuf};
 
 /// Run a program, recording what it does to GPU memory

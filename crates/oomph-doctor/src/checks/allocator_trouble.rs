@@ -10,9 +10,9 @@ use super::allocator_settings::rules;
 use super::allocator_variable::in_force;
 use crate::facts::Facts;
 use crate::finding::Finding;
-use oomph_explain::bytes;
 use oomph_host::Surroundings;
 use oomph_replay::conf::{Conf, ConfError};
+use oomph_words::bytes;
 
 pub(super) fn look(facts: &Facts) -> Vec<Finding> {
     let (Some((name, value)), Some(version)) = (in_force(facts), rules(facts)) else { return Vec::new() };

@@ -7,8 +7,8 @@
 use super::listed;
 use crate::facts::Facts;
 use crate::finding::Finding;
-use oomph_explain::bytes;
 use oomph_host::{Gpu, GpuProcess, Unreadable};
+use oomph_words::bytes;
 
 pub(super) fn look(facts: &Facts) -> Vec<Finding> {
     let unreadable =

@@ -6,8 +6,8 @@
 
 use crate::facts::Facts;
 use crate::finding::{Finding, Level};
-use oomph_explain::bytes;
 use oomph_host::Process;
+use oomph_words::bytes;
 
 pub(super) fn look(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();

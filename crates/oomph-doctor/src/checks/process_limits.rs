@@ -6,7 +6,7 @@
 
 use crate::facts::Facts;
 use crate::finding::{Finding, Level};
-use oomph_explain::{bytes, grouped};
+use oomph_words::{bytes, grouped};
 
 pub(super) fn look(facts: &Facts) -> Vec<Finding> {
     let limits = facts.kernel.limits;

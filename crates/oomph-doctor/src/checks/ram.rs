@@ -6,7 +6,7 @@
 
 use crate::facts::Facts;
 use crate::finding::Finding;
-use oomph_explain::{bytes, grouped};
+use oomph_words::{bytes, grouped};
 
 /// What importing PyTorch and making a context takes at least.
 const LEAST: u64 = 512 << 20;

@@ -6,8 +6,8 @@
 
 use crate::facts::Facts;
 use crate::finding::Finding;
-use oomph_explain::bytes;
 use oomph_host::Surroundings;
+use oomph_words::bytes;
 
 const OF_DOCKER: u64 = 64 << 20;
 

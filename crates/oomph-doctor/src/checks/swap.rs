@@ -5,7 +5,7 @@
 
 use crate::facts::Facts;
 use crate::finding::Finding;
-use oomph_explain::bytes;
+use oomph_words::bytes;
 
 pub(super) fn look(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();

@@ -12,7 +12,7 @@ use crate::deep::{
 use crate::facts::Facts;
 use crate::finding::Finding;
 use crate::wheels::{NO_WHEELS, Wheels, same_again};
-use oomph_explain::bytes;
+use oomph_words::bytes;
 
 pub(super) fn look(facts: &Facts) -> Vec<Finding> {
     let Some(deep) = &facts.deep else { return Vec::new() };

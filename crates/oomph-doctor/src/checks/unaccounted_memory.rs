@@ -5,8 +5,8 @@
 
 use crate::facts::Facts;
 use crate::finding::{Finding, Level};
-use oomph_explain::bytes;
 use oomph_host::{Gpu, Surroundings};
+use oomph_words::bytes;
 
 pub(super) fn look(facts: &Facts) -> Vec<Finding> {
     facts.visible().into_iter().filter_map(|card| one(facts, card)).collect()

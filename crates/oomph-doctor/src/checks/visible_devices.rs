@@ -7,7 +7,7 @@
 
 use crate::facts::Facts;
 use crate::finding::Finding;
-use oomph_explain::plural;
+use oomph_words::plural;
 
 pub(super) fn look(facts: &Facts) -> Vec<Finding> {
     let cards = &facts.sample.gpus.cards;

@@ -20,8 +20,9 @@
 use super::matters;
 use crate::advice;
 use crate::context::Context;
-use crate::finding::{Finding, Fix, Grade, Severity, Weight, Where, bytes, percent};
+use crate::finding::{Finding, Fix, Grade, Severity, Weight, Where};
 use crate::kinds::Kind;
+use oomph_words::{bytes, percent};
 
 pub(super) const CODE: &str = "OM304";
 

@@ -23,10 +23,11 @@
 
 use super::matters;
 use crate::context::Context;
-use crate::finding::{Finding, Fix, Grade, Patch, Severity, Weight, bytes, percent, plural};
+use crate::finding::{Finding, Fix, Grade, Patch, Severity, Weight};
 use crate::kinds::Kind;
 use crate::sources::Phase;
 use hashbrown::HashMap;
+use oomph_words::{bytes, percent, plural};
 
 pub(super) const CODE: &str = "OM308";
 const CAUSE: &str = "attention_scores";

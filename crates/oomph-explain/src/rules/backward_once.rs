@@ -23,8 +23,9 @@
 //! What waits is measured. The saving is replayed: the peak with the activations of each forward freed before the next one.
 
 use crate::context::Context;
-use crate::finding::{Finding, Fix, Grade, Severity, Weight, bytes, plural};
+use crate::finding::{Finding, Fix, Grade, Severity, Weight};
 use crate::kept::How;
+use oomph_words::{bytes, plural};
 
 pub(super) const CODE: &str = "OM205";
 const CAUSE: &str = "backward_once";

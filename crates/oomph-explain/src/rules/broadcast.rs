@@ -20,8 +20,9 @@
 
 use super::matters;
 use crate::context::Context;
-use crate::finding::{Basis, Finding, Fix, Grade, Place, Severity, Weight, Where, bytes, printable};
+use crate::finding::{Basis, Finding, Fix, Grade, Place, Severity, Weight, Where};
 use oomph_trace::census::Named;
+use oomph_words::{bytes, printable};
 
 pub(super) const CODE: &str = "OM307";
 const CAUSE: &str = "broadcast";
@@ -59,7 +60,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         shape(&a.shape),
         printable(&b.name),
         shape(&b.shape),
-        crate::finding::grouped(elements),
+        oomph_words::grouped(elements),
         bytes(asked),
         place.short()
     );

@@ -17,9 +17,10 @@
 //! `empty_cache` was called, and a note if the allocator did it by itself.
 
 use crate::context::Context;
-use crate::finding::{Basis, Finding, Fix, Grade, Severity, Where, bytes, plural};
+use crate::finding::{Basis, Finding, Fix, Grade, Severity, Where};
 use hashbrown::HashMap;
 use oomph_trace::{Action, StackId};
+use oomph_words::{bytes, plural};
 
 pub(super) const CODE: &str = "OM402";
 

@@ -18,8 +18,9 @@
 //! to nothing was freed in between.
 
 use crate::context::Context;
-use crate::finding::{Finding, Severity, Where, bytes, plural};
+use crate::finding::{Finding, Severity, Where};
 use crate::oom::{OutOfMemory, Outcome};
+use oomph_words::{bytes, plural};
 
 pub(super) const CODE: &str = "OM102";
 

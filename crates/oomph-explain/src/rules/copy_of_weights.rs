@@ -22,10 +22,11 @@
 
 use super::matters;
 use crate::context::Context;
-use crate::finding::{Finding, Fix, Grade, Patch, Place, Severity, Weight, Where, bytes, plural, printable};
+use crate::finding::{Finding, Fix, Grade, Patch, Place, Severity, Weight, Where};
 use crate::kinds::Kind;
 use hashbrown::HashMap;
 use oomph_trace::{Frame, FrameId, StackId};
+use oomph_words::{bytes, plural, printable};
 
 pub(super) const CODE: &str = "OM207";
 const CAUSE: &str = "copy_of_weights";

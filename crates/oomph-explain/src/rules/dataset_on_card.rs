@@ -22,11 +22,12 @@
 
 use super::matters;
 use crate::context::Context;
-use crate::finding::{Finding, Fix, Grade, Severity, Weight, Where, bytes, percent};
+use crate::finding::{Finding, Fix, Grade, Severity, Weight, Where};
 use crate::kinds::Kind;
 use crate::sources::Phase;
 use hashbrown::HashMap;
 use oomph_trace::FrameId;
+use oomph_words::{bytes, percent};
 
 pub(super) const CODE: &str = "OM311";
 const CAUSE: &str = "dataset_on_card";

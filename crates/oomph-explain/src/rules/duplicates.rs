@@ -17,10 +17,11 @@
 
 use super::matters;
 use crate::context::Context;
-use crate::finding::{Finding, Fix, Grade, Severity, bytes};
+use crate::finding::{Finding, Fix, Grade, Severity};
 use crate::sources::Phase;
 use hashbrown::HashMap;
 use oomph_trace::StackId;
+use oomph_words::bytes;
 
 pub(super) const CODE: &str = "OM203";
 

@@ -26,9 +26,10 @@
 
 use crate::advice;
 use crate::context::Context;
-use crate::finding::{Finding, Severity, bytes, percent};
+use crate::finding::{Finding, Severity};
 use crate::kinds::Kind;
 use hashbrown::HashMap;
+use oomph_words::{bytes, percent};
 
 pub(crate) const CODE: &str = "OM101";
 

@@ -18,8 +18,9 @@
 
 use super::matters;
 use crate::context::Context;
-use crate::finding::{Finding, Fix, Grade, Severity, Weight, bytes, percent};
+use crate::finding::{Finding, Fix, Grade, Severity, Weight};
 use crate::kinds::Kind;
+use oomph_words::{bytes, percent};
 
 pub(super) const CODE: &str = "OM302";
 

@@ -21,9 +21,10 @@
 
 use super::matters;
 use crate::context::Context;
-use crate::finding::{Finding, Fix, Grade, Severity, Weight, Where, bytes, percent};
+use crate::finding::{Finding, Fix, Grade, Severity, Weight, Where};
 use crate::oom::Reason;
 use crate::what_if::Saved;
+use oomph_words::{bytes, percent};
 
 pub(super) const CODE: &str = "OM401";
 

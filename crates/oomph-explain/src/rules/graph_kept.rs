@@ -29,8 +29,9 @@
 //! the program itself said at the out-of-memory; without that, the line is where nine tenths of the bytes were made.
 
 use crate::context::Context;
-use crate::finding::{Finding, Fix, Grade, Patch, Severity, Weight, bytes, plural};
+use crate::finding::{Finding, Fix, Grade, Patch, Severity, Weight};
 use crate::kept::{How, Kept};
+use oomph_words::{bytes, plural};
 
 pub(super) const CODE: &str = "OM201";
 const CAUSE: &str = "graph_kept";

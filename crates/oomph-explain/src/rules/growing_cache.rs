@@ -25,11 +25,12 @@
 
 use super::matters;
 use crate::context::Context;
-use crate::finding::{Basis, Finding, Fix, Grade, Severity, Weight, Where, bytes, grouped};
+use crate::finding::{Basis, Finding, Fix, Grade, Severity, Weight, Where};
 use crate::kinds::Kind;
 use crate::sources::Phase;
 use hashbrown::HashMap;
 use oomph_trace::{Action, StackId};
+use oomph_words::{bytes, grouped};
 
 pub(super) const CODE: &str = "OM206";
 

@@ -27,8 +27,9 @@
 //! the part that was recorded: the true peak may have been earlier.
 
 use crate::context::Context;
-use crate::finding::{Finding, Fix, Grade, Severity, bytes, plural};
+use crate::finding::{Finding, Fix, Grade, Severity};
 use oomph_trace::Action;
+use oomph_words::{bytes, plural};
 
 pub(super) const CODE: &str = "OM901";
 

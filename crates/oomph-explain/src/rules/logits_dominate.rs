@@ -19,9 +19,10 @@
 
 use super::matters;
 use crate::context::Context;
-use crate::finding::{Finding, Fix, Grade, Severity, Weight, bytes, percent, plural};
+use crate::finding::{Finding, Fix, Grade, Severity, Weight};
 use crate::sources::Phase;
 use oomph_trace::Action;
+use oomph_words::{bytes, percent, plural};
 
 pub(super) const CODE: &str = "OM301";
 

@@ -5,9 +5,10 @@
 //! nothing says nothing. To add a rule, add a file and its name to the list below.
 
 use crate::context::Context;
-use crate::finding::{Finding, Place, printable};
+use crate::finding::{Finding, Place};
 use crate::kept::{How, Kept};
 use oomph_trace::census::Holder;
+use oomph_words::printable;
 
 macro_rules! rules {
     ($($module:ident),* $(,)?) => {

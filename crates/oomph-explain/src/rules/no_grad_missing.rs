@@ -26,13 +26,14 @@
 
 use super::matters;
 use crate::context::Context;
-use crate::finding::{Finding, Fix, Grade, Patch, Place, Severity, Weight, Where, bytes, percent, plural};
+use crate::finding::{Finding, Fix, Grade, Patch, Place, Severity, Weight, Where};
 use crate::kept::{How, Kept, speaks_of_evaluation};
 use crate::kinds::Kind;
 use crate::sources::Phase;
 use crate::what_if::Saved;
 use hashbrown::HashSet;
 use oomph_trace::FrameId;
+use oomph_words::{bytes, percent, plural};
 
 pub(super) const CODE: &str = "OM202";
 const CAUSE: &str = "no_grad_missing";
@@ -150,7 +151,7 @@ fn not_trained(context: &Context) -> Option<Finding> {
     let title = super::with_place(
         format!(
             "`{}` is not trained, and yet it runs with gradients: {} of activations",
-            crate::finding::printable(name),
+            oomph_words::printable(name),
             bytes(held)
         ),
         Some(place.clone()),

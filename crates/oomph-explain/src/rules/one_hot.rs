@@ -20,7 +20,8 @@
 
 use super::matters;
 use crate::context::Context;
-use crate::finding::{Basis, Finding, Fix, Grade, Place, Severity, Weight, Where, bytes, printable};
+use crate::finding::{Basis, Finding, Fix, Grade, Place, Severity, Weight, Where};
+use oomph_words::{bytes, printable};
 
 pub(super) const CODE: &str = "OM310";
 const CAUSE: &str = "one_hot";

@@ -17,9 +17,10 @@
 
 use super::matters;
 use crate::context::Context;
-use crate::finding::{Basis, Finding, Fix, Grade, Severity, Weight, Where, bytes, percent, printable};
+use crate::finding::{Basis, Finding, Fix, Grade, Severity, Weight, Where};
 use crate::kinds::Kind;
 use crate::sources::Phase;
+use oomph_words::{bytes, percent, printable};
 
 pub(super) const CODE: &str = "OM303";
 

@@ -17,10 +17,11 @@
 
 use super::matters;
 use crate::context::Context;
-use crate::finding::{Finding, Fix, Grade, Severity, Weight, Where, bytes};
+use crate::finding::{Finding, Fix, Grade, Severity, Weight, Where};
 use crate::forwards::Forward;
 use crate::sources::Phase;
 use oomph_trace::Action;
+use oomph_words::bytes;
 
 pub(super) const CODE: &str = "OM312";
 const CAUSE: &str = "outlier_batch";

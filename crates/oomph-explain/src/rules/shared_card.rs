@@ -16,7 +16,8 @@
 
 use super::matters;
 use crate::context::Context;
-use crate::finding::{Basis, Finding, Fix, Grade, Severity, Weight, bytes, percent};
+use crate::finding::{Basis, Finding, Fix, Grade, Severity, Weight};
+use oomph_words::{bytes, percent};
 
 pub(super) const CODE: &str = "OM405";
 const CAUSE: &str = "other_process";

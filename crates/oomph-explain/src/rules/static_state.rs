@@ -18,10 +18,11 @@
 //! that for the state. The savings are reckoned from those.
 
 use crate::context::Context;
-use crate::finding::{Basis, Finding, Fix, Grade, Place, Severity, Weight, Where, bytes, percent};
+use crate::finding::{Basis, Finding, Fix, Grade, Place, Severity, Weight, Where};
 use crate::kinds::Kind;
 use crate::sources::Phase;
 use oomph_trace::census::Holder;
+use oomph_words::{bytes, percent};
 
 pub(super) const CODE: &str = "OM306";
 const CAUSE: &str = "static_state";
@@ -69,7 +70,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     let state_name = if name.is_empty() {
         "the optimizer's state".to_owned()
     } else {
-        format!("{}'s state", crate::finding::printable(&name))
+        format!("{}'s state", oomph_words::printable(&name))
     };
     let mut parts = vec![format!("weights {}", bytes(weights + asked))];
     if gradients > 0 {

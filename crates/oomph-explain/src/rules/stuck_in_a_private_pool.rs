@@ -17,8 +17,9 @@
 
 use super::matters;
 use crate::context::Context;
-use crate::finding::{Basis, Finding, Fix, Grade, Severity, Weight, bytes, percent};
+use crate::finding::{Basis, Finding, Fix, Grade, Severity, Weight};
 use crate::oom::Reason;
+use oomph_words::{bytes, percent};
 
 pub(super) const CODE: &str = "OM404";
 

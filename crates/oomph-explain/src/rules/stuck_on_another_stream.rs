@@ -18,9 +18,10 @@
 
 use super::matters;
 use crate::context::Context;
-use crate::finding::{Basis, Finding, Fix, Grade, Severity, Weight, bytes, percent};
+use crate::finding::{Basis, Finding, Fix, Grade, Severity, Weight};
 use crate::oom::Reason;
 use crate::waste::Waste;
+use oomph_words::{bytes, percent};
 
 pub(super) const CODE: &str = "OM403";
 

@@ -23,12 +23,13 @@
 //! module is called, they are steps.
 
 use crate::context::Context;
-use crate::finding::{Finding, Fix, Grade, Place, Severity, Weight, Where, bytes, plural};
+use crate::finding::{Finding, Fix, Grade, Place, Severity, Weight, Where};
 use crate::kept::{How, Kept};
 use crate::kinds::Kind;
 use crate::what_if::Saved;
 use hashbrown::HashMap;
 use oomph_trace::StackId;
+use oomph_words::{bytes, plural};
 
 pub(super) const CODE: &str = "OM204";
 const CAUSE: &str = "tensors_kept";

@@ -19,8 +19,9 @@
 
 use super::matters;
 use crate::context::Context;
-use crate::finding::{Finding, Fix, Grade, Severity, bytes, percent};
+use crate::finding::{Finding, Fix, Grade, Severity};
 use crate::kinds::Kind;
+use oomph_words::{bytes, percent};
 
 pub(super) const CODE: &str = "OM305";
 

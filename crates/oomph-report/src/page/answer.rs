@@ -3,7 +3,8 @@
 use crate::html::{self, escape};
 use crate::picture;
 use crate::shared::{NOTHING_RECORDED, Named, completeness, findings_of};
-use oomph_explain::{DeviceExplanation, Severity, bytes, plural};
+use oomph_explain::{DeviceExplanation, Severity};
+use oomph_words::{bytes, plural};
 use std::fmt::Write;
 
 /// Lines of the table that is shown where no script runs.
@@ -79,7 +80,7 @@ fn numbers(out: &mut String, device: &DeviceExplanation) {
         number("peak in step", "step", step.to_string());
     }
     if let Some(steps) = &device.steps {
-        number("steps", "steps", oomph_explain::grouped(steps.count + steps.repeated));
+        number("steps", "steps", oomph_words::grouped(steps.count + steps.repeated));
     }
     if let Some(seconds) = device.seconds {
         number("recorded", "seconds", format!("{seconds:.2} s"));
@@ -89,7 +90,7 @@ fn numbers(out: &mut String, device: &DeviceExplanation) {
         "conf",
         match device.conf.as_deref() {
             Some("") => "PyTorch's defaults".to_owned(),
-            Some(conf) => oomph_explain::printable(conf),
+            Some(conf) => oomph_words::printable(conf),
             None => "not recorded".to_owned(),
         },
     );

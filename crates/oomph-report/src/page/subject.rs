@@ -7,13 +7,13 @@ use crate::replay::{Typed, doubt, room, words_for_memory};
 use crate::shared::{Named, completeness, findings_of};
 use crate::tune::{NamedTuning, advice, line_to_paste, stalls};
 use oomph_explain::{
-    Detail, DetailLine, DeviceExplanation, Explanation, Kind, OomExplanation, Outcome, Place, Reason, bytes,
-    harmless, printable,
+    Detail, DetailLine, DeviceExplanation, Explanation, Kind, OomExplanation, Outcome, Place, Reason,
 };
 use oomph_replay::allocator::Memory;
 use oomph_replay::recorded::RecordedMemory;
 use oomph_replay::tune::Fit;
 use oomph_trace::{Device, NEVER, Peak, Recording};
+use oomph_words::{bytes, harmless, printable};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 

@@ -97,7 +97,7 @@ impl Arguments {
                 [(_, array)] => Ok(array),
                 several => {
                     let names: Vec<&str> = several.iter().map(|(name, _)| name.as_str()).collect();
-                    let names = oomph_explain::harmless(&names.join(", "));
+                    let names = oomph_words::harmless(&names.join(", "));
                     bail!("{}: holds {} arrays ({names}); a .npy file holds one", self.input, several.len())
                 }
             },
