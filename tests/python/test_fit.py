@@ -621,13 +621,27 @@ def test_wrong_use_says_the_least_budget_that_could_work_and_it_does(virtually):
         applied = settings()
         fit.close()
         tell(applied=applied, after=settings(), devices=sorted({s["exp_avg"].device.type for s in optimizer.state.values()}))
+        # What the program set itself stays, and comes back.
+        from oomph.fitting.running import allocator_setter, hold_to, use_expandable_segments
+        allocator_setter()("max_split_size_mb:256,expandable_segments:False,garbage_collection_threshold:0.7")
+        def others():
+            now = torch.cuda.memory._snapshot()["allocator_settings"]
+            return [now[name] for name in ("max_split_size", "garbage_collection_threshold", "expandable_segments")]
+        undo = use_expandable_segments()
+        during = others()
+        undo()
+        torch.cuda.set_per_process_memory_fraction(0.5)
+        undo = hold_to(0.25, torch.device("cuda:0"))
+        undo()
+        tell(during=during, after=others(), fraction=torch.cuda.get_per_process_memory_fraction(0))
     """)
     on_cpu, below, weights, *fitted = told
     assert "the model is on the CPU" in on_cpu["error"] and 'model.to("cuda")' in on_cpu["error"] and "least budget that could work" in on_cpu["error"]
     assert "whatever is done" in below["error"] and "the parameters alone are" in below["error"]
     assert 2 * weights["weights"] < below["least"] < 4 * weights["weights"] + 500 * MIB
     assert abs(on_cpu["least"] - below["least"]) < 200 * MIB
-    assert fitted == [{"ooms": 0, "on_host": True}, {"applied": True, "after": False, "devices": ["cuda"]}]
+    assert fitted[:-1] == [{"ooms": 0, "on_host": True}, {"applied": True, "after": False, "devices": ["cuda"]}]
+    assert fitted[-1] == {"during": [256 * MIB, 0.7, True], "after": [256 * MIB, 0.7, False], "fraction": 0.5}
 
 
 def test_a_trial_that_the_gpu_has_no_room_for_is_run_through_host_memory(virtually):

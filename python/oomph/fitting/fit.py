@@ -27,7 +27,7 @@ from oomph.fitting.optimizers import ResumableStep, fuse, to_8bit
 from oomph.fitting.payload import NotPackable, pack
 from oomph.fitting.plan import ALLOWED, Measured, Plan
 from oomph.fitting.repeating import Before, let_go
-from oomph.fitting.running import Running, allocator_setter, device_of, has_sparse_gradients, steps_in_parts, use_expandable_segments
+from oomph.fitting.running import Running, allocator_setter, device_of, has_sparse_gradients, hold_to, steps_in_parts, use_expandable_segments
 from oomph.fitting.search import Facts, Found, Search
 from oomph.fitting.spill import with_room
 from oomph.fitting.trials import Verifier
@@ -226,9 +226,7 @@ class Fit:
         if found is not None and found.chosen is None:
             raise self._does_not_fit(found, room)
         if room.fraction is not None and on_gpu:
-            before = getattr(torch.cuda, "get_per_process_memory_fraction", lambda device: 1.0)(self.device)
-            torch.cuda.set_per_process_memory_fraction(room.fraction, self.device)
-            self._undo.append(lambda: torch.cuda.set_per_process_memory_fraction(before, self.device))
+            self._undo.append(hold_to(room.fraction, self.device))
         self._rungs = list(found.rungs) if found is not None else self._unmeasured_rungs()
         chosen = found.chosen.plan if found is not None and found.chosen is not None else Plan()
         self.plan.chosen = chosen

@@ -28,6 +28,7 @@ from oomph.fitting.errors import FitError, NotSplittable
 from oomph.fitting.finding import is_out_of_memory
 from oomph.fitting.host import Lanes, Slab, aligned, host_room, size_of
 from oomph.fitting.payload import NotPackable, pack
+from oomph.fitting.running import hold_to
 from oomph.fitting.weights import Shrunk, bf16_weights, prune, quantize_weights, why_not_semi_structured
 from oomph.live.frames import release
 
@@ -340,8 +341,7 @@ class FitInference:
         if not apply:
             return
         if fraction is not None:
-            torch.cuda.set_per_process_memory_fraction(fraction, self.device)
-            self._undo.append(lambda: torch.cuda.set_per_process_memory_fraction(1.0, self.device))
+            self._undo.append(hold_to(fraction, self.device))
         if self.chosen.bf16_weights:
             self._undo.append(bf16_weights(self.model).undo)
         if self.chosen.pruned:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import re
 from typing import Any, Callable
 
 import torch
@@ -258,12 +259,25 @@ def allocator_setter() -> Callable[[str], None] | None:
 
 
 def use_expandable_segments() -> Callable[[], None] | None:
-    """Tells the allocator of the running process. What undoes it, or None where it is so already or this PyTorch cannot."""
+    """Tells the allocator of the running process. What undoes it, or None where it is so already or this PyTorch cannot.
+
+    The program's other settings are said again each time: what is not said goes back to its default.
+    """
     setter = allocator_setter()
-    if setter is None or torch.cuda.memory._snapshot().get("allocator_settings", {}).get("expandable_segments"):
+    settings = torch.cuda.memory._snapshot().get("allocator_settings", {})
+    if setter is None or settings.get("expandable_segments"):
         return None
+    others = re.sub(r"\bexpandable_segments\s*:\s*\w+\s*,?", "", settings.get("PYTORCH_CUDA_ALLOC_CONF", "")).strip(", ")
+    others += "," if others else ""
     try:
-        setter("expandable_segments:True")
+        setter(others + "expandable_segments:True")
     except (RuntimeError, ValueError):
         return None
-    return lambda: setter("expandable_segments:False")
+    return lambda: setter(others + "expandable_segments:False")
+
+
+def hold_to(fraction: float, device: torch.device) -> Callable[[], None]:
+    """Holds the allocator to a share of the card. What undoes it: the share that was there before."""
+    before = getattr(torch.cuda, "get_per_process_memory_fraction", lambda device: 1.0)(device)
+    torch.cuda.set_per_process_memory_fraction(fraction, device)
+    return lambda: torch.cuda.set_per_process_memory_fraction(before, device)
