@@ -1,6 +1,6 @@
 """Measure oomph, each part beside what it is compared to, in the same run.
 
-    python bench/run.py [--check] [--only explain,replay,tune,predict,record,report,packing,data,stream] [--packing FOLDER]
+    python bench/run.py [--check] [--only explain,replay,tune,predict,record,report,data,stream]
 
 explain   `oomph explain` beside CPython's `pickle.load` of the same bytes. Each round times one process of each, one after
           the other, so that a busy machine slows both; the best and the median of the rounds are shown. Memory is each process's
@@ -16,11 +16,6 @@ report    `oomph report` beside PyTorch's `_memory_viz.trace_plot` on the same s
           open in headless Chromium, all pictures drawn. PyTorch's cannot be opened here: it fetches its script from a CDN. trace_plot is timed without
           loading the pickle, which is timed apart. Then a recording as long in which no step repeats another. Bars: pages under 5 MB that open in under two
           seconds.
-packing   the packer on public problems, if FOLDER (or the variable PACKING) names them: minimalloc/ has the tables of
-          google/minimalloc's benchmarks/challenging, idealloc/ those of cappadokes/idealloc's benchmarks, all with the columns
-          `id,lower,upper,size`. Height beside first fit and best fit. Bars: minimalloc's within their capacity of 1048576 in a minute each; idealloc's within
-          0.5 % of the bound.
-
 data      CSVs of mixed columns, 4 million rows and 2 GB (bench/data_generate.py; the second only where there is room, and removed afterwards), loaded by pandas, polars, pyarrow,
           DuckDB and oomph, each in a process of its own: best and median seconds, peak memory above importing, bytes of the result. Bars: oomph's peak is at most 1.3 times
           its result, and it is as fast as the fastest of the others that ends with a small table.
@@ -43,7 +38,7 @@ import tables
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
-PARTS = ("explain", "replay", "tune", "predict", "record", "report", "packing", "data", "stream")
+PARTS = ("explain", "replay", "tune", "predict", "record", "report", "data", "stream")
 LOAD = """
 import pickle, sys, time
 with open(sys.argv[1], "rb") as file:
@@ -176,30 +171,6 @@ def report(args, data):
     return bars
 
 
-def packing(args, _):
-    if not args.packing:
-        print("no folder of problems was named (--packing FOLDER): left out")
-        return []
-    tables = sorted(glob.glob(os.path.join(args.packing, "minimalloc", "?.*.csv"))) + sorted(glob.glob(os.path.join(args.packing, "idealloc", "*.csv")))
-    if not tables:
-        sys.exit(f"there are no problems in {args.packing}")
-    bars = []
-    print(f"{'':22}{'buffers':>8}{'bound':>18}{'first fit':>11}{'best fit':>10}{'found':>9}{'seconds':>9}  by")
-    for table in tables:
-        name = os.path.basename(table)
-        hard = "minimalloc" in table
-        goal = ["--capacity", "1048576", "--patience", "60"] if hard else ["--patience", "20"]
-        row = json.loads(measure([args.oomph, "pack", table, "--format", "json", *goal])[2])
-        bound = row["lower_bound"]
-        ratios = [row[key] / bound for key in ("first_fit", "best_fit", "height")]
-        print(f"{name:22}{row['buffers']:>8,}{bound:>18,}{ratios[0]:>11.4f}{ratios[1]:>10.4f}{ratios[2]:>9.4f}{row['seconds']:>9.2f}  {row['method']}")
-        if hard:
-            bars.append((f"{name} fits into 1048576 within a minute", row["height"] <= 1048576 and row["seconds"] < 61))
-        else:
-            bars.append((f"{name} is within 0.5 % of the bound", ratios[2] <= 1.005))
-    return bars
-
-
 def data(args, _):
     return tables.data(args)
 
@@ -213,7 +184,6 @@ def main():
     parser.add_argument("--oomph", default=os.path.join(ROOT, "target/release/oomph"))
     parser.add_argument("--throughput", default=os.path.join(ROOT, "target/release/examples/throughput"))
     parser.add_argument("--python", default=os.path.join(ROOT, ".venv/bin/python"))
-    parser.add_argument("--packing", metavar="FOLDER", default=os.environ.get("PACKING"))
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--events", type=int, default=2_000_000)
     parser.add_argument("--only", default=",".join(PARTS))

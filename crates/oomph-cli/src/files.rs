@@ -53,21 +53,6 @@ fn hint(error: &ReadError) -> Option<&'static str> {
     }
 }
 
-/// Reads a small text file.
-pub(crate) fn read_text(path: &Path) -> anyhow::Result<String> {
-    let name = || path.display().to_string();
-    if path == Path::new("-") {
-        return io::read_to_string(io::stdin()).with_context(|| "stdin".to_owned());
-    }
-    let text = io::read_to_string(File::open(path).with_context(name)?);
-    text.map_err(|error| match error.kind() {
-        io::ErrorKind::InvalidData => {
-            anyhow!("{}: this is not a table; for a recording, use oomph replay --allocator packed", name())
-        }
-        _ => anyhow!(error).context(name()),
-    })
-}
-
 /// The device to work on: the one that was asked for, or the one with the most events.
 pub(crate) fn device<'r>(
     recording: &'r Recording,

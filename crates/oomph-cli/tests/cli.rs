@@ -164,32 +164,6 @@ snapshots! {
     no_verb: [];
 }
 
-#[test]
-fn lifetimes_are_packed_and_placed() {
-    let folder = tempfile::tempdir().unwrap();
-    let (table, placed) = (folder.path().join("lives.csv"), folder.path().join("placed.csv"));
-    // Two that overlap a third, and never each other: 4 + 8, not 4 + 8 + 8.
-    std::fs::write(&table, "id,lower,upper,size\na,0,10,4\nb,0,5,8\nc,5,10,8\n").unwrap();
-    let (table, placed) = (table.to_str().unwrap(), placed.to_str().unwrap());
-    let output =
-        oomph(&["pack", table, "--capacity", "12", "-o", placed, "--format", "json"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(0));
-    let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((&value["height"], &value["lower_bound"]), (&12.into(), &12.into()));
-    assert_eq!((&value["fits"], &value["optimal"]), (&true.into(), &true.into()));
-    let text = std::fs::read_to_string(placed).unwrap();
-    assert!(text.starts_with("id,lower,upper,size,offset\na,0,10,4,"), "{text}");
-    assert_eq!(
-        oomph(&["pack", table, "--capacity", "11", "--patience", "1"]).output().unwrap().status.code(),
-        Some(1)
-    );
-    // What is there is not written over unasked, and a table that is none is refused.
-    assert_eq!(oomph(&["pack", table, "-o", placed]).output().unwrap().status.code(), Some(2));
-    let output = oomph(&["pack", "truth.jsonl"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("must name the columns"));
-}
-
 /// What came after the death is not in the recording.
 #[test]
 fn a_recording_that_died_is_never_said_to_fit() {

@@ -169,7 +169,7 @@ pub fn ask(recording: &Recording, device: &Device, question: Question) -> Result
             (replayed, None)
         }
         Model::Packed => {
-            let placement = pack_program(replayer.program(), question.patience, &mut |_| true);
+            let placement = pack_program(replayer.program(), question.patience);
             let height = placement.height;
             packing = Some((height, placement.optimal, placement.method));
             let replayed = replayer.with(&mut Packed::new(placement, memory), memory, &options);

@@ -17,7 +17,6 @@ pub mod answer;
 pub mod bfc;
 mod clues;
 pub mod conf;
-pub mod lifetimes;
 pub mod packed;
 pub mod packing;
 pub mod program;

@@ -3,7 +3,7 @@
 //! What it needs is what a program needs at least, as far as the packer can tell; it is the yardstick for the others.
 
 use crate::allocator::{Allocator, FreePieces, Handle, Memory, Refusal, Request, Usage};
-use crate::packing::{Buffer, Limits, Placement, lower_bound, pack};
+use crate::packing::{Buffer, Placement, lower_bound, pack};
 use crate::program::{Options, Program};
 use oomph_trace::rounding::MIN_BLOCK;
 use std::time::Duration;
@@ -66,14 +66,10 @@ pub fn lifetimes(program: &Program) -> Vec<Buffer> {
 }
 
 /// Packs a program's blocks, within a time.
-pub fn pack_program(
-    program: &Program,
-    patience: Duration,
-    progress: &mut dyn FnMut(u64) -> bool,
-) -> Placement {
+pub fn pack_program(program: &Program, patience: Duration) -> Placement {
     let buffers = lifetimes(program);
     let good_enough = nearly(lower_bound(&buffers));
-    pack(&buffers, Limits { time: patience, good_enough, progress })
+    pack(&buffers, patience, good_enough)
 }
 
 /// A height that is not worth improving: within a ten-thousandth of the bound.

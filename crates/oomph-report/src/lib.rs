@@ -15,7 +15,6 @@ pub mod gpus;
 pub mod html;
 pub mod json;
 pub mod markdown;
-pub mod packing;
 pub mod page;
 pub mod picture;
 pub mod predict;

@@ -39,7 +39,6 @@ verbs! {
     Check in check,
     Replay in replay,
     Tune in tune,
-    Pack in pack,
     Gpus in gpus,
     Rule in rule,
     Convert in convert,

@@ -2,29 +2,29 @@
 //! whole life. All depends on the order.
 
 use std::cmp::Reverse;
+use std::time::Instant;
 
 use super::occupancy::Occupancy;
 use super::timeline::{Item, Timeline};
-use super::watch::Watch;
 
 /// An order in which to take the items.
 pub(super) type Order = Vec<u32>;
 
 /// How many placements go by between two looks at the clock.
-const WATCH_STRIDE: usize = 256;
+const CLOCK_STRIDE: usize = 256;
 
-/// Places the items in `order`. Gives up when told to stop or when an item would reach `ceiling`.
+/// Places the items in `order`. Gives up when the time is over or when an item would reach above `ceiling`.
 pub(super) fn place(
     timeline: &Timeline,
     order: &[u32],
     ceiling: u64,
     occupancy: &mut Occupancy,
-    watch: &mut Watch,
+    deadline: Option<Instant>,
 ) -> Option<Vec<u64>> {
     occupancy.clear();
     let mut offsets = vec![0; timeline.items.len()];
     for (placed, &i) in order.iter().enumerate() {
-        if placed % WATCH_STRIDE == 0 && watch.is_over() {
+        if placed % CLOCK_STRIDE == 0 && deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             return None;
         }
         let item = &timeline.items[i as usize];
@@ -44,11 +44,6 @@ fn order_by<K: Ord>(timeline: &Timeline, mut key: impl FnMut(usize, &Item) -> K)
     let mut order: Order = (0..timeline.items.len() as u32).collect();
     order.sort_by_cached_key(|&i| Reverse(key(i as usize, &timeline.items[i as usize])));
     order
-}
-
-/// Largest first, longest-lived first among equals.
-pub(super) fn by_size(timeline: &Timeline) -> Order {
-    order_by(timeline, |_, item| Key::SizeThenLong.of(item))
 }
 
 /// What to order items by, descending.
@@ -113,24 +108,10 @@ pub(super) const RECIPES: [Recipe; 14] = [
 impl Recipe {
     /// `crowding` is the most bytes alive during each item's life.
     pub fn order(self, timeline: &Timeline, crowding: &[u64]) -> Order {
-        self.shuffled_order(timeline, crowding, || 1.0)
-    }
-
-    /// The same order with the key of every item of the crest multiplied by what `shake` gives.
-    pub fn shuffled_order(
-        self,
-        timeline: &Timeline,
-        crowding: &[u64],
-        mut shake: impl FnMut() -> f64,
-    ) -> Order {
         let crest = u128::from(timeline.peak()) * u128::from(self.crest_percent);
         order_by(timeline, |i, item| {
             let in_crest = u128::from(crowding[i]) * 100 >= crest;
-            if !in_crest {
-                return (false, self.rest.of(item));
-            }
-            let (first, second) = self.crest.of(item);
-            (true, ((first as f64 * shake()) as u128, second))
+            (in_crest, if in_crest { self.crest.of(item) } else { self.rest.of(item) })
         })
     }
 }

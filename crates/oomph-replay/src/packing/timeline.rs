@@ -24,10 +24,6 @@ impl Item {
         self.end - self.first
     }
 
-    pub fn meets(&self, other: &Item) -> bool {
-        self.first < other.end && other.first < self.end
-    }
-
     pub fn area(&self) -> u128 {
         u128::from(self.size) * u128::from(self.lifetime())
     }
@@ -40,9 +36,6 @@ pub(super) struct Timeline {
     pub moments: usize,
     /// Live bytes at every moment, saturating.
     pub load: Vec<u64>,
-    /// Whether any stacking of the items fits in 64 bits with room to spare, so that plain sums of offsets
-    /// and sizes cannot overflow.
-    pub sums_fit: bool,
 }
 
 impl Timeline {
@@ -83,11 +76,9 @@ impl Timeline {
     /// Builds a timeline of items whose moments are already known.
     pub fn from_items(items: Vec<Item>, moments: usize) -> Self {
         let mut change = vec![0i128; moments + 1];
-        let mut total = 0u128;
         for item in &items {
             change[item.first as usize] += i128::from(item.size);
             change[item.end as usize] -= i128::from(item.size);
-            total += u128::from(item.size);
         }
         let mut live = 0i128;
         let load = change[..moments]
@@ -97,7 +88,7 @@ impl Timeline {
                 u64::try_from(live).unwrap_or(u64::MAX)
             })
             .collect();
-        Timeline { items, moments, load, sums_fit: total <= u128::from(u64::MAX / 4) }
+        Timeline { items, moments, load }
     }
 
     /// The most bytes alive at once.
