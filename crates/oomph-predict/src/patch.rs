@@ -259,7 +259,9 @@ pub fn try_in_turn(
     let mut failed = None;
     for (place, change) in changes.iter().enumerate() {
         match check(runner, program, gpu, change, before) {
-            Ok(checked) if checked.verdict == Verdict::Fits => return Ok(Tried::Runs { place, checked }),
+            Ok(checked) if checked.verdict == Verdict::Fits => {
+                return Ok(Tried::Runs { place, checked: Box::new(checked) });
+            }
             Ok(checked) if checked.verdict == Verdict::Unknown => {
                 died_of.get_or_insert(checked.error.unwrap_or_else(|| "it failed".to_owned()));
             }
@@ -270,7 +272,7 @@ pub fn try_in_turn(
         }
     }
     match (best, failed, died_of) {
-        (Some((place, checked)), ..) => Ok(Tried::Runs { place, checked }),
+        (Some((place, checked)), ..) => Ok(Tried::Runs { place, checked: Box::new(checked) }),
         (None, Some(error), _) => Err(error),
         (None, None, error) => Ok(Tried::Breaks { error: error.unwrap_or_default() }),
     }
@@ -284,7 +286,7 @@ pub enum Tried {
         /// Which.
         place: usize,
         /// What came of it.
-        checked: Checked,
+        checked: Box<Checked>,
     },
     /// It runs with none: what it died of with the first.
     Breaks {

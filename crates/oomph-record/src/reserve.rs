@@ -135,8 +135,8 @@ mod tests {
             for (layout, block) in layouts.iter().zip(&blocks) {
                 assert!(*block != 0 && block % layout.align() == 0);
             }
-            for (pair, layout) in blocks.windows(2).zip(&layouts) {
-                assert!(pair[0] + layout.size() <= pair[1]);
+            for ((block, layout), next) in blocks.iter().zip(&layouts).zip(blocks.iter().skip(1)) {
+                assert!(block + layout.size() <= *next);
             }
             blocks.iter().for_each(|_| reserve.give_back());
             assert_eq!(reserve.lock(|used| used.end), 0);

@@ -165,7 +165,7 @@ fn fix(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> 
         printer.data(&text::one_finding(&named, finding, options(arguments)))?;
     }
     let (place, checked) = match check(arguments, &recording, finding, &changes, printer) {
-        Ok(Tried::Runs { place, checked }) => (place, Ok(checked)),
+        Ok(Tried::Runs { place, checked }) => (place, Ok(*checked)),
         Ok(Tried::Breaks { error }) => {
             if arguments.format != Format::Text {
                 printer.data(&whole(arguments, &named))?;

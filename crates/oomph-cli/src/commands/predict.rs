@@ -256,7 +256,7 @@ fn show_fix(
     let waiting = printer.waiting("checking the change");
     let before = (Reached::of(prediction), prediction.verdict);
     let (place, checked) = match patch::try_in_turn(runner, program, &prediction.gpu, &changes, before) {
-        Ok(Tried::Runs { place, checked }) => (place, Ok(checked)),
+        Ok(Tried::Runs { place, checked }) => (place, Ok(*checked)),
         Ok(Tried::Breaks { error }) => {
             drop(waiting);
             if arguments.format != Format::Text {
