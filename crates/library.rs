@@ -10,6 +10,10 @@ fn build_library(name: &str) {
     let here = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default());
     let source = here.join(format!("../oomph-{name}/src"));
     println!("cargo::rerun-if-changed={}", source.display());
+    // What the recorder shares with its readers, by path.
+    for shared in ["oomph-trace/src/layout.rs", "oomph-words/src/library_code.rs"] {
+        println!("cargo::rerun-if-changed={}", here.join("..").join(shared).display());
+    }
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=../library.rs");
     let file = format!("liboomph_{name}.so");

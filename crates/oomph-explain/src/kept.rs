@@ -272,7 +272,7 @@ fn tensor_holder(context: &Context, blocks: impl Iterator<Item = u32>) -> Option
 impl Kept {
     /// The line to look at first: the one that keeps, where it is known, else the one that makes.
     pub fn place(&self, context: &Context) -> Option<Place> {
-        let is_own = |holder: &&Holder| holder.line > 0 && !crate::sources::is_library_file(&holder.file);
+        let is_own = |holder: &&Holder| holder.line > 0 && !oomph_words::is_library_file(&holder.file);
         let keeps = self.holder.as_ref().filter(is_own);
         match keeps {
             Some(holder) => Some(Place::of_holder(holder)),
@@ -325,7 +325,7 @@ impl Kept {
 
 /// A holder in words: `history` (list of 412).
 pub fn named(holder: &Holder) -> Option<String> {
-    let passing = holder.root == "local" && crate::sources::is_library_file(&holder.file);
+    let passing = holder.root == "local" && oomph_words::is_library_file(&holder.file);
     if holder.name.is_empty() || passing || matches!(holder.root.as_str(), "unknown" | "garbage") {
         return None;
     }

@@ -10,24 +10,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-const MAGIC: &[u8] = b"OOMPH\r\n\x1a\x01\0\0\0";
-
-/// Kinds of chunks.
-#[derive(Clone, Copy)]
-#[repr(u8)]
-pub enum Kind {
-    Strings = 1,
-    Frames = 2,
-    Stacks = 3,
-    Device = 4,
-    Events = 5,
-    State = 6,
-    Settings = 7,
-    Annotations = 8,
-    End = 9,
-    Repeats = 10,
-    Census = 11,
-}
+pub use crate::layout::Kind;
+use crate::layout::{MAGIC, VERSION, push_varint, push_zigzag};
 
 /// An `.oomph` file that grows.
 pub struct File {
@@ -62,7 +46,8 @@ impl File {
         let file = ManuallyDrop::new(file);
         let mut file =
             Self { file, path, identity, length: 0, most, full: false, broken: false, scratch: Vec::new() };
-        file.append(MAGIC, most);
+        let [low, high] = VERSION.to_le_bytes();
+        file.append(&[MAGIC.as_slice(), &[low, high, 0, 0]].concat(), most);
         if file.broken { Err(28) } else { Ok(file) }
     }
 
@@ -236,16 +221,12 @@ impl Content {
         self.0.push(value);
     }
 
-    pub fn varint(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.0.push(value as u8 | 0x80);
-            value >>= 7;
-        }
-        self.0.push(value as u8);
+    pub fn varint(&mut self, value: u64) {
+        push_varint(&mut self.0, value);
     }
 
     pub fn zigzag(&mut self, value: i64) {
-        self.varint(((value << 1) ^ (value >> 63)) as u64);
+        push_zigzag(&mut self.0, value);
     }
 
     pub fn text(&mut self, text: &str) {

@@ -15,6 +15,11 @@ mod elf;
 mod file;
 mod gauges;
 mod hooks;
+#[allow(dead_code)] // a reader needs more of it
+#[path = "../../oomph-trace/src/layout.rs"]
+mod layout;
+#[path = "../../oomph-words/src/library_code.rs"]
+mod library_code;
 mod places;
 mod python;
 mod recorder;

@@ -1,6 +1,7 @@
 //! From stacks to the lines that people know: the innermost one of the program's own, for what a process says of itself while
 //! it runs. `oomph explain` looks at stacks far more closely, afterwards.
 
+use crate::library_code::is_library_file;
 use crate::python::Frame;
 use std::collections::HashMap;
 
@@ -35,7 +36,7 @@ impl Places {
 
     /// The next stack: its frames, innermost first, and their numbers.
     pub fn add(&mut self, frames: &[Frame], ids: &[u32]) {
-        let own = frames.iter().position(|frame| !is_library(&frame.file)).unwrap_or(0);
+        let own = frames.iter().position(|frame| !is_library_file(&frame.file)).unwrap_or(0);
         let place = match (frames.get(own), ids.get(own)) {
             (Some(frame), Some(id)) => *self.of_frame.entry(*id).or_insert_with(|| {
                 self.texts.push(text(frame));
@@ -61,20 +62,6 @@ fn text(frame: &Frame) -> String {
     let file = frame.file.rsplit('/').next().unwrap_or_default();
     let short = |text: &str| text.chars().take(LONGEST).collect::<String>();
     format!("{}:{} {}", short(file), frame.line, short(&frame.name))
-}
-
-/// Whether a file is a library's or Python's own, by its path; the rule of `oomph explain`, on Linux.
-fn is_library(file: &str) -> bool {
-    const PARTS: [&str; 4] = ["site-packages", "dist-packages", "/lib/python3", "/torchinductor_"];
-    // PyTorch built from source.
-    const TORCH: [&str; 7] = ["nn/", "optim/", "utils/", "autograd/", "cuda/", "_tensor", "functional.py"];
-    const MADE: [&str; 5] =
-        ["<frozen", "<string>", "<eval_with_key", "<decorator-gen", "<__array_function__"];
-    MADE.iter().any(|begin| file.starts_with(begin))
-        || PARTS.iter().any(|part| file.contains(part))
-        || file
-            .split_once("/torch/")
-            .is_some_and(|(_, rest)| TORCH.iter().any(|begin| rest.starts_with(begin)))
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 
 use crate::file::{Content, File, Kind};
 use crate::gauges;
+use crate::layout::Action;
 use crate::places::{self, Place, Places};
 use crate::python::{Frame, Stack};
 use crate::status::{self, Card, DeviceStatus, Publisher, Status};
@@ -198,20 +199,6 @@ pub fn segments_of(numbers: &[u64]) -> Option<Vec<Segment>> {
         segments.push(Segment { address, size, flags: flags & 3, pool, stream, blocks });
     }
     Some(segments)
-}
-
-#[derive(Clone, Copy)]
-#[repr(u8)]
-enum Action {
-    Alloc = 0,
-    FreeRequested = 1,
-    FreeCompleted = 2,
-    SegmentAlloc = 3,
-    SegmentFree = 4,
-    SegmentMap = 5,
-    SegmentUnmap = 6,
-    OutOfMemory = 8,
-    Annotate = 9,
 }
 
 #[derive(Clone, Copy)]

@@ -59,6 +59,7 @@ pub mod export;
 pub mod format;
 mod history;
 mod intern;
+mod layout;
 mod read;
 mod recording;
 pub mod rounding;

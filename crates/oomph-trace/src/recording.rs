@@ -5,6 +5,7 @@
 
 use crate::census::Census;
 use crate::intern::{StackId, Stacks, StringId, Strings};
+pub use crate::layout::Action;
 
 /// Everything one file says about one process.
 #[derive(Clone, Debug, Default)]
@@ -105,73 +106,6 @@ pub struct Device {
     pub overflowed: Option<bool>,
     /// Whether `segments` was in the file at all (a killed recorder has none).
     pub has_final_state: bool,
-}
-
-/// What an event is. The numbers are part of the `.oomph` format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Action {
-    /// A block was handed out. `size` is what was requested.
-    Alloc = 0,
-    /// The program let go of a block.
-    FreeRequested = 1,
-    /// The block is back in its pool.
-    FreeCompleted = 2,
-    /// A segment was taken from the device.
-    SegmentAlloc = 3,
-    /// A segment was given back to the device.
-    SegmentFree = 4,
-    /// Pages were mapped into an expandable segment.
-    SegmentMap = 5,
-    /// Pages were unmapped from an expandable segment.
-    SegmentUnmap = 6,
-    /// Somebody took a snapshot.
-    Snapshot = 7,
-    /// Out of memory. `size` is the rounded request, `address` what the device had free.
-    OutOfMemory = 8,
-    /// A live block was given a note.
-    Annotate = 9,
-    /// An action this version does not know.
-    Other = 10,
-}
-
-impl Action {
-    /// All of them, in order of their numbers.
-    pub const ALL: [Self; 11] = [
-        Self::Alloc,
-        Self::FreeRequested,
-        Self::FreeCompleted,
-        Self::SegmentAlloc,
-        Self::SegmentFree,
-        Self::SegmentMap,
-        Self::SegmentUnmap,
-        Self::Snapshot,
-        Self::OutOfMemory,
-        Self::Annotate,
-        Self::Other,
-    ];
-
-    /// The name that PyTorch writes.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Alloc => "alloc",
-            Self::FreeRequested => "free_requested",
-            Self::FreeCompleted => "free_completed",
-            Self::SegmentAlloc => "segment_alloc",
-            Self::SegmentFree => "segment_free",
-            Self::SegmentMap => "segment_map",
-            Self::SegmentUnmap => "segment_unmap",
-            Self::Snapshot => "snapshot",
-            Self::OutOfMemory => "oom",
-            Self::Annotate => "annotate",
-            Self::Other => "other",
-        }
-    }
-
-    /// The action with this number, if there is one.
-    pub fn from_number(number: u8) -> Option<Self> {
-        Self::ALL.get(usize::from(number)).copied()
-    }
 }
 
 /// Events in columns, one row an event. Columns that most recordings lack are sparse: (row, value).

@@ -4,9 +4,11 @@
 //! same in their languages, and one table of cases, `sizes.json`, holds all three to it. Boundary: no dependencies, and nothing about memory or GPUs.
 
 mod harmless;
+mod library_code;
 mod numbers;
 mod size;
 
 pub use harmless::{harmless, printable};
+pub use library_code::is_library_file;
 pub use numbers::{bytes, grouped, percent, plural};
 pub use size::Size;

@@ -85,10 +85,8 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
 fn square(context: &Context) -> Option<Finding> {
     let (oom, census) = (context.fatal()?, context.census?);
     let lists = |shape: &[u64], n: u64| *shape == [n] || *shape == [n, 1] || *shape == [1, n];
-    for holder in census
-        .holders
-        .iter()
-        .filter(|holder| holder.line > 0 && !crate::sources::is_library_file(&holder.file))
+    for holder in
+        census.holders.iter().filter(|holder| holder.line > 0 && !oomph_words::is_library_file(&holder.file))
     {
         let [rows, columns] = *holder.shape.as_slice() else { continue };
         if rows != columns || !matters(holder.bytes, context.capacity(), 0.05, 16 << 20) {

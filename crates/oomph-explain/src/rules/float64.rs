@@ -23,7 +23,7 @@ use super::matters;
 use crate::context::Context;
 use crate::finding::{Basis, Finding, Fix, Grade, Patch, Place, Severity, Weight, Where};
 use crate::kinds::Kind;
-use crate::sources::is_library_file;
+use oomph_words::is_library_file;
 use oomph_words::{bytes, printable};
 
 pub(super) const CODE: &str = "OM309";

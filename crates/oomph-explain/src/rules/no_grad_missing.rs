@@ -239,8 +239,11 @@ fn whole_recording(context: &Context) -> Option<Finding> {
     {
         return None;
     }
-    // Few and large: the results themselves, not what led to them.
-    if at_peak.len() < 4 {
+    // Few of each forward: the results themselves, not what led to them.
+    let forwards = context.forwards.all();
+    let made_in = |index: &u32| forwards.partition_point(|one| one.start < all.born(*index as usize));
+    let made_in: HashSet<usize> = at_peak.iter().map(made_in).collect();
+    if at_peak.len() < 4 * made_in.len() {
         return None;
     }
     let title = format!(

@@ -38,7 +38,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     }
     let holder = (census.holders.iter())
         .filter(|holder| {
-            holder.dtype == "int64" && holder.line > 0 && !crate::sources::is_library_file(&holder.file)
+            holder.dtype == "int64" && holder.line > 0 && !oomph_words::is_library_file(&holder.file)
         })
         .max_by_key(|holder| holder.bytes)
         .filter(|holder| holder.bytes * 2 >= wide);

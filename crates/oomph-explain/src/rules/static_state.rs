@@ -144,7 +144,7 @@ fn places(context: &Context, weights: u64, state: u64) -> Vec<Where> {
         // The larger part first.
         let names = if state > weights { [optimizer, largest] } else { [largest, optimizer] };
         for name in names.into_iter().flatten() {
-            let is_own = |holder: &&Holder| !crate::sources::is_library_file(&holder.file);
+            let is_own = |holder: &&Holder| !oomph_words::is_library_file(&holder.file);
             let holder =
                 (census.holders.iter()).filter(|holder| holder.name == name && holder.line > 0).find(is_own);
             places.extend(holder.map(|holder| Where {

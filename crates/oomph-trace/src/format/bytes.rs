@@ -1,6 +1,7 @@
 //! Numbers to bytes and back.
 
 use super::FormatError;
+use crate::layout::{push_varint, push_zigzag};
 
 #[derive(Default)]
 pub(super) struct Out(pub(super) Vec<u8>);
@@ -10,16 +11,12 @@ impl Out {
         self.0.push(value);
     }
 
-    pub(super) fn varint(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.0.push(value as u8 | 0x80);
-            value >>= 7;
-        }
-        self.0.push(value as u8);
+    pub(super) fn varint(&mut self, value: u64) {
+        push_varint(&mut self.0, value);
     }
 
     pub(super) fn zigzag(&mut self, value: i64) {
-        self.varint((value << 1 ^ value >> 63) as u64);
+        push_zigzag(&mut self.0, value);
     }
 
     pub(super) fn text(&mut self, text: &str) {

@@ -31,53 +31,13 @@ mod bytes;
 mod reading;
 mod writing;
 
+use crate::layout::Kind;
+pub use crate::layout::{MAGIC, VERSION};
 pub use reading::read;
 pub use writing::Writer;
 
-/// The first bytes of every file.
-pub const MAGIC: &[u8; 8] = b"OOMPH\r\n\x1a";
-
-/// The version that is written.
-pub const VERSION: u16 = 1;
-
 /// No chunk unpacks to more.
 const LARGEST_CHUNK: usize = 32 << 20;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-enum Kind {
-    Strings = 1,
-    Frames = 2,
-    Stacks = 3,
-    Device = 4,
-    Events = 5,
-    State = 6,
-    Settings = 7,
-    Annotations = 8,
-    End = 9,
-    Repeats = 10,
-    Census = 11,
-}
-
-impl Kind {
-    const ALL: [Self; 11] = [
-        Self::Strings,
-        Self::Frames,
-        Self::Stacks,
-        Self::Device,
-        Self::Events,
-        Self::State,
-        Self::Settings,
-        Self::Annotations,
-        Self::End,
-        Self::Repeats,
-        Self::Census,
-    ];
-
-    fn from_number(number: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|&kind| kind as u8 == number)
-    }
-}
 
 /// Why an `.oomph` file cannot be read.
 #[derive(Debug, thiserror::Error)]

@@ -1,0 +1,140 @@
+//! What a recorder and a reader of `.oomph` files agree on: the first bytes, kinds of chunks, numbers of actions, how numbers are written.
+//!
+//! `oomph-record` compiles this file too, by its path: it lives in other people's processes and may depend on nothing. So nothing may be used here but `core` and `Vec`.
+
+/// The first bytes of every file.
+pub const MAGIC: &[u8; 8] = b"OOMPH\r\n\x1a";
+
+/// The version that is written.
+pub const VERSION: u16 = 1;
+
+/// Kinds of chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// Texts, each once.
+    Strings = 1,
+    /// Lines of functions.
+    Frames = 2,
+    /// Frames, innermost first.
+    Stacks = 3,
+    /// A device and its streams.
+    Device = 4,
+    /// What happened, in columns.
+    Events = 5,
+    /// What is reserved and alive at one moment.
+    State = 6,
+    /// The allocator's settings.
+    Settings = 7,
+    /// Named stretches of time.
+    Annotations = 8,
+    /// The recording was finished.
+    End = 9,
+    /// Steps that were the same as one before.
+    Repeats = 10,
+    /// Who held what when memory ran out.
+    Census = 11,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 11] = [
+        Self::Strings,
+        Self::Frames,
+        Self::Stacks,
+        Self::Device,
+        Self::Events,
+        Self::State,
+        Self::Settings,
+        Self::Annotations,
+        Self::End,
+        Self::Repeats,
+        Self::Census,
+    ];
+
+    /// The kind with this number, if there is one.
+    pub fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|&kind| kind as u8 == number)
+    }
+}
+
+/// What an event is. The numbers are part of the `.oomph` format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Action {
+    /// A block was handed out. `size` is what was requested.
+    Alloc = 0,
+    /// The program let go of a block.
+    FreeRequested = 1,
+    /// The block is back in its pool.
+    FreeCompleted = 2,
+    /// A segment was taken from the device.
+    SegmentAlloc = 3,
+    /// A segment was given back to the device.
+    SegmentFree = 4,
+    /// Pages were mapped into an expandable segment.
+    SegmentMap = 5,
+    /// Pages were unmapped from an expandable segment.
+    SegmentUnmap = 6,
+    /// Somebody took a snapshot.
+    Snapshot = 7,
+    /// Out of memory. `size` is the rounded request, `address` what the device had free.
+    OutOfMemory = 8,
+    /// A live block was given a note.
+    Annotate = 9,
+    /// An action this version does not know.
+    Other = 10,
+}
+
+impl Action {
+    /// All of them, in order of their numbers.
+    pub const ALL: [Self; 11] = [
+        Self::Alloc,
+        Self::FreeRequested,
+        Self::FreeCompleted,
+        Self::SegmentAlloc,
+        Self::SegmentFree,
+        Self::SegmentMap,
+        Self::SegmentUnmap,
+        Self::Snapshot,
+        Self::OutOfMemory,
+        Self::Annotate,
+        Self::Other,
+    ];
+
+    /// The name that PyTorch writes.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Alloc => "alloc",
+            Self::FreeRequested => "free_requested",
+            Self::FreeCompleted => "free_completed",
+            Self::SegmentAlloc => "segment_alloc",
+            Self::SegmentFree => "segment_free",
+            Self::SegmentMap => "segment_map",
+            Self::SegmentUnmap => "segment_unmap",
+            Self::Snapshot => "snapshot",
+            Self::OutOfMemory => "oom",
+            Self::Annotate => "annotate",
+            Self::Other => "other",
+        }
+    }
+
+    /// The action with this number, if there is one.
+    pub fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(number)).copied()
+    }
+}
+
+/// Appends a number: seven bits a byte, the least first.
+pub fn push_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// Appends a number that may be negative: small ones of either sign take few bytes.
+pub fn push_zigzag(out: &mut Vec<u8>, value: i64) {
+    push_varint(out, ((value << 1) ^ (value >> 63)) as u64);
+}
