@@ -46,11 +46,14 @@ test:
 
 fetched: $(VENV)/.ready $(VENV_2_11)/.ready $(WEB)/.ready
 
-format:
+format: $(VENV)/.ready
 	cargo fmt --all
 	rustfmt --edition 2024 $(LISTED_BY_MACROS)
+	$(VENV_PYTHON) -m ruff format --quiet python/oomph
 
-lint:
+lint: $(VENV)/.ready
+	$(VENV_PYTHON) -m ruff check --quiet python/oomph
+	$(VENV_PYTHON) -m ruff format --check --quiet python/oomph
 	cargo fmt --all -- --check
 	rustfmt --check --edition 2024 $(LISTED_BY_MACROS)
 	cargo clippy --workspace --all-targets --locked -- -D warnings

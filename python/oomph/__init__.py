@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from oomph import data, host
     from oomph._doctor import doctor
     from oomph._free import Freed, free
+    from oomph._ram import RamGuard, RamLimit, guard_ram, unguard_ram
     from oomph._record import Recording, RecordingError, record
     from oomph._report import Report, ReportError, report
-    from oomph._ram import RamGuard, RamLimit, guard_ram, unguard_ram
     from oomph._who import Holder, Holders, who
     from oomph.fitting.accelerating import fit_accelerate
     from oomph.fitting.batches import micro_batches

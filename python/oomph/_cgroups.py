@@ -64,7 +64,7 @@ def field(text: bytes, name: bytes) -> int | None:
     return int(found[1]) if found else None
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _line(name: bytes) -> re.Pattern[bytes]:
     return re.compile(rb"^" + re.escape(name) + rb":?\s+(\d+)", re.MULTILINE)
 

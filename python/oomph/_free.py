@@ -54,8 +54,7 @@ class Freed:
     def _repr_html_(self) -> str:
         right = 'style="text-align:right"'
         body = "".join(
-            f'<tr><td style="text-align:left">{html.escape(name)}</td>' + "".join(f"<td {right}>{size}</td>" for size in sizes) + "</tr>"
-            for name, *sizes in self._table()
+            f'<tr><td style="text-align:left">{html.escape(name)}</td>' + "".join(f"<td {right}>{size}</td>" for size in sizes) + "</tr>" for name, *sizes in self._table()
         )
         head = "<tr><th>given back</th><th>allocated</th><th>reserved</th><th>RAM</th></tr>"
         return f"<table><thead>{head}</thead><tbody>{body}</tbody></table><p>{html.escape(str(self).splitlines()[-1])}</p>"

@@ -86,7 +86,7 @@ def is_glibc() -> bool:
     return hasattr(library, "gnu_get_libc_version") and hasattr(library, "malloc_trim")
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _c_library() -> Any:
     try:
         return ctypes.CDLL(None)

@@ -22,11 +22,7 @@ def text(size: int) -> str:
     return f"{size} B"
 
 
-_UNITS = {"": 1, "b": 1} | {
-    name: base**power
-    for power, letter in enumerate("kmgt", 1)
-    for name, base in ((letter, 1024), (letter + "ib", 1024), (letter + "b", 1000))
-}
+_UNITS = {"": 1, "b": 1} | {name: base**power for power, letter in enumerate("kmgt", 1) for name, base in ((letter, 1024), (letter + "ib", 1024), (letter + "b", 1000))}
 
 
 def size_in_bytes(size: int | str) -> int:

@@ -97,9 +97,7 @@ def left(root: str = "/") -> int:
     return max(min(level.left for level in _all_levels(root)), 0)
 
 
-def guard_ram(
-    limit: int | str | None = None, warn: float = 0.85, stop: float = 0.95, interval: float = 0.05, quiet: bool = False
-) -> RamGuard:
+def guard_ram(limit: int | str | None = None, warn: float = 0.85, stop: float = 0.95, interval: float = 0.05, quiet: bool = False) -> RamGuard:
     """Warns, then raises MemoryError, before the machine kills this process for its RAM.
 
     ``limit``: what this process may have, in bytes or as "8GiB", if that is less than the machine allows. ``warn`` and ``stop``: shares of
@@ -280,8 +278,7 @@ class RamGuard:
         # A path of a control group is long, and says nothing to most.
         whose = "the control group's limit" if os.path.isabs(level.source) else level.source
         _last_excess = (
-            f"RAM {text(level.used)} of {text(level.limit)} ({whose}), {text(own)} of it this process: "
-            "stopped before the machine kills it; let go with del and oomph.free()"
+            f"RAM {text(level.used)} of {text(level.limit)} ({whose}), {text(own)} of it this process: stopped before the machine kills it; let go with del and oomph.free()"
         )
         _black_box.warned(_last_excess)
         # Writing the box let go of the interpreter: the program may have met the floor meanwhile.
@@ -355,7 +352,7 @@ def _forget_after_fork() -> None:
         guard._floor.forget_after_fork()
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _once() -> None:
     """What cannot be taken back, and does nothing without a guard."""
     import atexit

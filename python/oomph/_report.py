@@ -55,18 +55,15 @@ class Report:
                 os.remove(beside)
 
     def __repr__(self) -> str:
-        return f"oomph.report of {', '.join(self.recordings)}: .save(\"report.html\") writes the page"
+        return f'oomph.report of {", ".join(self.recordings)}: .save("report.html") writes the page'
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         page = self.html
         if len(page) > _LARGEST_SHOWN:
-            note = f"the page has {text(len(page))}, which is much for a notebook: .save(\"report.html\") writes it to a file"
+            note = f'the page has {text(len(page))}, which is much for a notebook: .save("report.html") writes it to a file'
             return {"text/plain": note, "text/html": f"<p>{html.escape(note)}</p>"}
         # In a frame of its own: neither its styles nor its script meet the notebook's. It may run its script and nothing else.
-        frame = (
-            f'<iframe sandbox="allow-scripts allow-downloads" title="oomph report" style="width:100%;height:{self.height}px;border:0" '
-            f'srcdoc="{html.escape(page)}"></iframe>'
-        )
+        frame = f'<iframe sandbox="allow-scripts allow-downloads" title="oomph report" style="width:100%;height:{self.height}px;border:0" srcdoc="{html.escape(page)}"></iframe>'
         return {"text/plain": repr(self), "text/html": frame}
 
 

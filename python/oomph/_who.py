@@ -79,8 +79,7 @@ class Holders:
             return f"<p>{html.escape(str(self))}</p>"
         head, *_ = self._lines()
         cells = "".join(
-            f"<tr>{_cell(text(row.bytes), 'right')}{_cell(percent(row.bytes, self.allocated), 'right')}{_cell(row.name)}{_cell(row.how)}</tr>"
-            for row in self.rows[: self.top]
+            f"<tr>{_cell(text(row.bytes), 'right')}{_cell(percent(row.bytes, self.allocated), 'right')}{_cell(row.name)}{_cell(row.how)}</tr>" for row in self.rows[: self.top]
         )
         more = f"<p>and {len(self.rows) - self.top} more</p>" if len(self.rows) > self.top else ""
         return (

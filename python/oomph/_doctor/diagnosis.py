@@ -145,8 +145,7 @@ class Diagnosis:
 
     def _repr_html_(self) -> str:
         rows = "".join(
-            f'<tr><td style="text-align:right">{html.escape(size)}</td><td style="text-align:left">{html.escape(name)}</td>'
-            f'<td style="text-align:left">{html.escape(how)}</td></tr>'
+            f'<tr><td style="text-align:right">{html.escape(size)}</td><td style="text-align:left">{html.escape(name)}</td><td style="text-align:left">{html.escape(how)}</td></tr>'
             for size, name, how in self._rows()
         )
         findings = "".join(f"<li><b>{html.escape(one.what)}</b><br>{html.escape(one.why)}<br>{html.escape(one.fix)}</li>" for one in self.findings)

@@ -136,10 +136,7 @@ class _Look:
             for identity, piece in self.at(("", part) for part in parts).items():
                 found[identity] = piece
                 times[identity] = times.get(identity, 0) + 1
-        return {
-            identity: (kind, written, size, number if times[identity] > 1 else number * scale)
-            for identity, (kind, written, size, number) in found.items()
-        }
+        return {identity: (kind, written, size, number if times[identity] > 1 else number * scale) for identity, (kind, written, size, number) in found.items()}
 
     def _is_buffer(self, thing: Any, kind: type, pieces: dict[int, _Piece]) -> bool:
         if issubclass(kind, (SharedList, SharedDict)):

@@ -195,7 +195,9 @@ class Ring:
     def __init__(self, device: torch.device, size: int, room: int) -> None:
         count = min(_MOST_SLOTS, room // max(size, 1))
         if count < 2:
-            raise ValueError(f"two pinned buffers for batches of {text(size)} take more than the {text(room)} that the budget leaves them; use a budget of at least {text(8 * size)}")
+            raise ValueError(
+                f"two pinned buffers for batches of {text(size)} take more than the {text(room)} that the budget leaves them; use a budget of at least {text(8 * size)}"
+            )
         self._device = device
         with torch.cuda.device(device):
             self._copies = torch.cuda.Stream(device)

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from oomph._measure import size_in_bytes
-from oomph.data._input import names_of
 from oomph.data._native import native
 from oomph.data._table import Rows
 
@@ -387,7 +386,9 @@ def _device(device: Any, as_: str) -> str | None:
     except RuntimeError as error:
         raise ValueError(f"device={device!r}: {error}") from None
     if found.type == "cuda" and not torch.cuda.is_available():
-        raise RuntimeError(f"device={str(device)!r}, and torch {torch.__version__} finds no GPU here (torch.cuda.is_available() is False); without device= the tensors stay on the CPU")
+        raise RuntimeError(
+            f"device={str(device)!r}, and torch {torch.__version__} finds no GPU here (torch.cuda.is_available() is False); without device= the tensors stay on the CPU"
+        )
     return None if found.type == "cpu" else str(found)
 
 

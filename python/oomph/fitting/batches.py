@@ -51,7 +51,7 @@ def pick(batch: Any, rows: Sequence[int]) -> Any:
     count = samples(batch)
     if list(rows) == list(range(rows[0], rows[0] + len(rows))):
         return _take(batch, rows[0], rows[0] + len(rows), count, top=True)
-    of_tensor = lambda tensor: tensor.index_select(0, torch.tensor(rows, device=tensor.device))  # noqa: E731
+    of_tensor = lambda tensor: tensor.index_select(0, torch.tensor(rows, device=tensor.device))
     return _cut(batch, count, True, of_tensor, lambda node: [node[row] for row in rows])
 
 
@@ -135,9 +135,7 @@ def cuts(count: int, parts: int) -> list[tuple[int, int]]:
     return list(zip(edges, edges[1:]))
 
 
-def micro_batches(
-    batch: Any, n: int, *, targets: Callable[[Any], Any] | None = None, ignore_index: int = -100, shifted: bool = False
-) -> Iterator[tuple[Any, float]]:
+def micro_batches(batch: Any, n: int, *, targets: Callable[[Any], Any] | None = None, ignore_index: int = -100, shifted: bool = False) -> Iterator[tuple[Any, float]]:
     """The batch in at most `n` parts, each with its weight: the gradient of the whole batch in the memory of a part.
 
         optimizer.zero_grad()

@@ -187,14 +187,10 @@ def _differentiable(model: nn.Module) -> set[int]:
     for module in model.modules():
         before[id(module)] = seen
         seen = seen or any(parameter.requires_grad for parameter in module.parameters(recurse=False))
-    return {
-        id(module) for module in model.modules() if before[id(module)] or any(parameter.requires_grad for parameter in module.parameters())
-    }
+    return {id(module) for module in model.modules() if before[id(module)] or any(parameter.requires_grad for parameter in module.parameters())}
 
 
 def _computes(module: nn.Module) -> bool:
     """Whether a module has more parameters than tables that are looked up."""
     embeddings = (nn.Embedding, nn.EmbeddingBag)
-    return any(
-        not isinstance(inner, embeddings) and any(True for _ in inner.parameters(recurse=False)) for inner in module.modules()
-    )
+    return any(not isinstance(inner, embeddings) and any(True for _ in inner.parameters(recurse=False)) for inner in module.modules())

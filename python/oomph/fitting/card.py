@@ -30,7 +30,7 @@ class Card:
     multiprocessors: int
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def catalogue() -> tuple[Card, ...]:
     return _cards()
 

@@ -83,9 +83,7 @@ class _Checkpoint:
             return forward(*args, **kwargs)
         return self._checkpointed(block, forward, leaves, spec, tensors)
 
-    def _checkpointed(
-        self, block: nn.Module, forward: Callable[..., Any], leaves: list[Any], spec: pytree.TreeSpec, tensors: list[torch.Tensor]
-    ) -> Any:
+    def _checkpointed(self, block: nn.Module, forward: Callable[..., Any], leaves: list[Any], spec: pytree.TreeSpec, tensors: list[torch.Tensor]) -> Any:
         if self.changed_inputs is None:
             self.changed_inputs = _inputs_changed_by(block, forward, leaves, spec)
         buffers = _Buffers(block, self.changed_buffers)
@@ -203,11 +201,7 @@ class _Buffers:
 
     def learn(self, block: str) -> set[tuple[str, str]]:
         """Which buffers the first forward has changed; the copies of the others are let go."""
-        changed = {
-            place
-            for place, (buffer, version) in self._seen.items()
-            if self._owners[place]._buffers.get(place[1]) is not buffer or buffer._version != version
-        }
+        changed = {place for place, (buffer, version) in self._seen.items() if self._owners[place]._buffers.get(place[1]) is not buffer or buffer._version != version}
         known = self._known
         if known is not None and not changed <= known:
             names = ", ".join(".".join(filter(None, place)) for place in sorted(changed - known))

@@ -160,9 +160,7 @@ class DeferredLogits(torch.Tensor):
         return _plain(self).__reduce_ex__(protocol)
 
 
-def _deferred(
-    root: _Root, hidden: torch.Tensor, casts: tuple[torch.dtype, ...], steps: tuple[Callable[[torch.Tensor], torch.Tensor], ...]
-) -> DeferredLogits:
+def _deferred(root: _Root, hidden: torch.Tensor, casts: tuple[torch.dtype, ...], steps: tuple[Callable[[torch.Tensor], torch.Tensor], ...]) -> DeferredLogits:
     made = _Promise.apply(hidden, root.weight, root.bias, root.dtype, casts[-1] if casts else root.dtype)
     made._root, made._hidden, made._casts, made._steps, made._own = root, hidden, casts, steps, None
     return made
@@ -186,9 +184,7 @@ class _Promise(torch.autograd.Function):
     """Gives deferred logits their place in the graph, for what goes past ``__torch_function__``, as custom autograd functions do."""
 
     @staticmethod
-    def forward(
-        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype, shown: torch.dtype
-    ) -> torch.Tensor:
+    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype, shown: torch.dtype) -> torch.Tensor:
         # Not save_for_backward: hooks would take a copy elsewhere of what is there anyway.
         ctx.hidden, ctx.weight, ctx.dtype = hidden, weight, dtype
         shape = (*hidden.shape[:-1], weight.shape[0])
@@ -276,9 +272,7 @@ def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def _loss_and_gradient(
-    logits: torch.Tensor, casts: tuple[torch.dtype, ...], target: torch.Tensor, options: dict[str, Any]
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _loss_and_gradient(logits: torch.Tensor, casts: tuple[torch.dtype, ...], target: torch.Tensor, options: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
     """PyTorch's own cross-entropy of some rows, in the dtypes of the plain way, and the gradient of their logits."""
     # Hooks that checkpoint or offload what a forward saves have no business with what is used at once.
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is):

@@ -6,7 +6,8 @@ import dataclasses
 import sys
 import traceback
 import weakref
-from typing import Any, Callable, Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 
@@ -222,7 +223,9 @@ class Fit:
         if not on_gpu and not planning_only:
             least = room.needed_for(found.least.reserved, found.least.largest)  # type: ignore[union-attr]
             where = "there is no GPU here" if not torch.cuda.is_available() else 'move it with model.to("cuda") before the optimizer is made'
-            raise FitError(f"the model is on the CPU: {where}. On {card.title} it needs {text(found.plain.reserved)} as it is; the least budget that could work is {text(least)}", least)  # type: ignore[union-attr]
+            raise FitError(
+                f"the model is on the CPU: {where}. On {card.title} it needs {text(found.plain.reserved)} as it is; the least budget that could work is {text(least)}", least
+            )  # type: ignore[union-attr]
         if found is not None and found.chosen is None:
             raise self._does_not_fit(found, room)
         if room.fraction is not None and on_gpu:
@@ -345,10 +348,22 @@ class Fit:
         lines.append("otherwise: a smaller model, shorter samples, or adapters (LoRA) instead of all parameters")
         return FitError("\n".join(lines), least)
 
-    def _unmeasured_rungs(self, top: Plan = Plan()) -> list[Measured]:
+    def _unmeasured_rungs(self, top: Plan | None = None) -> list[Measured]:
         """Where nothing could be predicted, down all the same: each rung is taken to need less."""
+        top = Plan() if top is None else top
         blocks = tuple(find_blocks(self.model))
-        facts = Facts(self.size, blocks, 0, 0, sys.maxsize, self._weighing is not None, bool(find_heads(self.model)), allocator_setter() is not None, hosts=steps_in_parts(self.optimizer), allow=self.allow)
+        facts = Facts(
+            self.size,
+            blocks,
+            0,
+            0,
+            sys.maxsize,
+            self._weighing is not None,
+            bool(find_heads(self.model)),
+            allocator_setter() is not None,
+            hosts=steps_in_parts(self.optimizer),
+            allow=self.allow,
+        )
         reserved = iter(range(1 << 62, 0, -(1 << 55)))
         return Search(facts, lambda plan: Measured(plan, 0, next(reserved) if plan != top else 1 << 63, 0.0), lambda plan: 0.0).rungs(top)
 
@@ -539,7 +554,9 @@ class Fit:
             self._thrashed = 0
             rung = self._rungs.pop(0)
             let_go(self.device)
-            self._tell(f"step {self.steps}: the allocator frees its cache at every step; one rung down: {words.techniques(self.plan.chosen, rung.plan, self.size, self.plan.blocks)}")
+            self._tell(
+                f"step {self.steps}: the allocator frees its cache at every step; one rung down: {words.techniques(self.plan.chosen, rung.plan, self.size, self.plan.blocks)}"
+            )
             self._apply(rung.plan)
 
     def _tell(self, what: str) -> None:

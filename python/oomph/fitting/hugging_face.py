@@ -24,8 +24,8 @@ from oomph.fitting.fit import FitPlan
 from oomph.fitting.loops import missing, replaced
 from oomph.fitting.payload import NotPackable, pack
 from oomph.fitting.plan import Plan
-from oomph.fitting.repeating import let_go
 from oomph.fitting.ranks import without_ddp
+from oomph.fitting.repeating import let_go
 
 try:
     from transformers import TrainerCallback
@@ -74,9 +74,7 @@ class FitCallback(TrainerCallback):
         self.fit = None
         trainer = _caller(self)
         if getattr(args, "n_gpu", 1) > 1:
-            raise FitError(
-                "the Trainer spreads each batch over several GPUs (nn.DataParallel): start it with torchrun, or name one GPU in CUDA_VISIBLE_DEVICES"
-            )
+            raise FitError("the Trainer spreads each batch over several GPUs (nn.DataParallel): start it with torchrun, or name one GPU in CUDA_VISIBLE_DEVICES")
         self._inside.enter_context(replaced(trainer, "training_step", functools.partial(self._training_step, trainer, trainer.training_step)))
         self._inside.enter_context(replaced(trainer, "prediction_step", functools.partial(self._prediction_step, trainer, trainer.prediction_step)))
 
@@ -95,9 +93,7 @@ class FitCallback(TrainerCallback):
 
     # -- training
 
-    def _training_step(
-        self, trainer: Any, plain: Callable[..., torch.Tensor], model: torch.nn.Module, inputs: Any, *counted: Any, **named: Any
-    ) -> torch.Tensor:
+    def _training_step(self, trainer: Any, plain: Callable[..., torch.Tensor], model: torch.nn.Module, inputs: Any, *counted: Any, **named: Any) -> torch.Tensor:
         # Ranks are brought together at the end of the batch, and not within its last backward pass.
         model = without_ddp(model)
         if self.fit is None:

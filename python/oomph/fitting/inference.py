@@ -399,9 +399,7 @@ class FitInference:
             return {"cache_implementation": "quantized", "cache_config": {"backend": "hqq", "nbits": 8}}
         return {"cache_implementation": self.chosen.cache} if self.chosen.cache else {}
 
-    def _in_parts(
-        self, batch: Any, run: Callable[[Any], Any], *, generating: bool = False, only: int | None = None
-    ) -> tuple[list[Any], list[int]]:
+    def _in_parts(self, batch: Any, run: Callable[[Any], Any], *, generating: bool = False, only: int | None = None) -> tuple[list[Any], list[int]]:
         count = samples(batch)
         outputs: list[Any] = []
         sizes: list[int] = []

@@ -78,8 +78,7 @@ class FitLightning(*_BASES):  # type: ignore[misc]
         self.fit = None
         if not pl_module.automatic_optimization:
             raise FitError(
-                f"{type(pl_module).__name__} optimises by hand (automatic_optimization = False), so its backward pass is its own: "
-                "use oomph.micro_batches in its training_step"
+                f"{type(pl_module).__name__} optimises by hand (automatic_optimization = False), so its backward pass is its own: use oomph.micro_batches in its training_step"
             )
         strategy = type(trainer.strategy).__name__
         if trainer.strategy.handles_gradient_accumulation or any(word in strategy for word in ("FSDP", "DeepSpeed", "ModelParallel", "XLA")):

@@ -37,9 +37,7 @@ class LoopFit(Fit):
     ) -> None:
         allow = tuple(allow)
         if "8bit-optimizer" in allow:
-            raise FitError(
-                "an optimizer that is replaced would not reach the checkpoints of the loop: give the loop one with 8-bit state itself (bitsandbytes, torchao)"
-            )
+            raise FitError("an optimizer that is replaced would not reach the checkpoints of the loop: give the loop one with 8-bit state itself (bitsandbytes, torchao)")
         super().__init__(model, optimizer, loss_of, example, allow, clip_grad_norm)
         # Since the last update: batches whose gradients are there, and how they were run.
         self._since_update: list[tuple[Any, Through]] = []
@@ -106,10 +104,7 @@ class LoopFit(Fit):
 
     def _apply(self, plan: Plan) -> None:
         if plan.autocast == "float16":
-            raise FitError(
-                "float16 needs a gradient scaler, and the loop has its own: set fp16 (Trainer), precision (Lightning) or mixed_precision (Accelerate) "
-                "instead of allow="
-            )
+            raise FitError("float16 needs a gradient scaler, and the loop has its own: set fp16 (Trainer), precision (Lightning) or mixed_precision (Accelerate) instead of allow=")
         self._uncover()
         super()._apply(plan)
         self._cover()
@@ -163,9 +158,7 @@ class LoopFit(Fit):
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-            raise FitError(
-                "the optimizer's step does not fit, though no activations are alive: name a smaller budget=, so that its state goes to the host"
-            ) from failed
+            raise FitError("the optimizer's step does not fit, though no activations are alive: name a smaller budget=, so that its state goes to the host") from failed
 
 
 @contextlib.contextmanager

@@ -101,7 +101,7 @@ def _family(optimizer: Optimizer) -> type[Optimizer] | None:
     return next(kind for kind in type(optimizer).__mro__ if kind.__module__.startswith("torch.optim"))
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _fused_works(family: type[Optimizer], device: torch.device, dtype: torch.dtype) -> bool:
     """Asks PyTorch, by updating one number: which optimizers are fused on which devices differs from version to version."""
     try:
@@ -577,8 +577,7 @@ class StatesOnHost(ResumableStep):
             return guest
         values = [state[place.param][place.key] for place in places]
         in_one_piece = guest.memory is not None and all(
-            value.data_ptr() == guest.memory.data_ptr() + place.offset and value.stride() == place.stride
-            for value, place in zip(values, places)
+            value.data_ptr() == guest.memory.data_ptr() + place.offset and value.stride() == place.stride for value, place in zip(values, places)
         )
         lanes = self._lane(bucket)
         with lanes.copying(lanes.going):
@@ -668,9 +667,7 @@ def _bitsandbytes_maker(optimizer: Optimizer) -> Callable[[], Optimizer] | None:
 
     name = type(optimizer).__name__
     if isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)):
-        decoupled = isinstance(optimizer, torch.optim.AdamW) or all(
-            group.get("decoupled_weight_decay") for group in optimizer.param_groups
-        )
+        decoupled = isinstance(optimizer, torch.optim.AdamW) or all(group.get("decoupled_weight_decay") for group in optimizer.param_groups)
         _refuse(optimizer, "amsgrad", lambda group: group["amsgrad"])
         _refuse(optimizer, "maximize", lambda group: group["maximize"])
         # Theirs shrinks the weights in both cases.

@@ -7,7 +7,8 @@ is used without it: each rank runs its backward pass by itself, all agree that n
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -33,7 +34,9 @@ def without_ddp(model: torch.nn.Module) -> torch.nn.Module:
 def refuse_sharded(model: torch.nn.Module) -> None:
     kinds = {type(module).__name__ for module in model.modules()} | {type(parameter).__name__ for parameter in model.parameters()}
     if any(name.startswith("FSDP") or name in ("FullyShardedDataParallel", "DTensor") for name in kinds):
-        raise FitError("the model is sharded (FSDP): its ranks talk within forward and backward, so one that runs out of memory cannot be repeated. Use oomph.fit before sharding, or oomph predict --ranks")
+        raise FitError(
+            "the model is sharded (FSDP): its ranks talk within forward and backward, so one that runs out of memory cannot be repeated. Use oomph.fit before sharding, or oomph predict --ranks"
+        )
 
 
 def any_of(flag: bool, device: torch.device) -> bool:

@@ -29,9 +29,7 @@ class Before:
 
     def learn(self, untouched: set[int]) -> None:
         """Once the pass is over: adds the buffers that are as they were."""
-        untouched.update(
-            id(buffer) for module, name, buffer, _, version in self.buffers if module._buffers.get(name) is buffer and buffer._version == version
-        )
+        untouched.update(id(buffer) for module, name, buffer, _, version in self.buffers if module._buffers.get(name) is buffer and buffer._version == version)
 
     def restore(self) -> None:
         torch.set_rng_state(self.cpu)

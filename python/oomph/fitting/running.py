@@ -8,7 +8,8 @@ from __future__ import annotations
 import collections
 import contextlib
 import re
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import torch
 

@@ -138,7 +138,7 @@ class Script:
         if self.step is None:
             raise Refused("the training step was not seen", _BY_HAND)
         if not any(parameter.is_cuda for parameter in self.step.model.parameters()):
-            raise Refused('the model trains on the CPU. Does the script choose its device by an argument? Give it the arguments that make it train on cuda')
+            raise Refused("the model trains on the CPU. Does the script choose its device by an argument? Give it the arguments that make it train on cuda")
 
     def _plan(self, seen: Seen, reserved: int, steps: int) -> dict[str, Any]:
         step = self.step

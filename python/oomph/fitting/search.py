@@ -5,8 +5,9 @@ It knows nothing of PyTorch: it is given a function that measures a plan, and on
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Callable
+from typing import Any
 
 from oomph.fitting.plan import Measured, Plan
 

@@ -13,9 +13,9 @@ import linecache
 import textwrap
 import types
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Callable, Iterable
+from typing import Any
 
 import torch
 
@@ -278,7 +278,7 @@ class Reader:
         if any(isinstance(one, (ast.Call, ast.Await, ast.Yield, ast.NamedExpr)) for one in ast.walk(node)):
             return None
         try:
-            return eval(compile(ast.fix_missing_locations(ast.Expression(copy.deepcopy(node))), "<step>", "eval"), dict(self.names if names is None else {**self.names, **names}))  # noqa: S307
+            return eval(compile(ast.fix_missing_locations(ast.Expression(copy.deepcopy(node))), "<step>", "eval"), dict(self.names if names is None else {**self.names, **names}))
         except Exception:
             return None
 
@@ -334,7 +334,7 @@ class Reader:
         definition = f"def loss_fn(model, {'batch' if len(names) > 1 else names[0]}):\n" + textwrap.indent("\n".join(body), "    ")
         # No more than it needs: what it holds stays on the card.
         space = {name: self.names[name] for name in _free(kept, expression) if name in self.names and name not in batch}
-        exec(compile(definition, "<the loss of the script>", "exec"), space)  # noqa: S102
+        exec(compile(definition, "<the loss of the script>", "exec"), space)
         return Step(model, space["loss_fn"], whole, loss_text="loss_fn", batch_text=whole_text, definition=definition, **texts)
 
     def own_loss(self, expression: ast.expr, batch: dict[str, tuple[Any, str]]) -> tuple[Any, str, Any, str] | None:

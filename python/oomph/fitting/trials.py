@@ -304,9 +304,7 @@ def _without_evaluation(compute_loss: ComputeLoss, part: Any, in_training: Calla
     return Weighing("unknown", "the model has a loss in training only, where it cannot be tried without its random numbers")
 
 
-def _gradients_agree(
-    compute_loss: ComputeLoss, batch: Any, model: nn.Module, kind: str, trial: _Trial, precision: _Precision
-) -> bool | None:
+def _gradients_agree(compute_loss: ComputeLoss, batch: Any, model: nn.Module, kind: str, trial: _Trial, precision: _Precision) -> bool | None:
     """Whether the weighed gradients of two parts add up to those of the whole; None where there are none."""
     parameters = _compared(model)
     if not parameters:
@@ -415,12 +413,7 @@ def _evaluating(model: nn.Module) -> Iterator[Callable[[], None]]:
     Gives a function that puts the modules into training, as far as they were.
     """
     modes = [(module, module.training) for module in model.modules()]
-    buffers = [
-        (module._buffers, name, buffer, buffer.clone())
-        for module in model.modules()
-        for name, buffer in module._buffers.items()
-        if buffer is not None
-    ]
+    buffers = [(module._buffers, name, buffer, buffer.clone()) for module in model.modules() for name, buffer in module._buffers.items() if buffer is not None]
     numpy = sys.modules.get("numpy")
     of_python, of_numpy = random.getstate(), numpy.random.get_state() if numpy is not None else None
     devices = sorted({tensor.device.index or 0 for tensor in model.parameters() if tensor.is_cuda})

@@ -10,8 +10,9 @@ import inspect
 import os
 import sys
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Callable, Iterable
+from typing import Any
 
 # Frames of a call that are looked at, from the inside.
 _DEPTH = 40
@@ -253,11 +254,7 @@ class Watcher:
                     autocast=first.autocast,
                     autocast_around=self._autocast(),
                     graph=graph_of(loss, {node for call in calls for node in call.results}),
-                    written={
-                        name
-                        for name, value in names.items()
-                        if isinstance(value, self.torch.Tensor) and _version(value) != first.versions.get(id(value), _version(value))
-                    },
+                    written={name for name, value in names.items() if isinstance(value, self.torch.Tensor) and _version(value) != first.versions.get(id(value), _version(value))},
                 )
         return None
 

@@ -70,6 +70,4 @@ def chain(measured: list[Measured], batch: int, blocks: int) -> list[str]:
             )
         )
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    return [
-        f"  {name:<{widths[0]}}  {saved:>{widths[1]}}  {left:>{widths[2]}}  {slower:>{widths[3]}}  {reason}".rstrip() for name, saved, left, slower, reason in rows
-    ]
+    return [f"  {name:<{widths[0]}}  {saved:>{widths[1]}}  {left:>{widths[2]}}  {slower:>{widths[3]}}  {reason}".rstrip() for name, saved, left, slower, reason in rows]

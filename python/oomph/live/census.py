@@ -761,11 +761,7 @@ class _Census:
             tree = self.sources.tree(file)
             calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)] if tree is not None and wanted else []
             named = (ast.Name, ast.Attribute)
-            lines = {
-                node.lineno
-                for node in calls
-                if isinstance(node.func, named) and (node.func.id if isinstance(node.func, ast.Name) else node.func.attr) == wanted
-            }
+            lines = {node.lineno for node in calls if isinstance(node.func, named) and (node.func.id if isinstance(node.func, ast.Name) else node.func.attr) == wanted}
             if lines:
                 return file, sorted(lines)[:_NAMED]
         return "", []

@@ -57,9 +57,7 @@ class Native:
             flags = (segment.get("segment_type") == "small") + 2 * bool(segment.get("is_expandable"))
             pool = segment.get("segment_pool_id") or (0, 0)
             blocks = segment["blocks"]
-            numbers.extend(
-                (segment["address"], segment["total_size"], flags, *pool, segment.get("stream", 0) & (1 << 64) - 1, len(blocks))
-            )
+            numbers.extend((segment["address"], segment["total_size"], flags, *pool, segment.get("stream", 0) & (1 << 64) - 1, len(blocks)))
             for block in blocks:
                 state = {"active_allocated": 1, "inactive": 0}.get(block["state"], 2)
                 numbers.extend((block["size"], block.get("requested_size", block["size"]), state))

@@ -64,10 +64,7 @@ def _slots(thing: Any, known: Slots) -> Iterator[Edge]:
     if members is None:
         # Looked up once a class: a tensor's has a thousand attributes.
         members = known[id(kind)] = [
-            (name, member)
-            for base in kind.__mro__
-            for name, member in base.__dict__.items()
-            if type(member) is types.MemberDescriptorType and not name.startswith("__")
+            (name, member) for base in kind.__mro__ for name, member in base.__dict__.items() if type(member) is types.MemberDescriptorType and not name.startswith("__")
         ]
     for name, member in members:
         try:
@@ -156,9 +153,7 @@ def frame_children(frame: types.FrameType) -> Iterator[Edge]:
 class Walk:
     """A walk from roots, the nearest first. Roots that come later do not take what earlier ones have."""
 
-    def __init__(
-        self, wanted: Callable[[Any], bool], extra: Callable[[Any], Iterable[Edge]], walls: Iterable[Any], ends: Iterable[type] = ()
-    ) -> None:
+    def __init__(self, wanted: Callable[[Any], bool], extra: Callable[[Any], Iterable[Edge]], walls: Iterable[Any], ends: Iterable[type] = ()) -> None:
         """``walls`` are not met; what is of a class in ``ends`` is met, but not entered."""
         self._wanted, self._extra = wanted, extra
         self._ends = frozenset(map(id, ends))

@@ -10,11 +10,32 @@ from .reading import calls_in, names_read
 from .source import Source, dotted
 
 _SCALAR = re.compile(r"loss|nll|cost|penalty|^ce$|^kl|_kl$|_ce$|^mse|_mse$|perplexity|grad_?norm|accuracy|^acc$|_acc$", re.IGNORECASE)
-_NUMBER = re.compile(r"^(?:i|j|k|n|t|idx|index|step|steps|epoch|epochs|it|iter|iteration|name|key|path|count|batch_idx|batch_index|lr|device|layer_name|reward|rewards|done|terminated|truncated|info|text|texts|filename|url)$|_(?:idx|index|name|count|id)$")
+_NUMBER = re.compile(
+    r"^(?:i|j|k|n|t|idx|index|step|steps|epoch|epochs|it|iter|iteration|name|key|path|count|batch_idx|batch_index|lr|device|layer_name|reward|rewards|done|terminated|truncated|info|text|texts|filename|url)$|_(?:idx|index|name|count|id)$"
+)
 _REDUCES = {"mean", "sum", "cross_entropy", "mse_loss", "l1_loss", "nll_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div", "norm", "max", "min"}
 # What makes a number, a text or a tensor without graph of a tensor.
 _LET_GO = {"item", "detach", "cpu", "numpy", "tolist", "float", "int", "len", "str", "format", "round", "bool", "range", "list", "dict"}
-_OF_LISTS = {"append", "appendleft", "extend", "insert", "add", "update", "clear", "pop", "popleft", "copy", "count", "items", "keys", "values", "setdefault", "get", "remove", "put"}
+_OF_LISTS = {
+    "append",
+    "appendleft",
+    "extend",
+    "insert",
+    "add",
+    "update",
+    "clear",
+    "pop",
+    "popleft",
+    "copy",
+    "count",
+    "items",
+    "keys",
+    "values",
+    "setdefault",
+    "get",
+    "remove",
+    "put",
+}
 _JOINS = {"stack", "cat", "concat", "concatenate", "hstack", "vstack"}
 
 
@@ -159,7 +180,13 @@ def used_as_tensor(source: Source, scope: ast.AST, kept: str | None) -> bool:
     """Whether a number in its place, or in it, would not do: it has methods called, or is joined."""
     if kept is None:
         return False
-    elements = {one.id for node in ast.walk(scope) if isinstance(node, (ast.For, ast.comprehension)) and kept in names_read(node.iter) for one in ast.walk(node.target) if isinstance(one, ast.Name)}
+    elements = {
+        one.id
+        for node in ast.walk(scope)
+        if isinstance(node, (ast.For, ast.comprehension)) and kept in names_read(node.iter)
+        for one in ast.walk(node.target)
+        if isinstance(one, ast.Name)
+    }
     for node in ast.walk(scope):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and node.attr not in _OF_LISTS:
             inner = node.value.value if isinstance(node.value, ast.Subscript) else node.value

@@ -37,7 +37,11 @@ def copy_of_weights(source: Source, request: Request) -> None:
             name = (dotted(call.func) or "").rpartition(".")[2]
             if name in ("load", "load_file", "load_checkpoint") and _puts_on_the_host(source, call, "device" if name == "load_file" else "map_location"):
                 return
-        if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Expr)) and any("best" in name or "state" in name for name in names_assigned(statement)) and copies_weights(source, statement):
+        if (
+            isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Expr))
+            and any("best" in name or "state" in name for name in names_assigned(statement))
+            and copies_weights(source, statement)
+        ):
             return
         if "state_dict(" in source.written(statement) and copies_weights(source, statement):
             return

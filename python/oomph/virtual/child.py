@@ -137,9 +137,7 @@ class Run:
             return number <= have and (kind == "compute" or number // 10 == have // 10)
 
         if known and not any(map(serves, known)):
-            self.facts["notes"].append(
-                f"this PyTorch has no kernels for compute capability {capability[0]}.{capability[1]} (it has {', '.join(known)}): on the card it would fail"
-            )
+            self.facts["notes"].append(f"this PyTorch has no kernels for compute capability {capability[0]}.{capability[1]} (it has {', '.join(known)}): on the card it would fail")
 
     # -- steps
 
@@ -450,7 +448,7 @@ def notebook_cell(text):
     for line in lines:
         bare = line.lstrip()
         indent = line[: len(line) - len(bare)]
-        if bare.startswith("%%") or bare.startswith("!"):
+        if bare.startswith(("%%", "!")):
             line = f"{indent}pass  # {bare}"
         elif bare.startswith("%"):
             word, _, rest = bare[1:].partition(" ")

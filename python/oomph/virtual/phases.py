@@ -265,7 +265,12 @@ class Phases:
             why += f"after about {batches} more it would not fit"
             why += f", and {remaining} are left" if remaining is not None else ""
         self.run.facts["growth"] = {
-            "file": file, "line": line, "function": function, "what": "growth", "detail": why, "count": 1,
+            "file": file,
+            "line": line,
+            "function": function,
+            "what": "growth",
+            "detail": why,
+            "count": 1,
         }
 
     # -- files

@@ -29,10 +29,7 @@ class Reads:
             entry["what"], entry["detail"] = what, detail
 
     def report(self):
-        return [
-            {"file": file, "line": line, "function": function, **entry}
-            for (file, line, function), entry in self.lines.items()
-        ]
+        return [{"file": file, "line": line, "function": function, **entry} for (file, line, function), entry in self.lines.items()]
 
 
 def _is_torch(file):

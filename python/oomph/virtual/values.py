@@ -154,11 +154,7 @@ class Values(TorchDispatchMode):
         kind = self.schemas.get(func)
         if kind is None:
             schema = func._schema
-            writes = [
-                (index, argument.name)
-                for index, argument in enumerate(schema.arguments)
-                if argument.alias_info is not None and argument.alias_info.is_write
-            ]
+            writes = [(index, argument.name) for index, argument in enumerate(schema.arguments) if argument.alias_info is not None and argument.alias_info.is_write]
             aliased = any(value.alias_info is not None for value in schema.returns)
             kind = writes or (VIEW if aliased else MAKES)
             self.schemas[func] = kind
@@ -216,9 +212,7 @@ class Values(TorchDispatchMode):
             return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
         data = (ctypes.c_char * size).from_address(storage.data_ptr())
         flat = torch.frombuffer(data, dtype=torch.uint8)
-        return torch.empty(0, dtype=tensor.dtype).set_(
-            flat.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride()
-        )
+        return torch.empty(0, dtype=tensor.dtype).set_(flat.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
 
     def on_cpu(self, value):
         if isinstance(value, Tensor):
@@ -398,11 +392,7 @@ class Values(TorchDispatchMode):
         return self.finish(func, args, kwargs, out)
 
     def index_by_mask(self, func, args, kwargs):
-        masks = [
-            index
-            for index in args[1]
-            if isinstance(index, Tensor) and index.is_cuda and index.dtype in (torch.bool, torch.uint8)
-        ]
+        masks = [index for index in args[1] if isinstance(index, Tensor) and index.is_cuda and index.dtype in (torch.bool, torch.uint8)]
         if not masks or not args[0].is_cuda:
             return self.plain(func, args, kwargs)
         counts = [self.true_or_largest(mask, "boolean index") for mask in masks]
@@ -666,9 +656,7 @@ class Values(TorchDispatchMode):
         if self.counts_alike is None:
             self.counts_alike = True
             self.counts_alike = all(
-                self.counts(getattr(torch.ops.aten, name).default, dtype)
-                for name in ("normal_", "uniform_")
-                for dtype in (torch.float32, torch.float64, torch.bfloat16)
+                self.counts(getattr(torch.ops.aten, name).default, dtype) for name in ("normal_", "uniform_") for dtype in (torch.float32, torch.float64, torch.bfloat16)
             )
         if not self.counts_alike:
             return False
