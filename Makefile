@@ -54,6 +54,7 @@ format: $(VENV)/.ready
 lint: $(VENV)/.ready
 	$(VENV_PYTHON) -m ruff check --quiet python/oomph
 	$(VENV_PYTHON) -m ruff format --check --quiet python/oomph
+	$(VENV_PYTHON) -m mypy python/oomph
 	cargo fmt --all -- --check
 	rustfmt --check --edition 2024 $(LISTED_BY_MACROS)
 	cargo clippy --workspace --all-targets --locked -- -D warnings

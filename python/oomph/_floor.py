@@ -115,7 +115,7 @@ class Detours:
         self._made.append((holder, name, vars(holder).get(name), detour))
         setattr(holder, name, detour)
 
-    def _around(self, call: Callable[..., Any]) -> Any:
+    def _around(self, call: Any) -> Any:
         @functools.wraps(call, updated=())
         def lifting(*arguments: Any, **options: Any) -> Any:
             with self._lifted():

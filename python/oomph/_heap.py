@@ -49,7 +49,7 @@ def empty_pinned_cache() -> bool:
 
 def release_arrow() -> bool:
     """What pyarrow's pool keeps, if the program uses pyarrow."""
-    pyarrow = sys.modules.get("pyarrow")
+    pyarrow: Any = sys.modules.get("pyarrow")
     pool = getattr(pyarrow, "default_memory_pool", None)
     if pool is None or not hasattr(pyarrow.MemoryPool, "release_unused"):
         return False

@@ -149,15 +149,19 @@ class _Search:
         if self.tensors.is_tensor(thing):
             yield ".grad", self.tensors.gradient(thing)
 
+    def _bytes(self, tensor: Any) -> int:
+        """What it was seen with; another thread may have freed it meanwhile."""
+        return self.tensors.memory.get(self.tensors.address(tensor) or 0, 0)
+
     # --- what no walk from a root reaches ------------------------------------------------------------------
 
     def _look_from_behind(self, everything: dict[int, Any]) -> None:
-        nobodys = []
+        nobodys: list[Any] = []
         for _ in range(_MOST_LOOKED_AT):
             left = self._left(everything, nobodys)
             if not left:
                 break
-            largest = max(left, key=lambda tensor: self.tensors.memory[self.tensors.address(tensor)])
+            largest = max(left, key=self._bytes)
             mine = {id(thing) for thing in (everything, nobodys, left, self.walk.things, self.walk.found)}
             root = self._behind(largest, mine)
             if root is not None:
@@ -179,7 +183,7 @@ class _Search:
         mine |= {id(behind), id(modules)}
         this_call = object()
         while frontier and len(behind) < _MOST_BEHIND:
-            referrers = gc.get_referrers(*frontier, this_call)
+            referrers: Any = gc.get_referrers(*frontier, this_call)
             new = []
             for thing in referrers:
                 if id(thing) in mine or thing is frontier or _is_oomphs(thing):
@@ -226,11 +230,11 @@ class _Search:
 
     def _row(self, root: int, kind: str, held: list[Any], others: set[int]) -> Holder:
         name, root_kind = self.walk.roots[root]
-        size = sum(rounded(self.tensors.memory[self.tensors.address(tensor)]) for tensor in held)
+        size = sum(rounded(self._bytes(tensor)) for tensor in held)
         if kind in ("parameters", "gradients", "buffers", "optimizer state"):
             how = f"{_count(sum(map(self.tensors.elements, held)))} {kind}" if kind == "parameters" else kind
         else:
-            largest = max(held, key=lambda tensor: self.tensors.memory[self.tensors.address(tensor)])
+            largest = max(held, key=self._bytes)
             how = self.tensors.describe(largest)
             path = self._path(largest)
             if root_kind in (GARBAGE, _NOT_LOOKED_INTO):

@@ -79,7 +79,8 @@ def weigh(thing: Any, name: str = "", but: frozenset[int] | set[int] = frozenset
 class _Look:
     def __init__(self, weight: Weight, but: frozenset[int] | set[int]) -> None:
         self._weight, self._but = weight, but
-        self._numpy, self._torch = sys.modules.get("numpy"), sys.modules.get("torch")
+        self._numpy: Any = sys.modules.get("numpy")
+        self._torch: Any = sys.modules.get("torch")
         # The program's own chance is not touched.
         self._chance = random.Random(0)
 

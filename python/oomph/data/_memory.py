@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 # struct's letters and NumPy's; sizes are those of the machine.
 _KINDS = {"?": "b", "b": "i", "B": "u", "c": "u", "h": "i", "H": "u", "i": "i", "I": "u", "l": "i", "L": "u", "q": "i", "Q": "u", "n": "i", "N": "u", "e": "f", "f": "f", "d": "f"}
@@ -72,7 +72,7 @@ def _of_view(view: memoryview) -> Described:
         raise TypeError(f"elements of the format {view.format!r} are not numbers")
     order = ">" if order in ">!" else "<"
     typestr = f"{'|' if view.itemsize == 1 else order}{_KINDS[letter]}{view.itemsize}"
-    return Described(view, _address(view), typestr, view.shape, view.strides)
+    return Described(view, _address(view), typestr, cast("tuple[int, ...]", view.shape), cast("tuple[int, ...]", view.strides))
 
 
 class _Buffer(ctypes.Structure):

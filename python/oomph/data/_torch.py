@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from oomph.data._stream import Stream
 
 
-class StreamDataset(IterableDataset):  # type: ignore[type-arg]  # of whatever form the stream has
+class StreamDataset(IterableDataset):
     """Gives whole batches: ``DataLoader(stream.dataset(), batch_size=None, num_workers=2)``. The budget is shared by the workers."""
 
     def __init__(self, stream: Stream) -> None:

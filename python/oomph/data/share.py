@@ -180,11 +180,15 @@ class SharedDict(collections.abc.Mapping):
 
 
 class _Values(collections.abc.ValuesView):
+    _mapping: SharedDict
+
     def __iter__(self) -> Iterator[Any]:
         return iter(self._mapping._values)
 
 
 class _Items(collections.abc.ItemsView):
+    _mapping: SharedDict
+
     def __iter__(self) -> Iterator[Any]:
         return zip(self._mapping._keys, self._mapping._values)
 
@@ -216,7 +220,7 @@ def stable_hash(key: Any) -> int | None:
     if key is None:
         return 0
     if isinstance(key, (tuple, frozenset)):
-        parts = [stable_hash(part) for part in key]
+        parts: list[Any] = [stable_hash(part) for part in key]
         if any(part is None for part in parts):
             return None
         data = b"".join(part.to_bytes(8, "little") for part in (sorted(parts) if isinstance(key, frozenset) else parts))
@@ -313,12 +317,12 @@ class _Texts(_Pieces):
 
 class _Bytes(_Pieces):
     kind = "bytes"
-    _decode = staticmethod(bytes)
+    _decode: Any = staticmethod(bytes)
 
 
 class _Pickles(_Pieces):
     kind = "pickled"
-    _decode = staticmethod(pickle.loads)
+    _decode: Any = staticmethod(pickle.loads)
 
 
 _Made = Callable[["_Memory"], Any]
@@ -409,7 +413,7 @@ class _Memory:
         self.view = memoryview(mmap.mmap(file, size, access=mmap.ACCESS_READ))
         weakref.finalize(self, os.close, file).atexit = False
 
-    def numbers(self, start: int, count: int, code: str) -> memoryview:
+    def numbers(self, start: int, count: int, code: Any) -> memoryview:
         return self.view[start : start + count * array.array(code).itemsize].cast(code)
 
     def __reduce__(self) -> tuple[Any, ...]:

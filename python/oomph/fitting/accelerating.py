@@ -162,10 +162,10 @@ def as_before_preparing(model: torch.nn.Module) -> Iterator[None]:
 def _prepare(model: torch.nn.Module, half: torch.dtype) -> None:
     from accelerate.utils import convert_outputs_to_fp32
 
-    model._original_forward = model.forward  # type: ignore[assignment]
+    model._original_forward = model.forward
     function = getattr(model.forward, "__func__", None)
     device = next(model.parameters()).device.type
     if function is None:
-        model.forward = convert_outputs_to_fp32(torch.autocast(device, half)(model.forward))  # type: ignore[method-assign]
+        model.forward = convert_outputs_to_fp32(torch.autocast(device, half)(model.forward))
     else:
-        model.forward = types.MethodType(convert_outputs_to_fp32(torch.autocast(device, half)(function)), model)  # type: ignore[method-assign]
+        model.forward = types.MethodType(convert_outputs_to_fp32(torch.autocast(device, half)(function)), model)

@@ -95,6 +95,7 @@ class HostMemory:
 
     def take(self, size: int) -> Piece | None:
         """A piece of at least this size; None if the limit does not allow it."""
+        piece: Piece | None
         while self._returned:
             piece = self._returned.popleft()
             piece.slab.give(piece)

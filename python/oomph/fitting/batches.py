@@ -167,7 +167,7 @@ def micro_batches(batch: Any, n: int, *, targets: Callable[[Any], Any] | None = 
 def _counted(parts: list[Any], targets: Callable[[Any], Any] | None, ignore_index: int, shifted: bool) -> list[float] | None:
     """The targets of each part, or None where there are none to see."""
     if targets is None:
-        found = [_targets(part) for part in parts]
+        found: list[Any] = [_targets(part) for part in parts]
         if any(one is None for one in found):
             return None
         counts: list[Any] = [((one[..., 1:] if shifted else one) != ignore_index).sum() for one in found]
@@ -296,7 +296,8 @@ def _rebuilt(node: Any, children: list[Any]) -> Any:
             new[key] = child
         return new
     if isinstance(node, Mapping):
-        return type(node)(zip(node, children))  # type: ignore[call-arg]
+        kind: Any = type(node)
+        return kind(zip(node, children))
     if hasattr(node, "_fields"):
         return type(node)(*children)
     if isinstance(node, (tuple, list)):

@@ -64,7 +64,7 @@ def defer_logits(model: nn.Module, chunk_bytes: int = CHUNK_BYTES) -> DeferredHe
     heads = find_heads(model)
     for head in heads.values():
         # A bound method, and no closure, so that a deep copy of the model has one of its own.
-        head.forward = types.MethodType(_Forward(chunk_bytes), head)  # type: ignore[method-assign]
+        head.forward = types.MethodType(_Forward(chunk_bytes), head)
     return DeferredHeads(heads)
 
 
@@ -150,7 +150,7 @@ class DeferredLogits(torch.Tensor):
                 return args[0]
             return func(*tree_map(_plain, args), **tree_map(_plain, kwargs or {}))
 
-    def __repr__(self) -> str:  # type: ignore[override]
+    def __repr__(self) -> str:
         return f"DeferredLogits(shape={tuple(self.shape)}, dtype={self.dtype}, device={self.device})"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
@@ -188,7 +188,7 @@ class _Promise(torch.autograd.Function):
         # Not save_for_backward: hooks would take a copy elsewhere of what is there anyway.
         ctx.hidden, ctx.weight, ctx.dtype = hidden, weight, dtype
         shape = (*hidden.shape[:-1], weight.shape[0])
-        return torch.Tensor._make_wrapper_subclass(DeferredLogits, shape, dtype=shown, device=hidden.device)  # type: ignore[attr-defined]
+        return torch.Tensor._make_wrapper_subclass(DeferredLogits, shape, dtype=shown, device=hidden.device)
 
     @staticmethod
     @once_differentiable
@@ -420,10 +420,10 @@ _DEFERRING: dict[Any, Callable[..., Any]] = {
     _Tensor.__getitem__: _getitem,
 }
 
-_PROPERTIES = ("shape", "dtype", "device", "requires_grad", "grad_fn", "is_leaf", "ndim", "layout", "is_cuda", "is_cpu", "is_sparse")
+_PROPERTIES: tuple[str, ...] = ("shape", "dtype", "device", "requires_grad", "grad_fn", "is_leaf", "ndim", "layout", "is_cuda", "is_cpu", "is_sparse")
 _PROPERTIES += ("is_nested", "is_quantized", "is_meta", "is_mps", "is_xpu", "is_mkldnn", "itemsize", "names", "output_nr", "_version")
 _PROPERTIES += ("_base", "grad", "_backward_hooks")
-_METHODS = ("size", "dim", "numel", "nelement", "ndimension", "__len__", "is_floating_point", "is_complex", "element_size", "get_device")
+_METHODS: tuple[str, ...] = ("size", "dim", "numel", "nelement", "ndimension", "__len__", "is_floating_point", "is_complex", "element_size", "get_device")
 _METHODS += ("__hash__", "is_inference")
 _METADATA = {getattr(_Tensor, name).__get__ for name in _PROPERTIES if hasattr(_Tensor, name)}
 _METADATA |= {getattr(_Tensor, name) for name in _METHODS} | {torch.is_floating_point, torch.is_complex, torch.numel, torch.is_inference}

@@ -17,7 +17,7 @@ from oomph.fitting.errors import FitError
 from oomph.live.frames import release
 
 # What libraries say that were refused memory, beside PyTorch's own OutOfMemoryError.
-_REFUSALS = ("CUDA out of memory", "HIP out of memory", "CUDA error: out of memory")
+_REFUSALS: tuple[str, ...] = ("CUDA out of memory", "HIP out of memory", "CUDA error: out of memory")
 _REFUSALS += ("CUDNN_STATUS_ALLOC_FAILED", "CUBLAS_STATUS_ALLOC_FAILED")
 
 

@@ -187,8 +187,8 @@ class Fit:
 
     def _close_the_one_before(self) -> None:
         """A cell that is run again: what the fit of before has put around the model goes."""
-        before = _FITS.get(self.model)
-        before = before() if before is not None else None
+        reference = _FITS.get(self.model)
+        before = reference() if reference is not None else None
         if before is not None:
             before.close()
         _FITS[self.model] = weakref.ref(self)
@@ -221,11 +221,12 @@ class Fit:
         self.plan.found, self.plan.blocks = found, blocks
         self._say_what_was_seen()
         if not on_gpu and not planning_only:
-            least = room.needed_for(found.least.reserved, found.least.largest)  # type: ignore[union-attr]
+            assert found is not None  # Else it was raised above.
+            least = room.needed_for(found.least.reserved, found.least.largest)
             where = "there is no GPU here" if not torch.cuda.is_available() else 'move it with model.to("cuda") before the optimizer is made'
             raise FitError(
                 f"the model is on the CPU: {where}. On {card.title} it needs {text(found.plain.reserved)} as it is; the least budget that could work is {text(least)}", least
-            )  # type: ignore[union-attr]
+            )
         if found is not None and found.chosen is None:
             raise self._does_not_fit(found, room)
         if room.fraction is not None and on_gpu:
@@ -418,7 +419,7 @@ class Fit:
         ranks.average_gradients(running.parameters())
         running.unscale()
         self._due = True
-        return loss  # type: ignore[return-value]
+        return loss
 
     def _verify(self, batch: Any) -> None:
         """Where a rule was learnt from an example that does not show all: whether it holds for this batch too."""
@@ -436,7 +437,7 @@ class Fit:
             if not is_out_of_memory(error):
                 raise
             traceback.clear_frames(error.__traceback__)
-            failed = error.with_traceback(None)
+            failed: Exception | None = error.with_traceback(None)
         else:
             failed = None
         if failed is not None:

@@ -11,7 +11,7 @@ import functools
 import sys
 import traceback
 from collections.abc import Callable, Iterable
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -30,7 +30,7 @@ from oomph.fitting.repeating import let_go
 try:
     from transformers import TrainerCallback
 except ImportError:
-    TrainerCallback = object  # type: ignore[assignment, misc]
+    TrainerCallback = object
 
 # Of a Trainer: large, bound to this process, or nothing to do with its loss.
 _STAYS_HERE = {"model", "model_wrapped", "accelerator", "optimizer", "lr_scheduler", "train_dataset", "eval_dataset", "data_collator"}
@@ -216,10 +216,10 @@ def _caller(callback: FitCallback) -> Any:
     """The Trainer that calls: it does not hand itself to callbacks, so it is looked for among those who called."""
     from transformers import Trainer
 
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         caller = frame.f_locals.get("self")
         if isinstance(caller, Trainer) and callback in caller.callback_handler.callbacks:
             return caller
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     raise FitError("oomph.FitCallback was called by nobody who is a transformers.Trainer")

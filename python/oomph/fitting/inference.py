@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -212,7 +212,7 @@ class _Block:
     def arrive(self, lanes: Any) -> None:
         lanes.wait(self._arrived)
         for place, tensor in zip(self._places, self.tensors):
-            tensor.data = _inside(self._memory, place, tensor)  # type: ignore[arg-type]
+            tensor.data = _inside(self._memory, place, tensor)
 
     def leave(self) -> None:
         for host, tensor in zip(self._host, self.tensors):
@@ -266,7 +266,8 @@ def join(parts: list[Any], sizes: list[int]) -> Any:
         return torch.cat(parts)
     if isinstance(first, Mapping):
         joined = {key: join([part[key] for part in parts], sizes) for key in first}
-        return type(first)(**joined) if hasattr(first, "to_tuple") else type(first)(joined)
+        kind: Any = type(first)
+        return kind(**joined) if hasattr(first, "to_tuple") else kind(joined)
     if isinstance(first, (tuple, list)):
         if isinstance(first, list) and all(len(part) == size for part, size in zip(parts, sizes)) and not isinstance(first[0], Tensor):
             return [one for part in parts for one in part]
@@ -288,7 +289,8 @@ def _to(output: Any, device: str) -> Any:
         return output.to(device)
     if isinstance(output, Mapping):
         entries = {key: _to(value, device) for key, value in output.items()}
-        return type(output)(**entries) if hasattr(output, "to_tuple") else type(output)(entries)
+        kind: Any = type(output)
+        return kind(**entries) if hasattr(output, "to_tuple") else kind(entries)
     if isinstance(output, (tuple, list)):
         entries_list = [_to(value, device) for value in output]
         return type(output)(*entries_list) if hasattr(output, "_fields") else type(output)(entries_list)
@@ -336,7 +338,12 @@ class FitInference:
 
     def _prepare(self, apply: bool, fraction: float | None) -> None:
         training = [(module, module.training) for module in self.model.modules()]
-        self._undo.append(lambda: [setattr(module, "training", was) for module, was in training] and None)
+
+        def restore() -> None:
+            for module, was in training:
+                module.training = was
+
+        self._undo.append(restore)
         self.model.eval()
         if not apply:
             return
@@ -391,8 +398,8 @@ class FitInference:
     def _generate(self, part: Any, options: dict[str, Any]) -> Any:
         options = {**self._cache_options(), **options}
         if isinstance(part, Mapping):
-            return self.model.generate(**part, **options)  # type: ignore[operator]
-        return self.model.generate(part, **options)  # type: ignore[operator]
+            return self.model.generate(**part, **options)
+        return self.model.generate(part, **options)
 
     def _cache_options(self) -> dict[str, Any]:
         if self.chosen.cache == "quantized":
@@ -526,7 +533,7 @@ def fit_inference(
         fitted.notes.append("there is no GPU here: nothing was planned")
         return fitted
 
-    card = here(device) if on_gpu else named(gpu)  # type: ignore[arg-type]
+    card = here(device) if on_gpu else named(cast(str, gpu))
     if on_gpu:
         wanted = named(gpu).memory if gpu is not None and budget == "auto" else budget
         room = room_here(device, card, wanted, bytes_on(device, model, batch))

@@ -26,7 +26,7 @@ from oomph.fitting.loops import LoopFit, missing, replaced
 from oomph.fitting.plan import Plan
 
 _NAMES = ("lightning.pytorch", "pytorch_lightning")
-_SAID = ("global_step", "current_epoch", "max_epochs", "max_steps", "num_training_batches", "accumulate_grad_batches", "world_size")
+_SAID: tuple[str, ...] = ("global_step", "current_epoch", "max_epochs", "max_steps", "num_training_batches", "accumulate_grad_batches", "world_size")
 _SAID += ("global_rank", "local_rank", "is_global_zero", "estimated_stepping_batches", "sanity_checking")
 _PRECISIONS = {"bf16-mixed": "bfloat16", "16-mixed": "float16"}
 

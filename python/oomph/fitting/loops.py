@@ -87,7 +87,7 @@ class LoopFit(Fit):
             self._since_update.clear()
             self._before_them = None
             ranks.average_gradients(self._run().parameters())
-        return loss  # type: ignore[return-value]
+        return loss
 
     def weight_of_part(self) -> Any:
         """How much the part weighs whose loss was weighed last, in units that the parts of a batch share."""
@@ -128,14 +128,14 @@ class LoopFit(Fit):
         # What schedulers look for; the step below tells them that it was called.
         step._wrapped_by_lr_sched = step._with_counter = True  # type: ignore[attr-defined]
         self._covered = [self.optimizer.__dict__.get("step")]
-        self.optimizer.step = step  # type: ignore[method-assign]
+        self.optimizer.step = step
 
     def _uncover(self) -> None:
         if not self._covered:
             return
         below = self._covered.pop()
         if below is not None:
-            self.optimizer.step = below  # type: ignore[method-assign]
+            self.optimizer.step = below
         else:
             del self.optimizer.step
 

@@ -33,7 +33,8 @@ class LossOf:
 
     def _compute(self, model: Callable[..., Any], batch: Any) -> Any:
         if self.takes_model:
-            return self.loss(model, batch)  # type: ignore[misc]
+            assert self.loss is not None
+            return self.loss(model, batch)
         if self.loss is None:
             return _loss_in(_call(model, batch))
         if isinstance(batch, Mapping) or not isinstance(batch, (tuple, list)) or len(batch) != 2:

@@ -85,7 +85,7 @@ def fuse(optimizer: Optimizer) -> Undoable | None:
 
 
 def _can_be_fused(optimizer: Optimizer, group: dict[str, Any]) -> bool:
-    family = _family(optimizer)
+    family: Any = _family(optimizer)
     if family is None or "fused" not in group or isinstance(group.get("lr"), Tensor):
         return False
     params = group["params"]
@@ -107,7 +107,7 @@ def _fused_works(family: type[Optimizer], device: torch.device, dtype: torch.dty
     try:
         parameter = torch.zeros(1, device=device, dtype=dtype, requires_grad=True)
         parameter.grad = torch.zeros_like(parameter)
-        trial = family([parameter], lr=0.0, fused=True)  # type: ignore[call-arg]
+        trial = family([parameter], lr=0.0, fused=True)
         _raw_step(family)(trial)  # Without hooks: nobody counts this step.
     except torch.cuda.OutOfMemoryError:
         raise
@@ -172,7 +172,7 @@ class ResumableStep:
         # A scheduler that is made later has nothing to add to this: `step` tells it that it was called.
         step._wrapped_by_lr_sched = step._with_counter = True  # type: ignore[attr-defined]
         self._installed = step
-        self.optimizer.step = step  # type: ignore[method-assign]
+        self.optimizer.step = step
 
     @property
     def in_progress(self) -> bool:
@@ -203,7 +203,7 @@ class ResumableStep:
             with torch.no_grad():
                 self._update_all(attempt.parts)
             self._attempt = None
-            self.optimizer._opt_called = True  # type: ignore[attr-defined]  # LR schedulers look for it.
+            self.optimizer._opt_called = True  # LR schedulers look for it.
             hooks = chain(self.optimizer._optimizer_step_post_hooks.values(), torch_optimizer._global_optimizer_post_hooks.values())
             for hook in hooks:
                 hook(self.optimizer, attempt.args, attempt.kwargs)
@@ -256,7 +256,7 @@ class ResumableStep:
             if self._previous is None:
                 del self.optimizer.step
             else:
-                self.optimizer.step = self._previous  # type: ignore[method-assign]
+                self.optimizer.step = self._previous
 
 
 class _Before:
@@ -309,7 +309,7 @@ def _only(optimizer: Optimizer, part: _Part) -> Iterator[None]:
 def _raw_step(kind: type[Optimizer]) -> Callable[..., Any]:
     """``step`` without what PyTorch wraps around it when the first optimizer of a class is made: hooks and a mark for the profiler."""
     step = kind.step
-    return step.__wrapped__ if getattr(step, "hooked", False) else step  # type: ignore[attr-defined,return-value]
+    return step.__wrapped__ if getattr(step, "hooked", False) else step
 
 
 def _in_pieces(params: Iterable[Tensor], limit: int, size: Callable[[Tensor], int]) -> Iterator[list[Tensor]]:
@@ -472,7 +472,7 @@ class StatesOnHost(ResumableStep):
         self.synchronize()
 
     def _new_buckets(self, params: list[Tensor]) -> list[_Bucket]:
-        made = []
+        made: list[_Bucket] = []
         for device in dict.fromkeys(p.device for p in params):
             # Before the first step nobody knows what an optimizer will keep; Adam keeps two values for each one of the parameter.
             pieces = _in_pieces((p for p in params if p.device == device), self.bucket_bytes, lambda p: 2 * size_of(p))
@@ -583,7 +583,7 @@ class StatesOnHost(ResumableStep):
         with lanes.copying(lanes.going):
             if copies_are_real or not lanes.is_cuda:
                 if in_one_piece:
-                    bucket.slab.tensor[: bucket.used].copy_(guest.memory, non_blocking=True)  # type: ignore[arg-type]
+                    bucket.slab.tensor[: bucket.used].copy_(guest.memory, non_blocking=True)
                 else:
                     for value, (_, host) in zip(values, bucket.homes):
                         host.copy_(value, non_blocking=True)
@@ -636,7 +636,7 @@ def to_8bit(optimizer: Optimizer) -> Replaced:
 
     def tell_schedulers(*_: Any) -> None:
         if (first := old()) is not None:
-            first._opt_called = True  # type: ignore[attr-defined]
+            first._opt_called = True
 
     told = new.register_step_post_hook(tell_schedulers)
 
@@ -657,7 +657,7 @@ def to_8bit(optimizer: Optimizer) -> Replaced:
 
 def _bitsandbytes_maker(optimizer: Optimizer) -> Callable[[], Optimizer] | None:
     try:
-        import bitsandbytes as bnb  # type: ignore[import-untyped]
+        import bitsandbytes as bnb
     except ImportError:
         return None
 
@@ -686,7 +686,7 @@ def _bitsandbytes_maker(optimizer: Optimizer) -> Callable[[], Optimizer] | None:
 
 def _torchao_maker(optimizer: Optimizer) -> Callable[[], Optimizer] | None:
     try:
-        from torchao.optim import Adam8bit, AdamW8bit  # type: ignore[import-not-found]
+        from torchao.optim import Adam8bit, AdamW8bit
     except ImportError:
         return None
     if not isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)):

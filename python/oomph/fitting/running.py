@@ -162,8 +162,9 @@ class Running:
                         forward.close()
                         if gathered is None:
                             return loss
+                        assert counted is not None
                         scaled = gathered.scale(loss, counted, stop - start)
-                        self.weight = self.weighing.weight(counted, stop - start)  # type: ignore[union-attr, arg-type]
+                        self.weight = self.weighing.weight(counted, stop - start)  # type: ignore[union-attr]
                         return scaled
 
                     loss = (through or self._through)(moved(batch if whole else take(batch, start, stop), self.device), weigh)
@@ -177,7 +178,7 @@ class Running:
         finally:
             for parameter, gradient in aside:
                 parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
-        return loss  # type: ignore[return-value]
+        return loss
 
     def _through(self, part: Any, weigh: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
         loss = self.loss_of(self.model, part)

@@ -206,7 +206,8 @@ class Script:
 
     def _check(self, step: Step, loss_of: _Within) -> None:
         """Whether the loss that was read is the script's own: autograd must have seen the same operations for both."""
-        backward, results = self.reader.backward, set()
+        backward = self.reader.backward
+        results: set[Any] = set()
 
         def note(_module: Any, _given: Any, output: Any) -> None:
             tensors: list[torch.Tensor] = []

@@ -15,7 +15,7 @@ import types
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -100,7 +100,9 @@ class Reader:
         if region is None:
             raise NotRead(f"line {backward.called_on} (the model) and line {backward.backward_on} (backward) are not in one block of {backward.function}")
         self.block, self.first, self.last, self.loops = region
-        self.model, self.left_out, self.notes = model, Counter(), []
+        self.model = model
+        self.left_out: Counter[str] = Counter()
+        self.notes: list[str] = []
         self.divisions: set[int] = set()
         loss = self.loss_expression()
         kept, _ = self.slice(self.block[self.first : self.last], _loads(loss))
@@ -312,7 +314,7 @@ class Reader:
     # -- what is made of it
 
     def compose(self, model: torch.nn.Module, kept: list[ast.stmt], expression: ast.expr, batch: dict[str, tuple[Any, str]]) -> Step:
-        texts = {"model_text": self.name_of(model), "optimizer_text": self.name_of(self.optimizer)}
+        texts: dict[str, Any] = {"model_text": self.name_of(model), "optimizer_text": self.name_of(self.optimizer)}
         accelerator = next((name for name, value in self.names.items() if type(value).__name__ == "Accelerator"), None)
         if accelerator is not None:
             texts["call_text"] = f"oomph.fit_accelerate({accelerator}, "
@@ -362,8 +364,9 @@ class Reader:
             return function, text, *batch[names[0]]
         if LossOf(function).takes_model or not is_one(target) or not isinstance(output, ast.Call) or not is_model(output.func) or output.keywords:
             return None
+        assert isinstance(target, ast.Name)
         inputs = [node.id for node in output.args if is_one(node) and isinstance(node, ast.Name)]
-        if len(inputs) != len(output.args) or not inputs or sorted([*inputs, target.id]) != sorted(names):  # type: ignore[attr-defined]
+        if len(inputs) != len(output.args) or not inputs or sorted([*inputs, target.id]) != sorted(names):
             return None
         values, texts = zip(*(batch[name] for name in inputs))
         if len(inputs) == 1 and isinstance(values[0], torch.Tensor):
@@ -372,7 +375,7 @@ class Reader:
             first, first_text = values, f"({', '.join(texts)})"
         else:
             return None
-        value, written = batch[target.id]  # type: ignore[attr-defined]
+        value, written = batch[target.id]
         return function, text, (first, value), f"({first_text}, {written})"
 
     def name_of(self, thing: Any) -> str:
@@ -402,10 +405,10 @@ class Reader:
         at = self.block[self.first].lineno
         starts = _joined([(start, end) for start, end in gone if end is not None])
         # A block that would be left empty goes as a whole; the one that gets the new lines is not.
-        for statement in ast.walk(self.function):
-            if isinstance(statement, (ast.If, ast.With)) and not getattr(statement, "orelse", None) and not _contains(statement, at):
-                if all(any(start <= one.lineno and (one.end_lineno or 0) <= end for start, end in starts) for one in statement.body):
-                    starts = _joined([*starts, (statement.lineno, statement.end_lineno or statement.lineno)])
+        for block in ast.walk(self.function):
+            if isinstance(block, (ast.If, ast.With)) and not getattr(block, "orelse", None) and not _contains(block, at):
+                if all(any(start <= one.lineno and (one.end_lineno or 0) <= end for start, end in starts) for one in block.body):
+                    starts = _joined([*starts, (block.lineno, block.end_lineno or block.lineno)])
         indent = " " * self.block[self.first].col_offset
         lines = [Line(file, start, end, True, "".join(self.source[start - 1 : end]).rstrip("\n")) for start, end in starts]
         lines += [Line(place.file, place.line, place.line, True, linecache.getline(place.file, place.line).rstrip("\n")) for place in self._elsewhere(file)]
@@ -480,7 +483,7 @@ class _Replace(ast.NodeTransformer):
         return self._or_model(node) if isinstance(node.value, ast.Name) else self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> Any:
-        node = self.generic_visit(node)  # type: ignore[assignment]
+        node = cast(ast.Call, self.generic_visit(node))
         given = self.reader.backward.arguments
         if not isinstance(node.func, ast.Name) or node.func.id != "model" or len(given) != len(node.args):
             return node

@@ -238,7 +238,7 @@ def _ends(count: int) -> list[Place]:
 
 def _uneven(differing: Traits, most: int) -> list[tuple[list[Place], list[Any]]]:
     """The two samples that differ most in something, and in what else they do; with a third, since one may be without any target."""
-    found = []
+    found: list[tuple[list[Place], list[Any]]] = []
     left = dict(sorted(differing.items(), key=lambda item: (max(item[1]) - min(item[1])) / max(map(abs, item[1])), reverse=True))
     while left and len(found) < most:
         values = next(iter(left.values()))
@@ -270,10 +270,10 @@ def _learnt(kind: str, trials: list[_Trial], compared: bool) -> Weighing:
 
 def _is_the_mean(trials: list[_Trial]) -> bool:
     """Whether the loss is the one mean that was seen, or a fixed multiple of it, and nothing besides."""
-    seen = [part for trial in trials for part in (trial.whole, trial.one, trial.rest)]
+    seen: list[Any] = [part for trial in trials for part in (trial.whole, trial.one, trial.rest)]
     if any(not part.value for part in seen):
         return False
-    factors = [part.loss / part.value for part in seen]  # type: ignore[operator]
+    factors = [part.loss / part.value for part in seen]
     return max(factors) - min(factors) <= 5e-7 * max(map(abs, factors))  # Rounding in float32, and no more.
 
 
@@ -317,12 +317,12 @@ def _gradients_agree(compute_loss: ComputeLoss, batch: Any, model: nn.Module, ki
     torch.clear_autocast_cache()  # What was cast without gradients has none.
     weighed = zip((trial.rows, trial.rows[: trial.cut], trial.rows[trial.cut :]), (1.0, *(trial.weights(kind) or ())))
     with _differentiable(model):
-        found = [with_room(functools.partial(_gradients, compute_loss, pick(batch, rows), parameters, weight * precision.scale)) for rows, weight in weighed]
+        found: list[Any] = [with_room(functools.partial(_gradients, compute_loss, pick(batch, rows), parameters, weight * precision.scale)) for rows, weight in weighed]
     if any(one is None for one in found):
         return None
     whole, one, rest = found
     norms, errors = [], []
-    for ours, first, second in zip(whole, one, rest):  # type: ignore[arg-type]
+    for ours, first, second in zip(whole, one, rest):
         norms.append(torch.linalg.vector_norm(ours))
         errors.append(torch.linalg.vector_norm(first.add_(second).sub_(ours)))
     device = norms[0].device

@@ -214,7 +214,7 @@ class Watcher:
         return frame.f_code.co_filename.startswith(self._ours)
 
     def _frames(self, frame: Any) -> list[tuple[Any, int, dict[str, Any]]]:
-        frames = []
+        frames: list[tuple[Any, int, dict[str, Any]]] = []
         while frame is not None and len(frames) < _DEPTH:
             if not self._is_ours(frame):
                 frames.append((frame, frame.f_lineno, _names(frame)))

@@ -157,7 +157,7 @@ def _linears(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
 
 def _torchao_quantiser(bits: int) -> Callable[[nn.Linear], nn.Module] | None:
     try:
-        from torchao import quantization as ao  # type: ignore[import-not-found]
+        from torchao import quantization as ao
     except ImportError:
         return None
     if bits == 8:
@@ -178,7 +178,7 @@ def _torchao_quantiser(bits: int) -> Callable[[nn.Linear], nn.Module] | None:
 
 def _bitsandbytes_quantiser(bits: int) -> Callable[[nn.Linear], nn.Module] | None:
     try:
-        import bitsandbytes as bnb  # type: ignore[import-untyped]
+        import bitsandbytes as bnb
     except ImportError:
         return None
 
@@ -309,7 +309,7 @@ def _scales(tensor: Tensor) -> Iterator[Tensor]:
     scales = getattr(tensor, "SCB", None)
     if isinstance(scales, Tensor):
         yield scales
-    state = getattr(tensor, "quant_state", None)
+    state: Any = getattr(tensor, "quant_state", None)
     if isinstance(getattr(state, "absmax", None), Tensor):
         yield state.absmax
 

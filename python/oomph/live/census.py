@@ -27,7 +27,7 @@ from typing import Any
 
 from . import roots as places
 from .graphs import Graphs
-from .lines import ADD, APPEND, HOOK, Sources, name_of
+from .lines import ADD, APPEND, HOOK, Put, Sources, name_of
 from .tensors import Tensors, rounded
 from .walk import Walk, instance_dict
 
@@ -239,7 +239,7 @@ class _Census:
         """The tensors that a statement has names for."""
         variables = dict(places.users_variables(frame)) or frame.f_globals
         seen: set[str] = set()
-        head = [statement]
+        head: list[ast.AST] = [statement]
         while head and len(seen) < _NAMED:
             node = head.pop(0)
             if node is not statement and isinstance(node, ast.stmt):
@@ -353,14 +353,14 @@ class _Census:
     def _note_hooks(self, hooks: Iterable[Any]) -> None:
         for hook in list(hooks):
             if type(hook) is partial:
-                hook = partial.func.__get__(hook)  # type: ignore[attr-defined]
+                hook = partial.func.__get__(hook)
             function = hook.__func__ if type(hook) is types.MethodType else hook
             if type(function) is types.FunctionType:
                 code = function.__code__
                 self.hooks[(code.co_filename, code.co_firstlineno)] = code.co_name
 
     def _state(self, optimizer: Any) -> Iterator[Any]:
-        state = (instance_dict(optimizer) or {}).get("state")
+        state: Any = (instance_dict(optimizer) or {}).get("state")
         for of_parameter in list(dict.values(state)) if issubclass(type(state), dict) else ():
             for value in list(dict.values(of_parameter)) if issubclass(type(of_parameter), dict) else ():
                 if self.tensors.is_tensor(value):
@@ -460,7 +460,7 @@ class _Census:
         steps = self.walk.steps_to(thing)
         is_in_hooks = is_key = False
         for place, (edge, here) in enumerate(steps):
-            before = steps[place - 1][1] if place else None
+            before: Any = steps[place - 1][1] if place else None
             if edge.startswith(" (closure: "):
                 code = before.__code__
                 name, kind = edge[len(" (closure: ") : -1], "hook" if is_in_hooks else "closure"
@@ -660,7 +660,7 @@ class _Census:
     def _find_line(self, spot: _Spot, is_container: bool, told: dict[str, Any]) -> None:
         """The line that puts things in."""
         root, sources = spot.root, self.sources
-        found = None
+        found: tuple[str, Put | None] | None = None
         if spot.owner is not None:
             file = _file_of_class(spot.owner)
             if file and is_own(file):
@@ -672,6 +672,7 @@ class _Census:
             found = sources.of_variable(root.files, spot.name, is_container, root.line)
         if found is not None and found[1] is not None:
             file, put = found
+            assert put is not None
             how = APPEND if put.how == ADD and is_container and told.get("container") in ("list", "deque", "tuple") else put.how
             told.update(file=file, line=put.statement.lineno, text=sources.text(file, put.statement.lineno, put.statement), how=how)
             hook = next((self.hooks[(file, one.first)] for one in put.functions if (file, one.first) in self.hooks), "")
@@ -708,7 +709,7 @@ class _Census:
             dtypes: Counter[str] = Counter()
             for tensor in parameters or buffers:
                 dtypes[self.tensors.shape(tensor)[1]] += self.tensors.extent(tensor)
-            one = {
+            one: dict[str, Any] = {
                 "name": self._name(top),
                 "class": type(top).__name__,
                 "parameters": sum(map(self.tensors.elements, parameters)),
@@ -734,7 +735,7 @@ class _Census:
 
     def _untrained_parts(self, top: Any, name: str, optimized: set[int]) -> Iterator[dict[str, Any]]:
         """Parts of a model that no optimizer has, though they ask for gradients: a teacher, a target."""
-        parts = (instance_dict(top) or {}).get("_modules")
+        parts: Any = (instance_dict(top) or {}).get("_modules")
         for key, part in list(dict.items(parts)) if issubclass(type(parts), dict) else ():
             if part is None or type(key) is not str:
                 continue
@@ -796,7 +797,7 @@ class _Census:
         for optimizer in self.optimizers:
             groups = (instance_dict(optimizer) or {}).get("param_groups")
             first = groups[0] if type(groups) is list and groups and type(groups[0]) is dict else {}
-            one = {
+            one: dict[str, Any] = {
                 "name": self._name(optimizer),
                 "class": type(optimizer).__name__,
                 "bytes": self._bytes([tensor for tensor in self._state(optimizer) if id(tensor) in self.at]),
@@ -831,7 +832,7 @@ def _asking_frames(innermost: types.FrameType) -> list[types.FrameType]:
     frames = list(_outward(innermost))
     asking = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]
     main = threading.main_thread()
-    if asking is None or isinstance(asking, threading._DummyThread):  # type: ignore[attr-defined]
+    if asking is None or isinstance(asking, threading._DummyThread):
         waiting = sys._current_frames().get(main.ident or 0)
         frames += _outward(waiting) if asking is not main and waiting is not None else []
     return frames
@@ -901,7 +902,7 @@ def _length(thing: Any) -> int:
 
 def _part(module: Any, name: str) -> list[Any]:
     """A module's own parameters, buffers or parts, as they are stored."""
-    kept = (instance_dict(module) or {}).get(name)
+    kept: Any = (instance_dict(module) or {}).get(name)
     return [value for value in dict.values(kept) if value is not None] if issubclass(type(kept), dict) else []
 
 
@@ -916,6 +917,7 @@ def _parameters_of(optimizer: Any) -> list[Any]:
 
 def _with_subclasses(base: type) -> set[int]:
     found, waiting = {id(base)}, [base]
+    kind: type
     while waiting:
         for kind in type.__subclasses__(waiting.pop()):
             if id(kind) not in found:

@@ -48,7 +48,7 @@ def release(exception: BaseException | None) -> int:
 
 def chain(exception: BaseException | None) -> Iterator[BaseException]:
     """An exception and all that hang on it (causes, contexts, members of groups), each once, cycles or not."""
-    waiting: list[object] = [exception]
+    waiting: list = [exception]
     seen: set[int] = set()
     while waiting:
         error = waiting.pop()

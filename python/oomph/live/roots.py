@@ -93,7 +93,7 @@ def remembered(running: Any | None, *more: BaseException) -> Iterator[types.Trac
 def running_functions(innermost: types.FrameType) -> Iterator[Root]:
     """Local variables of the functions that run now: those that led to ``innermost``, and those of other threads."""
     # This thread's newest frame is oomph's own: to hold it would make a cycle of it.
-    others = [frame for thread, frame in sys._current_frames().items() if thread != threading.get_ident()]
+    others: list[types.FrameType | None] = [frame for thread, frame in sys._current_frames().items() if thread != threading.get_ident()]
     for frame in (innermost, *others):
         while frame is not None:
             for name, value in users_variables(frame):

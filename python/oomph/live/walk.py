@@ -88,7 +88,7 @@ def children(thing: Any, slots: Slots | None = None) -> Iterator[Edge]:
             if gc.is_tracked(key):
                 yield ".key", key
     elif issubclass(kind, (list, tuple, deque)):
-        base = list if issubclass(kind, list) else tuple if issubclass(kind, tuple) else deque
+        base: Any = list if issubclass(kind, list) else tuple if issubclass(kind, tuple) else deque
         for index, value in enumerate(list(base.__iter__(thing))):
             yield f"[{index}]", value
     elif issubclass(kind, (set, frozenset)):
@@ -121,9 +121,9 @@ def children(thing: Any, slots: Slots | None = None) -> Iterator[Edge]:
             yield f" ({name} in {thing.tb_frame.f_code.co_name}() line {thing.tb_lineno})", value
         yield "", thing.tb_next
     elif issubclass(kind, partial):
-        yield ".func", partial.func.__get__(thing)  # type: ignore[attr-defined]
-        yield ".args", partial.args.__get__(thing)  # type: ignore[attr-defined]
-        yield ".keywords", partial.keywords.__get__(thing)  # type: ignore[attr-defined]
+        yield ".func", partial.func.__get__(thing)
+        yield ".args", partial.args.__get__(thing)
+        yield ".keywords", partial.keywords.__get__(thing)
     elif issubclass(kind, type):
         for name, value in list(type.__dict__["__dict__"].__get__(thing).items()):
             yield f".{name}", value

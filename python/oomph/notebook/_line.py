@@ -72,7 +72,7 @@ def _is_worth(was: int, now: int, whole: int | None, change: int, share: float) 
 
 
 def _fills(was: int, now: int, whole: int | None) -> bool:
-    return bool(whole) and now > _FULL * whole and now - was >= _NOISE
+    return bool(whole and now > _FULL * whole and now - was >= _NOISE)
 
 
 def _gpu_peak(before: Mark, after: Mark, device: int) -> int | None:

@@ -45,7 +45,7 @@ class _Attention:
         if outer is None:
             return None
         weights = self._behind(outer[0])
-        if not isinstance(weights, ast.Call) or (dotted(weights.func) or getattr(weights.func, "attr", "")).rpartition(".")[2] != "softmax":
+        if not isinstance(weights, ast.Call) or (dotted(weights.func) or str(getattr(weights.func, "attr", ""))).rpartition(".")[2] != "softmax":
             return None
         is_method = isinstance(weights.func, ast.Attribute) and (dotted(weights.func) or "").split(".")[0] not in ("F", "torch", "nn")
         dimension = [*weights.args[0 if is_method else 1 :], *(one.value for one in weights.keywords if one.arg == "dim")]
@@ -100,7 +100,7 @@ def _product(node: ast.AST | None) -> tuple[ast.expr, ast.expr] | None:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
         return node.left, node.right
     if isinstance(node, ast.Call) and not node.keywords:
-        name = (dotted(node.func) or getattr(node.func, "attr", "")).rpartition(".")
+        name = (dotted(node.func) or str(getattr(node.func, "attr", ""))).rpartition(".")
         if name[2] in ("matmul", "bmm"):
             if len(node.args) == 2:
                 return node.args[0], node.args[1]

@@ -64,7 +64,7 @@ def _backward_after(source: Source, adding: ast.stmt) -> tuple[ast.stmt, list[as
         passes = [one for one in later if _is_backward(one)]
         if len(passes) == 1:
             return loop, later, passes[0]
-        if passes or any(trains(one) for one in loop.body):  # type: ignore[attr-defined]
+        if passes or any(trains(one) for one in loop.body):
             break
     raise NoPatch(f"line {adding.lineno} is not followed by one backward() after its loop")
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 from .reading import Request, calls_in, names_assigned, names_read, parameters_of, parts_trained_on, statements_named, trains
-from .source import NoPatch, Source, dotted
+from .source import NoPatch, Scope, Source, dotted
 from .tensors import is_scalar, joins, makers_of, tensors_in, used_as_tensor, used_with_others
 from .weights import copies_weights
 
@@ -117,9 +117,9 @@ def _keeping(source: Source, request: Request) -> ast.stmt:
     for one in statements_named(source, request):
         if _keeps(one, last) and not _makes_empty(one):
             return one
-    for one in ast.walk(source.tree):
-        if last and isinstance(one, ast.stmt) and _keeps(one, last) and (_grows(one) or _sums(one)):
-            return one
+    for node in ast.walk(source.tree):
+        if last and isinstance(node, ast.stmt) and _keeps(node, last) and (_grows(node) or _sums(node)):
+            return node
     raise NoPatch(f"line {request.line} is not of the form that is known how to change")
 
 
@@ -184,7 +184,7 @@ def _kept(statement: ast.stmt) -> tuple[str | None, list[ast.expr]]:
     raise NoPatch(f"line {statement.lineno} does not say what it keeps")
 
 
-def _holder_scope(source: Source, statement: ast.stmt, kept: str | None) -> ast.AST:
+def _holder_scope(source: Source, statement: ast.stmt, kept: str | None) -> Scope:
     """Where what is kept may be used: attributes and globals anywhere in the file."""
     function = source.function(statement)
     if function is None or kept is None or "." in kept:
@@ -227,7 +227,7 @@ def _let_go_of_the_state(source: Source, statement: ast.stmt, name: str | None) 
             lines.append(f"{written} = {written}.detach()")
     # After the pass that needs the graph; in the innermost loop that has one.
     for loop in source.loops(statement):
-        block = [one for one in loop.body if trains(one)]  # type: ignore[attr-defined]
+        block = [one for one in loop.body if trains(one)]
         if block:
             last = block[-1]
             if not isinstance(last, (ast.Expr, ast.Assign)):

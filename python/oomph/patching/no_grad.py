@@ -143,6 +143,7 @@ def _trained_on_later(source: Source, statement: ast.stmt, itself: bool = False)
         needed = names_read(call.func.value)
         for one in sorted(later, key=lambda node: -node.lineno):
             if one.lineno < call.lineno and names_assigned(one) & needed:
+                assert one.value is not None
                 needed = (needed if isinstance(one, ast.AugAssign) else needed - names_assigned(one)) | (set() if itself else names_read(one.value))
         found |= needed
     return found

@@ -84,7 +84,7 @@ _STEPPED = re.compile(r"optim|^opt|scaler|accelerator|engine|sgd|adam", re.IGNOR
 def trains(node: ast.AST) -> bool:
     """Whether it calls backward, or steps an optimizer."""
     for call in calls_in(node):
-        name = (dotted(call.func) or getattr(call.func, "attr", "")).split(".")
+        name = (dotted(call.func) or str(getattr(call.func, "attr", ""))).split(".")
         if name[-1] in ("backward", "manual_backward") or name[-2:] == ["autograd", "grad"]:
             return True
         if name[-1] == "step" and len(name) > 1 and _STEPPED.search(name[-2]):

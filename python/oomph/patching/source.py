@@ -86,7 +86,7 @@ class Source:
     def scope(self, node: ast.AST) -> Scope:
         return self.function(node) or self.tree
 
-    def loops(self, node: ast.AST) -> list[ast.AST]:
+    def loops(self, node: ast.AST) -> list[ast.For | ast.AsyncFor | ast.While]:
         """The loops around it in the same function, from the inside out."""
         found = []
         for above in self.parents(node):

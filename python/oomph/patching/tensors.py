@@ -94,7 +94,7 @@ def _is_number(source: Source, node: ast.expr, within: frozenset[str] = frozense
     if isinstance(node, ast.UnaryOp):
         return _is_number(source, node.operand, within)
     if isinstance(node, ast.Call):
-        name = dotted(node.func) or getattr(node.func, "attr", "")
+        name = dotted(node.func) or str(getattr(node.func, "attr", ""))
         return name.rpartition(".")[2] in {*_LET_GO, "size", "numel", "dim"} and not name.startswith("torch.")
     if isinstance(node, ast.Subscript):
         return dotted(node.value) is not None and (dotted(node.value) or "").endswith(".shape")
@@ -157,7 +157,7 @@ def is_scalar(source: Source, node: ast.expr) -> bool:
 def _reduces(value: ast.expr) -> bool:
     if not isinstance(value, ast.Call) or _keeps_elements(value):
         return False
-    name = (dotted(value.func) or getattr(value.func, "attr", "")).rpartition(".")[2]
+    name = (dotted(value.func) or str(getattr(value.func, "attr", ""))).rpartition(".")[2]
     return (name in _REDUCES and not any(_is_dimension(one) for one in value.args[-1:]) and "dim" not in {one.arg for one in value.keywords}) or bool(
         re.search(r"criterion|loss", name, re.IGNORECASE)
     )
@@ -214,7 +214,7 @@ def used_with_others(source: Source, scope: ast.AST, kept: str | None) -> bool:
     if kept is None:
         return False
     for call in calls_in(scope):
-        name = dotted(call.func) or getattr(call.func, "attr", "")
+        name = dotted(call.func) or str(getattr(call.func, "attr", ""))
         if not any(kept in names_read(one) for one in call.args) or name.rpartition(".")[2] in {"len", "print", "enumerate", "save", "list", "range", "zip"}:
             continue
         above = source.parent(call)

@@ -8,7 +8,7 @@ import importlib.machinery
 import linecache
 import os
 
-_texts = {}
+_texts: dict = {}
 
 
 def install(texts):
