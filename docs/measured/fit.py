@@ -404,27 +404,27 @@ def model_size(method, budget):
 # -- one process each
 
 
-def child(wish):
+def child(task):
     import torch
 
     from oomph.fitting import card
 
-    budget = wish.pop("budget")
+    budget = task.pop("budget")
     here = card.here(torch.device("cuda:0"))
     total = torch.cuda.get_device_properties(0).total_memory
     # The same for all: what PyTorch may reserve is the budget less the context.
     torch.cuda.set_per_process_memory_fraction((budget - here.context) / total)
-    torch.set_float32_matmul_precision(wish.pop("precision", "high"))
-    what = wish.pop("what")
+    torch.set_float32_matmul_precision(task.pop("precision", "high"))
+    what = task.pop("what")
     work = {"by_hand": by_hand, "accelerate": by_accelerate, "fit": by_fit, "varying": varying, "equal": equal, "model_size": model_size}[what]
     if what in ("fit", "varying", "model_size"):
-        wish["budget"] = budget
-    print(json.dumps(work(**wish)))
+        task["budget"] = budget
+    print(json.dumps(work(**task)))
 
 
-def start(out, label, limit, **wish):
+def start(out, label, limit, **task):
     began = time.monotonic()
-    child = subprocess.Popen([sys.executable, str(HERE), "--child", json.dumps(wish)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    child = subprocess.Popen([sys.executable, str(HERE), "--child", json.dumps(task)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         told, errors = child.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
@@ -461,12 +461,12 @@ def main():
     # A method of a model alone: resnet152/fit=320, with its batch.
     only = args.only.split(",") if args.only else ["equal", *MODELS, "varying", "sizes", "allowed"]
 
-    def run(label, **wish):
+    def run(label, **task):
         left = args.seconds - (time.monotonic() - began)
         if left < 10:
             print(f"left out for lack of time: {label}", flush=True)
             return {}
-        return start(args.out, label, left + 20, budget=budget, **wish)
+        return start(args.out, label, left + 20, budget=budget, **task)
 
     for what in only:
         if what == "equal":

@@ -84,11 +84,11 @@ def predict(
     except Exception as error:
         raise PredictionError(f"the arguments of {name} cannot be passed to a child process: {error}") from error
     with tempfile.TemporaryDirectory(prefix="oomph-call-") as folder:
-        wish, script = os.path.join(folder, "call.pickle"), os.path.join(folder, f"{name.rsplit('.', 1)[-1]}.py")
-        with open(wish, "wb") as file:
+        packed, script = os.path.join(folder, "call.pickle"), os.path.join(folder, f"{name.rsplit('.', 1)[-1]}.py")
+        with open(packed, "wb") as file:
             pickle.dump(call, file)
         with open(script, "w") as file:
-            file.write(_START.format(path=wish))
+            file.write(_START.format(path=packed))
         command = [find_oomph(), "predict", "--format", "json", "--python", sys.executable, "--steps", str(steps)]
         command += ["--gpu", gpu] if gpu is not None else []
         command += ["--memory", str(memory) if isinstance(memory, str) else f"{memory}B"] if memory is not None else []

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 /// Names that say nothing about anybody.
-const EVERYBODYS: [&str; 12] = [
+const SHARED_NAMES: [&str; 12] = [
     "Xorg",
     "Xwayland",
     "gnome-shell",
@@ -219,7 +219,7 @@ fn is_everybodys(name: &str) -> bool {
     let is_python = name
         .strip_prefix("python")
         .is_some_and(|rest| rest.chars().all(|character| character.is_ascii_digit() || character == '.'));
-    is_python || EVERYBODYS.contains(&name)
+    is_python || SHARED_NAMES.contains(&name)
 }
 
 /// Libraries that people preload, by the beginnings of their names.

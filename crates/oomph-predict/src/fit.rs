@@ -1,13 +1,11 @@
-//! Asks for a plan that makes a script's training step fit a card: the script runs on a virtual card without end until it
+//! Asks for a plan that makes a script's training step fit a card: the script runs on a virtual card with unlimited memory until it
 //! has stepped twice, and the search of `oomph.fit` runs on its model in the same process.
 
+use crate::prediction::unlimited;
 use crate::run::{Program, RunError, Runner, Voice};
 use oomph_gpus::Gpu;
 use serde::Deserialize;
 use serde_json::{Value, json};
-
-/// Every candidate must run, to say what it takes.
-const ENDLESS: u64 = 1 << 40;
 
 /// What is asked.
 #[derive(Clone, Debug)]
@@ -146,7 +144,7 @@ pub fn fit(
     voice: Voice,
 ) -> Result<Answer, RunError> {
     let gpu = question.gpu;
-    let wish = json!({
+    let task = json!({
         "card": {
             "name": gpu.name,
             "title": gpu.title,
@@ -159,8 +157,7 @@ pub fn fit(
         "memory_text": question.budget.map(|(_, text)| text),
         "allow": question.allow,
     });
-    let endless = Gpu { memory: ENDLESS, ..gpu.clone() };
-    let ran = runner.run_fit(program, &endless, voice, &wish)?;
+    let ran = runner.run_fit(program, &unlimited(gpu), voice, &task)?;
     let path = ran.left("fit.json");
     let bytes = std::fs::read(&path).map_err(|error| RunError::File { path, error })?;
     Ok(serde_json::from_slice(&bytes)?)

@@ -33,7 +33,7 @@ pub struct Uncertain {
     pub count: u64,
 }
 
-/// What it would need on a card without end.
+/// What it would need on a card without a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Needs {
     /// The most bytes in tensors.
@@ -101,7 +101,7 @@ pub enum PredictError {
 }
 
 /// More memory than any card has: to see what a program would take if it could.
-const BOUNDLESS: u64 = 1 << 40;
+const UNLIMITED: u64 = 1 << 40;
 
 impl Prediction {
     /// Runs a program on a card, and says what happened.
@@ -175,13 +175,13 @@ impl Prediction {
         })
     }
 
-    /// Finds out what a program would need that does not fit: once more, on a card like this one but without end.
+    /// Finds out what a program would need that does not fit: once more, on a card like this one but with unlimited memory.
     pub fn ask_needs(&mut self, runner: &Runner, program: &Program) -> Result<(), PredictError> {
-        let boundless = without_end(&self.gpu);
-        let ran = runner.run(program, &boundless, self.world, Voice::Kept)?;
+        let unlimited_card = unlimited(&self.gpu);
+        let ran = runner.run(program, &unlimited_card, self.world, Voice::Kept)?;
         if let Some(error) = &ran.facts.error {
             let why = format!(
-                "what it would need could not be found out: on a card without end it failed: {error}"
+                "what it would need could not be found out: on a card without a limit it failed: {error}"
             );
             self.uncertain.push(Uncertain { what: "note".into(), why, place: None, count: 1 });
         }
@@ -262,9 +262,9 @@ impl Prediction {
     }
 }
 
-/// A card like this one, but without end.
-pub fn without_end(gpu: &Gpu) -> Gpu {
-    Gpu { memory: BOUNDLESS, ..gpu.clone() }
+/// A card like this one, but with unlimited memory.
+pub fn unlimited(gpu: &Gpu) -> Gpu {
+    Gpu { memory: UNLIMITED, ..gpu.clone() }
 }
 
 fn not_reached(status: Status, steps: u64, reached: &Reached) -> Option<&'static str> {

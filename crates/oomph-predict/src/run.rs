@@ -333,7 +333,7 @@ enum Purpose<'a> {
 }
 
 #[derive(Serialize)]
-struct Wish<'a> {
+struct Task<'a> {
     kind: Kind,
     target: &'a str,
     args: &'a [String],
@@ -383,17 +383,17 @@ impl<'a> Runner<'a> {
         self.start(program, gpu, world, voice, None)
     }
 
-    /// Runs a program until it has trained for two steps, and asks for a plan; what for is said in `wish`.
+    /// Runs a program until it has trained for two steps, and asks for a plan; what for is said in `task`.
     pub(crate) fn run_fit(
         &self,
         program: &Program,
         gpu: &Gpu,
         voice: Voice,
-        wish: &Value,
+        task: &Value,
     ) -> Result<Ran, RunError> {
         let python = self.stage.folder().join("python");
         package::write(&python).map_err(|(path, error)| RunError::File { path, error })?;
-        self.start(program, gpu, None, voice, Some(&Purpose::Fit(wish)))
+        self.start(program, gpu, None, voice, Some(&Purpose::Fit(task)))
     }
 
     /// Runs a program to try something out.
@@ -419,7 +419,7 @@ impl<'a> Runner<'a> {
         let inside = self.stage.folder();
         let temporary = |error| RunError::File { path: inside.to_path_buf(), error };
         let folder = tempfile::Builder::new().prefix("run-").tempdir_in(inside).map_err(temporary)?;
-        let mut wish = Wish {
+        let mut task = Task {
             kind: program.kind,
             target: &program.target,
             args: &program.arguments,
@@ -433,15 +433,15 @@ impl<'a> Runner<'a> {
             source: None,
         };
         match purpose {
-            Some(Purpose::Fit(fit)) => wish.fit = Some(*fit),
+            Some(Purpose::Fit(fit)) => task.fit = Some(*fit),
             Some(Purpose::Trial(trial)) => {
-                (wish.steps, wish.forwards, wish.seconds) =
+                (task.steps, task.forwards, task.seconds) =
                     (trial.steps, Some(trial.forwards), Some(trial.seconds));
                 // In a file: a variable of the environment holds 128 KiB.
                 let path = folder.path().join("source.json");
                 std::fs::write(&path, serde_json::to_vec(&trial.source)?)
                     .map_err(|error| RunError::File { path: path.clone(), error })?;
-                wish.source = Some(path);
+                task.source = Some(path);
             }
             None => {}
         }
@@ -458,7 +458,7 @@ impl<'a> Runner<'a> {
         command
             .args(["-X", "faulthandler", "-c", &start])
             .envs(self.stage.environment(gpu, world.map_or(1, |world| world.size)))
-            .env("OOMPH_PREDICT", serde_json::to_string(&wish)?)
+            .env("OOMPH_PREDICT", serde_json::to_string(&task)?)
             // Real devices, if there are any, are not what is asked about.
             .env_remove("CUDA_VISIBLE_DEVICES");
         if let Some(conf) = &self.conf {

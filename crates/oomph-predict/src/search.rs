@@ -210,34 +210,34 @@ pub fn over_cards(
     gpus: &[Gpu],
     mut before: impl FnMut(&Gpu, bool),
 ) -> Result<Vec<Prediction>, PredictError> {
-    let mut boundless: Vec<(Gpu, Prediction)> = Vec::new();
+    let mut tried: Vec<(Gpu, Prediction)> = Vec::new();
     let mut predictions = Vec::new();
     for gpu in gpus {
         let alike = |other: &Gpu| other.compute_capability == gpu.compute_capability && other.sms == gpu.sms;
-        let known = match boundless.iter().position(|(other, _)| alike(other)) {
+        let known = match tried.iter().position(|(other, _)| alike(other)) {
             Some(known) => known,
             None => {
                 before(gpu, true);
-                let free = crate::prediction::without_end(gpu);
-                boundless.push((gpu.clone(), Prediction::make(runner, program, &free, None, Voice::Kept)?));
-                boundless.len() - 1
+                let free = crate::prediction::unlimited(gpu);
+                tried.push((gpu.clone(), Prediction::make(runner, program, &free, None, Voice::Kept)?));
+                tried.len() - 1
             }
         };
-        let Some((_, without_end)) = boundless.get(known) else { continue };
+        let Some((_, unlimited)) = tried.get(known) else { continue };
         let needs = crate::prediction::Needs {
-            allocated: without_end.device.peak_allocated,
-            reserved: without_end.device.peak_reserved,
-            total: gpu.context + without_end.device.peak_driver,
+            allocated: unlimited.device.peak_allocated,
+            reserved: unlimited.device.peak_reserved,
+            total: gpu.context + unlimited.device.peak_driver,
         };
-        let mut prediction = if needs.total <= gpu.memory || without_end.verdict == Verdict::Unknown {
-            // Memory was never short: the card does not differ from one without end.
-            without_end.on(gpu)
+        let mut prediction = if needs.total <= gpu.memory || unlimited.verdict == Verdict::Unknown {
+            // Memory was never short: the card does not differ from one without a limit.
+            unlimited.on(gpu)
         } else {
             before(gpu, false);
             Prediction::make(runner, program, gpu, None, Voice::Kept)?
         };
         // Of a run that was cut short nothing follows.
-        prediction.needs = (without_end.verdict == Verdict::Fits).then_some(needs);
+        prediction.needs = (unlimited.verdict == Verdict::Fits).then_some(needs);
         predictions.push(prediction);
     }
     Ok(predictions)

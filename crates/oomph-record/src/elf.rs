@@ -83,7 +83,7 @@ pub struct Redirect {
     pub done: bool,
 }
 
-struct Wish<'a> {
+struct Search<'a> {
     library: &'a [u8],
     redirects: &'a mut [Redirect],
     path: Option<std::ffi::CString>,
@@ -91,33 +91,33 @@ struct Wish<'a> {
 
 /// The path of the loaded library whose file name begins so.
 pub fn path_of(library: &str) -> Option<std::ffi::CString> {
-    let mut wish = Wish { library: library.as_bytes(), redirects: &mut [], path: None };
+    let mut search = Search { library: library.as_bytes(), redirects: &mut [], path: None };
     // SAFETY: as in `redirect`.
-    unsafe { dl_iterate_phdr(look, (&raw mut wish).cast()) };
-    wish.path
+    unsafe { dl_iterate_phdr(look, (&raw mut search).cast()) };
+    search.path
 }
 
 /// Redirects calls of the library whose file name begins so. Whether the library is loaded.
 pub fn redirect(library: &str, redirects: &mut [Redirect]) -> bool {
-    let mut wish = Wish { library: library.as_bytes(), redirects, path: None };
-    // SAFETY: the callback gets the wish back, which lives until this returns.
-    unsafe { dl_iterate_phdr(look, (&raw mut wish).cast()) };
-    wish.path.is_some()
+    let mut search = Search { library: library.as_bytes(), redirects, path: None };
+    // SAFETY: the callback gets the search back, which lives until this returns.
+    unsafe { dl_iterate_phdr(look, (&raw mut search).cast()) };
+    search.path.is_some()
 }
 
 unsafe extern "C" fn look(loaded: *const Loaded, _size: usize, data: *mut c_void) -> c_int {
     // SAFETY: as `redirect` passed it; the loader's description of a loaded object.
-    let (wish, loaded) = unsafe { (&mut *data.cast::<Wish>(), &*loaded) };
+    let (search, loaded) = unsafe { (&mut *data.cast::<Search>(), &*loaded) };
     if loaded.name.is_null() {
         return 0;
     }
     // SAFETY: a string of the loader's.
     let path = unsafe { CStr::from_ptr(loaded.name) };
     let file = path.to_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-    if !file.starts_with(wish.library) {
+    if !file.starts_with(search.library) {
         return 0;
     }
-    wish.path = Some(path.to_owned());
+    search.path = Some(path.to_owned());
     // SAFETY: the loader says how many there are.
     let headers = unsafe { std::slice::from_raw_parts(loaded.headers, usize::from(loaded.count)) };
     let Some(dynamic) = headers.iter().find(|header| header.kind == DYNAMIC) else { return 1 };
@@ -126,7 +126,9 @@ unsafe extern "C" fn look(loaded: *const Loaded, _size: usize, data: *mut c_void
         start..start + header.in_memory as usize
     });
     // SAFETY: a loaded object's tables, as the ELF format lays them out; the loader has relocated their addresses.
-    unsafe { patch(loaded.base, (loaded.base + dynamic.address as usize) as *const Dynamic, &sealed, wish) };
+    unsafe {
+        patch(loaded.base, (loaded.base + dynamic.address as usize) as *const Dynamic, &sealed, search)
+    };
     1
 }
 
@@ -134,7 +136,7 @@ unsafe fn patch(
     base: usize,
     mut entry: *const Dynamic,
     sealed: &std::ops::Range<usize>,
-    wish: &mut Wish<'_>,
+    search: &mut Search<'_>,
 ) {
     let (mut strings, mut symbols) = (0usize, 0usize);
     let mut tables = [(0usize, 0usize); 2];
@@ -168,7 +170,7 @@ unsafe fn patch(
             if !HOLDS_AN_ADDRESS.contains(&(relocation.info & 0xffff_ffff)) {
                 continue;
             }
-            for wanted in wish.redirects.iter_mut().filter(|wanted| wanted.name == name) {
+            for wanted in search.redirects.iter_mut().filter(|wanted| wanted.name == name) {
                 let place = base + relocation.offset as usize;
                 // SAFETY: an entry of the table of functions, which this makes writable for a moment if it is sealed.
                 wanted.done |= unsafe { write(place, wanted.to, sealed.contains(&place)) };

@@ -302,7 +302,7 @@ enum Stage {
 type Touch = (u32, u64, i64, u64);
 
 /// A step that was told, as later ones may repeat it.
-struct Course {
+struct Sequence {
     /// The blocks that were there before, as [`Recorder::around`].
     before: u64,
     blocks: Vec<Touch>,
@@ -311,7 +311,7 @@ struct Course {
     name: u32,
 }
 
-impl Course {
+impl Sequence {
     fn begin(before: u64) -> Self {
         Self { before, blocks: Vec::new(), events: Vec::new(), name: 0 }
     }
@@ -332,9 +332,9 @@ struct Pattern {
 
 impl Pattern {
     /// A part of it, as a step that was told.
-    fn part(&self, part: std::ops::Range<usize>, before: u64, name: u32) -> Course {
+    fn part(&self, part: std::ops::Range<usize>, before: u64, name: u32) -> Sequence {
         let blocks = self.blocks.get(part.clone()).unwrap_or_default().to_vec();
-        Course { before, blocks, events: self.events.get(part).unwrap_or_default().to_vec(), name }
+        Sequence { before, blocks, events: self.events.get(part).unwrap_or_default().to_vec(), name }
     }
 
     /// Events that it is, in a file.
@@ -392,9 +392,9 @@ pub struct Recorder {
     patterns: Vec<Pattern>,
     following: Option<Following>,
     /// The last steps that were told, one after another.
-    history: VecDeque<Course>,
+    history: VecDeque<Sequence>,
     /// The step under way; `None` if it cannot be part of a pattern.
-    course: Option<Course>,
+    sequence: Option<Sequence>,
     began: i64,
     repeated_steps: u64,
     repeated_events: u64,
@@ -442,7 +442,7 @@ impl Recorder {
             patterns: Vec::new(),
             following: None,
             history: VecDeque::new(),
-            course: Some(Course::begin(0)),
+            sequence: Some(Sequence::begin(0)),
             began: 0,
             repeated_steps: 0,
             repeated_events: 0,
@@ -565,15 +565,15 @@ impl Recorder {
         let event = Event { action, address, size, stream, stack, time, category };
         match action {
             Action::Alloc | Action::FreeRequested => {
-                if let Some(course) = &mut self.course
-                    && course.events.len() < course.blocks.len()
+                if let Some(sequence) = &mut self.sequence
+                    && sequence.events.len() < sequence.blocks.len()
                 {
-                    course.events.push(event);
+                    sequence.events.push(event);
                 }
             }
             Action::Annotate => {}
             // Segments come and go: no step to go by.
-            _ => self.course = None,
+            _ => self.sequence = None,
         }
         self.device(device).events.push(event);
         // A free is told in two events, which stay together.
@@ -619,7 +619,7 @@ impl Recorder {
         let pattern = self.patterns.swap_remove(following.which);
         let (mut from, mut time) = (0, self.began);
         self.history.clear();
-        self.course = None;
+        self.sequence = None;
         for (&(end, name), &ended) in pattern.ends.iter().zip(&following.ended) {
             let before = self.around;
             self.tell_again(&pattern, from..end, time, ended);
@@ -633,7 +633,7 @@ impl Recorder {
         if let Some((started, name)) = following.started {
             self.annotate_at(name, Stage::Start, started);
         }
-        self.course = Some(pattern.part(from..following.at, before, 0));
+        self.sequence = Some(pattern.part(from..following.at, before, 0));
         self.patterns.push(pattern);
     }
 
@@ -685,14 +685,14 @@ impl Recorder {
         Some(live)
     }
 
-    /// The block that is about to be told, as a part of the step's course.
-    fn note_course(&mut self, block: Touch) {
-        let Some(course) = &mut self.course else { return };
-        if course.blocks.len() >= LONGEST_PATTERN {
-            self.course = None;
+    /// The block that is about to be told, as a part of the step's sequence.
+    fn note_sequence(&mut self, block: Touch) {
+        let Some(sequence) = &mut self.sequence else { return };
+        if sequence.blocks.len() >= LONGEST_PATTERN {
+            self.sequence = None;
             return;
         }
-        course.blocks.push(block);
+        sequence.blocks.push(block);
     }
 
     /// A block was handed out (`size` > 0) or taken back. `reserved`: all of the device's segments together, afterwards.
@@ -710,7 +710,7 @@ impl Recorder {
         if size < 0 && !self.device(device).live.contains_key(&address) {
             return;
         }
-        self.note_course((device, address, size, reserved));
+        self.note_sequence((device, address, size, reserved));
         if size > 0 {
             let size = size as u64;
             // Never more than the block; tiny requests are not told.
@@ -939,23 +939,23 @@ impl Recorder {
 
     /// A step has been told: do the last ones leave the blocks that they found, or has a pattern begun here before?
     fn look_for_a_pattern(&mut self, name: u32) {
-        let course = self.course.replace(Course::begin(self.around));
-        match course.filter(|course| course.blocks.len() == course.events.len()) {
-            Some(course) => self.history.push_back(Course { name, ..course }),
+        let sequence = self.sequence.replace(Sequence::begin(self.around));
+        match sequence.filter(|sequence| sequence.blocks.len() == sequence.events.len()) {
+            Some(sequence) => self.history.push_back(Sequence { name, ..sequence }),
             None => self.history.clear(),
         }
         if self.history.len() > MOST_PERIOD {
             self.history.pop_front();
         }
-        let first = self.history.iter().rposition(|course| course.before == self.around);
+        let first = self.history.iter().rposition(|sequence| sequence.before == self.around);
         if let Some(first) = first {
             let around = self.around;
             let mut pattern =
                 Pattern { around, blocks: Vec::new(), events: Vec::new(), ends: Vec::new(), places: None };
-            for course in self.history.iter().skip(first) {
-                pattern.blocks.extend_from_slice(&course.blocks);
-                pattern.events.extend_from_slice(&course.events);
-                pattern.ends.push((pattern.blocks.len(), course.name));
+            for sequence in self.history.iter().skip(first) {
+                pattern.blocks.extend_from_slice(&sequence.blocks);
+                pattern.events.extend_from_slice(&sequence.events);
+                pattern.ends.push((pattern.blocks.len(), sequence.name));
             }
             if !self.patterns.iter().any(|known| {
                 known.blocks == pattern.blocks && known.ends == pattern.ends && known.around == pattern.around
@@ -1409,27 +1409,27 @@ mod tests {
 
     /// One thing that a program does.
     #[derive(Clone, Debug)]
-    enum Deed {
+    enum Operation {
         Toggle(u64, i64),
         Step,
         Flush,
     }
 
-    fn deeds() -> impl Strategy<Value = Vec<Deed>> {
-        let deed = prop_oneof![
-            6 => (0u64..6, 1i64..4).prop_map(|(slot, size)| Deed::Toggle(slot, size * 512)),
-            1 => Just(Deed::Flush),
+    fn operations() -> impl Strategy<Value = Vec<Operation>> {
+        let operation = prop_oneof![
+            6 => (0u64..6, 1i64..4).prop_map(|(slot, size)| Operation::Toggle(slot, size * 512)),
+            1 => Just(Operation::Flush),
         ];
         // A few kinds of steps, again and again, so that patterns are found, left, and taken up again.
         (
-            prop::collection::vec(prop::collection::vec(deed, 0..8), 1..4),
+            prop::collection::vec(prop::collection::vec(operation, 0..8), 1..4),
             prop::collection::vec(0usize..3, 0..40),
         )
             .prop_map(|(kinds, order)| {
                 let mut all = Vec::new();
                 for which in order {
                     all.extend(kinds[which % kinds.len()].iter().cloned());
-                    all.push(Deed::Step);
+                    all.push(Operation::Step);
                 }
                 all
             })
@@ -1440,7 +1440,7 @@ mod tests {
 
         /// What is in the file, with the steps that were counted, is what happened; the blocks that live are those that live.
         #[test]
-        fn a_recording_is_what_happened_without_steps_that_repeat(deeds in deeds()) {
+        fn a_recording_is_what_happened_without_steps_that_repeat(operations in operations()) {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("a.oomph");
             let mut recorder = recorder(&path, 1 << 30);
@@ -1449,9 +1449,9 @@ mod tests {
             let (mut happened, mut steps) = (1u64, 0u64);
             // Every step as the naive model sees it: (events, live blocks afterwards).
             let mut whole: Vec<Vec<(bool, u64)>> = vec![Vec::new()];
-            for deed in &deeds {
-                match deed {
-                    Deed::Toggle(slot, size) => {
+            for operation in &operations {
+                match operation {
+                    Operation::Toggle(slot, size) => {
                         let size = match live.remove(slot) {
                             Some(size) => { happened += 2; -size }
                             None => { live.insert(*slot, *size); happened += 1; *size }
@@ -1459,8 +1459,8 @@ mod tests {
                         whole.last_mut().unwrap().push((size > 0, *slot));
                         tell(&mut recorder, *slot, size, 64 << 20);
                     }
-                    Deed::Flush => recorder.flush(),
-                    Deed::Step => {
+                    Operation::Flush => recorder.flush(),
+                    Operation::Step => {
                         steps += 1;
                         recorder.step("Optimizer.step#A.step", true);
                         whole.push(Vec::new());
@@ -1493,18 +1493,18 @@ mod tests {
 
         /// Whether a step is followed or told, lines hold what the blocks hold that are there.
         #[test]
-        fn lines_hold_what_is_live_at_every_moment(deeds in deeds()) {
+        fn lines_hold_what_is_live_at_every_moment(operations in operations()) {
             let folder = tempfile::tempdir().unwrap();
             let mut recorder = recorder(&folder.path().join("a.oomph"), 1 << 30);
             let mut live: BTreeMap<u64, i64> = BTreeMap::new();
-            for (number, deed) in deeds.iter().enumerate() {
-                match deed {
-                    Deed::Toggle(slot, size) => {
+            for (number, operation) in operations.iter().enumerate() {
+                match operation {
+                    Operation::Toggle(slot, size) => {
                         let size = live.remove(slot).map_or_else(|| { live.insert(*slot, *size); *size }, |size| -size);
                         tell_from(&mut recorder, slot % 3, *slot, size);
                     }
-                    Deed::Flush => recorder.flush(),
-                    Deed::Step => { recorder.step("Optimizer.step#A.step", true); }
+                    Operation::Flush => recorder.flush(),
+                    Operation::Step => { recorder.step("Optimizer.step#A.step", true); }
                 }
                 let mut expected: BTreeMap<String, u64> = BTreeMap::new();
                 for (slot, size) in &live {
@@ -1513,26 +1513,26 @@ mod tests {
                 let status = recorder.status();
                 let lines = status.devices.first().map(|device| device.lines.clone()).unwrap_or_default();
                 prop_assert!(lines.is_sorted_by(|a, b| a.1 >= b.1));
-                prop_assert_eq!(lines.into_iter().collect::<BTreeMap<_, _>>(), expected, "after {} deeds", number);
+                prop_assert_eq!(lines.into_iter().collect::<BTreeMap<_, _>>(), expected, "after {} operations", number);
             }
         }
 
         /// A file that may not grow keeps room for its end: with what is there then, it contradicts nothing.
         #[test]
-        fn a_file_that_became_too_large_ends_with_what_is_there(deeds in deeds(), most in 400u64..4000) {
+        fn a_file_that_became_too_large_ends_with_what_is_there(operations in operations(), most in 400u64..4000) {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("a.oomph");
             let mut recorder = recorder(&path, most);
             recorder.segment(0, BASE, 64 << 20, 0, &Stack::empty());
             let mut live: BTreeMap<u64, i64> = BTreeMap::new();
-            for deed in &deeds {
-                match deed {
-                    Deed::Toggle(slot, size) => {
+            for operation in &operations {
+                match operation {
+                    Operation::Toggle(slot, size) => {
                         let size = live.remove(slot).map_or_else(|| { live.insert(*slot, *size); *size }, |size| -size);
                         tell(&mut recorder, *slot, size, 64 << 20);
                     }
-                    Deed::Flush => recorder.flush(),
-                    Deed::Step => { recorder.step("Optimizer.step#A.step", true); }
+                    Operation::Flush => recorder.flush(),
+                    Operation::Step => { recorder.step("Optimizer.step#A.step", true); }
                 }
             }
             recorder.out_of_memory(0, 1 << 20, 0, &Stack::empty());
@@ -1557,19 +1557,19 @@ mod tests {
 
         /// A writer that is killed leaves something to read, wherever it was cut.
         #[test]
-        fn a_file_that_is_cut_anywhere_is_readable(deeds in deeds(), share in 0.0f64..1.0) {
+        fn a_file_that_is_cut_anywhere_is_readable(operations in operations(), share in 0.0f64..1.0) {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("a.oomph");
             let mut recorder = recorder(&path, 1 << 30);
             let mut live: BTreeMap<u64, i64> = BTreeMap::new();
-            for deed in &deeds {
-                match deed {
-                    Deed::Toggle(slot, size) => {
+            for operation in &operations {
+                match operation {
+                    Operation::Toggle(slot, size) => {
                         let size = live.remove(slot).map_or_else(|| { live.insert(*slot, *size); *size }, |size| -size);
                         tell(&mut recorder, *slot, size, 0);
                     }
-                    Deed::Flush => recorder.flush(),
-                    Deed::Step => { recorder.step("Optimizer.step#A.step", true); }
+                    Operation::Flush => recorder.flush(),
+                    Operation::Step => { recorder.step("Optimizer.step#A.step", true); }
                 }
             }
             recorder.flush();

@@ -1,7 +1,7 @@
 //! Starts a program and waits for it.
 
 use crate::guard::{Guard, Limits, Report};
-use crate::stage::{Left, Stage, Wish};
+use crate::stage::{Left, Stage, Task};
 use oomph_child::{Ended, Listener};
 use oomph_gpus::Gpu;
 use oomph_predict::installed::{Installed, InstalledError};
@@ -111,13 +111,13 @@ impl Launch {
     pub fn run(&self) -> Result<Ran, LaunchError> {
         let mut command = self.command()?;
         let stage = Stage::set()?;
-        let wish = Wish {
+        let task = Task {
             library: &stage.library,
             folder: stage.folder(),
             output: self.output.as_deref(),
             most_bytes: self.most_bytes,
         };
-        command.env("OOMPH_RUN", serde_json::to_string(&wish)?);
+        command.env("OOMPH_RUN", serde_json::to_string(&task)?);
         command.env("PYTHONPATH", before("PYTHONPATH", &stage.python()));
         let mut preload: Vec<PathBuf> = Vec::new();
         let virtual_card = match &self.gpu {

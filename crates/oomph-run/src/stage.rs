@@ -27,7 +27,7 @@ const SITECUSTOMIZE: &str = include_str!("../../../python/oomph/live/sitecustomi
 
 /// What a process of the program is told.
 #[derive(Debug, Serialize)]
-pub(crate) struct Wish<'a> {
+pub(crate) struct Task<'a> {
     pub(crate) library: &'a Path,
     pub(crate) folder: &'a Path,
     pub(crate) output: Option<&'a Path>,

@@ -20,7 +20,7 @@ from oomph.fitting.child import answer
 answer({entry!r}, {folder!r})
 """
 # The child must be able to hold every candidate, to say what it takes.
-_ENDLESS = "1TiB"
+_UNLIMITED = "1TiB"
 
 
 class NoAnswer(FitError):
@@ -39,7 +39,7 @@ def ask(entry: str, payload: bytes, options: dict[str, Any], *, gpu: str, what: 
         with open(script, "w") as file:
             file.write(_START.format(place=package, entry=entry, folder=folder))
         command = [find_oomph(), "predict", "--quiet", "--format", "json", "--python", sys.executable, "--steps", "0", "--no-recording"]
-        command += ["--gpu", gpu, "--memory", _ENDLESS, script]
+        command += ["--gpu", gpu, "--memory", _UNLIMITED, script]
         log = os.path.join(folder, "log")
         with open(log, "wb") as file:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=_environment())

@@ -1,6 +1,6 @@
 """``oomph fit SCRIPT``: what ``oomph.fit`` would do for a script that trains, and the lines to change in it.
 
-Runs inside the script's own process, on a virtual card without end: ``watching`` has seen the first step, ``source`` reads it, and once the script is
+Runs inside the script's own process, on a virtual card with unlimited memory: ``watching`` has seen the first step, ``source`` reads it, and once the script is
 stopped the same search as ``oomph.fit``'s runs on its live model. What is found goes to the command as plain data. Values are not known on a
 virtual GPU, so that the losses of parts make that of the whole is judged by the kind of the loss; ``oomph.fit`` tries it with numbers.
 """
@@ -55,8 +55,8 @@ class Refused(FitError):
 class Script:
     """One script: what is kept of it once it has stepped, and the answer after its end."""
 
-    def __init__(self, wish: dict[str, Any]) -> None:
-        self.wish = wish
+    def __init__(self, task: dict[str, Any]) -> None:
+        self.task = task
         self.step: Step | None = None
         self.refused: Refused | None = None
         self.optimizer: Any = None
@@ -108,10 +108,10 @@ class Script:
         return f"{told}: give its Trainer callbacks=[oomph.{_CALLBACKS[library]}({', '.join(arguments)})]"
 
     def _of_budget(self) -> list[str]:
-        wish = self.wish
-        more = [f'budget="{wish["memory_text"]}"'] if wish["memory_text"] else []
-        if wish["allow"]:
-            more.append(f"allow={tuple(wish['allow'])!r}".replace("'", '"'))
+        task = self.task
+        more = [f'budget="{task["memory_text"]}"'] if task["memory_text"] else []
+        if task["allow"]:
+            more.append(f"allow={tuple(task['allow'])!r}".replace("'", '"'))
         return more
 
     # -- after the script
@@ -143,12 +143,12 @@ class Script:
     def _plan(self, seen: Seen, reserved: int, steps: int) -> dict[str, Any]:
         step = self.step
         assert step is not None
-        card = _card(self.wish["card"])
-        room = room_on(card, self.wish["budget"] or "auto")
+        card = _card(self.task["card"])
+        room = room_on(card, self.task["budget"] or "auto")
         speeds = assumed_speeds(card.multiprocessors, card.capability)
         loss_of = _Within(LossOf(step.loss), self.reader.backward.autocast_around)
         # A scaler is a few numbers: plans are the same with it.
-        fitted = Fit(step.model, self.optimizer, loss_of, step.batch, tuple(self.wish["allow"]), self._clip(seen))  # type: ignore[arg-type]
+        fitted = Fit(step.model, self.optimizer, loss_of, step.batch, tuple(self.task["allow"]), self._clip(seen))  # type: ignore[arg-type]
         self._let_go(step)
         self._check(step, loss_of)
         held = torch.cuda.memory_allocated() - bytes_on(fitted.device, fitted.model, self.optimizer, step.batch)

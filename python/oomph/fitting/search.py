@@ -237,18 +237,18 @@ class Search:
 
     def rungs(self, chosen: Plan) -> list[Measured]:
         """Down from the chosen plan: smaller parts, then blocks run again, then host memory."""
-        wishes = [chosen if chosen != Plan() else self.free()]
-        top = wishes[0]
+        candidates = [chosen if chosen != Plan() else self.free()]
+        top = candidates[0]
         blocks = self.facts.blocks
         smaller = [size for size in self.sizes() if 0 < size < (top.micro or self.facts.batch)]
-        wishes += [top.but(micro=size) for size in smaller[:2]]
+        candidates += [top.but(micro=size) for size in smaller[:2]]
         full = top.but(checkpoint=blocks)
-        wishes += [full, *(full.but(micro=size) for size in smaller[1::2])]
+        candidates += [full, *(full.but(micro=size) for size in smaller[1::2])]
         last = full.but(micro=smaller[-1]) if smaller else full
-        wishes += [last.but(offload=blocks), self.most_frugal().but(autocast=top.autocast, bf16_weights=top.bf16_weights)]
+        candidates += [last.but(offload=blocks), self.most_frugal().but(autocast=top.autocast, bf16_weights=top.bf16_weights)]
         rungs, below = [], self.measure(chosen).reserved
-        for wish in wishes:
-            measured = self.measure(wish)
+        for candidate in candidates:
+            measured = self.measure(candidate)
             if measured.reserved <= below * _WORTH and measured.host <= self.facts.host:
                 rungs.append(measured)
                 below = measured.reserved

@@ -15,7 +15,7 @@ from .imports import AfterImport
 
 # On a virtual GPU a backward pass is over at once, and a program that ends with one ends while autograd's thread still lets go of it: PyTorch then aborts
 # (exit code 134, one time in three). So that thread gets a moment, in which Python is not yet ending.
-LAST_BREATH = 0.1
+EXIT_DELAY_SECONDS = 0.1
 
 
 def wait():
@@ -29,8 +29,8 @@ def wait():
 class Startup:
     """The beginning of one process."""
 
-    def __init__(self, wish):
-        self.wish = wish
+    def __init__(self, task):
+        self.task = task
         self.begun = False
 
     def torch_is_here(self, torch):
@@ -38,7 +38,7 @@ class Startup:
             self.leave(notes=[f"this PyTorch ({torch.__version__}) is built without CUDA: nothing was recorded"])
             return
         try:
-            self.attachment = recording.attachment(torch, self.wish["library"], guard())
+            self.attachment = recording.attachment(torch, self.task["library"], guard())
             torch.cuda._lazy_call(self.begin)
         except Exception as error:
             # A folder from which nothing may be loaded, a PyTorch without these insides: the program goes on.
@@ -50,13 +50,13 @@ class Startup:
             return
         self.begun = True
         if "OOMPH_VIRTUAL_GPU" in os.environ:
-            atexit.register(time.sleep, LAST_BREATH)
-        if self.wish["output"] is None:
+            atexit.register(time.sleep, EXIT_DELAY_SECONDS)
+        if self.task["output"] is None:
             self.attachment.watch()
             return
         path, rank = self.choose_path()
         try:
-            begun = recording.Recording(path, self.wish["most_bytes"])
+            begun = recording.Recording(path, self.task["most_bytes"])
             self.attachment.begin(begun)
             self.attachment.is_of_run = True
         except Exception as error:
@@ -69,14 +69,14 @@ class Startup:
 
     def choose_path(self):
         """Each rank has its own file; of other processes the first has the name that was asked for."""
-        path = self.wish["output"]
+        path = self.task["output"]
         stem, end = os.path.splitext(path)
         rank = os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_PROCID")
         several = os.environ.get("WORLD_SIZE") or os.environ.get("SLURM_NTASKS") or "1"
         if rank is not None and rank.isdigit() and several != "1":
             return f"{stem}-rank{rank}{end}", int(rank)
         try:
-            os.close(os.open(os.path.join(self.wish["folder"], "taken"), os.O_CREAT | os.O_EXCL))
+            os.close(os.open(os.path.join(self.task["folder"], "taken"), os.O_CREAT | os.O_EXCL))
             return path, None
         except FileExistsError:
             return f"{stem}-{os.getpid()}{end}", None
@@ -84,7 +84,7 @@ class Startup:
     def leave(self, path=None, rank=None, notes=()):
         """Leaves word for ``oomph run``."""
         word = {"pid": os.getpid(), "rank": rank, "recording": path, "notes": list(notes)}
-        place = os.path.join(self.wish["folder"], "left", f"{os.getpid()}.json")
+        place = os.path.join(self.task["folder"], "left", f"{os.getpid()}.json")
         # A process that outlives `oomph run` finds nobody to tell.
         with contextlib.suppress(OSError):
             with open(place + ".part", "w") as file:

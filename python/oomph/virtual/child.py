@@ -36,8 +36,8 @@ class Stop(BaseException):
 class Run:
     """One program."""
 
-    def __init__(self, wish):
-        self.wish = wish
+    def __init__(self, task):
+        self.task = task
         self.facts = {"status": "finished", "steps": 0, "forwards": 0, "notes": []}
         self.optimizers = {}
         self.process = os.getpid()
@@ -92,7 +92,7 @@ class Run:
             self.facts["notes"].append("address space is limited here (ulimit -v): no value is known, all are zero")
         from . import ranks
 
-        world = self.wish.get("world")
+        world = self.task.get("world")
         ranks.stay_in_this_process(torch, world, self.facts)
         if world:
             ranks.prepare(torch, world, self.facts)
@@ -150,7 +150,7 @@ class Run:
         counts[id(optimizer)] = counts.get(id(optimizer), 0) + 1
         self.facts["steps"] = max(counts.values())
         self.phases.reach("training")
-        wanted = self.wish.get("steps", 0)
+        wanted = self.task.get("steps", 0)
         if self.phases.began is not None:
             # Where forwards were enough at first, the steps that follow are run as well.
             if self.facts["steps"] > wanted and self.phases.after_step():
@@ -163,7 +163,7 @@ class Run:
 
     def enough(self):
         """The wanted steps are done: on to what follows, or not."""
-        if self.wish.get("until", "steps") == "steps":
+        if self.task.get("until", "steps") == "steps":
             self.stop()
         else:
             self.phases.begin()
@@ -195,7 +195,7 @@ class Run:
             return
         self.facts["forwards"] += 1
         self.phases.reach("inference")
-        wanted, lines = self.wish.get("forwards", self.wish.get("steps", 0)), self.distinct(frame)
+        wanted, lines = self.task.get("forwards", self.task.get("steps", 0)), self.distinct(frame)
         if self.phases.began is not None:
             if self.phases.after_inference((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)):
                 self.stop()
@@ -296,7 +296,7 @@ class Run:
             facts["memory_config"] = os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or ""
             self.phases.finish()
             facts["reached"] = {"phases": self.phases.reached, "cut": self.phases.cut, "doing": self.phases.doing}
-        path = os.path.join(self.wish["folder"], "facts.json")
+        path = os.path.join(self.task["folder"], "facts.json")
         with open(path + ".part", "w") as file:
             json.dump(facts, file)
         os.replace(path + ".part", path)
@@ -322,9 +322,9 @@ class Run:
                 snapshot = self.torch.cuda.memory._snapshot()
                 self.torch.cuda.memory._record_memory_history(enabled=None)
                 self.backward.attribute(snapshot)
-        with open(os.path.join(self.wish["folder"], "recording.pickle"), "wb") as file:
+        with open(os.path.join(self.task["folder"], "recording.pickle"), "wb") as file:
             pickle.dump(snapshot, file, protocol=4)
-        with open(os.path.join(self.wish["folder"], "census.json"), "wb") as file:
+        with open(os.path.join(self.task["folder"], "census.json"), "wb") as file:
             file.write(b"[" + b",".join(self.censuses) + b"]")
 
 
@@ -458,29 +458,29 @@ def notebook_cell(text):
 
 
 def main(kind=Run):
-    wish = json.loads(os.environ.pop("OOMPH_PREDICT"))
-    run = kind(wish)
+    task = json.loads(os.environ.pop("OOMPH_PREDICT"))
+    run = kind(task)
     be_killed_first()
-    if wish.get("world"):
+    if task.get("world"):
         from . import ranks
 
-        ranks.announce(wish["world"])
+        ranks.announce(task["world"])
     sys.meta_path.insert(0, AfterImport("torch", run.torch_is_here))
     run.watch_exit()
-    if "source" in wish:
-        with open(wish["source"], encoding="utf-8") as file:
+    if "source" in task:
+        with open(task["source"], encoding="utf-8") as file:
             substitute.install(json.load(file))
-    if "seconds" in wish:
-        run.stop_after(wish["seconds"])
-    target = wish["target"]
-    sys.argv = [target, *wish["args"]]
+    if "seconds" in task:
+        run.stop_after(task["seconds"])
+    target = task["target"]
+    sys.argv = [target, *task["args"]]
     code = 0
     started = time.time()
     try:
-        if wish["kind"] == "module":
+        if task["kind"] == "module":
             sys.path.insert(0, os.getcwd())
             run_module(target)
-        elif wish["kind"] == "notebook":
+        elif task["kind"] == "notebook":
             sys.path.insert(0, os.path.dirname(os.path.abspath(target)))
             run_notebook(os.path.abspath(target))
         else:

@@ -15,8 +15,8 @@ _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 class FitRun(Run):
     """One program, whose step is to be planned."""
 
-    def __init__(self, wish):
-        super().__init__(wish)
+    def __init__(self, task):
+        super().__init__(task)
         self.watcher = self.script = self.peak = None
         self.asking = False
 
@@ -44,7 +44,7 @@ class FitRun(Run):
             # Not before: a closure that the optimizer calls may have the backward pass in it.
             from oomph.fitting.script import Script
 
-            self.script = Script(self.wish["fit"])
+            self.script = Script(self.task["fit"])
             self.script.first_step(self.watcher.seen)
         counts = self.optimizers
         counts[id(optimizer)] = counts.get(id(optimizer), 0) + 1
@@ -80,7 +80,7 @@ class FitRun(Run):
                 self.note_peak()
             self.watcher.stop()
             answer = self.ask()
-        with open(os.path.join(self.wish["folder"], "fit.json"), "w") as file:
+        with open(os.path.join(self.task["folder"], "fit.json"), "w") as file:
             json.dump(answer, file)
         super().write()
 
@@ -88,7 +88,7 @@ class FitRun(Run):
         from oomph.fitting.script import Script
 
         self.asking = True
-        script = self.script or Script(self.wish["fit"])
+        script = self.script or Script(self.task["fit"])
         if self.script is not None:
             print("oomph: the script is stopped; plans are run on the virtual GPU", file=sys.stderr, flush=True)
         try:

@@ -57,7 +57,7 @@ class Phases:
 
     def __init__(self, run, torch):
         self.run, self.torch = run, torch
-        self.until = run.wish.get("until", "steps")
+        self.until = run.task.get("until", "steps")
         self.reached = []
         self.cut = 0
         self.began = None
@@ -131,7 +131,7 @@ class Phases:
             return False
         if "validation" in self.reached and "second_epoch" in self.reached:
             return True
-        if self.epochs >= EPOCHS or self.more_steps >= MORE_STEPS * self.run.wish["steps"]:
+        if self.epochs >= EPOCHS or self.more_steps >= MORE_STEPS * self.run.task["steps"]:
             self.note_limit()
             return True
         self.stop_if_over()
@@ -145,7 +145,7 @@ class Phases:
         if self.until == "end":
             return False
         self.stop_if_over()
-        return self.forwards.turns >= MORE_STEPS * self.run.wish["steps"] and not self.forwards.by()
+        return self.forwards.turns >= MORE_STEPS * self.run.task["steps"] and not self.forwards.by()
 
     def finish(self):
         """The program is over, or is left: what it did last counts."""
@@ -226,7 +226,7 @@ class Phases:
         loop.add(self.torch.cuda.memory_allocated())
         self.loop = (loop, self.remaining(iterator), self.place(), "batch")
         self.stop_if_over()
-        if loop.turns < max(self.run.wish["steps"], TELLING) or loop.by():
+        if loop.turns < max(self.run.task["steps"], TELLING) or loop.by():
             return False
         self.loop = None
         return True
