@@ -377,8 +377,3 @@ impl StackFacts {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-}
