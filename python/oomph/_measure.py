@@ -35,7 +35,7 @@ def size_in_bytes(size: int | str) -> int:
         if found[2].lower() not in _UNITS:
             raise ValueError(f"{found[2]!r} is not a unit; use KiB, MiB, GiB or KB, MB, GB")
         unit = _UNITS[found[2].lower()]
-        size = int(float(found[1]) * unit)
+        size = int(min(float(found[1]) * unit, 1 << 60))
     # budget=14 is a slip, not fourteen bytes.
     if unit == 1 and 0 < size < MIB:
         raise ValueError(f'{typed} bytes? write "{size}GiB" or "{size}MiB"')

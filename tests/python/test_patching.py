@@ -52,6 +52,41 @@ CHANGES = {
                 losses.append(self.shared_step(batch))
         """,
     ),
+    "a part of a step that training and validation share, called twice in one loop": (
+        "no_grad_missing",
+        None,
+        """
+        import torch
+
+        def shared(x):
+            h = backbone(x)  #@
+            return head(h).mean()
+
+        for x in train:
+            loss = shared(x)
+            loss.backward()
+            optimizer.step()
+        for x in val:
+            total += shared(x)
+            other += shared(x + 1)
+        """,
+        """
+        import torch
+
+        def shared(x):
+            h = backbone(x)
+            return head(h).mean()
+
+        for x in train:
+            loss = shared(x)
+            loss.backward()
+            optimizer.step()
+        with torch.no_grad():
+            for x in val:
+                total += shared(x)
+                other += shared(x + 1)
+        """,
+    ),
     "the weights of a moving average are numbers": (
         "graph_kept",
         "ema",
@@ -1141,6 +1176,25 @@ def test_other_ways_follow_where_the_text_does_not_tell(title):
     first, *others = changes(text, "", request)
     wanted = textwrap.dedent(after).lstrip("\n")
     assert wanted in others and first != wanted
+
+
+def test_what_a_loss_is_made_of_keeps_its_graph():
+    text = """
+for x in batches:
+    out = model(x)
+    penalty += regular(x)
+    loss = criterion(out) + 0.1 * penalty
+    loss.backward()
+    history.append(out)
+"""
+    found = changes(text, "", Request("graph_kept", 7, name="history"))
+    assert found and all("penalty += regular(x)\n" in one for one in found)
+
+
+def test_integers_stay_integers():
+    text = "import torch\nx = torch.from_numpy(features).cuda()\nids = torch.from_numpy(user_ids).cuda()\nmodel = make().double()\n"
+    found = changes(text, "", Request("float64", 4))
+    assert any("from_numpy(features).float()" in one for one in found) and all("from_numpy(user_ids).cuda()" in one for one in found)
 
 
 @pytest.mark.parametrize("title", REFUSALS)

@@ -1,7 +1,7 @@
 //! The change of a few lines that a finding asks for: makes it, as a diff of the user's file, and tries it out.
 //!
 //! The text is rewritten by the Python in `python/oomph/patching`, with the user's interpreter, which parses the file and never runs it. To try it out the program
-//! runs twice on the virtual GPU, as it is and with the changed text in place of the file's: nothing is written into the user's folder by this. A recording is a
+//! runs on the virtual GPU, as it is and with the changed text in place of the file's, once for each way to write the change until one fits: nothing is written into the user's folder by this. A recording is a
 //! stranger's and may name any file, so only Python files and notebooks below folders that the caller names are read.
 
 use crate::installed::InstalledError;
@@ -35,7 +35,7 @@ const PYTHON: [(&str, &str); 14] = [
 ];
 const PACKAGE: &str = "_oomph_patching";
 
-/// How long each of the two runs may take: a step on the virtual GPU takes milliseconds, and people wait.
+/// How long each run may take: a step on the virtual GPU takes milliseconds, and people wait.
 const SECONDS: u32 = 120;
 /// Steps of a program that died before its first one was over: what is made in a first step stays in the others.
 const LEAST_STEPS: u64 = 3;
@@ -245,8 +245,7 @@ pub fn before(runner: &Runner, program: &Program, gpu: &Gpu) -> Result<(Reached,
     Ok((reached(&prediction, &ran), prediction.verdict))
 }
 
-/// Tries changes until one fits: its place and what came of it. If none does, the first with which the program runs; `None` where it runs with none,
-/// with what it died of at the first.
+/// Tries changes until one fits: its place and what came of it. If none does, the first with which the program runs.
 pub fn try_in_turn(
     runner: &Runner,
     program: &Program,
@@ -256,7 +255,7 @@ pub fn try_in_turn(
 ) -> Result<Tried, PredictError> {
     let mut best: Option<(usize, Checked)> = None;
     let mut died_of = None;
-    let mut failed = None;
+    let mut not_checked = None;
     for (place, change) in changes.iter().enumerate() {
         match check(runner, program, gpu, change, before) {
             Ok(checked) if checked.verdict == Verdict::Fits => {
@@ -268,18 +267,18 @@ pub fn try_in_turn(
             Ok(checked) => _ = best.get_or_insert((place, checked)),
             Err(error @ PredictError::Run(RunError::Interrupted { .. })) => return Err(error),
             // Killed, because the machine's own memory ran out, say: of that change nothing is known.
-            Err(error) => _ = failed.get_or_insert(error),
+            Err(error) => _ = not_checked.get_or_insert((place, error)),
         }
     }
-    match (best, failed, died_of) {
+    match (best, not_checked, died_of) {
         (Some((place, checked)), ..) => Ok(Tried::Runs { place, checked: Box::new(checked) }),
-        (None, Some(error), _) => Err(error),
+        (None, Some((place, error)), _) => Ok(Tried::NotChecked { place, error }),
         (None, None, error) => Ok(Tried::Breaks { error: error.unwrap_or_default() }),
     }
 }
 
 /// What came of changes that were tried in turn.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub enum Tried {
     /// The program runs with one of them.
     Runs {
@@ -287,6 +286,13 @@ pub enum Tried {
         place: usize,
         /// What came of it.
         checked: Box<Checked>,
+    },
+    /// One could not be checked, and the program runs with none of the others.
+    NotChecked {
+        /// Which.
+        place: usize,
+        /// Why.
+        error: PredictError,
     },
     /// It runs with none: what it died of with the first.
     Breaks {

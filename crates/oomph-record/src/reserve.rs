@@ -72,14 +72,30 @@ impl WithReserve {
         })
     }
 
-    /// Blocks are not reused one by one: once all are back, the whole is free.
-    fn give_back(&self) {
+    /// The last block makes room for others at once; once all are back, the whole is free.
+    fn give_back(&self, block: *mut u8, size: usize) {
         self.lock(|used| {
+            let begin = (block as usize).saturating_sub(self.start() as usize);
             used.blocks = used.blocks.saturating_sub(1);
             if used.blocks == 0 {
                 used.end = 0;
+            } else if begin.saturating_add(size) == used.end {
+                used.end = begin;
             }
         });
+    }
+
+    /// Whether a block of the reserve could become so large where it is, and then is.
+    fn resize(&self, block: *mut u8, old: usize, new: usize) -> bool {
+        self.lock(|used| {
+            let begin = (block as usize).saturating_sub(self.start() as usize);
+            let is_last = begin.saturating_add(old) == used.end;
+            let end = begin.saturating_add(new);
+            if is_last && end <= BYTES {
+                used.end = end;
+            }
+            new <= old || (is_last && end <= BYTES)
+        })
     }
 }
 
@@ -93,7 +109,7 @@ unsafe impl GlobalAlloc for WithReserve {
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         if self.holds(block) {
-            self.give_back();
+            self.give_back(block, layout.size());
         } else {
             // SAFETY: not from the reserve, so from the system.
             unsafe { System.dealloc(block, layout) };
@@ -101,7 +117,11 @@ unsafe impl GlobalAlloc for WithReserve {
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        if !self.holds(block) {
+        if self.holds(block) {
+            if self.resize(block, layout.size(), size) {
+                return block;
+            }
+        } else {
             // SAFETY: not from the reserve, so from the system.
             let moved = unsafe { System.realloc(block, layout, size) };
             if !moved.is_null() {
@@ -125,45 +145,70 @@ unsafe impl GlobalAlloc for WithReserve {
 mod tests {
     use super::*;
 
+    fn layout(size: usize, align: usize) -> Layout {
+        Layout::from_size_align(size, align).unwrap_or(Layout::new::<u8>())
+    }
+
     #[test]
     fn blocks_are_aligned_and_apart_and_all_come_back() {
-        let reserve = Box::new(WithReserve::new());
+        static RESERVE: WithReserve = WithReserve::new();
         for _ in 0..3 {
-            let layouts: Vec<Layout> =
-                (0..200).map(|i| Layout::from_size_align(1 + 37 * i, 1 << (i % 8)).unwrap()).collect();
-            let blocks: Vec<usize> = layouts.iter().map(|layout| reserve.take(*layout) as usize).collect();
+            let layouts: Vec<Layout> = (0..200).map(|i| layout(1 + 37 * i, 1 << (i % 8))).collect();
+            let blocks: Vec<*mut u8> = layouts.iter().map(|layout| RESERVE.take(*layout)).collect();
             for (layout, block) in layouts.iter().zip(&blocks) {
-                assert!(*block != 0 && block % layout.align() == 0);
+                assert!(!block.is_null() && (*block as usize).is_multiple_of(layout.align()));
             }
             for ((block, layout), next) in blocks.iter().zip(&layouts).zip(blocks.iter().skip(1)) {
-                assert!(block + layout.size() <= *next);
+                assert!(*block as usize + layout.size() <= *next as usize);
             }
-            blocks.iter().for_each(|_| reserve.give_back());
-            assert_eq!(reserve.lock(|used| used.end), 0);
+            blocks.iter().zip(&layouts).for_each(|(block, layout)| RESERVE.give_back(*block, layout.size()));
+            assert_eq!(RESERVE.lock(|used| used.end), 0);
         }
+    }
+
+    #[test]
+    fn one_block_that_stays_does_not_use_up_the_rest() {
+        static RESERVE: WithReserve = WithReserve::new();
+        let stays = RESERVE.take(layout(100, 8));
+        // More in all than there is.
+        for _ in 0..100 {
+            let block = RESERVE.take(layout(1 << 20, 8));
+            assert!(!block.is_null());
+            assert!(RESERVE.resize(block, 1 << 20, 2 << 20), "the last grows where it is");
+            assert!(RESERVE.resize(block, 2 << 20, 1 << 10), "and shrinks");
+            RESERVE.give_back(block, 1 << 10);
+        }
+        let after = RESERVE.take(layout(8, 8));
+        assert!(!RESERVE.resize(stays, 100, 200), "another lies behind it");
+        assert!(RESERVE.resize(stays, 100, 50));
+        RESERVE.give_back(after, 8);
+        RESERVE.give_back(stays, 50);
+        assert_eq!(RESERVE.lock(|used| (used.end, used.blocks)), (0, 0));
     }
 
     #[test]
     fn more_than_there_is_is_refused() {
-        let reserve = Box::new(WithReserve::new());
-        assert!(reserve.take(Layout::from_size_align(BYTES + 1, 1).unwrap()).is_null());
-        assert!(!reserve.take(Layout::from_size_align(BYTES, 1).unwrap()).is_null());
-        assert!(reserve.take(Layout::from_size_align(1, 1).unwrap()).is_null());
+        static RESERVE: WithReserve = WithReserve::new();
+        assert!(RESERVE.take(layout(BYTES + 1, 1)).is_null());
+        assert!(!RESERVE.take(layout(BYTES, 1)).is_null());
+        assert!(RESERVE.take(layout(1, 1)).is_null());
     }
 
     #[test]
     fn a_block_moves_from_the_reserve_to_the_system_with_what_is_in_it() {
-        let reserve = Box::new(WithReserve::new());
-        let small = Layout::from_size_align(16, 8).unwrap();
-        let block = reserve.take(small);
+        static RESERVE: WithReserve = WithReserve::new();
+        let small = layout(16, 8);
+        let block = RESERVE.take(small);
+        let behind = RESERVE.take(small);
         // SAFETY: sixteen bytes that were just given, then moved to where there is room for more.
         unsafe {
             block.copy_from_nonoverlapping(b"sixteen bytes...".as_ptr(), 16);
-            let moved = reserve.realloc(block, small, 4096);
-            assert!(!reserve.holds(moved));
+            let moved = RESERVE.realloc(block, small, 4096);
+            assert!(!RESERVE.holds(moved));
             assert_eq!(std::slice::from_raw_parts(moved, 16), b"sixteen bytes...");
-            reserve.dealloc(moved, Layout::from_size_align(4096, 8).unwrap());
+            RESERVE.dealloc(moved, layout(4096, 8));
         }
-        assert_eq!(reserve.lock(|used| used.blocks), 0);
+        RESERVE.give_back(behind, 16);
+        assert_eq!(RESERVE.lock(|used| used.blocks), 0);
     }
 }

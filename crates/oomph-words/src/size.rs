@@ -22,12 +22,14 @@ impl FromStr for Size {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let text = text.trim();
+        // The same spaces as in Python.
+        let is_space = |c: char| c.is_ascii_whitespace();
+        let text = text.trim_matches(is_space);
         let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let (number, unit) = text.split_at(split);
         let number: f64 =
             number.parse().map_err(|_| format!("{text:?} is not a size; write 14GiB, 14000MB or bytes"))?;
-        let unit = match unit.trim().to_ascii_lowercase().as_str() {
+        let unit = match unit.trim_matches(is_space).to_ascii_lowercase().as_str() {
             "" | "b" => 1,
             "k" | "kib" => 1 << 10,
             "m" | "mib" => 1 << 20,
@@ -42,7 +44,7 @@ impl FromStr for Size {
         let bytes = number * unit as f64;
         // `--max-peak 14` is a slip, not fourteen bytes.
         if unit == 1 && bytes > 0.0 && bytes < (1 << 20) as f64 {
-            return Err(format!("{text} bytes? write {text}GiB or {text}MiB"));
+            return Err(format!("{number} bytes? write {number}GiB or {number}MiB"));
         }
         if bytes < 1.0 || bytes > (1u64 << 56) as f64 {
             return Err(format!("{text} is not a size that a GPU can have"));

@@ -7,7 +7,7 @@ import enum
 import re
 from collections.abc import Iterator
 
-from .reading import Request, calls_in, names_assigned, names_read, parameters_of, parts_trained_on, statements_named, trains
+from .reading import Request, calls_in, names_assigned, names_read, names_trained_on, parameters_of, parts_trained_on, statements_named, trains
 from .source import NoPatch, Scope, Source, dotted
 from .tensors import is_scalar, joins, makers_of, tensors_in, used_as_tensor, used_with_others
 from .weights import copies_weights
@@ -103,10 +103,11 @@ def _end_each(source: Source, node: ast.expr, form: Form, ending: str) -> None:
 
 
 def _kept_beside(source: Source, statement: ast.stmt) -> Iterator[ast.stmt]:
-    """Other statements of the innermost loop that keep something, round after round."""
+    """Other statements of the innermost loop that keep something, round after round; not what a loss is made of, which must keep its graph."""
+    trained = names_trained_on(source.scope(statement))
     for loop in source.loops(statement):
         for one in ast.walk(loop):
-            if isinstance(one, ast.stmt) and one is not statement and _keeps(one, "") and (_grows(one) or _sums(one)):
+            if isinstance(one, ast.stmt) and one is not statement and _keeps(one, "") and (_grows(one) or _sums(one)) and _kept(one)[0] not in trained:
                 yield one
         return
 
@@ -130,7 +131,8 @@ def _makes_empty(statement: ast.stmt) -> bool:
         return not value.elts
     if isinstance(value, ast.Dict):
         return not value.keys
-    return isinstance(value, ast.Call) and (dotted(value.func) or "").rpartition(".")[2] in {"list", "dict", "set", "deque", "defaultdict", "OrderedDict", "Counter"}
+    name = (dotted(value.func) or "").rpartition(".")[2] if isinstance(value, ast.Call) else ""
+    return name == "defaultdict" or (name in {"list", "dict", "set", "deque", "OrderedDict", "Counter"} and isinstance(value, ast.Call) and not value.args)
 
 
 def _last(name: str | None) -> str:

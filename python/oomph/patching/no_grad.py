@@ -6,8 +6,8 @@ import ast
 import re
 from collections.abc import Iterator
 
-from .reading import Request, calls_in, names_assigned, names_read, parts_trained_on, statement_that, trains
-from .source import FUNCTIONS, LOOPS, Function, NoPatch, Scope, Source, dotted
+from .reading import Request, calls_in, names_assigned, names_read, names_trained_on, parts_trained_on, statement_that, trains
+from .source import FUNCTIONS, LOOPS, Function, NoPatch, Source, dotted
 
 # Functions whose name says that nothing is trained in them, whatever becomes of their result.
 _EVALUATES = re.compile(r"eval|valid|test|infer|predict|generat|sampl|teacher|reference|frozen|accuracy|metric|perplex|score|extract|benchmark", re.IGNORECASE)
@@ -18,7 +18,7 @@ _OFF = {"no_grad", "inference_mode"}
 
 def no_grad_missing(source: Source, request: Request) -> None:
     """Around the code that is named."""
-    _turn_off(source, statement_that(source, request, lambda one: not _in_forward(source, one)))
+    _turn_off(source, _place(source, statement_that(source, request, lambda one: not _in_forward(source, one))))
 
 
 def no_grad_missing_in_caller(source: Source, request: Request) -> None:
@@ -30,29 +30,37 @@ def no_grad_missing_in_caller(source: Source, request: Request) -> None:
     evaluating = [call for call in calls if not _is_trained_on(source, call)]
     if len(evaluating) == len(calls) or not evaluating:
         raise NoPatch(f"{function.name} is not shared by training and evaluation")
-    done: set[int] = set()
-    for call in evaluating:
-        above = source.function(call)
-        # Two calls in one function are one change.
-        if id(above) not in done or above is None:
-            done.add(id(above))
-            _turn_off(source, source.statement_of(call))
+    # Two calls in one loop or function are one change.
+    places = {id(place): place for place in (_place(source, source.statement_of(call)) for call in evaluating)}
+    for place in places.values():
+        _turn_off(source, place)
 
 
-def _turn_off(source: Source, statement: ast.stmt) -> None:
+def _place(source: Source, statement: ast.stmt) -> ast.stmt:
+    """What to run without gradients: the function, a loop, or the statement."""
     function = source.function(statement)
     if _is_off(source, statement):
         raise NoPatch(f"line {statement.lineno} runs without gradients already")
-    if function is not None and _only_evaluates(source, function) and isinstance(function, ast.FunctionDef):
-        # Nearest to the function: what other decorators make of it (a property, a static method) is no function any more.
-        source.insert_line(function.lineno, f"@{source.torch_member('no_grad', function.lineno)}()")
-        return
-    if isinstance(statement, ast.Return) and function is not None and any(_is_trained_on(source, call) for call in _calls_of(source, function)):
-        raise NoPatch(f"line {statement.lineno} returns what others call backward on")
+    if isinstance(function, ast.FunctionDef) and _only_evaluates(source, function):
+        return function
+    if function is not None:
+        trained = [_is_trained_on(source, call) for call in _calls_of(source, function)]
+        # Training still runs if only a part of the step has no graph; that part would not be trained.
+        if any(trained) and (isinstance(statement, ast.Return) or not all(trained)):
+            raise NoPatch(f"{function.name} makes what others call backward on")
     wrapped = _largest_without_training(source, statement)
     if isinstance(wrapped, ast.FunctionDef):
         raise NoPatch(f"line {statement.lineno} defines a function")
-    source.wrap(wrapped, f"with {source.torch_member('no_grad', wrapped.lineno)}():")
+    return wrapped
+
+
+def _turn_off(source: Source, place: ast.stmt) -> None:
+    no_grad = source.torch_member("no_grad", place.lineno)
+    if isinstance(place, ast.FunctionDef):
+        # Nearest to the function: what other decorators make of it (a property, a static method) is no function any more.
+        source.insert_line(place.lineno, f"@{no_grad}()")
+    else:
+        source.wrap(place, f"with {no_grad}():")
 
 
 def _in_forward(source: Source, statement: ast.stmt) -> bool:
@@ -92,25 +100,10 @@ def _calls_of(source: Source, function: Function) -> Iterator[ast.Call]:
 def _is_trained_on(source: Source, call: ast.Call) -> bool:
     """Whether a backward goes through what it returns: one that is to be seen, or one of a framework that gets it from here."""
     scope = source.scope(call)
-    if any(made is call for made in parts_trained_on(scope)) or names_assigned(source.statement_of(call)) & _names_trained_on(scope):
+    if any(made is call for made in parts_trained_on(scope)) or names_assigned(source.statement_of(call)) & names_trained_on(scope):
         return True
     name = getattr(scope, "name", "")
     return bool(_TRAINS.search(name)) and not _EVALUATES.search(name)
-
-
-def _names_trained_on(scope: Scope) -> set[str]:
-    """Names whose graph a backward goes through: its own, and those that it is made of."""
-    names = {name for node in parts_trained_on(scope) if (name := dotted(node)) is not None}
-    while True:
-        more = set(names)
-        for node in ast.walk(scope):
-            if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)) and node.value is not None and names_assigned(node) & names:
-                more |= names_read(node.value)
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "append" and dotted(node.func.value) in names:
-                more |= {name for one in node.args for name in names_read(one)}
-        if more == names:
-            return names
-        names = more
 
 
 def _largest_without_training(source: Source, statement: ast.stmt) -> ast.stmt:

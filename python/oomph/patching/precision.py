@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from .reading import Request, calls_in, statements_named
 from .source import NoPatch, Source, dotted
 
 _DOUBLE = {"float64", "double"}
+# What is called so counts or names things, and is no float to begin with.
+_INTEGERS = re.compile(r"\bids?\b|_ids?\b|idx|index|label|class|mask|token|count|time", re.IGNORECASE)
 
 
 def float64(source: Source, request: Request, everywhere: bool = False) -> None:
@@ -38,7 +41,7 @@ def float64(source: Source, request: Request, everywhere: bool = False) -> None:
     for part in [source.tree] if everywhere else statements_named(source, request):
         for call in calls_in(part):
             name = dotted(call.func) or ""
-            if everywhere and not name.endswith(".from_numpy"):
+            if everywhere and (not name.endswith(".from_numpy") or _INTEGERS.search(source.written(source.statement_of(call)))):
                 continue
             if name.rpartition(".")[0] not in torch or id(call) in changed or any(one.arg == "dtype" for one in call.keywords):
                 continue

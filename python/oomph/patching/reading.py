@@ -99,3 +99,18 @@ def parts_trained_on(scope: Scope) -> Iterator[ast.AST]:
             yield from ast.walk(call.func.value)
             for argument in call.args:
                 yield from ast.walk(argument)
+
+
+def names_trained_on(scope: Scope) -> set[str]:
+    """Names whose graph a backward goes through: its own, and those that it is made of."""
+    names = {name for node in parts_trained_on(scope) if (name := dotted(node)) is not None}
+    while True:
+        more = set(names)
+        for node in ast.walk(scope):
+            if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)) and node.value is not None and names_assigned(node) & names:
+                more |= names_read(node.value)
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "append" and dotted(node.func.value) in names:
+                more |= {name for one in node.args for name in names_read(one)}
+        if more == names:
+            return names
+        names = more

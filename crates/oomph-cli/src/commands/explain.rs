@@ -57,7 +57,7 @@ pub(crate) struct Arguments {
     /// With --fix: the interpreter that has PyTorch [default: python3, or that of the active environment]
     #[arg(long, value_name = "PATH", requires = "fix")]
     pub(crate) python: Option<PathBuf>,
-    /// With --fix: only this one of several ways to write the change, from 1 [default: the first that fits]
+    /// With --fix: only this one of several ways to write the change, from 1 [default: the first that fits; with --format patch the first, untried]
     #[arg(long, value_name = "N", requires = "fix", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) way: Option<u16>,
     /// With --fix: the script or notebook and its arguments [default: the recorded one, without arguments]
@@ -158,6 +158,12 @@ fn fix(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> 
         let Some(patch) = &changes[0].patch else {
             anyhow::bail!("{shown}: this notebook is laid out in a way of its own: change the cell by hand")
         };
+        if arguments.way.is_none() && changes.len() > 1 {
+            printer.warning(&format!(
+                "this is the first of {} ways to write it, untried; without --format patch they are tried, and --way takes the one that fits",
+                changes.len()
+            ));
+        }
         printer.data(patch)?;
         return Ok(Outcome::Fine);
     }
@@ -166,6 +172,7 @@ fn fix(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> 
     }
     let (place, checked) = match check(arguments, &recording, finding, &changes, printer) {
         Ok(Tried::Runs { place, checked }) => (place, Ok(*checked)),
+        Ok(Tried::NotChecked { place, error }) => (place, Err(error.to_string())),
         Ok(Tried::Breaks { error }) => {
             if arguments.format != Format::Text {
                 printer.data(&whole(arguments, &named))?;

@@ -257,6 +257,7 @@ fn show_fix(
     let before = (Reached::of(prediction), prediction.verdict);
     let (place, checked) = match patch::try_in_turn(runner, program, &prediction.gpu, &changes, before) {
         Ok(Tried::Runs { place, checked }) => (place, Ok(*checked)),
+        Ok(Tried::NotChecked { place, error }) => (place, Err(error.to_string())),
         Ok(Tried::Breaks { error }) => {
             drop(waiting);
             if arguments.format != Format::Text {

@@ -91,7 +91,8 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
 fn which_batch(context: &Context, batch: u64) -> String {
     let fixed = context.held_bytes().saturating_sub(batch);
     let room = context.capacity().saturating_sub(fixed);
-    if let Some(needs) = context.census.and_then(|census| census.needs) {
+    let needs = context.census.and_then(|census| census.needs);
+    if let Some(needs) = needs.filter(|needs| *needs > context.capacity()) {
         // What comes later and does not grow with the batch (gradients, the optimizer's state) makes it less.
         let share = 100.0 * room as f64 / needs.saturating_sub(fixed).max(1) as f64;
         return format!(
