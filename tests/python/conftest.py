@@ -98,6 +98,18 @@ def explain(oomph):
     return run
 
 
+@pytest.fixture(scope="session")
+def on_virtual_gpu(oomph):
+    """Runs this Python on two virtual cards, as its user would; gives the completed process."""
+
+    def run(*words, gpu="t4", python=sys.executable, env=None, timeout=300):
+        command = [oomph.binary, "run", "--quiet", "--no-recording", "--gpu", gpu, "--devices", "2", python, *words]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "python"), **(env or {})}
+        return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment)
+
+    return run
+
+
 @dataclass
 class Predicted:
     """A prediction: the exit code, both outputs, and what --format json says (None if it says nothing)."""

@@ -27,7 +27,6 @@ from oomph.fitting.plan import Measured, Plan  # noqa: E402
 from oomph.fitting.search import Facts, Found, Search  # noqa: E402
 
 FitError, GIB, MIB = package.FitError, 1 << 30, 1 << 20
-STAGE = ROOT / "target" / "debug" / "examples" / "stage"
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -518,16 +517,13 @@ def tell(**what):
 
 
 @pytest.fixture
-def virtually(oomph, tmp_path):
+def virtually(on_virtual_gpu, tmp_path):
     """Runs code after GPT on a virtual T4; gives (what it told, stderr)."""
-    if not STAGE.exists() or not torch.backends.cuda.is_built():
-        pytest.skip("needs target/debug/examples/stage and a CUDA build of PyTorch")
 
     def run(code, gpu="t4", fails=False):
         script = tmp_path / "train.py"
         script.write_text(GPT + textwrap.dedent(code))
-        environment = {**os.environ, "OOMPH_COMMAND": oomph.binary, "PYTHONPATH": str(ROOT / "python")}
-        ran = subprocess.run([STAGE, sys.executable, gpu, sys.executable, script], capture_output=True, text=True, timeout=600, env=environment)
+        ran = on_virtual_gpu(script, gpu=gpu, timeout=600)
         assert fails or ran.returncode == 0, ran.stderr
         return [json.loads(line[5:]) for line in ran.stdout.splitlines() if line.startswith("TOLD ")], ran.stderr
 

@@ -16,7 +16,6 @@ from oomph.fitting.inference import FitInference, InferencePlan, WeightStream, f
 from oomph.fitting.weights import bf16_weights, prune, quantize_weights, weight_bytes, why_not_semi_structured  # noqa: E402
 from torch import nn  # noqa: E402
 
-STAGE = ROOT / "target/debug/examples/stage"
 CPU = torch.device("cpu")
 
 
@@ -302,13 +301,14 @@ print(json.dumps(out))
 '''
 
 
-def on_gpu(gpu, program=ON_GPU):
-    if not STAGE.exists():
-        pytest.skip("no virtual GPU: cargo build -p oomph-predict --examples")
-    command = [STAGE, sys.executable, gpu, sys.executable, "-c", program, ROOT / "python", Path(__file__).parent]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env={**os.environ, "PYTHONWARNINGS": "ignore"})
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+@pytest.fixture
+def on_gpu(on_virtual_gpu):
+    def run(gpu, program=ON_GPU):
+        done = on_virtual_gpu("-c", program, ROOT / "python", Path(__file__).parent, gpu=gpu, env={"PYTHONWARNINGS": "ignore"})
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return run
 
 
 PRUNED = '''
@@ -332,13 +332,13 @@ print(json.dumps(out))
 '''
 
 
-def test_pruned_weights_never_are_on_the_gpu_in_full():
+def test_pruned_weights_never_are_on_the_gpu_in_full(on_gpu):
     out = on_gpu("a100-40gb", PRUNED)
     assert out == {"held": 72, "peak": out["peak"], "saved": 56, "shape": [64, 3], "back": [True, "cpu", [4096, 1024]]}
     assert 72 <= out["peak"] < 120
 
 
-def test_on_a_gpu_two_blocks_are_there_at_a_time():
+def test_on_a_gpu_two_blocks_are_there_at_a_time(on_gpu):
     out = on_gpu("t4")
     assert out["weights"] == 256
     # A block has 32 MiB; the next one comes while one runs.

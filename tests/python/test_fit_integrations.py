@@ -450,15 +450,10 @@ print(json.dumps({
 """
 
 
-def test_a_trainer_is_planned_for_on_the_virtual_gpu_and_keeps_its_steps(tmp_path):
-    pytest.importorskip("transformers")
-    stage = ROOT / "target/debug/examples/stage"
-    if not stage.exists() or not torch.backends.cuda.is_built():
-        pytest.skip("no virtual GPU")
+def test_a_trainer_is_planned_for_on_the_virtual_gpu_and_keeps_its_steps(on_virtual_gpu, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(ON_A_CARD)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "OMP_NUM_THREADS": "1"}
-    ran = subprocess.run([stage, sys.executable, "t4", sys.executable, script, tmp_path / "out"], capture_output=True, text=True, timeout=300, env=environment)
+    ran = on_virtual_gpu(script, tmp_path / "out", env={"OMP_NUM_THREADS": "1"})
     assert ran.returncode == 0, ran.stderr
     said = json.loads(ran.stdout.splitlines()[-1])
     assert said["steps"] == 2

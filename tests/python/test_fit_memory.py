@@ -19,7 +19,6 @@ from oomph.fitting.activations import HostMemory, offload_blocks  # noqa: E402
 from oomph.fitting.blocks import find_blocks, get_block  # noqa: E402
 from oomph.fitting.checkpoints import checkpoint_blocks  # noqa: E402
 
-STAGE = ROOT / "target" / "debug" / "examples" / "stage"
 MIB = 1 << 20
 
 
@@ -467,14 +466,10 @@ print(json.dumps(answers))
 
 
 @pytest.fixture(scope="module")
-def on_the_gpu(tmp_path_factory):
-    if not STAGE.exists() or not torch.version.cuda:
-        pytest.skip("the virtual GPU is not built, or this PyTorch has no CUDA")
+def on_the_gpu(on_virtual_gpu, tmp_path_factory):
     script = tmp_path_factory.mktemp("gpu") / "steps.py"
     script.write_text(textwrap.dedent(ON_THE_GPU))
-    command = [STAGE, sys.executable, "t4", sys.executable, script]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    done = on_virtual_gpu(script)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -14,7 +14,6 @@ from oomph.fitting.errors import FitError  # noqa: E402
 from oomph.fitting.optimizers import ResumableStep, StatesOnHost, fuse, to_8bit  # noqa: E402
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook  # noqa: E402
 
-STAGE = ROOT / "target/debug/examples/stage"
 MAKERS = {
     "Adam, amsgrad": lambda groups: torch.optim.Adam(groups, lr=0.01, amsgrad=True),
     "AdamW, foreach": lambda groups: torch.optim.AdamW(groups, lr=0.01, foreach=True),
@@ -342,11 +341,8 @@ print(json.dumps(out))
 '''
 
 
-def test_on_a_gpu_the_state_passes_through():
-    if not STAGE.exists():
-        pytest.skip("no virtual GPU: cargo build -p oomph-predict --examples")
-    command = [STAGE, sys.executable, "t4", sys.executable, "-c", ON_GPU, ROOT / "python"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env={**os.environ, "PYTHONWARNINGS": "ignore"})
+def test_on_a_gpu_the_state_passes_through(on_virtual_gpu):
+    done = on_virtual_gpu("-c", ON_GPU, ROOT / "python", env={"PYTHONWARNINGS": "ignore"})
     assert done.returncode == 0, done.stderr
     out = json.loads(done.stdout.splitlines()[-1])
     # 640 MiB of state, 64 MiB at a time: one goes, one is updated, one comes.

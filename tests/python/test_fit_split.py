@@ -28,7 +28,6 @@ from oomph.fitting.finding import Batch, find_batch, is_out_of_memory  # noqa: E
 
 STEPS = 20
 VOCABULARY = 5000
-STAGE = ROOT / "target" / "debug" / "examples" / "stage"
 
 
 @pytest.fixture(autouse=True)
@@ -748,13 +747,9 @@ except finding.FitError as error:
 
 
 @pytest.fixture(scope="module")
-def on_the_card():
+def on_the_card(on_virtual_gpu):
     """What a program on the virtual T4 says."""
-    if not STAGE.exists():
-        pytest.skip("cargo build --examples has not been run")
-    words = [str(STAGE), sys.executable, "t4", sys.executable, "-c", ON_THE_CARD]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300, env=environment, cwd=ROOT)
+    done = on_virtual_gpu("-c", ON_THE_CARD)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])
 

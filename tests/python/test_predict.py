@@ -767,12 +767,11 @@ print("TOOK", told["allocated_bytes.large_pool.allocated"], told["allocated_byte
 
 
 @pytest.mark.parametrize("python", [pytest.param(sys.executable, id="newest"), pytest.param(PYTHON_2_11, id="2.11")])
-def test_attention_in_parts_takes_what_it_takes_without_oomph_watching(predict, tmp_path, python):
+def test_attention_in_parts_takes_what_it_takes_without_oomph_watching(predict, on_virtual_gpu, tmp_path, python):
     """PyTorch adds the mask to a copy of the scores where a mode is active, and in place otherwise: 128 MiB more are asked for in every step. Peaks need not show it; holes do."""
     script = tmp_path / "attention.py"
     script.write_text(ATTENTION)
-    stage = ROOT / "target" / "debug" / "examples" / "stage"
-    plain = subprocess.run([stage, python, "h200", python, script], capture_output=True, text=True, timeout=300)
+    plain = on_virtual_gpu(script, gpu="h200", python=python)
     watched = predict("--steps", "0", script, python=python)
     assert watched.code == 0, watched.err
     told = [re.findall(r"TOOK (\d+) (\d+) (\d+)", text)[-1] for text in (plain.stdout, watched.out + watched.err)]

@@ -742,10 +742,7 @@ def test_without_a_folder_nothing_is_recorded_and_nothing_said(child):
     assert lines(done) == ["[]"] and done.stderr == ""
 
 
-def test_memory_of_the_gpu_is_in_the_box_and_the_virtual_one_needs_none(flight, tmp_path):
-    stage = ROOT / "target" / "debug" / "examples" / "stage"
-    if not stage.exists():
-        pytest.skip("the virtual GPU is not built: cargo build -p oomph-predict --example stage")
+def test_memory_of_the_gpu_is_in_the_box_and_the_virtual_one_needs_none(flight, on_virtual_gpu, tmp_path):
     code = GUARDED + textwrap.dedent("""
         oomph.guard_ram(quiet=True)
         import torch
@@ -753,8 +750,7 @@ def test_memory_of_the_gpu_is_in_the_box_and_the_virtual_one_needs_none(flight, 
         time.sleep(1.5)
         os.kill(os.getpid(), 9)
     """)
-    command = [str(stage), sys.executable, "h200", sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment(tmp_path))
+    done = on_virtual_gpu("-c", code, gpu="h200", env=environment(tmp_path))
     assert "Error" not in done.stderr
     lines = _black_box.last_words(tell=False)
     assert lines[1].endswith("; GPU 100 GiB allocated, 100 GiB reserved")

@@ -41,6 +41,9 @@ pub(crate) struct Global {
     /// Say nothing on stderr but errors
     #[arg(short, long, global = true)]
     pub(crate) quiet: bool,
+    /// Say on stderr what was found, staged and started, for a bug report; twice: with arguments and variables
+    #[arg(short, long, global = true, action = clap::ArgAction::Count, conflicts_with = "quiet")]
+    pub(crate) verbose: u8,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -1,10 +1,11 @@
 //! What `--fix` of several verbs needs: the finding that has a change, the change, and what it is tried with.
 
 use oomph_explain::{Explanation, Finding, Patch};
-use oomph_predict::installed::Installed;
-use oomph_predict::patch::{self, Change, Named, PatchError};
+use oomph_predict::patch::{self, Change, Checked, Named, PatchError, Tried};
 use oomph_predict::prediction::PredictError;
 use oomph_predict::run::RunError;
+use oomph_stage::StageError;
+use oomph_stage::installed::Installed;
 use oomph_trace::Recording;
 use oomph_words::printable;
 use std::path::{Path, PathBuf};
@@ -30,15 +31,31 @@ pub(crate) fn offered<'a>(
     Err(why.unwrap_or_else(|| "nothing was found that a change of a few lines mends".to_owned()))
 }
 
-/// The words for somebody to whom no change is offered, because the program runs with none that was tried.
-pub(crate) fn broken(error: &str) -> String {
-    let first = error.lines().next().unwrap_or_default();
-    format!("the program does not run with what was tried ({})", printable(first))
+/// Which of the ways to write a change is shown.
+pub(crate) enum Choice {
+    /// This one, with what came of it or why it was not tried.
+    Way(usize, Result<Checked, String>),
+    /// None, in words: the program runs with none that was tried.
+    None(String),
+}
+
+/// Chooses by what came of trying them. Fails only where a signal came that asks to end.
+pub(crate) fn choose(tried: anyhow::Result<Tried>) -> anyhow::Result<Choice> {
+    Ok(match tried {
+        Ok(Tried::Runs { place, checked }) => Choice::Way(place, Ok(*checked)),
+        Ok(Tried::NotChecked { place, error }) => Choice::Way(place, Err(error.to_string())),
+        Ok(Tried::Breaks { error }) => {
+            let first = error.lines().next().unwrap_or_default();
+            Choice::None(format!("the program does not run with what was tried ({})", printable(first)))
+        }
+        Err(error) if interrupted(&error).is_some() => return Err(error),
+        Err(error) => Choice::Way(0, Err(format!("{error:#}"))),
+    })
 }
 
 /// Makes the changes, of a file below this folder or beside the script that was named.
 fn changes(patch: &Patch, python: Option<&Path>, script: Option<&Path>) -> Result<Vec<Change>, PatchError> {
-    let here = std::env::current_dir()?;
+    let here = std::env::current_dir().map_err(|error| StageError::write(Path::new("."), error))?;
     let mut folders = vec![here.clone()];
     folders.extend(script.and_then(|script| here.join(script).parent().map(Path::to_path_buf)));
     let Some(file) = Named::find(&patch.file, &folders) else {

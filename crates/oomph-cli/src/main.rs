@@ -8,6 +8,7 @@ mod arguments;
 mod commands;
 mod files;
 mod fixing;
+mod log;
 mod memory;
 mod outputs;
 mod printer;
@@ -37,6 +38,10 @@ pub(crate) enum Outcome {
 fn main() -> ExitCode {
     let command_line = CommandLine::parse();
     let mut printer = Printer::new(command_line.global.color, command_line.global.quiet);
+    if let Err(error) = log::start(command_line.global.verbose) {
+        printer.error(&error);
+        return ExitCode::from(2);
+    }
     let outcome = command_line.command.run(&mut printer);
     match outcome {
         Ok(Outcome::Fine) => ExitCode::SUCCESS,

@@ -4,7 +4,7 @@
 
 use crate::architecture::Architecture;
 use crate::child;
-use oomph_predict::installed::{Installed, interpreters};
+use oomph_stage::installed::{Installed, interpreters};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::io::Read;

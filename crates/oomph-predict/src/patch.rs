@@ -4,35 +4,20 @@
 //! runs on the virtual GPU, as it is and with the changed text in place of the file's, once for each way to write the change until one fits: nothing is written into the user's folder by this. A recording is a
 //! stranger's and may name any file, so only Python files and notebooks below folders that the caller names are read.
 
-use crate::installed::InstalledError;
 use crate::prediction::{PredictError, Prediction, Verdict};
 use crate::run::{Program, Ran, RunError, Runner, Status, Trial, Voice};
 use oomph_explain::{Patch, Severity};
 use oomph_gpus::Gpu;
+use oomph_stage::installed::InstalledError;
+use oomph_stage::{StageError, package};
 use serde::Deserialize;
 use serde_json::json;
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// By file; staged below a name that no package has.
-const PYTHON: [(&str, &str); 14] = [
-    ("__init__.py", include_str!("../../../python/oomph/patching/__init__.py")),
-    ("attention.py", include_str!("../../../python/oomph/patching/attention.py")),
-    ("backward.py", include_str!("../../../python/oomph/patching/backward.py")),
-    ("child.py", include_str!("../../../python/oomph/patching/child.py")),
-    ("diff.py", include_str!("../../../python/oomph/patching/diff.py")),
-    ("kept.py", include_str!("../../../python/oomph/patching/kept.py")),
-    ("no_grad.py", include_str!("../../../python/oomph/patching/no_grad.py")),
-    ("notebook.py", include_str!("../../../python/oomph/patching/notebook.py")),
-    ("patches.py", include_str!("../../../python/oomph/patching/patches.py")),
-    ("precision.py", include_str!("../../../python/oomph/patching/precision.py")),
-    ("reading.py", include_str!("../../../python/oomph/patching/reading.py")),
-    ("source.py", include_str!("../../../python/oomph/patching/source.py")),
-    ("tensors.py", include_str!("../../../python/oomph/patching/tensors.py")),
-    ("weights.py", include_str!("../../../python/oomph/patching/weights.py")),
-];
+/// The Python that rewrites, under a name that no package has.
 const PACKAGE: &str = "_oomph_patching";
 
 /// How long each run may take: a step on the virtual GPU takes milliseconds, and people wait.
@@ -113,8 +98,8 @@ pub enum PatchError {
     #[error(transparent)]
     Installed(#[from] InstalledError),
     /// A file could not be written.
-    #[error("a temporary folder: {0}")]
-    Temporary(#[from] io::Error),
+    #[error(transparent)]
+    Stage(#[from] StageError),
 }
 
 #[derive(Deserialize)]
@@ -134,12 +119,8 @@ struct Edit {
 /// Makes the change that a finding asks for, of a file that was found; `folder` is where the diff is to be applied. Where the text does not say which way is
 /// right (a dict looks like a tensor), there are several, best first: [`try_in_turn`] finds the one.
 pub fn rewrite(python: &Path, patch: &Patch, file: Named, folder: &Path) -> Result<Vec<Change>, PatchError> {
-    let stage = tempfile::Builder::new().prefix("oomph-").tempdir()?;
-    let package = stage.path().join(PACKAGE);
-    std::fs::create_dir(&package)?;
-    for (name, text) in PYTHON {
-        std::fs::write(package.join(name), text)?;
-    }
+    let stage = oomph_stage::folder::folder()?;
+    package::write_parts(stage.path(), PACKAGE, &["patching"]).map_err(StageError::from)?;
     let shown = file.shown(folder);
     let asked = json!({
         "file": file.path.display().to_string(),
@@ -337,18 +318,6 @@ fn reached(prediction: &Prediction, ran: &Ran) -> Reached {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeSet;
-
-    #[test]
-    fn every_file_of_the_rewriter_is_carried() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/oomph/patching");
-        let there: BTreeSet<String> = std::fs::read_dir(folder)
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .filter(|name| name.ends_with(".py"))
-            .collect();
-        assert_eq!(PYTHON.iter().map(|(name, _)| (*name).to_owned()).collect::<BTreeSet<_>>(), there);
-    }
 
     #[test]
     fn a_change_is_a_diff_and_the_file_stays() {
@@ -363,7 +332,7 @@ mod tests {
             name: Some("history".into()),
             also: Vec::new(),
         };
-        let python = crate::installed::Installed::interpreter(None).unwrap();
+        let python = oomph_stage::installed::Installed::interpreter(None).unwrap();
         let file = Named::find(&patch.file, &[folder.path().to_path_buf()]).unwrap();
         let change = rewrite(&python, &patch, file.clone(), folder.path()).unwrap().remove(0);
         let diff = "--- a/train.py\n+++ b/train.py\n@@ -1,2 +1,2 @@\n history = []\n-history.append(loss)\n+history.append(loss.item())\n";

@@ -1,10 +1,9 @@
 //! Starts programs on the virtual GPU and collects what they left.
 
-use crate::installed::Installed;
-use crate::package;
-use crate::stage::{Stage, StageError};
 use oomph_child::Listener;
 use oomph_gpus::Gpu;
+use oomph_stage::installed::Installed;
+use oomph_stage::{Launch, StageError, VirtualGpu, package};
 use oomph_trace::census::{Census, LARGEST_CENSUS, MOST_CENSUSES};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -15,27 +14,9 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+use tracing::{debug, info};
 
-/// The Python that runs inside the program, by file; one place of truth with the package's.
-const PYTHON: [(&str, &str); 17] = [
-    ("__init__.py", include_str!("../../../python/oomph/virtual/__init__.py")),
-    ("backward.py", include_str!("../../../python/oomph/virtual/backward.py")),
-    ("census.py", include_str!("../../../python/oomph/live/census.py")),
-    ("child.py", include_str!("../../../python/oomph/virtual/child.py")),
-    ("fit.py", include_str!("../../../python/oomph/virtual/fit.py")),
-    ("frames.py", include_str!("../../../python/oomph/live/frames.py")),
-    ("graphs.py", include_str!("../../../python/oomph/live/graphs.py")),
-    ("imports.py", include_str!("../../../python/oomph/live/imports.py")),
-    ("lines.py", include_str!("../../../python/oomph/live/lines.py")),
-    ("phases.py", include_str!("../../../python/oomph/virtual/phases.py")),
-    ("ranks.py", include_str!("../../../python/oomph/virtual/ranks.py")),
-    ("reads.py", include_str!("../../../python/oomph/virtual/reads.py")),
-    ("roots.py", include_str!("../../../python/oomph/live/roots.py")),
-    ("substitute.py", include_str!("../../../python/oomph/virtual/substitute.py")),
-    ("tensors.py", include_str!("../../../python/oomph/live/tensors.py")),
-    ("values.py", include_str!("../../../python/oomph/virtual/values.py")),
-    ("walk.py", include_str!("../../../python/oomph/live/walk.py")),
-];
+/// The Python that runs inside the program; under a name that no package has.
 const PACKAGE: &str = "_oomph_virtual";
 
 /// How long a program that was asked to end may take for it.
@@ -307,7 +288,7 @@ pub enum Voice {
 pub struct Runner<'a> {
     installed: &'a Installed,
     listener: RefCell<Listener>,
-    stage: Stage,
+    card: VirtualGpu,
     steps: u32,
     until: Until,
     conf: Option<String>,
@@ -328,6 +309,7 @@ pub(crate) struct Trial {
 
 /// What runs beside an ordinary prediction.
 enum Purpose<'a> {
+    Unrecorded,
     Fit(&'a Value),
     Trial(&'a Trial),
 }
@@ -341,6 +323,7 @@ struct Task<'a> {
     until: Until,
     folder: &'a Path,
     world: Option<World>,
+    record: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     fit: Option<&'a Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -352,7 +335,7 @@ struct Task<'a> {
 }
 
 impl<'a> Runner<'a> {
-    /// Sets the stage, whose folder goes when this does: from here on signals end programs, and not this process.
+    /// Stages the virtual GPU, whose folder goes when this does: from here on signals end programs, and not this process.
     /// `steps`: how many optimizer steps to run, 0 for all. `until`: and what after them.
     pub fn new(
         installed: &'a Installed,
@@ -361,15 +344,10 @@ impl<'a> Runner<'a> {
         conf: Option<String>,
     ) -> Result<Runner<'a>, RunError> {
         let listener = RefCell::new(Listener::start().map_err(RunError::Signals)?);
-        let stage = Stage::set(installed)?;
-        let package = stage.folder().join("python").join(PACKAGE);
-        let file = |path: &Path, error| RunError::File { path: path.to_path_buf(), error };
-        std::fs::create_dir_all(&package).map_err(|error| file(&package, error))?;
-        for (name, text) in PYTHON {
-            let path = package.join(name);
-            std::fs::write(&path, text).map_err(|error| file(&path, error))?;
-        }
-        Ok(Runner { installed, listener, stage, steps, until, conf })
+        let card = VirtualGpu::set(installed)?;
+        package::write_parts(&card.folder().join("python"), PACKAGE, &["live", "virtual"])
+            .map_err(StageError::from)?;
+        Ok(Runner { installed, listener, card, steps, until, conf })
     }
 
     /// Runs a program on a card.
@@ -383,6 +361,11 @@ impl<'a> Runner<'a> {
         self.start(program, gpu, world, voice, None)
     }
 
+    /// Runs a program to its end, without a recording: for what it leaves elsewhere.
+    pub fn run_unrecorded(&self, program: &Program, gpu: &Gpu, voice: Voice) -> Result<Facts, RunError> {
+        Ok(self.start(program, gpu, None, voice, Some(&Purpose::Unrecorded))?.facts)
+    }
+
     /// Runs a program until it has trained for two steps, and asks for a plan; what for is said in `task`.
     pub(crate) fn run_fit(
         &self,
@@ -391,8 +374,7 @@ impl<'a> Runner<'a> {
         voice: Voice,
         task: &Value,
     ) -> Result<Ran, RunError> {
-        let python = self.stage.folder().join("python");
-        package::write(&python).map_err(|(path, error)| RunError::File { path, error })?;
+        package::write(&self.card.folder().join("python")).map_err(StageError::from)?;
         self.start(program, gpu, None, voice, Some(&Purpose::Fit(task)))
     }
 
@@ -416,7 +398,7 @@ impl<'a> Runner<'a> {
         purpose: Option<&Purpose>,
     ) -> Result<Ran, RunError> {
         let began = Instant::now();
-        let inside = self.stage.folder();
+        let inside = self.card.folder();
         let temporary = |error| RunError::File { path: inside.to_path_buf(), error };
         let folder = tempfile::Builder::new().prefix("run-").tempdir_in(inside).map_err(temporary)?;
         let mut task = Task {
@@ -427,12 +409,14 @@ impl<'a> Runner<'a> {
             until: self.until,
             folder: folder.path(),
             world,
+            record: true,
             fit: None,
             forwards: None,
             seconds: None,
             source: None,
         };
         match purpose {
+            Some(Purpose::Unrecorded) => task.record = false,
             Some(Purpose::Fit(fit)) => task.fit = Some(*fit),
             Some(Purpose::Trial(trial)) => {
                 (task.steps, task.forwards, task.seconds) =
@@ -454,13 +438,12 @@ impl<'a> Runner<'a> {
             "import sys; sys.path.insert(0, {:?}); {imports}; sys.path[:] = [place for place in sys.path[1:] if place]; main()",
             inside.join("python").display().to_string(),
         );
-        let mut command = Command::new(&self.installed.python);
+        let mut launch = Launch::new(Command::new(&self.installed.python));
+        launch.on(&self.card, gpu, world.map_or(1, |world| world.size));
+        let command = launch.command();
         command
             .args(["-X", "faulthandler", "-c", &start])
-            .envs(self.stage.environment(gpu, world.map_or(1, |world| world.size)))
-            .env("OOMPH_PREDICT", serde_json::to_string(&task)?)
-            // Real devices, if there are any, are not what is asked about.
-            .env_remove("CUDA_VISIBLE_DEVICES");
+            .env("OOMPH_PREDICT", serde_json::to_string(&task)?);
         if let Some(conf) = &self.conf {
             command.env("PYTORCH_CUDA_ALLOC_CONF", conf).env_remove("PYTORCH_ALLOC_CONF");
         }
@@ -476,12 +459,12 @@ impl<'a> Runner<'a> {
                 Some(file)
             }
         };
-        let ended = self.listener.borrow_mut().run(&mut command, Some(PATIENCE));
+        let ended = launch.run(&mut self.listener.borrow_mut(), Some(PATIENCE));
         self.go_on()?;
         let status =
             ended.map_err(|error| RunError::Start { python: self.installed.python.clone(), error })?.status;
         let facts = match std::fs::read(folder.path().join("facts.json")) {
-            Ok(bytes) => serde_json::from_slice(&bytes)?,
+            Ok(bytes) => told(serde_json::from_slice(&bytes)?),
             Err(_) => {
                 return Err(RunError::Died {
                     status,
@@ -496,6 +479,30 @@ impl<'a> Runner<'a> {
     pub fn go_on(&self) -> Result<(), RunError> {
         self.listener.borrow_mut().heard().map_or(Ok(()), |signal| Err(RunError::Interrupted { signal }))
     }
+}
+
+/// Says in the log what a program left, and why something is in doubt.
+fn told(facts: Facts) -> Facts {
+    info!(status = ?facts.status, error = facts.error, steps = facts.steps, forwards = facts.forwards, cuda = facts.cuda, reached = ?facts.reached.phases, "it left");
+    for (index, device) in facts.devices.iter().enumerate() {
+        debug!(index, ?device);
+    }
+    for read in &facts.reads {
+        debug!(
+            file = read.file,
+            line = read.line,
+            what = read.what,
+            count = read.count,
+            "a value that is not known was read"
+        );
+    }
+    for call in &facts.unmodelled {
+        info!(name = call.name, count = call.count, "a call that is not modelled");
+    }
+    for note in &facts.notes {
+        info!(note);
+    }
+    facts
 }
 
 fn last_words(file: &mut File) -> String {

@@ -124,8 +124,8 @@ pub fn answer(offer: &Offer, width: usize) -> String {
     let (style, words) = words(offer);
     let mut out = format!("\n{}\n", paint(style, wrap(&words, width, 0, 2)));
     if let Some(recording) = offer.recording.filter(|name| *name != "-") {
-        let way = if offer.way > 1 { format!(" --way {}", offer.way) } else { String::new() };
-        let apply = format!("oomph explain --fix --format patch{way} {} | git apply", quoted(recording));
+        let (way, recording) = (offer.way, quoted(recording));
+        let apply = format!("oomph explain --fix --format patch --way {way} {recording} | git apply");
         let _ = writeln!(out, "{} {}", paint(BOLD, "Apply it:"), paint(CYAN, apply));
     }
     out
@@ -164,6 +164,16 @@ pub fn json(report: &str, offer: &Offer) -> String {
                 "not_checked": offer.checked.err(),
             }),
         );
+    }
+    pretty(&value)
+}
+
+/// What another renderer says for scripts, and why no change is offered.
+pub fn json_without(report: &str, why: &str) -> String {
+    let mut value: Value = serde_json::from_str(report).unwrap_or_default();
+    if let Value::Object(object) = &mut value {
+        object.insert("patch".to_owned(), Value::Null);
+        object.insert("no_patch".to_owned(), why.into());
     }
     pretty(&value)
 }

@@ -1,19 +1,18 @@
 //! Starts a program and waits for it.
 
-use crate::guard::{Guard, Limits, Report};
-use crate::stage::{Left, Stage, Task};
+use crate::left::{Left, Stage, Task};
 use oomph_child::{Ended, Listener};
 use oomph_gpus::Gpu;
-use oomph_predict::installed::{Installed, InstalledError};
-use oomph_predict::stage::StageError;
-use std::ffi::OsString;
+use oomph_stage::guard::{Guard, Limits, Report};
+use oomph_stage::installed::{Installed, InstalledError, interpreters};
+use oomph_stage::{Launch, StageError, VirtualGpu};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A program to be run.
 #[derive(Clone, Debug)]
-pub struct Launch {
+pub struct Program {
     /// The interpreter, for scripts and modules.
     pub python: Option<PathBuf>,
     /// What to run, and its arguments.
@@ -28,6 +27,8 @@ pub struct Launch {
     pub limits: Limits,
     /// A virtual card instead of the machine's.
     pub gpu: Option<Gpu>,
+    /// How many of them.
+    pub devices: u32,
 }
 
 /// How it went.
@@ -56,17 +57,6 @@ pub enum LaunchError {
     /// No Python was found.
     #[error("no Python found: neither python3 nor python is on the path")]
     NoPython,
-    /// A budget without a driver.
-    #[error("there is no NVIDIA driver here (libcuda.so.1): nothing that a budget could be held under")]
-    NoDriver,
-    /// The folder cannot be written.
-    #[error("{}: {error}", path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        error: io::Error,
-    },
     /// It cannot be started.
     #[error("{program}: {error}")]
     Start {
@@ -78,9 +68,9 @@ pub enum LaunchError {
     /// No virtual card can be made here.
     #[error(transparent)]
     Installed(#[from] InstalledError),
-    /// The virtual card cannot be made.
+    /// What is put under it cannot be made.
     #[error(transparent)]
-    Virtual(#[from] StageError),
+    Stage(#[from] StageError),
     /// What the program is told cannot be written down.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
@@ -96,7 +86,7 @@ impl LaunchError {
             Self::Notebook(_) => {
                 Some("put %load_ext oomph into its first cell; %%oomph at the top of a cell records it")
             }
-            Self::NoDriver => Some(
+            Self::Stage(StageError::NoDriver) => Some(
                 "without a GPU: oomph run --gpu t4 runs on a virtual card, and oomph predict says whether it fits",
             ),
             Self::NoPython => Some("name it with --python"),
@@ -106,10 +96,10 @@ impl LaunchError {
     }
 }
 
-impl Launch {
+impl Program {
     /// Runs it to its end.
     pub fn run(&self) -> Result<Ran, LaunchError> {
-        let mut command = self.command()?;
+        let mut launch = Launch::new(self.command()?);
         let stage = Stage::set()?;
         let task = Task {
             library: &stage.library,
@@ -117,44 +107,31 @@ impl Launch {
             output: self.output.as_deref(),
             most_bytes: self.most_bytes,
         };
-        command.env("OOMPH_RUN", serde_json::to_string(&task)?);
-        command.env("PYTHONPATH", before("PYTHONPATH", &stage.python()));
-        let mut preload: Vec<PathBuf> = Vec::new();
-        let virtual_card = match &self.gpu {
+        launch.command().env("OOMPH_RUN", serde_json::to_string(&task)?);
+        launch.with_python(&stage.python());
+        let card = match &self.gpu {
             None => None,
             Some(gpu) => {
-                let installed = Installed::find(self.python_of_card().as_deref())?;
-                let card = oomph_predict::stage::Stage::set(&installed)?;
-                for (name, value) in card.environment(gpu, 1) {
-                    if name == "LD_PRELOAD" {
-                        preload.extend(std::env::split_paths(&value));
-                    } else {
-                        command.env(name, value);
-                    }
-                }
-                command.env_remove("CUDA_VISIBLE_DEVICES");
+                let card = VirtualGpu::set(&Installed::find(self.python_of_card().as_deref())?)?;
+                launch.on(&card, gpu, self.devices);
                 Some(card)
             }
         };
         let guard = match self.limits {
             Limits { budget: None, overflow: 0 } => None,
             limits => {
-                let over = virtual_card.as_ref().map(|card| card.folder().join("liboomph_cuda.so"));
+                let over = card.as_ref().map(VirtualGpu::driver);
                 Some(Guard::set(stage.folder(), limits, over.as_deref())?)
             }
         };
         if let Some(guard) = &guard {
-            preload.splice(0..0, guard.preload.iter().cloned());
-            command.env("OOMPH_GUARD", &guard.description);
-        }
-        if !preload.is_empty() {
-            command.env("LD_PRELOAD", joined(&preload));
+            launch.under(guard);
         }
         let start =
             |error| LaunchError::Start { program: self.words.first().cloned().unwrap_or_default(), error };
         // A program that saves its work when it is asked to end gets all the time it takes.
         let ended =
-            Listener::start().and_then(|mut listener| listener.run(&mut command, None)).map_err(start)?;
+            Listener::start().and_then(|mut listener| launch.run(&mut listener, None)).map_err(start)?;
         let reports = guard.map(|guard| guard.reports()).unwrap_or_default();
         Ok(Ran { ended, left: stage.collect(), reports })
     }
@@ -204,12 +181,7 @@ impl Launch {
         if let Some(python) = &self.python {
             return Ok(python.clone());
         }
-        let names = if std::env::var_os("VIRTUAL_ENV").is_some() {
-            ["python", "python3"]
-        } else {
-            ["python3", "python"]
-        };
-        names.into_iter().find_map(on_path).ok_or(LaunchError::NoPython)
+        interpreters().iter().find_map(|name| on_path(name)).ok_or(LaunchError::NoPython)
     }
 }
 
@@ -229,16 +201,4 @@ fn is_executable(path: &Path) -> bool {
 #[cfg(not(unix))]
 fn is_executable(_path: &Path) -> bool {
     true
-}
-
-fn joined(paths: &[PathBuf]) -> OsString {
-    std::env::join_paths(paths.iter().filter(|path| !path.as_os_str().is_empty())).unwrap_or_default()
-}
-
-/// A variable that lists folders, with this one first.
-fn before(variable: &str, folder: &Path) -> OsString {
-    let told = std::env::var_os(variable).unwrap_or_default();
-    let mut folders = vec![folder.to_path_buf()];
-    folders.extend(std::env::split_paths(&told).filter(|folder| !folder.as_os_str().is_empty()));
-    joined(&folders)
 }

@@ -1,15 +1,13 @@
 //! Runs a program as it is, with oomph inside: a recorder in each of its Python processes, a guard under its CUDA.
 //!
 //! The program is started as its user would start it. Only its environment differs: a folder on `PYTHONPATH` whose
-//! `sitecustomize` puts the recorder into every Python process, the program's own children included ([`stage`]), and,
-//! where a budget is set, libraries under CUDA ([`guard`]). Standard input, output and the terminal are the program's; signals
+//! `sitecustomize` puts the recorder into every Python process, the program's own children included ([`left`]), and what
+//! `oomph-stage` puts under CUDA: a guard where a budget is set, a virtual card where one is asked for. Standard input, output and the terminal are the program's; signals
 //! reach it; its exit code is the result ([`launch`]).
 //!
 //! What the recordings say is for others (`oomph-explain`) to say.
 
-pub mod guard;
 pub mod launch;
-pub mod libraries;
-pub mod stage;
+pub mod left;
 
-pub use launch::{Launch, LaunchError, Ran};
+pub use launch::{LaunchError, Program, Ran};

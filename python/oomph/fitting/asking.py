@@ -19,8 +19,6 @@ sys.path.append({place!r})
 from oomph.fitting.child import answer
 answer({entry!r}, {folder!r})
 """
-# The child must be able to hold every candidate, to say what it takes.
-_UNLIMITED = "1TiB"
 
 
 class NoAnswer(FitError):
@@ -38,8 +36,8 @@ def ask(entry: str, payload: bytes, options: dict[str, Any], *, gpu: str, what: 
         script = os.path.join(folder, "fit.py")
         with open(script, "w") as file:
             file.write(_START.format(place=package, entry=entry, folder=folder))
-        command = [find_oomph(), "predict", "--quiet", "--format", "json", "--python", sys.executable, "--steps", "0", "--no-recording"]
-        command += ["--gpu", gpu, "--memory", _UNLIMITED, script]
+        # Its memory is unlimited: the child must be able to hold every candidate, to say what it takes.
+        command = [find_oomph(), "on-virtual-gpu", "--quiet", "--python", sys.executable, "--gpu", gpu, script]
         log = os.path.join(folder, "log")
         with open(log, "wb") as file:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=_environment())

@@ -2,7 +2,7 @@
 
 Enough are some steps, and what ``phases`` sees after them. Run by ``oomph predict`` as ``python -c ...`` with a description in
 ``OOMPH_PREDICT`` (JSON): ``kind`` (script, module or notebook), ``target``, ``args``, ``steps``, ``until`` (steps, validation or end), ``folder`` for what is left behind: ``recording.pickle``, ``census.json`` and ``facts.json``. A change that is tried adds ``source`` (a file of JSON:
-other texts for files), ``forwards`` (another number for those than for steps) and ``seconds`` (when it is stopped in any case).
+other texts for files), ``record`` (false: nothing but the facts is left), ``forwards`` (another number for those than for steps) and ``seconds`` (when it is stopped in any case).
 """
 
 import atexit
@@ -44,7 +44,7 @@ class Run:
         self.stopped = 0
         self.written = False
         self.writing = threading.RLock()
-        self.recorded = True
+        self.recorded = task.get("record", True)
         self.compiled = False
         self.began = time.time()
         self.phases = None
@@ -99,7 +99,12 @@ class Run:
 
     def start_recording(self):
         self.phases.started = time.time()
-        record = self.torch.cuda.memory._record_memory_history
+        if self.recorded:
+            self.record_history(self.torch.cuda.memory._record_memory_history)
+            self.watch_for_out_of_memory()
+        self.check_kernels(self.torch.cuda.get_device_capability(), self.torch.cuda.get_arch_list())
+
+    def record_history(self, record):
         try:
             # Stacks of frees too: explain tells activations from temporaries by them. See `backward` for what they cost.
             record(enabled="all", context="all", stacks="python", max_entries=10_000_000)
@@ -109,13 +114,14 @@ class Run:
             self.recorded = False
             backend = self.torch.cuda.memory.get_allocator_backend()
             self.facts["notes"].append(f"PyTorch records nothing with {backend}: only totals are known, no lines")
+
+    def watch_for_out_of_memory(self):
         from .census import Turns
 
         self.turns = Turns()
         # An allocator that is not PyTorch's native one has no observers.
         with contextlib.suppress(RuntimeError):
             self.torch._C._cuda_attach_out_of_memory_observer(self.out_of_memory)
-        self.check_kernels(self.torch.cuda.get_device_capability(), self.torch.cuda.get_arch_list())
 
     def out_of_memory(self, device, asked, total, free):
         """PyTorch's observer: called before it raises, in the thread that asked."""

@@ -1,6 +1,7 @@
 //! `oomph explain`: where the memory went, why it ran out, what to do.
 
 use super::predict;
+use crate::fixing::Choice;
 use crate::memory::GpuParser;
 use crate::printer::{Printer, width};
 use crate::{Outcome, files, fixing};
@@ -170,20 +171,20 @@ fn fix(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> 
     if arguments.format == Format::Text {
         printer.data(&text::one_finding(&named, finding, options(arguments)))?;
     }
-    let (place, checked) = match check(arguments, &recording, finding, &changes, printer) {
-        Ok(Tried::Runs { place, checked }) => (place, Ok(*checked)),
-        Ok(Tried::NotChecked { place, error }) => (place, Err(error.to_string())),
-        Ok(Tried::Breaks { error }) => {
-            if arguments.format != Format::Text {
-                printer.data(&whole(arguments, &named))?;
+    let (place, checked) = match fixing::choose(check(arguments, &recording, finding, &changes, printer)) {
+        Ok(Choice::Way(place, checked)) => (place, checked),
+        Ok(Choice::None(why)) => {
+            match arguments.format {
+                Format::Text => {}
+                Format::Json => printer.data(&fix::json_without(&whole(arguments, &named), &why))?,
+                _ => printer.data(&whole(arguments, &named))?,
             }
-            printer.note(&format!("no change is offered: {}", fixing::broken(&error)));
+            printer.note(&format!("no change is offered: {why}"));
             return Ok(outcome);
         }
-        Err(error) => match fixing::interrupted(&error) {
-            Some(signal) => return Ok(Outcome::Interrupted(signal)),
-            None => (0, Err(format!("{error:#}"))),
-        },
+        Err(error) => {
+            return fixing::interrupted(&error).map(Outcome::Interrupted).ok_or(error);
+        }
     };
     let change = &changes[place];
     let offer = Offer {

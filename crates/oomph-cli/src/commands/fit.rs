@@ -9,9 +9,9 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 use oomph_gpus::Gpu;
 use oomph_predict::fit::{self, Answer, Fits, Question};
-use oomph_predict::installed::Installed;
 use oomph_predict::run::{RunError, Runner, Until};
 use oomph_report::fit::{self as report, NamedPlan};
+use oomph_stage::installed::Installed;
 use oomph_words::Size;
 use std::path::PathBuf;
 

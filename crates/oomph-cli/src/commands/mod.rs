@@ -8,12 +8,12 @@ use crate::printer::Printer;
 use clap::Subcommand;
 
 macro_rules! verbs {
-    ($($verb:ident in $module:ident),* $(,)?) => {
+    ($($(#[$about:meta])* $verb:ident in $module:ident),* $(,)?) => {
         $(mod $module;)*
 
         #[derive(Subcommand)]
         pub(crate) enum Command {
-            $($verb($module::Arguments)),*
+            $($(#[$about])* $verb($module::Arguments)),*
         }
 
         impl Command {
@@ -44,4 +44,6 @@ verbs! {
     Convert in convert,
     Completions in completions,
     Man in man,
+    #[command(hide = true)]
+    OnVirtualGpu in on_virtual_gpu,
 }

@@ -1,19 +1,20 @@
 //! `oomph predict`: will it fit, before there is a GPU.
 
 use crate::arguments::Format;
+use crate::fixing::Choice;
 use crate::memory::GpuParser;
 use crate::printer::{Printer, width};
 use crate::{Outcome, fixing, outputs};
 use clap::{Args, ValueEnum};
 use oomph_gpus::{Catalogue, Gpu};
-use oomph_predict::installed::Installed;
-use oomph_predict::patch::{self, Reached, Tried};
+use oomph_predict::patch::{self, Reached};
 use oomph_predict::prediction::{PredictError, Prediction, Verdict};
 use oomph_predict::run::{Kind, Program, RunError, Runner, Until, Voice, World};
 use oomph_predict::search::{self, Sweep};
 use oomph_report::TextOptions;
 use oomph_report::fix::{self, Offer};
 use oomph_report::predict::{self, NamedPrediction};
+use oomph_stage::installed::Installed;
 use oomph_trace::format;
 use oomph_words::Size;
 use std::path::{Path, PathBuf};
@@ -255,21 +256,20 @@ fn show_fix(
     }
     let waiting = printer.waiting("checking the change");
     let before = (Reached::of(prediction), prediction.verdict);
-    let (place, checked) = match patch::try_in_turn(runner, program, &prediction.gpu, &changes, before) {
-        Ok(Tried::Runs { place, checked }) => (place, Ok(*checked)),
-        Ok(Tried::NotChecked { place, error }) => (place, Err(error.to_string())),
-        Ok(Tried::Breaks { error }) => {
-            drop(waiting);
-            if arguments.format != Format::Text {
-                printer.data(&report)?;
+    let tried = patch::try_in_turn(runner, program, &prediction.gpu, &changes, before);
+    drop(waiting);
+    let (place, checked) = match fixing::choose(tried.map_err(Into::into))? {
+        Choice::Way(place, checked) => (place, checked),
+        Choice::None(why) => {
+            match arguments.format {
+                Format::Text => {}
+                Format::Json => printer.data(&fix::json_without(&report, &why))?,
+                Format::Markdown => printer.data(&report)?,
             }
-            printer.note(&format!("no change is offered: {}", fixing::broken(&error)));
+            printer.note(&format!("no change is offered: {why}"));
             return Ok(());
         }
-        Err(error @ PredictError::Run(RunError::Interrupted { .. })) => return Err(error.into()),
-        Err(error) => (0, Err(error.to_string())),
     };
-    drop(waiting);
     let change = &changes[place];
     let offer = Offer {
         way: place + 1,

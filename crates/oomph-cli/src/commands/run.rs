@@ -7,9 +7,10 @@ use clap::Args;
 use oomph_explain::{Explanation, SegmentLines};
 use oomph_gpus::Gpu;
 use oomph_report::{Named, TextOptions, run, text};
-use oomph_run::guard::Limits;
-use oomph_run::stage::Left;
-use oomph_run::{Launch, libraries};
+use oomph_run::Program;
+use oomph_run::left::Left;
+use oomph_stage::guard::Limits;
+use oomph_stage::libraries;
 use oomph_trace::Recording;
 use oomph_words::Size;
 use std::path::{Path, PathBuf};
@@ -42,6 +43,9 @@ pub(crate) struct Arguments {
     /// Run on a virtual card: t4, rtx-4090, a100-80gb … (`oomph gpus` lists them). Kernels do nothing
     #[arg(long, value_name = "NAME", value_parser = GpuParser, hide_possible_values = true)]
     pub(crate) gpu: Option<Gpu>,
+    /// How many virtual cards
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "gpu", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) devices: u32,
     /// Where to write the recording [default: PROGRAM.oomph]
     #[arg(short, long, value_name = "OUT")]
     pub(crate) output: Option<PathBuf>,
@@ -75,7 +79,7 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         printer.data(&format!("{}\n", libraries::recorder()?.display()))?;
         return Ok(Outcome::Fine);
     }
-    let launch = Launch {
+    let program = Program {
         python: arguments.python.clone(),
         words: arguments.program.clone(),
         module: arguments.module,
@@ -86,8 +90,9 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
             overflow: arguments.overflow.map_or(0, |size| size.0),
         },
         gpu: arguments.gpu.clone(),
+        devices: arguments.devices,
     };
-    let ran = match launch.run() {
+    let ran = match program.run() {
         Ok(ran) => ran,
         Err(error) => {
             printer.error(&error.to_string());

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use tracing::{debug, info};
 
 /// A Python that has PyTorch with CUDA.
 #[derive(Clone, Debug)]
@@ -155,6 +156,16 @@ impl Installed {
         };
         installed.find_libraries(&folder, &answer.prefix)?;
         installed.find_headers(&folder);
+        info!(
+            python = %installed.python.display(),
+            version = installed.python_version,
+            torch = installed.torch_version,
+            cuda = answer.cuda,
+            "found PyTorch"
+        );
+        for (name, path) in &installed.libraries {
+            debug!(name, path = %path.display(), "found a library");
+        }
         Ok(installed)
     }
 
@@ -252,6 +263,7 @@ fn answering(python: Option<&Path>) -> Result<(PathBuf, Result<Answer, String>),
 }
 
 fn ask(python: &Path) -> Result<Answer, String> {
+    debug!(python = %python.display(), "asking where PyTorch lies");
     let output = Command::new(python)
         .args(["-c", ASK])
         .output()

@@ -1,29 +1,15 @@
 //! The folder that comes with a run: what is put into the program, and what its processes leave.
 
 use crate::LaunchError;
-use crate::libraries::RECORD;
+use oomph_stage::libraries::RECORD;
+use oomph_stage::{StageError, folder, package};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// What runs inside the program's Python processes; one place of truth with the package's.
-const PYTHON: [(&str, &str); 13] = [
-    ("__init__.py", include_str!("../../../python/oomph/live/__init__.py")),
-    ("census.py", include_str!("../../../python/oomph/live/census.py")),
-    ("frames.py", include_str!("../../../python/oomph/live/frames.py")),
-    ("graphs.py", include_str!("../../../python/oomph/live/graphs.py")),
-    ("handlers.py", include_str!("../../../python/oomph/live/handlers.py")),
-    ("imports.py", include_str!("../../../python/oomph/live/imports.py")),
-    ("lines.py", include_str!("../../../python/oomph/live/lines.py")),
-    ("native.py", include_str!("../../../python/oomph/live/native.py")),
-    ("recording.py", include_str!("../../../python/oomph/live/recording.py")),
-    ("roots.py", include_str!("../../../python/oomph/live/roots.py")),
-    ("startup.py", include_str!("../../../python/oomph/live/startup.py")),
-    ("tensors.py", include_str!("../../../python/oomph/live/tensors.py")),
-    ("walk.py", include_str!("../../../python/oomph/live/walk.py")),
-];
+/// What runs inside the program's Python processes, under a name that no package has.
 const PACKAGE: &str = "_oomph_live";
 /// Python imports this in every process, before the program.
-const SITECUSTOMIZE: &str = include_str!("../../../python/oomph/live/sitecustomize.py");
+const SITECUSTOMIZE: &str = "live/sitecustomize.py";
 
 /// What a process of the program is told.
 #[derive(Debug, Serialize)]
@@ -60,20 +46,12 @@ impl Stage {
         if !RECORD.exists() {
             return Err(LaunchError::Platform);
         }
-        let write = |path: &Path, error| LaunchError::Write { path: path.to_path_buf(), error };
-        let folder = oomph_predict::stage::folder()?;
-        let library = RECORD.write(folder.path()).map_err(|error| write(folder.path(), error))?;
+        let folder = folder::folder()?;
+        let library = RECORD.write(folder.path()).map_err(|error| StageError::write(folder.path(), error))?;
         let stage = Stage { folder, library };
-        let package = stage.python().join(PACKAGE);
-        for place in [&package, &stage.left()] {
-            std::fs::create_dir_all(place).map_err(|error| write(place, error))?;
-        }
-        let files = PYTHON.map(|(name, text)| (package.join(name), text));
-        for (path, text) in
-            files.into_iter().chain([(stage.python().join("sitecustomize.py"), SITECUSTOMIZE)])
-        {
-            std::fs::write(&path, text).map_err(|error| write(&path, error))?;
-        }
+        package::write_parts(&stage.python(), PACKAGE, &["live"]).map_err(StageError::from)?;
+        package::write_file(&stage.python(), SITECUSTOMIZE).map_err(StageError::from)?;
+        std::fs::create_dir_all(stage.left()).map_err(|error| StageError::write(&stage.left(), error))?;
         Ok(stage)
     }
 

@@ -1,12 +1,13 @@
 //! The guard: libraries under the program's CUDA that hold it to a budget.
 
-use crate::LaunchError;
+use crate::StageError;
 use crate::libraries::GUARD;
-use oomph_predict::stubs::StubLibrary;
+use crate::stubs::StubLibrary;
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use tracing::info;
 
 /// How much of each device a program may have, and how much host memory beyond that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,7 +36,7 @@ const PLACES: [&str; 6] = [
 
 /// The libraries, and the variables that put them under a program.
 #[derive(Debug)]
-pub(crate) struct Guard {
+pub struct Guard {
     pub(crate) preload: Vec<PathBuf>,
     pub(crate) description: OsString,
     reports: PathBuf,
@@ -43,11 +44,11 @@ pub(crate) struct Guard {
 
 impl Guard {
     /// Writes the libraries. `over`: the driver that the guard speaks to, if it is not the machine's.
-    pub(crate) fn set(folder: &Path, limits: Limits, over: Option<&Path>) -> Result<Guard, LaunchError> {
+    pub fn set(folder: &Path, limits: Limits, over: Option<&Path>) -> Result<Guard, StageError> {
         if !GUARD.exists() {
-            return Err(LaunchError::Platform);
+            return Err(StageError::Platform);
         }
-        let write = |path: &Path, error| LaunchError::Write { path: path.to_path_buf(), error };
+        let write = StageError::write;
         let folder = folder.join("guard");
         std::fs::create_dir_all(&folder).map_err(|error| write(&folder, error))?;
         let library = GUARD.write(&folder).map_err(|error| write(&folder, error))?;
@@ -55,7 +56,7 @@ impl Guard {
         let driver = match over {
             Some(driver) => driver.to_path_buf(),
             None => {
-                let driver = driver().ok_or(LaunchError::NoDriver)?;
+                let driver = driver().ok_or(StageError::NoDriver)?;
                 // Whoever opens the driver by its name gets this, which has nothing of its own: the guard is asked
                 // first, then the driver.
                 let needs = [GUARD.name, &driver.display().to_string()];
@@ -76,11 +77,12 @@ impl Guard {
         if limits.overflow > 0 {
             description.push_str(&format!(";overflow={}", limits.overflow));
         }
+        info!(driver = %driver.display(), budget = limits.budget, overflow = limits.overflow, "staged the guard");
         Ok(Guard { preload, description: description.into(), reports })
     }
 
     /// What the processes' guards said.
-    pub(crate) fn reports(&self) -> Vec<Report> {
+    pub fn reports(&self) -> Vec<Report> {
         let entries = std::fs::read_dir(&self.reports).into_iter().flatten().flatten();
         entries.filter_map(|entry| serde_json::from_slice(&std::fs::read(entry.path()).ok()?).ok()).collect()
     }

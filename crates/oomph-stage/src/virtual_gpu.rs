@@ -1,53 +1,34 @@
-//! The folder of libraries that are put under a program, and the environment that puts them there.
+//! The virtual GPU as files: `oomph-cuda` and the stubs beside it, in a folder, and the variables that describe the card.
 
+use crate::StageError;
+use crate::folder::folder;
 use crate::installed::Installed;
-use crate::stubs::{self, LibraryError, StubLibrary};
+use crate::libraries::CUDA;
+use crate::stubs::{self, StubLibrary};
 use oomph_gpus::Gpu;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
-
-/// `oomph-cuda`, built by the build script.
-const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/liboomph_cuda.so"));
-const LIBRARY_NAME: &str = "liboomph_cuda.so";
-
-/// Why the stage cannot be set.
-#[derive(Debug, thiserror::Error)]
-pub enum StageError {
-    /// Not Linux on x86-64.
-    #[error("the virtual GPU needs Linux on x86-64")]
-    Platform,
-    /// The folder cannot be written.
-    #[error("{}: {error}", path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        error: io::Error,
-    },
-    /// A library of NVIDIA's cannot be read.
-    #[error(transparent)]
-    Library(#[from] LibraryError),
-}
+use tracing::{debug, info};
 
 /// The libraries, in a folder that goes when this does.
 #[derive(Debug)]
-pub struct Stage {
+pub struct VirtualGpu {
     folder: tempfile::TempDir,
     preload: Vec<PathBuf>,
     cudnn: Option<PathBuf>,
     cublas_lt: Option<PathBuf>,
 }
 
-impl Stage {
+impl VirtualGpu {
     /// Makes the libraries for what is installed.
-    pub fn set(installed: &Installed) -> Result<Stage, StageError> {
-        if LIBRARY.is_empty() {
+    pub fn set(installed: &Installed) -> Result<VirtualGpu, StageError> {
+        if !CUDA.exists() {
             return Err(StageError::Platform);
         }
         let folder = folder()?;
-        let library = write(folder.path(), LIBRARY_NAME, LIBRARY)?;
+        let library = CUDA.write(folder.path()).map_err(|error| StageError::write(folder.path(), error))?;
         let ours = stubs::exports(&library)?;
 
         // cuBLASLt is taken out whole, name and all: cuDNN opens it by name to ask whether there is a device.
@@ -58,28 +39,26 @@ impl Stage {
             if name.starts_with("libcublasLt.") {
                 let functions: BTreeSet<String> =
                     exported.functions.difference(&ours.functions).cloned().collect();
-                let needs = [LIBRARY_NAME];
+                let needs = [CUDA.name];
                 let stub =
                     StubLibrary { soname: name, needs: &needs, version: Some(name), functions: &functions };
+                debug!(library = name, functions = functions.len(), "stands in whole");
                 preload.push(write(folder.path(), name, &stub.build())?);
             } else {
                 functions.extend(exported.functions.into_iter().filter(|function| needs_a_device(function)));
             }
         }
         let functions: BTreeSet<String> = functions.difference(&ours.functions).cloned().collect();
-        let stub = StubLibrary {
-            soname: "libcuda.so.1",
-            needs: &[LIBRARY_NAME],
-            version: None,
-            functions: &functions,
-        };
+        let stub =
+            StubLibrary { soname: "libcuda.so.1", needs: &[CUDA.name], version: None, functions: &functions };
         preload.push(write(folder.path(), "libcuda.so.1", &stub.build())?);
         for other in ["libcuda.so", "libnvidia-ml.so.1"] {
             let path = folder.path().join(other);
             link("libcuda.so.1", &path).map_err(|error| StageError::Write { path, error })?;
         }
         let path = |start: &str| installed.library(start).map(|(_, path)| path.to_path_buf());
-        Ok(Stage { folder, preload, cudnn: path("libcudnn."), cublas_lt: path("libcublasLt.") })
+        info!(folder = %folder.path().display(), functions = functions.len(), "staged the virtual GPU");
+        Ok(VirtualGpu { folder, preload, cudnn: path("libcudnn."), cublas_lt: path("libcublasLt.") })
     }
 
     /// The folder, for what else a run needs.
@@ -87,8 +66,18 @@ impl Stage {
         self.folder.path()
     }
 
-    /// The variables that put the libraries under a program, for `devices` cards like this one.
-    pub fn environment(&self, gpu: &Gpu, devices: u32) -> Vec<(&'static str, OsString)> {
+    /// The driver that a guard speaks to.
+    pub fn driver(&self) -> PathBuf {
+        self.folder.path().join(CUDA.name)
+    }
+
+    /// What goes on `LD_PRELOAD`, in this order.
+    pub(crate) fn preload(&self) -> &[PathBuf] {
+        &self.preload
+    }
+
+    /// The variables that describe `devices` cards like this one, and say where libraries are found.
+    pub(crate) fn environment(&self, gpu: &Gpu, devices: u32) -> [(&'static str, OsString); 3] {
         let shown = |path: &Option<PathBuf>| {
             path.as_deref().map(|path| path.display().to_string()).unwrap_or_default()
         };
@@ -102,48 +91,17 @@ impl Stage {
             shown(&self.cudnn),
             shown(&self.cublas_lt),
         );
-        let mut preload = OsString::new();
-        for path in &self.preload {
-            preload.push(path);
-            preload.push(":");
-        }
-        preload.push(std::env::var_os("LD_PRELOAD").unwrap_or_default());
         let mut search = OsString::from(self.folder.path());
         if let Some(before) = std::env::var_os("LD_LIBRARY_PATH").filter(|before| !before.is_empty()) {
             search.push(":");
             search.push(before);
         }
-        vec![
+        [
             ("OOMPH_VIRTUAL_GPU", card.into()),
-            ("LD_PRELOAD", preload),
             ("LD_LIBRARY_PATH", search),
             ("TRITON_LIBCUDA_PATH", self.folder.path().into()),
         ]
     }
-}
-
-/// A folder of our own, where libraries are found: some paths cannot be said in LD_PRELOAD.
-pub fn folder() -> Result<tempfile::TempDir, StageError> {
-    let usual = std::env::temp_dir();
-    let places = [usual.clone(), "/tmp".into(), "/var/tmp".into(), "/dev/shm".into()];
-    let can_be_said = places
-        .into_iter()
-        .filter_map(|place| std::path::absolute(place).ok())
-        .filter(|place| can_be_preloaded(place));
-    let mut first = None;
-    for place in can_be_said {
-        match tempfile::Builder::new().prefix("oomph-").tempdir_in(&place) {
-            Ok(folder) => return Ok(folder),
-            Err(error) => first = first.or(Some(StageError::Write { path: place, error })),
-        }
-    }
-    Err(first.unwrap_or_else(|| StageError::Write { path: usual, error: io::ErrorKind::NotFound.into() }))
-}
-
-/// The dynamic loader takes apart what it is told at spaces and colons, and replaces what begins with a dollar.
-fn can_be_preloaded(path: &Path) -> bool {
-    let splits = |character: char| character.is_ascii_whitespace() || [':', ';', '$'].contains(&character);
-    path.to_str().is_some_and(|path| !path.contains(splits))
 }
 
 #[cfg(unix)]
@@ -158,7 +116,7 @@ fn link(_to: &str, _path: &Path) -> io::Result<()> {
 
 fn write(folder: &Path, name: &str, bytes: &[u8]) -> Result<PathBuf, StageError> {
     let path = folder.join(name);
-    std::fs::write(&path, bytes).map_err(|error| StageError::Write { path: path.clone(), error })?;
+    std::fs::write(&path, bytes).map_err(|error| StageError::write(&path, error))?;
     Ok(path)
 }
 
@@ -203,16 +161,7 @@ fn needs_a_device(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{can_be_preloaded, needs_a_device};
-    use std::path::Path;
-
-    #[test]
-    fn paths_that_the_loader_takes_apart_are_not_used() {
-        for path in ["/tmp/my files", "/tmp/a:b", "/tmp/$ORIGIN", "/tmp/a;b"] {
-            assert!(!can_be_preloaded(Path::new(path)), "{path}");
-        }
-        assert!(can_be_preloaded(Path::new("/tmp/größe_1.0-x")));
-    }
+    use super::needs_a_device;
 
     #[test]
     fn what_a_library_says_of_itself_is_left_to_it() {

@@ -4,8 +4,13 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+/// `oomph-cuda`, built by the build script.
+pub(crate) const CUDA: Library = Library {
+    name: "liboomph_cuda.so",
+    bytes: include_bytes!(concat!(env!("OUT_DIR"), "/liboomph_cuda.so")),
+};
 /// `oomph-record`, built by the build script.
-pub(crate) const RECORD: Library = Library {
+pub const RECORD: Library = Library {
     name: "liboomph_record.so",
     bytes: include_bytes!(concat!(env!("OUT_DIR"), "/liboomph_record.so")),
 };
@@ -16,20 +21,20 @@ pub(crate) const GUARD: Library = Library {
 };
 
 /// A library.
-#[derive(Clone, Copy)]
-pub(crate) struct Library {
+#[derive(Clone, Copy, Debug)]
+pub struct Library {
     pub(crate) name: &'static str,
     pub(crate) bytes: &'static [u8],
 }
 
 impl Library {
     /// Whether it exists for this machine.
-    pub(crate) fn exists(self) -> bool {
+    pub fn exists(self) -> bool {
         !self.bytes.is_empty()
     }
 
     /// Writes it into a folder.
-    pub(crate) fn write(self, folder: &Path) -> io::Result<PathBuf> {
+    pub fn write(self, folder: &Path) -> io::Result<PathBuf> {
         let path = folder.join(self.name);
         std::fs::write(&path, self.bytes)?;
         Ok(path)

@@ -1,7 +1,0 @@
-//! Builds `oomph-cuda`, which the command carries.
-
-include!("../library.rs");
-
-fn main() {
-    build_library("cuda");
-}

@@ -1,8 +1,0 @@
-//! Builds `oomph-record` and `oomph-guard`, which the command carries.
-
-include!("../library.rs");
-
-fn main() {
-    build_library("record");
-    build_library("guard");
-}

@@ -1,0 +1,100 @@
+//! Folders of our own for what is put under a program.
+
+use crate::stubs::LibraryError;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why nothing can be put under a program here.
+#[derive(Debug, thiserror::Error)]
+pub enum StageError {
+    /// Not Linux on x86-64.
+    #[error("the virtual GPU needs Linux on x86-64")]
+    Platform,
+    /// The folder cannot be written.
+    #[error("{}: {error}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// A library of NVIDIA's cannot be read.
+    #[error(transparent)]
+    Library(#[from] LibraryError),
+    /// A budget without a driver.
+    #[error("there is no NVIDIA driver here (libcuda.so.1): nothing that a budget could be held under")]
+    NoDriver,
+}
+
+impl StageError {
+    /// A file that could not be written.
+    pub fn write(path: &Path, error: io::Error) -> StageError {
+        StageError::Write { path: path.to_path_buf(), error }
+    }
+}
+
+impl From<crate::package::WriteError> for StageError {
+    fn from((path, error): crate::package::WriteError) -> StageError {
+        StageError::Write { path, error }
+    }
+}
+
+/// A temporary folder whose path can stand in `LD_PRELOAD`: some cannot.
+pub fn folder() -> Result<tempfile::TempDir, StageError> {
+    let usual = std::env::temp_dir();
+    let places = [usual.clone(), "/tmp".into(), "/var/tmp".into(), "/dev/shm".into()];
+    let can_be_said = places
+        .into_iter()
+        .filter_map(|place| std::path::absolute(place).ok())
+        .filter(|place| can_be_preloaded(place));
+    let mut first = None;
+    for place in can_be_said {
+        match private().prefix("oomph-").tempdir_in(&place) {
+            Ok(folder) => return Ok(folder),
+            Err(error) => first = first.or(Some(StageError::Write { path: place, error })),
+        }
+    }
+    Err(first.unwrap_or_else(|| StageError::Write { path: usual, error: io::ErrorKind::NotFound.into() }))
+}
+
+/// Nobody else may put a file there: what lies in it is loaded into programs.
+#[cfg(unix)]
+fn private<'a, 'b>() -> tempfile::Builder<'a, 'b> {
+    use std::os::unix::fs::PermissionsExt;
+    let mut builder = tempfile::Builder::new();
+    builder.permissions(std::fs::Permissions::from_mode(0o700));
+    builder
+}
+
+#[cfg(not(unix))]
+fn private<'a, 'b>() -> tempfile::Builder<'a, 'b> {
+    tempfile::Builder::new()
+}
+
+/// The dynamic loader takes apart what it is told at spaces and colons, and replaces what begins with a dollar.
+fn can_be_preloaded(path: &Path) -> bool {
+    let splits = |character: char| character.is_ascii_whitespace() || [':', ';', '$'].contains(&character);
+    path.to_str().is_some_and(|path| !path.contains(splits))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{can_be_preloaded, folder};
+    use std::path::Path;
+
+    #[cfg(unix)]
+    #[test]
+    fn nobody_else_may_write_into_it() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = folder().unwrap();
+        assert_eq!(folder.path().metadata().unwrap().permissions().mode() & 0o777, 0o700);
+    }
+
+    #[test]
+    fn paths_that_the_loader_takes_apart_are_not_used() {
+        for path in ["/tmp/my files", "/tmp/a:b", "/tmp/$ORIGIN", "/tmp/a;b"] {
+            assert!(!can_be_preloaded(Path::new(path)), "{path}");
+        }
+        assert!(can_be_preloaded(Path::new("/tmp/größe_1.0-x")));
+    }
+}

@@ -1,0 +1,84 @@
+//! Starts a process with what oomph puts under it. Every process on the virtual GPU, under the guard or with the recorder is started here:
+//! this is the one place that writes another program's `LD_PRELOAD` and `PYTHONPATH`.
+
+use crate::VirtualGpu;
+use crate::guard::Guard;
+use oomph_child::{Ended, Listener};
+use oomph_gpus::Gpu;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use tracing::{debug, info};
+
+/// A process to be started. The user's own `LD_PRELOAD` and `PYTHONPATH` come after what is put there.
+#[derive(Debug)]
+pub struct Launch {
+    command: Command,
+    preload: Vec<PathBuf>,
+}
+
+impl Launch {
+    /// As the command says, with nothing under it yet.
+    pub fn new(command: Command) -> Launch {
+        Launch { command, preload: Vec::new() }
+    }
+
+    /// The command, for its input, output and variables.
+    pub fn command(&mut self) -> &mut Command {
+        &mut self.command
+    }
+
+    /// On `devices` virtual cards. Real ones, if there are any, are not what is asked about.
+    pub fn on(&mut self, card: &VirtualGpu, gpu: &Gpu, devices: u32) {
+        info!(gpu = gpu.name, memory = gpu.memory, devices, "on a virtual GPU");
+        self.command.envs(card.environment(gpu, devices)).env_remove("CUDA_VISIBLE_DEVICES");
+        self.preload.extend_from_slice(card.preload());
+    }
+
+    /// Under a guard, which comes before the card.
+    pub fn under(&mut self, guard: &Guard) {
+        self.preload.splice(0..0, guard.preload.iter().cloned());
+        self.command.env("OOMPH_GUARD", &guard.description);
+    }
+
+    /// With a folder first on Python's path.
+    pub fn with_python(&mut self, folder: &Path) {
+        self.command.env("PYTHONPATH", before("PYTHONPATH", &[folder.to_path_buf()]));
+    }
+
+    /// Runs it to its end. Signals that ask oomph to end reach it; with `patience` it is killed if it takes longer than that to obey.
+    pub fn run(mut self, listener: &mut Listener, patience: Option<Duration>) -> io::Result<Ended> {
+        if !self.preload.is_empty() {
+            self.command.env("LD_PRELOAD", before("LD_PRELOAD", &self.preload));
+        }
+        info!(program = %self.command.get_program().display(), "starting");
+        for argument in self.command.get_args() {
+            debug!(argument = %argument.display());
+        }
+        for (name, value) in self.command.get_envs() {
+            debug!(name = %name.display(), value = %value.unwrap_or(OsStr::new("(removed)")).display());
+        }
+        let began = Instant::now();
+        let ended = listener.run(&mut self.command, patience)?;
+        info!(status = %ended.status, signal = ended.signal, seconds = began.elapsed().as_secs_f32(), "ended");
+        Ok(ended)
+    }
+}
+
+/// A variable that lists files or folders, with these first. The loader takes spaces for separators too, so what was there stays as it was written.
+fn before(variable: &str, paths: &[PathBuf]) -> OsString {
+    let mut list = OsString::new();
+    for path in paths {
+        if !list.is_empty() {
+            list.push(":");
+        }
+        list.push(path);
+    }
+    if let Some(others) = std::env::var_os(variable).filter(|others| !others.is_empty()) {
+        list.push(":");
+        list.push(others);
+    }
+    list
+}

@@ -1,0 +1,21 @@
+//! Puts oomph under another program.
+//!
+//! [`installed`] finds the Python, its PyTorch and NVIDIA's libraries; [`virtual_gpu`] makes the libraries that stand in for CUDA
+//! (with [`stubs`] for what they need not answer); [`guard`] those that hold a program to a budget; [`libraries`] and [`package`] are
+//! what the command carries: three libraries and the Python package. [`launch`] starts a process with any of them: every
+//! process on the virtual GPU is started there, whoever asks.
+//!
+//! What the program does there, and what that means, is for others to say.
+
+pub mod folder;
+pub mod guard;
+pub mod installed;
+pub mod launch;
+pub mod libraries;
+pub mod package;
+pub mod stubs;
+pub mod virtual_gpu;
+
+pub use folder::StageError;
+pub use launch::Launch;
+pub use virtual_gpu::VirtualGpu;
