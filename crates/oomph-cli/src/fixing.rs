@@ -34,7 +34,7 @@ pub(crate) fn offered<'a>(
 /// Which of the ways to write a change is shown.
 pub(crate) enum Choice {
     /// This one, with what came of it or why it was not tried.
-    Way(usize, Result<Checked, String>),
+    Way(usize, Result<Box<Checked>, String>),
     /// None, in words: the program runs with none that was tried.
     None(String),
 }
@@ -42,7 +42,7 @@ pub(crate) enum Choice {
 /// Chooses by what came of trying them. Fails only where a signal came that asks to end.
 pub(crate) fn choose(tried: anyhow::Result<Tried>) -> anyhow::Result<Choice> {
     Ok(match tried {
-        Ok(Tried::Runs { place, checked }) => Choice::Way(place, Ok(*checked)),
+        Ok(Tried::Runs { place, checked }) => Choice::Way(place, Ok(checked)),
         Ok(Tried::NotChecked { place, error }) => Choice::Way(place, Err(error.to_string())),
         Ok(Tried::Breaks { error }) => {
             let first = error.lines().next().unwrap_or_default();

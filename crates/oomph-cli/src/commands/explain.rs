@@ -191,7 +191,7 @@ fn fix(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> 
         file: &change.shown,
         diff: &change.diff,
         way: arguments.way.map_or(place + 1, usize::from),
-        checked: checked.as_ref().map_err(String::as_str),
+        checked: checked.as_deref().map_err(String::as_str),
         recording: Some(name.as_str()).filter(|_| change.patch.is_some()),
     };
     printer.data(&match arguments.format {

@@ -275,7 +275,7 @@ fn show_fix(
         way: place + 1,
         file: &change.shown,
         diff: &change.diff,
-        checked: checked.as_ref().map_err(String::as_str),
+        checked: checked.as_deref().map_err(String::as_str),
         recording: named.recording.filter(|_| change.patch.is_some()),
     };
     printer.data(&match arguments.format {
