@@ -44,6 +44,7 @@ fn publisher() -> MutexGuard<'static, Option<Publisher>> {
 
 /// Called in a forked child.
 pub extern "C" fn forked() {
+    crate::MEMORY.forked();
     FORKED.store(true, Relaxed);
     RECORDING.store(false, Relaxed);
 }
