@@ -40,9 +40,6 @@ use recorder::Recorder;
 use session::lock;
 use std::ffi::{CStr, c_char, c_int};
 
-#[global_allocator]
-static MEMORY: reserve::WithReserve = reserve::WithReserve::new();
-
 /// Puts the hooks under the allocator of the PyTorch that is loaded, and learns how this Python lays out its frames.
 /// Call with the interpreter's lock, from a Python function. 0: done; 1: no PyTorch with CUDA; 2: done, but lines will not
 /// be known.

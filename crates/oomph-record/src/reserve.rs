@@ -10,6 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// A recording holds some hundred kilobytes between two writes; this is many times that.
 const BYTES: usize = 8 << 20;
 
+/// Everything that this library allocates.
+#[global_allocator]
+pub static MEMORY: WithReserve = WithReserve::new();
+
 /// The system's allocator, and behind it a reserve.
 pub struct WithReserve {
     is_taken: AtomicBool,
@@ -171,7 +175,7 @@ mod tests {
         let (is_held, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
         std::thread::scope(|threads| {
             threads.spawn(|| {
-                crate::MEMORY.lock(|_| {
+                MEMORY.lock(|_| {
                     is_held.store(true, Ordering::Release);
                     while !is_over.load(Ordering::Acquire) {
                         std::thread::yield_now();
@@ -189,7 +193,7 @@ mod tests {
                 unsafe {
                     alarm(20);
                     crate::session::forked();
-                    _exit(c_int::from(crate::MEMORY.take(small).is_null()));
+                    _exit(c_int::from(MEMORY.take(small).is_null()));
                 }
             }
             let mut status = -1;

@@ -5,6 +5,7 @@
 use crate::file::File;
 use crate::gauges;
 use crate::recorder::Recorder;
+use crate::reserve::MEMORY;
 use crate::status::{self, Publisher};
 use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -44,7 +45,7 @@ fn publisher() -> MutexGuard<'static, Option<Publisher>> {
 
 /// Called in a forked child.
 pub extern "C" fn forked() {
-    crate::MEMORY.forked();
+    MEMORY.forked();
     FORKED.store(true, Relaxed);
     RECORDING.store(false, Relaxed);
 }
