@@ -14,8 +14,8 @@ mod printer;
 mod source_text;
 mod tolerance;
 
-use arguments::CommandLine;
 use clap::Parser;
+use commands::CommandLine;
 use printer::Printer;
 use std::process::ExitCode;
 
@@ -36,7 +36,7 @@ pub(crate) enum Outcome {
 
 fn main() -> ExitCode {
     let command_line = CommandLine::parse();
-    let mut printer = Printer::new(command_line.global.color, command_line.global.quiet);
+    let mut printer = Printer::new(command_line.global.color.into(), command_line.global.quiet);
     let outcome = command_line.command.run(&mut printer);
     match outcome {
         Ok(Outcome::Fine) => ExitCode::SUCCESS,
