@@ -1,38 +1,9 @@
-//! What can be typed before and after every verb. What a verb takes stands in the verb's own file. Help texts are the
-//! reference: they teach.
+//! Arguments that verbs share. What a verb takes alone stands in the verb's own file. Help texts are the reference: they teach.
 
-use crate::commands::Command;
-use clap::{Args, Parser, ValueEnum};
+use anstream::ColorChoice;
+use clap::{Args, ValueEnum};
 
-/// Where did my GPU memory go, why did it run out, and what would have helped?
-///
-/// oomph reads recordings of GPU memory: PyTorch's snapshots (pickle, JSON, memory_viz pages;
-/// plain, gzip, xz or zstd) and its own .oomph files. It never runs anything that is in them.
-///
-/// To make a recording, run the program as it is (or put it into `with oomph.record("train.oomph"):`):
-///
-///   oomph run train.py --batch-size 8
-///
-/// If it runs out of memory, it says why. PyTorch's own recordings are read too:
-///
-///   torch.cuda.memory._record_memory_history(max_entries=1_000_000, stacks="python")
-///   ...your program...
-///   torch.cuda.memory._dump_snapshot("snapshot.pickle")
-#[derive(Parser)]
-#[command(
-    name = "oomph",
-    version,
-    verbatim_doc_comment,
-    max_term_width = 100,
-    after_help = "Exit codes: 0 fine, 1 findings or over a limit, 2 oomph itself failed.\nStart with: oomph run train.py"
-)]
-pub(crate) struct CommandLine {
-    #[command(flatten)]
-    pub(crate) global: Global,
-    #[command(subcommand)]
-    pub(crate) command: Command,
-}
-
+/// What can be typed before and after every verb.
 #[derive(Args)]
 pub(crate) struct Global {
     /// When to use colour (NO_COLOR is honoured)
@@ -54,6 +25,16 @@ pub(crate) enum Color {
     Always,
     /// Never
     Never,
+}
+
+impl From<Color> for ColorChoice {
+    fn from(when: Color) -> Self {
+        match when {
+            Color::Auto => Self::Auto,
+            Color::Always => Self::Always,
+            Color::Never => Self::Never,
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -15,8 +15,8 @@ mod printer;
 mod source_text;
 mod tolerance;
 
-use arguments::CommandLine;
 use clap::Parser;
+use commands::CommandLine;
 use printer::Printer;
 use std::process::ExitCode;
 
@@ -37,7 +37,7 @@ pub(crate) enum Outcome {
 
 fn main() -> ExitCode {
     let command_line = CommandLine::parse();
-    let mut printer = Printer::new(command_line.global.color, command_line.global.quiet);
+    let mut printer = Printer::new(command_line.global.color.into(), command_line.global.quiet);
     if let Err(error) = log::start(command_line.global.verbose) {
         printer.error(&error);
         return ExitCode::from(2);

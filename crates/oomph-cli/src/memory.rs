@@ -1,5 +1,6 @@
-//! How much memory a what-if has: a size, a card from the catalogue, a limit.
+//! What a what-if is about: how much memory there is (a size, a card from the catalogue, a limit), and whose rules are followed.
 
+use crate::printer::Printer;
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{Arg, Args, Command};
@@ -53,6 +54,16 @@ impl MemoryArguments {
         }
         Typed { card: self.gpu.as_ref().map(|gpu| gpu.name.clone()), arguments }
     }
+}
+
+/// The version whose rules are followed; says so if the one that was asked about is newer than what is known.
+pub(crate) fn known_version(version: Option<Version>, printer: &mut Printer) -> Option<Version> {
+    let (asked, newest) = (version?, Version::NEWEST);
+    if asked > newest {
+        printer
+            .warning(&format!("the rules of PyTorch {asked} are not known; those of {newest} are followed"));
+    }
+    Some(asked.min(newest))
 }
 
 /// Takes any name that the catalogue finds; shells complete all that are in it.

@@ -1,10 +1,8 @@
 //! The one place that writes: data to stdout, everything else to stderr.
 
-use crate::arguments::Color;
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use oomph_replay::version::Version;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
@@ -19,13 +17,8 @@ const YELLOW: Style = AnsiColor::Yellow.on_default().bold();
 const CYAN: Style = AnsiColor::Cyan.on_default();
 
 impl Printer {
-    pub(crate) fn new(color: Color, quiet: bool) -> Self {
-        let choice = match color {
-            Color::Auto => ColorChoice::Auto,
-            Color::Always => ColorChoice::Always,
-            Color::Never => ColorChoice::Never,
-        };
-        Self { out: AutoStream::new(io::stdout(), choice), err: AutoStream::new(io::stderr(), choice), quiet }
+    pub(crate) fn new(color: ColorChoice, quiet: bool) -> Self {
+        Self { out: AutoStream::new(io::stdout(), color), err: AutoStream::new(io::stderr(), color), quiet }
     }
 
     /// Writes a result.
@@ -65,17 +58,6 @@ impl Printer {
         if !self.quiet {
             let _ = writeln!(self.err, "{message}");
         }
-    }
-
-    /// The version whose rules are followed; says so if the one that was asked about is newer than what is known.
-    pub(crate) fn known_version(&mut self, version: Option<Version>) -> Option<Version> {
-        let (asked, newest) = (version?, Version::NEWEST);
-        if asked > newest {
-            self.warning(&format!(
-                "the rules of PyTorch {asked} are not known; those of {newest} are followed"
-            ));
-        }
-        Some(asked.min(newest))
     }
 
     /// A bar for work whose length is known.

@@ -142,6 +142,55 @@ impl Card {
             };
         Architecture { shared_per_block_optin, shared_per_sm, threads_per_sm, blocks_per_sm, l2 }
     }
+
+    /// What CUDA says of it by number: `cudaDeviceAttr` and `CUdevice_attribute` have the same numbers.
+    pub fn attribute(&self, number: i32) -> i32 {
+        let architecture = self.architecture();
+        match number {
+            1..=3 => 1024,
+            4 => 64,
+            5 => 0x7fff_ffff,
+            6 | 7 => 65535,
+            8 => 49152,
+            9 => 65536,
+            10 => 32,
+            11 => 0x7fff_ffff,
+            12 => 65536,
+            13 => 1_500_000,
+            14 => 512,
+            16 => self.sms,
+            18 | 26 => 0,
+            15 | 19 | 31 | 41 => 1,
+            33 => 1,
+            36 => 3_000_000,
+            37 => 5120,
+            38 => architecture.l2,
+            39 => architecture.threads_per_sm,
+            40 => 3,
+            75 => self.major,
+            76 => self.minor,
+            78..=80 => 1,
+            81 => architecture.shared_per_sm,
+            82 => 65536,
+            83 => 1,
+            86 | 88 | 89 | 91 => 1,
+            95 => 1,
+            97 => architecture.shared_per_block_optin,
+            98 | 102 | 103 => 1,
+            106 => architecture.blocks_per_sm,
+            111 => 1024,
+            115 => 1,
+            120 => i32::from(self.major >= 9),
+            // Multicast, fabric handles, host NUMA: one card in a plain machine has none.
+            _ => 0,
+        }
+    }
+
+    /// Blocks that fit on a multiprocessor by their threads alone: registers are not known.
+    pub fn occupancy(&self, threads: i32) -> i32 {
+        let architecture = self.architecture();
+        (architecture.threads_per_sm / threads.max(1)).clamp(1, architecture.blocks_per_sm)
+    }
 }
 
 #[cfg(test)]

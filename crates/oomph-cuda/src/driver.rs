@@ -1,43 +1,16 @@
 //! The CUDA driver: contexts, virtual memory for expandable segments, modules that Triton and bitsandbytes load.
 
 use crate::card::Card;
-use crate::{handle, lock, memory, put, queue, runtime, sys};
+use crate::state::{
+    self, Handle, INVALID_DEVICE, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, OUT_OF_MEMORY, SUCCESS, new_handle,
+};
+use crate::{allocation, handle, loaded, lock, memory, put, queue};
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::Mutex;
 
-const SUCCESS: c_int = 0;
-const INVALID_VALUE: c_int = 1;
-const OUT_OF_MEMORY: c_int = 2;
-const NOT_FOUND: c_int = 500;
-const NOT_SUPPORTED: c_int = 801;
-
-type Handle = *mut c_void;
-
 /// Physical memory without an address: handle to device, or none if it is the host's, and bytes.
 static PHYSICAL: Mutex<BTreeMap<u64, (Option<usize>, u64)>> = Mutex::new(BTreeMap::new());
-
-/// The driver is as new as the runtime that is installed.
-pub fn version() -> c_int {
-    // SAFETY: dlsym gives null or the runtime's function, which has this type and needs no device.
-    unsafe {
-        let address = sys::dlsym(sys::RTLD_DEFAULT, c"cudaRuntimeGetVersion".as_ptr());
-        if !address.is_null() {
-            let ask: unsafe extern "C" fn(*mut c_int) -> c_int = std::mem::transmute(address);
-            let mut version = 0;
-            if ask(&raw mut version) == SUCCESS && version > 0 {
-                return version;
-            }
-        }
-    }
-    13_000
-}
-
-fn new_handle(place: *mut Handle) -> c_int {
-    // SAFETY: an out parameter of C.
-    unsafe { put(place, handle() as Handle) };
-    SUCCESS
-}
 
 /// Contexts are numbers: one a device.
 fn context(device: usize) -> Handle {
@@ -47,19 +20,21 @@ fn context(device: usize) -> Handle {
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDriverGetVersion(place: *mut c_int) -> c_int {
     // SAFETY: an out parameter of C.
-    unsafe { put(place, version()) };
+    unsafe { put(place, loaded::version()) };
     SUCCESS
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDeviceGetCount(count: *mut c_int) -> c_int {
-    runtime::cudaGetDeviceCount(count)
+    // SAFETY: an out parameter of C.
+    unsafe { put(count, Card::get().visible()) };
+    SUCCESS
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuDeviceGet(place: *mut c_int, ordinal: c_int) -> c_int {
     if !(0..Card::get().visible()).contains(&ordinal) {
-        return 101;
+        return INVALID_DEVICE;
     }
     // SAFETY: an out parameter of C.
     unsafe { put(place, ordinal) };
@@ -82,8 +57,10 @@ pub extern "C" fn cuDeviceGetName(text: *mut c_char, length: c_int, _device: c_i
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuDeviceGetAttribute(value: *mut c_int, number: c_int, device: c_int) -> c_int {
-    runtime::cudaDeviceGetAttribute(value, number, device)
+pub extern "C" fn cuDeviceGetAttribute(value: *mut c_int, number: c_int, _device: c_int) -> c_int {
+    // SAFETY: an out parameter of C.
+    unsafe { put(value, Card::get().attribute(number)) };
+    SUCCESS
 }
 
 #[unsafe(no_mangle)]
@@ -119,7 +96,7 @@ pub extern "C" fn cuDevicePrimaryCtxGetState(device: c_int, flags: *mut c_uint, 
     // SAFETY: out parameters of C.
     unsafe {
         put(flags, 0);
-        put(active, c_int::from(runtime::has_context(device)));
+        put(active, c_int::from(state::has_context(device)));
     }
     SUCCESS
 }
@@ -134,13 +111,15 @@ pub extern "C" fn cuDevicePrimaryCtxRetain(place: *mut Handle, device: c_int) ->
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxGetCurrent(place: *mut Handle) -> c_int {
     // SAFETY: an out parameter of C.
-    unsafe { put(place, context(runtime::device())) };
+    unsafe { put(place, context(state::device())) };
     SUCCESS
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxGetDevice(place: *mut c_int) -> c_int {
-    runtime::cudaGetDevice(place)
+    // SAFETY: an out parameter of C.
+    unsafe { put(place, state::device() as c_int) };
+    SUCCESS
 }
 
 #[unsafe(no_mangle)]
@@ -216,7 +195,7 @@ pub extern "C" fn cuGetProcAddress_v2(
     _flags: u64,
     status: *mut c_int,
 ) -> c_int {
-    let found = runtime::entry_point(name);
+    let found = loaded::entry_point(name);
     // SAFETY: out parameters of C.
     unsafe {
         put(place, found);
@@ -229,23 +208,23 @@ pub extern "C" fn cuGetProcAddress_v2(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> c_int {
-    runtime::give_info(free, total)
+    allocation::give_info(free, total)
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemAlloc_v2(place: *mut *mut c_void, size: usize) -> c_int {
-    runtime::give_memory(place, size)
+    allocation::give_memory(place, size)
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFree_v2(address: *mut c_void) -> c_int {
     queue::finish_all();
-    runtime::take_memory(address)
+    allocation::take_memory(address)
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemAllocAsync(place: *mut *mut c_void, size: usize, _stream: Handle) -> c_int {
-    runtime::give_pooled_memory(place, size, runtime::device())
+    allocation::give_pooled_memory(place, size, state::device())
 }
 
 #[unsafe(no_mangle)]
@@ -255,27 +234,27 @@ pub extern "C" fn cuMemAllocFromPoolAsync(
     pool: Handle,
     _stream: Handle,
 ) -> c_int {
-    runtime::give_pooled_memory(place, size, runtime::device_of_pool(pool))
+    allocation::give_pooled_memory(place, size, allocation::device_of_pool(pool))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFreeAsync(address: *mut c_void, _stream: Handle) -> c_int {
-    runtime::take_memory(address)
+    allocation::take_memory(address)
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemAllocHost_v2(place: *mut *mut c_void, size: usize) -> c_int {
-    runtime::cudaMallocHost(place, size)
+    allocation::give_pinned(place, size)
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemHostAlloc(place: *mut *mut c_void, size: usize, _flags: c_uint) -> c_int {
-    runtime::cudaMallocHost(place, size)
+    allocation::give_pinned(place, size)
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemFreeHost(address: *mut c_void) -> c_int {
-    runtime::cudaFreeHost(address)
+    allocation::take_pinned(address)
 }
 
 #[unsafe(no_mangle)]
@@ -360,7 +339,7 @@ pub extern "C" fn cuMemCreate(
 ) -> c_int {
     // Of the device, unless the host's memory is asked for.
     let device = if properties.is_null() {
-        Some(runtime::device())
+        Some(state::device())
     } else {
         // SAFETY: the caller's struct.
         let (kind, location) = unsafe { ((*properties).location_kind, (*properties).location) };
@@ -455,8 +434,7 @@ pub extern "C" fn cuModuleGetGlobal_v2(
     _module: Handle,
     _name: *const c_char,
 ) -> c_int {
-    runtime::cudaGetSymbolSize(size, std::ptr::null());
-    runtime::cudaGetSymbolAddress(place, std::ptr::null())
+    allocation::give_variable(place, size)
 }
 
 #[unsafe(no_mangle)]
@@ -491,7 +469,7 @@ pub extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
     _shared: usize,
 ) -> c_int {
     // SAFETY: an out parameter of C.
-    unsafe { put(blocks, runtime::occupancy(threads)) };
+    unsafe { put(blocks, Card::get().occupancy(threads)) };
     SUCCESS
 }
 
@@ -521,28 +499,7 @@ pub extern "C" fn cuEventCreate(place: *mut Handle, _flags: c_uint) -> c_int {
     new_handle(place)
 }
 
-macro_rules! launches {
-    ($($name:ident)*) => {$(
-        /// A kernel that does nothing.
-        #[unsafe(no_mangle)]
-        pub extern "C" fn $name() -> c_int {
-            queue::launch();
-            SUCCESS
-        }
-    )*};
-}
-
 launches! { cuLaunchKernel cuLaunchKernelEx cuLaunchCooperativeKernel }
-
-macro_rules! does_nothing {
-    ($($name:ident)*) => {$(
-        /// Succeeds; there is nothing to do.
-        #[unsafe(no_mangle)]
-        pub extern "C" fn $name() -> c_int {
-            SUCCESS
-        }
-    )*};
-}
 
 does_nothing! {
     cuInit cuLogsRegisterCallback cuLogsUnregisterCallback cuCtxSetCurrent cuCtxPushCurrent_v2 cuCtxSynchronize cuCtxDestroy_v2 cuDevicePrimaryCtxRelease_v2

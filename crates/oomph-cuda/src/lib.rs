@@ -6,13 +6,17 @@
 //! written: those bytes are true (see [`memory`]).
 //!
 //! One module a library that is stood in for, each a list of C functions; what they share is in [`card`] (what the GPU
-//! is), [`memory`] (addresses, accounting, copies), [`queue`] (what the GPU has done) and [`calls`] (what was called that nobody modelled). Functions of
+//! is), [`memory`] (addresses, accounting, copies), [`queue`] (what the GPU has done), [`state`] (whose turn it is, and what went wrong) and [`calls`] (what was called that nobody modelled). Functions of
 //! NVIDIA's libraries that are not here are answered by stubs that `oomph-predict` makes from what is installed.
 //!
 //! It lives in somebody else's process: no dependency, no panic, no thread, no output.
 
 #![allow(non_snake_case, missing_docs)]
 
+#[macro_use]
+mod macros;
+
+pub mod allocation;
 pub mod blas;
 pub mod calls;
 pub mod card;
@@ -20,12 +24,14 @@ pub mod control;
 pub mod dnn;
 pub mod driver;
 pub mod guarded;
+pub mod loaded;
 pub mod memory;
 pub mod nccl;
 pub mod nvml;
 pub mod queue;
 pub mod runtime;
 pub mod solver;
+pub mod state;
 mod sys;
 pub mod twister;
 

@@ -2,7 +2,7 @@
 //!
 //! What NCCL itself takes of the device (buffers for each channel) is not modelled; a result says so.
 
-use crate::{calls, handle, lock, put, runtime};
+use crate::{calls, handle, lock, put, runtime, state};
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Mutex;
@@ -143,12 +143,12 @@ pub extern "C" fn ncclCommWindowRegister(
 /// Memory of the device, as `cudaMalloc` gives it.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclMemAlloc(place: *mut *mut c_void, size: usize) -> c_int {
-    if runtime::cudaMalloc(place, size) == runtime::SUCCESS { SUCCESS } else { CUDA_ERROR }
+    if runtime::memory::cudaMalloc(place, size) == state::SUCCESS { SUCCESS } else { CUDA_ERROR }
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclMemFree(address: *mut c_void) -> c_int {
-    if runtime::cudaFree(address) == runtime::SUCCESS { SUCCESS } else { CUDA_ERROR }
+    if runtime::memory::cudaFree(address) == state::SUCCESS { SUCCESS } else { CUDA_ERROR }
 }
 
 #[unsafe(no_mangle)]

@@ -6,6 +6,7 @@
 use crate::context::Context;
 use crate::finding::Place;
 use crate::kinds::Kind;
+use crate::line::{LineKey, line_key, through};
 use crate::sources::{is_native, is_own_file};
 use hashbrown::HashMap;
 use oomph_trace::rounding::round_size;
@@ -189,21 +190,18 @@ struct Lines {
     seen_calls: HashMap<Call, u32>,
     seen_frames: HashMap<FrameId, u32>,
     seen_stacks: HashMap<(StackId, bool), u32>,
-    seen_lines: HashMap<crate::explanation::LineKey, u32>,
+    seen_lines: HashMap<LineKey, u32>,
 }
 
 impl Lines {
     fn stack(&mut self, context: &Context, stack: StackId, born: Moment) -> u32 {
-        let key = crate::explanation::line_key(context, stack, born == 0);
+        let key = line_key(context, stack, born == 0);
         if let Some(&known) = self.seen_stacks.get(&(stack, key.before)) {
             return known;
         }
         let lines = &mut self.lines;
         let line = *self.seen_lines.entry(key).or_insert_with(|| {
-            lines.push(DetailLine {
-                place: context.place(stack, born),
-                through: crate::explanation::through(context, stack),
-            });
+            lines.push(DetailLine { place: context.place(stack, born), through: through(context, stack) });
             lines.len() as u32 - 1
         });
         let call = self.call(context, stack);

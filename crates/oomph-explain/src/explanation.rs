@@ -1,10 +1,12 @@
 //! What is told about a recording: owned data, ready for any renderer.
 
 use crate::cells::Cells;
-use crate::context::{Context, Found};
+use crate::context::Context;
 use crate::detail::Detail;
 use crate::finding::{Finding, Place, Severity};
 use crate::kinds::{Kind, Kinds};
+use crate::line::{line_key, through};
+use crate::observed::{Found, Observed};
 use crate::oom::{OutOfMemory, Outcome, Reason};
 use crate::rules;
 use crate::sources::Sources;
@@ -13,7 +15,7 @@ use crate::timeline::Timeline;
 use crate::verdict;
 use crate::waste::Waste;
 use hashbrown::HashMap;
-use oomph_trace::{Action, FrameId, History, Peaks, Recording, StackId, Warning};
+use oomph_trace::{Action, History, Peaks, Recording, StackId, Warning};
 
 /// Everything there is to say about a recording.
 #[derive(Clone, Debug)]
@@ -236,7 +238,7 @@ fn explained(recording: &Recording, mut describe: impl FnMut(&Context) -> Device
         let death = ooms.iter().find(|oom| oom.outcome == Outcome::Fatal).map(|oom| oom.moment);
         let kinds = Kinds::of(recording, device, &history, &sources, &annotated, &boundaries, death);
         let found = Found { steps, ooms, cells: &cells, censuses: &censuses };
-        let context = Context::of(recording, device, &history, &sources, &kinds, found);
+        let context = Context::of(Observed::of(recording, device, &history, &sources, &kinds, found));
         explanation.devices.push(describe(&context));
         let mut findings = Vec::new();
         for rule in rules::ALL {
@@ -323,32 +325,6 @@ fn sums<K: std::hash::Hash + Eq>(context: &Context, key: impl Fn(StackId, bool) 
     let mut sums: Vec<Sum> = sums.into_values().collect();
     sums.sort_by_key(|sum| (std::cmp::Reverse(sum.bytes), sum.stack, sum.born));
     sums
-}
-
-/// What makes two stacks one line.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct LineKey {
-    place: Option<FrameId>,
-    through: Option<FrameId>,
-    /// From before the recording, without a place.
-    pub(crate) before: bool,
-}
-
-pub(crate) fn line_key(context: &Context, stack: StackId, before: bool) -> LineKey {
-    let facts = context.sources.of_stack(stack);
-    LineKey {
-        place: facts.place,
-        through: facts.innermost.filter(|_| facts.own && facts.innermost != facts.place),
-        before: before && facts.place.is_none(),
-    }
-}
-
-/// See [`LineBytes::through`].
-pub(crate) fn through(context: &Context, stack: StackId) -> Option<String> {
-    let frame = context.recording.stacks.frame(line_key(context, stack, false).through?);
-    let file = context.recording.strings.get(frame.file);
-    let file = file.rsplit(['/', '\\']).next().unwrap_or(file);
-    Some(format!("{file}:{} {}", frame.line, context.recording.strings.get(frame.name)))
 }
 
 fn lines(context: &Context) -> Vec<LineBytes> {

@@ -1,7 +1,7 @@
 //! Growth: what steps leave behind, step after step.
 
-use crate::context::Context;
 use crate::kinds::Kind;
+use crate::observed::Observed;
 use hashbrown::HashSet;
 use oomph_trace::{Moment, StackId};
 
@@ -23,22 +23,22 @@ pub struct Growth {
 
 impl Growth {
     /// Finds it, if steps leave something behind again and again.
-    pub fn find(context: &Context) -> Option<Self> {
-        let steps = context.steps.as_ref()?;
-        let all = &context.history.allocations;
+    pub fn find(observed: &Observed) -> Option<Self> {
+        let steps = observed.steps.as_ref()?;
+        let all = &observed.history.allocations;
         // What the last step holds may be rightly its own; what the first makes may be meant to stay.
-        let end: Moment = match context.fatal() {
+        let end: Moment = match observed.fatal() {
             Some(oom) => oom.moment,
-            None => context.device.events.len() as Moment,
+            None => observed.device.events.len() as Moment,
         };
         let last = match steps.at(end) {
             Some(step) => step,
             None => steps.count().saturating_sub(1),
         };
         let mut kept: Vec<Vec<u32>> = vec![Vec::new(); steps.count()];
-        for index in context.history.alive_at(end) {
+        for index in observed.history.alive_at(end) {
             let Some(step) = steps.at(all.born(index as usize)) else { continue };
-            let kind = context.kinds.kind(index as usize);
+            let kind = observed.kinds.kind(index as usize);
             if !matches!(kind, Kind::Parameter | Kind::OptimizerState | Kind::Gradient | Kind::Workspace) {
                 kept[step].push(index);
             }

@@ -4,9 +4,9 @@
 //! no backward pass has used, a list, a hook. Which of them follows from lives and from order, and is proved by the
 //! census where there is one. Rules say what to do about each.
 
-use crate::context::Context;
 use crate::finding::{Patch, Place, Where};
 use crate::kinds::Kind;
+use crate::observed::Observed;
 use crate::sources::Phase;
 use hashbrown::{HashMap, HashSet};
 use oomph_trace::census::Holder;
@@ -51,20 +51,20 @@ pub struct Kept {
 const LEAST: u64 = 1 << 20;
 /// A forward that leaves so many blocks has left its graph; one without gradients leaves its result. Where the program itself
 /// can say more, it takes more to begin with.
-fn blocks_of_a_graph(context: &Context) -> usize {
-    if context.census.is_some() { 3 } else { 2 }
+fn blocks_of_a_graph(observed: &Observed) -> usize {
+    if observed.census.is_some() { 3 } else { 2 }
 }
 
 impl Kept {
     /// Looks at all that is alive at the moment that is told of.
-    pub fn find(context: &Context) -> Vec<Self> {
-        let (all, forwards, until) = (&context.history.allocations, &context.forwards, context.moment);
+    pub fn find(observed: &Observed) -> Vec<Self> {
+        let (all, forwards, until) = (&observed.history.allocations, &observed.forwards, observed.moment);
         let mut by_site: HashMap<FrameId, Vec<(usize, u32)>> = HashMap::new();
-        for &(index, kind) in &context.held {
+        for &(index, kind) in &observed.held {
             let of_the_model =
                 matches!(kind, Kind::Parameter | Kind::OptimizerState | Kind::Gradient | Kind::Workspace);
             let i = index as usize;
-            let phase = context.sources.phase(all.stack(i));
+            let phase = observed.sources.phase(all.stack(i));
             let of_a_round = matches!(phase, Phase::Forward | Phase::User | Phase::Data);
             let Some(round) = forwards.before(all.born(i)).filter(|_| !of_the_model && of_a_round) else {
                 continue;
@@ -77,19 +77,19 @@ impl Kept {
             }
         }
         let mut kept: Vec<Self> =
-            by_site.into_iter().filter_map(|(site, blocks)| Self::of_site(context, site, blocks)).collect();
+            by_site.into_iter().filter_map(|(site, blocks)| Self::of_site(observed, site, blocks)).collect();
         kept.sort_by_key(|one| std::cmp::Reverse(one.bytes));
         kept
     }
 
-    fn of_site(context: &Context, site: FrameId, blocks: Vec<(usize, u32)>) -> Option<Self> {
-        let all = &context.history.allocations;
+    fn of_site(observed: &Observed, site: FrameId, blocks: Vec<(usize, u32)>) -> Option<Self> {
+        let all = &observed.history.allocations;
         let mut rounds: HashMap<usize, (u64, usize)> = HashMap::new();
         for &(round, index) in &blocks {
             let sum = rounds.entry(round).or_default();
             sum.0 += all.size(index as usize);
             // A graph is what modules make; what the program's own lines keep beside it is not.
-            sum.1 += usize::from(context.sources.phase(all.stack(index as usize)) == Phase::Forward);
+            sum.1 += usize::from(observed.sources.phase(all.stack(index as usize)) == Phase::Forward);
         }
         let bytes: u64 = rounds.values().map(|(bytes, _)| bytes).sum();
         if bytes < LEAST {
@@ -99,10 +99,10 @@ impl Kept {
         sizes.sort_unstable();
         let mut counts: Vec<usize> = rounds.values().map(|(_, count)| *count).collect();
         counts.sort_unstable();
-        let is_graph_by_count = counts[counts.len() / 2] >= blocks_of_a_graph(context);
-        let own = context.forwards.all().iter().find(|forward| forward.site == site).and_then(|f| f.own);
+        let is_graph_by_count = counts[counts.len() / 2] >= blocks_of_a_graph(observed);
+        let own = observed.forwards.all().iter().find(|forward| forward.site == site).and_then(|f| f.own);
         let indices = || blocks.iter().map(|&(_, index)| index);
-        let (by_graph, by_address) = (graph_holder(context), tensor_holder(context, indices()));
+        let (by_graph, by_address) = (graph_holder(observed), tensor_holder(observed, indices()));
         // What the program's own lines made may carry a graph too, which nobody sees but who holds its end.
         let only_a_graph =
             by_graph.is_some() && by_address.as_ref().is_none_or(|holder| holder.with_graph > 0);
@@ -117,15 +117,15 @@ impl Kept {
             _ => is_graph_by_count,
         };
         let (how, proved) = if is_graph {
-            how_graph(context, site, &rounds, holder.as_ref())
+            how_graph(observed, site, &rounds, holder.as_ref())
         } else {
             (How::TensorsKept, true)
         };
         let frees = blocks
             .iter()
             .filter_map(|&(round, index)| {
-                let after = context.forwards.all()[round].end.max(all.born(index as usize));
-                Some((context.forwards.next(site, after)?, index))
+                let after = observed.forwards.all()[round].end.max(all.born(index as usize));
+                Some((observed.forwards.next(site, after)?, index))
             })
             .collect();
         Some(Self {
@@ -143,21 +143,21 @@ impl Kept {
 
 /// Why a graph is kept, and whether that is proved.
 fn how_graph(
-    context: &Context,
+    observed: &Observed,
     site: FrameId,
     rounds: &HashMap<usize, (u64, usize)>,
     holder: Option<&Holder>,
 ) -> (How, bool) {
-    let forwards = context.forwards.all();
-    let until = context.moment;
+    let forwards = observed.forwards.all();
+    let until = observed.moment;
     let end_of_round = |round: usize| {
         let after = forwards[round].end;
-        context.forwards.next(site, after).unwrap_or(until)
+        observed.forwards.next(site, after).unwrap_or(until)
     };
     // A backward pass before the line was reached again: these have had theirs.
     let had = rounds
         .keys()
-        .filter(|&&round| context.kinds.backward_within(forwards[round].end, end_of_round(round)));
+        .filter(|&&round| observed.kinds.backward_within(forwards[round].end, end_of_round(round)));
     if had.count() * 2 > rounds.len() {
         return (How::GraphKept, true);
     }
@@ -166,13 +166,13 @@ fn how_graph(
     for (round, forward) in forwards.iter().enumerate() {
         if forward.site == site
             && !rounds.contains_key(&round)
-            && context.kinds.backward_within(forward.end, until)
+            && observed.kinds.backward_within(forward.end, until)
         {
             trained.0 += 1;
-            trained.1 += usize::from(context.kinds.backward_within(forward.end, end_of_round(round)));
+            trained.1 += usize::from(observed.kinds.backward_within(forward.end, end_of_round(round)));
         }
     }
-    let waits = match context.census {
+    let waits = match observed.census {
         Some(census) => {
             let model =
                 census.modules.iter().filter(|module| module.requires_grad).max_by_key(|module| module.bytes);
@@ -182,7 +182,7 @@ fn how_graph(
                 || holder.is_some_and(|holder| speaks_of_evaluation(&holder.function));
             // A backward pass has come since, and these are still there.
             let first = rounds.keys().min().map_or(0, |&round| forwards[round].end);
-            if !evaluates && context.kinds.backward_within(first, until) {
+            if !evaluates && observed.kinds.backward_within(first, until) {
                 return (How::GraphKept, true);
             }
             if census.complete || evaluates || trained.0 == 0 {
@@ -192,24 +192,27 @@ fn how_graph(
             }
         }
         None if trained.0 > 0 => trained.1 * 2 < trained.0,
-        None if !context.kinds.backward().is_empty() => false,
+        None if !observed.kinds.backward().is_empty() => false,
         // Nothing has gone backward yet: whether it would have, the names of functions tell, or nothing does.
         None => {
-            match forwards.iter().find(|forward| forward.site == site).map(|forward| around(context, forward))
+            match forwards
+                .iter()
+                .find(|forward| forward.site == site)
+                .map(|forward| around(observed, forward))
             {
                 Some(names) if names.iter().any(|name| speaks_of_evaluation(name)) => false,
                 Some(names) if names.iter().any(|name| speaks_of_training(name)) => true,
-                _ => context.kinds.trains(),
+                _ => observed.kinds.trains(),
             }
         }
     };
-    (if waits { How::BackwardOnce } else { How::NoGradMissing }, context.census.is_some())
+    (if waits { How::BackwardOnce } else { How::NoGradMissing }, observed.census.is_some())
 }
 
 /// The names of the program's own functions around a forward.
-fn around<'a>(context: &'a Context, forward: &crate::forwards::Forward) -> Vec<&'a str> {
-    let recording = context.recording;
-    let stack = context.device.events.stack.get(forward.start as usize).copied().unwrap_or_default();
+fn around<'a>(observed: &'a Observed, forward: &crate::forwards::Forward) -> Vec<&'a str> {
+    let recording = observed.recording;
+    let stack = observed.device.events.stack.get(forward.start as usize).copied().unwrap_or_default();
     let frames = recording.stacks.get(stack).iter().map(|&frame| recording.stacks.frame(frame));
     (frames.rev())
         .take_while(|frame| !crate::sources::is_module_call(recording, frame))
@@ -236,9 +239,9 @@ pub fn speaks_of_evaluation(name: &str) -> bool {
 }
 
 /// Who holds these blocks: for a graph by the number of forwards that hang on it, else by the addresses of its tensors.
-pub fn holder(context: &Context, blocks: impl Iterator<Item = u32>, graph: bool) -> Option<Holder> {
-    let by_graph = if graph { graph_holder(context) } else { None };
-    by_graph.or_else(|| tensor_holder(context, blocks))
+pub fn holder(observed: &Observed, blocks: impl Iterator<Item = u32>, graph: bool) -> Option<Holder> {
+    let by_graph = if graph { graph_holder(observed) } else { None };
+    by_graph.or_else(|| tensor_holder(observed, blocks))
 }
 
 /// Neither a module's parameters nor an optimizer's state.
@@ -247,16 +250,16 @@ fn is_plain(holder: &&Holder) -> bool {
 }
 
 /// Whoever has the graphs of most forwards, of more than one.
-fn graph_holder(context: &Context) -> Option<Holder> {
-    let holders = context.census?.holders.iter().filter(is_plain);
+fn graph_holder(observed: &Observed) -> Option<Holder> {
+    let holders = observed.census?.holders.iter().filter(is_plain);
     let hangs = holders.filter(|holder| holder.with_graph > 0 && holder.nodes > 0 && holder.forwards > 1);
     hangs.max_by_key(|holder| (holder.forwards, holder.nodes)).cloned()
 }
 
 /// Whoever has most bytes of these blocks.
-fn tensor_holder(context: &Context, blocks: impl Iterator<Item = u32>) -> Option<Holder> {
-    let census = context.census?;
-    let all = &context.history.allocations;
+fn tensor_holder(observed: &Observed, blocks: impl Iterator<Item = u32>) -> Option<Holder> {
+    let census = observed.census?;
+    let all = &observed.history.allocations;
     let addresses: HashSet<u64> = blocks.map(|index| all.address(index as usize)).collect();
     let mut sums: HashMap<u32, u64> = HashMap::new();
     for tensor in &census.tensors {
@@ -271,24 +274,24 @@ fn tensor_holder(context: &Context, blocks: impl Iterator<Item = u32>) -> Option
 
 impl Kept {
     /// The line to look at first: the one that keeps, where it is known, else the one that makes.
-    pub fn place(&self, context: &Context) -> Option<Place> {
+    pub fn place(&self, observed: &Observed) -> Option<Place> {
         let is_own = |holder: &&Holder| holder.line > 0 && !oomph_words::is_library_file(&holder.file);
         let keeps = self.holder.as_ref().filter(is_own);
         match keeps {
             Some(holder) => Some(Place::of_holder(holder)),
-            None => self.made_at.map(|frame| context.place_of_frame(frame, true)),
+            None => self.made_at.map(|frame| observed.place_of_frame(frame, true)),
         }
     }
 
     /// Both lines, with the bytes.
-    pub fn places(&self, context: &Context) -> Vec<Where> {
+    pub fn places(&self, observed: &Observed) -> Vec<Where> {
         let count = self.blocks.len() as u64;
-        let mut places: Vec<Where> = (self.place(context).into_iter())
-            .chain(self.made_at.map(|frame| context.place_of_frame(frame, true)))
+        let mut places: Vec<Where> = (self.place(observed).into_iter())
+            .chain(self.made_at.map(|frame| observed.place_of_frame(frame, true)))
             .map(|place| Where { place, bytes: self.bytes, count })
             .collect();
         places.dedup();
-        let parts = context.places(self.blocks.iter().map(|&(_, index)| index));
+        let parts = observed.places(self.blocks.iter().map(|&(_, index)| index));
         for part in parts {
             if places.iter().all(|known| known.place != part.place) {
                 places.push(part);
@@ -303,15 +306,15 @@ impl Kept {
     }
 
     /// The change to make, where it is one of a few lines.
-    pub fn patch(&self, context: &Context, cause: &'static str) -> Option<Patch> {
-        let made = self.made_at.map(|frame| context.place_of_frame(frame, true));
+    pub fn patch(&self, observed: &Observed, cause: &'static str) -> Option<Patch> {
+        let made = self.made_at.map(|frame| observed.place_of_frame(frame, true));
         let place = match (cause, &made) {
             // What has to be wrapped is the call, not what keeps its result.
             ("no_grad_missing", Some(made)) => made.clone(),
-            _ => self.place(context)?,
+            _ => self.place(observed)?,
         };
         let Place::Line { file, line, function, .. } = place else { return None };
-        let others = [made, self.place(context)];
+        let others = [made, self.place(observed)];
         let also = (others.into_iter().flatten())
             .filter_map(|other| match other {
                 Place::Line { file: of, line: at, .. } if of == file && at != line => Some(at),

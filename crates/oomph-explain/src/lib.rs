@@ -3,8 +3,8 @@
 //! [`explain`] takes a recording and gives an [`Explanation`]: peaks, what was alive and what it was, steps,
 //! out-of-memories, waste, and findings. It is data; rendering is another crate's business, and so is reading.
 //!
-//! Arrows inside: `sources` (what a stack means) ← `kinds` (what memory is), `steps` ← `oom`, `waste` ← `context`
-//! (all of it, for one device; `what_if` replays it with changes) ← `rules` (one thing each) ← `explanation` (what is told).
+//! Arrows inside: `sources` (what a stack means) ← `kinds` (what memory is), `steps` ← `oom`, `waste` ← `observed` (all of it, for
+//! one device) ← `growth`, `kept`, `what_if` (replays it with changes) ← `context` ← `rules` (one thing each) ← `explanation` (what is told).
 //!
 //! Design constraints: no I/O, no clock, no randomness: the same recording gives the same explanation; every number
 //! says how it came about; what is not known is said to be unknown.
@@ -20,6 +20,8 @@ mod forwards;
 mod growth;
 mod kept;
 mod kinds;
+mod line;
+mod observed;
 mod oom;
 pub mod rules;
 mod segments;

@@ -1,8 +1,8 @@
 //! What a change would have saved: the recording replayed with it, through the allocator's model.
 
-use crate::context::Context;
 use crate::finding::{Basis, Finding};
 use crate::kinds::Kind;
+use crate::observed::Observed;
 use crate::sources::Phase;
 use oomph_replay::allocator::Memory;
 use oomph_replay::conf::Conf;
@@ -11,8 +11,8 @@ use oomph_replay::replayer::{Replayed, Replayer};
 use oomph_trace::Moment;
 use oomph_words::bytes;
 
-/// A device's recording, ready to be replayed with changes.
-pub struct WhatIf<'a> {
+/// A device's recording as it was, replayed: what changes are held against.
+pub struct Replays<'a> {
     replayer: Replayer<'a>,
     /// As recorded, with as much memory as it takes.
     baseline: Replayed,
@@ -20,6 +20,13 @@ pub struct WhatIf<'a> {
     served: Replayed,
     /// What the program reserved at most, with what it asked for last: replayed with unlimited memory it may come to more.
     reserved: u64,
+}
+
+/// A device's recording, ready to be replayed with changes.
+#[derive(Clone, Copy)]
+pub struct WhatIf<'c, 'a> {
+    observed: &'c Observed<'a>,
+    replays: &'c Replays<'a>,
 }
 
 /// What a change would have saved.
@@ -37,20 +44,20 @@ pub struct Saved {
     pub basis: Basis,
 }
 
-impl<'a> WhatIf<'a> {
+impl<'a> Replays<'a> {
     /// Reproduces the recording of a device.
-    pub fn of(context: &Context<'a>) -> Self {
-        let fatal = context.fatal().map(|oom| oom.moment);
-        let replayer = Replayer::quick(context.recording, context.device, context.history, fatal);
+    pub fn of(observed: &Observed<'a>) -> Self {
+        let fatal = observed.fatal().map(|oom| oom.moment);
+        let replayer = Replayer::quick(observed.recording, observed.device, observed.history, fatal);
         let baseline = replayer.quickly_under(&replayer.conf, Memory::UNLIMITED);
-        let served = if context.ooms.is_empty() {
+        let served = if observed.ooms.is_empty() {
             baseline.clone()
         } else {
             let change = Change { without_ooms: true, ..Change::default() };
             replayer.changed(&replayer.conf, Memory::UNLIMITED, change)
         };
-        let asked = context.fatal().map_or(0, |oom| oom.segment);
-        let reserved = context.history.peak.reserved.bytes.saturating_add(asked);
+        let asked = observed.fatal().map_or(0, |oom| oom.segment);
+        let reserved = observed.history.peak.reserved.bytes.saturating_add(asked);
         Self { replayer, baseline, served, reserved }
     }
 
@@ -69,52 +76,60 @@ impl<'a> WhatIf<'a> {
         }
     }
 
-    /// With other settings, if this version of PyTorch takes them.
-    pub fn setting(&self, conf: &str) -> Option<Saved> {
-        let conf = Conf::parse(conf, self.replayer.version()).ok()?;
-        let changed = || self.replayer.quickly_under(&conf, Memory::UNLIMITED);
-        (conf != self.replayer.conf).then(|| self.saved(&self.baseline, &changed()))
-    }
-
     fn changed(&self, change: Change) -> Saved {
         let change = Change { without_ooms: true, ..change };
         self.saved(&self.served, &self.replayer.changed(&self.replayer.conf, Memory::UNLIMITED, change))
     }
+}
+
+impl<'c, 'a> WhatIf<'c, 'a> {
+    /// Of a device, with its recording replayed.
+    pub fn of(observed: &'c Observed<'a>, replays: &'c Replays<'a>) -> Self {
+        Self { observed, replays }
+    }
+
+    /// With other settings, if this version of PyTorch takes them.
+    pub fn setting(&self, conf: &str) -> Option<Saved> {
+        let Replays { replayer, baseline, .. } = self.replays;
+        let conf = Conf::parse(conf, replayer.version()).ok()?;
+        let changed = || replayer.quickly_under(&conf, Memory::UNLIMITED);
+        (conf != replayer.conf).then(|| self.replays.saved(baseline, &changed()))
+    }
 
     /// With some allocations of another size: `size` is asked about each, by its event and its size; 0 leaves it out.
     pub fn resized(&self, size: &dyn Fn(usize, u64) -> u64) -> Saved {
-        self.changed(Change { resize: Some(size), ..Change::default() })
+        self.replays.changed(Change { resize: Some(size), ..Change::default() })
     }
 
     /// With blocks freed earlier: (moment, allocation).
-    pub fn freed_early(&self, context: &Context, frees: impl IntoIterator<Item = (Moment, u32)>) -> Saved {
-        let all = &context.history.allocations;
+    pub fn freed_early(&self, frees: impl IntoIterator<Item = (Moment, u32)>) -> Saved {
+        let all = &self.observed.history.allocations;
         let mut order: Vec<(u32, u32)> = (frees.into_iter())
             .filter(|&(_, index)| all.born(index as usize) > 0)
             .map(|(moment, index)| (moment, all.born(index as usize) - 1))
             .collect();
         order.sort_unstable();
-        self.changed(Change { free_early: &order, ..Change::default() })
+        self.replays.changed(Change { free_early: &order, ..Change::default() })
     }
 
     /// With everything that grows with the batch at half its size.
-    pub fn half_batch(&self, context: &Context) -> Saved {
-        let all = &context.history.allocations;
-        let grows = |index: &u32| match context.kinds.kind(*index as usize) {
+    pub fn half_batch(&self) -> Saved {
+        let all = &self.observed.history.allocations;
+        let grows = |index: &u32| match self.observed.kinds.kind(*index as usize) {
             Kind::Activation | Kind::Input => true,
             Kind::Temporary => {
-                let facts = context.sources.of_stack(all.stack(*index as usize));
+                let facts = self.observed.sources.of_stack(all.stack(*index as usize));
                 facts.phase != Phase::Optimizer && !facts.multi_tensor
             }
             _ => false,
         };
-        let rows = context.rows_of((0..all.len() as u32).filter(grows));
+        let rows = self.observed.rows_of((0..all.len() as u32).filter(grows));
         self.resized(&|row, size| if rows[row] { size.div_ceil(2) } else { size })
     }
 
     /// Without some allocations.
-    pub fn without(&self, context: &Context, dropped: &[u32]) -> Saved {
-        let rows = context.rows_of(dropped.iter().copied());
+    pub fn without(&self, dropped: &[u32]) -> Saved {
+        let rows = self.observed.rows_of(dropped.iter().copied());
         self.resized(&|row, size| if rows[row] { 0 } else { size })
     }
 }

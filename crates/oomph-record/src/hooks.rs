@@ -7,7 +7,7 @@
 //! Only the entries of `libc10_cuda` are redirected, and all calls are passed on.
 
 use crate::elf::{self, Redirect};
-use crate::{gauges, python, recorder};
+use crate::{gauges, python, session};
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -103,8 +103,8 @@ pub fn attach() -> bool {
     elf::redirect(LIBRARY, &mut redirects);
     let listens = redirects.first().is_some_and(|redirect| redirect.done);
     if listens && !ATTACHED.swap(true, Relaxed) {
-        // SAFETY: the handler only stores a flag.
-        unsafe { pthread_atfork(None, None, Some(recorder::forked)) };
+        // SAFETY: the handler only stores flags.
+        unsafe { pthread_atfork(None, None, Some(session::forked)) };
     }
     listens
 }
@@ -137,8 +137,8 @@ extern "C" fn report_hook(block: *mut c_void, size: i64, allocated: usize, reser
             let told = unsafe { std::mem::transmute::<usize, GuardBlock>(guard) };
             told(c_int::from(index), block as u64, size);
         }
-        if recorder::is_recording()
-            && let Some(recorder) = recorder::lock().as_mut()
+        if session::is_recording()
+            && let Some(recorder) = session::lock().as_mut()
         {
             let (device, address, reserved) = (u32::from(index), block as u64, reserved as u64);
             let requested = REQUESTED.try_with(|place| if size > 0 { place.take() } else { 0 }).unwrap_or(0);
@@ -168,7 +168,7 @@ extern "C" fn malloc_hook(place: *mut *mut c_void, size: usize) -> c_int {
     // SAFETY: the function that the call was meant for; without it nothing was redirected.
     let next = unsafe { std::mem::transmute::<usize, Malloc>(NEXT_MALLOC.load(Relaxed)) };
     let result = next(place, size);
-    if result == 0 && recorder::is_recording() && !place.is_null() {
+    if result == 0 && session::is_recording() && !place.is_null() {
         let mut device: c_int = 0;
         // SAFETY: CUDA's function of that name; the place was written by the call that succeeded.
         let address = unsafe {
@@ -177,7 +177,7 @@ extern "C" fn malloc_hook(place: *mut *mut c_void, size: usize) -> c_int {
         };
         let stream = current_stream(device as u8);
         let stack = python::walk(0, python::DEEPEST);
-        if let Some(recorder) = recorder::lock().as_mut() {
+        if let Some(recorder) = session::lock().as_mut() {
             recorder.segment(device as u32, address, size as u64, stream, &stack);
         }
     }
@@ -185,9 +185,9 @@ extern "C" fn malloc_hook(place: *mut *mut c_void, size: usize) -> c_int {
 }
 
 extern "C" fn free_hook(address: *mut c_void) -> c_int {
-    if !address.is_null() && recorder::is_recording() {
+    if !address.is_null() && session::is_recording() {
         let stack = python::walk(0, python::DEEPEST);
-        if let Some(recorder) = recorder::lock().as_mut() {
+        if let Some(recorder) = session::lock().as_mut() {
             recorder.segment_freed(address as u64, &stack);
         }
     }

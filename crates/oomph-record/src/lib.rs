@@ -4,35 +4,41 @@
 //! PyTorch has a recorder of its own, which costs a quarter of a small step: it takes the interpreter's lock for every
 //! stack and keeps everything in memory. This one listens where the allocator reports to the profiler
 //! ([`hooks`]), reads the frames of the calling thread in place, without the lock ([`python`]), and appends to a file
-//! ([`file`]). A step that is the same as one before it, address by address, is counted instead of written
-//! ([`recorder`]). What is true at the moment is said in a small file beside it, for whoever watches ([`status`]).
+//! ([`recorder`], [`file`]). A step that is the same as one before it, address by address, is counted instead of written
+//! ([`repeats`]). What is true at the moment is said in a small file beside it, for whoever watches ([`status`]).
 //!
 //! Boundary: this crate knows the format that `oomph-trace` reads, but does not depend on it, nor on anything else: it is
 //! loaded into other people's processes. It changes nothing there but three entries of a table of imported functions,
 //! and passes every call on. What it cannot understand it leaves out; it never stops the program.
 
+mod cut;
 mod elf;
+mod encode;
+mod event;
 mod file;
 mod gauges;
 mod hooks;
 #[allow(dead_code)] // a reader needs more of it
 #[path = "../../oomph-trace/src/layout.rs"]
 mod layout;
+mod ledger;
 #[path = "../../oomph-words/src/library_code.rs"]
 mod library_code;
+mod output;
 mod places;
 mod python;
 mod recorder;
+mod repeats;
 mod reserve;
+mod session;
+mod spread;
+mod state;
 mod status;
+mod tables;
 
-pub use recorder::{Block, Recorder, Segment};
-
-use recorder::lock;
+use recorder::Recorder;
+use session::lock;
 use std::ffi::{CStr, c_char, c_int};
-
-#[global_allocator]
-static MEMORY: reserve::WithReserve = reserve::WithReserve::new();
 
 /// Puts the hooks under the allocator of the PyTorch that is loaded, and learns how this Python lays out its frames.
 /// Call with the interpreter's lock, from a Python function. 0: done; 1: no PyTorch with CUDA; 2: done, but lines will not
@@ -57,7 +63,7 @@ pub unsafe extern "C" fn oomph_record_start(path: *const c_char, most_bytes: u64
     }
     // SAFETY: the caller's string.
     let path = unsafe { CStr::from_ptr(path) };
-    recorder::start(path, most_bytes)
+    session::start(path, most_bytes)
 }
 
 /// Segments and blocks as they are: at the beginning, what was there before the recording; at the end, its final state.
@@ -81,7 +87,7 @@ pub unsafe extern "C" fn oomph_record_state(
         // SAFETY: the caller's array.
         _ => unsafe { std::slice::from_raw_parts(numbers, count) },
     };
-    let Some(segments) = recorder::segments_of(numbers) else { return 1 };
+    let Some(segments) = state::segments_of(numbers) else { return 1 };
     let mut recorder = lock();
     let Some(recorder) = recorder.as_mut() else { return 1 };
     if at_the_end == 0 {
@@ -210,7 +216,7 @@ pub unsafe extern "C" fn oomph_record_census(json: *const u8, length: usize) {
 /// Writes what is there, and ends the file.
 #[unsafe(no_mangle)]
 pub extern "C" fn oomph_record_stop() -> c_int {
-    recorder::stop()
+    session::stop()
 }
 
 /// Writes what is there.

@@ -3,6 +3,7 @@
 
 use crate::library_code::is_library_file;
 use crate::python::Frame;
+use crate::status::MOST_LINES;
 use std::collections::HashMap;
 
 /// A line of code, by number.
@@ -52,10 +53,33 @@ impl Places {
         self.of_stack.get(stack as usize).copied().unwrap_or(NO_LINE)
     }
 
+    /// The lines that hold most, the largest first. `sums`: what lines hold, by their numbers.
+    pub fn largest(&self, sums: &[u64]) -> Vec<(String, u64)> {
+        let mut most: Vec<(u64, Place)> = Vec::with_capacity(MOST_LINES + 1);
+        for (place, &bytes) in sums.iter().enumerate().filter(|(_, bytes)| **bytes > 0) {
+            if most.len() == MOST_LINES && most.last().is_some_and(|(least, _)| *least >= bytes) {
+                continue;
+            }
+            let at = most.partition_point(|(more, _)| *more >= bytes);
+            most.insert(at, (bytes, place as Place));
+            most.truncate(MOST_LINES);
+        }
+        most.into_iter().map(|(bytes, place)| (self.text(place).to_owned(), bytes)).collect()
+    }
+
     /// `file.py:12 function`.
-    pub fn text(&self, place: Place) -> &str {
+    fn text(&self, place: Place) -> &str {
         self.texts.get(place as usize).map_or("", String::as_str)
     }
+}
+
+/// What a line holds, in a list by their numbers that grows as needed.
+pub fn sum_of(sums: &mut Vec<u64>, place: Place) -> Option<&mut u64> {
+    let place = place as usize;
+    if place >= sums.len() {
+        sums.resize(place + 1, 0);
+    }
+    sums.get_mut(place)
 }
 
 fn text(frame: &Frame) -> String {

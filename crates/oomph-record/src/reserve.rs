@@ -10,6 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// A recording holds some hundred kilobytes between two writes; this is many times that.
 const BYTES: usize = 8 << 20;
 
+/// Everything that this library allocates.
+#[global_allocator]
+pub static MEMORY: WithReserve = WithReserve::new();
+
 /// The system's allocator, and behind it a reserve.
 pub struct WithReserve {
     is_taken: AtomicBool,
@@ -44,6 +48,14 @@ impl WithReserve {
         let result = change(unsafe { &mut *self.used.get() });
         self.is_taken.store(false, Ordering::Release);
         result
+    }
+
+    /// Called in a forked child, where whoever was between the lock and its end is not there to end it.
+    ///
+    /// What such a thread left half done harms nobody: the block was its own, and is never used or given back in the child. Counted
+    /// once too often, it keeps the reserve from becoming whole again; not counted, it may be handed out.
+    pub fn forked(&self) {
+        self.is_taken.store(false, Ordering::Release);
     }
 
     fn start(&self) -> *mut u8 {
@@ -145,8 +157,51 @@ unsafe impl GlobalAlloc for WithReserve {
 mod tests {
     use super::*;
 
+    use std::ffi::c_int;
+
+    unsafe extern "C" {
+        fn fork() -> c_int;
+        fn waitpid(child: c_int, status: *mut c_int, options: c_int) -> c_int;
+        fn alarm(seconds: u32) -> u32;
+        fn _exit(status: c_int) -> !;
+    }
+
     fn layout(size: usize, align: usize) -> Layout {
         Layout::from_size_align(size, align).unwrap_or(Layout::new::<u8>())
+    }
+
+    #[test]
+    fn a_forked_child_does_not_wait_for_a_thread_that_it_does_not_have() {
+        let (is_held, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                MEMORY.lock(|_| {
+                    is_held.store(true, Ordering::Release);
+                    while !is_over.load(Ordering::Acquire) {
+                        std::thread::yield_now();
+                    }
+                });
+            });
+            while !is_held.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+            let small = layout(64, 8);
+            // SAFETY: the child takes no lock of anybody else's, and ends without going back.
+            let child = unsafe { fork() };
+            if child == 0 {
+                // SAFETY: one that waits for ever is ended by the alarm.
+                unsafe {
+                    alarm(20);
+                    crate::session::forked();
+                    _exit(c_int::from(MEMORY.take(small).is_null()));
+                }
+            }
+            let mut status = -1;
+            // SAFETY: a child of ours.
+            let ended = unsafe { waitpid(child, &raw mut status, 0) };
+            is_over.store(true, Ordering::Release);
+            assert_eq!((ended, status), (child, 0));
+        });
     }
 
     #[test]

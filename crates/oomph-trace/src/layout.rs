@@ -8,100 +8,90 @@ pub const MAGIC: &[u8; 8] = b"OOMPH\r\n\x1a";
 /// The version that is written.
 pub const VERSION: u16 = 1;
 
-/// Kinds of chunks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Kind {
-    /// Texts, each once.
-    Strings = 1,
-    /// Lines of functions.
-    Frames = 2,
-    /// Frames, innermost first.
-    Stacks = 3,
-    /// A device and its streams.
-    Device = 4,
-    /// What happened, in columns.
-    Events = 5,
-    /// What is reserved and alive at one moment.
-    State = 6,
-    /// The allocator's settings.
-    Settings = 7,
-    /// Named stretches of time.
-    Annotations = 8,
-    /// The recording was finished.
-    End = 9,
-    /// Steps that were the same as one before.
-    Repeats = 10,
-    /// Who held what when memory ran out.
-    Census = 11,
+/// An enumeration whose numbers are part of the format: listed once, so that a list of all of them lacks none.
+macro_rules! numbered {
+    ($(#[$meta:meta])* pub enum $name:ident { $($(#[$doc:meta])* $variant:ident = $number:literal,)* }) => {
+        $(#[$meta])*
+        #[repr(u8)]
+        pub enum $name {
+            $($(#[$doc])* $variant = $number,)*
+        }
+
+        impl $name {
+            /// All of them, in order of their numbers.
+            #[allow(dead_code)] // nobody goes through the kinds of chunks
+            pub const ALL: [Self; [$($number),*].len()] = [$(Self::$variant),*];
+
+            /// The one with this number, if there is one.
+            pub fn from_number(number: u8) -> Option<Self> {
+                match number {
+                    $($number => Some(Self::$variant),)*
+                    _ => None,
+                }
+            }
+        }
+    };
 }
 
-impl Kind {
-    /// All of them.
-    pub const ALL: [Self; 11] = [
-        Self::Strings,
-        Self::Frames,
-        Self::Stacks,
-        Self::Device,
-        Self::Events,
-        Self::State,
-        Self::Settings,
-        Self::Annotations,
-        Self::End,
-        Self::Repeats,
-        Self::Census,
-    ];
-
-    /// The kind with this number, if there is one.
-    pub fn from_number(number: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|&kind| kind as u8 == number)
+numbered! {
+    /// Kinds of chunks.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Kind {
+        /// Texts, each once.
+        Strings = 1,
+        /// Lines of functions.
+        Frames = 2,
+        /// Frames, innermost first.
+        Stacks = 3,
+        /// A device and its streams.
+        Device = 4,
+        /// What happened, in columns.
+        Events = 5,
+        /// What is reserved and alive at one moment.
+        State = 6,
+        /// The allocator's settings.
+        Settings = 7,
+        /// Named stretches of time.
+        Annotations = 8,
+        /// The recording was finished.
+        End = 9,
+        /// Steps that were the same as one before.
+        Repeats = 10,
+        /// Who held what when memory ran out.
+        Census = 11,
     }
 }
 
-/// What an event is. The numbers are part of the `.oomph` format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Action {
-    /// A block was handed out. `size` is what was requested.
-    Alloc = 0,
-    /// The program let go of a block.
-    FreeRequested = 1,
-    /// The block is back in its pool.
-    FreeCompleted = 2,
-    /// A segment was taken from the device.
-    SegmentAlloc = 3,
-    /// A segment was given back to the device.
-    SegmentFree = 4,
-    /// Pages were mapped into an expandable segment.
-    SegmentMap = 5,
-    /// Pages were unmapped from an expandable segment.
-    SegmentUnmap = 6,
-    /// Somebody took a snapshot.
-    Snapshot = 7,
-    /// Out of memory. `size` is the rounded request, `address` what the device had free.
-    OutOfMemory = 8,
-    /// A live block was given a note.
-    Annotate = 9,
-    /// An action this version does not know.
-    Other = 10,
+numbered! {
+    /// What an event is. The numbers are part of the `.oomph` format.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum Action {
+        /// A block was handed out. `size` is what was requested.
+        Alloc = 0,
+        /// The program let go of a block.
+        FreeRequested = 1,
+        /// The block is back in its pool.
+        FreeCompleted = 2,
+        /// A segment was taken from the device.
+        SegmentAlloc = 3,
+        /// A segment was given back to the device.
+        SegmentFree = 4,
+        /// Pages were mapped into an expandable segment.
+        SegmentMap = 5,
+        /// Pages were unmapped from an expandable segment.
+        SegmentUnmap = 6,
+        /// Somebody took a snapshot.
+        Snapshot = 7,
+        /// Out of memory. `size` is the rounded request, `address` what the device had free.
+        OutOfMemory = 8,
+        /// A live block was given a note.
+        Annotate = 9,
+        /// An action this version does not know.
+        Other = 10,
+    }
 }
 
 impl Action {
-    /// All of them, in order of their numbers.
-    pub const ALL: [Self; 11] = [
-        Self::Alloc,
-        Self::FreeRequested,
-        Self::FreeCompleted,
-        Self::SegmentAlloc,
-        Self::SegmentFree,
-        Self::SegmentMap,
-        Self::SegmentUnmap,
-        Self::Snapshot,
-        Self::OutOfMemory,
-        Self::Annotate,
-        Self::Other,
-    ];
-
     /// The name that PyTorch writes.
     pub fn name(self) -> &'static str {
         match self {
@@ -117,11 +107,6 @@ impl Action {
             Self::Annotate => "annotate",
             Self::Other => "other",
         }
-    }
-
-    /// The action with this number, if there is one.
-    pub fn from_number(number: u8) -> Option<Self> {
-        Self::ALL.get(usize::from(number)).copied()
     }
 }
 

@@ -1,7 +1,7 @@
 //! `oomph completions`: a completion script for a shell.
 
+use super::CommandLine;
 use crate::Outcome;
-use crate::arguments::CommandLine;
 use crate::printer::Printer;
 use clap::Args;
 use clap::CommandFactory;

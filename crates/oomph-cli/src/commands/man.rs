@@ -2,8 +2,8 @@
 
 mod markdown;
 
+use super::CommandLine;
 use crate::Outcome;
-use crate::arguments::CommandLine;
 use crate::printer::Printer;
 use anyhow::Context;
 use clap::Args;

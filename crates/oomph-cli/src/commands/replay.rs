@@ -1,7 +1,7 @@
 //! `oomph replay`: what would have happened.
 
 use crate::arguments::Format;
-use crate::memory::MemoryArguments;
+use crate::memory::{MemoryArguments, known_version};
 use crate::printer::{Printer, width};
 use crate::{Outcome, files};
 use clap::{Args, ValueEnum};
@@ -73,7 +73,7 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
     if model != Model::Torch && (arguments.conf.is_some() || arguments.torch.is_some()) {
         anyhow::bail!("--conf and --torch are for PyTorch's allocator; leave --allocator out");
     }
-    let version = printer.known_version(arguments.torch);
+    let version = known_version(arguments.torch, printer);
     let recording = files::read(&arguments.file, printer)?;
     let device = files::device(&recording, &arguments.file, arguments.device, printer)?;
     let question = Question {

@@ -9,15 +9,8 @@ use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use oomph_explain::{Detail, Explanation};
-use oomph_replay::answer::replayable;
-use oomph_replay::replayer::Replayer;
-use oomph_replay::tune;
-use oomph_report::page::{self, Extras, Limit, Mode, Subject};
-use oomph_report::picture;
-use oomph_report::tune::NamedTuning;
-use oomph_report::{Exported, Named, chrome_trace, tensorboard};
-use oomph_trace::{History, Recording};
+use oomph_report::page::{self, Builder, Means, Mode, Progress, Wanted};
+use oomph_report::{Exported, chrome_trace, tensorboard};
 use oomph_words::{bytes, plural};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -86,10 +79,15 @@ pub(crate) enum WhatIf {
     Never,
 }
 
-/// Beyond so many events, replaying takes longer than people like to wait for a page.
-const MOST_REPLAYED: usize = 500_000;
-/// As many as a picture has columns.
-const SAMPLES: usize = 2_000;
+impl From<WhatIf> for page::WhatIf {
+    fn from(when: WhatIf) -> Self {
+        match when {
+            WhatIf::Auto => Self::Auto,
+            WhatIf::Always => Self::Always,
+            WhatIf::Never => Self::Never,
+        }
+    }
+}
 
 pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let output = match &arguments.output {
@@ -111,46 +109,46 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         true => SourceText::none(),
         false => SourceText::below(&arguments.source)?,
     };
-    let mut report = Report::new(arguments, &source);
+    let mut page = Builder::new(Wanted {
+        what_if: arguments.what_if.into(),
+        memory: arguments.memory.memory(),
+        typed: arguments.memory.typed(None),
+        keep: arguments.tensorboard.is_some() || arguments.chrome_trace.is_some(),
+    });
+    let mut read: Vec<&Path> = Vec::new();
     let mut failed = false;
     for path in &arguments.files {
         // One bad file does not lose the others, but nothing can be compared with it.
-        if let Err(error) = report.add(path, printer) {
-            if mode == Mode::Diff {
-                return Err(error);
+        match add(&mut page, path, &source, printer) {
+            Ok(()) => read.push(path),
+            Err(error) if mode == Mode::Diff => return Err(error),
+            Err(error) => {
+                printer.error(&format!("{error:#}"));
+                failed = true;
             }
-            printer.error(&format!("{error:#}"));
-            failed = true;
         }
     }
-    if report.read.is_empty() {
+    if read.is_empty() {
         return Ok(Outcome::Failed);
     }
-    report.replay_the_worst(printer)?;
-    let Report { read, subjects, kept, .. } = &report;
-    let all: Vec<Named> = read.iter().map(Read::named).collect();
-    let mode = if all.len() == 1 { Mode::One } else { mode };
-    let diff = match (mode, &read[..]) {
-        (Mode::Diff, [before, after]) => Some(oomph_explain::diff(&before.explanation, &after.explanation)),
-        _ => None,
-    };
+    if let Some(again) = page.wants_again()
+        && let path = read[again.recording]
+        && path != Path::new("-")
+    {
+        let recording = files::read(path, printer)?;
+        files::of_file(path, with_means(&source, printer, |means| page.replay(again, &recording, means)))?;
+    }
+    let mode = if page.recordings() == 1 { Mode::One } else { mode };
+    let diff = page.diff(mode);
     outputs::write_whole(&output, arguments.force, |out| {
-        Ok(page::write(subjects, &all, mode, diff.as_ref(), out)?)
+        Ok(page::write(page.subjects(), &page.named(), mode, diff.as_ref(), out)?)
     })?;
-    let exported: Vec<Exported> = (read.iter().zip(kept))
-        .map(|(Read { name, explanation, .. }, (recording, details))| Exported {
-            name,
-            recording,
-            explanation,
-            details,
-        })
-        .collect();
     if let Some(path) = &arguments.chrome_trace {
-        write_trace(&exported, path, arguments.force)?;
+        write_trace(&page.exported(), path, arguments.force)?;
         printer.note(&format!("wrote {}: open it in ui.perfetto.dev or chrome://tracing", path.display()));
     }
     if let Some(folder) = &arguments.tensorboard {
-        let runs = write_runs(&exported, folder)?;
+        let runs = write_runs(&page.exported(), folder)?;
         printer.note(&format!(
             "wrote {} to {folder}: tensorboard --logdir {folder}",
             plural(runs as u64, "run"),
@@ -163,11 +161,10 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
             plural(source.changed() as u64, "source file")
         ));
     }
-    let not_replayed = report.replayed.iter().filter(|&&replayed| !replayed).count();
-    if arguments.what_if == WhatIf::Auto && not_replayed > 0 {
-        let whose = match subjects.len() {
+    if page.left_out() > 0 {
+        let whose = match page.subjects().len() {
             1 => String::new(),
-            all => format!(" for {not_replayed} of {all}"),
+            all => format!(" for {} of {all}", page.left_out()),
         };
         printer.note(&format!(
             "what other settings would have done is left out{whose}: it takes long for so many events; --what-if always puts it in"
@@ -176,7 +173,7 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
     if !to_stdout {
         let size = output.metadata().ok().filter(|metadata| metadata.is_file());
         let size = size.map_or(String::new(), |metadata| format!(", {}", bytes(metadata.len())));
-        let events = plural(report.events as u64, "event");
+        let events = plural(page.events() as u64, "event");
         printer.note(&format!("wrote {} ({events}{size})", output.display()));
         if arguments.open && open::that_detached(&output).is_err() {
             let place = output.canonicalize().unwrap_or(output);
@@ -186,132 +183,19 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
     Ok(if failed { Outcome::Failed } else { Outcome::Fine })
 }
 
-/// A recording that was read.
-struct Read<'a> {
-    path: &'a Path,
-    name: String,
-    explanation: Explanation,
+fn add(page: &mut Builder, path: &Path, source: &SourceText, printer: &mut Printer) -> anyhow::Result<()> {
+    let recording = files::read(path, printer)?;
+    let name = path.display().to_string();
+    files::of_file(path, with_means(source, printer, |means| page.add(name, recording, means)))
 }
 
-impl Read<'_> {
-    fn named(&self) -> Named<'_> {
-        Named { name: &self.name, explanation: &self.explanation }
-    }
-}
-
-/// What goes into the page, recording by recording.
-struct Report<'a> {
-    arguments: &'a Arguments,
-    source: &'a SourceText,
-    read: Vec<Read<'a>>,
-    subjects: Vec<Subject>,
-    /// Recordings that the exports need again; otherwise none are kept, since ranks are many and large.
-    kept: Vec<(Recording, Vec<Detail>)>,
-    events: usize,
-    /// Whether each subject was replayed under other settings.
-    replayed: Vec<bool>,
-}
-
-impl<'a> Report<'a> {
-    fn new(arguments: &'a Arguments, source: &'a SourceText) -> Self {
-        Self {
-            arguments,
-            source,
-            read: Vec::new(),
-            subjects: Vec::new(),
-            kept: Vec::new(),
-            events: 0,
-            replayed: Vec::new(),
-        }
-    }
-
-    fn add(&mut self, path: &'a Path, printer: &mut Printer) -> anyhow::Result<()> {
-        let recording = files::read(path, printer)?;
-        let (explanation, details) = oomph_explain::explain_in_detail(&recording, picture::COLUMNS);
-        let read = Read { path, name: path.display().to_string(), explanation };
-        for (index, detail) in details.iter().enumerate() {
-            self.events += recording.devices.get(index).map_or(0, |device| device.events.len());
-            let replays = match self.arguments.what_if {
-                WhatIf::Always => true,
-                WhatIf::Never => false,
-                WhatIf::Auto => self.events <= MOST_REPLAYED,
-            };
-            let place = (self.subjects.len(), self.read.len());
-            let subject = self.subject(place, &read, &recording, (index, detail), replays, printer)?;
-            self.subjects.push(subject);
-            self.replayed.push(replays);
-        }
-        self.read.push(read);
-        if self.arguments.tensorboard.is_some() || self.arguments.chrome_trace.is_some() {
-            self.kept.push((recording, details));
-        }
-        Ok(())
-    }
-
-    /// The subject that the page begins with is replayed even where all of them together were too many.
-    fn replay_the_worst(&mut self, printer: &mut Printer) -> anyhow::Result<()> {
-        let all: Vec<Named> = self.read.iter().map(Read::named).collect();
-        let Some(worst) = page::worst(&self.subjects, &all) else { return Ok(()) };
-        let (recording, ordinal) = self.subjects[worst].device();
-        let path = self.read[recording].path;
-        let can_be_read_again = path != Path::new("-");
-        if self.replayed[worst] || self.arguments.what_if != WhatIf::Auto || !can_be_read_again {
-            return Ok(());
-        }
-        let events = (self.read[recording].explanation.devices.iter())
-            .find(|device| device.ordinal == ordinal)
-            .map_or(0, |device| device.events);
-        if events as usize > MOST_REPLAYED {
-            return Ok(());
-        }
-        let again = files::read(path, printer)?;
-        let (explanation, details) = oomph_explain::explain_in_detail(&again, picture::COLUMNS);
-        let read = Read { path, name: self.read[recording].name.clone(), explanation };
-        let Some(found) = details.iter().enumerate().find(|(_, detail)| detail.ordinal == ordinal) else {
-            return Ok(());
-        };
-        self.subjects[worst] = self.subject((worst, recording), &read, &again, found, true, printer)?;
-        self.replayed[worst] = true;
-        Ok(())
-    }
-
-    /// A device with what the process could have had, and what other settings would have done.
-    fn subject(
-        &self,
-        place: (usize, usize),
-        read: &Read,
-        recording: &Recording,
-        (index, detail): (usize, &Detail),
-        replays: bool,
-        printer: &mut Printer,
-    ) -> anyhow::Result<Subject> {
-        let (device, explained) = (&recording.devices[index], &read.explanation.devices[index]);
-        let typed = self.arguments.memory.typed(None);
-        let asked = self.arguments.memory.memory();
-        let end = device.events.time.last().copied().unwrap_or(0);
-        let source = |file: &str, line: u32| self.source.line(file, line, end);
-        let told = |limit: Option<Limit>, what_if: Option<&NamedTuning>| {
-            let extras = Extras { limit, what_if, source: &source };
-            Subject::of(place, &read.named(), recording, explained, detail, &extras)
-        };
-        let limit = asked.and_then(|memory| Limit::asked(memory, &typed));
-        if replayable(device).is_err() {
-            return Ok(told(limit, None));
-        }
-        let history = History::of(recording, device);
-        let fatal = oomph_explain::fatal_out_of_memory(recording, device);
-        if !replays {
-            let replayer = Replayer::quick(recording, device, &history, fatal);
-            return Ok(told(limit.or_else(|| Limit::recorded(&replayer.memory)), None));
-        }
-        let replayer = Replayer::new(recording, device, &history, None, fatal);
+/// With the source that may be quoted, and a bar for each replay.
+fn with_means<T>(source: &SourceText, printer: &Printer, work: impl FnOnce(&Means) -> T) -> T {
+    let progress = || -> Progress {
         let bar = printer.progress("replaying");
-        let tuning = tune::tune(&replayer, asked, &[], SAMPLES, &|done, of| bar.set(done as u64, of as u64));
-        drop(bar);
-        let tuning = files::of_file(read.path, tuning)?;
-        let named = NamedTuning::of(&read.name, &typed, device, &replayer, &tuning);
-        Ok(told(limit.or_else(|| Limit::recorded(&replayer.memory)), Some(&named)))
-    }
+        Box::new(move |done, of| bar.set(done as u64, of as u64))
+    };
+    work(&Means { source: &|file, line, end| source.line(file, line, end), progress: &progress })
 }
 
 fn write_trace(exported: &[Exported], path: &Path, force: bool) -> anyhow::Result<()> {
@@ -340,29 +224,14 @@ fn write_runs(exported: &[Exported], folder: &Path) -> anyhow::Result<usize> {
 }
 
 fn mode(arguments: &Arguments) -> anyhow::Result<Mode> {
-    let count = arguments.files.len();
     match arguments.relation {
-        Relation::Diff if count != 2 => bail!("--as diff takes two recordings, before and after"),
-        Relation::Ranks => Ok(Mode::Ranks),
-        Relation::Diff => Ok(Mode::Diff),
-        Relation::Auto if count == 2 && !differ_in_rank(&arguments.files[0], &arguments.files[1]) => {
-            Ok(Mode::Diff)
+        Relation::Diff if arguments.files.len() != 2 => {
+            bail!("--as diff takes two recordings, before and after")
         }
-        Relation::Auto if count == 1 => Ok(Mode::One),
-        Relation::Auto => Ok(Mode::Ranks),
+        Relation::Diff => Ok(Mode::Diff),
+        Relation::Ranks => Ok(Mode::Ranks),
+        Relation::Auto => Ok(Mode::of_files(&arguments.files)),
     }
-}
-
-/// Whether two names are the same but for the number after `rank`.
-fn differ_in_rank(one: &Path, other: &Path) -> bool {
-    let without_rank = |path: &Path| {
-        let name = path.file_name()?.to_str()?.to_lowercase();
-        let at = name.find("rank")? + "rank".len();
-        let rest = name[at..].trim_start_matches(['_', '-', '.', '=']);
-        let after = rest.trim_start_matches(|c: char| c.is_ascii_digit());
-        (after.len() < rest.len()).then(|| format!("{}*{after}", &name[..at]))
-    };
-    without_rank(one).is_some_and(|name| Some(name) == without_rank(other))
 }
 
 /// The recording's name with another ending, in this folder.
@@ -382,16 +251,6 @@ fn default_output(files: &[PathBuf]) -> anyhow::Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ranks_are_told_by_their_names() {
-        let differ = |one: &str, other: &str| differ_in_rank(Path::new(one), Path::new(other));
-        assert!(differ("run/rank0.pickle", "run/rank1.pickle"));
-        assert!(differ("snapshot_rank_0.pickle", "snapshot_rank_12.pickle"));
-        assert!(!differ("before.pickle", "after.pickle"));
-        assert!(!differ("rank0-before.pickle", "rank0-after.pickle"));
-        assert!(!differ("rank.pickle", "rank1.pickle"));
-    }
 
     #[test]
     fn a_page_is_called_as_its_recording() {

@@ -1,7 +1,7 @@
 //! `oomph tune`: which setting would have fitted.
 
 use crate::arguments::Format;
-use crate::memory::MemoryArguments;
+use crate::memory::{MemoryArguments, known_version};
 use crate::printer::{Printer, width};
 use crate::{Outcome, files};
 use clap::Args;
@@ -51,7 +51,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    let version = printer.known_version(arguments.torch);
+    let version = known_version(arguments.torch, printer);
     let recording = files::read(&arguments.file, printer)?;
     let device = files::device(&recording, &arguments.file, arguments.device, printer)?;
     files::of_file(&arguments.file, replayable(device))?;

@@ -9,21 +9,18 @@
 //! Before 9.8 there is one engine that needs no workspace, and the call is noted.
 
 use super::clusters::{self, Convolution, Pass, Workspace};
-use super::{BAD_PARAM, SUCCESS, installed, version};
+use super::descriptor::{
+    CONFIGURATION_ENGINE, CONFIGURATION_WORKSPACE, Descriptor, ENGINE, ENGINE_CONFIGURATION, Library,
+    TYPE_BACKEND_DESCRIPTOR, TYPE_INT64, choice, library, number, numbers,
+};
+use super::{BAD_PARAM, SUCCESS};
 use crate::card::Card;
 use crate::{calls, handle, lock, put};
 use std::collections::BTreeMap;
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::sync::{Mutex, OnceLock};
 
-pub type Descriptor = *mut c_void;
-
-/// From this version on the library answers for a device that is not there.
-const DEVICELESS: usize = 90_800;
-
 // Descriptor types, attribute types and attributes of cudnn_graph.h.
-const ENGINE: c_int = 2;
-const ENGINE_CONFIGURATION: c_int = 3;
 const ENGINE_HEURISTICS: c_int = 4;
 const EXECUTION_PLAN: c_int = 5;
 const CONVOLUTION_FORWARD: c_int = 10;
@@ -33,15 +30,11 @@ const OPERATION_GRAPH: c_int = 15;
 const DEVICE_PROPERTIES: c_int = 38;
 const TYPE_HANDLE: c_int = 0;
 const TYPE_DATA_TYPE: c_int = 1;
-pub const TYPE_INT64: c_int = 3;
 const TYPE_DOUBLE: c_int = 5;
-pub const TYPE_BACKEND_DESCRIPTOR: c_int = 15;
 const TYPE_CHAR: c_int = 24;
 const HEURISTICS_GRAPH: c_int = 201;
 const HEURISTICS_RESULTS: c_int = 202;
 const HEURISTICS_PROPERTIES: c_int = 204;
-const CONFIGURATION_ENGINE: c_int = 300;
-const CONFIGURATION_WORKSPACE: c_int = 303;
 const PLAN_CONFIGURATION: c_int = 401;
 const PLAN_WORKSPACE: c_int = 402;
 const PLAN_INTERMEDIATES: c_int = 403;
@@ -54,47 +47,6 @@ const TENSOR_DIMENSIONS: c_int = 902;
 const ENGINE_GRAPH: c_int = 1300;
 const ENGINE_PROPERTIES: c_int = 1307;
 const PROPERTIES_JSON: c_int = 2702;
-
-type Create = unsafe extern "C" fn(c_int, *mut Descriptor) -> c_int;
-type Destroy = unsafe extern "C" fn(Descriptor) -> c_int;
-type Finalize = unsafe extern "C" fn(Descriptor) -> c_int;
-type SetAttribute = unsafe extern "C" fn(Descriptor, c_int, c_int, i64, *const c_void) -> c_int;
-type GetAttribute = unsafe extern "C" fn(Descriptor, c_int, c_int, i64, *mut i64, *mut c_void) -> c_int;
-
-/// The installed library's functions.
-pub struct Library {
-    pub create: Create,
-    pub destroy: Destroy,
-    pub finalize: Finalize,
-    pub set: SetAttribute,
-    pub get: GetAttribute,
-}
-
-fn library() -> Option<&'static Library> {
-    static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
-    LIBRARY
-        .get_or_init(|| {
-            if version() < DEVICELESS {
-                return None;
-            }
-            let find = |name: &CStr| Some(installed(name)).filter(|address| !address.is_null());
-            // SAFETY: the functions of these names have these types in every version since 9.8.
-            unsafe {
-                Some(Library {
-                    create: std::mem::transmute::<*mut c_void, Create>(find(
-                        c"cudnnBackendCreateDescriptor",
-                    )?),
-                    destroy: std::mem::transmute::<*mut c_void, Destroy>(find(
-                        c"cudnnBackendDestroyDescriptor",
-                    )?),
-                    finalize: std::mem::transmute::<*mut c_void, Finalize>(find(c"cudnnBackendFinalize")?),
-                    set: std::mem::transmute::<*mut c_void, SetAttribute>(find(c"cudnnBackendSetAttribute")?),
-                    get: std::mem::transmute::<*mut c_void, GetAttribute>(find(c"cudnnBackendGetAttribute")?),
-                })
-            }
-        })
-        .as_ref()
-}
 
 /// What is known of a descriptor.
 #[derive(Default)]
@@ -120,7 +72,7 @@ fn inherit(heir: Descriptor, from: Descriptor) {
 
 /// The workspace that a configuration needs on the card.
 fn workspace(library: &Library, configuration: Descriptor) -> Option<Workspace> {
-    let own = clusters::number(library, configuration, CONFIGURATION_WORKSPACE)?;
+    let own = number(library, configuration, CONFIGURATION_WORKSPACE)?;
     let convolution = lock(&NOTES).get(&(configuration as usize)).and_then(|note| note.convolution.clone());
     Some(clusters::workspace(library, configuration, convolution.as_ref(), own))
 }
@@ -146,8 +98,8 @@ fn follow(library: &Library, descriptor: Descriptor, name: c_int, count: i64, ot
         }
         // Tensors of the three convolutions: filter, image, output, one after another.
         703..=705 | 709..=711 | 715..=717 => {
-            let dimensions = clusters::numbers(library, other, TENSOR_DIMENSIONS).unwrap_or_default();
-            let kind = clusters::choice(library, other, TENSOR_DATA_TYPE, TYPE_DATA_TYPE).unwrap_or(-1);
+            let dimensions = numbers(library, other, TENSOR_DIMENSIONS).unwrap_or_default();
+            let kind = choice(library, other, TENSOR_DATA_TYPE, TYPE_DATA_TYPE).unwrap_or(-1);
             if let Some(convolution) =
                 lock(&NOTES).get_mut(&(descriptor as usize)).and_then(|note| note.convolution.as_mut())
             {
@@ -182,7 +134,7 @@ pub fn properties_json(card: &Card) -> String {
         memory = card.memory,
         l2 = architecture.l2,
         version = card.capability() * 10,
-        driver = crate::driver::version(),
+        driver = crate::loaded::version(),
         name = card.name.replace(['"', '\\'], ""),
     )
 }

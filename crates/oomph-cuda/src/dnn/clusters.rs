@@ -9,22 +9,21 @@
 //! configurations of such engines that cuDNN proposes for them.
 //!
 //! Only engines that were measured are corrected, and only where the rule also gives what the library says of its small
-//! card: another version of cuDNN may have another rule. In all other cases the library's own number stays. Reading
-//! the library's descriptors is here too; which descriptor belongs to which convolution is noted in [`super::backend`].
+//! card: another version of cuDNN may have another rule. In all other cases the library's own number stays. Which
+//! descriptor belongs to which convolution, the caller knows.
 
 use super::SUCCESS;
-use super::backend::{Descriptor, Library, TYPE_BACKEND_DESCRIPTOR, TYPE_INT64};
+use super::descriptor::{
+    CONFIGURATION_ENGINE, CONFIGURATION_WORKSPACE, Descriptor, ENGINE, ENGINE_CONFIGURATION, Library, Owned,
+    TYPE_BACKEND_DESCRIPTOR, TYPE_INT64, choice, number,
+};
 use crate::card::Card;
 use std::ffi::{c_int, c_void};
 
 // Descriptor types, attribute types, attributes and data types of cudnn_graph.h.
-const ENGINE: c_int = 2;
-const ENGINE_CONFIGURATION: c_int = 3;
 const KNOB_CHOICE: c_int = 7;
 const TYPE_KNOB: c_int = 9;
-const CONFIGURATION_ENGINE: c_int = 300;
 const CONFIGURATION_KNOBS: c_int = 302;
-const CONFIGURATION_WORKSPACE: c_int = 303;
 const KNOB_TYPE: c_int = 600;
 const KNOB_VALUE: c_int = 601;
 const ENGINE_INDEX: c_int = 1301;
@@ -356,55 +355,6 @@ pub fn partial_sums(convolution: &Convolution, knobs: Knobs, machine: Machine) -
         bytes += 4;
     }
     Some(if bytes > 0 { bytes + 127 } else { 0 })
-}
-
-/// A descriptor of the installed library that goes when it is no longer needed.
-struct Owned<'a>(&'a Library, Descriptor);
-
-impl<'a> Owned<'a> {
-    fn new(library: &'a Library, kind: c_int) -> Option<Self> {
-        let mut descriptor: Descriptor = std::ptr::null_mut();
-        // SAFETY: the library's function, called as its header says.
-        let status = unsafe { (library.create)(kind, &raw mut descriptor) };
-        (status == SUCCESS && !descriptor.is_null()).then_some(Owned(library, descriptor))
-    }
-}
-
-impl Drop for Owned<'_> {
-    fn drop(&mut self) {
-        // SAFETY: made by `new`, and nobody else knows it.
-        unsafe { (self.0.destroy)(self.1) };
-    }
-}
-
-/// A number of a descriptor.
-pub fn number(library: &Library, descriptor: Descriptor, name: c_int) -> Option<i64> {
-    let (mut value, mut count) = (0_i64, 0_i64);
-    // SAFETY: the library's function, with room for the one number that is asked for.
-    let status =
-        unsafe { (library.get)(descriptor, name, TYPE_INT64, 1, &raw mut count, (&raw mut value).cast()) };
-    (status == SUCCESS && count == 1).then_some(value)
-}
-
-/// A value of an enumeration, whose type is said.
-pub fn choice(library: &Library, descriptor: Descriptor, name: c_int, of: c_int) -> Option<c_int> {
-    let (mut value, mut count) = (0 as c_int, 0_i64);
-    // SAFETY: the library's function, with room for the one value that is asked for.
-    let status = unsafe { (library.get)(descriptor, name, of, 1, &raw mut count, (&raw mut value).cast()) };
-    (status == SUCCESS && count == 1).then_some(value)
-}
-
-/// The dimensions of a tensor.
-pub fn numbers(library: &Library, descriptor: Descriptor, name: c_int) -> Option<Vec<i64>> {
-    let (mut values, mut count) = ([0_i64; 16], 0_i64);
-    // SAFETY: the library's function, with room for as many numbers as are asked for.
-    let status = unsafe {
-        (library.get)(descriptor, name, TYPE_INT64, 16, &raw mut count, values.as_mut_ptr().cast())
-    };
-    if status != SUCCESS {
-        return None;
-    }
-    values.get(..usize::try_from(count).ok()?).map(<[i64]>::to_vec)
 }
 
 /// The engine and the choices of a configuration, as type and value.

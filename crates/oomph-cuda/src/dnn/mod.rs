@@ -3,11 +3,13 @@
 //! - [`backend`]: graphs, heuristics and plans, answered by the installed library for the card's properties: engines
 //!   and workspaces are the true ones.
 //! - [`clusters`]: the workspaces that the installed library cannot know from a card's properties.
+//! - [`descriptor`]: what both of them know of the installed library's descriptors.
 //! - [`legacy`]: batch normalisation, dropout, CTC; sizes by rules measured on a GPU.
 //! - [`rnn`]: LSTM, GRU and RNN: layout of weights and sizes of workspaces.
 
 pub mod backend;
 pub mod clusters;
+pub mod descriptor;
 pub mod legacy;
 pub mod rnn;
 

@@ -69,7 +69,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
             places.push(part);
         }
     }
-    let finding = (context.what_if().half_batch(context))
+    let finding = (context.what_if().half_batch())
         .tell(finding.at(places), "with half the batch", "allocated peak, at half the batch")
         .fix(if context.trains_now() {
             Fix::new(

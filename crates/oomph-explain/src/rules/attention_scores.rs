@@ -74,7 +74,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     let alive: Vec<u32> =
         context.held.iter().map(|&(index, _)| index).filter(|&index| alike(index)).collect();
     let dropped: Vec<u32> = (0..all.len() as u32).filter(|&index| alike(index)).collect();
-    let saved = context.what_if().without(context, &dropped);
+    let saved = context.what_if().without(&dropped);
     let mut places = context.places(alive.iter().copied());
     if let Some(oom) = context.fatal().filter(|oom| places.is_empty() && is_scores(oom.size, size)) {
         places.push(crate::finding::Where {

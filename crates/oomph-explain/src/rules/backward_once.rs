@@ -37,7 +37,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     }
     let waiting = context.kept().iter().filter(|kept| kept.how == How::BackwardOnce);
     let found = waiting.filter(|kept| super::worth_telling(context, kept)).map(|kept| {
-        let saved = context.what_if().freed_early(context, kept.blocks.iter().copied());
+        let saved = context.what_if().freed_early(kept.blocks.iter().copied());
         let made = kept.made_at.map(|frame| context.place_of_frame(frame, true));
         let title = super::with_place(
             format!(

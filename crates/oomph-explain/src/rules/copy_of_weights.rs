@@ -142,7 +142,7 @@ fn told(context: &Context, copy: &Group, frame: Option<FrameId>, matched: u64) -
         .map(|name| format!(" by {name}"))
         .unwrap_or_default();
     let title = format!("{what}{name}: {}, made at {}", bytes(matched), place.short());
-    let saved = context.what_if().without(context, &copy.blocks);
+    let saved = context.what_if().without(&copy.blocks);
     let count = copy.blocks.len() as u64;
     // A program that got through may want its copy.
     let severity = if context.fatal().is_some() { Severity::Warning } else { Severity::Note };

@@ -104,7 +104,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         ),
         place.clone(),
     );
-    let saved = context.what_if().without(context, &blocks);
+    let saved = context.what_if().without(&blocks);
     let places =
         place.into_iter().map(|place| Where { place, bytes: held, count: blocks.len() as u64 }).collect();
     vec![

@@ -51,7 +51,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
                 return None;
             }
             let place = context.place(stack, 1);
-            let saved = context.what_if().without(context, &copies[1..]);
+            let saved = context.what_if().without(&copies[1..]);
             let title = format!(
                 "{} blocks of {} each, all made at {}, are alive together",
                 copies.len(),

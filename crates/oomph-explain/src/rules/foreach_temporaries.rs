@@ -39,7 +39,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         return Vec::new();
     }
     let dropped: Vec<u32> = (0..all.len() as u32).filter(|&index| is_temporary(index)).collect();
-    let saved = context.what_if().without(context, &dropped);
+    let saved = context.what_if().without(&dropped);
     if asks.is_none() && !matters(saved.allocated, context.peak(), 0.02, 8 << 20) {
         return Vec::new();
     }

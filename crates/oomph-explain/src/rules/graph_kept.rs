@@ -57,7 +57,7 @@ fn of_forwards(context: &Context, kept: &Kept) -> Option<Finding> {
     if !super::worth_telling(context, kept) {
         return None;
     }
-    let saved = context.what_if().freed_early(context, kept.blocks.iter().copied());
+    let saved = context.what_if().freed_early(kept.blocks.iter().copied());
     let title = match kept.keeper() {
         Some(keeper) => format!(
             "{keeper} keeps the graphs of {}: {} of activations",

@@ -62,7 +62,7 @@ fn without_graph(context: &Context, sites: &HashSet<FrameId>) -> Saved {
     let mut largest: Vec<u64> = dropped.iter().map(|&index| all.size(index as usize)).collect();
     largest.sort_unstable_by_key(|&size| std::cmp::Reverse(size));
     let needed: u64 = largest.iter().take(2).sum();
-    let mut saved = context.what_if().without(context, &dropped);
+    let mut saved = context.what_if().without(&dropped);
     saved.allocated = saved.allocated.saturating_sub(needed);
     saved.reserved_peak = (saved.reserved_peak + needed).min(saved.reserved_before);
     saved.reserved = saved.reserved_before - saved.reserved_peak;

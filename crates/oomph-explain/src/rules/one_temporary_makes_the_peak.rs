@@ -116,7 +116,7 @@ fn at_the_peak(context: &Context) -> Option<Finding> {
                 && context.kinds.kind(index as usize) == Kind::Temporary
         })
         .collect();
-    let saved = context.what_if().without(context, &same);
+    let saved = context.what_if().without(&same);
     if saved.allocated < size / 2 {
         return None; // something else is as large at another time
     }

@@ -53,7 +53,7 @@ fn of_forwards(context: &Context, kept: &Kept) -> Option<Finding> {
     if !super::worth_telling(context, kept) {
         return None;
     }
-    let saved = context.what_if().freed_early(context, kept.blocks.iter().copied());
+    let saved = context.what_if().freed_early(kept.blocks.iter().copied());
     let rounds = plural(kept.rounds as u64, "round");
     let title = match kept.keeper() {
         Some(keeper) => format!(
@@ -126,7 +126,7 @@ pub(super) fn growth(context: &Context) -> Option<Grown> {
         let step = steps.at(all.born(index as usize))?;
         Some((*steps.boundaries.get(step + 1)?, index))
     });
-    let saved = context.what_if().freed_early(context, ends);
+    let saved = context.what_if().freed_early(ends);
     let total: u64 = stacks.values().sum();
     let graph: u64 = (growth.kept.iter())
         .filter(|&&index| context.kinds.kind(index as usize) == Kind::Activation)

@@ -36,7 +36,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     let dropped: Vec<u32> = (0..all.len() as u32)
         .filter(|&index| context.kinds.kind(index as usize) == Kind::Workspace)
         .collect();
-    let saved = context.what_if().without(context, &dropped);
+    let saved = context.what_if().without(&dropped);
     let title = format!(
         "Workspaces of libraries take {} ({} of the peak)",
         bytes(held),

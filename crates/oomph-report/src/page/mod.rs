@@ -4,9 +4,11 @@
 //! its hash in the page's security policy: nothing else runs, and nothing is fetched, whatever a recording contains.
 
 mod answer;
+mod builder;
 mod columns;
 mod subject;
 
+pub use builder::{Again, Builder, Means, Progress, Wanted, WhatIf};
 pub use subject::{Extras, Limit, Subject};
 
 use crate::html::{self, escape};
@@ -18,6 +20,7 @@ use oomph_words::{bytes, harmless};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::io::{self, Write};
+use std::path::Path;
 
 const SCRIPT: &str = include_str!("../../assets/report.js");
 const STYLE: &str = include_str!("../../assets/report.css");
@@ -44,6 +47,15 @@ pub enum Mode {
 }
 
 impl Mode {
+    /// What recordings of these names are to each other: two are before and after, unless their names differ in a rank only; more are ranks.
+    pub fn of_files(files: &[impl AsRef<Path>]) -> Self {
+        match files {
+            [_] => Self::One,
+            [before, after] if !differ_in_rank(before.as_ref(), after.as_ref()) => Self::Diff,
+            _ => Self::Ranks,
+        }
+    }
+
     fn key(self) -> &'static str {
         match self {
             Self::One => "one",
@@ -51,6 +63,18 @@ impl Mode {
             Self::Ranks => "ranks",
         }
     }
+}
+
+/// Whether two names are the same but for the number after `rank`.
+fn differ_in_rank(one: &Path, other: &Path) -> bool {
+    let without_rank = |path: &Path| {
+        let name = path.file_name()?.to_str()?.to_lowercase();
+        let at = name.find("rank")? + "rank".len();
+        let rest = name[at..].trim_start_matches(['_', '-', '.', '=']);
+        let after = rest.trim_start_matches(|c: char| c.is_ascii_digit());
+        (after.len() < rest.len()).then(|| format!("{}*{after}", &name[..at]))
+    };
+    without_rank(one).is_some_and(|name| Some(name) == without_rank(other))
 }
 
 /// The subject with the highest peak, or that died: the page begins with it. `all` are the explanations in the order of the subjects'
@@ -184,5 +208,20 @@ fn change(change: &Change) -> Value {
             "after": after,
         }),
         Err(kind) => json!({ "key": kind.replace(' ', "_"), "name": kind, "before": before, "after": after }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_told_by_their_names() {
+        let differ = |one: &str, other: &str| differ_in_rank(Path::new(one), Path::new(other));
+        assert!(differ("run/rank0.pickle", "run/rank1.pickle"));
+        assert!(differ("snapshot_rank_0.pickle", "snapshot_rank_12.pickle"));
+        assert!(!differ("before.pickle", "after.pickle"));
+        assert!(!differ("rank0-before.pickle", "rank0-after.pickle"));
+        assert!(!differ("rank.pickle", "rank1.pickle"));
     }
 }

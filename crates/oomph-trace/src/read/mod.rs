@@ -5,7 +5,6 @@
 
 mod assemble;
 mod compressed;
-mod event_template;
 mod html;
 mod json;
 mod pickle;

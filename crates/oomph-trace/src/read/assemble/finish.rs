@@ -1,6 +1,8 @@
 //! From the one value that is left to a recording; and what to do with a file that was cut off.
 
-use super::{Assembler, DictState, ListState, RawSegment, Rows, Skipped, Value, View, is_telling, known};
+use super::machine::{Assembler, DictState, ListState, RawSegment, Rows, Skipped};
+use super::typed::is_telling;
+use super::value::{Value, View, known};
 use crate::read::ReadError;
 use crate::recording::{
     Annotation, Device, Events, Format, MOST_DEVICES, Recording, Repeated, SettingValue, Settings, Source,
@@ -10,7 +12,7 @@ use std::collections::BTreeMap;
 
 impl Assembler {
     /// Closes whatever a truncated file left open, so that what was read is not lost.
-    pub(in crate::read) fn close_what_is_open(&mut self) {
+    pub fn close_what_is_open(&mut self) {
         while let Some(mark) = self.pop_mark() {
             let mark = mark.min(self.stack.len());
             match mark.checked_sub(1).map(|i| self.stack[i].view()) {
@@ -60,7 +62,7 @@ impl Assembler {
     }
 
     /// The recording, from the one value that is left on the stack.
-    pub(in crate::read) fn finish(mut self, format: Format, truncated: bool) -> Result<Recording, ReadError> {
+    pub fn finish(mut self, format: Format, truncated: bool) -> Result<Recording, ReadError> {
         let root = self.stack.first().copied().ok_or(ReadError::NotASnapshot)?;
         let top = match root.view() {
             View::Dict(dict) => match self.dicts.get(dict as usize) {

@@ -5,9 +5,12 @@
 //! event is decoded by comparing those bytes and reading the values between them. Anything that does not fit
 //! (another shape, a value of another kind, a stack not seen before) is left to the long way, untouched.
 
-use super::assemble::{Assembler, EventRow, Value, View, known};
-use super::pickle::{Memo, SeenStacks, StackRun, memo_read, op, u64_at};
+use super::memo::{Memo, memo_read};
+use super::op;
+use super::operands::u64_at;
+use super::stacks::{SeenStacks, StackRun};
 use crate::intern::{NO_STACK, StackId};
+use crate::read::assemble::{Assembler, EventRow, Value, View, action_of, known};
 use crate::recording::{Action, DEFAULT_POOL};
 use crate::rounding::LARGEST_SIZE;
 
@@ -48,7 +51,7 @@ impl Key {
 
 /// The shape of an event, learned from one.
 #[derive(Default)]
-pub(super) struct EventTemplate {
+pub struct EventTemplate {
     keys: Vec<Key>,
     /// Whether the first keys are [`USUAL_START`].
     usual_start: bool,
@@ -74,12 +77,12 @@ impl EventTemplate {
     /// After this many misses in a row the shape has changed, and is learned again.
     const PATIENCE: u32 = 8;
 
-    pub(super) fn wants_to_learn(&self) -> bool {
+    pub fn wants_to_learn(&self) -> bool {
         self.keys.is_empty() || self.misses >= Self::PATIENCE
     }
 
     /// Takes the shape of the event that `bytes` is: `}`, MEMOIZE, `(`, keys and values, `u`.
-    pub(super) fn learn(&mut self, bytes: &[u8], memo: &Memo) {
+    pub fn learn(&mut self, bytes: &[u8], memo: &Memo) {
         self.misses = 0;
         self.keys = Self::shape(bytes, memo).unwrap_or_default();
         self.usual_start = self.keys.iter().map(|key| key.field).take(5).eq(USUAL_START);
@@ -87,7 +90,7 @@ impl EventTemplate {
     }
 
     /// Must be called when a memo slot is overwritten.
-    pub(super) fn forget_slots(&mut self) {
+    pub fn forget_slots(&mut self) {
         self.actions.clear();
         self.silent = None;
     }
@@ -97,7 +100,7 @@ impl EventTemplate {
         if let Some(&(_, action)) = self.actions.iter().find(|(known, _)| *known == slot) {
             return Some(action);
         }
-        let action = super::assemble::action_of(memo.get(slot)?);
+        let action = action_of(memo.get(slot)?);
         if self.actions.len() < Action::ALL.len() {
             self.actions.push((slot, action));
         }
@@ -158,7 +161,7 @@ impl EventTemplate {
     /// Decodes the event at the start of `bytes` and hands it over; gives its length. Nothing has happened
     /// if the answer is `None`. Behind the `available` bytes lies padding.
     #[inline]
-    pub(super) fn decode(
+    pub fn decode(
         &mut self,
         bytes: &[u8],
         available: usize,

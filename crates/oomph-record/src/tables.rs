@@ -1,0 +1,134 @@
+//! Strings, frames and stacks, each once: events refer to them by number.
+//!
+//! Boundary: numbers are given in order, and what is new waits here until it is in the file. What a chunk is, the caller knows.
+
+use crate::file::{Content, Kind};
+use crate::places::Places;
+use crate::python::{Frame, Stack};
+use crate::spread::Map;
+use std::collections::HashMap;
+
+/// Every string, frame and stack so far.
+pub struct Tables {
+    strings: HashMap<String, u32>,
+    frames: HashMap<(u32, u32, u32), u32>,
+    stacks: HashMap<Vec<u32>, u32>,
+    by_hash: Map<u64, u32>,
+    places: Places,
+    new_strings: Unwritten,
+    new_frames: Unwritten,
+    new_stacks: Unwritten,
+}
+
+/// Entries of a table that are not in the file yet.
+#[derive(Default)]
+struct Unwritten {
+    count: u64,
+    body: Content,
+}
+
+impl Tables {
+    pub fn new() -> Self {
+        Self {
+            strings: HashMap::new(),
+            frames: HashMap::new(),
+            stacks: HashMap::new(),
+            by_hash: Map::default(),
+            places: Places::new(),
+            new_strings: Unwritten::default(),
+            new_frames: Unwritten::default(),
+            new_stacks: Unwritten::default(),
+        }
+    }
+
+    /// The lines of all stacks.
+    pub fn places(&self) -> &Places {
+        &self.places
+    }
+
+    /// A string's number; 0 is the empty one.
+    pub fn string(&mut self, text: &str) -> u32 {
+        if text.is_empty() {
+            return 0;
+        }
+        if let Some(id) = self.strings.get(text) {
+            return *id;
+        }
+        let id = self.strings.len() as u32 + 1;
+        self.strings.insert(text.to_owned(), id);
+        self.new_strings.body.text(text);
+        self.new_strings.count += 1;
+        id
+    }
+
+    /// A stack's number; 0 is none.
+    pub fn stack(&mut self, stack: &Stack) -> u32 {
+        if stack.hash == 0 {
+            return 0;
+        }
+        if let Some(id) = self.by_hash.get(&stack.hash) {
+            return *id;
+        }
+        self.add_stack(stack.hash, stack.frames())
+    }
+
+    pub(crate) fn add_stack(&mut self, hash: u64, frames: Vec<Frame>) -> u32 {
+        let id = self.stack_of(frames);
+        self.by_hash.insert(hash, id);
+        id
+    }
+
+    /// Two places in one line are one stack.
+    fn stack_of(&mut self, frames: Vec<Frame>) -> u32 {
+        let mut ids = Vec::with_capacity(frames.len());
+        for frame in &frames {
+            let key = (self.string(&frame.name), self.string(&frame.file), frame.line);
+            let next = self.frames.len() as u32;
+            let id = *self.frames.entry(key).or_insert(next);
+            if id == next {
+                for number in [key.0, key.1, key.2] {
+                    self.new_frames.body.varint(u64::from(number));
+                }
+                self.new_frames.count += 1;
+            }
+            ids.push(id);
+        }
+        if ids.is_empty() {
+            return 0;
+        }
+        let next = self.stacks.len() as u32 + 1;
+        if let Some(id) = self.stacks.get(&ids) {
+            return *id;
+        }
+        self.new_stacks.body.varint(ids.len() as u64);
+        for id in &ids {
+            self.new_stacks.body.varint(u64::from(*id));
+        }
+        self.new_stacks.count += 1;
+        self.places.add(&frames, &ids);
+        self.stacks.insert(ids, next);
+        next
+    }
+
+    /// Writes what is new with `chunk`, which says whether it was written. Whether all is written that events refer to.
+    pub fn write(&mut self, mut chunk: impl FnMut(Kind, &[u8]) -> bool) -> bool {
+        let tables = [
+            (Kind::Strings, &mut self.new_strings),
+            (Kind::Frames, &mut self.new_frames),
+            (Kind::Stacks, &mut self.new_stacks),
+        ];
+        for (kind, new) in tables {
+            if new.count == 0 {
+                continue;
+            }
+            let mut content = Content::default();
+            content.varint(new.count);
+            content.0.extend_from_slice(&new.body.0);
+            if !chunk(kind, &content.0) {
+                return false;
+            }
+            *new = Unwritten::default();
+        }
+        true
+    }
+}

@@ -1,0 +1,243 @@
+//! What goes into a page, recording by recording: which devices are replayed under other settings, and what the page begins with.
+//!
+//! Boundary: recordings come in one after another and go again, since ranks are many and large; who reads them, from where, and how progress is
+//! shown, the caller says.
+
+use super::{Extras, Limit, Mode, Subject, worst};
+use crate::exports::Exported;
+use crate::replay::Typed;
+use crate::shared::Named;
+use crate::tune::NamedTuning;
+use oomph_explain::{Detail, Diff, Explanation};
+use oomph_replay::allocator::Memory;
+use oomph_replay::answer::replayable;
+use oomph_replay::conf::ConfError;
+use oomph_replay::replayer::Replayer;
+use oomph_replay::tune;
+use oomph_trace::{History, Recording};
+
+/// Beyond so many events, replaying takes longer than people like to wait for a page.
+const MOST_REPLAYED: usize = 500_000;
+/// As many as a picture has columns.
+const SAMPLES: usize = 2_000;
+
+/// Whether recordings are replayed under other settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhatIf {
+    /// As long as people like to wait for it.
+    Auto,
+    /// All.
+    Always,
+    /// None.
+    Never,
+}
+
+/// What was asked for.
+pub struct Wanted {
+    /// Whether to replay.
+    pub what_if: WhatIf,
+    /// How much memory to ask about.
+    pub memory: Option<Memory>,
+    /// The arguments that ask about it.
+    pub typed: Typed,
+    /// Whether recordings are needed again, for [`Builder::exported`].
+    pub keep: bool,
+}
+
+/// Shows how much of how much is replayed.
+pub type Progress = Box<dyn Fn(usize, usize) + Sync>;
+
+/// What the caller has.
+pub struct Means<'a> {
+    /// The text of a line of a file, where it is at hand, for a recording that ended then (microseconds since 1970).
+    pub source: &'a dyn Fn(&str, u32, i64) -> Option<String>,
+    /// A replay begins; the progress goes when it is done.
+    pub progress: &'a dyn Fn() -> Progress,
+}
+
+/// A recording that was read.
+struct Read {
+    name: String,
+    explanation: Explanation,
+}
+
+impl Read {
+    fn of(name: String, recording: &Recording) -> (Self, Vec<Detail>) {
+        let (explanation, details) = oomph_explain::explain_in_detail(recording, crate::picture::COLUMNS);
+        (Self { name, explanation }, details)
+    }
+
+    fn named(&self) -> Named<'_> {
+        Named { name: &self.name, explanation: &self.explanation }
+    }
+}
+
+/// A subject that should be replayed after all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Again {
+    subject: usize,
+    /// The number of the recording to read again.
+    pub recording: usize,
+    ordinal: u32,
+}
+
+/// A page that grows.
+pub struct Builder {
+    wanted: Wanted,
+    read: Vec<Read>,
+    subjects: Vec<Subject>,
+    kept: Vec<(Recording, Vec<Detail>)>,
+    events: usize,
+    /// Whether each subject was replayed under other settings.
+    replayed: Vec<bool>,
+}
+
+impl Builder {
+    /// Nothing yet.
+    pub fn new(wanted: Wanted) -> Self {
+        Self {
+            wanted,
+            read: Vec::new(),
+            subjects: Vec::new(),
+            kept: Vec::new(),
+            events: 0,
+            replayed: Vec::new(),
+        }
+    }
+
+    /// Puts a recording in.
+    pub fn add(&mut self, name: String, recording: Recording, means: &Means) -> Result<(), ConfError> {
+        let (read, details) = Read::of(name, &recording);
+        for (index, detail) in details.iter().enumerate() {
+            self.events += recording.devices.get(index).map_or(0, |device| device.events.len());
+            let replays = match self.wanted.what_if {
+                WhatIf::Always => true,
+                WhatIf::Never => false,
+                WhatIf::Auto => self.events <= MOST_REPLAYED,
+            };
+            let place = (self.subjects.len(), self.read.len());
+            let subject = self.subject(place, &read, &recording, (index, detail), replays, means)?;
+            self.subjects.push(subject);
+            self.replayed.push(replays);
+        }
+        self.read.push(read);
+        if self.wanted.keep {
+            self.kept.push((recording, details));
+        }
+        Ok(())
+    }
+
+    /// The subject that the page begins with is replayed even where all of them together were too many: its recording has to be
+    /// read again for it.
+    pub fn wants_again(&self) -> Option<Again> {
+        let subject = worst(&self.subjects, &self.named())?;
+        let (recording, ordinal) = self.subjects[subject].device();
+        if self.replayed[subject] || self.wanted.what_if != WhatIf::Auto {
+            return None;
+        }
+        let events = (self.read[recording].explanation.devices.iter())
+            .find(|device| device.ordinal == ordinal)
+            .map_or(0, |device| device.events);
+        (events as usize <= MOST_REPLAYED).then_some(Again { subject, recording, ordinal })
+    }
+
+    /// Replays it.
+    pub fn replay(&mut self, again: Again, recording: &Recording, means: &Means) -> Result<(), ConfError> {
+        let (read, details) = Read::of(self.read[again.recording].name.clone(), recording);
+        let Some(found) = details.iter().enumerate().find(|(_, detail)| detail.ordinal == again.ordinal)
+        else {
+            return Ok(());
+        };
+        let place = (again.subject, again.recording);
+        self.subjects[again.subject] = self.subject(place, &read, recording, found, true, means)?;
+        self.replayed[again.subject] = true;
+        Ok(())
+    }
+
+    /// A device with what the process could have had, and what other settings would have done.
+    fn subject(
+        &self,
+        place: (usize, usize),
+        read: &Read,
+        recording: &Recording,
+        (index, detail): (usize, &Detail),
+        replays: bool,
+        means: &Means,
+    ) -> Result<Subject, ConfError> {
+        let (device, explained) = (&recording.devices[index], &read.explanation.devices[index]);
+        let Wanted { memory: asked, typed, .. } = &self.wanted;
+        let end = device.events.time.last().copied().unwrap_or(0);
+        let source = |file: &str, line: u32| (means.source)(file, line, end);
+        let told = |limit: Option<Limit>, what_if: Option<&NamedTuning>| {
+            let extras = Extras { limit, what_if, source: &source };
+            Subject::of(place, &read.named(), recording, explained, detail, &extras)
+        };
+        let limit = asked.and_then(|memory| Limit::asked(memory, typed));
+        if replayable(device).is_err() {
+            return Ok(told(limit, None));
+        }
+        let history = History::of(recording, device);
+        let fatal = oomph_explain::fatal_out_of_memory(recording, device);
+        if !replays {
+            let replayer = Replayer::quick(recording, device, &history, fatal);
+            return Ok(told(limit.or_else(|| Limit::recorded(&replayer.memory)), None));
+        }
+        let replayer = Replayer::new(recording, device, &history, None, fatal);
+        let progress = (means.progress)();
+        let tuning = tune::tune(&replayer, *asked, &[], SAMPLES, &progress);
+        drop(progress);
+        let tuning = tuning?;
+        let named = NamedTuning::of(&read.name, typed, device, &replayer, &tuning);
+        Ok(told(limit.or_else(|| Limit::recorded(&replayer.memory)), Some(&named)))
+    }
+
+    /// How many recordings there are.
+    pub fn recordings(&self) -> usize {
+        self.read.len()
+    }
+
+    /// How many events they have together.
+    pub fn events(&self) -> usize {
+        self.events
+    }
+
+    /// The subjects, in the order of their recordings.
+    pub fn subjects(&self) -> &[Subject] {
+        &self.subjects
+    }
+
+    /// How many of them were not replayed, because that would have taken long.
+    pub fn left_out(&self) -> usize {
+        match self.wanted.what_if {
+            WhatIf::Auto => self.replayed.iter().filter(|&&replayed| !replayed).count(),
+            WhatIf::Always | WhatIf::Never => 0,
+        }
+    }
+
+    /// What is said of each recording.
+    pub fn named(&self) -> Vec<Named<'_>> {
+        self.read.iter().map(Read::named).collect()
+    }
+
+    /// What changed, if two are compared.
+    pub fn diff(&self, mode: Mode) -> Option<Diff> {
+        match (mode, &self.read[..]) {
+            (Mode::Diff, [before, after]) => {
+                Some(oomph_explain::diff(&before.explanation, &after.explanation))
+            }
+            _ => None,
+        }
+    }
+
+    /// The recordings with what was found out about them, if they were to be kept.
+    pub fn exported(&self) -> Vec<Exported<'_>> {
+        (self.read.iter().zip(&self.kept))
+            .map(|(Read { name, explanation }, (recording, details))| Exported {
+                name,
+                recording,
+                explanation,
+                details,
+            })
+            .collect()
+    }
+}
