@@ -10,7 +10,6 @@ mod dense;
 mod dtype;
 mod npy;
 mod npz;
-mod npz_write;
 mod sparse;
 #[cfg(test)]
 mod tests;
@@ -21,7 +20,6 @@ pub use csr::{Compressed, Csr, CsrBuilder, csr_bytes};
 pub use dense::{Dense, ProfiledArray, load_array, profile_array, shrink_array};
 pub use dtype::Dtype;
 pub use npy::write_npy;
-pub use npz_write::{write_npz, write_npz_csr};
 pub use sparse::{ProfiledSparse, SparseArrays, load_sparse, profile_sparse, shrink_sparse};
 
 use crate::source::Source;

@@ -221,23 +221,34 @@ fn together(columns: &[NumberStats]) -> Option<Number> {
         return Number::for_integers(min, max);
     }
     let floats = [Number::Float16, Number::Float32, Number::Float64];
-    floats.into_iter().find(|float| columns.iter().all(|column| holds(*float, column)))
-}
-
-fn holds(float: Number, column: &NumberStats) -> bool {
-    // Integers up to 2^11, 2^24 and 2^53 are floats of 16, 32 and 64 bits, each of them.
-    let (exact, reach) = match float {
-        Number::Float16 => (column.exact_f16, 1_i128 << 11),
-        Number::Float32 => (column.exact_f32, 1 << 24),
-        _ => (true, 1 << 53),
-    };
-    if column.source.is_float() {
-        exact
-    } else {
-        column.integer_range().is_some_and(|(min, max)| -reach <= min && max <= reach)
-    }
+    floats.into_iter().find(|float| columns.iter().all(|column| column.holds(*float)))
 }
 
 fn choice(target: &Target, bytes: u64, text_bytes: u64, worst_relative_error: Option<f64>) -> Choice {
     Choice { type_name: type_name(&target.arrow_type(text_bytes)), bytes, worst_relative_error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_columns_have_a_type_in_common() {
+        let integers = |values: &[i64]| {
+            let mut stats = NumberStats::new(Number::Int64, 0.0);
+            stats.add_i64_slice(values);
+            stats
+        };
+        let floats = |values: &[f64]| {
+            let mut stats = NumberStats::new(Number::Float64, 0.0);
+            stats.add_f64_slice(values);
+            stats
+        };
+        assert_eq!(together(&[integers(&[0, 100]), integers(&[-1])]), Some(Number::Int8));
+        assert_eq!(together(&[integers(&[200]), integers(&[-1])]), Some(Number::Int16));
+        assert_eq!(together(&[integers(&[2048]), floats(&[0.5])]), Some(Number::Float16));
+        assert_eq!(together(&[integers(&[2049]), floats(&[0.5])]), Some(Number::Float32));
+        assert_eq!(together(&[integers(&[(1 << 53) + 1]), floats(&[0.5])]), None);
+        assert_eq!(together(&[integers(&[1]), floats(&[2.0])]), Some(Number::Int8));
+    }
 }
