@@ -3,6 +3,7 @@
 use super::*;
 use crate::choose::Number;
 use crate::source::memory;
+use crate::target::csr_bytes;
 use crate::{Observer, Pass, Unobserved};
 use arrow_array::{ArrayRef, Float64Array, Int32Array};
 use arrow_buffer::Buffer;
@@ -246,7 +247,7 @@ fn array(
         }
         Where::Npy | Where::Stored | Where::Deflated => {
             let mut file = Vec::new();
-            npy::write_header(&mut file, &Dtype::Number(number), order, shape).unwrap();
+            npy_header::write_header(&mut file, &Dtype::Number(number), order, shape).unwrap();
             let text = String::from_utf8_lossy(&file[10..]).replace(&Dtype::Number(number).descr(), &descr);
             file.truncate(10);
             file.extend(text.as_bytes());
@@ -318,7 +319,7 @@ fn archive(members: &[(&str, &[u8])], deflated: bool) -> Vec<u8> {
 fn npz_of(csr: &Csr) -> Vec<u8> {
     let member = |dtype: &Dtype, shape: &[u64], bytes: &[u8]| {
         let mut member = Vec::new();
-        npy::write_header(&mut member, dtype, Order::C, shape).unwrap();
+        npy_header::write_header(&mut member, dtype, Order::C, shape).unwrap();
         member.extend(bytes);
         member
     };
@@ -489,7 +490,7 @@ proptest! {
             npz_of(&csr)
         } else {
             let mut member = Vec::new();
-            npy::write_header(&mut member, &Dtype::Number(Number::Int16), Order::C, &[50]).unwrap();
+            npy_header::write_header(&mut member, &Dtype::Number(Number::Int16), Order::C, &[50]).unwrap();
             member.extend([1; 100]);
             archive(&[("a.npy", &member), ("b.npy", &member)], deflated)
         };
@@ -645,7 +646,7 @@ fn broadcast_arrays_are_read_as_what_they_show() {
 #[test]
 fn damage_in_an_archive_is_told() {
     let mut member = Vec::new();
-    npy::write_header(&mut member, &Dtype::Number(Number::Int16), Order::C, &[50]).unwrap();
+    npy_header::write_header(&mut member, &Dtype::Number(Number::Int16), Order::C, &[50]).unwrap();
     member.extend([1; 100]);
     let mut file = archive(&[("a.npy", &member)], false);
     let at = file.windows(4).position(|bytes| bytes == [1; 4]).unwrap();
@@ -658,7 +659,7 @@ fn damage_in_an_archive_is_told() {
 #[test]
 fn a_bomb_is_refused_before_it_is_inflated() {
     let mut member = Vec::new();
-    npy::write_header(&mut member, &Dtype::Number(Number::Float64), Order::C, &[2]).unwrap();
+    npy_header::write_header(&mut member, &Dtype::Number(Number::Float64), Order::C, &[2]).unwrap();
     member.extend(vec![0; 1 << 20]);
     let error =
         open(memory("a.npz", archive(&[("a.npy", &member)], true))).map(|_| ()).unwrap_err().to_string();
