@@ -118,21 +118,6 @@ const INTEGERS: [(Number, i128, i128); 8] = [
     (Number::UInt64, 0, u64::MAX as i128),
 ];
 
-/// Integers before floats of their width.
-const BY_WIDTH: [Number; 11] = [
-    Number::Int8,
-    Number::UInt8,
-    Number::Int16,
-    Number::UInt16,
-    Number::Float16,
-    Number::Int32,
-    Number::UInt32,
-    Number::Float32,
-    Number::Int64,
-    Number::UInt64,
-    Number::Float64,
-];
-
 /// Rounds to nearest, ties to even, in one rounding on every machine.
 ///
 /// Through f32, as processors do it, a value can be rounded twice, to the wrong side. An f32 that was cut towards zero and
@@ -231,32 +216,16 @@ impl NumberStats {
         self.nulls += nulls;
     }
 
-    /// One signed integer.
-    #[inline]
-    pub fn add_i64(&mut self, value: i64) {
-        self.add_integer(value.into());
-    }
-
     /// One unsigned integer.
     #[inline]
     pub fn add_u64(&mut self, value: u64) {
-        self.add_integer(value.into());
-    }
-
-    #[inline]
-    fn add_integer(&mut self, value: i128) {
         self.count += 1;
         self.zeros += u64::from(value == 0);
-        self.integers.widen(value, value);
+        self.integers.widen(value.into(), value.into());
     }
 
     /// Signed integers.
     pub fn add_i64_slice(&mut self, values: &[i64]) {
-        self.add_integer_slice(values);
-    }
-
-    /// Unsigned integers.
-    pub fn add_u64_slice(&mut self, values: &[u64]) {
         self.add_integer_slice(values);
     }
 
@@ -273,12 +242,6 @@ impl NumberStats {
         self.count += values.len() as u64;
         self.zeros += zeros;
         self.integers.widen(min.into(), max.into());
-    }
-
-    /// One float.
-    #[inline]
-    pub fn add_f64(&mut self, value: f64) {
-        self.add_block(&[value]);
     }
 
     /// Floats.
@@ -480,13 +443,6 @@ impl NumberStats {
         integers.is_some_and(|(min, max)| -whole_up_to <= min && max <= whole_up_to)
     }
 
-    /// The smallest type that keeps every value of several columns; none if there is no such type, or no value.
-    pub fn common<'a>(columns: impl Iterator<Item = &'a Self> + Clone) -> Option<Number> {
-        let columns = columns.filter(|column| column.count > 0);
-        columns.clone().next()?;
-        BY_WIDTH.into_iter().find(|number| columns.clone().all(|column| column.holds(*number)))
-    }
-
     /// The smallest type in which no float changes by more than this part of itself, and the worst change, where there is
     /// one. Integers never change. Asked for more than `tolerance`, the answer may be larger than need be.
     pub fn within(&self, relative_error: f64) -> Option<(Number, Option<f64>)> {
@@ -552,6 +508,21 @@ fn float_text(value: f64) -> String {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// Integers before floats of their width.
+    const BY_WIDTH: [Number; 11] = [
+        Number::Int8,
+        Number::UInt8,
+        Number::Int16,
+        Number::UInt16,
+        Number::Float16,
+        Number::Int32,
+        Number::UInt32,
+        Number::Float32,
+        Number::Int64,
+        Number::UInt64,
+        Number::Float64,
+    ];
 
     fn borders() -> Vec<f64> {
         let mut borders =
@@ -670,7 +641,7 @@ mod tests {
             merged.merge(&of(right, tolerance));
             prop_assert_eq!(&merged, &whole);
             let mut single = NumberStats::new(Number::Float64, tolerance);
-            values.iter().for_each(|value| single.add_f64(*value));
+            values.iter().for_each(|value| single.add_f64_slice(&[*value]));
             prop_assert_eq!(&single, &whole);
         }
 
@@ -744,25 +715,8 @@ mod tests {
         singles.add_f32_slice(&[16_777_216.0, 16_777_215.0]);
         assert_eq!(singles.exact(), Some(Number::Float32));
         let mut text = NumberStats::new(Number::Int64, 0.0);
-        text.add_i64(1);
+        text.add_i64_slice(&[1]);
         text.add_u64(u64::MAX);
         assert_eq!(text.exact(), Some(Number::UInt64));
-    }
-
-    #[test]
-    fn several_columns_have_a_type_in_common() {
-        let integers = |values: &[i64]| {
-            let mut stats = NumberStats::new(Number::Int64, 0.0);
-            stats.add_i64_slice(values);
-            stats
-        };
-        let common = |columns: &[NumberStats]| NumberStats::common(columns.iter());
-        assert_eq!(common(&[integers(&[0, 100]), integers(&[-1])]), Some(Number::Int8));
-        assert_eq!(common(&[integers(&[200]), integers(&[-1])]), Some(Number::Int16));
-        assert_eq!(common(&[integers(&[2048]), of(&[0.5], 0.0)]), Some(Number::Float16));
-        assert_eq!(common(&[integers(&[2049]), of(&[0.5], 0.0)]), Some(Number::Float32));
-        assert_eq!(common(&[integers(&[(1 << 53) + 1]), of(&[0.5], 0.0)]), None);
-        assert_eq!(common(&[integers(&[1]), of(&[2.0], 0.0), integers(&[])]), Some(Number::Int8));
-        assert_eq!(common(&[integers(&[])]), None);
     }
 }

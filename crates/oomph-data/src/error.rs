@@ -50,6 +50,20 @@ impl DataError {
     pub fn unreadable(location: &str, what: impl Into<String>) -> Self {
         Self::Unreadable { location: location.to_owned(), what: what.into() }
     }
+
+    /// Why a reader failed: the source's own error, what is wrong with the bytes, or the machine.
+    pub(crate) fn unread(location: &str, error: io::Error) -> Self {
+        let error = match error.downcast::<Self>() {
+            Ok(own) => return own,
+            Err(error) => error,
+        };
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => {
+                Self::unreadable(location, error.to_string())
+            }
+            _ => Self::io(location, error),
+        }
+    }
 }
 
 /// What to do with a row that does not make sense.

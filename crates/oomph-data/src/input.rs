@@ -1,5 +1,6 @@
 //! What is read, and how.
 
+use crate::policy::WITHIN;
 use crate::source::{self, Compression, Format, Source};
 use crate::tables::{self, Table};
 use crate::text::{TextFormat, TextOverrides, no_column};
@@ -53,7 +54,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             policy: Policy::Exact,
-            within: crate::profile::WITHIN,
+            within: WITHIN,
             on_error: OnError::Fail,
             columns: None,
             sparse: Sparseness::Auto,

@@ -5,8 +5,8 @@
 //! smallest type that holds it; the second ([`load`]) fills buffers that have exactly the size of the result. What is
 //! larger than that is read in batches under a budget ([`stream`]).
 //!
-//! Boundary: bytes and Arrow arrays in, Arrow arrays out. No query engine, no printing, no Python; this crate does not
-//! know the rest of oomph.
+//! Boundary: bytes and Arrow arrays in, Arrow arrays out. No query engine, no printing, no Python; of the rest of
+//! oomph it knows `oomph-host`, for how much RAM there is.
 
 pub mod arrays;
 pub mod choose;
@@ -19,6 +19,7 @@ mod policy;
 pub mod profile;
 pub mod source;
 pub mod stream;
+mod summary;
 pub mod tables;
 mod target;
 pub mod text;

@@ -14,6 +14,9 @@ pub enum Policy {
     Relative(f64),
 }
 
+/// The relative error that profiles tell of, unless another is asked for.
+pub(crate) const WITHIN: f64 = 1e-6;
+
 impl FromStr for Policy {
     type Err = DataError;
 

@@ -91,6 +91,18 @@ pub(crate) fn validity_bytes(rows: u64, nulls: u64) -> u64 {
     if nulls == 0 { 0 } else { rows.div_ceil(8) }
 }
 
+/// Whether 32 bits hold every index and pointer. SciPy and torch want both of one type.
+pub(crate) fn small_indices(rows: u64, columns: u64, stored: u64) -> bool {
+    rows.max(columns).max(stored) <= i32::MAX as u64
+}
+
+/// What a matrix takes as CSR with values of so many bytes: pointers, indices and values.
+pub(crate) fn csr_bytes(rows: u64, columns: u64, stored: u64, width: usize) -> u64 {
+    let index = if small_indices(rows, columns, stored) { 4 } else { 8 };
+    let pointers = rows.saturating_add(1).saturating_mul(index);
+    pointers.saturating_add(stored.saturating_mul(index + width as u64))
+}
+
 /// The name of a type as pandas, polars and pyarrow people know it.
 pub(crate) fn type_name(data_type: &DataType) -> String {
     match data_type {

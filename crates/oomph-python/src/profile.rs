@@ -1,7 +1,7 @@
 //! A profile, as Python reads it and as the command prints it.
 
 use oomph_data::profile;
-use oomph_report::data::{NamedProfile, text};
+use oomph_render::profile::{Look, NamedProfile, text};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -16,8 +16,9 @@ impl Profile {
         serde_json::to_string(&self.0).map_err(|error| PyValueError::new_err(error.to_string()))
     }
 
-    /// As `oomph data profile` prints it, with colours.
+    /// As `oomph data profile` prints it, without colours and without what to type next in a shell.
     fn text(&self, width: usize, all: bool) -> String {
-        text(&[NamedProfile { profile: &self.0, input: &self.0.location, options: &[], all }], width)
+        let named = NamedProfile { profile: &self.0, input: &self.0.location, options: &[], all };
+        text(&[named], Look { width, colors: false, next: false })
     }
 }

@@ -20,7 +20,6 @@ pub struct Bfc {
     limit: u64,
     free_physical: u64,
     next_region: u64,
-    collects_regions: bool,
     next_address: u64,
     chunks: Vec<Chunk>,
     vacant: Vec<u32>,
@@ -46,22 +45,10 @@ impl Bfc {
     pub fn growing(memory: Memory) -> Self {
         let memory = memory.clamped();
         let limit = memory.limit.unwrap_or(u64::MAX).min(memory.free);
-        Self { next_region: rounded(limit.min(FIRST_REGION)), ..Self::with(limit, memory) }
-    }
-
-    /// TensorFlow's default: all memory at once.
-    pub fn preallocated(memory: Memory) -> Self {
-        let memory = memory.clamped();
-        let limit = memory.limit.unwrap_or(u64::MAX).min(memory.free);
-        Self { next_region: rounded(limit), ..Self::with(limit, memory) }
-    }
-
-    fn with(limit: u64, memory: Memory) -> Self {
         Self {
             limit,
             free_physical: memory.free,
-            next_region: 0,
-            collects_regions: true,
+            next_region: rounded(limit.min(FIRST_REGION)),
             next_address: 0x7000_0000_0000,
             chunks: Vec::new(),
             vacant: Vec::new(),
@@ -69,12 +56,6 @@ impl Bfc {
             serial: 0,
             usage: Usage::default(),
         }
-    }
-
-    /// Without giving regions back (`TF_ENABLE_GPU_GARBAGE_COLLECTION=false`, and JAX).
-    pub fn keeping_regions(mut self) -> Self {
-        self.collects_regions = false;
-        self
     }
 
     fn add(&mut self, chunk: Chunk) -> u32 {
@@ -173,9 +154,6 @@ impl Bfc {
 
     /// Gives back every region that is free as a whole, if that could help.
     fn collect_regions(&mut self, size: u64) -> bool {
-        if !self.collects_regions {
-            return false;
-        }
         let whole: Vec<u32> = (self.free.values().copied())
             .filter(|&id| {
                 let chunk = &self.chunks[id as usize];
@@ -300,7 +278,7 @@ mod tests {
 
     #[test]
     fn a_chunk_is_cut_at_twice_the_request_or_128_mib_to_spare() {
-        let mut bfc = Bfc::preallocated(Memory::of(1 << 30));
+        let mut bfc = Bfc { next_region: 1 << 30, ..Bfc::growing(Memory::of(1 << 30)) };
         let _first = alloc(&mut bfc, 300 * MIB);
         let second = alloc(&mut bfc, 300 * MIB);
         alloc(&mut bfc, 300 * MIB);
@@ -334,16 +312,12 @@ mod tests {
 
     #[test]
     fn free_regions_are_given_back_before_giving_up() {
-        let run = |mut bfc: Bfc| {
-            let blocks: Vec<Handle> = [2, 4, 8, 16].map(|mib| alloc(&mut bfc, mib * MIB)).to_vec();
-            assert_eq!(bfc.usage.reserved.now, 30 * MIB);
-            for block in blocks {
-                bfc.free(block);
-            }
-            bfc.malloc(Request::of(40 * MIB)).map(|_| bfc.usage.allocated.now)
-        };
-        let bfc = Bfc::growing(Memory::of(64 * MIB));
-        assert_eq!(run(bfc.clone()), Ok(64 * MIB));
-        assert!(run(bfc.keeping_regions()).is_err());
+        let mut bfc = Bfc::growing(Memory::of(64 * MIB));
+        let blocks: Vec<Handle> = [2, 4, 8, 16].map(|mib| alloc(&mut bfc, mib * MIB)).to_vec();
+        assert_eq!(bfc.usage.reserved.now, 30 * MIB);
+        for block in blocks {
+            bfc.free(block);
+        }
+        assert_eq!(bfc.malloc(Request::of(40 * MIB)).map(|_| bfc.usage.allocated.now), Ok(64 * MIB));
     }
 }

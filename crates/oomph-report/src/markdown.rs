@@ -4,7 +4,8 @@ use crate::shared::{
     Check, CheckLimit, Named, completeness, cut_short, findings_of, saving, waste_parts, worst,
 };
 use oomph_explain::{Change, DeviceExplanation, Diff, Explanation, Finding};
-use oomph_words::{bytes, grouped, harmless, percent};
+pub(crate) use oomph_render::markdown::escape;
+use oomph_words::{bytes, grouped, percent};
 use std::fmt::Write;
 
 /// One recording, or several.
@@ -185,18 +186,6 @@ pub fn checks(checks: &[Check]) -> String {
             bytes(check.peak),
             check.metric
         );
-    }
-    out
-}
-
-/// A stranger's text must not become markup.
-pub(crate) fn escape(text: &str) -> String {
-    let mut out = String::new();
-    for c in harmless(text).chars() {
-        if "\\`*_[]<>|#".contains(c) {
-            out.push('\\');
-        }
-        out.push(c);
     }
     out
 }

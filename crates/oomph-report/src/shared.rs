@@ -1,6 +1,7 @@
 //! What several renderers need.
 
 use oomph_explain::{DeviceExplanation, Explanation, Finding, Severity};
+pub(crate) use oomph_render::shell::quoted;
 use oomph_words::{bytes, printable};
 
 /// An explanation with the name of its file.
@@ -228,21 +229,4 @@ pub(crate) fn page_command(names: &[&str], options: &str) -> Option<String> {
     }
     let files: Vec<String> = names.iter().map(|name| quoted(name)).collect();
     Some(format!("oomph report {}{options} --open", files.join(" ")))
-}
-
-/// A file name as a shell takes it.
-pub(crate) fn quoted(name: &str) -> String {
-    if name.starts_with('-') && name != "-" { word(&format!("./{name}")) } else { word(name) }
-}
-
-/// One word, as a shell takes it.
-pub(crate) fn word(text: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "._-/+=,@%:".contains(c);
-    // Not shortened: it is to be typed.
-    let clean = oomph_words::harmless(text);
-    if !clean.is_empty() && clean.chars().all(plain) {
-        clean
-    } else {
-        format!("'{}'", clean.replace('\'', "'\\''"))
-    }
 }

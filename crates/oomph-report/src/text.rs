@@ -6,22 +6,11 @@ use crate::shared::{
     Check, CheckLimit, NOTHING_RECORDED, Named, TextOptions, completeness, cut_short, findings_of,
     next_command, page_command, quoted, saving, waste_parts, worst,
 };
-use anstyle::{AnsiColor, Style};
 use oomph_explain::{DeviceExplanation, Diff, Explanation, Finding, Outcome, Severity};
+pub(crate) use oomph_render::terminal::{BOLD, CYAN, DIM, GREEN, RED, YELLOW, cut, paint, wrap};
 use oomph_trace::{Peak, Peaks};
 use oomph_words::{bytes, grouped, percent, plural, printable};
 use std::fmt::Write;
-
-pub(crate) const BOLD: Style = Style::new().bold();
-pub(crate) const DIM: Style = Style::new().dimmed();
-pub(crate) const RED: Style = AnsiColor::Red.on_default().bold();
-pub(crate) const YELLOW: Style = AnsiColor::Yellow.on_default().bold();
-pub(crate) const CYAN: Style = AnsiColor::Cyan.on_default();
-pub(crate) const GREEN: Style = AnsiColor::Green.on_default();
-
-pub(crate) fn paint(style: Style, text: impl std::fmt::Display) -> String {
-    format!("{style}{text}{style:#}")
-}
 
 /// One recording, or several: a table, then the worst.
 pub fn explanation(all: &[Named], options: TextOptions) -> String {
@@ -323,14 +312,6 @@ fn reserved(out: &mut String, device: &DeviceExplanation, options: TextOptions) 
 /// What a row of the table by line has before the place.
 const COLUMNS_BEFORE_PLACE: usize = 37;
 
-/// At most `room` characters.
-pub(crate) fn cut(text: &str, room: usize) -> String {
-    match text.char_indices().nth(room.max(20)) {
-        Some(_) => text.chars().take(room.max(20) - 1).chain(['…']).collect(),
-        None => text.to_owned(),
-    }
-}
-
 fn bar(part: u64, whole: u64) -> String {
     const WIDTH: u64 = 24;
     "█".repeat((part * WIDTH).div_ceil(whole.max(1)).min(WIDTH) as usize)
@@ -349,26 +330,6 @@ fn seconds(value: f64) -> String {
 /// One line, whatever a stranger's text holds.
 fn printable_line(text: &str) -> String {
     oomph_words::harmless(text)
-}
-
-/// Breaks text between words. `used` columns of the first line are taken; the others are indented.
-pub(crate) fn wrap(text: &str, width: usize, used: usize, indent: usize) -> String {
-    let mut out = String::new();
-    let mut column = used;
-    for word in printable_line(text).split(' ') {
-        let length = word.chars().count();
-        if column > indent && column + 1 + length > width.max(40) && !out.is_empty() {
-            out.push('\n');
-            out.push_str(&" ".repeat(indent));
-            column = indent;
-        } else if !out.is_empty() {
-            out.push(' ');
-            column += 1;
-        }
-        out.push_str(word);
-        column += length;
-    }
-    out
 }
 
 /// The peaks that are compared.

@@ -1,7 +1,7 @@
 //! Cards as they are shown: those of the driver, and the virtual ones that programs under oomph run on. Who is on each, and how
 //! much of its memory nobody accounts for.
 
-use crate::rows::said_ago;
+use crate::freshness::said_ago;
 use crate::words::lasting;
 use oomph_host::{Gpu, Missing, Process, Sample};
 

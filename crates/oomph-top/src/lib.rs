@@ -8,6 +8,7 @@ mod app;
 mod cards;
 mod confirm;
 mod exporter;
+mod freshness;
 mod history;
 mod interval;
 mod job;

@@ -4,7 +4,8 @@
 //! Labels are numbers, users and short names; never command lines, which may hold secrets.
 
 use crate::cards::{Card, Holder, cards};
-use crate::rows::{Choice, said_ago};
+use crate::freshness::said_ago;
+use crate::rows::Choice;
 use oomph_host::{InsideDevice, Missing, Process, Sample};
 use oomph_words::harmless;
 use prometheus_client::collector::Collector;

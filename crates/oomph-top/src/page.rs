@@ -3,8 +3,9 @@
 
 use crate::app::{App, Mode, Stage};
 use crate::cards::{Card, missing, silence};
+use crate::freshness::said_ago;
 use crate::keys::HELP;
-use crate::rows::{Sort, said_ago};
+use crate::rows::Sort;
 use crate::table::{held, table};
 use crate::words::{Glyphs, Line, Tone, cells, clock, cut, lasting};
 use oomph_host::{Group, Machine, Process, Ram, Sample};

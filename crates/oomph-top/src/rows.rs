@@ -42,15 +42,6 @@ pub(crate) fn inside(process: &Process, value: impl Fn(&InsideDevice) -> Option<
     if known.is_empty() { None } else { Some(known.into_iter().fold(0, u64::saturating_add)) }
 }
 
-/// Programs under oomph say something every five seconds at least: what is older than this is no longer so.
-const FRESH: u64 = 15_000;
-
-/// How long ago a program under oomph has said what it said, in milliseconds, if that is too long.
-pub(crate) fn said_ago(process: &Process, now: u64) -> Option<u64> {
-    let age = now.saturating_sub(process.inside.as_ref()?.time);
-    (age > FRESH).then_some(age)
-}
-
 /// By what rows are sorted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sort {

@@ -1,7 +1,8 @@
 //! The table of processes: which columns fit, and a line for each row.
 
 use crate::app::App;
-use crate::rows::{Row, Sort, inside, said_ago};
+use crate::freshness::said_ago;
+use crate::rows::{Row, Sort, inside};
 use crate::words::{Glyphs, Line, Tone, cut, left, right};
 use oomph_host::{Process, Sample};
 use oomph_words::bytes;

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import json
-import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,8 +11,6 @@ from typing import Any
 
 from oomph.data._input import check_policy, names_of, take
 from oomph.data._progress import Progress, shown
-
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass(frozen=True)
@@ -116,9 +113,8 @@ class Profile:
         return f"<pre>{html.escape(self._text(160, all_columns=True))}</pre>"
 
     def _text(self, width: int, *, all_columns: bool) -> str:
-        text = _COLOURS.sub("", self._native.text(width, all_columns))
-        # What to type next in a shell is not what to type next in Python.
-        return text.rpartition("\nNext:")[0].rstrip("\n") or text
+        text: str = self._native.text(width, all_columns)
+        return text.rstrip("\n")
 
 
 def of_native(found: Any) -> Profile:

@@ -2,23 +2,13 @@
 //!
 //! Boundary: gives the elements block by block, in the machine's order of bytes. A pass never holds more than a block.
 
-use super::Dtype;
-use super::npy::Header;
-use super::npz::Member;
+use super::archive::Member;
+use super::dtype::{Dtype, Order};
+use super::npy_header::Header;
 use crate::source::{Sequential, Source};
 use crate::{DataError, Observer, Pass};
 use arrow_buffer::{ArrowNativeType, Buffer, MutableBuffer};
 use std::io::{self, Read};
-
-/// Which index changes fastest from one element to the next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Order {
-    /// The last: rows lie together.
-    #[default]
-    C,
-    /// The first: columns lie together.
-    Fortran,
-}
 
 /// An array that can be read more than once.
 pub struct Array {
@@ -232,7 +222,7 @@ impl Array {
             }
             Content::Member { member, header } => {
                 let mut reader = member.reader(REQUEST)?;
-                skip(&mut reader, *header).map_err(|error| unread(&self.location, error))?;
+                skip(&mut reader, *header).map_err(|error| DataError::unread(&self.location, error))?;
                 Some(Box::new(reader))
             }
         };
@@ -246,20 +236,6 @@ impl Array {
             done: 0,
             ended: false,
         })
-    }
-}
-
-/// Why a reader failed: the source's own error, what is wrong with the bytes, or the machine.
-pub(super) fn unread(location: &str, error: io::Error) -> DataError {
-    let error = match error.downcast::<DataError>() {
-        Ok(own) => return own,
-        Err(error) => error,
-    };
-    match error.kind() {
-        io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => {
-            DataError::unreadable(location, error.to_string())
-        }
-        _ => DataError::io(location, error),
     }
 }
 
@@ -380,7 +356,7 @@ impl Blocks<'_> {
                 if let Some(reader) = &mut self.reader {
                     reader
                         .read_exact(self.scratch.as_slice_mut())
-                        .map_err(|error| unread(&self.array.location, error))?;
+                        .map_err(|error| DataError::unread(&self.array.location, error))?;
                 }
                 self.done += length as u64;
             }
@@ -396,7 +372,8 @@ impl Blocks<'_> {
         if !self.ended
             && let (Some(reader), Content::Member { .. }) = (&mut self.reader, &self.array.content)
         {
-            io::copy(reader, &mut io::sink()).map_err(|error| unread(&self.array.location, error))?;
+            io::copy(reader, &mut io::sink())
+                .map_err(|error| DataError::unread(&self.array.location, error))?;
         }
         self.ended = true;
         Ok(())

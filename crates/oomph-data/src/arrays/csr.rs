@@ -1,8 +1,10 @@
 //! Compressed sparse rows (and columns), built row by row into buffers of exactly their size.
 
-use super::array::{Array, Block, Order};
+use super::array::{Array, Block};
 use super::convert::{Target, TypedBuffer, changed, room, with_native};
+use super::dtype::Order;
 use crate::choose::Number;
+use crate::target::small_indices;
 use crate::{DataError, Observer, Pass};
 use arrow_array::Array as ArrowArray;
 
@@ -40,18 +42,6 @@ impl Csr {
     pub fn stored(&self) -> u64 {
         self.indices.bytes.len() as u64 / self.indices.dtype.width()
     }
-}
-
-/// Whether 32 bits hold every index and pointer. SciPy and torch want both of one type.
-pub(super) fn small_indices(rows: u64, columns: u64, stored: u64) -> bool {
-    rows.max(columns).max(stored) <= i32::MAX as u64
-}
-
-/// What a matrix takes as CSR with values of so many bytes: pointers, indices and values.
-pub fn csr_bytes(rows: u64, columns: u64, stored: u64, width: usize) -> u64 {
-    let index = if small_indices(rows, columns, stored) { 4 } else { 8 };
-    let pointers = rows.saturating_add(1).saturating_mul(index);
-    pointers.saturating_add(stored.saturating_mul(index + width as u64))
 }
 
 /// The type of indices.

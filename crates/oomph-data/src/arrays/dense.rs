@@ -1,11 +1,12 @@
 //! One array: what is in it, and its second pass into a smaller type, dense or sparse.
 
-use super::array::{Array, Order};
+use super::array::Array;
 use super::convert::{Target, TypedBuffer, changed, room, with_native};
-use super::csr::{self, csr_bytes};
-use super::{Dtype, ShrinkOptions, Shrunk, SparseChoice};
+use super::csr;
+use super::{Dtype, Order, ShrinkOptions, Shrunk, SparseChoice};
 use crate::choose::{Number, NumberStats};
-use crate::profile::{Choice, ColumnProfile, Peak, Profile, Sizes, Sparse};
+use crate::summary::{Choice, ColumnProfile, Peak, Profile, Sizes, Sparse};
+use crate::target::csr_bytes;
 use crate::{BrokenRows, DataError, Observer, Pass, Policy};
 use arrow_buffer::Buffer;
 
@@ -139,7 +140,6 @@ impl Scan {
             matches!(array.dtype(), Dtype::Number(_) | Dtype::Datetime(_) | Dtype::Timedelta(_));
         let is_float = matches!(array.dtype(), Dtype::Number(number) if number.is_float());
         ColumnProfile {
-            name: name.to_owned(),
             now: choice(array.dtype(), None),
             exact: choice(&self.exact, None),
             within: choice(&self.within, self.worst),
@@ -147,10 +147,10 @@ impl Scan {
             zeros: self.stats.zeros,
             nans: self.stats.nans,
             infinite: self.stats.infinite,
-            distinct: None,
             integer_valued: is_float && self.stats.count > 0 && self.stats.integer_valued,
             range: if shows_range { self.stats.range() } else { None },
             notes: array.notes().to_vec(),
+            ..ColumnProfile::blank(name)
         }
     }
 
@@ -324,12 +324,7 @@ pub(super) fn profile_of(
     sparse: Option<Sparse>,
     notes: &[String],
 ) -> Profile {
-    let sum = |of: fn(&ColumnProfile) -> u64| columns.iter().map(of).sum();
-    let bytes = Sizes {
-        now: sum(|column| column.now.bytes),
-        exact: sum(|column| column.exact.bytes),
-        within: sum(|column| column.within.bytes),
-    };
+    let bytes = Sizes::of(&columns);
     let smallest = sparse.filter(|sparse| sparse.smaller).map_or(bytes.exact, |sparse| sparse.bytes);
     let mut peaks = vec![Peak { loader: "oomph".to_owned(), bytes: smallest + WORKING, error: 0.05 }];
     if file_bytes.is_some() {

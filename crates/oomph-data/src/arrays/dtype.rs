@@ -1,6 +1,16 @@
-//! The types of an array's elements: NumPy's, as far as they are plain bytes.
+//! The types of an array's elements, NumPy's, as far as they are plain bytes; and the order that elements lie in.
 
 use crate::choose::Number;
+
+/// Which index changes fastest from one element to the next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Order {
+    /// The last: rows lie together.
+    #[default]
+    C,
+    /// The first: columns lie together.
+    Fortran,
+}
 
 /// What an element is. Buffers hold it in the machine's order of bytes (little endian).
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,25 +3,26 @@
 //! Boundary: bytes in a [`crate::source::Source`] or a buffer in; buffers of exactly the result's size out. Nothing is
 //! unpickled, and no more than a block of the input is held.
 
+mod archive;
 mod array;
 pub(crate) mod convert;
 mod csr;
 mod dense;
 mod dtype;
 mod npy;
+mod npy_header;
 mod npz;
-mod npz_write;
 mod sparse;
 #[cfg(test)]
 mod tests;
 
-pub use array::{Array, Order};
+pub use array::Array;
 pub use convert::TypedBuffer;
-pub use csr::{Compressed, Csr, CsrBuilder, csr_bytes};
+pub use csr::{Compressed, Csr, CsrBuilder};
 pub use dense::{Dense, ProfiledArray, load_array, profile_array, shrink_array};
-pub use dtype::Dtype;
+pub use dtype::{Dtype, Order};
 pub use npy::write_npy;
-pub use npz_write::{write_npz, write_npz_csr};
+use npy_header::MAGIC;
 pub use sparse::{ProfiledSparse, SparseArrays, load_sparse, profile_sparse, shrink_sparse};
 
 use crate::source::Source;
@@ -40,11 +41,11 @@ pub enum Arrays {
 
 /// Opens a `.npy` or `.npz` file, by what it begins with. Headers are read, no elements.
 pub fn open(source: Source) -> Result<Arrays, DataError> {
-    let mut start = [0; npy::MAGIC.len()];
+    let mut start = [0; MAGIC.len()];
     if source.size() >= start.len() as u64 {
         source.read_at(0, &mut start)?;
     }
-    if &start == npy::MAGIC { npy::open(source).map(Arrays::One) } else { npz::open(source) }
+    if &start == MAGIC { npy::open(source).map(Arrays::One) } else { npz::open(source) }
 }
 
 /// Whether a matrix of numbers becomes sparse.

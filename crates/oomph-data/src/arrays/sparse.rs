@@ -2,12 +2,13 @@
 
 use super::array::Array;
 use super::convert::{Target, TypedBuffer, changed, room, with_native};
-use super::csr::{Compressed, Csr, Index, csr_bytes, small_indices, with_index};
+use super::csr::{Compressed, Csr, Index, with_index};
 use super::dense::{Scan, load_dense, profile_of};
 use super::{Arrays, Dtype, ShrinkOptions};
 use crate::choose::Number;
-use crate::profile::{Choice, ColumnProfile, Profile, Sparse};
 use crate::source::Source;
+use crate::summary::{Choice, ColumnProfile, Profile, Sparse};
+use crate::target::{csr_bytes, small_indices};
 use crate::{DataError, Observer, Pass, Policy, Unobserved};
 
 /// The three arrays of a compressed matrix, and its shape.
@@ -235,18 +236,10 @@ fn index_column(name: &str, array: &Array, index: Number) -> ColumnProfile {
     };
     let smallest = choice(index.name().to_owned(), index.width() as u64);
     ColumnProfile {
-        name: name.to_owned(),
         now: choice(array.dtype().name(), array.dtype().width()),
         exact: smallest.clone(),
         within: smallest,
-        nulls: 0,
-        zeros: 0,
-        nans: 0,
-        infinite: 0,
-        distinct: None,
-        integer_valued: false,
-        range: None,
-        notes: Vec::new(),
+        ..ColumnProfile::blank(name)
     }
 }
 

@@ -3,6 +3,7 @@
 use super::*;
 use crate::choose::Number;
 use crate::source::memory;
+use crate::target::csr_bytes;
 use crate::{Observer, Pass, Unobserved};
 use arrow_array::{ArrayRef, Float64Array, Int32Array};
 use arrow_buffer::Buffer;
@@ -246,7 +247,7 @@ fn array(
         }
         Where::Npy | Where::Stored | Where::Deflated => {
             let mut file = Vec::new();
-            npy::write_header(&mut file, &Dtype::Number(number), order, shape).unwrap();
+            npy_header::write_header(&mut file, &Dtype::Number(number), order, shape).unwrap();
             let text = String::from_utf8_lossy(&file[10..]).replace(&Dtype::Number(number).descr(), &descr);
             file.truncate(10);
             file.extend(text.as_bytes());
@@ -312,6 +313,35 @@ fn archive(members: &[(&str, &[u8])], deflated: bool) -> Vec<u8> {
     file.extend(start.to_le_bytes());
     file.extend([0; 2]);
     file
+}
+
+/// As SciPy's `save_npz` writes it.
+fn npz_of(csr: &Csr) -> Vec<u8> {
+    let member = |dtype: &Dtype, shape: &[u64], bytes: &[u8]| {
+        let mut member = Vec::new();
+        npy_header::write_header(&mut member, dtype, Order::C, shape).unwrap();
+        member.extend(bytes);
+        member
+    };
+    let buffer = |buffer: &TypedBuffer| {
+        let length = buffer.bytes.len() as u64 / buffer.dtype.width();
+        member(&buffer.dtype, &[length], buffer.bytes.as_slice())
+    };
+    let format = match csr.compressed {
+        Compressed::Rows => "csr",
+        Compressed::Columns => "csc",
+    };
+    let shape = [csr.shape.0, csr.shape.1].map(|length| (length as i64).to_le_bytes()).concat();
+    archive(
+        &[
+            ("indices.npy", &buffer(&csr.indices)),
+            ("indptr.npy", &buffer(&csr.indptr)),
+            ("data.npy", &buffer(&csr.data)),
+            ("format.npy", &member(&Dtype::Bytes(3), &[], format.as_bytes())),
+            ("shape.npy", &member(&Dtype::Number(Number::Int64), &[2], &shape)),
+        ],
+        false,
+    )
 }
 
 const NUMBERS: [Number; 11] = [
@@ -413,9 +443,9 @@ proptest! {
         let options = ShrinkOptions { sparse: SparseChoice::Never, ..ShrinkOptions::default() };
         let (shrunk, _) = shrink_array(&array, &options, &Unobserved).unwrap();
         let Shrunk::Dense(dense) = &shrunk else { panic!("dense") };
-        let (mut file, mut archive) = (Vec::new(), Vec::new());
+        let mut file = Vec::new();
         write_npy(&mut file, dense).unwrap();
-        write_npz(&mut archive, &[("a", dense), ("b", dense)]).unwrap();
+        let archive = archive(&[("a.npy", &file), ("b.npy", &file)], false);
         let Arrays::One(alone) = open(memory("a.npy", file)).unwrap() else { panic!("one array") };
         let Arrays::Named(named) = open(memory("a.npz", archive)).unwrap() else { panic!("two arrays") };
         prop_assert_eq!(named.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
@@ -443,9 +473,7 @@ proptest! {
             let widen = |buffer: &TypedBuffer| TypedBuffer::of(buffer.bytes.typed_data::<i32>().iter().map(|index| i64::from(*index)).collect::<Vec<i64>>());
             (csr.indptr, csr.indices) = (widen(&csr.indptr), widen(&csr.indices));
         }
-        let mut file = Vec::new();
-        write_npz_csr(&mut file, &csr).unwrap();
-        let Arrays::Sparse(matrix) = open(memory("a.npz", file)).unwrap() else { panic!("sparse") };
+        let Arrays::Sparse(matrix) = open(memory("a.npz", npz_of(&csr))).unwrap() else { panic!("sparse") };
         let (again, profile) = shrink_sparse(&matrix, &ShrinkOptions::default(), &Unobserved).unwrap();
         prop_assert_eq!(dense_of(&again), expected);
         prop_assert_eq!((again.shape, again.compressed), (csr.shape, csr.compressed));
@@ -459,12 +487,10 @@ proptest! {
             let (array, _) = array(&[Value::Integer(0), Value::Integer(3)], Number::Int64, &[1, 2], Order::C, false, Where::Memory);
             let options = ShrinkOptions { sparse: SparseChoice::Always, ..ShrinkOptions::default() };
             let Shrunk::Csr(csr) = shrink_array(&array, &options, &Unobserved).unwrap().0 else { panic!("sparse") };
-            let mut file = Vec::new();
-            write_npz_csr(&mut file, &csr).unwrap();
-            file
+            npz_of(&csr)
         } else {
             let mut member = Vec::new();
-            npy::write_header(&mut member, &Dtype::Number(Number::Int16), Order::C, &[50]).unwrap();
+            npy_header::write_header(&mut member, &Dtype::Number(Number::Int16), Order::C, &[50]).unwrap();
             member.extend([1; 100]);
             archive(&[("a.npy", &member), ("b.npy", &member)], deflated)
         };
@@ -620,7 +646,7 @@ fn broadcast_arrays_are_read_as_what_they_show() {
 #[test]
 fn damage_in_an_archive_is_told() {
     let mut member = Vec::new();
-    npy::write_header(&mut member, &Dtype::Number(Number::Int16), Order::C, &[50]).unwrap();
+    npy_header::write_header(&mut member, &Dtype::Number(Number::Int16), Order::C, &[50]).unwrap();
     member.extend([1; 100]);
     let mut file = archive(&[("a.npy", &member)], false);
     let at = file.windows(4).position(|bytes| bytes == [1; 4]).unwrap();
@@ -633,7 +659,7 @@ fn damage_in_an_archive_is_told() {
 #[test]
 fn a_bomb_is_refused_before_it_is_inflated() {
     let mut member = Vec::new();
-    npy::write_header(&mut member, &Dtype::Number(Number::Float64), Order::C, &[2]).unwrap();
+    npy_header::write_header(&mut member, &Dtype::Number(Number::Float64), Order::C, &[2]).unwrap();
     member.extend(vec![0; 1 << 20]);
     let error =
         open(memory("a.npz", archive(&[("a.npy", &member)], true))).map(|_| ()).unwrap_err().to_string();

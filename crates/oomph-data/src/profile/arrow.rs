@@ -77,22 +77,13 @@ impl ColumnScan {
     fn decide(&self, name: &str, rows: u64, relative_error: f64) -> Decision {
         let now = self.now.max(validity_bytes(rows, self.nulls));
         let mut profile = ColumnProfile {
-            name: name.to_owned(),
             now: super::Choice {
                 type_name: type_name(&self.data_type),
                 bytes: now,
                 worst_relative_error: None,
             },
-            exact: choice(&Target::Null, 0, 0, None),
-            within: choice(&Target::Null, 0, 0, None),
             nulls: self.nulls,
-            zeros: 0,
-            nans: 0,
-            infinite: 0,
-            distinct: None,
-            integer_valued: false,
-            range: None,
-            notes: Vec::new(),
+            ..ColumnProfile::blank(name)
         };
         let (mut worst, mut exact, mut within) = (None, self.as_it_is(), None);
         match &self.kind {

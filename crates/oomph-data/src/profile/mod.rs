@@ -6,113 +6,10 @@ mod text;
 
 use crate::choose::{Number, NumberStats};
 use crate::input::{Input, Options};
-use crate::target::{Target, type_name};
+pub use crate::summary::{Choice, ColumnProfile, Peak, Profile, Sizes, Sparse};
+use crate::target::{Target, csr_bytes, type_name};
 use crate::{BrokenRows, DataError, Observer, Policy};
-use serde::Serialize;
 pub(crate) use text::{ChunkSize, Reading};
-
-/// What is in a table, and what it could take.
-#[derive(Debug, Clone, Serialize)]
-pub struct Profile {
-    /// Path, address, or what it is.
-    pub location: String,
-    /// "csv", "tsv", "json lines", "parquet", "arrow ipc", "arrow" (in memory), "npy", "npz", "array", "sparse matrix".
-    pub format: String,
-    /// Bytes of the file; none in memory.
-    pub file_bytes: Option<u64>,
-    /// How many rows.
-    pub rows: u64,
-    /// The policy that `within` answers to ("rel:1e-6").
-    pub within_policy: String,
-    /// Each column, in order.
-    pub columns: Vec<ColumnProfile>,
-    /// Sums over the columns.
-    pub bytes: Sizes,
-    /// As one sparse matrix, where all columns are numbers without nulls.
-    pub sparse: Option<Sparse>,
-    /// What loading takes at its peak.
-    pub peaks: Vec<Peak>,
-    /// Rows that were left out.
-    pub broken_rows: BrokenRows,
-    /// What a person should know and no other field says.
-    pub notes: Vec<String>,
-}
-
-/// Bytes in memory, by how values are kept.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Sizes {
-    /// As it is usually loaded: 64-bit numbers, strings as strings (Arrow's layout); in memory already: as it is.
-    pub now: u64,
-    /// Smallest, with every value kept.
-    pub exact: u64,
-    /// Smallest, within the error that was asked for.
-    pub within: u64,
-}
-
-/// One column.
-#[derive(Debug, Clone, Serialize)]
-pub struct ColumnProfile {
-    /// Its name.
-    pub name: String,
-    /// The type it has, or is usually given.
-    pub now: Choice,
-    /// The smallest that keeps every value.
-    pub exact: Choice,
-    /// The smallest within the error that was asked for; `exact` where none is smaller.
-    pub within: Choice,
-    /// Rows without a value.
-    pub nulls: u64,
-    /// Values that are zero (of either sign).
-    pub zeros: u64,
-    /// Values that are not a number.
-    pub nans: u64,
-    /// Values that are infinite.
-    pub infinite: u64,
-    /// Different values, where there are few enough to have been counted (strings).
-    pub distinct: Option<u64>,
-    /// Floats that are all whole numbers.
-    pub integer_valued: bool,
-    /// Smallest and largest value, as text, of numbers and times.
-    pub range: Option<[String; 2]>,
-    /// What a person should know ("leading zeros: kept as text").
-    pub notes: Vec<String>,
-}
-
-/// A type, and what the column takes in it.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Choice {
-    /// int8 … uint64, float16 …, bool, date32, timestamp\[s\] …, string, large_string, dictionary\[int8\] …, null, or Arrow's own name.
-    #[serde(rename = "type")]
-    pub type_name: String,
-    /// Values, validity, offsets and dictionary together.
-    pub bytes: u64,
-    /// The worst change of a value, as a part of it; none if every value is kept.
-    pub worst_relative_error: Option<f64>,
-}
-
-/// The table as a compressed sparse row matrix.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Sparse {
-    /// Values that are not zero.
-    pub stored: u64,
-    /// Their part of all.
-    pub density: f64,
-    /// Index pointers, indices and values, in the smallest types that keep every value.
-    pub bytes: u64,
-    /// Whether that is less than the columns take.
-    pub smaller: bool,
-}
-
-/// What a loader takes at its peak, above what the process had.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Peak {
-    /// "pandas", "polars", "oomph".
-    pub loader: String,
-    /// Bytes.
-    pub bytes: u64,
-    /// An estimate's error, as a part of it: 0.15 is ± 15 %.
-    pub error: f64,
-}
 
 /// What was decided about a column.
 pub(crate) struct Decision {
@@ -141,9 +38,6 @@ pub struct Profiled {
     pub(crate) matrix: Option<Number>,
 }
 
-/// The relative error that profiles tell of, unless another is asked for.
-pub const WITHIN: f64 = 1e-6;
-
 /// Reads an input once, and says what is in it and what it could take.
 pub fn of(input: &Input, options: &Options, observer: &dyn Observer) -> Result<Profiled, DataError> {
     let relative_error = match options.policy {
@@ -171,12 +65,7 @@ fn assemble(
     broken_rows: BrokenRows,
 ) -> Profiled {
     let columns: Vec<ColumnProfile> = decisions.iter().map(|decision| decision.profile.clone()).collect();
-    let sum = |bytes: fn(&ColumnProfile) -> u64| columns.iter().map(bytes).sum();
-    let bytes = Sizes {
-        now: sum(|column| column.now.bytes),
-        exact: sum(|column| column.exact.bytes),
-        within: sum(|column| column.within.bytes),
-    };
+    let bytes = Sizes::of(&columns);
     let (sparse, matrix) = sparse(rows, matrix, bytes.exact)
         .map_or((None, None), |(sparse, number)| (Some(sparse), Some(number)));
     let profile = Profile {
@@ -208,7 +97,7 @@ fn sparse(rows: u64, columns: Vec<Option<NumberStats>>, dense: u64) -> Option<(S
     let zeros: u64 = columns.iter().map(|column| column.zeros - column.negative_zeros).sum();
     let stored = cells - zeros;
     let number = together(&columns)?;
-    let bytes = crate::arrays::csr_bytes(rows, columns.len() as u64, stored, number.width());
+    let bytes = csr_bytes(rows, columns.len() as u64, stored, number.width());
     Some((Sparse { stored, density: stored as f64 / cells as f64, bytes, smaller: bytes < dense }, number))
 }
 
@@ -221,23 +110,34 @@ fn together(columns: &[NumberStats]) -> Option<Number> {
         return Number::for_integers(min, max);
     }
     let floats = [Number::Float16, Number::Float32, Number::Float64];
-    floats.into_iter().find(|float| columns.iter().all(|column| holds(*float, column)))
-}
-
-fn holds(float: Number, column: &NumberStats) -> bool {
-    // Integers up to 2^11, 2^24 and 2^53 are floats of 16, 32 and 64 bits, each of them.
-    let (exact, reach) = match float {
-        Number::Float16 => (column.exact_f16, 1_i128 << 11),
-        Number::Float32 => (column.exact_f32, 1 << 24),
-        _ => (true, 1 << 53),
-    };
-    if column.source.is_float() {
-        exact
-    } else {
-        column.integer_range().is_some_and(|(min, max)| -reach <= min && max <= reach)
-    }
+    floats.into_iter().find(|float| columns.iter().all(|column| column.holds(*float)))
 }
 
 fn choice(target: &Target, bytes: u64, text_bytes: u64, worst_relative_error: Option<f64>) -> Choice {
     Choice { type_name: type_name(&target.arrow_type(text_bytes)), bytes, worst_relative_error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_columns_have_a_type_in_common() {
+        let integers = |values: &[i64]| {
+            let mut stats = NumberStats::new(Number::Int64, 0.0);
+            stats.add_i64_slice(values);
+            stats
+        };
+        let floats = |values: &[f64]| {
+            let mut stats = NumberStats::new(Number::Float64, 0.0);
+            stats.add_f64_slice(values);
+            stats
+        };
+        assert_eq!(together(&[integers(&[0, 100]), integers(&[-1])]), Some(Number::Int8));
+        assert_eq!(together(&[integers(&[200]), integers(&[-1])]), Some(Number::Int16));
+        assert_eq!(together(&[integers(&[2048]), floats(&[0.5])]), Some(Number::Float16));
+        assert_eq!(together(&[integers(&[2049]), floats(&[0.5])]), Some(Number::Float32));
+        assert_eq!(together(&[integers(&[(1 << 53) + 1]), floats(&[0.5])]), None);
+        assert_eq!(together(&[integers(&[1]), floats(&[2.0])]), Some(Number::Int8));
+    }
 }

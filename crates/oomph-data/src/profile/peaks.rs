@@ -137,18 +137,12 @@ mod tests {
     fn column(type_name: &str, bytes: u64, nulls: u64, distinct: Option<u64>) -> ColumnProfile {
         let choice = Choice { type_name: type_name.to_owned(), bytes, worst_relative_error: None };
         ColumnProfile {
-            name: String::new(),
             now: choice.clone(),
             exact: choice.clone(),
             within: choice,
             nulls,
-            zeros: 0,
-            nans: 0,
-            infinite: 0,
             distinct,
-            integer_valued: false,
-            range: None,
-            notes: Vec::new(),
+            ..ColumnProfile::blank("")
         }
     }
 

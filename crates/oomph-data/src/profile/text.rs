@@ -394,7 +394,6 @@ impl ColumnScan {
             if matches!(target, Target::Text) { text_now } else { target.bytes(rows, nulls, 0) }
         };
         let profile = ColumnProfile {
-            name: name.to_owned(),
             now: choice(&now, size(&now), self.text_bytes, None),
             exact: choice(&exact, size(&exact), 0, None),
             within: choice(&within, size(&within), 0, worst),
@@ -402,10 +401,10 @@ impl ColumnScan {
             zeros: if self.floats.count > 0 { self.floats.zeros } else { self.integers.zeros },
             nans: self.floats.nans,
             infinite: self.floats.infinite,
-            distinct: None,
             integer_valued: self.floats.count > 0 && self.floats.integer_valued,
             range,
             notes: self.nothings_note().into_iter().collect(),
+            ..ColumnProfile::blank(name)
         };
         Decision { place: 0, counted: 0, profile, exact, within, text_bytes: 0 }
     }
@@ -435,18 +434,13 @@ impl ColumnScan {
         let bytes = exact.bytes(rows, nulls, self.text_bytes);
         let chosen = choice(&exact, bytes, self.text_bytes, None);
         let profile = ColumnProfile {
-            name: name.to_owned(),
             now: choice(&Target::Text, text, self.text_bytes, None),
             exact: chosen.clone(),
             within: chosen,
             nulls,
-            zeros: 0,
-            nans: 0,
-            infinite: 0,
             distinct: different,
-            integer_valued: false,
-            range: None,
             notes,
+            ..ColumnProfile::blank(name)
         };
         Decision { place: 0, counted: 0, profile, within: exact.clone(), exact, text_bytes: self.text_bytes }
     }

@@ -81,7 +81,7 @@ pub(super) fn matching(location: &str) -> Result<Vec<String>, DataError> {
     let shown = shown(location);
     let (name, rest) = scheme(location).unwrap_or_default();
     let (bucket, key) = rest.split_once('/').unwrap_or((rest, ""));
-    let pattern = super::expand::Pattern::new(key);
+    let pattern = super::pattern::Pattern::new(key);
     let handle = driver()?;
     let (store, _) = store(&format!("{name}://{bucket}/"))?;
     let prefix = Path::parse(pattern.prefix.trim_end_matches('/'))

@@ -9,6 +9,7 @@ mod expand;
 mod local;
 mod location;
 mod memory;
+mod pattern;
 mod recognise;
 mod sequential;
 

@@ -14,15 +14,14 @@
 mod best_fit;
 mod first_fit;
 mod occupancy;
-mod overlap;
 mod timeline;
 
+#[cfg(test)]
+mod overlap;
 #[cfg(test)]
 mod tests;
 
 use std::time::{Duration, Instant};
-
-pub use overlap::overlaps;
 
 use first_fit::RECIPES;
 use occupancy::Occupancy;
@@ -49,7 +48,7 @@ impl Buffer {
 /// Offsets for all buffers.
 ///
 /// Where the sizes add up to more than 64 bits can hold, offsets and height saturate and the placement
-/// may overlap; [`overlaps`] tells.
+/// may overlap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     /// One offset per buffer; 0 for those that take no space.

@@ -1,4 +1,4 @@
-//! Checks a placement by sweeping over time.
+//! Checks a placement by sweeping over time, for the tests.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use super::Buffer;
 /// Finds two buffers that are alive at the same time and share an address; `None` when there are none.
 ///
 /// Buffers that are never alive or have no size overlap nothing.
-pub fn overlaps(buffers: &[Buffer], offsets: &[u64]) -> Option<(usize, usize)> {
+pub(super) fn overlaps(buffers: &[Buffer], offsets: &[u64]) -> Option<(usize, usize)> {
     let count = buffers.len().min(offsets.len());
     let mut births: Vec<usize> = (0..count).filter(|&b| buffers[b].takes_space()).collect();
     let mut deaths = births.clone();

@@ -1,3 +1,4 @@
+use super::overlap::overlaps;
 use super::*;
 
 /// A generator of its own, so that the cases stay the same (xorshift).

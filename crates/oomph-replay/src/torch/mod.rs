@@ -35,7 +35,6 @@ pub struct Torch {
     free_physical: u64,
     max_split: u64,
     max_non_split_rounding: u64,
-    searches_after_release: bool,
     blocks: Blocks,
     segments: Vec<SegmentFacts>,
     vacant_segments: Vec<u32>,
@@ -104,7 +103,6 @@ impl Torch {
             free_physical: memory.free,
             max_split: conf.max_split_size.unwrap_or(u64::MAX),
             max_non_split_rounding,
-            searches_after_release: false,
             blocks: Blocks::default(),
             segments: Vec::new(),
             vacant_segments: Vec::new(),
@@ -123,12 +121,6 @@ impl Torch {
             usage: Usage::default(),
             conf,
         }
-    }
-
-    /// Looks among free blocks once more after the cache was emptied, as PyTorch does not (issue 189504).
-    pub fn searching_after_release(mut self) -> Self {
-        self.searches_after_release = true;
-        self
     }
 
     /// How far the addresses that were fed do not agree with what the model did.
@@ -396,12 +388,8 @@ impl Torch {
             return Ok(made);
         }
         if !self.captures(pool) {
+            // PyTorch does not look among free blocks again after that (issue 189504).
             self.release_cached();
-            if self.searches_after_release
-                && let Some(found) = self.take_free(lane, rounded, expandable)
-            {
-                return Ok(found);
-            }
             self.usage.retries += 1;
             if let Some(made) = self.alloc_block(lane, rounded, segment, expandable) {
                 return Ok(made);

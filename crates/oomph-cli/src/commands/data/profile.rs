@@ -8,7 +8,7 @@ use clap::Args;
 use oomph_data::arrays::{Arrays, profile_array, profile_sparse};
 use oomph_data::profile::{self, Profile};
 use oomph_data::{DataError, Observer, Policy, source};
-use oomph_report::data::{self, NamedProfile};
+use oomph_report::data::{self, Look, NamedProfile};
 
 /// Say what a table or an array takes in memory, and what it could take
 ///
@@ -81,7 +81,7 @@ pub(super) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         })
         .collect();
     printer.data(&match arguments.format {
-        Format::Text => data::text(&named, width()),
+        Format::Text => data::text(&named, Look::terminal(width())),
         Format::Json => data::json(&named),
         Format::Markdown => data::markdown(&named),
     })?;
