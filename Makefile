@@ -24,7 +24,7 @@ FUZZ_SECONDS ?= 600
 # cargo fmt does not find modules that a macro lists.
 LISTED_BY_MACROS := crates/oomph-explain/src/rules/*.rs crates/oomph-doctor/src/checks/*.rs crates/oomph-cli/src/commands/*.rs
 
-.PHONY: demo test diagnose fetched format lint rust-test web-test python-test reference bench fuzz deny clean
+.PHONY: demo test compiled diagnose fetched format lint lint-text rust-test web-test python-test reference bench fuzz deny clean
 
 demo: $(VENV)/.ready
 	cargo build --release --locked
@@ -39,28 +39,39 @@ demo: $(VENV)/.ready
 	@echo "And why did this one, recorded on a real GPU, run out of memory?"
 	$(OOMPH) explain examples/out_of_memory.pickle.xz || [ $$? -eq 1 ]
 
-# What is fetched from elsewhere comes while the compiler works.
+# What is fetched from elsewhere comes while the compiler works. The lints of clippy come with that: its driver stands in for the
+# compiler of our own crates, so that lint, tests and command are one compilation, and what they depend on is compiled once.
+LINTED := RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
 test:
-	$(MAKE) --no-print-directory -j2 lint fetched
-	$(MAKE) --no-print-directory web-test rust-test python-test
+	$(LINTED) $(MAKE) --no-print-directory -j2 compiled fetched
+	$(LINTED) OOMPH_NO_SKIPS=1 $(MAKE) --no-print-directory lint-text web-test rust-test python-test
 
-fetched: $(VENV)/.ready $(VENV_2_11)/.ready $(WEB)/.ready
+fetched: $(VENV)/.ready $(VENV_2_11)/.ready $(WEB)/.ready $(CHROMIUM) $(TMUX_COMMAND)
+
+# Every example too: tests run them.
+compiled:
+	cargo test --workspace --locked --no-run
+	cargo build --locked -p oomph-cli -p oomph-python
 
 format: $(VENV)/.ready
 	cargo fmt --all
 	rustfmt --edition 2024 $(LISTED_BY_MACROS)
 	$(VENV_PYTHON) -m ruff format --quiet python/oomph
 
-lint: $(VENV)/.ready
+lint: lint-text
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+
+# All that needs no compiler.
+lint-text: $(VENV)/.ready
 	$(VENV_PYTHON) -m ruff check --quiet python/oomph
 	$(VENV_PYTHON) -m ruff format --check --quiet python/oomph
 	$(VENV_PYTHON) -m mypy python/oomph
 	cargo fmt --all -- --check
 	rustfmt --check --edition 2024 $(LISTED_BY_MACROS)
-	cargo clippy --workspace --all-targets --locked -- -D warnings
 
+# cargo-nextest runs the tests of all crates at once, where it is installed.
 rust-test:
-	cargo test --workspace --locked
+	if cargo nextest --version >/dev/null 2>&1; then cargo nextest run --workspace --locked && cargo test --workspace --locked --doc; else cargo test --workspace --locked; fi
 
 # The page's script: its types, its tests, and that the committed build is what the sources give. What differs is left built, to be committed.
 web-test: $(WEB)/.ready
