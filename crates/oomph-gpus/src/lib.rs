@@ -3,6 +3,8 @@
 //! The catalogue is data (`gpus.toml`), built in. Users add cards, or correct one, in a file of the same form; where
 //! it lies is [`user_file`]. Nothing here asks a real GPU.
 
+pub mod folders;
+
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
@@ -156,9 +158,7 @@ pub fn user_file() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("OOMPH_GPUS").filter(|path| !path.is_empty()) {
         return Some(path.into());
     }
-    let folder = (std::env::var_os("XDG_CONFIG_HOME").filter(|path| !path.is_empty()).map(PathBuf::from))
-        .or_else(|| std::env::home_dir().map(|home| home.join(".config")))?;
-    Some(folder.join("oomph").join("gpus.toml"))
+    Some(folders::settings()?.join("oomph").join("gpus.toml"))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use oomph_child::{Ended, Listener};
 use oomph_gpus::Gpu;
 use oomph_stage::guard::{Guard, Limits, Report};
 use oomph_stage::installed::{Installed, InstalledError, interpreters};
+use oomph_stage::libraries::RECORD;
 use oomph_stage::{Launch, StageError, VirtualGpu};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -99,6 +100,9 @@ impl LaunchError {
 impl Program {
     /// Runs it to its end.
     pub fn run(&self) -> Result<Ran, LaunchError> {
+        if !RECORD.exists() {
+            return Err(LaunchError::Platform);
+        }
         let mut launch = Launch::new(self.command()?);
         let stage = Stage::set()?;
         let task = Task {

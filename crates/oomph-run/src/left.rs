@@ -1,6 +1,5 @@
 //! The folder that comes with a run: what is put into the program, and what its processes leave.
 
-use crate::LaunchError;
 use oomph_stage::libraries::RECORD;
 use oomph_stage::{StageError, folder, package};
 use serde::{Deserialize, Serialize};
@@ -42,10 +41,7 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    pub(crate) fn set() -> Result<Stage, LaunchError> {
-        if !RECORD.exists() {
-            return Err(LaunchError::Platform);
-        }
+    pub(crate) fn set() -> Result<Stage, StageError> {
         let folder = folder::folder()?;
         let library = RECORD.write(folder.path()).map_err(|error| StageError::write(folder.path(), error))?;
         let stage = Stage { folder, library };

@@ -49,11 +49,7 @@ pub fn recorder() -> io::Result<PathBuf> {
     let mut hasher = DefaultHasher::new();
     RECORD.bytes.hash(&mut hasher);
     let version = format!("{}-{:016x}", env!("CARGO_PKG_VERSION"), hasher.finish());
-    let cache = std::env::var_os("XDG_CACHE_HOME")
-        .map(PathBuf::from)
-        .filter(|path| path.is_absolute())
-        .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache")));
-    let folders = cache.into_iter().chain([std::env::temp_dir()]);
+    let folders = oomph_gpus::folders::cache().into_iter().chain([std::env::temp_dir()]);
     let mut last = io::Error::from(io::ErrorKind::NotFound);
     for folder in folders {
         match keep(&folder.join("oomph").join(&version)) {

@@ -4,6 +4,8 @@
 //! client may take. Where there are too many connections, the oldest that has not said what it wants gives way to the next. A
 //! page in a browser that reaches for this server under a name of its own (DNS rebinding) is refused: the host that is asked for
 //! must be a loopback name or the address that is listened at, unless every machine may ask anyway.
+//!
+//! By hand: `tiny_http` bounds neither the seconds that a request may take nor the connections that are open.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};

@@ -1,5 +1,8 @@
 //! Members of a zip archive, stored or deflated.
 //!
+//! By hand: bytes come by range from any source, what a directory may declare is limited before it is read, and errors name the
+//! member. A library would leave all of that here, and read the fields.
+//!
 //! The directory at the archive's end is read, never the members in passing; a member is inflated as it is read, up to the
 //! size that its array's shape declares and no further, and its checksum is held against what came out.
 

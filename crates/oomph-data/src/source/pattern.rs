@@ -1,4 +1,6 @@
 //! What a pattern means: `*`, `?` and `[…]` in names as a shell has them, `**` for any depth, and folders.
+//!
+//! By hand: `globset` brings a regex engine, matches whole paths and knows no hidden names, nor which folders can be left out of a walk.
 
 use super::name_says;
 

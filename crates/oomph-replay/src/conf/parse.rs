@@ -7,6 +7,7 @@
 use super::Conf;
 use crate::version::Version;
 use oomph_trace::rounding::{LARGE_SEGMENT, MIB};
+use strsim::levenshtein;
 
 /// Settings that PyTorch refuses, or that select an allocator which is not modelled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -42,28 +43,13 @@ impl ConfError {
             .nth(1)
             .or_else(|| message.strip_prefix("Unrecognized CachingAllocator option: "))?;
         let known = KEYS.iter().filter(|key| version.at_least(key.since));
-        let near = known.min_by_key(|key| distance(unknown, key.name))?;
-        if distance(unknown, near.name) <= 3 {
+        let near = known.min_by_key(|key| levenshtein(unknown, key.name))?;
+        if levenshtein(unknown, near.name) <= 3 {
             return Some(format!("did you mean {}?", near.name));
         }
         let later = KEYS.iter().find(|key| key.name == unknown)?;
         Some(format!("PyTorch has {} from 2.{} on", later.name, later.since))
     }
-}
-
-/// How many letters must change to make one word of the other.
-fn distance(one: &str, other: &str) -> usize {
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (i, a) in one.bytes().enumerate() {
-        let mut before = row[0];
-        row[0] = i + 1;
-        for (j, b) in other.bytes().enumerate() {
-            let change = before + usize::from(a != b);
-            before = row[j + 1];
-            row[j + 1] = change.min(row[j] + 1).min(before + 1);
-        }
-    }
-    row[other.len()]
 }
 
 impl Conf {
