@@ -2,14 +2,13 @@
 //!
 //! Text, Markdown and JSON of what `oomph-data` counted. Estimates are the peaks alone, and say so.
 
-use crate::json::{pretty, with_version};
+use crate::json;
 use crate::markdown::escape;
 use crate::shared::{quoted, word};
 use crate::text::{BOLD, CYAN, DIM, GREEN, YELLOW, cut, paint, wrap};
 use oomph_data::BrokenRows;
 use oomph_data::profile::{Choice, ColumnProfile, Profile};
 use oomph_words::{bytes, grouped, harmless, percent, plural, printable};
-use serde_json::json;
 use std::fmt::Write;
 
 /// Columns that are shown unless all are asked for: what a screen holds beside the rest.
@@ -403,11 +402,7 @@ fn one_in_markdown(profile: &Profile) -> String {
 
 /// For scripts: the profile as it is, or several in a list.
 pub fn json(all: &[NamedProfile]) -> String {
-    let value = |named: &NamedProfile| serde_json::to_value(named.profile).unwrap_or_default();
-    pretty(&with_version(match all {
-        [one] => value(one),
-        several => json!({ "profiles": several.iter().map(value).collect::<Vec<_>>() }),
-    }))
+    json::profile::profiles(all)
 }
 
 /// A smaller file that was written.
