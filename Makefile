@@ -84,10 +84,11 @@ diagnose: $(VENV)/.ready
 	cargo build --locked -p oomph-cli
 	$(VENV_PYTHON) tests/diagnosis/score.py --oomph target/debug/oomph --python $(VENV_PYTHON) --snapshots --fix
 
-# docs/reference: what is made from the code. A test fails where it is not what the code says.
+# docs/reference, and the types of the page's data: what is made from the code. A test fails where it is not what the code says.
 reference:
 	cargo build --locked
 	$(PYTHON) docs/reference/make.py --oomph target/debug/oomph
+	OOMPH_REFERENCE=write cargo test --quiet --locked --workspace --test reference
 
 # uv makes the environment in seconds where pip takes minutes; it comes from PyPI like everything else.
 $(VENV)/.ready: tests/python/requirements.txt
