@@ -46,17 +46,19 @@ test:
 
 fetched: $(VENV)/.ready $(VENV_2_11)/.ready $(WEB)/.ready
 
-format: $(VENV)/.ready
+format: $(VENV)/.ready $(WEB)/.ready
 	cargo fmt --all
 	rustfmt --edition 2024 $(LISTED_BY_MACROS)
 	$(VENV_PYTHON) -m ruff format --quiet python/oomph
+	cd web && $(WITH_NODE) npm run --silent format
 
-lint: $(VENV)/.ready
+lint: $(VENV)/.ready $(WEB)/.ready
 	$(VENV_PYTHON) -m ruff check --quiet python/oomph
 	$(VENV_PYTHON) -m ruff format --check --quiet python/oomph
 	$(VENV_PYTHON) -m mypy python/oomph
 	cargo fmt --all -- --check
 	rustfmt --check --edition 2024 $(LISTED_BY_MACROS)
+	cd web && $(WITH_NODE) npm run --silent lint
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 
 rust-test:
