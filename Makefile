@@ -53,21 +53,23 @@ compiled:
 	cargo test --workspace --locked --no-run
 	cargo build --locked -p oomph-cli -p oomph-python
 
-format: $(VENV)/.ready
+format: $(VENV)/.ready $(WEB)/.ready
 	cargo fmt --all
 	rustfmt --edition 2024 $(LISTED_BY_MACROS)
 	$(VENV_PYTHON) -m ruff format --quiet python/oomph
+	cd web && $(WITH_NODE) npm run --silent format
 
 lint: lint-text
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 
 # All that needs no compiler.
-lint-text: $(VENV)/.ready
+lint-text: $(VENV)/.ready $(WEB)/.ready
 	$(VENV_PYTHON) -m ruff check --quiet python/oomph
 	$(VENV_PYTHON) -m ruff format --check --quiet python/oomph
 	$(VENV_PYTHON) -m mypy python/oomph
 	cargo fmt --all -- --check
 	rustfmt --check --edition 2024 $(LISTED_BY_MACROS)
+	cd web && $(WITH_NODE) npm run --silent lint
 
 # cargo-nextest runs the tests of all crates at once, where it is installed.
 rust-test:
@@ -95,10 +97,11 @@ diagnose: $(VENV)/.ready
 	cargo build --locked -p oomph-cli
 	$(VENV_PYTHON) tests/diagnosis/score.py --oomph target/debug/oomph --python $(VENV_PYTHON) --snapshots --fix
 
-# docs/reference: what is made from the code. A test fails where it is not what the code says.
+# docs/reference, and the types of the page's data: what is made from the code. A test fails where it is not what the code says.
 reference:
 	cargo build --locked
 	$(PYTHON) docs/reference/make.py --oomph target/debug/oomph
+	OOMPH_REFERENCE=write cargo test --quiet --locked --workspace --test reference
 
 # uv makes the environment in seconds where pip takes minutes; it comes from PyPI like everything else.
 $(VENV)/.ready: tests/python/requirements.txt

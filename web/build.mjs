@@ -1,10 +1,11 @@
 // Bundles the page's script and styles into the crate that embeds them, or (--tests) the tests for Node.
 //
 // The result is committed, and must be the same bytes wherever it is built: no paths, no times, no maps.
-import { build } from "esbuild";
-import { readFileSync, readdirSync } from "node:fs";
+
+import { readdirSync, readFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
+import { build } from "esbuild";
 
 const here = dirname(fileURLToPath(import.meta.url));
 

@@ -36,22 +36,41 @@ export function mount(host: HTMLElement, app: App): void {
   const open = new Set<number>();
 
   host.classList.add("long");
-  const search = el("input", { type: "search", placeholder: "line, function, kind", "aria-label": "Search allocations", oninput: () => refresh() });
+  const search = el("input", {
+    type: "search",
+    placeholder: "line, function, kind",
+    "aria-label": "Search allocations",
+    oninput: () => refresh(),
+  });
   const pager = createPager(PAGE, () => draw());
   const head = el("tr");
   const body = el("tbody");
   const caption = el("caption");
   host.append(
-    el("div", { class: "toolbar" },
-      choice<Scope>("Allocations alive", [["moment", "At the chosen moment"], ["view", "In the timeline’s view"]], scope, (chosen) => {
-        scope = chosen;
-        refresh();
-      }),
+    el(
+      "div",
+      { class: "toolbar" },
+      choice<Scope>(
+        "Allocations alive",
+        [
+          ["moment", "At the chosen moment"],
+          ["view", "In the timeline’s view"],
+        ],
+        scope,
+        (chosen) => {
+          scope = chosen;
+          refresh();
+        },
+      ),
       search,
       el("span", { class: "grow" }),
       pager.element,
     ),
-    el("div", { class: "scroller rows", tabindex: "0", role: "region", "aria-label": "List of allocations" }, el("table", { class: "allocations" }, caption, el("thead", {}, head), body)),
+    el(
+      "div",
+      { class: "scroller rows", tabindex: "0", role: "region", "aria-label": "List of allocations" },
+      el("table", { class: "allocations" }, caption, el("thead", {}, head), body),
+    ),
   );
 
   function refresh(): void {
@@ -83,7 +102,9 @@ export function mount(host: HTMLElement, app: App): void {
     const rows = pager.shown(found, `, ${bytes(total)}`);
     const { moment, from, to } = store.state;
     caption.textContent =
-      scope === "moment" ? `Allocations alive after event ${grouped(moment)}` : `Allocations alive at any moment from event ${grouped(from)} to ${grouped(to)}`;
+      scope === "moment"
+        ? `Allocations alive after event ${grouped(moment)}`
+        : `Allocations alive at any moment from event ${grouped(from)} to ${grouped(to)}`;
     fill(head, ...COLUMNS.map(([by, name, of]) => heading(by, name, of)));
     fill(body, ...[...rows].flatMap((i) => (open.has(i) ? [row(memory, i), detail(memory, i)] : [row(memory, i)])));
   }
@@ -100,7 +121,14 @@ export function mount(host: HTMLElement, app: App): void {
       refresh();
       head.querySelector<HTMLElement>("[aria-sort] button")?.focus();
     };
-    cell.append(el("button", { type: "button", onclick: sort }, name, sorted === false ? "" : sorted === "ascending" ? " ▴" : " ▾"));
+    cell.append(
+      el(
+        "button",
+        { type: "button", onclick: sort },
+        name,
+        sorted === false ? "" : sorted === "ascending" ? " ▴" : " ▾",
+      ),
+    );
     return cell;
   }
 
@@ -108,9 +136,17 @@ export function mount(host: HTMLElement, app: App): void {
     const line = memory.lines[memory.line[i]];
     const kind = memory.page.kinds[memory.kind[i]];
     const expanded = open.has(i);
-    const toggle = el("button", {
-      type: "button", class: "expand", "aria-expanded": String(expanded), "aria-label": `Stack of ${bytes(memory.size[i])} of ${line.label}`, "data-allocation": i,
-    }, expanded ? "▾" : "▸");
+    const toggle = el(
+      "button",
+      {
+        type: "button",
+        class: "expand",
+        "aria-expanded": String(expanded),
+        "aria-label": `Stack of ${bytes(memory.size[i])} of ${line.label}`,
+        "data-allocation": i,
+      },
+      expanded ? "▾" : "▸",
+    );
     const flip = () => {
       if (!open.delete(i)) {
         open.add(i);
@@ -124,7 +160,12 @@ export function mount(host: HTMLElement, app: App): void {
       el("td", {}, toggle),
       el("td", { class: "number" }, bytes(memory.size[i])),
       el("td", { class: "kind" }, swatch(kind.colour), kind.name),
-      el("td", { class: "label mono", title: memory.groupName("line", memory.line[i]) }, line.label, line.through !== "" && el("span", { class: "muted" }, ` → ${line.through}`)),
+      el(
+        "td",
+        { class: "label mono", title: memory.groupName("line", memory.line[i]) },
+        line.label,
+        line.through !== "" && el("span", { class: "muted" }, ` → ${line.through}`),
+      ),
       el("td", { class: "number" }, birth(memory, i)),
       el("td", { class: "number wide" }, memory.freed[i] === NEVER ? "never" : grouped(memory.freed[i])),
       el("td", { class: "number" }, lifetime(memory, i)),
@@ -144,7 +185,13 @@ export function mount(host: HTMLElement, app: App): void {
     ];
     const stack = memory.stackOf(i);
     const frames = stack.map(({ name, file, line: number, own }) => {
-      return el("li", { class: own ? "own" : "library" }, name, " ", el("span", { class: "muted" }, number > 0 ? `${file}:${number}` : file));
+      return el(
+        "li",
+        { class: own ? "own" : "library" },
+        name,
+        " ",
+        el("span", { class: "muted" }, number > 0 ? `${file}:${number}` : file),
+      );
     });
     const choose = (event: Event) => {
       event.stopPropagation();
@@ -153,11 +200,19 @@ export function mount(host: HTMLElement, app: App): void {
     return el(
       "tr",
       { class: "detail" },
-      el("td", { colspan: COLUMNS.length },
-        el("dl", { class: "facts" }, ...facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))),
+      el(
+        "td",
+        { colspan: COLUMNS.length },
+        el(
+          "dl",
+          { class: "facts" },
+          ...facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))),
+        ),
         line.through !== "" && el("p", {}, "through ", el("code", {}, line.through)),
         line.source !== "" && el("p", {}, el("code", {}, line.source)),
-        frames.length > 0 ? el("ol", { class: "stack", "aria-label": "Stack, innermost call first" }, ...frames) : el("p", { class: "muted" }, `No calls recorded: ${line.label}.`),
+        frames.length > 0
+          ? el("ol", { class: "stack", "aria-label": "Stack, innermost call first" }, ...frames)
+          : el("p", { class: "muted" }, `No calls recorded: ${line.label}.`),
         el("button", { type: "button", onclick: choose }, "Choose its birth as the moment"),
       ),
     );
@@ -205,7 +260,13 @@ function when(memory: Memory, moment: number): string {
   }
   const time = memory.timeOf(moment);
   const step = memory.stepOf(moment);
-  return [`event ${grouped(moment)}`, time === null ? "" : seconds(time, memory.timeError), step === null ? "" : `step ${grouped(step)}`].filter((part) => part !== "").join(", ");
+  return [
+    `event ${grouped(moment)}`,
+    time === null ? "" : seconds(time, memory.timeError),
+    step === null ? "" : `step ${grouped(step)}`,
+  ]
+    .filter((part) => part !== "")
+    .join(", ");
 }
 
 function lifetime(memory: Memory, i: number): string {

@@ -37,11 +37,41 @@ const PLAY_EVERY = 40;
 
 /** Why bytes are free, in the words of the page, and where `oomph explain` accounts for them. */
 const FREE: { state: FreeState; account: keyof Waste; name: string; one: string; why: string }[] = [
-  { state: "hole", account: "holes", name: "holes", one: "Hole", why: "free, in a segment that other blocks keep from being given back" },
-  { state: "cached", account: "cached", name: "cached", one: "Cached", why: "the segment is free as a whole: empty_cache() would give it back" },
-  { state: "pending", account: "pending", name: "pending", one: "Pending", why: "let go by the program, held until another stream has passed" },
-  { state: "other stream", account: "other_streams", name: "other streams", one: "Of another stream", why: "free, but only for that stream" },
-  { state: "private", account: "private_pools", name: "private pools", one: "Of a private pool", why: "free, but only for that pool" },
+  {
+    state: "hole",
+    account: "holes",
+    name: "holes",
+    one: "Hole",
+    why: "free, in a segment that other blocks keep from being given back",
+  },
+  {
+    state: "cached",
+    account: "cached",
+    name: "cached",
+    one: "Cached",
+    why: "the segment is free as a whole: empty_cache() would give it back",
+  },
+  {
+    state: "pending",
+    account: "pending",
+    name: "pending",
+    one: "Pending",
+    why: "let go by the program, held until another stream has passed",
+  },
+  {
+    state: "other stream",
+    account: "other_streams",
+    name: "other streams",
+    one: "Of another stream",
+    why: "free, but only for that stream",
+  },
+  {
+    state: "private",
+    account: "private_pools",
+    name: "private pools",
+    one: "Of a private pool",
+    why: "free, but only for that pool",
+  },
 ];
 
 interface Panel {
@@ -66,7 +96,13 @@ export function mount(host: HTMLElement, app: App): void {
   const keepers = el("div", { class: "allocator-keepers" });
   const tableHost = el("div", { class: "scroller" });
   const pager = createPager(PAGE, () => drawTable());
-  const table = el("details", { class: "allocator-table" }, el("summary", {}, "Segments as a table"), tableHost, pager.element);
+  const table = el(
+    "details",
+    { class: "allocator-table" },
+    el("summary", {}, "Segments as a table"),
+    tableHost,
+    pager.element,
+  );
   table.addEventListener("toggle", () => drawTable());
 
   const slider = el("input", { type: "range", min: 0, step: 1, id: "allocator-moment", "aria-label": "Moment" });
@@ -79,13 +115,21 @@ export function mount(host: HTMLElement, app: App): void {
   const panels = [large, small];
   host.append(
     el("div", { class: "toolbar" }, playButton(), slider, here, jumps),
-    sentence, failed, legend, told, ...panels.map(({ element }) => element), keepers, table,
+    sentence,
+    failed,
+    legend,
+    told,
+    ...panels.map(({ element }) => element),
+    keepers,
+    table,
   );
 
   function panel(small: boolean): Panel {
     const heading = el("h3");
     const name = small ? "Segments for requests up to 1 MiB" : "Segments for larger requests";
-    const map = segmentMap(`${name}. Arrow keys move between blocks and segments.`, (spot, byKeyboard) => tell(made, spot, byKeyboard));
+    const map = segmentMap(`${name}. Arrow keys move between blocks and segments.`, (spot, byKeyboard) =>
+      tell(made, spot, byKeyboard),
+    );
     const element = el("div", { class: "allocator-panel" }, heading, map.element);
     const made: Panel = { small, map, heading, element, segments: [], scale: 1 };
     return made;
@@ -106,18 +150,26 @@ export function mount(host: HTMLElement, app: App): void {
         stop();
       }
     };
-    const button = el("button", { type: "button", class: "allocator-play", onclick: () => {
-      if (timer !== undefined) {
-        stop();
-        return;
-      }
-      const { from, to, moment } = app.store.state;
-      if (moment >= to || moment < from) {
-        app.store.set({ moment: from });
-      }
-      button.textContent = "Pause";
-      timer = setInterval(step, PLAY_EVERY);
-    } }, "Play");
+    const button = el(
+      "button",
+      {
+        type: "button",
+        class: "allocator-play",
+        onclick: () => {
+          if (timer !== undefined) {
+            stop();
+            return;
+          }
+          const { from, to, moment } = app.store.state;
+          if (moment >= to || moment < from) {
+            app.store.set({ moment: from });
+          }
+          button.textContent = "Pause";
+          timer = setInterval(step, PLAY_EVERY);
+        },
+      },
+      "Play",
+    );
     return button;
   }
 
@@ -157,13 +209,23 @@ export function mount(host: HTMLElement, app: App): void {
 
   function drawSentence(memory: Memory, segments: readonly Segment[], now: Waste): void {
     const holed = segments.filter(({ blocks }) => blocks.some(({ state }) => state === "hole"));
-    const largest = holed.reduce((most, { blocks }) => blocks.reduce((size, block) => (block.state === "hole" ? Math.max(size, block.size) : size), most), 0);
-    const free = now.holes > 0
-      ? `${bytes(now.holes)} in holes in ${plural(holed.length, "segment")}, the largest hole is ${bytes(largest)}`
-      : "no holes";
+    const largest = holed.reduce(
+      (most, { blocks }) =>
+        blocks.reduce((size, block) => (block.state === "hole" ? Math.max(size, block.size) : size), most),
+      0,
+    );
+    const free =
+      now.holes > 0
+        ? `${bytes(now.holes)} in holes in ${plural(holed.length, "segment")}, the largest hole is ${bytes(largest)}`
+        : "no holes";
     const cached = now.cached > 0 ? `; ${bytes(now.cached)} in segments that are free as a whole` : "";
-    fill(sentence, el("strong", {}, `${bytes(now.reserved)} reserved`), ` in ${plural(segments.length, "segment")}, `,
-      el("strong", {}, `${bytes(now.allocated)} in use`), `; ${free}${cached}, ${momentInWords(memory, app.store.state.moment)}.`);
+    fill(
+      sentence,
+      el("strong", {}, `${bytes(now.reserved)} reserved`),
+      ` in ${plural(segments.length, "segment")}, `,
+      el("strong", {}, `${bytes(now.allocated)} in use`),
+      `; ${free}${cached}, ${momentInWords(memory, app.store.state.moment)}.`,
+    );
   }
 
   /** The request that failed at this moment and the largest free piece, to the scale of the map unless that is too fine for the line. */
@@ -172,16 +234,32 @@ export function mount(host: HTMLElement, app: App): void {
     if (oom === undefined) {
       return;
     }
-    const scale = Math.max((oom.size <= SMALL_REQUEST ? small : large).scale, oom.size / width, now.largest_free / width);
+    const scale = Math.max(
+      (oom.size <= SMALL_REQUEST ? small : large).scale,
+      oom.size / width,
+      now.largest_free / width,
+    );
     const bar = (name: string, size: number, kind: string): HTMLElement => {
       const line = el("div", { class: "bar" });
       line.style.width = `${size / scale}px`;
-      return el("div", { class: `allocator-request ${kind}` }, el("span", {}, `${name}: ${bytes(size)}`), size > 0 && line);
+      return el(
+        "div",
+        { class: `allocator-request ${kind}` },
+        el("span", {}, `${name}: ${bytes(size)}`),
+        size > 0 && line,
+      );
     };
     fill(
       failed,
-      el("p", {}, el("strong", {}, `A request of ${bytes(oom.size)} failed here`), oom.place !== "" && ` (${oom.place})`,
-        now.largest_free >= oom.size ? "; a free piece would have held it." : `; the largest free piece is ${bytes(now.largest_free)}.`),
+      el(
+        "p",
+        {},
+        el("strong", {}, `A request of ${bytes(oom.size)} failed here`),
+        oom.place !== "" && ` (${oom.place})`,
+        now.largest_free >= oom.size
+          ? "; a free piece would have held it."
+          : `; the largest free piece is ${bytes(now.largest_free)}.`,
+      ),
       el("p", { class: "muted" }, oom.text),
       bar("the request", oom.size, "request"),
       bar("the largest free piece, framed below", now.largest_free, "largest"),
@@ -190,23 +268,33 @@ export function mount(host: HTMLElement, app: App): void {
 
   function drawLegend(memory: Memory, now: Waste): void {
     const item = (key: string, square: HTMLElement, name: string, sum: number, why: string): HTMLElement =>
-      el("li", { "data-account": key, title: why }, square, el("span", { class: "name" }, name), el("b", {}, bytes(sum)),
-        el("span", { class: "muted" }, percent(sum, now.reserved)), el("span", { class: "visually-hidden" }, why));
+      el(
+        "li",
+        { "data-account": key, title: why },
+        square,
+        el("span", { class: "name" }, name),
+        el("b", {}, bytes(sum)),
+        el("span", { class: "muted" }, percent(sum, now.reserved)),
+        el("span", { class: "visually-hidden" }, why),
+      );
     fill(
       legend,
       ...memory.kindsAt(app.store.state.moment).map((sum) => {
         const kind = app.page.kinds[sum.kind];
         return item(`kind-${kind?.key ?? ""}`, swatch(kind?.colour ?? ""), kind?.name ?? "", sum.bytes, "in use");
       }),
-      ...FREE.filter(({ account }) => now[account] > 0 || account === "holes" || account === "cached").map(({ state, account, name, why }) =>
-        item(account, hatchedSwatch(state), name, now[account], why)),
+      ...FREE.filter(({ account }) => now[account] > 0 || account === "holes" || account === "cached").map(
+        ({ state, account, name, why }) => item(account, hatchedSwatch(state), name, now[account], why),
+      ),
     );
     const lost = [
       now.rounding > 0 && `${bytes(now.rounding)} lost by rounding`,
       now.remainders > 0 && `${bytes(now.remainders)} in remainders too small to split off`,
     ].filter((part) => part !== false);
     if (lost.length > 0) {
-      legend.append(el("li", { class: "muted", "data-account": "requested" }, `of what is in use, ${lost.join(" and ")}`));
+      legend.append(
+        el("li", { class: "muted", "data-account": "requested" }, `of what is in use, ${lost.join(" and ")}`),
+      );
     }
   }
 
@@ -224,8 +312,15 @@ export function mount(host: HTMLElement, app: App): void {
       of.segments = segments.filter((segment) => segment.small === of.small);
       of.element.hidden = of.segments.length === 0;
       const total = of.segments.reduce((sum, { size }) => sum + size, 0);
-      fill(of.heading, of.small ? "Segments for requests up to 1 MiB" : "Segments for larger requests",
-        el("span", { class: "muted" }, `${bytes(total)} in ${plural(of.segments.length, "segment")}, ${bytes(Math.round(of.scale * 100))} are 100 pixels`));
+      fill(
+        of.heading,
+        of.small ? "Segments for requests up to 1 MiB" : "Segments for larger requests",
+        el(
+          "span",
+          { class: "muted" },
+          `${bytes(total)} in ${plural(of.segments.length, "segment")}, ${bytes(Math.round(of.scale * 100))} are 100 pixels`,
+        ),
+      );
       of.map.show(of.segments, of.scale, width, paint, oom ? pieceOf(of.segments, now.largest_free) : null);
     }
   }
@@ -236,17 +331,47 @@ export function mount(host: HTMLElement, app: App): void {
     if (kept.length === 0) {
       return;
     }
-    fill(keepers, el("table", {},
-      el("caption", {}, "Who keeps the holes: lines whose blocks live in segments with holes. A segment that several lines hold counts for each."),
-      el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Line"), el("th", { scope: "col" }, "Through"),
-        el("th", { scope: "col", class: "number" }, "Holds there"),
-        el("th", { scope: "col", class: "number" }, "Segments"), el("th", { scope: "col", class: "number" }, "Holes in them"))),
-      el("tbody", {}, ...kept.map((keeper) => {
-        const line = memory.lines[keeper.line];
-        return el("tr", { class: line?.own ? "own" : null }, el("th", { scope: "row", class: "place" }, line?.label ?? ""),
-          el("td", { class: "through" }, line?.through), el("td", { class: "number" }, bytes(keeper.held)), el("td", { class: "number" }, grouped(keeper.segments)),
-          el("td", { class: "number" }, bytes(keeper.holes)));
-      }))));
+    fill(
+      keepers,
+      el(
+        "table",
+        {},
+        el(
+          "caption",
+          {},
+          "Who keeps the holes: lines whose blocks live in segments with holes. A segment that several lines hold counts for each.",
+        ),
+        el(
+          "thead",
+          {},
+          el(
+            "tr",
+            {},
+            el("th", { scope: "col" }, "Line"),
+            el("th", { scope: "col" }, "Through"),
+            el("th", { scope: "col", class: "number" }, "Holds there"),
+            el("th", { scope: "col", class: "number" }, "Segments"),
+            el("th", { scope: "col", class: "number" }, "Holes in them"),
+          ),
+        ),
+        el(
+          "tbody",
+          {},
+          ...kept.map((keeper) => {
+            const line = memory.lines[keeper.line];
+            return el(
+              "tr",
+              { class: line?.own ? "own" : null },
+              el("th", { scope: "row", class: "place" }, line?.label ?? ""),
+              el("td", { class: "through" }, line?.through),
+              el("td", { class: "number" }, bytes(keeper.held)),
+              el("td", { class: "number" }, grouped(keeper.segments)),
+              el("td", { class: "number" }, bytes(keeper.holes)),
+            );
+          }),
+        ),
+      ),
+    );
   }
 
   function tell(of: Panel, spot: Spot | null, byKeyboard: boolean): void {
@@ -254,7 +379,8 @@ export function mount(host: HTMLElement, app: App): void {
     const block = spot ? segment?.blocks[spot.block] : undefined;
     told.classList.toggle("is-hint", block === undefined);
     if (spot === null || segment === undefined || block === undefined) {
-      told.textContent = "Point at a block to see whose it is. In the map the arrow keys move: left and right by block, up and down by segment.";
+      told.textContent =
+        "Point at a block to see whose it is. In the map the arrow keys move: left and right by block, up and down by segment.";
       return;
     }
     const memory = app.memory();
@@ -275,12 +401,25 @@ export function mount(host: HTMLElement, app: App): void {
     const shown = pager.shown(segments);
     const text = (name: string): HTMLElement => el("th", { scope: "col" }, name);
     const number = (name: string): HTMLElement => el("th", { scope: "col", class: "number" }, name);
-    const head = [text("Address"), number("Size"), text("For"), number("In use"), number("Free"), text("Why"), number("Largest free"), text("Held by")];
+    const head = [
+      text("Address"),
+      number("Size"),
+      text("For"),
+      number("In use"),
+      number("Free"),
+      text("Why"),
+      number("Largest free"),
+      text("Held by"),
+    ];
     fill(
       tableHost,
-      el("table", {}, el("caption", {}, `Segments ${momentInWords(memory, app.store.state.moment)}`),
+      el(
+        "table",
+        {},
+        el("caption", {}, `Segments ${momentInWords(memory, app.store.state.moment)}`),
         el("thead", {}, el("tr", {}, ...head)),
-        el("tbody", {}, ...shown.map((segment) => segmentRow(memory, segment)))),
+        el("tbody", {}, ...shown.map((segment) => segmentRow(memory, segment))),
+      ),
     );
   }
 
@@ -294,7 +433,10 @@ export function mount(host: HTMLElement, app: App): void {
     const oom = memory.head.ooms.find((failure) => failure.moment === moment);
     slider.max = String(memory.head.events);
     slider.value = String(moment);
-    slider.setAttribute("aria-valuetext", `${momentInWords(memory, moment)}: ${bytes(waste.reserved)} reserved, ${bytes(waste.allocated)} in use`);
+    slider.setAttribute(
+      "aria-valuetext",
+      `${momentInWords(memory, moment)}: ${bytes(waste.reserved)} reserved, ${bytes(waste.allocated)} in use`,
+    );
     here.textContent = `event ${grouped(moment)}`;
     drawSentence(memory, segments, waste);
     drawLegend(memory, waste);
@@ -334,7 +476,9 @@ export function mount(host: HTMLElement, app: App): void {
 /** The first free piece of a size that the main stream can use. */
 function pieceOf(segments: readonly Segment[], size: number): Spot | null {
   for (const [segment, { blocks }] of segments.entries()) {
-    const block = blocks.findIndex((piece) => (piece.state === "hole" || piece.state === "cached") && piece.size === size);
+    const block = blocks.findIndex(
+      (piece) => (piece.state === "hole" || piece.state === "cached") && piece.size === size,
+    );
     if (block >= 0) {
       return { segment, block };
     }
@@ -442,7 +586,8 @@ function neighbours(memory: Memory, segment: Segment, index: number): string {
 function describeSegment(memory: Memory, segment: Segment, index: number, of: number): string {
   const { sum, state } = freeIn(segment);
   const holders = holdersOf(memory, segment).slice(0, MOST_HOLDERS);
-  const kept = state === "hole" && holders.length > 0 ? `, ${bytes(sum)} in holes, kept by ${nameHolders(memory, holders)}` : "";
+  const kept =
+    state === "hole" && holders.length > 0 ? `, ${bytes(sum)} in holes, kept by ${nameHolders(memory, holders)}` : "";
   return `Segment ${index + 1} of ${of}: ${bytes(segment.size)} at ${address(memory.head.address_base, segment.address)}${traits(segment)}${kept}.`;
 }
 
@@ -451,8 +596,11 @@ function nameHolders(memory: Memory, holders: readonly [line: number, bytes: num
 }
 
 function traits(segment: Segment): string {
-  return (segment.expandable ? ", expandable" : "") + (segment.stream > 0 ? `, stream ${segment.stream}` : "") +
-    (segment.pool > 0 ? `, private pool ${segment.pool}` : "");
+  return (
+    (segment.expandable ? ", expandable" : "") +
+    (segment.stream > 0 ? `, stream ${segment.stream}` : "") +
+    (segment.pool > 0 ? `, private pool ${segment.pool}` : "")
+  );
 }
 
 function segmentRow(memory: Memory, segment: Segment): HTMLTableRowElement {
@@ -460,7 +608,16 @@ function segmentRow(memory: Memory, segment: Segment): HTMLTableRowElement {
   const used = segment.blocks.reduce((total, block) => (block.state === "used" ? total + block.size : total), 0);
   const why = FREE.find((free) => free.state === state)?.name ?? "";
   const number = (value: number): HTMLElement => el("td", { class: "number" }, bytes(value));
-  return el("tr", {}, el("th", { scope: "row" }, address(memory.head.address_base, segment.address)), number(segment.size),
-    el("td", {}, (segment.small ? "small" : "large") + traits(segment)), number(used), number(sum), el("td", {}, why), number(largest),
-    el("td", {}, nameHolders(memory, holdersOf(memory, segment).slice(0, MOST_HOLDERS))));
+  return el(
+    "tr",
+    {},
+    el("th", { scope: "row" }, address(memory.head.address_base, segment.address)),
+    number(segment.size),
+    el("td", {}, (segment.small ? "small" : "large") + traits(segment)),
+    number(used),
+    number(sum),
+    el("td", {}, why),
+    number(largest),
+    el("td", {}, nameHolders(memory, holdersOf(memory, segment).slice(0, MOST_HOLDERS))),
+  );
 }

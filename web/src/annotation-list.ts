@@ -44,8 +44,16 @@ export function createAnnotations(show: (from: number, to: number) => void): Ann
       }
       element.hidden = byName.size === 0;
       summary.textContent = `Annotations (${grouped(byName.size)})`;
-      const names = [...byName].slice(0, MOST_NAMES).map(([name, places]) =>
-        el("li", {}, el("button", { type: "button", class: "quiet", onclick: inTurn(places) }, name), el("span", { class: "muted" }, ` ×${grouped(places.length)}`)));
+      const names = [...byName]
+        .slice(0, MOST_NAMES)
+        .map(([name, places]) =>
+          el(
+            "li",
+            {},
+            el("button", { type: "button", class: "quiet", onclick: inTurn(places) }, name),
+            el("span", { class: "muted" }, ` ×${grouped(places.length)}`),
+          ),
+        );
       const more = byName.size - names.length;
       fill(list, ...names, more > 0 && el("li", { class: "muted" }, `and ${grouped(more)} more`));
     },

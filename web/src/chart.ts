@@ -3,7 +3,7 @@
 
 import uPlot from "uplot";
 import type { SubjectHead } from "./data.ts";
-import { el, eachFrame } from "./dom.ts";
+import { eachFrame, el } from "./dom.ts";
 import { bytes, grouped } from "./format.ts";
 import type { Timeline } from "./memory.ts";
 import { isPrinting } from "./paper.ts";
@@ -72,9 +72,21 @@ export function createChart(slots: number, gestures: Gestures): Chart {
   const stepped = uPlot.paths.stepped!({ align: 1 });
   const areaAt = (slot: number): Area | undefined => picture?.areas[slots - slot];
   const areas = Array.from({ length: slots }, (_, index): uPlot.Series => {
-    return { scale: "y", width: 0, fill: () => areaAt(index + 1)?.colour ?? "transparent", paths: stepped, points: { show: false } };
+    return {
+      scale: "y",
+      width: 0,
+      fill: () => areaAt(index + 1)?.colour ?? "transparent",
+      paths: stepped,
+      points: { show: false },
+    };
   });
-  const reserved: uPlot.Series = { scale: "y", width: 1.5, stroke: () => colour("--text"), paths: stepped, points: { show: false } };
+  const reserved: uPlot.Series = {
+    scale: "y",
+    width: 1.5,
+    stroke: () => colour("--text"),
+    paths: stepped,
+    points: { show: false },
+  };
 
   const ink = () => colour("--muted");
   const grid = { stroke: () => colour("--grid"), width: 1 };
@@ -90,12 +102,22 @@ export function createChart(slots: number, gestures: Gestures): Chart {
       },
       axes: [
         {
-          stroke: ink, grid: { show: false }, ticks: { ...grid, size: 4 }, font: FONT, size: 40, space: 110,
+          stroke: ink,
+          grid: { show: false },
+          ticks: { ...grid, size: 4 },
+          font: FONT,
+          size: 40,
+          space: 110,
           incrs: Array.from({ length: 10 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat(),
           values: (plot, splits) => splits.map((moment) => momentLabel(plot, moment)),
         },
         {
-          stroke: ink, grid, ticks: { show: false }, font: FONT, size: LEFT, space: 36,
+          stroke: ink,
+          grid,
+          ticks: { show: false },
+          font: FONT,
+          size: LEFT,
+          space: 36,
           incrs: Array.from({ length: 52 }, (_, power) => 2 ** power),
           values: (_, splits) => splits.map(bytes),
         },
@@ -148,7 +170,9 @@ export function createChart(slots: number, gestures: Gestures): Chart {
     const room = 2 * (plot.width - LEFT - plot.valToPos(moment, "x"));
     plot.ctx.save();
     plot.ctx.font = FONT;
-    const parts = [grouped(moment), picture?.timeLabel(moment) ?? ""].filter((text) => text !== "" && plot.ctx.measureText(text).width <= room);
+    const parts = [grouped(moment), picture?.timeLabel(moment) ?? ""].filter(
+      (text) => text !== "" && plot.ctx.measureText(text).width <= room,
+    );
     plot.ctx.restore();
     return parts.join("\n");
   }
@@ -354,7 +378,10 @@ export function createChart(slots: number, gestures: Gestures): Chart {
         below = sum;
       }
       const line = next.reserved ? Float64Array.from(x, (_, i) => timeline.reserved[Math.min(i, x.length - 2)]) : null;
-      const highest = below.reduce((most, value) => Math.max(most, value), line?.reduce((a, b) => Math.max(a, b), 0) ?? 0);
+      const highest = below.reduce(
+        (most, value) => Math.max(most, value),
+        line?.reduce((a, b) => Math.max(a, b), 0) ?? 0,
+      );
       const limit = next.limit ? (next.head.limit?.bytes ?? 0) : 0;
       top = Math.max(1, limit <= highest * WORTH_SHOWING ? Math.max(highest, limit) : highest) * 1.06;
       const nothing = new Array<null>(x.length).fill(null);

@@ -1,137 +1,32 @@
-// What is in the page, as its writer put it there, and how to read it.
+// How to read what is in the page. What it is, `schema.ts` says, which is made from its writer's types.
 //
-// The types mirror `crates/oomph-report/src/page`. Columns are base64 of raw deflate of LEB128 varints: the browser
+// Columns are base64 of raw deflate of LEB128 varints: the browser
 // inflates, and the loops here only add up. Of the DOM, nothing but reading <script> elements.
 
-export interface At {
-  bytes: number;
-  moment: number;
-}
+import type { Column, Columns, Page } from "./schema.ts";
 
-/** Where a column is: the id of its <script>, and its rows. */
-export interface Column {
-  id: string;
-  rows: number;
-}
+export type * from "./schema.ts";
 
-export const COLUMNS = [
-  "born", "life", "shape", "address", "kind", "stack", "stream", "shapes", "addresses", "deferred", "segments",
-  "nodes", "stacks", "times", "annotations", "text",
-] as const;
-export type ColumnName = (typeof COLUMNS)[number];
+export type ColumnName = keyof Columns;
 
-export interface Kind {
-  key: string;
-  name: string;
-  colour: string;
-}
-
-/** Reserved bytes at a moment, all accounted for; the words are those of `oomph explain`. */
-export type Waste = Record<
-  | "reserved" | "allocated" | "requested" | "rounding" | "remainders" | "pending" | "holes" | "cached"
-  | "other_streams" | "private_pools" | "largest_free",
-  number
->;
-
-export interface Steps {
-  begins: number[];
-  end: number;
-  partial: boolean;
-  repeated: number;
-  peaks: number[];
-}
-
-export interface Oom {
-  moment: number;
-  size: number;
-  fatal: boolean;
-  text: string;
-  place: string;
-}
-
-export interface Finding {
-  code: string;
-  severity: string;
-  title: string;
-  saving: number | null;
-  anchor: string;
-}
-
-export interface Trial {
-  conf: string;
-  recorded: boolean;
-  best: boolean;
-  fit: "yes" | "no" | "maybe" | null;
-  peak_reserved: number;
-  retries: number | null;
-  least: number | null;
-  samples: Column;
-}
-
-export interface WhatIf {
-  trials: Trial[];
-  /** Whether the recording ends where the program died. */
-  died: boolean;
-  lower_bound: number;
-  memory: string | null;
-  verdict: string;
-  paste: string | null;
-  doubts: string[];
-}
-
-/** One device of one recording. */
-export interface SubjectHead {
-  title: string;
-  /** What happened, in one sentence. */
-  headline: string;
-  file: string;
-  recording: number;
-  device: number;
-  format: string;
-  conf: string | null;
-  events: number;
-  seconds: number | null;
-  complete: boolean;
-  completeness: string;
-  limit: { bytes: number; text: string } | null;
-  peak: { allocated: At; reserved: At; requested: At; step: number | null; place: string };
-  waste: Waste;
-  steps: Steps | null;
-  ooms: Oom[];
-  findings: Finding[];
-  /** Microseconds that times may be off by. */
-  times: { within: number } | null;
-  /** The lowest address, in hexadecimal: all others count from it. */
-  address_base: string;
-  /** `times` is there where the recording has times. */
-  columns: Record<Exclude<ColumnName, "times">, Column> & { times?: Column };
-  what_if: WhatIf | null;
-}
-
-export interface DiffDevice {
-  ordinal: number;
-  before: number | null;
-  after: number | null;
-  lines: { label: string; own: boolean; before: number; after: number }[];
-  kinds: { key: string; name: string; before: number; after: number }[];
-}
-
-export interface Page {
-  schema: 1;
-  version: string;
-  mode: "one" | "diff" | "ranks";
-  kinds: Kind[];
-  subjects: SubjectHead[];
-  worst: number;
-  diff: DiffDevice[] | null;
-}
-
-/** The column `text`: numbers index `strings`, but for line numbers and flags. */
-export interface Text {
-  strings: string[];
-  frames: [name: number, file: number, line: number, flags: number][];
-  lines: [label: number, file: number, line: number, function_: number, flags: number, through: number, source: number][];
-}
+export const COLUMNS: readonly ColumnName[] = [
+  "born",
+  "life",
+  "shape",
+  "address",
+  "kind",
+  "stack",
+  "stream",
+  "shapes",
+  "addresses",
+  "deferred",
+  "segments",
+  "nodes",
+  "stacks",
+  "times",
+  "annotations",
+  "text",
+];
 
 /** The page's JSON. */
 export function readPage(): Page {

@@ -68,28 +68,36 @@ function show(content: HTMLElement, app: App, device: DiffDevice, chart: LineCha
 }
 
 async function drawChart(app: App, device: DiffDevice, chart: LineChart): Promise<void> {
-  const sides = [[device.before, "before", "--series-1"], [device.after, "after", "--series-2"]] as const;
+  const sides = [
+    [device.before, "before", "--series-1"],
+    [device.after, "after", "--series-2"],
+  ] as const;
   const points = Array.from({ length: POINTS }, (_, index) => index / (POINTS - 1));
-  const series = await Promise.all(sides.map(async ([subject, name, property]) => {
-    if (subject === null) {
-      return [];
-    }
-    const memory = await app.memoryOf(subject);
-    const { allocated, reserved } = memory.timeline("kind", 0, memory.head.events, POINTS);
-    // A recording with fewer moments than points has fewer columns.
-    const spread = (values: Float64Array): number[] =>
-      points.map((_, index) => values[Math.floor((index * values.length) / POINTS)]!);
-    const stroke = colour(property);
-    return [
-      { name: `${name}: allocated`, colour: stroke, values: spread(allocated), width: 2 },
-      { name: `${name}: reserved`, colour: stroke, values: spread(reserved), width: 1, dash: [4, 3] },
-    ];
-  }));
-  chart.show({
-    points,
-    short: (share) => `${Math.round(share * 100)} %`,
-    long: (share) => `${Math.round(share * 100)} % of the recording`,
-  }, series.flat());
+  const series = await Promise.all(
+    sides.map(async ([subject, name, property]) => {
+      if (subject === null) {
+        return [];
+      }
+      const memory = await app.memoryOf(subject);
+      const { allocated, reserved } = memory.timeline("kind", 0, memory.head.events, POINTS);
+      // A recording with fewer moments than points has fewer columns.
+      const spread = (values: Float64Array): number[] =>
+        points.map((_, index) => values[Math.floor((index * values.length) / POINTS)]!);
+      const stroke = colour(property);
+      return [
+        { name: `${name}: allocated`, colour: stroke, values: spread(allocated), width: 2 },
+        { name: `${name}: reserved`, colour: stroke, values: spread(reserved), width: 1, dash: [4, 3] },
+      ];
+    }),
+  );
+  chart.show(
+    {
+      points,
+      short: (share) => `${Math.round(share * 100)} %`,
+      long: (share) => `${Math.round(share * 100)} % of the recording`,
+    },
+    series.flat(),
+  );
 }
 
 function peaks(app: App, device: DiffDevice): HTMLElement {
@@ -97,21 +105,57 @@ function peaks(app: App, device: DiffDevice): HTMLElement {
   const after = device.after === null ? null : app.page.subjects[device.after]!;
   const row = (name: string, key: "allocated" | "reserved" | "requested"): HTMLElement => {
     const [was, is] = [before?.peak[key].bytes ?? 0, after?.peak[key].bytes ?? 0];
-    return el("tr", { "data-peak": key }, el("th", { scope: "row" }, name), el("td", { class: "number" }, before ? bytes(was) : "–"),
-      el("td", { class: "number" }, after ? bytes(is) : "–"), difference(is - was, was));
+    return el(
+      "tr",
+      { "data-peak": key },
+      el("th", { scope: "row" }, name),
+      el("td", { class: "number" }, before ? bytes(was) : "–"),
+      el("td", { class: "number" }, after ? bytes(is) : "–"),
+      difference(is - was, was),
+    );
   };
-  return el("div", { class: "scroller" }, el("table", { class: "diff-peaks" },
-    el("caption", {}, "Peaks"),
-    el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Peak"),
-      el("th", { scope: "col", class: "number" }, "Before", el("span", { class: "muted file" }, before?.title ?? "not there")),
-      el("th", { scope: "col", class: "number" }, "After", el("span", { class: "muted file" }, after?.title ?? "not there")),
-      el("th", { scope: "col", class: "number" }, "Difference"))),
-    el("tbody", {}, row("allocated", "allocated"), row("reserved", "reserved"), row("requested", "requested"))));
+  return el(
+    "div",
+    { class: "scroller" },
+    el(
+      "table",
+      { class: "diff-peaks" },
+      el("caption", {}, "Peaks"),
+      el(
+        "thead",
+        {},
+        el(
+          "tr",
+          {},
+          el("th", { scope: "col" }, "Peak"),
+          el(
+            "th",
+            { scope: "col", class: "number" },
+            "Before",
+            el("span", { class: "muted file" }, before?.title ?? "not there"),
+          ),
+          el(
+            "th",
+            { scope: "col", class: "number" },
+            "After",
+            el("span", { class: "muted file" }, after?.title ?? "not there"),
+          ),
+          el("th", { scope: "col", class: "number" }, "Difference"),
+        ),
+      ),
+      el("tbody", {}, row("allocated", "allocated"), row("reserved", "reserved"), row("requested", "requested")),
+    ),
+  );
 }
 
 function difference(by: number, was: number): HTMLElement {
   const share = was > 0 && by !== 0 ? ` (${shareOf(by, was)})` : "";
-  return el("td", { class: `number difference ${by > 0 ? "grew" : by < 0 ? "shrank" : ""}` }, change(by), el("span", { class: "muted" }, share));
+  return el(
+    "td",
+    { class: `number difference ${by > 0 ? "grew" : by < 0 ? "shrank" : ""}` },
+    change(by),
+    el("span", { class: "muted" }, share),
+  );
 }
 
 function shareOf(by: number, was: number): string {
@@ -124,30 +168,60 @@ function shareOf(by: number, was: number): string {
 
 function kinds(app: App, device: DiffDevice): HTMLElement {
   const most = largest(device.kinds);
-  return el("div", { class: "scroller" }, el("table", { class: "diff-table" },
-    el("caption", {}, "What each kind holds at the allocated peak"),
-    el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Shrank, grew"), ...["Difference", "Before", "After"].map((name) =>
-      el("th", { scope: "col", class: "number" }, name)), el("th", { scope: "col" }, "Kind"))),
-    el("tbody", {}, ...device.kinds.map((kind) => {
-      const mark = el("span", { class: "swatch", "aria-hidden": "true" });
-      mark.style.background = app.page.kinds.find(({ key }) => key === kind.key)?.colour ?? "";
-      return cells(kind, most, el("th", { scope: "row" }, mark, kind.name), false);
-    }))));
+  return el(
+    "div",
+    { class: "scroller" },
+    el(
+      "table",
+      { class: "diff-table" },
+      el("caption", {}, "What each kind holds at the allocated peak"),
+      el(
+        "thead",
+        {},
+        el(
+          "tr",
+          {},
+          el("th", { scope: "col" }, "Shrank, grew"),
+          ...["Difference", "Before", "After"].map((name) => el("th", { scope: "col", class: "number" }, name)),
+          el("th", { scope: "col" }, "Kind"),
+        ),
+      ),
+      el(
+        "tbody",
+        {},
+        ...device.kinds.map((kind) => {
+          const mark = el("span", { class: "swatch", "aria-hidden": "true" });
+          mark.style.background = app.page.kinds.find(({ key }) => key === kind.key)?.colour ?? "";
+          return cells(kind, most, el("th", { scope: "row" }, mark, kind.name), false);
+        }),
+      ),
+    ),
+  );
 }
 
 function lines(device: DiffDevice): HTMLElement[] {
   let query = queryOf("");
   const most = largest(device.lines);
-  const field = el("input", { type: "search", id: "diff-search", placeholder: "file or function…", autocomplete: "off", spellcheck: "false" });
+  const field = el("input", {
+    type: "search",
+    id: "diff-search",
+    placeholder: "file or function…",
+    autocomplete: "off",
+    spellcheck: "false",
+  });
   const found = el("output", { for: "diff-search" });
   const body = el("tbody");
-  const head = tableHead<Row>([
-    { name: "Shrank, grew", value: (row) => Math.abs(row.after - row.before), numeric: true },
-    { name: "Difference", value: (row) => row.after - row.before, numeric: true },
-    { name: "Before", value: (row) => row.before, numeric: true },
-    { name: "After", value: (row) => row.after, numeric: true },
-    { name: "Line", value: (row) => row.label },
-  ], 0, () => fromTheStart());
+  const head = tableHead<Row>(
+    [
+      { name: "Shrank, grew", value: (row) => Math.abs(row.after - row.before), numeric: true },
+      { name: "Difference", value: (row) => row.after - row.before, numeric: true },
+      { name: "Before", value: (row) => row.before, numeric: true },
+      { name: "After", value: (row) => row.after, numeric: true },
+      { name: "Line", value: (row) => row.label },
+    ],
+    0,
+    () => fromTheStart(),
+  );
   const pager = createPager(PAGE, () => draw());
 
   function draw(): void {
@@ -155,10 +229,22 @@ function lines(device: DiffDevice): HTMLElement[] {
     const shown = pager.shown(head.sorted(matching));
     fill(body, ...shown.map((row) => cells(row, most, el("th", { scope: "row", class: "place" }, row.label), row.own)));
     if (shown.length === 0) {
-      fill(body, el("tr", {}, el("td", { colspan: 5, class: "none" }, query.empty ? "No line holds anything at either peak." : "No line matches.")));
+      fill(
+        body,
+        el(
+          "tr",
+          {},
+          el(
+            "td",
+            { colspan: 5, class: "none" },
+            query.empty ? "No line holds anything at either peak." : "No line matches.",
+          ),
+        ),
+      );
     }
     const sum = matching.reduce((total, row) => total + row.after - row.before, 0);
-    found.textContent = query.empty ? plural(device.lines.length, "line")
+    found.textContent = query.empty
+      ? plural(device.lines.length, "line")
       : `${grouped(matching.length)} of ${plural(device.lines.length, "line")} match: ${change(sum)}`;
   }
   function fromTheStart(): void {
@@ -171,9 +257,24 @@ function lines(device: DiffDevice): HTMLElement[] {
   });
   draw();
   return [
-    el("div", { class: "toolbar", role: "search", "aria-label": "Lines that changed" }, el("label", { for: "diff-search" }, "Search"), field, found),
-    el("div", { class: "scroller" }, el("table", { class: "diff-table" },
-      el("caption", {}, "What each line holds at the allocated peak, before and after"), head.element, body)),
+    el(
+      "div",
+      { class: "toolbar", role: "search", "aria-label": "Lines that changed" },
+      el("label", { for: "diff-search" }, "Search"),
+      field,
+      found,
+    ),
+    el(
+      "div",
+      { class: "scroller" },
+      el(
+        "table",
+        { class: "diff-table" },
+        el("caption", {}, "What each line holds at the allocated peak, before and after"),
+        head.element,
+        body,
+      ),
+    ),
     pager.element,
   ];
 }
@@ -182,10 +283,22 @@ function largest(rows: readonly { before: number; after: number }[]): number {
   return rows.reduce((most, { before, after }) => Math.max(most, Math.abs(after - before)), 0);
 }
 
-function cells(row: { before: number; after: number }, most: number, name: HTMLElement, own: boolean): HTMLTableRowElement {
+function cells(
+  row: { before: number; after: number },
+  most: number,
+  name: HTMLElement,
+  own: boolean,
+): HTMLTableRowElement {
   const by = row.after - row.before;
   const bar = el("span", { class: by < 0 ? "shrank" : "grew" });
   bar.style.width = most > 0 ? `${(50 * Math.abs(by)) / most}%` : "0";
-  return el("tr", { class: own ? "own" : null }, el("td", { class: "sides", "aria-hidden": "true" }, el("div", {}, bar)), difference(by, row.before),
-    el("td", { class: "number" }, bytes(row.before)), el("td", { class: "number" }, bytes(row.after)), name);
+  return el(
+    "tr",
+    { class: own ? "own" : null },
+    el("td", { class: "sides", "aria-hidden": "true" }, el("div", {}, bar)),
+    difference(by, row.before),
+    el("td", { class: "number" }, bytes(row.before)),
+    el("td", { class: "number" }, bytes(row.after)),
+    name,
+  );
 }

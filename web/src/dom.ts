@@ -69,7 +69,12 @@ export function eachFrame(draw: () => void): () => void {
 }
 
 /** One of a few, as radio buttons. */
-export function choice<T extends string>(name: string, options: [T, string][], first: T, chosen: (value: T) => void): HTMLElement {
+export function choice<T extends string>(
+  name: string,
+  options: [T, string][],
+  first: T,
+  chosen: (value: T) => void,
+): HTMLElement {
   const group = el("fieldset", { class: "choice" }, el("legend", { class: "visually-hidden" }, name));
   for (const [value, text] of options) {
     const input = el("input", { type: "radio", name, value, checked: value === first, onchange: () => chosen(value) });

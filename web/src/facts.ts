@@ -21,5 +21,10 @@ export function whenOf(memory: Memory, moment: number): string[] {
 export function factsOf(memory: Memory, moment: number): string[] {
   const [first, ...rest] = whenOf(memory, moment);
   const peak = moment === memory.head.peak.allocated.moment ? " (peak)" : "";
-  return [first + peak, ...rest, `${bytes(memory.allocatedAt(moment))} allocated`, `${bytes(memory.reservedAt(moment))} reserved`];
+  return [
+    first + peak,
+    ...rest,
+    `${bytes(memory.allocatedAt(moment))} allocated`,
+    `${bytes(memory.reservedAt(moment))} reserved`,
+  ];
 }

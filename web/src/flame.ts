@@ -110,7 +110,17 @@ export function flame(): Flame {
       const sum = nodes.reduce((total, node) => total + node.bytes, 0);
       const count = nodes.reduce((total, node) => total + node.count, 0);
       const depth = parent === null ? 0 : parent.depth + 1;
-      const box = { node: nodes[0]!, calls: nodes.length, bytes: sum, count, depth, left, width: share, parent, element: el("div") };
+      const box = {
+        node: nodes[0]!,
+        calls: nodes.length,
+        bytes: sum,
+        count,
+        depth,
+        left,
+        width: share,
+        parent,
+        element: el("div"),
+      };
       out.push(box);
       return box;
     };
@@ -177,7 +187,12 @@ export function flame(): Flame {
       node.style.width = `max(1px, calc(${box.width * 100}% - 1px))`;
       node.style.top = `${box.depth * ROW}px`;
       if (box.width * width >= READABLE) {
-        fill(node, ...(box.calls > 1 ? [`${grouped(box.calls)} more`] : [`${box.node.name} `, el("span", {}, shortPlace(box.node))]));
+        fill(
+          node,
+          ...(box.calls > 1
+            ? [`${grouped(box.calls)} more`]
+            : [`${box.node.name} `, el("span", {}, shortPlace(box.node))]),
+        );
       }
     });
     fill(canvas, ...boxes.map((box) => box.element));
@@ -189,7 +204,8 @@ export function flame(): Flame {
   function drawCrumbs(): void {
     crumbs.hidden = path.length === 0;
     const step = (name: string, to: FlameNode[]): (Node | string)[] => [
-      el("button", { type: "button", class: "link", onclick: () => zoom(to) }, name), " › ",
+      el("button", { type: "button", class: "link", onclick: () => zoom(to) }, name),
+      " › ",
     ];
     const first = Math.max(0, path.length - 1 - CRUMBS);
     fill(
@@ -228,7 +244,9 @@ export function flame(): Flame {
   }
 
   canvas.addEventListener("pointerover", (event) => tell(boxOf(event)));
-  canvas.addEventListener("pointerleave", () => tell(document.activeElement === current?.element ? current : undefined));
+  canvas.addEventListener("pointerleave", () =>
+    tell(document.activeElement === current?.element ? current : undefined),
+  );
   canvas.addEventListener("focusin", (event) => {
     settle(boxOf(event));
     tell(current);

@@ -1,6 +1,10 @@
 // Numbers and times as the rest of oomph writes them (`crates/oomph-words`).
 
-const UNITS: [number, string][] = [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]];
+const UNITS: [number, string][] = [
+  [2 ** 30, "GiB"],
+  [2 ** 20, "MiB"],
+  [2 ** 10, "KiB"],
+];
 
 /** Bytes as GiB, MiB or KiB, with three digits. */
 export function bytes(value: number): string {

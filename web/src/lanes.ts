@@ -191,7 +191,8 @@ export function nested(annotations: readonly Annotation[]): Lane[] {
   for (const { name, from, to } of annotations) {
     const free = lanes.findIndex(({ ends }) => (ends[ends.length - 1] ?? 0) <= from);
     const index = free >= 0 ? free : Math.min(lanes.length, MOST_LANES - 1);
-    const { bars, ends } = (lanes[index] ??= { what: "range", bars: [], ends: [] });
+    lanes[index] ??= { what: "range", bars: [], ends: [] };
+    const { bars, ends } = lanes[index];
     bars.push({ name, from, to });
     ends.push(Math.max(ends[ends.length - 1] ?? 0, to ?? from));
   }

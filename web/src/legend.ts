@@ -20,7 +20,10 @@ export interface Legend {
 /** `changed` is called when a group is hidden or shown again. */
 export function createLegend(changed: () => void): Legend {
   const hidden = new Set<string>();
-  const element = el("ul", { class: "legend-list", "aria-label": "Groups at the chosen moment; press one to hide or show it" });
+  const element = el("ul", {
+    class: "legend-list",
+    "aria-label": "Groups at the chosen moment; press one to hide or show it",
+  });
 
   const item = ({ id, name, mark, value }: Entry): Child => {
     const toggle = () => {
@@ -29,7 +32,13 @@ export function createLegend(changed: () => void): Legend {
       }
       changed();
     };
-    const button = el("button", { type: "button", title: name, "data-group": id, "aria-pressed": String(!hidden.has(id)), onclick: toggle });
+    const button = el("button", {
+      type: "button",
+      title: name,
+      "data-group": id,
+      "aria-pressed": String(!hidden.has(id)),
+      onclick: toggle,
+    });
     button.append(mark, el("span", { class: "name" }, name), el("span", { class: "value" }, value));
     return el("li", {}, button);
   };

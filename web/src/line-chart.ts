@@ -40,7 +40,12 @@ const STEPS = Array.from({ length: 50 }, (_, power) => 2 ** power);
 export function lineChart(label: string, height: number, pick: ((value: number) => void) | null): LineChart {
   const plot = el("div", { class: "chart-plot" });
   const readout = el("p", { class: "readout", "aria-live": "polite" });
-  const element = el("div", { class: "chart line-chart", tabindex: "0", role: "group", "aria-roledescription": "chart", "aria-label": label }, plot, readout);
+  const element = el(
+    "div",
+    { class: "chart line-chart", tabindex: "0", role: "group", "aria-roledescription": "chart", "aria-label": label },
+    plot,
+    readout,
+  );
   let chart: uPlot | null = null;
   let axis: Axis = { points: [], short: String, long: String };
   let series: readonly Series[] = [];
@@ -58,9 +63,25 @@ export function lineChart(label: string, height: number, pick: ((value: number) 
       }
       const mark = el("span", { class: `swatch line${one.dash ? " dashed" : ""}`, "aria-hidden": "true" });
       mark.style.borderTopColor = one.colour;
-      return [el("span", { class: "chart-value" }, mark, `${one.name} `, value !== undefined && value !== null && el("b", {}, bytes(value)))];
+      return [
+        el(
+          "span",
+          { class: "chart-value" },
+          mark,
+          `${one.name} `,
+          value !== undefined && value !== null && el("b", {}, bytes(value)),
+        ),
+      ];
     });
-    fill(readout, ...names, el("span", { class: known ? "muted" : "muted hint" }, known ? axis.long(axis.points[index]!) : pick ? PICK_HINT : HINT));
+    fill(
+      readout,
+      ...names,
+      el(
+        "span",
+        { class: known ? "muted" : "muted hint" },
+        known ? axis.long(axis.points[index]!) : pick ? PICK_HINT : HINT,
+      ),
+    );
   }
 
   const width = (): number => Math.max(200, widthFor(element));
@@ -76,14 +97,36 @@ export function lineChart(label: string, height: number, pick: ((value: number) 
       cursor: { y: false, points: { size: 6 }, drag: { x: false, y: false } },
       scales: { x: { time: false }, y: { range: (_, __, most) => [0, Math.max(1, most * 1.05)] } },
       axes: [
-        { stroke: ink, grid: { show: false }, ticks: line, size: 30, values: (_, values) => values.map((value) => axis.short(value)), font: font() },
-        { stroke: ink, grid: line, ticks: line, incrs: STEPS, size: 74, values: (_, values) => values.map((value) => bytes(value)), font: font() },
+        {
+          stroke: ink,
+          grid: { show: false },
+          ticks: line,
+          size: 30,
+          values: (_, values) => values.map((value) => axis.short(value)),
+          font: font(),
+        },
+        {
+          stroke: ink,
+          grid: line,
+          ticks: line,
+          incrs: STEPS,
+          size: 74,
+          values: (_, values) => values.map((value) => bytes(value)),
+          font: font(),
+        },
       ],
-      series: [{}, ...series.map((one) => ({
-        label: one.name, stroke: one.colour, width: one.width ?? 1.5, points: { show: false },
-        ...(one.dash ? { dash: one.dash } : {}), ...(one.fill ? { fill: one.fill } : {}),
-        paths: uPlot.paths.stepped!({ align: 1 }),
-      }))],
+      series: [
+        {},
+        ...series.map((one) => ({
+          label: one.name,
+          stroke: one.colour,
+          width: one.width ?? 1.5,
+          points: { show: false },
+          ...(one.dash ? { dash: one.dash } : {}),
+          ...(one.fill ? { fill: one.fill } : {}),
+          paths: uPlot.paths.stepped!({ align: 1 }),
+        })),
+      ],
       hooks: { setCursor: [(self) => tell(self.cursor.idx)] },
     };
     chart = new uPlot(options, [Array.from(axis.points), ...series.map((one) => Array.from(one.values))], plot);

@@ -118,7 +118,11 @@ function contents(parts: [id: string, heading: string, ...unknown[]][]): HTMLEle
     };
     return el("li", {}, el("a", { href: `#${id}`, onclick: go }, heading));
   };
-  return el("nav", { class: "contents", "aria-label": "Contents" }, el("ul", {}, ...parts.map(([id, heading]) => link(id, heading))));
+  return el(
+    "nav",
+    { class: "contents", "aria-label": "Contents" },
+    el("ul", {}, ...parts.map(([id, heading]) => link(id, heading))),
+  );
 }
 
 /** Subjects as they are chosen: ranks in the order of their names, both sides of a comparison by what they are. */

@@ -6,13 +6,13 @@
 import type { Annotation } from "./annotation.ts";
 import { annotationAt, inOrder } from "./annotation.ts";
 import type { ColumnName, Page, SubjectHead, Text, Waste } from "./data.ts";
-import { COLUMNS, Varints, inflated, readUnsigned } from "./data.ts";
+import { COLUMNS, inflated, readUnsigned, Varints } from "./data.ts";
 import type { Occupant, Segment } from "./segments.ts";
-import { SegmentLog, addSegments, fillRanges } from "./segments.ts";
+import { addSegments, fillRanges, SegmentLog } from "./segments.ts";
 import { countUpTo, largestFirst, selected } from "./sorting.ts";
 
-export type { Block, BlockState, Segment } from "./segments.ts";
 export type { Waste } from "./data.ts";
+export type { Block, BlockState, Segment } from "./segments.ts";
 
 /** The end of an allocation that was never freed. */
 export const NEVER = 0xffffffff;
@@ -226,8 +226,14 @@ export class Memory {
     });
     this.lines = text.lines.map(([label, file, line, function_, flags, through, source]) => {
       return {
-        label: string(label), file: string(file), line, function: string(function_), own: (flags & 1) !== 0,
-        real: (flags & 2) !== 0, through: string(through), source: string(source),
+        label: string(label),
+        file: string(file),
+        line,
+        function: string(function_),
+        own: (flags & 1) !== 0,
+        real: (flags & 2) !== 0,
+        through: string(through),
+        source: string(source),
       };
     });
 
@@ -339,7 +345,12 @@ export class Memory {
   }
 
   /** The lines that hold the most in a view: on average, and when allocated is most there. */
-  #lineGroups(from: number, to: number, allocated: Float64Array, tops: Float64Array): { keys: number[]; of: Uint32Array } {
+  #lineGroups(
+    from: number,
+    to: number,
+    allocated: Float64Array,
+    tops: Float64Array,
+  ): { keys: number[]; of: Uint32Array } {
     let most = 0;
     allocated.forEach((bytes, column) => {
       most = bytes > allocated[most] ? column : most;
@@ -470,7 +481,8 @@ export class Memory {
     const descend = (parent: FlameNode, key: string | number, name: string, frame: number): FlameNode => {
       let known = children.get(parent);
       if (known === undefined) {
-        children.set(parent, (known = new Map()));
+        known = new Map();
+        children.set(parent, known);
       }
       let child = known.get(key);
       if (child === undefined) {
@@ -557,8 +569,17 @@ export class Memory {
   /** Where all reserved bytes are at `moment`. */
   wasteAt(moment: number): Waste {
     const waste: Waste = {
-      reserved: 0, allocated: 0, requested: 0, rounding: 0, remainders: 0, pending: 0, holes: 0, cached: 0,
-      other_streams: 0, private_pools: 0, largest_free: 0,
+      reserved: 0,
+      allocated: 0,
+      requested: 0,
+      rounding: 0,
+      remainders: 0,
+      pending: 0,
+      holes: 0,
+      cached: 0,
+      other_streams: 0,
+      private_pools: 0,
+      largest_free: 0,
     };
     this.#eachAlive(moment, (i) => {
       waste.allocated += this.size[i];

@@ -20,8 +20,14 @@ export function momentInWords(memory: Memory, moment: number): string {
   if (annotation !== null) {
     facts.push(annotation);
   }
-  const name = moment === head.peak.allocated.moment ? "at the allocated peak" : moment === head.peak.reserved.moment ? "at the reserved peak"
-    : head.ooms.some((oom) => oom.moment === moment) ? "when memory ran out" : "";
+  const name =
+    moment === head.peak.allocated.moment
+      ? "at the allocated peak"
+      : moment === head.peak.reserved.moment
+        ? "at the reserved peak"
+        : head.ooms.some((oom) => oom.moment === moment)
+          ? "when memory ran out"
+          : "";
   return name ? `${name} (${facts.join(", ")})` : facts.join(", ");
 }
 

@@ -1,6 +1,6 @@
 // The whole recording in a strip, with a frame around what the timeline shows. The frame can be dragged.
 
-import { el, eachFrame } from "./dom.ts";
+import { eachFrame, el } from "./dom.ts";
 import type { Memory } from "./memory.ts";
 import type { Range } from "./range.ts";
 import { moved } from "./range.ts";
@@ -38,7 +38,9 @@ export function createOverview(show: (view: Range) => void): Overview {
     follow();
     canvas.setPointerCapture(event.pointerId);
     canvas.addEventListener("pointermove", move);
-    canvas.addEventListener("lostpointercapture", () => canvas.removeEventListener("pointermove", move), { once: true });
+    canvas.addEventListener("lostpointercapture", () => canvas.removeEventListener("pointermove", move), {
+      once: true,
+    });
   });
 
   return {

@@ -39,7 +39,8 @@ export function createPager(size: number, turned: () => void): Pager {
     shown(rows, more = "") {
       const [begin, end] = pageOf(from, size, rows.length);
       from = begin;
-      which.textContent = rows.length === 0 ? "None" : `${grouped(begin + 1)}–${grouped(end)} of ${grouped(rows.length)}${more}`;
+      which.textContent =
+        rows.length === 0 ? "None" : `${grouped(begin + 1)}–${grouped(end)} of ${grouped(rows.length)}${more}`;
       element.hidden = rows.length <= size && more === "";
       back.disabled = begin === 0;
       on.disabled = end === rows.length;

@@ -2,7 +2,17 @@
 
 /** Told apart on light and on dark; none of them is the red of an out-of-memory. */
 const COLOURS = [
-  "#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#76b7b2", "#d4a90f", "#8073c9", "#e38ba0", "#9c755f", "#3f8f9f", "#a0b84b",
+  "#4e79a7",
+  "#f28e2b",
+  "#59a14f",
+  "#b07aa1",
+  "#76b7b2",
+  "#d4a90f",
+  "#8073c9",
+  "#e38ba0",
+  "#9c755f",
+  "#3f8f9f",
+  "#a0b84b",
 ];
 const OTHERS = "#8c8c8c";
 

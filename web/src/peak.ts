@@ -19,7 +19,11 @@ const PAGE = 25;
 const MOST_STACKS = 20;
 
 type Show = "own" | "python" | "all";
-const SHOWS: [Show, string][] = [["own", "own code"], ["python", "Python frames"], ["all", "all frames"]];
+const SHOWS: [Show, string][] = [
+  ["own", "own code"],
+  ["python", "Python frames"],
+  ["all", "all frames"],
+];
 
 interface Row {
   line: number;
@@ -44,22 +48,32 @@ export function mount(host: HTMLElement, app: App): void {
   const summary = el("p", { class: "peak-summary" });
   const bar = el("div", { class: "peak-bar", "aria-hidden": "true" });
   const kinds = el("ul", { class: "peak-kinds", "aria-label": "Held by kind" });
-  const field = el("input", { type: "search", id: "peak-search", placeholder: "file, function, kind, source…", autocomplete: "off", spellcheck: "false" });
+  const field = el("input", {
+    type: "search",
+    id: "peak-search",
+    placeholder: "file, function, kind, source…",
+    autocomplete: "off",
+    spellcheck: "false",
+  });
   const found = el("output", { class: "peak-found", for: "peak-search" });
   const graph = flame();
 
-  const order = tableHead<Row>([
-    { name: "Bytes", numeric: true, value: (row) => row.bytes },
-    { name: "Share", numeric: true, value: (row) => row.bytes },
-    { name: "Blocks", numeric: true, value: (row) => row.count },
-    { name: "Kind", value: (row) => app.page.kinds[row.kind]?.name ?? "" },
-    { name: "Line", value: (row) => row.label },
-    { name: "Through", value: (row) => row.through },
-    { name: "Source" },
-  ], 0, () => {
-    pager.first();
-    drawTable();
-  });
+  const order = tableHead<Row>(
+    [
+      { name: "Bytes", numeric: true, value: (row) => row.bytes },
+      { name: "Share", numeric: true, value: (row) => row.bytes },
+      { name: "Blocks", numeric: true, value: (row) => row.count },
+      { name: "Kind", value: (row) => app.page.kinds[row.kind]?.name ?? "" },
+      { name: "Line", value: (row) => row.label },
+      { name: "Through", value: (row) => row.through },
+      { name: "Source" },
+    ],
+    0,
+    () => {
+      pager.first();
+      drawTable();
+    },
+  );
   const caption = el("caption");
   const body = el("tbody");
   const table = el("table", { class: "peak-table" }, caption, order.element, body);
@@ -69,12 +83,18 @@ export function mount(host: HTMLElement, app: App): void {
     summary,
     bar,
     kinds,
-    el("div", { class: "toolbar", role: "search", "aria-label": "Lines and calls" },
-      el("label", { for: "peak-search" }, "Search"), field, found, el("span", { class: "grow" }),
+    el(
+      "div",
+      { class: "toolbar", role: "search", "aria-label": "Lines and calls" },
+      el("label", { for: "peak-search" }, "Search"),
+      field,
+      found,
+      el("span", { class: "grow" }),
       choice("Frames of the flame graph", SHOWS, show, (value) => {
         show = value;
         drawGraph();
-      })),
+      }),
+    ),
     graph.element,
     el("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": "Held by source line" }, table),
     pager.element,
@@ -123,7 +143,18 @@ export function mount(host: HTMLElement, app: App): void {
     const shown = pager.shown(order.sorted(rows.filter(({ text }) => query.matches(text))));
     fill(body, ...shown.flatMap((row) => drawRow(row)));
     if (shown.length === 0) {
-      fill(body, el("tr", {}, el("td", { colspan: 7, class: "none" }, !query.empty ? "No line matches." : "Nothing is held at this moment.")));
+      fill(
+        body,
+        el(
+          "tr",
+          {},
+          el(
+            "td",
+            { colspan: 7, class: "none" },
+            !query.empty ? "No line matches." : "Nothing is held at this moment.",
+          ),
+        ),
+      );
     }
   }
 
@@ -131,45 +162,68 @@ export function mount(host: HTMLElement, app: App): void {
     const kind = app.page.kinds[row.kind];
     const id = `peak-stacks-${row.line}`;
     const isOpen = open.has(row.line);
-    const toggle = el("button", {
-      type: "button", class: "expand", "aria-expanded": String(isOpen), "aria-controls": isOpen ? id : null,
-      onclick: () => {
-        if (!open.delete(row.line)) {
-          open.add(row.line);
-        }
-        drawTable();
-        body.querySelector<HTMLElement>(`tr[data-line="${row.line}"] .expand`)?.focus();
+    const toggle = el(
+      "button",
+      {
+        type: "button",
+        class: "expand",
+        "aria-expanded": String(isOpen),
+        "aria-controls": isOpen ? id : null,
+        onclick: () => {
+          if (!open.delete(row.line)) {
+            open.add(row.line);
+          }
+          drawTable();
+          body.querySelector<HTMLElement>(`tr[data-line="${row.line}"] .expand`)?.focus();
+        },
       },
-    }, row.label);
+      row.label,
+    );
     const share = el("td", { class: "number share" }, percent(row.bytes, held));
     share.style.setProperty("--share", held > 0 ? `${(100 * row.bytes) / held}%` : "0");
     if (kind) {
       share.style.setProperty("--bar", kind.colour);
     }
-    const main = el("tr", { class: row.own ? "own" : null, "data-line": row.line },
+    const main = el(
+      "tr",
+      { class: row.own ? "own" : null, "data-line": row.line },
       el("td", { class: "number" }, bytes(row.bytes)),
       share,
       el("td", { class: "number" }, grouped(row.count)),
       el("td", { class: "kind" }, kind && swatch(kind.colour), kind?.name),
       el("th", { scope: "row", class: "place" }, toggle),
       el("td", { class: "through" }, row.through),
-      el("td", { class: "source" }, row.source && el("code", {}, row.source)));
+      el("td", { class: "source" }, row.source && el("code", {}, row.source)),
+    );
     return isOpen ? [main, el("tr", { class: "stacks", id }, el("td", { colspan: 7 }, drawStacks(row)))] : [main];
   }
 
   function drawStacks(row: Row): HTMLElement {
     const memory = app.memory();
     const stacks = stacksOf(memory, row.line, app.store.state.moment);
-    const items = stacks.slice(0, MOST_STACKS).map((stack, index) =>
-      el("details", { class: "stack", open: index === 0 },
-        el("summary", {}, `${bytes(stack.bytes)} in ${plural(stack.count, "block")}`,
-          stack.largest < stack.bytes && ` of up to ${bytes(stack.largest)}`),
-        drawFrames(memory.stackOf(stack.allocation))));
+    const items = stacks
+      .slice(0, MOST_STACKS)
+      .map((stack, index) =>
+        el(
+          "details",
+          { class: "stack", open: index === 0 },
+          el(
+            "summary",
+            {},
+            `${bytes(stack.bytes)} in ${plural(stack.count, "block")}`,
+            stack.largest < stack.bytes && ` of up to ${bytes(stack.largest)}`,
+          ),
+          drawFrames(memory.stackOf(stack.allocation)),
+        ),
+      );
     const left = stacks.length - items.length;
-    return el("div", {},
+    return el(
+      "div",
+      {},
       el("p", {}, `${plural(stacks.length, "stack")} through this line, the one with the most first`),
       ...items,
-      left > 0 && el("p", {}, `${plural(left, "stack")} with less are not shown.`));
+      left > 0 && el("p", {}, `${plural(left, "stack")} with less are not shown.`),
+    );
   }
 
   const redraw = whenSeen(host, () => {
@@ -178,21 +232,40 @@ export function mount(host: HTMLElement, app: App): void {
     rows = memory.linesAt(moment).map((entry) => rowOf(memory, entry, app));
     held = rows.reduce((sum, row) => sum + row.bytes, 0);
     const blocks = rows.reduce((sum, row) => sum + row.count, 0);
-    fill(summary, el("strong", {}, bytes(held)), ` in ${plural(blocks, "block")} of ${plural(rows.length, "line")}, ${momentInWords(memory, moment)}`);
+    fill(
+      summary,
+      el("strong", {}, bytes(held)),
+      ` in ${plural(blocks, "block")} of ${plural(rows.length, "line")}, ${momentInWords(memory, moment)}`,
+    );
     fill(caption, `Held by source line ${momentInWords(memory, moment)}`);
     const sums = memory.kindsAt(moment);
-    fill(bar, ...sums.map((sum) => {
-      const part = el("span", {});
-      part.style.flexGrow = String(sum.bytes);
-      part.style.background = app.page.kinds[sum.kind]?.colour ?? "";
-      return part;
-    }));
-    fill(kinds, ...sums.map((sum) => {
-      const kind = app.page.kinds[sum.kind];
-      return el("li", { "data-kind": kind?.key }, kind && swatch(kind.colour), el("span", { class: "name" }, kind?.name ?? ""),
-        el("b", {}, bytes(sum.bytes)), el("span", { class: "muted" }, `${percent(sum.bytes, held)}, ${plural(sum.count, "block")}`));
-    }));
-    table.classList.toggle("without-source", rows.every((row) => row.source === ""));
+    fill(
+      bar,
+      ...sums.map((sum) => {
+        const part = el("span", {});
+        part.style.flexGrow = String(sum.bytes);
+        part.style.background = app.page.kinds[sum.kind]?.colour ?? "";
+        return part;
+      }),
+    );
+    fill(
+      kinds,
+      ...sums.map((sum) => {
+        const kind = app.page.kinds[sum.kind];
+        return el(
+          "li",
+          { "data-kind": kind?.key },
+          kind && swatch(kind.colour),
+          el("span", { class: "name" }, kind?.name ?? ""),
+          el("b", {}, bytes(sum.bytes)),
+          el("span", { class: "muted" }, `${percent(sum.bytes, held)}, ${plural(sum.count, "block")}`),
+        );
+      }),
+    );
+    table.classList.toggle(
+      "without-source",
+      rows.every((row) => row.source === ""),
+    );
     drawTable();
     drawGraph();
   });
@@ -219,7 +292,11 @@ function rowOf(memory: Memory, entry: { line: number; bytes: number; count: numb
 }
 
 /** What is held through a line at a moment, by stack, the one with the most first. */
-function stacksOf(memory: Memory, line: number, moment: number): { allocation: number; bytes: number; count: number; largest: number }[] {
+function stacksOf(
+  memory: Memory,
+  line: number,
+  moment: number,
+): { allocation: number; bytes: number; count: number; largest: number }[] {
   const stacks = new Map<number, { allocation: number; bytes: number; count: number; largest: number }>();
   for (const allocation of memory.aliveAt(moment)) {
     if (memory.line[allocation] !== line) {
@@ -243,7 +320,17 @@ function drawFrames(frames: readonly Frame[]): HTMLElement {
   if (frames.length === 0) {
     return el("p", { class: "muted" }, "The recording has no stack for these blocks.");
   }
-  return el("ol", { class: "frames", "aria-label": "Calls, innermost first" }, ...frames.map((frame) =>
-    el("li", { class: frame.own ? "own" : null }, el("span", { class: "name" }, frame.name), " ",
-      el("span", { class: "muted" }, frame.line > 0 ? `${frame.file}:${frame.line}` : frame.file))));
+  return el(
+    "ol",
+    { class: "frames", "aria-label": "Calls, innermost first" },
+    ...frames.map((frame) =>
+      el(
+        "li",
+        { class: frame.own ? "own" : null },
+        el("span", { class: "name" }, frame.name),
+        " ",
+        el("span", { class: "muted" }, frame.line > 0 ? `${frame.file}:${frame.line}` : frame.file),
+      ),
+    ),
+  );
 }

@@ -32,7 +32,11 @@ export function including({ from, to }: Range, moment: number, events: number): 
 }
 
 /** The moment that is shown so many columns away from `moment`; out of view, as far away as so many columns are wide. */
-export function columnsAway(view: Range & { starts: ArrayLike<number>; tops: ArrayLike<number> }, moment: number, by: number): number {
+export function columnsAway(
+  view: Range & { starts: ArrayLike<number>; tops: ArrayLike<number> },
+  moment: number,
+  by: number,
+): number {
   const { from, to, starts, tops } = view;
   const isOutside = moment < from || moment > to;
   const shown = isOutside ? undefined : tops[countUpTo(starts, moment) - 1 + by];

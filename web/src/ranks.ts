@@ -48,14 +48,17 @@ export function mount(host: HTMLElement, app: App): void {
     }
   });
 
-  const seen = new IntersectionObserver((entries) => {
-    for (const { isIntersecting, target } of entries) {
-      if (isIntersecting && target instanceof HTMLElement) {
-        seen.unobserve(target);
-        draw(Number(target.dataset.subject));
+  const seen = new IntersectionObserver(
+    (entries) => {
+      for (const { isIntersecting, target } of entries) {
+        if (isIntersecting && target instanceof HTMLElement) {
+          seen.unobserve(target);
+          draw(Number(target.dataset.subject));
+        }
       }
-    }
-  }, { rootMargin: NEAR });
+    },
+    { rootMargin: NEAR },
+  );
   cards.forEach((element) => seen.observe(element));
   if (ranks.reduce((sum, { head }) => sum + head.columns.born.rows, 0) <= QUICK) {
     setTimeout(() => cards.forEach((_, subject) => draw(subject)), LATER);
@@ -65,10 +68,27 @@ export function mount(host: HTMLElement, app: App): void {
   const low = Math.min(...ranks.map(({ head }) => head.peak.allocated.bytes));
   const high = Math.max(...ranks.map(({ head }) => head.peak.allocated.bytes));
   host.append(
-    el("p", {}, `${plural(ranks.length, "timeline")} to the same scale (${bytes(most)}), the worst first. Allocated peaks from ${bytes(low)} to ${bytes(high)}`,
-      died > 0 && `; ${grouped(died)} ran out of memory`, ". A click shows that one in the whole page."),
-    el("p", { class: "rank-key muted", "aria-hidden": "true" }, el("span", { class: "allocated" }), "allocated", el("span", { class: "reserved" }), "reserved",
-      el("span", { class: "peak" }), "peak", el("span", { class: "limit" }), "limit", el("span", { class: "oom" }), "out of memory"),
+    el(
+      "p",
+      {},
+      `${plural(ranks.length, "timeline")} to the same scale (${bytes(most)}), the worst first. Allocated peaks from ${bytes(low)} to ${bytes(high)}`,
+      died > 0 && `; ${grouped(died)} ran out of memory`,
+      ". A click shows that one in the whole page.",
+    ),
+    el(
+      "p",
+      { class: "rank-key muted", "aria-hidden": "true" },
+      el("span", { class: "allocated" }),
+      "allocated",
+      el("span", { class: "reserved" }),
+      "reserved",
+      el("span", { class: "peak" }),
+      "peak",
+      el("span", { class: "limit" }),
+      "limit",
+      el("span", { class: "oom" }),
+      "out of memory",
+    ),
     el("div", { class: "rank-cards" }, ...cards.values()),
     table(app, ranks),
   );
@@ -91,9 +111,17 @@ function worstFirst(app: App): Rank[] {
   const { subjects } = app.page;
   const folders = commonFolders(subjects.map(({ title }) => title));
   const devices = subjects.every(({ recording }) => recording === subjects[0]!.recording);
-  const ranks = subjects.map((head, subject) => ({ subject, head, title: devices ? `device ${head.device}` : head.title.slice(folders) }));
-  const weight = ({ subject, head }: Rank): number => (subject === app.page.worst ? 2 : head.ooms.some(({ fatal }) => fatal) ? 1 : 0);
-  return ranks.sort((a, b) => weight(b) - weight(a) || b.head.peak.allocated.bytes - a.head.peak.allocated.bytes || byName(a.title, b.title));
+  const ranks = subjects.map((head, subject) => ({
+    subject,
+    head,
+    title: devices ? `device ${head.device}` : head.title.slice(folders),
+  }));
+  const weight = ({ subject, head }: Rank): number =>
+    subject === app.page.worst ? 2 : head.ooms.some(({ fatal }) => fatal) ? 1 : 0;
+  return ranks.sort(
+    (a, b) =>
+      weight(b) - weight(a) || b.head.peak.allocated.bytes - a.head.peak.allocated.bytes || byName(a.title, b.title),
+  );
 }
 
 /** How long the folders are that all titles begin with. */
@@ -108,12 +136,33 @@ function commonFolders(titles: readonly string[]): number {
 
 function card(app: App, { subject, head, title }: Rank): HTMLElement {
   const oom = head.ooms.length > 0;
-  return el("button", { type: "button", class: `rank-card${subject === app.page.worst ? " worst" : ""}`, "data-subject": subject, onclick: () => void app.show(subject) },
-    el("span", { class: "rank-title" }, el("span", { class: "name", title: head.title }, title),
-      subject === app.page.worst && el("span", { class: "badge worst" }, "worst")),
-    el("span", { class: "rank-picture", "aria-hidden": "true" }, el("span", { class: "muted" }, "Drawn when it is scrolled to.")),
-    el("span", { class: "rank-numbers" }, el("span", {}, el("b", {}, bytes(head.peak.allocated.bytes)), " allocated"),
-      el("span", {}, `${bytes(head.peak.reserved.bytes)} reserved`), oom && el("span", { class: "rank-oom" }, "out of memory")));
+  return el(
+    "button",
+    {
+      type: "button",
+      class: `rank-card${subject === app.page.worst ? " worst" : ""}`,
+      "data-subject": subject,
+      onclick: () => void app.show(subject),
+    },
+    el(
+      "span",
+      { class: "rank-title" },
+      el("span", { class: "name", title: head.title }, title),
+      subject === app.page.worst && el("span", { class: "badge worst" }, "worst"),
+    ),
+    el(
+      "span",
+      { class: "rank-picture", "aria-hidden": "true" },
+      el("span", { class: "muted" }, "Drawn when it is scrolled to."),
+    ),
+    el(
+      "span",
+      { class: "rank-numbers" },
+      el("span", {}, el("b", {}, bytes(head.peak.allocated.bytes)), " allocated"),
+      el("span", {}, `${bytes(head.peak.reserved.bytes)} reserved`),
+      oom && el("span", { class: "rank-oom" }, "out of memory"),
+    ),
+  );
 }
 
 /** Calls `work` for what is asked for, one after the other, with time for the page between. */
@@ -143,37 +192,83 @@ function picture(memory: Memory, most: number): SVGElement {
   const y = (value: number): number => Math.round((HEIGHT - (HEIGHT - 4) * (value / most)) * 10) / 10;
   const across = (values: Float64Array): string => {
     const step = WIDTH / values.length;
-    return Array.from(values, (value, column) => `L${(column * step).toFixed(1)} ${y(value)}H${((column + 1) * step).toFixed(1)}`).join("").slice(1);
+    return Array.from(
+      values,
+      (value, column) => `L${(column * step).toFixed(1)} ${y(value)}H${((column + 1) * step).toFixed(1)}`,
+    )
+      .join("")
+      .slice(1);
   };
   const limit = head.limit !== null && head.limit.bytes <= most ? y(head.limit.bytes) : null;
-  return svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none" },
+  return svg(
+    "svg",
+    { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none" },
     svg("path", { class: "allocated", d: `M0 ${HEIGHT}L${across(allocated)}V${HEIGHT}Z` }),
     svg("path", { class: "reserved", d: `M${across(reserved)}` }),
     limit !== null && svg("path", { class: "limit", d: `M0 ${limit}H${WIDTH}` }),
-    ...head.ooms.map(({ moment, fatal }) => svg("path", { class: fatal ? "oom fatal" : "oom", d: `M${x(moment).toFixed(1)} 0V${HEIGHT}` })),
-    svg("path", { class: "peak", d: `M${x(head.peak.allocated.moment).toFixed(1)} ${y(head.peak.allocated.bytes)}h0` }));
+    ...head.ooms.map(({ moment, fatal }) =>
+      svg("path", { class: fatal ? "oom fatal" : "oom", d: `M${x(moment).toFixed(1)} 0V${HEIGHT}` }),
+    ),
+    svg("path", { class: "peak", d: `M${x(head.peak.allocated.moment).toFixed(1)} ${y(head.peak.allocated.bytes)}h0` }),
+  );
 }
 
 function table(app: App, ranks: readonly Rank[]): HTMLElement {
   const body = el("tbody");
-  const head = tableHead<Rank>([
-    { name: "Recording or device", value: ({ title }) => title },
-    { name: "Allocated peak", numeric: true, value: ({ head }) => head.peak.allocated.bytes },
-    { name: "Reserved peak", numeric: true, value: ({ head }) => head.peak.reserved.bytes },
-    { name: "Of the limit", numeric: true, value: ({ head }) => (head.limit ? head.peak.reserved.bytes / head.limit.bytes : 0) },
-    { name: "Out of memory", numeric: true, value: ({ head }) => head.ooms.length },
-    { name: "Peak in step", numeric: true, value: ({ head }) => head.peak.step ?? 0 },
-    { name: "Where the peak is reached", value: ({ head }) => head.peak.place },
-  ], 1, () => draw());
+  const head = tableHead<Rank>(
+    [
+      { name: "Recording or device", value: ({ title }) => title },
+      { name: "Allocated peak", numeric: true, value: ({ head }) => head.peak.allocated.bytes },
+      { name: "Reserved peak", numeric: true, value: ({ head }) => head.peak.reserved.bytes },
+      {
+        name: "Of the limit",
+        numeric: true,
+        value: ({ head }) => (head.limit ? head.peak.reserved.bytes / head.limit.bytes : 0),
+      },
+      { name: "Out of memory", numeric: true, value: ({ head }) => head.ooms.length },
+      { name: "Peak in step", numeric: true, value: ({ head }) => head.peak.step ?? 0 },
+      { name: "Where the peak is reached", value: ({ head }) => head.peak.place },
+    ],
+    1,
+    () => draw(),
+  );
   const number = (text: string): HTMLElement => el("td", { class: "number" }, text);
-  const draw = (): void => fill(body, ...head.sorted(ranks).map(({ subject, title, head: of }) => el("tr", {},
-    el("th", { scope: "row" }, el("button", {
-      type: "button", class: "link", "data-subject": subject, "aria-current": subject === app.store.state.subject,
-      onclick: () => void app.show(subject),
-    }, title), subject === app.page.worst && el("span", { class: "badge worst" }, "worst")),
-    number(bytes(of.peak.allocated.bytes)), number(bytes(of.peak.reserved.bytes)),
-    number(of.limit ? percent(of.peak.reserved.bytes, of.limit.bytes) : "–"), number(of.ooms.length > 0 ? grouped(of.ooms.length) : "–"),
-    number(of.peak.step === null ? "–" : grouped(of.peak.step)), el("td", { class: "place" }, of.peak.place))));
+  const draw = (): void =>
+    fill(
+      body,
+      ...head.sorted(ranks).map(({ subject, title, head: of }) =>
+        el(
+          "tr",
+          {},
+          el(
+            "th",
+            { scope: "row" },
+            el(
+              "button",
+              {
+                type: "button",
+                class: "link",
+                "data-subject": subject,
+                "aria-current": subject === app.store.state.subject,
+                onclick: () => void app.show(subject),
+              },
+              title,
+            ),
+            subject === app.page.worst && el("span", { class: "badge worst" }, "worst"),
+          ),
+          number(bytes(of.peak.allocated.bytes)),
+          number(bytes(of.peak.reserved.bytes)),
+          number(of.limit ? percent(of.peak.reserved.bytes, of.limit.bytes) : "–"),
+          number(of.ooms.length > 0 ? grouped(of.ooms.length) : "–"),
+          number(of.peak.step === null ? "–" : grouped(of.peak.step)),
+          el("td", { class: "place" }, of.peak.place),
+        ),
+      ),
+    );
   draw();
-  return el("div", { class: "scroller" }, el("table", { class: "rank-table" }, el("caption", {}, "Peaks of every recording and device"), head.element, body));
+  return el(
+    "div",
+    { class: "scroller" },
+    el("table", { class: "rank-table" }, el("caption", {}, "Peaks of every recording and device"), head.element, body),
+  );
 }

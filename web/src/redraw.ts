@@ -19,12 +19,15 @@ export function whenSeen(host: Element, draw: () => void): () => void {
       draw();
     }
   };
-  new IntersectionObserver((entries) => {
-    seen = entries[entries.length - 1]?.isIntersecting ?? false;
-    if (seen) {
-      run();
-    }
-  }, { rootMargin: NEAR }).observe(host);
+  new IntersectionObserver(
+    (entries) => {
+      seen = entries[entries.length - 1]?.isIntersecting ?? false;
+      if (seen) {
+        run();
+      }
+    },
+    { rootMargin: NEAR },
+  ).observe(host);
   // What is printed must be true of the whole page.
   addEventListener("beforeprint", run);
   return () => {

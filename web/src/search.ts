@@ -11,12 +11,18 @@ export interface Query {
 }
 
 export function queryOf(text: string): Query {
-  const words = text.toLowerCase().split(/\s+/).filter((word) => word !== "");
+  const words = text
+    .toLowerCase()
+    .split(/\s+/)
+    .filter((word) => word !== "");
   return { words, empty: words.length === 0, matches: (searched) => words.every((word) => searched.includes(word)) };
 }
 
 /** What is searched of a block of memory: the line that asked for it, and its kind. */
 export function searched(line: Line | undefined, kind: Kind | undefined): string {
   const of = [line?.label, line?.function, line?.file, line?.through, line?.source, kind?.name, kind?.key];
-  return of.filter((text) => text !== undefined).join("\n").toLowerCase();
+  return of
+    .filter((text) => text !== undefined)
+    .join("\n")
+    .toLowerCase();
 }

@@ -54,7 +54,11 @@ interface Piece {
 }
 
 /** Lays segments out in lines `width` wide. */
-export function flow(segments: readonly { size: number }[], scale: number, width: number): { pieces: Piece[]; lines: number } {
+export function flow(
+  segments: readonly { size: number }[],
+  scale: number,
+  width: number,
+): { pieces: Piece[]; lines: number } {
   if (!(width >= 1 && scale > 0)) {
     throw new RangeError(`lines of ${width} pixels with ${scale} bytes each hold nothing`);
   }
@@ -183,8 +187,19 @@ export function segmentMap(label: string, tell: (spot: Spot | null, byKeyboard: 
   const canvas = el("canvas");
   const cursor = el("div", { class: "map-cursor" });
   const marks = el("div", { class: "map-marks" });
-  const element = el("div", { class: "map", tabindex: "0", role: "application", "aria-roledescription": "map of segments", "aria-label": label },
-    canvas, marks, cursor);
+  const element = el(
+    "div",
+    {
+      class: "map",
+      tabindex: "0",
+      role: "application",
+      "aria-roledescription": "map of segments",
+      "aria-label": label,
+    },
+    canvas,
+    marks,
+    cursor,
+  );
   let segments: readonly Segment[] = [];
   let scale = 1;
   let pieces: Piece[] = [];
@@ -200,20 +215,22 @@ export function segmentMap(label: string, tell: (spot: Spot | null, byKeyboard: 
     }
     const from = block.address - segment.address;
     const to = from + block.size;
-    return pieces.filter((piece) => piece.segment === spot.segment).flatMap((piece) => {
-      const left = Math.max(0, (from - piece.offset) / scale);
-      const right = Math.min(piece.width, (to - piece.offset) / scale);
-      if (right <= left) {
-        return [];
-      }
-      const frame = el("div", { class: name });
-      // In shares: paper may be wider than what it was drawn for.
-      frame.style.left = share(piece.x + left, drawn.width);
-      frame.style.width = share(Math.max(2, right - left), drawn.width);
-      frame.style.top = share(piece.line * (LINE + BELOW), drawn.height);
-      frame.style.height = share(LINE, drawn.height);
-      return [frame];
-    });
+    return pieces
+      .filter((piece) => piece.segment === spot.segment)
+      .flatMap((piece) => {
+        const left = Math.max(0, (from - piece.offset) / scale);
+        const right = Math.min(piece.width, (to - piece.offset) / scale);
+        if (right <= left) {
+          return [];
+        }
+        const frame = el("div", { class: name });
+        // In shares: paper may be wider than what it was drawn for.
+        frame.style.left = share(piece.x + left, drawn.width);
+        frame.style.width = share(Math.max(2, right - left), drawn.width);
+        frame.style.top = share(piece.line * (LINE + BELOW), drawn.height);
+        frame.style.height = share(LINE, drawn.height);
+        return [frame];
+      });
   }
 
   function go(spot: Spot | null, byKeyboard: boolean): void {
@@ -296,8 +313,11 @@ export function segmentMap(label: string, tell: (spot: Spot | null, byKeyboard: 
     pen.font = FONT;
     pen.textBaseline = "middle";
     const free = {
-      hole: hatching("hole"), cached: hatching("cached"), pending: hatching("pending"),
-      "other stream": hatching("other stream"), private: hatching("private"),
+      hole: hatching("hole"),
+      cached: hatching("cached"),
+      pending: hatching("pending"),
+      "other stream": hatching("other stream"),
+      private: hatching("private"),
     };
     const ink = colour("--map-text");
     const inkOnKind = colour("--map-text-on-kind");
@@ -327,7 +347,9 @@ export function segmentMap(label: string, tell: (spot: Spot | null, byKeyboard: 
           }
           wideOnes.add(fill, x + left, top, right - left - (right < wide && right - left >= APART ? 1 : 0));
           if (right - left >= READABLE && from >= offset) {
-            texts.push(() => write(pen, paint.text(block), x + left, top, right - left, block.state === "used" ? inkOnKind : ink));
+            texts.push(() =>
+              write(pen, paint.text(block), x + left, top, right - left, block.state === "used" ? inkOnKind : ink),
+            );
           }
         }
         for (const run of narrow.runs()) {

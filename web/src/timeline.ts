@@ -7,14 +7,14 @@ import { beside, firstMoments } from "./annotation.ts";
 import { createAnnotations } from "./annotation-list.ts";
 import type { App } from "./app.ts";
 import type { Area } from "./chart.ts";
-import { LEFT, RIGHT, createChart } from "./chart.ts";
+import { createChart, LEFT, RIGHT } from "./chart.ts";
 import { choice, eachFrame, el, fill, swatch } from "./dom.ts";
+import { factsOf } from "./facts.ts";
 import { bytes, grouped, plural, timeWithin } from "./format.ts";
 import { createLanes } from "./lanes.ts";
 import type { Entry } from "./legend.ts";
 import { createLegend, lineMark } from "./legend.ts";
 import type { Group, Memory, Timeline } from "./memory.ts";
-import { factsOf } from "./facts.ts";
 import { durationInWords } from "./moment.ts";
 import { createOverview } from "./overview.ts";
 import { Palette } from "./palette.ts";
@@ -105,12 +105,25 @@ export function mount(host: HTMLElement, app: App): void {
   const readout = el("p", { class: "readout" });
   const stretch = el("span", { class: "muted", role: "status" });
   const elsewhere = el("span", { role: "status" });
-  const away = el("span", { class: "away" }, elsewhere, el("button", { type: "button", onclick: () => chooseMoment(store.state.moment) }, "Show it"));
+  const away = el(
+    "span",
+    { class: "away" },
+    elsewhere,
+    el("button", { type: "button", onclick: () => chooseMoment(store.state.moment) }, "Show it"),
+  );
   const showAll = el("button", { type: "button", onclick: () => store.set(everything()) }, "Show all");
   const toolbar = el(
     "div",
     { class: "toolbar" },
-    choice("Stacked by", [["kind", "Kind"], ["line", "Source line"]], store.state.by, (by) => store.set({ by })),
+    choice(
+      "Stacked by",
+      [
+        ["kind", "Kind"],
+        ["line", "Source line"],
+      ],
+      store.state.by,
+      (by) => store.set({ by }),
+    ),
     el("button", { type: "button", onclick: zoomBy(0.5), "aria-label": "Zoom in" }, "+"),
     el("button", { type: "button", onclick: zoomBy(2), "aria-label": "Zoom out" }, "−"),
     showAll,
@@ -118,10 +131,25 @@ export function mount(host: HTMLElement, app: App): void {
     stretch,
     away,
   );
-  const slider = { tabindex: "0", role: "slider", "aria-label": "Moment of the timeline", "aria-describedby": "timeline-keys", "aria-valuemin": "0" };
+  const slider = {
+    tabindex: "0",
+    role: "slider",
+    "aria-label": "Moment of the timeline",
+    "aria-describedby": "timeline-keys",
+    "aria-valuemin": "0",
+  };
   Object.entries(slider).forEach(([name, value]) => chart.element.setAttribute(name, value));
   chart.element.append(tip.element);
-  host.append(toolbar, readout, chart.element, lanes.element, overview.element, legend.element, annotations.element, help());
+  host.append(
+    toolbar,
+    readout,
+    chart.element,
+    lanes.element,
+    overview.element,
+    legend.element,
+    annotations.element,
+    help(),
+  );
 
   chart.element.addEventListener("keydown", (event) => {
     const act = event.ctrlKey || event.metaKey || event.altKey ? undefined : action(event);
@@ -135,22 +163,42 @@ export function mount(host: HTMLElement, app: App): void {
     const { head } = app.memory();
     const step = (by: number) => () => chooseMoment(shiftKey ? store.state.moment + by : columnBeside(by));
     switch (key) {
-      case "ArrowLeft": case "ArrowDown": return step(-1);
-      case "ArrowRight": case "ArrowUp": return step(1);
-      case "PageDown": return () => chooseMoment(columnBeside(PAGE_OF_COLUMNS));
-      case "PageUp": return () => chooseMoment(columnBeside(-PAGE_OF_COLUMNS));
-      case "Home": return () => chooseMoment(0);
-      case "End": return () => chooseMoment(head.events);
-      case "+": case "=": return zoomBy(0.5);
-      case "-": case "_": return zoomBy(2);
-      case "p": return () => chooseMoment(head.peak.allocated.moment);
-      case "n": return () => chooseMoment(stepBeside(1));
-      case "N": return () => chooseMoment(stepBeside(-1));
-      case "s": return zoomToStep;
-      case "r": return () => chooseMoment(annotationBeside(1));
-      case "R": return () => chooseMoment(annotationBeside(-1));
-      case "Escape": return () => store.set(everything());
-      default: return undefined;
+      case "ArrowLeft":
+      case "ArrowDown":
+        return step(-1);
+      case "ArrowRight":
+      case "ArrowUp":
+        return step(1);
+      case "PageDown":
+        return () => chooseMoment(columnBeside(PAGE_OF_COLUMNS));
+      case "PageUp":
+        return () => chooseMoment(columnBeside(-PAGE_OF_COLUMNS));
+      case "Home":
+        return () => chooseMoment(0);
+      case "End":
+        return () => chooseMoment(head.events);
+      case "+":
+      case "=":
+        return zoomBy(0.5);
+      case "-":
+      case "_":
+        return zoomBy(2);
+      case "p":
+        return () => chooseMoment(head.peak.allocated.moment);
+      case "n":
+        return () => chooseMoment(stepBeside(1));
+      case "N":
+        return () => chooseMoment(stepBeside(-1));
+      case "s":
+        return zoomToStep;
+      case "r":
+        return () => chooseMoment(annotationBeside(1));
+      case "R":
+        return () => chooseMoment(annotationBeside(-1));
+      case "Escape":
+        return () => store.set(everything());
+      default:
+        return undefined;
     }
   }
 
@@ -177,7 +225,13 @@ export function mount(host: HTMLElement, app: App): void {
   /** The view as it is now: a key may come in the same frame as a zoom, before that is drawn. */
   function summed(): Timeline {
     const { by, from, to } = store.state;
-    if (timeline === null || summedOf !== app.memory() || timeline.by !== by || timeline.from !== from || timeline.to !== to) {
+    if (
+      timeline === null ||
+      summedOf !== app.memory() ||
+      timeline.by !== by ||
+      timeline.from !== from ||
+      timeline.to !== to
+    ) {
       return sum();
     }
     return timeline;
@@ -207,13 +261,22 @@ export function mount(host: HTMLElement, app: App): void {
       const time = memory.timeOf(moment);
       return time === null ? null : timeWithin(time, lasts, memory.timeError);
     };
-    chart.draw({ timeline, areas: shownAreas(), reserved: !legend.hides(RESERVED), limit: !legend.hides(LIMIT), head, timeLabel });
+    chart.draw({
+      timeline,
+      areas: shownAreas(),
+      reserved: !legend.hides(RESERVED),
+      limit: !legend.hides(LIMIT),
+      head,
+      timeLabel,
+    });
     const plot = Math.max(1, width - LEFT - RIGHT);
     lanes.draw(memory, { from, to }, LEFT, plot, RIGHT);
     overview.draw(memory, { from, to }, LEFT, plot, RIGHT);
     annotations.draw(memory.annotations);
     showAll.disabled = from === 0 && to === head.events;
-    const whole = showAll.disabled ? `All ${plural(head.events, "event")}` : `Events ${grouped(from)} to ${grouped(to)} of ${grouped(head.events)}`;
+    const whole = showAll.disabled
+      ? `All ${plural(head.events, "event")}`
+      : `Events ${grouped(from)} to ${grouped(to)} of ${grouped(head.events)}`;
     const duration = durationInWords(memory, from, to);
     stretch.textContent = duration === null ? whole : `${whole}, ${duration}`;
   }
@@ -236,11 +299,29 @@ export function mount(host: HTMLElement, app: App): void {
 
   function legendAt(memory: Memory, moment: number): Entry[] {
     const { limit } = memory.head;
-    const held = heldBy(memory, moment, areas.map(({ key }) => key));
+    const held = heldBy(
+      memory,
+      moment,
+      areas.map(({ key }) => key),
+    );
     return [
-      ...areas.map(({ id, key, name, colour }) => ({ id, name, mark: swatch(colour), value: bytes(held.get(key) ?? 0) })),
+      ...areas.map(({ id, key, name, colour }) => ({
+        id,
+        name,
+        mark: swatch(colour),
+        value: bytes(held.get(key) ?? 0),
+      })),
       { id: RESERVED, name: "reserved", mark: lineMark(false), value: bytes(memory.reservedAt(moment)) },
-      ...(limit === null ? [] : [{ id: LIMIT, name: limit.text, mark: lineMark(true), value: bytes(limit.bytes) + (chart.limitIsBeyond() ? ", beyond the picture" : "") }]),
+      ...(limit === null
+        ? []
+        : [
+            {
+              id: LIMIT,
+              name: limit.text,
+              mark: lineMark(true),
+              value: bytes(limit.bytes) + (chart.limitIsBeyond() ? ", beyond the picture" : ""),
+            },
+          ]),
     ];
   }
 
@@ -308,6 +389,12 @@ function anchor({ moment, from, to }: Readonly<State>): number {
 
 function help(): HTMLElement {
   const keys = KEYS.flatMap(([pressed, what]) => [...pressed.flatMap((key) => [el("kbd", {}, key), " "]), `${what}. `]);
-  const mouse = "Drag to zoom, Shift and drag to move, wheel to zoom, click to choose a moment, double click to show all. ";
-  return el("details", { class: "keys" }, el("summary", {}, "Mouse and keyboard"), el("p", { id: "timeline-keys" }, mouse, "With the chart in focus: ", ...keys));
+  const mouse =
+    "Drag to zoom, Shift and drag to move, wheel to zoom, click to choose a moment, double click to show all. ";
+  return el(
+    "details",
+    { class: "keys" },
+    el("summary", {}, "Mouse and keyboard"),
+    el("p", { id: "timeline-keys" }, mouse, "With the chart in focus: ", ...keys),
+  );
 }

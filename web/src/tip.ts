@@ -1,9 +1,9 @@
 // What is under the mouse in the timeline, beside it.
 
 import { el, fill, swatch } from "./dom.ts";
+import { whenOf } from "./facts.ts";
 import { bytes, grouped } from "./format.ts";
 import type { Memory, Timeline } from "./memory.ts";
-import { whenOf } from "./facts.ts";
 
 const MOST_GROUPS = 9;
 const MOST_OOMS = 2;
@@ -29,7 +29,9 @@ export function createTip(): Tip {
     show(memory, timeline, groups, column, x, width) {
       const first = timeline.starts[column];
       const last = (timeline.starts[column + 1] ?? timeline.to + 1) - 1;
-      const held = groups.map(({ name, colour, bytes: all }) => ({ name, colour, size: all[column] })).filter(({ size }) => size > 0);
+      const held = groups
+        .map(({ name, colour, bytes: all }) => ({ name, colour, size: all[column] }))
+        .filter(({ size }) => size > 0);
       held.sort((a, b) => b.size - a.size);
       const ooms = memory.head.ooms.filter(({ moment }) => first <= moment && moment <= last);
       const rows = held.slice(0, MOST_GROUPS).map(({ name, colour, size }) => {

@@ -22,7 +22,9 @@ const PAST_DEATH = { yes: "gets past the death", maybe: "may get past it", no: "
 
 export function mount(host: HTMLElement, app: App): void {
   const content = el("div");
-  const chart = lineChart("Reserved bytes of the chosen settings over time", HEIGHT, (moment) => app.store.set({ moment }));
+  const chart = lineChart("Reserved bytes of the chosen settings over time", HEIGHT, (moment) =>
+    app.store.set({ moment }),
+  );
   host.append(content);
   let draw: (() => void) | null = null;
 
@@ -64,7 +66,13 @@ function show(content: HTMLElement, app: App, found: WhatIf, chart: LineChart): 
     const recorded = memory.timeline("kind", from, to, COLUMNS);
     const trials = found.trials.filter((trial) => chosen.has(trial) && samples.has(trial));
     chart.show(eventAxis(memory, recorded.starts), [
-      { name: "recorded", colour: colour("--reserved-recorded"), values: recorded.reserved, width: 1, fill: colour("--reserved-area") },
+      {
+        name: "recorded",
+        colour: colour("--reserved-recorded"),
+        values: recorded.reserved,
+        width: 1,
+        fill: colour("--reserved-area"),
+      },
       ...trials.map((trial) => ({
         name: trial.recorded ? `${nameOf(trial)}, replayed` : nameOf(trial),
         colour: colourOf(trial),
@@ -72,7 +80,13 @@ function show(content: HTMLElement, app: App, found: WhatIf, chart: LineChart): 
         width: trial.best ? 2.5 : 1.5,
         ...(trial.recorded ? { dash: [4, 3] } : {}),
       })),
-      { name: "lower bound", colour: colour("--bound"), values: Array.from(recorded.starts, () => found.lower_bound), width: 1, dash: [2, 4] },
+      {
+        name: "lower bound",
+        colour: colour("--bound"),
+        values: Array.from(recorded.starts, () => found.lower_bound),
+        width: 1,
+        dash: [2, 4],
+      },
     ]);
   }
 
@@ -90,25 +104,62 @@ function show(content: HTMLElement, app: App, found: WhatIf, chart: LineChart): 
     });
     const number = (value: number | null, text: (value: number) => string): HTMLElement =>
       el("td", { class: "number" }, value === null ? "–" : text(value));
-    return el("tr", { class: trial.best ? "best" : null },
+    return el(
+      "tr",
+      { class: trial.best ? "best" : null },
       el("td", {}, el("label", { class: "whatif-draw" }, box, swatch(colourOf(trial)))),
-      el("th", { scope: "row" }, trial.conf ? el("code", {}, trial.conf) : DEFAULTS,
-        trial.recorded && el("span", { class: "badge" }, "recorded"), trial.best && el("span", { class: "badge best" }, "best")),
+      el(
+        "th",
+        { scope: "row" },
+        trial.conf ? el("code", {}, trial.conf) : DEFAULTS,
+        trial.recorded && el("span", { class: "badge" }, "recorded"),
+        trial.best && el("span", { class: "badge best" }, "best"),
+      ),
       asked && el("td", {}, trial.fit === null ? "–" : (found.died ? PAST_DEATH : FITS)[trial.fit]),
-      number(trial.peak_reserved, bytes), number(trial.least, bytes), number(trial.retries, grouped));
+      number(trial.peak_reserved, bytes),
+      number(trial.least, bytes),
+      number(trial.retries, grouped),
+    );
   });
 
   fill(
     content,
     el("p", { class: "whatif-verdict" }, found.verdict),
     found.paste !== null && pasteLine(found.paste),
-    el("div", { class: "scroller" }, el("table", { class: "whatif-table" },
-      el("caption", {}, `Settings tried by replaying the recording${found.memory === null ? "" : `, ${found.memory}`}`),
-      el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Draw"), el("th", { scope: "col" }, "Setting"), asked && el("th", { scope: "col" }, found.died ? "Outcome" : "Fits"),
-        ...["Peak reserved", "Least memory", "Retries"].map((name) => el("th", { scope: "col", class: "number" }, name)))),
-      el("tbody", {}, ...rows))),
-    el("p", { class: "muted" }, `No allocator needs less than ${bytes(found.lower_bound)}, which is what the program holds at its peak. ` +
-      "Peak reserved is with room to spare; each retry waits for the device."),
+    el(
+      "div",
+      { class: "scroller" },
+      el(
+        "table",
+        { class: "whatif-table" },
+        el(
+          "caption",
+          {},
+          `Settings tried by replaying the recording${found.memory === null ? "" : `, ${found.memory}`}`,
+        ),
+        el(
+          "thead",
+          {},
+          el(
+            "tr",
+            {},
+            el("th", { scope: "col" }, "Draw"),
+            el("th", { scope: "col" }, "Setting"),
+            asked && el("th", { scope: "col" }, found.died ? "Outcome" : "Fits"),
+            ...["Peak reserved", "Least memory", "Retries"].map((name) =>
+              el("th", { scope: "col", class: "number" }, name),
+            ),
+          ),
+        ),
+        el("tbody", {}, ...rows),
+      ),
+    ),
+    el(
+      "p",
+      { class: "muted" },
+      `No allocator needs less than ${bytes(found.lower_bound)}, which is what the program holds at its peak. ` +
+        "Peak reserved is with room to spare; each retry waits for the device.",
+    ),
     chart.element,
     ...found.doubts.map((doubt) => el("p", { class: "muted" }, `Not exact: ${doubt}`)),
   );
@@ -118,19 +169,27 @@ function show(content: HTMLElement, app: App, found: WhatIf, chart: LineChart): 
 /** A line to copy. Where the clipboard is closed (a page in a frame), the line is selected instead. */
 function pasteLine(line: string): HTMLElement {
   const code = el("code", {}, line);
-  const button = el("button", { type: "button", class: "copy", onclick: () => {
-    const select = (): void => {
-      window.getSelection()?.selectAllChildren(code);
-      button.textContent = "Selected: press Ctrl+C";
-    };
-    if (navigator.clipboard === undefined) {
-      select();
-    } else {
-      navigator.clipboard.writeText(line).then(() => {
-        button.textContent = "Copied";
-      }, select);
-    }
-  } }, "Copy");
+  const button = el(
+    "button",
+    {
+      type: "button",
+      class: "copy",
+      onclick: () => {
+        const select = (): void => {
+          window.getSelection()?.selectAllChildren(code);
+          button.textContent = "Selected: press Ctrl+C";
+        };
+        if (navigator.clipboard === undefined) {
+          select();
+        } else {
+          navigator.clipboard.writeText(line).then(() => {
+            button.textContent = "Copied";
+          }, select);
+        }
+      },
+    },
+    "Copy",
+  );
   return el("p", { class: "paste" }, code, button);
 }
 

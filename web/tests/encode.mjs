@@ -41,9 +41,17 @@ function column(rows, write) {
  * `annotations`: `{ name, from, to }`, whose names are strings of `text`.
  */
 export function subject({
-  events, allocations = [], segments = [], kinds = ["parameter", "activation", "unknown"], nodes = [],
-  stacks = [[-1, 0]], text = { strings: ["no stack"], frames: [], lines: [[0, -1, 0, -1, 0, -1, -1]] },
-  times = null, within = 0, annotations = [], head = {},
+  events,
+  allocations = [],
+  segments = [],
+  kinds = ["parameter", "activation", "unknown"],
+  nodes = [],
+  stacks = [[-1, 0]],
+  text = { strings: ["no stack"], frames: [], lines: [[0, -1, 0, -1, 0, -1, -1]] },
+  times = null,
+  within = 0,
+  annotations = [],
+  head = {},
 }) {
   const blocks = allocations.map((block) => {
     const whole = { requested: block.size, kind: 0, stack: 0, stream: 0, address: 0, freed: NEVER, ...block };
@@ -51,7 +59,13 @@ export function subject({
   });
   const distinct = () => {
     const index = new Map();
-    return { of: (value) => index.get(value) ?? (index.set(value, index.size), index.size - 1), index };
+    const of = (value) => {
+      if (!index.has(value)) {
+        index.set(value, index.size);
+      }
+      return index.get(value);
+    };
+    return { of, index };
   };
   const [shapes, addresses] = [distinct(), distinct()];
   const each = (write) => column(blocks, (writer, block) => writer.unsigned(write(block)));
@@ -64,36 +78,75 @@ export function subject({
     kind: each(({ kind }) => kind),
     stack: each(({ stack }) => stack),
     stream: each(({ stream }) => stream),
-    shapes: column([...shapes.index.keys()], (writer, shape) => shape.split(" ").forEach((part) => writer.unsigned(Number(part)))),
+    shapes: column([...shapes.index.keys()], (writer, shape) =>
+      shape.split(" ").forEach((part) => writer.unsigned(Number(part))),
+    ),
     addresses: column([...addresses.index.keys()], (writer, address, before) => writer.signed(address - (before ?? 0))),
-    deferred: column(late, (writer, { i, freed, back }, before) => writer.unsigned(i - (before?.i ?? 0)).unsigned(back - freed)),
+    deferred: column(late, (writer, { i, freed, back }, before) =>
+      writer.unsigned(i - (before?.i ?? 0)).unsigned(back - freed),
+    ),
     segments: column(segments, (writer, change, before) => {
-      const { moment, taken, address, size, stream = 0, pool = 0, small = false, expandable = false, line = -1 } = change;
-      writer.unsigned(moment - (before?.moment ?? 0)).unsigned(taken ? 1 : 0).signed(address - (before?.address ?? 0));
+      const {
+        moment,
+        taken,
+        address,
+        size,
+        stream = 0,
+        pool = 0,
+        small = false,
+        expandable = false,
+        line = -1,
+      } = change;
+      writer
+        .unsigned(moment - (before?.moment ?? 0))
+        .unsigned(taken ? 1 : 0)
+        .signed(address - (before?.address ?? 0));
       writer.unsigned(size).unsigned(stream).unsigned(pool);
       writer.unsigned((small ? 1 : 0) | (expandable ? 2 : 0)).unsigned(line + 1);
     }),
     nodes: column(nodes, (writer, [parent, frame]) => writer.unsigned(parent + 1).unsigned(frame)),
     stacks: column(stacks, (writer, [node, line]) => writer.unsigned(node + 1).unsigned(line)),
-    times: column(times ?? [], (writer, [event, time], before) => writer.unsigned(event - (before?.[0] ?? 0)).unsigned(time - (before?.[1] ?? 0))),
+    times: column(times ?? [], (writer, [event, time], before) =>
+      writer.unsigned(event - (before?.[0] ?? 0)).unsigned(time - (before?.[1] ?? 0)),
+    ),
     annotations: column(annotations, (writer, { name, from, to }, before) => {
-      writer.unsigned(text.strings.indexOf(name)).signed(from - (before?.from ?? 0)).unsigned(to === null ? 0 : to - from + 1);
+      writer
+        .unsigned(text.strings.indexOf(name))
+        .signed(from - (before?.from ?? 0))
+        .unsigned(to === null ? 0 : to - from + 1);
     }),
     text: new TextEncoder().encode(JSON.stringify(text)),
   };
   const rows = {
-    deferred: late.length, segments: segments.length, nodes: nodes.length, stacks: stacks.length, times: times?.length ?? 0,
+    deferred: late.length,
+    segments: segments.length,
+    nodes: nodes.length,
+    stacks: stacks.length,
+    times: times?.length ?? 0,
     annotations: annotations.length,
-    text: 1, shapes: shapes.index.size, addresses: addresses.index.size,
+    text: 1,
+    shapes: shapes.index.size,
+    addresses: addresses.index.size,
   };
   const page = {
-    schema: 1, version: "0", mode: "one", worst: 0, diff: null,
+    schema: 1,
+    version: "0",
+    mode: "one",
+    worst: 0,
+    diff: null,
     kinds: kinds.map((key) => ({ key, name: key, colour: "#888888" })),
-    subjects: [{
-      events, steps: null, times: times === null ? null : { within }, address_base: "0x0",
-      columns: Object.fromEntries(Object.keys(columns).map((name) => [name, { id: name, rows: rows[name] ?? blocks.length }])),
-      ...head,
-    }],
+    subjects: [
+      {
+        events,
+        steps: null,
+        times: times === null ? null : { within },
+        address_base: "0x0",
+        columns: Object.fromEntries(
+          Object.keys(columns).map((name) => [name, { id: name, rows: rows[name] ?? blocks.length }]),
+        ),
+        ...head,
+      },
+    ],
   };
   return { page, columns };
 }

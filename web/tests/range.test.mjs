@@ -41,7 +41,10 @@ test("a moment far out of view comes to its middle", () => {
 
 test("arrow keys go from column to column, and out of view on from the moment", () => {
   const view = { from: 100, to: 139, starts: [100, 110, 120, 130], tops: [105, 119, 120, 131] };
-  assert.deepEqual([-1, 1, 2].map((by) => columnsAway(view, 112, by)), [105, 120, 131]);
+  assert.deepEqual(
+    [-1, 1, 2].map((by) => columnsAway(view, 112, by)),
+    [105, 120, 131],
+  );
   assert.deepEqual([columnsAway(view, 131, 1), columnsAway(view, 105, -1)], [141, 95], "beyond the ends");
   assert.deepEqual([columnsAway(view, 500, 1), columnsAway(view, 500, -2), columnsAway(view, 99, 1)], [510, 480, 109]);
 });

@@ -13,7 +13,10 @@ import { mostIn } from "../src/whatif.ts";
 const MIB = 2 ** 20;
 
 function samples(...rows) {
-  return { events: Float64Array.from(rows, ([event]) => event), reserved: Float64Array.from(rows, ([, bytes]) => bytes) };
+  return {
+    events: Float64Array.from(rows, ([event]) => event),
+    reserved: Float64Array.from(rows, ([, bytes]) => bytes),
+  };
 }
 
 test("a column of a trial is the most that any of its events reserves", () => {
@@ -47,7 +50,14 @@ test("segments are laid out to scale and without overlap", () => {
 
 test("a segment that is longer than a line goes on in the next one, byte after byte", () => {
   const { pieces } = flow([{ size: 1000 }], 1, 400);
-  assert.deepEqual(pieces.map(({ line, x, width, offset }) => [line, x, width, offset]), [[0, 0, 400, 0], [1, 0, 400, 400], [2, 0, 200, 800]]);
+  assert.deepEqual(
+    pieces.map(({ line, x, width, offset }) => [line, x, width, offset]),
+    [
+      [0, 0, 400, 0],
+      [1, 0, 400, 400],
+      [2, 0, 200, 800],
+    ],
+  );
 });
 
 test("the scale is as fine as the lines allow", () => {
@@ -61,7 +71,11 @@ test("segments are not broken over lines where a coarser scale avoids it", () =>
   const segments = [400, 68, 68, 20, 20].map((size) => ({ size: size * MIB }));
   assert.ok(scaleFor(segments, 1000, 5) >= (400 * MIB) / 1000);
   const one = [{ size: 40960 * MIB }];
-  assert.equal(flow(one, scaleFor(one, 1000, 16), 1000).lines, 16, "one that is all there is takes the lines that there are");
+  assert.equal(
+    flow(one, scaleFor(one, 1000, 16), 1000).lines,
+    16,
+    "one that is all there is takes the lines that there are",
+  );
 });
 
 test("more segments than there are pixels are drawn all the same", () => {
@@ -76,11 +90,23 @@ test("a page ends where its list does", () => {
   assert.deepEqual(pageOf(50, 25, 60), [50, 60]);
   assert.deepEqual(pageOf(75, 25, 60), [50, 60], "a list that became shorter");
   assert.deepEqual(pageOf(-25, 25, 60), [0, 25]);
-  assert.deepEqual([pageOf(25, 25, 50), pageOf(0, 25, 0)], [[25, 50], [0, 0]]);
+  assert.deepEqual(
+    [pageOf(25, 25, 50), pageOf(0, 25, 0)],
+    [
+      [25, 50],
+      [0, 0],
+    ],
+  );
 });
 
 test("a search finds words in any order, in the line or in the kind", () => {
-  const line = { label: "models/gpt.py:31 forward", function: "forward", file: "models/gpt.py", through: "torch/nn/linear.py:125", source: "x = self.mlp(x)" };
+  const line = {
+    label: "models/gpt.py:31 forward",
+    function: "forward",
+    file: "models/gpt.py",
+    through: "torch/nn/linear.py:125",
+    source: "x = self.mlp(x)",
+  };
   const text = searched(line, { name: "optimizer state", key: "optimizer_state", colour: "" });
   for (const wanted of ["GPT", "forward gpt", "  linear   optimizer ", "self.mlp", "optimizer_state", ""]) {
     assert.ok(queryOf(wanted).matches(text), wanted);
@@ -92,20 +118,37 @@ test("a search finds words in any order, in the line or in the kind", () => {
 });
 
 test("calls that match are counted once, and those that a switch leaves out are not there", () => {
-  const frames = [{ name: "main", file: "train.py", line: 3, own: true, native: false }, { name: "at::empty", file: "", line: 0, own: false, native: true }];
+  const frames = [
+    { name: "main", file: "train.py", line: 3, own: true, native: false },
+    { name: "at::empty", file: "", line: 0, own: false, native: true },
+  ];
   const leaf = { name: "at::empty", frame: 1, bytes: 30, count: 1, children: [] };
-  const root = { name: "all", frame: -1, bytes: 50, count: 2, children: [{ name: "main", frame: 0, bytes: 50, count: 2, children: [leaf] }] };
+  const root = {
+    name: "all",
+    frame: -1,
+    bytes: 50,
+    count: 2,
+    children: [{ name: "main", frame: 0, bytes: 50, count: 2, children: [leaf] }],
+  };
   assert.equal(heldByCalls(root, frames, queryOf("train.py:3 main")), 50);
   assert.equal(heldByCalls(root, frames, queryOf("a")), 50);
   assert.equal(heldByCalls(root, frames, queryOf("empty")), 30);
-  assert.equal(heldByCalls({ ...root, children: [{ ...root.children[0], children: [] }] }, frames, queryOf("empty")), 0);
+  assert.equal(
+    heldByCalls({ ...root, children: [{ ...root.children[0], children: [] }] }, frames, queryOf("empty")),
+    0,
+  );
   assert.equal(heldByCalls(root, frames, queryOf("all")), 0, "the root is no call");
   assert.equal(heldByCalls(root, frames, queryOf("")), 0);
 });
 
 test("names are in the order that people count in", () => {
-  assert.deepEqual(["rank10.pickle", "rank2.pickle", "rank1.pickle", "a, device 10", "a, device 9"].sort(byName),
-    ["a, device 9", "a, device 10", "rank1.pickle", "rank2.pickle", "rank10.pickle"]);
+  assert.deepEqual(["rank10.pickle", "rank2.pickle", "rank1.pickle", "a, device 10", "a, device 9"].sort(byName), [
+    "a, device 9",
+    "a, device 10",
+    "rank1.pickle",
+    "rank2.pickle",
+    "rank10.pickle",
+  ]);
 });
 
 test("the last few answers are kept, and no failure", async () => {

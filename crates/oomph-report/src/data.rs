@@ -1,16 +1,11 @@
 //! How a profile of a table or an array looks to scripts; to people it looks as `oomph-render` says, which the extension module uses too.
 
-use crate::json::{pretty, with_version};
+use crate::json;
 pub use oomph_render::profile::{Look, NamedProfile, Written, markdown, text, written};
-use serde_json::json;
 
 /// For scripts: the profile as it is, or several in a list.
 pub fn json(all: &[NamedProfile]) -> String {
-    let value = |named: &NamedProfile| serde_json::to_value(named.profile).unwrap_or_default();
-    pretty(&with_version(match all {
-        [one] => value(one),
-        several => json!({ "profiles": several.iter().map(value).collect::<Vec<_>>() }),
-    }))
+    json::profile::profiles(all)
 }
 
 #[cfg(test)]

@@ -1,13 +1,11 @@
 //! What is true of a machine, and what to do: what is wrong first, what is fine in a line each.
 
-use crate::json::{pretty, with_version};
+use crate::json;
 use crate::markdown::escape;
 use crate::text::{BOLD, CYAN, DIM, GREEN, RED, YELLOW, cut, paint, wrap};
 use oomph_doctor::checks::Check;
 use oomph_doctor::{Facts, Finding, Level, examine_without_names};
-use oomph_host::Gpu;
 use oomph_words::{harmless, plural};
-use serde_json::{Value, json};
 use std::fmt::Write;
 
 /// The answer, in one line.
@@ -67,79 +65,7 @@ fn one(out: &mut String, finding: &Finding, in_full: bool, width: usize) {
 
 /// For scripts and bug reports. Facts with names in them are not told.
 pub fn json(facts: &Facts) -> String {
-    let findings = examine_without_names(facts);
-    let facts = &facts.without_names();
-    pretty(&with_version(json!({
-        "wrong": findings.iter().filter(|finding| finding.level == Level::Wrong).count(),
-        "findings": findings.iter().map(|finding| json!({
-            "check": finding.check,
-            "about": finding.about,
-            "level": finding.level.name(),
-            "title": harmless(&finding.title),
-            "means": finding.means.as_deref().map(harmless),
-            "fix": finding.fix.as_deref().map(harmless),
-            "command": finding.command.as_deref().map(harmless),
-        })).collect::<Vec<_>>(),
-        "oomph": facts.oomph,
-        "surroundings": facts.environment.surroundings,
-        "driver": facts.sample.gpus.driver,
-        "driver_cuda": facts.sample.gpus.cuda.map(version),
-        "gpus": facts.sample.gpus.cards.iter().map(|card| gpu(facts, card)).collect::<Vec<_>>(),
-        "machine": facts.sample.machine,
-        "limits": {
-            "address_space": facts.kernel.limits.address_space,
-            "locked": facts.kernel.limits.locked,
-            "open_files": facts.kernel.limits.open_files,
-        },
-        "python": facts.python.as_ref().ok().map(python),
-        "settings": facts.settings.values,
-    })))
-}
-
-fn version((major, minor): (u32, u32)) -> String {
-    format!("{major}.{minor}")
-}
-
-fn gpu(facts: &Facts, card: &Gpu) -> Value {
-    let user = |pid| facts.sample.processes.iter().find(|process| process.pid == pid);
-    json!({
-        "index": card.index,
-        "name": card.name,
-        "virtual": card.is_virtual,
-        "total": card.total,
-        "used": card.used,
-        "reserved": card.reserved,
-        "free": card.free,
-        "context": facts.context(card),
-        "usable": facts.usable(card),
-        "compute_capability": card.capability.map(version),
-        "mig": card.mig,
-        "exclusive": card.exclusive,
-        "processes": card.processes.iter().map(|process| json!({
-            "user": user(process.pid).map(|known| known.user.clone()),
-            "yours": user(process.pid).is_some_and(|known| Some(&known.user) == facts.user.as_ref()),
-            "name": user(process.pid).map(|known| known.name.clone()),
-            "state": user(process.pid).map(|known| known.state),
-            "kind": process.kind,
-            "bytes": process.bytes,
-        })).collect::<Vec<_>>(),
-    })
-}
-
-fn python(python: &oomph_doctor::Python) -> Value {
-    json!({
-        "version": python.version,
-        "virtual_environment": python.is_environment,
-        "conda": python.is_conda,
-        "torch": python.torch.iter().map(|torch| json!({
-            "version": torch.version,
-            "cuda": torch.cuda,
-            "hip": torch.hip,
-        })).collect::<Vec<_>>(),
-        "architectures": python.architectures,
-        "packages": python.packages,
-        "oomph": python.oomph,
-    })
+    json::doctor::examination(facts)
 }
 
 /// For issues and pull requests, likewise without names.
@@ -185,13 +111,7 @@ pub fn checks_text(checks: &[Check], width: usize) -> String {
 
 /// The checks, for scripts.
 pub fn checks_json(checks: &[Check]) -> String {
-    pretty(&with_version(json!({
-        "checks": checks.iter().map(|check| json!({
-            "check": check.name(),
-            "summary": check.summary(),
-            "documentation": check.documentation(),
-        })).collect::<Vec<_>>(),
-    })))
+    json::doctor::all_checks(checks)
 }
 
 /// The checks, as documentation.
@@ -311,7 +231,7 @@ mod tests {
     fn a_shared_server_in_a_report_has_no_names() {
         let facts = shared_server();
         insta::assert_snapshot!(markdown(&facts));
-        let told: Value = serde_json::from_str(&json(&facts)).unwrap();
+        let told: serde_json::Value = serde_json::from_str(&json(&facts)).unwrap();
         assert_eq!(told["wrong"], 3);
         assert_eq!(told["gpus"][0]["usable"], 3 * GIB / 2 - told["gpus"][0]["context"].as_u64().unwrap());
         assert_eq!(told["gpus"][0]["processes"][1]["user"], "user 2");

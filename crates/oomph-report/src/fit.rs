@@ -1,12 +1,11 @@
 //! How a plan for a script's training step looks: whether it fits, with what, and which lines to change.
 
-use crate::json::{pretty, with_version};
+use crate::json;
 use crate::markdown::escape;
 use crate::text::{BOLD, CYAN, DIM, GREEN, RED, paint, wrap};
 use oomph_gpus::Gpu;
 use oomph_predict::fit::{Change, Fits, Line, Planned, Refused};
 use oomph_words::{bytes, harmless, plural, printable};
-use serde_json::json;
 use std::fmt::Write;
 
 /// A plan and what it was asked for.
@@ -170,53 +169,10 @@ pub fn markdown(named: &NamedPlan) -> String {
 
 /// For scripts.
 pub fn json(named: &NamedPlan) -> String {
-    let planned = named.planned;
-    let lines: Vec<_> = planned
-        .lines
-        .iter()
-        .map(|line| {
-            json!({
-                "file": line.file,
-                "line": line.line,
-                "end_line": line.end_line,
-                "kind": if line.kind == Change::Add { "add" } else { "remove" },
-                "text": line.text,
-            })
-        })
-        .collect();
-    let verdict = match planned.fits {
-        Fits::AsItIs => "as_it_is",
-        Fits::WithAPlan => "with_a_plan",
-        Fits::NotAtAll => "not_at_all",
-    };
-    pretty(&with_version(json!({
-        "program": named.program,
-        "gpu": named.gpu.name,
-        "verdict": verdict,
-        "fits": planned.fits != Fits::NotAtAll,
-        "budget": planned.room.budget,
-        "limit": planned.room.limit,
-        "margin": planned.room.margin,
-        "least_budget": planned.least_budget,
-        "script": { "reserved": planned.script.reserved, "steps": planned.script.steps, "held": planned.script.held },
-        "summary": planned.summary,
-        "plan": planned.plan,
-        "loss": planned.loss,
-        "lines": lines,
-        "places": planned.places,
-        "notes": planned.notes,
-    })))
+    json::fit::plan(named)
 }
 
 /// The refusal, for scripts.
 pub fn refused_json(program: &str, gpu: &Gpu, refused: &Refused) -> String {
-    pretty(&with_version(json!({
-        "program": program,
-        "gpu": gpu.name,
-        "verdict": "unknown",
-        "fits": null,
-        "why": refused.why,
-        "by_hand": refused.by_hand,
-        "places": refused.places,
-    })))
+    json::fit::refused(program, gpu, refused)
 }

@@ -1,6 +1,6 @@
 //! How a change of a few lines looks: the diff, and what came of it on the virtual GPU. It follows the finding that asks for it.
 
-use crate::json::pretty;
+use crate::json;
 use crate::markdown::escape;
 use crate::shared::quoted;
 use crate::text::{BOLD, CYAN, GREEN, RED, YELLOW, paint, wrap};
@@ -9,7 +9,6 @@ use oomph_predict::patch::{Checked, Reached};
 use oomph_predict::prediction::Verdict;
 use oomph_predict::run::Status;
 use oomph_words::{bytes, harmless, plural, printable};
-use serde_json::{Value, json};
 use std::fmt::Write;
 
 /// A change that is offered.
@@ -152,60 +151,12 @@ pub fn markdown(offer: &Offer) -> String {
 
 /// What another renderer says for scripts, with the change under `patch`.
 pub fn json(report: &str, offer: &Offer) -> String {
-    let mut value: Value = serde_json::from_str(report).unwrap_or_default();
-    if let Value::Object(object) = &mut value {
-        object.insert(
-            "patch".to_owned(),
-            json!({
-                "file": offer.file,
-                "diff": offer.diff,
-                "way": offer.way,
-                "checked": offer.checked.ok().map(checked),
-                "not_checked": offer.checked.err(),
-            }),
-        );
-    }
-    pretty(&value)
+    json::patch::with_patch(report, offer)
 }
 
 /// What another renderer says for scripts, and why no change is offered.
 pub fn json_without(report: &str, why: &str) -> String {
-    let mut value: Value = serde_json::from_str(report).unwrap_or_default();
-    if let Value::Object(object) = &mut value {
-        object.insert("patch".to_owned(), Value::Null);
-        object.insert("no_patch".to_owned(), why.into());
-    }
-    pretty(&value)
-}
-
-fn checked(checked: &Checked) -> Value {
-    json!({
-        "program": checked.program,
-        "gpu": checked.gpu.name,
-        "memory": checked.gpu.memory,
-        "fits": checked.verdict == Verdict::Fits,
-        "fits_without": checked.fits_without,
-        "allocated": checked.allocated,
-        "reserved": checked.reserved,
-        "total": checked.total,
-        "reached": progress(&checked.reached),
-        "without": progress(&checked.before),
-        "error": checked.error,
-    })
-}
-
-fn progress(reached: &Reached) -> Value {
-    json!({
-        "status": match reached.status {
-            Status::Finished => "finished",
-            Status::Stopped => "stopped",
-            Status::OutOfMemory => "out_of_memory",
-            Status::Failed => "failed",
-        },
-        "steps": reached.steps,
-        "forwards": reached.forwards,
-        "timed_out": reached.timed_out,
-    })
+    json::patch::without_patch(report, why)
 }
 
 #[cfg(test)]
@@ -265,7 +216,8 @@ mod tests {
     fn scripts_get_it_under_a_key() {
         let checked = tried(Verdict::Fits, Status::Finished, 9);
         let offer = Offer { file: "train.py", diff: DIFF, way: 1, checked: Ok(&checked), recording: None };
-        let value: Value = serde_json::from_str(&json("{\"schema_version\": 1}", &offer)).unwrap();
+        let value: serde_json::Value =
+            serde_json::from_str(&json("{\"schema_version\": 1}", &offer)).unwrap();
         assert_eq!(value["patch"]["diff"], DIFF);
         assert_eq!(value["patch"]["checked"]["fits"], true);
         assert_eq!(value["patch"]["way"], 1);

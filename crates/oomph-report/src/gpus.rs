@@ -1,11 +1,10 @@
 //! How the catalogue of GPUs looks.
 
-use crate::json::{pretty, with_version};
+use crate::json;
 use crate::markdown::escape;
 use crate::text::{BOLD, DIM, paint};
 use oomph_gpus::Gpu;
 use oomph_words::{bytes, printable};
-use serde_json::json;
 use std::fmt::Write;
 
 /// For a terminal: a table, or one card with its sources.
@@ -34,18 +33,7 @@ pub fn text(cards: &[&Gpu]) -> String {
 
 /// For scripts.
 pub fn json(cards: &[&Gpu]) -> String {
-    pretty(&with_version(json!({
-        "gpus": cards.iter().map(|gpu| json!({
-            "name": gpu.name,
-            "title": gpu.title,
-            "memory": gpu.memory,
-            "context": gpu.context,
-            "usable": gpu.usable(),
-            "compute_capability": gpu.compute_capability,
-            "sms": gpu.sms,
-            "source": gpu.source,
-        })).collect::<Vec<_>>(),
-    })))
+    json::gpus::gpus(cards)
 }
 
 /// For issues and pull requests.

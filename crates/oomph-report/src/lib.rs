@@ -2,7 +2,8 @@
 //!
 //! Every renderer takes what another crate says and gives a string: for a terminal (with ANSI styles, which the caller
 //! strips where they are not wanted), for scripts, for issues and pull requests, and for notebooks. [`text`], [`json`], [`markdown`]
-//! and [`html`] (with a [`picture`]) render what `oomph-explain` says; [`predict`], [`fit`], [`fix`], [`replay`], [`tune`], [`packing`], [`data`], [`doctor`] and [`gpus`] have all three in one file each.
+//! and [`html`] (with a [`picture`]) render what `oomph-explain` says; [`predict`], [`fit`], [`fix`], [`replay`], [`tune`], [`data`], [`doctor`] and [`gpus`] have text and Markdown in
+//! one file each, and their JSON among the types of [`json`].
 //! [`run`] is what follows a run. [`chrome_trace`] and [`tensorboard`] (with [`raster`]) write for other programs. A [`page`] has
 //! what it shows of other settings replayed; nothing else is computed here, and nothing printed.
 

@@ -1,6 +1,6 @@
 //! How predictions look: whether it fits, by how much, where the peak is, and how sure that is.
 
-use crate::json::{self, pretty, with_version};
+use crate::json;
 use crate::markdown::escape;
 use crate::shared::{TextOptions, findings_of, quoted};
 use crate::text::{self, BOLD, CYAN, DIM, GREEN, RED, YELLOW, paint, see_it, wrap};
@@ -9,7 +9,6 @@ use oomph_predict::prediction::{Prediction, Uncertain, Verdict};
 use oomph_predict::run::Status;
 use oomph_predict::search::{Sweep, Tried, largest, largest_close};
 use oomph_words::{bytes, harmless, plural, printable};
-use serde_json::{Value, json};
 use std::fmt::Write;
 
 /// A prediction and what the reader may type next.
@@ -25,7 +24,7 @@ pub struct NamedPrediction<'a> {
 
 // --- words ------------------------------------------------------------------------------------------------
 
-fn device(prediction: &Prediction) -> Option<&DeviceExplanation> {
+pub(crate) fn device(prediction: &Prediction) -> Option<&DeviceExplanation> {
     // Of several cards, the one that the rank uses; the recording lists those that have events.
     let wanted = prediction.world.map(|world| world.rank);
     let devices = &prediction.explanation.devices;
@@ -400,94 +399,19 @@ fn doubts<'a>(out: &mut String, predictions: impl Iterator<Item = &'a Prediction
 
 // --- JSON -------------------------------------------------------------------------------------------------
 
-fn value(prediction: &Prediction, recording: Option<&str>) -> Value {
-    let found = device(prediction);
-    json!({
-        "program": prediction.program,
-        "gpu": {
-            "name": prediction.gpu.name,
-            "title": prediction.gpu.title,
-            "memory": prediction.gpu.memory,
-            "compute_capability": prediction.gpu.compute_capability,
-        },
-        "rank": prediction.world.map(|world| world.rank),
-        "fits": match prediction.verdict {
-            Verdict::Fits => Some(true),
-            Verdict::DoesNotFit => Some(false),
-            Verdict::Unknown => None,
-        },
-        "close": prediction.is_close(),
-        "margin": prediction.margin(),
-        "peak": { "allocated": prediction.device.peak_allocated, "reserved": prediction.device.peak_reserved },
-        "context": prediction.gpu.context,
-        "total": prediction.total,
-        "needs": prediction.needs.map(|needs| json!({
-            "allocated": needs.allocated, "reserved": needs.reserved, "total": needs.total,
-        })),
-        "ended": match prediction.status {
-            Status::Finished => "finished",
-            Status::Stopped => "stopped",
-            Status::OutOfMemory => "out_of_memory",
-            Status::Failed => "failed",
-        },
-        "error": prediction.error,
-        "steps": prediction.steps,
-        "forwards": prediction.forwards,
-        "reached": {
-            "steps": prediction.steps,
-            "forwards": prediction.forwards,
-            "phases": prediction.reached.phases,
-            "loops_cut": prediction.reached.cut,
-            "finished": prediction.status == Status::Finished,
-        },
-        "ooms": prediction.device.ooms,
-        "retries": prediction.device.retries,
-        "step": found.and_then(|device| device.peak_step),
-        "where": found.map(|device| json::place(&device.peak_place)),
-        "kinds": found.map(|device| device.kinds.iter().map(|kind| json!({
-            "kind": kind.kind.key(), "bytes": kind.bytes, "count": kind.count,
-        })).collect::<Vec<_>>()),
-        "findings": prediction.explanation.findings.iter().map(json::finding).collect::<Vec<_>>(),
-        "uncertain": prediction.uncertain.iter().map(|one| json!({
-            "what": one.what,
-            "why": one.why,
-            "file": one.place.as_ref().map(|place| &place.0),
-            "line": one.place.as_ref().map(|place| place.1),
-            "function": one.place.as_ref().map(|place| &place.2),
-            "count": one.count,
-        })).collect::<Vec<_>>(),
-        "unmodelled_calls": prediction.unmodelled.iter().map(|call| json!({
-            "name": call.name, "count": call.count,
-        })).collect::<Vec<_>>(),
-        "alloc_conf": prediction.conf,
-        "recording": recording,
-    })
-}
-
 /// For scripts.
 pub fn json(named: &NamedPrediction) -> String {
-    pretty(&with_version(value(named.prediction, named.recording)))
+    json::predict::prediction(named)
 }
 
 /// Several cards or ranks, for scripts.
 pub fn table_json(predictions: &[Prediction]) -> String {
-    pretty(&with_version(json!({
-        "predictions": predictions.iter().map(|one| value(one, None)).collect::<Vec<_>>(),
-    })))
+    json::predict::predictions(predictions)
 }
 
 /// Values that were tried, for scripts.
 pub fn sweep_json(sweep: &Sweep, tried: &[Tried]) -> String {
-    pretty(&with_version(json!({
-        "argument": sweep.argument,
-        "largest": largest(tried).map(|one| one.value),
-        "largest_close": largest_close(tried).map(|one| one.value),
-        "tried": tried.iter().map(|one| {
-            let mut row = value(&one.prediction, None);
-            row["value"] = json!(one.value);
-            row
-        }).collect::<Vec<_>>(),
-    })))
+    json::predict::sweep(sweep, tried)
 }
 
 // --- Markdown ---------------------------------------------------------------------------------------------

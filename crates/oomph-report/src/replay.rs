@@ -1,6 +1,6 @@
 //! How replays look: what happened beside what would have, and how sure that is.
 
-use crate::json::{pretty, with_version};
+use crate::json;
 use crate::markdown::escape;
 use crate::shared::quoted;
 use crate::text::{BOLD, CYAN, DIM, GREEN, RED, YELLOW, paint, signed, wrap};
@@ -10,7 +10,6 @@ use oomph_replay::program::{Death, Sample};
 use oomph_replay::replayer::{Doubt, Replayed};
 use oomph_replay::tune::{Fit, LeastMemory};
 use oomph_words::{bytes, grouped, plural, printable};
-use serde_json::{Value, json};
 use std::fmt::Write;
 
 /// What the user typed, for saying it again.
@@ -352,102 +351,9 @@ fn free_pieces(death: &Death) -> String {
 
 // --- JSON ---------------------------------------------------------------------------------------------------
 
-pub(crate) fn memory(memory: Memory) -> Value {
-    json!({
-        "free": (memory.free < Memory::UNLIMITED.free).then_some(memory.free),
-        "limit": memory.limit,
-    })
-}
-
-fn death(death: &Death) -> Value {
-    json!({
-        "event": death.event,
-        "size": death.size,
-        "reason": death.refusal.key(),
-        "segment": death.refusal.segment(),
-        "reserved": death.reserved,
-        "allocated": death.allocated,
-        "usable_free": death.usable_free,
-        "largest_free": death.largest_free,
-    })
-}
-
-pub(crate) fn replayed(replayed: &Replayed) -> Value {
-    let usage = &replayed.usage;
-    let range = replayed.doubts.iter().find_map(|doubt| match doubt {
-        Doubt::Ties { least, most, .. } => Some(json!({ "least": least, "most": most })),
-        _ => None,
-    });
-    json!({
-        "peak": {
-            "requested": usage.requested.peak,
-            "allocated": usage.allocated.peak,
-            "reserved": usage.reserved.peak,
-        },
-        "retries": usage.retries,
-        "oom": replayed.outcome.died.as_ref().map(death),
-        "exact": replayed.is_exact(),
-        "why": replayed.doubts.iter().map(|one| json!({ "code": one.key(), "text": doubt(one) })).collect::<Vec<_>>(),
-        "ties": usage.ties,
-        "reserved_range": range,
-        "memory": memory(replayed.memory),
-        "device_allocs": usage.device_allocs,
-        "device_frees": usage.device_frees,
-        "ooms_as_recorded": replayed.outcome.ooms.iter().map(|oom| json!({ "event": oom.event, "reason": oom.refusal.key() })).collect::<Vec<_>>(),
-        "ooms_avoided": replayed.outcome.ooms_avoided,
-    })
-}
-
-pub(crate) fn merged(mut value: Value, more: Value) -> Value {
-    if let (Value::Object(into), Value::Object(from)) = (&mut value, more) {
-        into.extend(from);
-    }
-    value
-}
-
 /// A replay, for scripts.
 pub fn json(answer: &Answer, name: &str) -> String {
-    let conf = answer.question.conf.as_ref().unwrap_or(&answer.recorded_conf);
-    let torch = answer.question.model == Model::Torch;
-    let recorded = &answer.recorded_peak;
-    let head = json!({
-        "file": name,
-        "device": answer.device,
-        "events": answer.events,
-        "allocator": answer.question.model.key(),
-        "conf": torch.then_some(conf),
-        "torch": torch.then(|| answer.version.to_string()),
-        "fits": fits(Some(answer.fit), answer.died),
-        "past_death": past_death(Some(answer.fit), answer.died),
-        "margin": margin(&answer.replayed, answer.least),
-        "address_mismatches": answer.address_mismatches,
-        "other_differences": answer.other_differences,
-        "least_memory": answer.least.map(|least| least.bytes),
-        "least_memory_retries": answer.least.map(|least| least.retries),
-        "lower_bound": answer.lower_bound,
-        "packing": answer.packing.map(|(height, optimal, method)| json!({
-            "height": height, "optimal": optimal, "method": method,
-        })),
-        "recorded": {
-            "conf": answer.recorded_conf,
-            "torch": answer.recorded_version.to_string(),
-            "peak": {
-                "requested": recorded.requested.bytes,
-                "allocated": recorded.allocated.bytes,
-                "reserved": recorded.reserved.bytes,
-            },
-            "retries": answer.recorded_retries,
-            "ooms": answer.recorded_ooms,
-        },
-    });
-    let samples: Vec<Value> = (answer.replayed.outcome.timeline.iter())
-        .map(|sample| {
-            json!({ "event": sample.event, "allocated": sample.allocated, "reserved": sample.reserved })
-        })
-        .collect();
-    let mut value = merged(head, replayed(&answer.replayed));
-    value["oom"] = json!(answer.stopped_by.as_ref().map(death));
-    pretty(&with_version(merged(value, json!({ "timeline": samples }))))
+    json::replay::answer(answer, name)
 }
 
 // --- Markdown -----------------------------------------------------------------------------------------------

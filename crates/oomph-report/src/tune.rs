@@ -1,10 +1,9 @@
 //! How a tuning looks: the advice first, then what was tried.
 
-use crate::json::{pretty, with_version};
+use crate::json;
 use crate::markdown::escape;
 use crate::replay::{
-    ENDS_THERE, STALLS, Typed, about_device, doubt, fits, margin, memory, merged, past_death, replayed, room,
-    settings, to_spare, words_for_memory,
+    ENDS_THERE, STALLS, Typed, about_device, doubt, margin, room, settings, to_spare, words_for_memory,
 };
 use crate::shared::quoted;
 use crate::text::{BOLD, CYAN, DIM, GREEN, YELLOW, paint, wrap};
@@ -12,7 +11,6 @@ use oomph_replay::replayer::{Doubt, Replayer};
 use oomph_replay::tune::{Fit, Trial, Tuning};
 use oomph_trace::Device;
 use oomph_words::{bytes, grouped, printable};
-use serde_json::{Value, json};
 use std::fmt::Write;
 
 /// A tuning with what it is about.
@@ -310,38 +308,7 @@ pub fn text(named: &NamedTuning, width: usize) -> String {
 
 /// A tuning, for scripts.
 pub fn json(named: &NamedTuning) -> String {
-    let tuning = named.tuning;
-    let trials: Vec<Value> = (tuning.trials.iter().zip(&named.fits))
-        .map(|(trial, &fit)| {
-            let head = json!({
-                "conf": trial.conf,
-                "recorded": trial.recorded,
-                "fits": fits(fit, named.died),
-                "past_death": past_death(fit, named.died),
-                "margin": trial.asked.as_ref().and_then(|asked| margin(asked, trial.least)),
-                "least_memory": trial.least.map(|least| least.bytes),
-                "least_memory_retries": trial.least.map(|least| least.retries),
-                "in_memory": trial.asked.as_ref().map(replayed),
-            });
-            merged(head, replayed(&trial.plenty))
-        })
-        .collect();
-    pretty(&with_version(json!({
-        "file": named.name,
-        "device": named.device,
-        "events": named.events,
-        "torch": named.version,
-        "memory": tuning.memory.map(memory),
-        "lower_bound": tuning.lower_bound,
-        "best": tuning.best_trial().map(|best| json!({
-            "conf": best.conf,
-            "line": line_to_paste(tuning),
-            "least_memory": best.least.map(|least| least.bytes),
-        })),
-        "advice": advice(named).join(" "),
-        "least_memory": tuning.best_trial().or(tuning.recorded()).and_then(|trial| trial.least).map(|least| least.bytes),
-        "trials": trials,
-    })))
+    json::tune::tuning(named)
 }
 
 /// A tuning, for issues and pull requests.

@@ -1,4 +1,4 @@
-//! A line of JSON a sample. The keys are documented in `docs/reference/json.md`.
+//! A line of JSON a sample. `docs/reference/json.md` has the keys with the comments on them here (`make reference`).
 //!
 //! Command lines and names of recordings may hold secrets, and such lines end in logs: they are left out unless asked for.
 
@@ -15,47 +15,76 @@ pub const SCHEMA_VERSION: u32 = 1;
 
 #[derive(Serialize)]
 struct SampleLine<'a> {
+    /// **Stable.** Now 1.
     schema_version: u32,
+    /// **Stable.** Since 1970.
     time: u64,
+    /// RAM and its limits.
     machine: &'a Machine,
+    /// The cards.
     gpus: &'a Gpus,
+    /// **Stable.** Those that were asked for.
     processes: Vec<ProcessLine<'a>>,
 }
 
 #[derive(Serialize)]
 struct ProcessLine<'a> {
+    /// **Stable.** Its number.
     pid: u32,
+    /// **Stable.** The number of its parent.
     parent: u32,
+    /// **Stable.** Whose it is.
     user: &'a str,
+    /// **Stable.** As `ps` has it.
     name: &'a str,
+    /// Only with `--commands`.
     #[serde(skip_serializing_if = "Option::is_none")]
     command: Option<&'a str>,
+    /// **Stable.** As `ps` has it.
     state: char,
+    /// When it started, since 1970.
     started: u64,
+    /// Processor time so far.
     processor: u64,
+    /// Per cent of a processor since the sample before.
     busy: Option<f64>,
+    /// **Stable.** In RAM: `anonymous`, `file` and `shared` together.
     resident: u64,
+    /// Heaps and stacks.
     anonymous: u64,
+    /// Pages of files.
     file: u64,
+    /// Shared memory.
     shared: u64,
+    /// In swap.
     swapped: u64,
+    /// Locked or pinned, as far as the kernel counts it.
     pinned: u64,
+    /// **Stable.** What it has on cards.
     on_gpus: Vec<OnGpu>,
+    /// `docker:0123456789ab`, `slurm:123`.
     container: Option<&'a str>,
+    /// If it runs under oomph.
     inside: Option<InsideLine<'a>>,
 }
 
 #[derive(Serialize)]
 struct OnGpu {
+    /// The card's `index`.
     card: u32,
+    /// `null` where the driver does not say.
     bytes: Option<u64>,
 }
 
 #[derive(Serialize)]
 struct InsideLine<'a> {
+    /// Of what it says, since 1970.
     time: u64,
+    /// Steps of optimizers that ended.
     steps: u64,
+    /// PyTorch's memory on each device.
     devices: &'a [InsideDevice],
+    /// Where it is recorded to; only with `--commands`.
     #[serde(skip_serializing_if = "Option::is_none")]
     recording: Option<&'a str>,
 }

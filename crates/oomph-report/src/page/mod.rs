@@ -6,24 +6,29 @@
 mod answer;
 mod builder;
 mod columns;
+mod data;
 mod subject;
 
 pub use builder::{Again, Builder, Means, Progress, Wanted, WhatIf};
 pub use subject::{Extras, Limit, Subject};
 
+use self::data::{DiffDevice, DiffKind, DiffLine, Kind, Page};
 use crate::html::{self, escape};
 use crate::shared::{Named, cut_short};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use oomph_explain::{Change, Diff, Place};
-use oomph_words::{bytes, harmless};
-use serde_json::{Value, json};
+use oomph_explain::Diff;
+use oomph_words::bytes;
+use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::io::{self, Write};
 use std::path::Path;
 
 const SCRIPT: &str = include_str!("../../assets/report.js");
 const STYLE: &str = include_str!("../../assets/report.css");
+
+/// Of what the page's script reads: it refuses another.
+const SCHEMA: u32 = 1;
 
 /// A page says who made it, within its first bytes.
 const MARK: &str = "<meta name=\"generator\" content=\"oomph ";
@@ -36,7 +41,8 @@ pub fn is_page(start: &[u8]) -> bool {
 }
 
 /// What several recordings are to each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// There is one.
     One,
@@ -53,14 +59,6 @@ impl Mode {
             [_] => Self::One,
             [before, after] if !differ_in_rank(before.as_ref(), after.as_ref()) => Self::Diff,
             _ => Self::Ranks,
-        }
-    }
-
-    fn key(self) -> &'static str {
-        match self {
-            Self::One => "one",
-            Self::Diff => "diff",
-            Self::Ranks => "ranks",
         }
     }
 }
@@ -127,17 +125,17 @@ pub fn write(
     for named in all.iter().filter(|named| named.explanation.devices.is_empty()) {
         out.write_all(answer::nothing(named).as_bytes())?;
     }
-    let page = json!({
-        "schema": 1,
-        "version": env!("CARGO_PKG_VERSION"),
-        "mode": mode.key(),
-        "kinds": subject::kinds(),
-        "subjects": subjects.iter().map(|one| &one.head).collect::<Vec<_>>(),
-        "worst": shown,
-        "diff": diff.map(|diff| diff_of(diff, subjects)),
-    });
+    let page = Page {
+        schema: SCHEMA,
+        version: env!("CARGO_PKG_VERSION"),
+        mode,
+        kinds: Kind::all(),
+        subjects: subjects.iter().map(|one| &one.head).collect(),
+        worst: shown,
+        diff: diff.map(|diff| diff_of(diff, subjects)),
+    };
     // Inside a script element, only `<` could end it.
-    let page = page.to_string().replace('<', "\\u003c");
+    let page = serde_json::to_string(&page)?.replace('<', "\\u003c");
     write!(
         out,
         "</section>\n<div id=\"app\"></div>\n<noscript><p>The pictures that can be looked into need JavaScript.</p></noscript>\n</main>\n\
@@ -181,34 +179,19 @@ fn headline(mode: Mode, diff: Option<&Diff>, shown: Option<&Subject>, all: &[Nam
     words + &cut_short
 }
 
-fn diff_of(diff: &Diff, subjects: &[Subject]) -> Vec<Value> {
+fn diff_of(diff: &Diff, subjects: &[Subject]) -> Vec<DiffDevice> {
     let find = |recording, ordinal| {
         subjects.iter().position(|one| one.recording == recording && one.ordinal == ordinal)
     };
     (diff.devices.iter())
-        .map(|device| {
-            json!({
-                "ordinal": device.ordinal,
-                "before": find(0, device.ordinal_before),
-                "after": find(1, device.ordinal),
-                "lines": device.lines.iter().map(change).collect::<Vec<_>>(),
-                "kinds": device.kinds.iter().map(change).collect::<Vec<_>>(),
-            })
+        .map(|device| DiffDevice {
+            ordinal: device.ordinal,
+            before: find(0, device.ordinal_before),
+            after: find(1, device.ordinal),
+            lines: device.lines.iter().filter_map(DiffLine::of).collect(),
+            kinds: device.kinds.iter().filter_map(DiffKind::of).collect(),
         })
         .collect()
-}
-
-fn change(change: &Change) -> Value {
-    let Change { what, before, after } = change;
-    match what {
-        Ok(place) => json!({
-            "label": harmless(&place.short()),
-            "own": matches!(place, Place::Line { own: true, .. }),
-            "before": before,
-            "after": after,
-        }),
-        Err(kind) => json!({ "key": kind.replace(' ', "_"), "name": kind, "before": before, "after": after }),
-    }
 }
 
 #[cfg(test)]

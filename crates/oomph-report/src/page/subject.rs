@@ -1,24 +1,24 @@
 //! One device of one recording, as the page's script reads it: what it is in JSON, every allocation in columns.
 
 use super::columns::{Column, Distinct, packed};
+use super::data::{self, At, Columns, SubjectHead};
 use crate::exports::Clock;
-use crate::json;
+use crate::json::explain::Waste;
 use crate::replay::{Typed, doubt, room, words_for_memory};
 use crate::shared::{Named, completeness, findings_of};
 use crate::tune::{NamedTuning, advice, line_to_paste, stalls};
 use oomph_explain::{
-    Detail, DetailLine, DeviceExplanation, Explanation, Kind, OomExplanation, Outcome, Place, Reason,
+    Detail, DetailLine, DeviceExplanation, Explanation, OomExplanation, Outcome, Place, Reason,
 };
 use oomph_replay::allocator::Memory;
 use oomph_replay::recorded::RecordedMemory;
-use oomph_replay::tune::Fit;
-use oomph_trace::{Device, NEVER, Peak, Recording};
+use oomph_trace::{Device, NEVER, Recording};
 use oomph_words::{bytes, harmless, printable};
-use serde_json::{Value, json};
+use serde::Serialize;
 use std::collections::HashMap;
 
 /// What a process could have: a line in the timeline.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Limit {
     /// Bytes of segments.
     pub bytes: u64,
@@ -63,7 +63,7 @@ pub struct Extras<'a> {
 
 /// A device, ready to be put into a page.
 pub struct Subject {
-    pub(super) head: Value,
+    pub(super) head: SubjectHead,
     /// What the page's `<script>`s hold, by id.
     pub(super) columns: Vec<(String, String)>,
     pub(super) answer: String,
@@ -94,72 +94,68 @@ impl Subject {
         extras: &Extras,
     ) -> Self {
         let explanation = named.explanation;
-        let mut packer =
-            Packer { prefix: format!("c{number}-"), columns: Vec::new(), heads: serde_json::Map::new() };
+        let mut packer = Packer { prefix: format!("c{number}-"), columns: Vec::new() };
         // Addresses are told from the lowest on: drivers hand out some that scripts could not count to.
         let blocks = detail.address.iter().copied();
         let base = blocks.chain(detail.segments.iter().map(|change| change.range.address)).min().unwrap_or(0);
-        allocations(&mut packer, detail, base);
-        segments(&mut packer, detail, base);
-        text(&mut packer, detail, extras.source);
+        let allocations = allocations(&mut packer, detail, base);
+        let segments = segments(&mut packer, detail, base);
+        let text = text(&mut packer, detail, extras.source);
         let times = (recording.devices.iter().find(|one| one.ordinal == device.ordinal))
             .and_then(|one| times(&mut packer, one));
+        let (times, times_column) = times.unzip();
         let what_if = extras.what_if.map(|tuning| what_if(&mut packer, tuning));
-        let heads = std::mem::take(&mut packer.heads);
         let headline = headline(explanation, device);
         let title = match explanation.devices.len() {
             1 => harmless(named.name),
             _ => format!("{}, device {}", harmless(named.name), device.ordinal),
         };
-        let findings: Vec<Value> = (findings_of(explanation, device).enumerate())
-            .map(|(index, finding)| {
-                json!({
-                    "code": finding.code,
-                    "severity": finding.severity.name(),
-                    "title": harmless(&finding.title),
-                    "saving": finding.saving.as_ref().filter(|saving| !saving.missing).map(|saving| saving.bytes),
-                    "anchor": super::answer::anchor(number, index),
-                })
+        let findings = (findings_of(explanation, device).enumerate())
+            .map(|(index, finding)| data::Finding {
+                code: finding.code,
+                severity: finding.severity.name(),
+                title: harmless(&finding.title),
+                saving: finding.saving.as_ref().filter(|saving| !saving.missing).map(|saving| saving.bytes),
+                anchor: super::answer::anchor(number, index),
             })
             .collect();
-        let steps = device.steps.as_ref().zip(detail.steps.split_last()).map(|(steps, (end, begins))| {
-            json!({
-                "begins": begins,
-                "end": end,
-                "partial": steps.last_is_partial,
-                "repeated": steps.repeated,
-                "peaks": steps.peaks,
-            })
-        });
-        let head = json!({
-            "title": title,
-            "headline": harmless(&headline),
-            "file": harmless(named.name),
-            "recording": of,
-            "device": device.ordinal,
-            "format": explanation.format,
-            "conf": device.conf.as_deref().map(printable),
-            "events": device.events,
-            "seconds": device.seconds,
-            "complete": device.completeness.complete,
-            "completeness": completeness(device),
-            "limit": extras.limit.as_ref().map(|limit| json!({ "bytes": limit.bytes, "text": limit.text })),
-            "peak": {
-                "allocated": at(device.peak.allocated),
-                "reserved": at(device.peak.reserved),
-                "requested": at(device.peak.requested),
-                "step": device.peak_step,
-                "place": device.peak_place.short(),
+        let steps =
+            device.steps.as_ref().zip(detail.steps.split_last()).map(|(steps, (end, begins))| data::Steps {
+                begins: begins.to_vec(),
+                end: *end,
+                partial: steps.last_is_partial,
+                repeated: steps.repeated,
+                peaks: steps.peaks.clone(),
+            });
+        let head = SubjectHead {
+            title,
+            headline: harmless(&headline),
+            file: harmless(named.name),
+            recording: of,
+            device: device.ordinal,
+            format: explanation.format,
+            conf: device.conf.as_deref().map(printable),
+            events: device.events,
+            seconds: device.seconds,
+            complete: device.completeness.complete,
+            completeness: completeness(device),
+            limit: extras.limit.clone(),
+            peak: data::Peak {
+                allocated: At::of(device.peak.allocated),
+                reserved: At::of(device.peak.reserved),
+                requested: At::of(device.peak.requested),
+                step: device.peak_step,
+                place: device.peak_place.short(),
             },
-            "waste": json::waste(&device.waste),
-            "steps": steps,
-            "ooms": device.ooms.iter().map(oom).collect::<Vec<_>>(),
-            "findings": findings,
-            "times": times,
-            "address_base": format!("{base:#x}"),
-            "columns": heads,
-            "what_if": what_if,
-        });
+            waste: Waste::of(&device.waste),
+            steps,
+            ooms: device.ooms.iter().map(oom).collect(),
+            findings,
+            times,
+            address_base: format!("{base:#x}"),
+            columns: Columns { allocations, segments, text, times: times_column },
+            what_if,
+        };
         Self {
             head,
             columns: packer.columns,
@@ -186,46 +182,47 @@ fn headline(explanation: &Explanation, device: &DeviceExplanation) -> String {
 struct Packer {
     prefix: String,
     columns: Vec<(String, String)>,
-    heads: serde_json::Map<String, Value>,
 }
 
 impl Packer {
     /// Takes a column and says where it is.
-    fn put(&mut self, name: &str, column: &Column) -> Value {
+    fn put(&mut self, name: &str, column: &Column) -> data::Column {
         self.put_packed(name, column.rows(), column.packed())
     }
 
-    fn put_packed(&mut self, name: &str, rows: usize, packed: String) -> Value {
+    fn put_packed(&mut self, name: &str, rows: usize, packed: String) -> data::Column {
         let id = format!("{}{name}", self.prefix);
-        let head = json!({ "id": id, "rows": rows });
-        self.columns.push((id, packed));
-        head
-    }
-
-    fn add(&mut self, name: &str, column: &Column) {
-        let head = self.put(name, column);
-        self.heads.insert(name.to_owned(), head);
+        self.columns.push((id.clone(), packed));
+        data::Column { id, rows }
     }
 }
 
-fn allocations(packer: &mut Packer, detail: &Detail, base: u64) {
-    packer.add("born", &Column::of_rising(detail.born.iter().map(|&born| u64::from(born))));
+fn allocations(packer: &mut Packer, detail: &Detail, base: u64) -> data::AllocationColumns {
+    let born = packer.put("born", &Column::of_rising(detail.born.iter().map(|&born| u64::from(born))));
     let lives = detail.born.iter().zip(&detail.freed).map(|(&born, &freed)| match freed {
         NEVER => 0,
         freed => u64::from(freed.saturating_sub(born)) + 1,
     });
-    packer.add("life", &Column::of(lives));
+    let life = packer.put("life", &Column::of(lives));
     // What the program asked for decides most of what a block takes: one number tells all of it.
     let (mut shapes, mut addresses) = (Distinct::default(), Distinct::default());
     let requests = detail.requested.iter().zip(&detail.rounded).zip(&detail.size);
     let shape = requests.map(|((&requested, &rounded), &size)| {
         (size, size.saturating_sub(requested), rounded.saturating_sub(requested))
     });
-    packer.add("shape", &Column::of(shape.map(|shape| shapes.index(shape))));
-    packer.add("address", &Column::of(detail.address.iter().map(|&address| addresses.index(address - base))));
-    packer.add("kind", &Column::of(detail.kind.iter().map(|&kind| kind as u64)));
-    packer.add("stack", &Column::of(detail.stack.iter().map(|&stack| u64::from(stack))));
-    packer.add("stream", &Column::of(detail.stream.iter().map(|&stream| u64::from(stream))));
+    let shape = packer.put("shape", &Column::of(shape.map(|shape| shapes.index(shape))));
+    let address = detail.address.iter().map(|&address| addresses.index(address - base));
+    let address = packer.put("address", &Column::of(address));
+    let kind = packer.put("kind", &Column::of(detail.kind.iter().map(|&kind| kind as u64)));
+    let stack = packer.put("stack", &Column::of(detail.stack.iter().map(|&stack| u64::from(stack))));
+    let stream = packer.put("stream", &Column::of(detail.stream.iter().map(|&stream| u64::from(stream))));
+    let shapes = packer.put("shapes", &shape_column(&shapes));
+    let addresses = packer.put("addresses", &address_column(&addresses));
+    let deferred = packer.put("deferred", &deferred_column(detail));
+    data::AllocationColumns { born, life, shape, address, kind, stack, stream, shapes, addresses, deferred }
+}
+
+fn shape_column(shapes: &Distinct<(u64, u64, u64)>) -> Column {
     let mut column = Column::default();
     for &(size, slack, rounding) in shapes.values() {
         column.unsigned(size);
@@ -233,14 +230,20 @@ fn allocations(packer: &mut Packer, detail: &Detail, base: u64) {
         column.unsigned(rounding);
         column.row();
     }
-    packer.add("shapes", &column);
+    column
+}
+
+fn address_column(addresses: &Distinct<u64>) -> Column {
     let (mut column, mut before) = (Column::default(), 0);
     for &address in addresses.values() {
         column.difference(address, before);
         column.row();
         before = address;
     }
-    packer.add("addresses", &column);
+    column
+}
+
+fn deferred_column(detail: &Detail) -> Column {
     let (mut column, mut before) = (Column::default(), 0);
     for &(index, back) in &detail.deferred {
         column.unsigned(u64::from(index - before));
@@ -249,10 +252,10 @@ fn allocations(packer: &mut Packer, detail: &Detail, base: u64) {
         column.row();
         before = index;
     }
-    packer.add("deferred", &column);
+    column
 }
 
-fn segments(packer: &mut Packer, detail: &Detail, base: u64) {
+fn segments(packer: &mut Packer, detail: &Detail, base: u64) -> data::Column {
     let mut pools: HashMap<oomph_trace::PoolId, u64> = HashMap::from([(oomph_trace::DEFAULT_POOL, 0)]);
     let (mut column, mut moment, mut address) = (Column::default(), 0, 0);
     for change in &detail.segments {
@@ -269,40 +272,49 @@ fn segments(packer: &mut Packer, detail: &Detail, base: u64) {
         column.row();
         (moment, address) = (change.moment.max(moment), range.address - base);
     }
-    packer.add("segments", &column);
+    packer.put("segments", &column)
 }
 
 /// Stacks, annotations, and all names.
-fn text(packer: &mut Packer, detail: &Detail, source: &dyn Fn(&str, u32) -> Option<String>) {
+fn text(
+    packer: &mut Packer,
+    detail: &Detail,
+    source: &dyn Fn(&str, u32) -> Option<String>,
+) -> data::TextColumns {
     let mut calls = Column::default();
     for call in &detail.calls {
         calls.unsigned(call.parent.map_or(0, |parent| u64::from(parent) + 1));
         calls.unsigned(u64::from(call.frame));
         calls.row();
     }
-    packer.add("nodes", &calls);
+    let nodes = packer.put("nodes", &calls);
     let mut stacks = Column::default();
     for stack in &detail.stacks {
         stacks.unsigned(stack.call.map_or(0, |call| u64::from(call) + 1));
         stacks.unsigned(u64::from(stack.line));
         stacks.row();
     }
-    packer.add("stacks", &stacks);
+    let stacks = packer.put("stacks", &stacks);
     let mut strings = Names::default();
-    let frames: Vec<Value> = (detail.frames.iter())
+    let frames = (detail.frames.iter())
         .map(|frame| {
             let flags = u32::from(frame.own) | u32::from(frame.native) << 1;
-            json!([strings.index(&frame.function), strings.index(&frame.file), frame.line, flags])
+            (strings.index(&frame.function), strings.index(&frame.file), frame.line, flags)
         })
         .collect();
-    let lines: Vec<Value> = detail.lines.iter().map(|line| line_row(&mut strings, line, source)).collect();
-    annotations(packer, &mut strings, detail);
-    let tables = json!({ "strings": strings.all, "frames": frames, "lines": lines });
-    let head = packer.put_packed("text", 1, packed(tables.to_string().as_bytes()));
-    packer.heads.insert("text".to_owned(), head);
+    let lines = detail.lines.iter().map(|line| line_row(&mut strings, line, source)).collect();
+    let annotations = annotations(packer, &mut strings, detail);
+    let tables = data::Text { strings: strings.all, frames, lines };
+    // It is made of numbers and texts: there is nothing in it that cannot be written.
+    let tables = serde_json::to_string(&tables).unwrap_or_default();
+    let text = packer.put_packed("text", 1, packed(tables.as_bytes()));
+    data::TextColumns { nodes, stacks, annotations, text }
 }
 
-fn line_row(strings: &mut Names, line: &DetailLine, source: &dyn Fn(&str, u32) -> Option<String>) -> Value {
+/// As [`data::Text`] has it.
+type LineRow = (i64, i64, u32, i64, u32, i64, i64);
+
+fn line_row(strings: &mut Names, line: &DetailLine, source: &dyn Fn(&str, u32) -> Option<String>) -> LineRow {
     let label = strings.index(&line.place.short());
     let through = line.through.as_deref().map_or(-1, |through| strings.index(through));
     match &line.place {
@@ -310,17 +322,10 @@ fn line_row(strings: &mut Names, line: &DetailLine, source: &dyn Fn(&str, u32) -
             // A library's line is nobody's secret and nobody's news.
             let text = own.then(|| source(file, *line)).flatten();
             let text = text.map_or(-1, |text| strings.index(text.trim()));
-            json!([
-                label,
-                strings.index(file),
-                line,
-                strings.index(function),
-                u32::from(*own) | 2,
-                through,
-                text
-            ])
+            let flags = u32::from(*own) | 2;
+            (label, strings.index(file), *line, strings.index(function), flags, through, text)
         }
-        _ => json!([label, -1, 0, -1, 0, through, -1]),
+        _ => (label, -1, 0, -1, 0, through, -1),
     }
 }
 
@@ -345,7 +350,7 @@ impl Names {
 
 /// When events were: the corners of a line that is off by at most `within` microseconds. What is longer than a rounding error, a pause
 /// above all, makes a corner.
-fn times(packer: &mut Packer, device: &Device) -> Option<Value> {
+fn times(packer: &mut Packer, device: &Device) -> Option<(data::Times, data::Column)> {
     let first = *device.events.time.first().filter(|&&first| first != 0)?;
     let clock = Clock::of(device, first);
     let mut within = clock.end() / FINEST_TIME;
@@ -361,8 +366,7 @@ fn times(packer: &mut Packer, device: &Device) -> Option<Value> {
         column.row();
         (event, micros) = (at, when);
     }
-    packer.add("times", &column);
-    Some(json!({ "within": within }))
+    Some((data::Times { within }, packer.put("times", &column)))
 }
 
 /// The fewest points of a rising sequence, found from left to right, between which straight lines are off by at most `within`.
@@ -389,7 +393,7 @@ fn corners(values: &[u64], within: u64) -> Vec<(usize, u64)> {
     corners
 }
 
-fn annotations(packer: &mut Packer, strings: &mut Names, detail: &Detail) {
+fn annotations(packer: &mut Packer, strings: &mut Names, detail: &Detail) -> data::Column {
     let (mut column, mut before) = (Column::default(), 0);
     for one in &detail.annotations {
         column.unsigned(strings.index(&one.name) as u64);
@@ -398,14 +402,10 @@ fn annotations(packer: &mut Packer, strings: &mut Names, detail: &Detail) {
         column.row();
         before = u64::from(one.from);
     }
-    packer.add("annotations", &column);
+    packer.put("annotations", &column)
 }
 
-fn at(peak: Peak) -> Value {
-    json!({ "bytes": peak.bytes, "moment": peak.moment })
-}
-
-fn oom(oom: &OomExplanation) -> Value {
+fn oom(oom: &OomExplanation) -> data::Oom {
     let why = match oom.reason {
         Reason::OutOfMemory => "what was alive needed it all",
         Reason::Fragmentation => "enough was free, in pieces that are too small",
@@ -418,18 +418,18 @@ fn oom(oom: &OomExplanation) -> Value {
         Outcome::CaughtByLibrary => "a library went on with less",
         Outcome::CaughtByProgram => "the program caught it",
     };
-    json!({
-        "moment": oom.event,
-        "size": oom.size,
-        "fatal": oom.outcome == Outcome::Fatal,
-        "text": format!("out of memory: {} asked for, {why}; {end}", bytes(oom.size)),
-        "place": oom.place.short(),
-    })
+    data::Oom {
+        moment: oom.event,
+        size: oom.size,
+        fatal: oom.outcome == Outcome::Fatal,
+        text: format!("out of memory: {} asked for, {why}; {end}", bytes(oom.size)),
+        place: oom.place.short(),
+    }
 }
 
-fn what_if(packer: &mut Packer, named: &NamedTuning) -> Value {
+fn what_if(packer: &mut Packer, named: &NamedTuning) -> data::WhatIf {
     let tuning = named.tuning;
-    let trials: Vec<Value> = (tuning.trials.iter().zip(&named.fits).enumerate())
+    let trials = (tuning.trials.iter().zip(&named.fits).enumerate())
         .map(|(index, (trial, fits))| {
             // What happens in the memory that there is says more than what happens with plenty.
             let replayed = trial.asked.as_ref().unwrap_or(&trial.plenty);
@@ -440,37 +440,31 @@ fn what_if(packer: &mut Packer, named: &NamedTuning) -> Value {
                 column.row();
                 (event, reserved) = (sample.event, sample.reserved);
             }
-            json!({
-                "conf": printable(&trial.conf),
-                "recorded": trial.recorded,
-                "best": tuning.best == Some(index),
-                "fit": fits.map(Fit::key),
-                "peak_reserved": trial.plenty.usage.reserved.peak,
-                "retries": stalls(trial),
-                "least": trial.least.map(|least| least.bytes),
-                "samples": packer.put(&format!("samples{index}"), &column),
-            })
+            data::Trial {
+                conf: printable(&trial.conf),
+                recorded: trial.recorded,
+                best: tuning.best == Some(index),
+                fit: fits.map(data::Fit::of),
+                peak_reserved: trial.plenty.usage.reserved.peak,
+                retries: stalls(trial),
+                least: trial.least.map(|least| least.bytes),
+                samples: packer.put(&format!("samples{index}"), &column),
+            }
         })
         .collect();
-    json!({
-        "trials": trials,
-        "died": named.died,
-        "lower_bound": tuning.lower_bound,
-        "memory": tuning.memory.and_then(room).map(|_| {
-            words_for_memory(tuning.memory, named.typed, "for").trim_start_matches(", ").to_owned()
-        }),
-        "verdict": advice(named).join(" "),
-        "paste": line_to_paste(tuning),
-        "doubts": tuning.doubts().iter().map(doubt).collect::<Vec<_>>(),
-        "torch": named.version,
-    })
-}
-
-/// Kinds in the order in which allocations number them.
-pub(super) fn kinds() -> Vec<Value> {
-    (Kind::ALL.into_iter())
-        .map(|kind| json!({ "key": kind.key(), "name": kind.name(), "colour": crate::picture::colour(kind) }))
-        .collect()
+    data::WhatIf {
+        trials,
+        died: named.died,
+        lower_bound: tuning.lower_bound,
+        memory: tuning
+            .memory
+            .and_then(room)
+            .map(|_| words_for_memory(tuning.memory, named.typed, "for").trim_start_matches(", ").to_owned()),
+        verdict: advice(named).join(" "),
+        paste: line_to_paste(tuning),
+        doubts: tuning.doubts().iter().map(doubt).collect(),
+        torch: named.version.clone(),
+    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,270 @@
+//! What `oomph predict` prints.
+
+use super::document;
+use super::explain::{Finding, HeldKind, Place};
+use crate::predict::{NamedPrediction, device};
+use oomph_predict::prediction::{self as model, Verdict};
+use oomph_predict::run::Status;
+use oomph_predict::search::{self, Sweep, largest, largest_close};
+use serde::Serialize;
+
+/// One script on one card.
+pub(crate) fn prediction(named: &NamedPrediction) -> String {
+    document(Prediction::of(named.prediction, named.recording))
+}
+
+/// Several cards or ranks.
+pub(crate) fn predictions(all: &[model::Prediction]) -> String {
+    document(Predictions { predictions: all.iter().map(|one| Prediction::of(one, None)).collect() })
+}
+
+/// Values that were tried.
+pub(crate) fn sweep(sweep: &Sweep, tried: &[search::Tried]) -> String {
+    document(Tries {
+        argument: &sweep.argument,
+        largest: largest(tried).map(|one| one.value),
+        largest_close: largest_close(tried).map(|one| one.value),
+        tried: tried
+            .iter()
+            .map(|one| Tried { prediction: Prediction::of(&one.prediction, None), value: one.value })
+            .collect(),
+    })
+}
+
+/// How a run ended.
+pub(crate) fn ended(status: Status) -> &'static str {
+    match status {
+        Status::Finished => "finished",
+        Status::Stopped => "stopped",
+        Status::OutOfMemory => "out_of_memory",
+        Status::Failed => "failed",
+    }
+}
+
+#[derive(Serialize)]
+struct Predictions<'a> {
+    /// **Stable.** One for each card in the order given, or for each rank; `recording` is `null`.
+    predictions: Vec<Prediction<'a>>,
+}
+
+#[derive(Serialize)]
+struct Tries<'a> {
+    /// The script's argument.
+    argument: &'a str,
+    /// **Stable.** The largest of the values that were tried that is safely inside: it fits and is not `close`; `null` if none is.
+    largest: Option<u64>,
+    /// **Stable.** A larger one that fits too closely to be sure; `null` if there is none.
+    largest_close: Option<u64>,
+    /// One for each value that was tried, smallest first; `recording` is `null`.
+    tried: Vec<Tried<'a>>,
+}
+
+#[derive(Serialize)]
+struct Tried<'a> {
+    /// What it took.
+    #[serde(flatten)]
+    prediction: Prediction<'a>,
+    /// The value.
+    value: u64,
+}
+
+#[derive(Serialize)]
+struct Prediction<'a> {
+    /// The script and its arguments, as they would be typed.
+    program: &'a str,
+    /// The card. With `--memory` and no `--gpu`, a card like `a100-80gb`, whose `title` says that it is none in particular.
+    gpu: Gpu<'a>,
+    /// With `--ranks`, which one.
+    rank: Option<u32>,
+    /// **Stable.** Of what was run, see `reached`; `null` if the script failed of something else than memory.
+    fits: Option<bool>,
+    /// **Stable.** It fits, but what stays free is at most 3 % of `total`: too close to be sure.
+    close: bool,
+    /// **Stable.** `gpu.memory` less `total` if it fits, less `needs.total` if it does not: negative is what is missing. `null` if that
+    /// is not known.
+    margin: Option<i64>,
+    /// **Stable.** By PyTorch's own counters. If it ran out of memory, what it had reached by then.
+    peak: Peak,
+    /// What the CUDA context takes, from the catalogue of cards.
+    context: u64,
+    /// **Stable.** `context` and the most that the process took of the device, by PyTorch and past it: what nvidia-smi would show at the
+    /// peak.
+    total: u64,
+    /// **Stable.** On a card of this kind with unlimited memory, if it does not fit and ran there. With `--gpus` always there; with
+    /// `--ranks`, `--max` and `--sweep` always `null`.
+    needs: Option<Needs>,
+    /// How the script ended: `stopped` (when enough was seen, or at a limit), `finished` (by itself), `out_of_memory`, `failed`.
+    ended: &'static str,
+    /// What it died of, as Python says it.
+    error: Option<&'a str>,
+    /// Optimizer steps that were run; of several optimizers, of the one that had most.
+    steps: u64,
+    /// Forwards that were counted because there was no optimizer.
+    forwards: u64,
+    /// **Stable.** What was run. Where it neither finished nor came to the end of its validation or to `second_epoch`, the text says
+    /// "fits so far", and `uncertain` has `not_reached`; so it does where `uncertain` has `growth`.
+    reached: Reached<'a>,
+    /// Out-of-memories, caught ones included.
+    ooms: u64,
+    /// How often the allocator gave its whole cache back to find room.
+    retries: u64,
+    /// The step of the allocated peak, from 1.
+    step: Option<u64>,
+    /// Where the allocated peak is.
+    #[serde(rename = "where")]
+    place: Option<Place<'a>>,
+    /// What was held at the allocated peak.
+    kinds: Option<Vec<HeldKind>>,
+    /// About the recording.
+    findings: Vec<Finding<'a>>,
+    /// **Stable.** What may make this wrong; empty if nothing is in doubt.
+    uncertain: Vec<Uncertain<'a>>,
+    /// **Stable.** Functions of NVIDIA's libraries that were called and are not modelled.
+    unmodelled_calls: Vec<Call<'a>>,
+    /// The allocator settings of the environment that the script had; empty if none.
+    alloc_conf: &'a str,
+    /// The file that the recording was written to.
+    recording: Option<&'a str>,
+}
+
+impl<'a> Prediction<'a> {
+    fn of(prediction: &'a model::Prediction, recording: Option<&'a str>) -> Self {
+        let found = device(prediction);
+        let gpu = &prediction.gpu;
+        Self {
+            program: &prediction.program,
+            gpu: Gpu {
+                name: &gpu.name,
+                title: &gpu.title,
+                memory: gpu.memory,
+                compute_capability: &gpu.compute_capability,
+            },
+            rank: prediction.world.map(|world| world.rank),
+            fits: match prediction.verdict {
+                Verdict::Fits => Some(true),
+                Verdict::DoesNotFit => Some(false),
+                Verdict::Unknown => None,
+            },
+            close: prediction.is_close(),
+            margin: prediction.margin(),
+            peak: Peak {
+                allocated: prediction.device.peak_allocated,
+                reserved: prediction.device.peak_reserved,
+            },
+            context: gpu.context,
+            total: prediction.total,
+            needs: prediction.needs.map(|needs| Needs {
+                allocated: needs.allocated,
+                reserved: needs.reserved,
+                total: needs.total,
+            }),
+            ended: ended(prediction.status),
+            error: prediction.error.as_deref(),
+            steps: prediction.steps,
+            forwards: prediction.forwards,
+            reached: Reached {
+                steps: prediction.steps,
+                forwards: prediction.forwards,
+                phases: &prediction.reached.phases,
+                loops_cut: prediction.reached.cut,
+                finished: prediction.status == Status::Finished,
+            },
+            ooms: prediction.device.ooms,
+            retries: prediction.device.retries,
+            step: found.and_then(|device| device.peak_step),
+            place: found.map(|device| Place::of(&device.peak_place)),
+            kinds: found.map(|device| device.kinds.iter().map(HeldKind::of).collect()),
+            findings: prediction.explanation.findings.iter().map(Finding::of).collect(),
+            uncertain: prediction.uncertain.iter().map(Uncertain::of).collect(),
+            unmodelled_calls: (prediction.unmodelled.iter())
+                .map(|call| Call { name: &call.name, count: call.count })
+                .collect(),
+            alloc_conf: &prediction.conf,
+            recording,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Gpu<'a> {
+    /// Its name in the catalogue.
+    name: &'a str,
+    /// What the driver calls it.
+    title: &'a str,
+    /// Bytes that CUDA says it has; with `--memory`, those.
+    memory: u64,
+    /// Such as `8.9`.
+    compute_capability: &'a str,
+}
+
+#[derive(Serialize)]
+struct Peak {
+    /// In tensors.
+    allocated: u64,
+    /// Taken by PyTorch.
+    reserved: u64,
+}
+
+#[derive(Serialize)]
+struct Needs {
+    /// In tensors.
+    allocated: u64,
+    /// Taken by PyTorch.
+    reserved: u64,
+    /// In all.
+    total: u64,
+}
+
+#[derive(Serialize)]
+struct Reached<'a> {
+    /// As `steps`.
+    steps: u64,
+    /// As `forwards`.
+    forwards: u64,
+    /// Of `training`, `inference`, `validation`, `save` and `second_epoch`, in this order.
+    phases: &'a [String],
+    /// Loops over data loaders that were ended early.
+    loops_cut: u64,
+    /// Whether the script came to its end.
+    finished: bool,
+}
+
+#[derive(Serialize)]
+struct Uncertain<'a> {
+    /// `branch`: the script goes one way or the other by a value that only a GPU would have computed; `size`: a size depends on such a
+    /// value; `growth`: memory still rose from turn to turn of this loop when the limit came; `not_reached`: validation, its end, or the
+    /// end of a script that does not train, was not run; `note`: something else.
+    what: &'a str,
+    /// In words, for people.
+    why: &'a str,
+    /// The file; `null` for `note` and `not_reached`.
+    file: Option<&'a str>,
+    /// The line; likewise.
+    line: Option<u32>,
+    /// The function; likewise.
+    function: Option<&'a str>,
+    /// How often.
+    count: u64,
+}
+
+impl<'a> Uncertain<'a> {
+    fn of(one: &'a model::Uncertain) -> Self {
+        let place = one.place.as_ref();
+        Self {
+            what: &one.what,
+            why: &one.why,
+            file: place.map(|(file, ..)| file.as_str()),
+            line: place.map(|(_, line, _)| *line),
+            function: place.map(|(.., function)| function.as_str()),
+            count: one.count,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Call<'a> {
+    /// The function.
+    name: &'a str,
+    /// How often.
+    count: u64,
+}
