@@ -36,6 +36,7 @@ const FILES: &[(&str, &str)] = &package![
     "_ram.py",
     "_record.py",
     "_report.py",
+    "_sizes.py",
     "_version.py",
     "_who.py",
     "data/__init__.py",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from oomph._measure import text
+from oomph._sizes import text
 
 # Called with what is done ("profiling", "loading", "writing"), and how many of how many bytes or rows are behind.
 Progress = Callable[[str, int, int], None]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from oomph._find import find_oomph
-from oomph._measure import size_in_bytes, text
+from oomph._sizes import size_in_bytes, text
 from oomph.fitting.errors import FitError
 
 _MIB = 1 << 20

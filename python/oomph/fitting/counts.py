@@ -1,8 +1,8 @@
 """How the losses of the parts make the loss of the whole.
 
 A mean over targets is a sum over targets by their count: parts must be weighed by their counts, and those differ where sequences are
-padded. `Counted` reads the count off PyTorch's own losses while they are called, `learn_weighing` tries on a few samples which rule holds
-(how is said in ``trials``), and `Accumulator` applies it over the parts of a step without making the program wait for the GPU.
+padded. `Counted` reads the count off PyTorch's own losses while they are called, `Weighing` states the rule (``trials`` finds out which one holds), and `Accumulator`
+applies it over the parts of a step without making the program wait for the GPU.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ class Weighing:
     "unknown" (could not be tried, see ``reason``; by targets if they can be counted). It can be pickled and has no tensors: what was learnt
     in one process is true in another. ``reason`` is for the person who asks.
 
-    ``provisional``: the example does not prove the rule for batches whose samples count differently; see `verify`. ``means``: of so many
+    ``provisional``: the example does not prove the rule for batches whose samples count differently; see `oomph.fitting.trials.verify`. ``means``: of so many
     means with targets of their own, each must have the same share of its targets in all parts; `Accumulator` refuses where they have not.
     """
 
@@ -218,15 +218,6 @@ class Weighing:
     reason: str = ""
     provisional: bool = False
     means: int = 0
-
-    def verify(self, compute_loss: Callable[[Any], Any], batch: Any, model: nn.Module) -> bool:
-        """Tries the rule on those samples of this batch that differ most in padding. Raises NotSplittable where it does not hold.
-
-        Returns whether anything could be seen. `oomph.fitting.trials.Verifier` says for which batches this is worth its time.
-        """
-        from oomph.fitting.trials import verify  # It tries the rules that are stated here.
-
-        return bool(verify(self, compute_loss, batch, model))
 
     def unwatched(self) -> Weighing:
         """The same rule where there are no true values to hold it against, as on a virtual GPU."""
@@ -371,15 +362,3 @@ def batch_norms(model: nn.Module) -> list[str]:
         if of_batch or averages:
             found.append(name or type(module).__name__)
     return found
-
-
-def learn_weighing(compute_loss: Callable[[Any], Any], batch: Any, model: nn.Module) -> Weighing:
-    """Finds out how the loss of a batch is made of those of its parts, by computing both for a few samples, and their gradients.
-
-    Nothing of the model changes: the modules are in evaluation meanwhile (dropout would hide the answer), and gradients, buffers and the
-    state of random numbers are as before. The values must be real, so this is nothing for a virtual GPU. Raises NotSplittable where parts
-    cannot give the loss and the gradients of the whole.
-    """
-    from oomph.fitting.trials import learn  # It tries the rules that are stated here.
-
-    return learn(compute_loss, batch, model)

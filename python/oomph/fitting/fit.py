@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 
-from oomph._measure import text
+from oomph._sizes import text
 from oomph.fitting import ranks, words
 from oomph.fitting.asking import NoAnswer, ask
 from oomph.fitting.batches import moved, samples, take
 from oomph.fitting.blocks import find_blocks
 from oomph.fitting.card import Card, Room, bytes_on, half_of, here, named, room_here, room_on
 from oomph.fitting.costs import Speeds, assumed_speeds, measure_speeds
-from oomph.fitting.counts import Accumulator, Counted, Weighing, learn_weighing
+from oomph.fitting.counts import Accumulator, Counted, Weighing
 from oomph.fitting.cross_entropy import find_heads
 from oomph.fitting.errors import FitError, NotSplittable
 from oomph.fitting.finding import is_out_of_memory
@@ -31,7 +31,7 @@ from oomph.fitting.repeating import Before, let_go
 from oomph.fitting.running import Running, allocator_setter, device_of, has_sparse_gradients, hold_to, steps_in_parts, use_expandable_segments
 from oomph.fitting.search import Facts, Found, Search
 from oomph.fitting.spill import with_room
-from oomph.fitting.trials import Verifier
+from oomph.fitting.trials import Verifier, learn_weighing
 
 # The fit that was made last for a model.
 _FITS: weakref.WeakKeyDictionary[torch.nn.Module, weakref.ref[Fit]] = weakref.WeakKeyDictionary()

@@ -18,7 +18,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from oomph._measure import text
+from oomph._sizes import text
 from oomph.fitting import optimizers
 from oomph.fitting.asking import NoAnswer, ask
 from oomph.fitting.batches import moved, samples, take

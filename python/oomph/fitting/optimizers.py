@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim import optimizer as torch_optimizer
 
-from oomph._measure import text
+from oomph._sizes import text
 
 from .errors import FitError
 from .host import Lanes, Slab, aligned, size_of

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from oomph._measure import text
+from oomph._sizes import text
 from oomph.fitting import words
 from oomph.fitting.batches import moved
 from oomph.fitting.card import Card, bytes_on, room_on

@@ -49,7 +49,7 @@ _HALF = _Precision(2e-2, 5e-2, 5e-3, 256.0)
 
 
 class Verifier:
-    """Calls `Weighing.verify` for the batches that have more padding, or other uneven samples, than those that were tried.
+    """Calls `verify` for the batches that have more padding, or other uneven samples, than those that were tried.
 
     One for each training. Nothing to do where the rule is proved; otherwise it looks at every batch, and tries the rule when samples
     differ more than twice as much as in any before: a few times at the beginning, then hardly ever.
@@ -74,8 +74,13 @@ class Verifier:
         self._failures = 0 if tried else self._failures + 1
 
 
-def learn(compute_loss: ComputeLoss, batch: Any, model: nn.Module) -> Weighing:
-    """See `oomph.fitting.counts.learn_weighing`."""
+def learn_weighing(compute_loss: ComputeLoss, batch: Any, model: nn.Module) -> Weighing:
+    """Finds out how the loss of a batch is made of those of its parts, by computing both for a few samples, and their gradients.
+
+    Nothing of the model changes: the modules are in evaluation meanwhile (dropout would hide the answer), and gradients, buffers and the
+    state of random numbers are as before. The values must be real, so this is nothing for a virtual GPU. Raises NotSplittable where parts
+    cannot give the loss and the gradients of the whole.
+    """
     count = samples(batch)
     if count < 2:
         raise NotSplittable("the batch has one sample: there is nothing to part")
@@ -118,7 +123,10 @@ def learn(compute_loss: ComputeLoss, batch: Any, model: nn.Module) -> Weighing:
 
 
 def verify(weighing: Weighing, compute_loss: ComputeLoss, batch: Any, model: nn.Module, differing: Traits | None = None) -> list[Any]:
-    """See `Weighing.verify`. Of what the samples differ in (all, unless given), returns what the rule has been tried on."""
+    """Tries the rule on those samples of this batch that differ most in padding. Raises NotSplittable where it does not hold.
+
+    Of what the samples differ in (all, unless given), returns what the rule has been tried on. `Verifier` says for which batches this is worth its time.
+    """
     if weighing.kind == "unknown" or samples(batch) < 2:
         return []
     tried, holds = [], True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oomph._measure import signed, text
+from oomph._sizes import signed, text
 from oomph.fitting.plan import Measured, Plan
 
 

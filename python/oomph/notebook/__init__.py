@@ -10,7 +10,8 @@ import gc
 from typing import Any
 
 from oomph import _black_box, _ram
-from oomph._measure import MIB, gpus, ram, text
+from oomph._measure import gpus, ram
+from oomph._sizes import MIB, text
 from oomph.live.frames import chain, release
 from oomph.notebook._line import Mark, line
 from oomph.notebook._magics import register, unregister
