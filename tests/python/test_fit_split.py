@@ -24,7 +24,8 @@ from oomph.fitting.batches import cuts, micro_batches, per_sample, samples, take
 from oomph.fitting.counts import Accumulator, Counted, Weighing  # noqa: E402
 from oomph.fitting.cross_entropy import DeferredLogits, defer_logits, find_heads  # noqa: E402
 from oomph.fitting.errors import FitError, NotSplittable  # noqa: E402
-from oomph.fitting.finding import Batch, find_batch, is_out_of_memory  # noqa: E402
+from oomph.fitting.finding import Batch, find_batch  # noqa: E402
+from oomph.live.out_of_memory import is_out_of_memory  # noqa: E402
 
 STEPS = 20
 VOCABULARY = 5000

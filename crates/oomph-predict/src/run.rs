@@ -17,7 +17,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// The Python that runs inside the program, by file; one place of truth with the package's.
-const PYTHON: [(&str, &str); 17] = [
+const PYTHON: [(&str, &str); 19] = [
     ("__init__.py", include_str!("../../../python/oomph/virtual/__init__.py")),
     ("backward.py", include_str!("../../../python/oomph/virtual/backward.py")),
     ("census.py", include_str!("../../../python/oomph/live/census.py")),
@@ -26,7 +26,9 @@ const PYTHON: [(&str, &str); 17] = [
     ("frames.py", include_str!("../../../python/oomph/live/frames.py")),
     ("graphs.py", include_str!("../../../python/oomph/live/graphs.py")),
     ("imports.py", include_str!("../../../python/oomph/live/imports.py")),
+    ("library_code.py", include_str!("../../../python/oomph/live/library_code.py")),
     ("lines.py", include_str!("../../../python/oomph/live/lines.py")),
+    ("out_of_memory.py", include_str!("../../../python/oomph/live/out_of_memory.py")),
     ("phases.py", include_str!("../../../python/oomph/virtual/phases.py")),
     ("ranks.py", include_str!("../../../python/oomph/virtual/ranks.py")),
     ("reads.py", include_str!("../../../python/oomph/virtual/reads.py")),

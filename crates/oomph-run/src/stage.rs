@@ -6,15 +6,17 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 /// What runs inside the program's Python processes; one place of truth with the package's.
-const PYTHON: [(&str, &str); 13] = [
+const PYTHON: [(&str, &str); 15] = [
     ("__init__.py", include_str!("../../../python/oomph/live/__init__.py")),
     ("census.py", include_str!("../../../python/oomph/live/census.py")),
     ("frames.py", include_str!("../../../python/oomph/live/frames.py")),
     ("graphs.py", include_str!("../../../python/oomph/live/graphs.py")),
     ("handlers.py", include_str!("../../../python/oomph/live/handlers.py")),
     ("imports.py", include_str!("../../../python/oomph/live/imports.py")),
+    ("library_code.py", include_str!("../../../python/oomph/live/library_code.py")),
     ("lines.py", include_str!("../../../python/oomph/live/lines.py")),
     ("native.py", include_str!("../../../python/oomph/live/native.py")),
+    ("out_of_memory.py", include_str!("../../../python/oomph/live/out_of_memory.py")),
     ("recording.py", include_str!("../../../python/oomph/live/recording.py")),
     ("roots.py", include_str!("../../../python/oomph/live/roots.py")),
     ("startup.py", include_str!("../../../python/oomph/live/startup.py")),

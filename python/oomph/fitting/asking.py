@@ -7,10 +7,10 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from typing import Any
 
 from oomph._find import find_oomph
+from oomph._progress import on_terminal
 from oomph.fitting.errors import FitError
 
 _START = """\
@@ -19,7 +19,7 @@ sys.path.append({place!r})
 from oomph.fitting.child import answer
 answer({entry!r}, {folder!r})
 """
-# The child must be able to hold every candidate, to say what it takes.
+# The child must be able to hold every candidate, to say what it takes: the unlimited card of oomph-predict (prediction.rs).
 _UNLIMITED = "1TiB"
 
 
@@ -69,20 +69,19 @@ def _environment() -> dict[str, str]:
 
 
 def _wait(process: subprocess.Popen[bytes], progress: str, what: str) -> None:
-    """Says on a terminal how far it is, once it takes more than a second."""
-    started, shown = time.monotonic(), False
-    while True:
-        try:
-            process.wait(0.2)
-            break
-        except subprocess.TimeoutExpired:
-            pass
-        if sys.stderr.isatty() and time.monotonic() - started > 1:
+    """Says on a terminal how far it is."""
+    line = on_terminal()
+    try:
+        while True:
+            try:
+                process.wait(0.2)
+                return
+            except subprocess.TimeoutExpired:
+                pass
             try:
                 tried = os.path.getsize(progress)
             except OSError:
                 tried = 0
-            print(f"\r\x1b[Koomph: {what} on a virtual GPU, {tried} tried, {time.monotonic() - started:.0f} s", end="", file=sys.stderr, flush=True)
-            shown = True
-    if shown:
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            line.say(f"oomph: {what} on a virtual GPU, {tried} tried, {line.seconds:.0f} s")
+    finally:
+        line.close()

@@ -22,6 +22,7 @@ from oomph.fitting.payload import unpack
 from oomph.fitting.plan import Measured, Plan
 from oomph.fitting.running import Running, use_expandable_segments
 from oomph.fitting.search import Facts, Search
+from oomph.live.out_of_memory import is_out_of_memory
 
 
 def answer(entry: str, folder: str) -> None:
@@ -112,7 +113,9 @@ class Trials:
         torch.cuda.set_per_process_memory_fraction(1.0 if limit is None else limit / total)
         try:
             measured = self._run(plan, steps=4, parts=4)
-        except torch.cuda.OutOfMemoryError as error:
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
             traceback.clear_frames(error.__traceback__)
             measured = Measured(plan, 0, 0, self.seconds(plan), short=True)
         finally:

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from oomph._environment import on_virtual_gpu
+from oomph.live.out_of_memory import is_out_of_memory
 
 _MIB = 1 << 20
 
@@ -76,7 +77,9 @@ def measure_speeds(device: torch.device) -> Speeds:
             small.add_(1)
         launch = (time.perf_counter() - start) / 200
         torch.cuda.synchronize(device)
-    except torch.cuda.OutOfMemoryError:
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
         return assumed
     # A model's operation passes through more of Python than a bare add.
     return Speeds(flops_32, flops_16, memory, link, 2 * launch, measured=True)

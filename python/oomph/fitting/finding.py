@@ -6,19 +6,16 @@ For loops that `oomph.fit` cannot take over. It needs the real GPU and real step
 from __future__ import annotations
 
 import gc
-import sys
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 
+from oomph._progress import ProgressLine, on_terminal
+from oomph.fitting import ranks
 from oomph.fitting.errors import FitError
 from oomph.live.frames import release
-
-# What libraries say that were refused memory, beside PyTorch's own OutOfMemoryError.
-_REFUSALS: tuple[str, ...] = ("CUDA out of memory", "HIP out of memory", "CUDA error: out of memory")
-_REFUSALS += ("CUDNN_STATUS_ALLOC_FAILED", "CUBLAS_STATUS_ALLOC_FAILED")
+from oomph.live.out_of_memory import is_out_of_memory
 
 
 class Batch(NamedTuple):
@@ -45,24 +42,17 @@ def find_batch(step: Callable[[int], Any], *, effective: int, largest: int | Non
     if effective < 1 or tries < 1 or largest is not None and largest < 1:
         raise ValueError("effective, largest and tries are at least 1")
     sizes = _sizes(effective, min(largest or effective, effective))
-    progress = _Progress()
+    progress = on_terminal()
     try:
         best = _search(sizes, lambda size: _runs(step, size, tries, progress))
     finally:
-        progress.end()
+        progress.close()
     if best is None:
         raise FitError(
             "a step with one sample runs out of memory: a smaller batch does not help. "
             "Let oomph.fit choose what else there is (checkpointing, offloading), or see what holds the memory with oomph.who()"
         )
     return Batch(best, -(-effective // best))
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether the GPU had no memory for something."""
-    if isinstance(error, torch.cuda.OutOfMemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(refusal in str(error) for refusal in _REFUSALS)
 
 
 def _sizes(effective: int, largest: int) -> list[int]:
@@ -98,11 +88,11 @@ def _search(sizes: list[int], runs: Callable[[int], bool]) -> int | None:
     return sizes[place]
 
 
-def _runs(step: Callable[[int], Any], size: int, tries: int, progress: _Progress) -> bool:
+def _runs(step: Callable[[int], Any], size: int, tries: int, progress: ProgressLine) -> bool:
     ran = True
     for number in range(tries):
-        progress.say(size, number + 1, tries)
-        ran = _on_all_ranks(_attempt(step, size))
+        progress.say(f"oomph: trying a batch of {size} ({number + 1} of {tries})")
+        ran = not ranks.any_of(not _attempt(step, size), _device_of_ranks())
         if not ran:
             break
     gc.collect()  # What this size left in cycles is no part of the next.
@@ -124,28 +114,6 @@ def _attempt(step: Callable[[int], Any], size: int) -> bool:
         return False
 
 
-def _on_all_ranks(ran: bool) -> bool:
-    ranks = torch.distributed
-    if not (ranks.is_available() and ranks.is_initialized()) or ranks.get_world_size() == 1:
-        return ran
-    device = "cuda" if "nccl" in ranks.get_backend() else "cpu"
-    agreed = torch.tensor(int(ran), device=device)
-    ranks.all_reduce(agreed, op=ranks.ReduceOp.MIN)
-    return bool(agreed.item())
-
-
-class _Progress:
-    """One line on a terminal, once it takes longer than a second."""
-
-    def __init__(self) -> None:
-        self._since = time.monotonic()
-        self._shown = False
-
-    def say(self, size: int, number: int, tries: int) -> None:
-        if time.monotonic() - self._since > 1 and sys.stderr is not None and sys.stderr.isatty():
-            self._shown = True
-            print(f"\r\x1b[Koomph: trying a batch of {size} ({number} of {tries})", end="", file=sys.stderr, flush=True)
-
-    def end(self) -> None:
-        if self._shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+def _device_of_ranks() -> torch.device:
+    """Where ranks talk to each other; no model says it here."""
+    return torch.device("cuda" if ranks.several() and "nccl" in torch.distributed.get_backend() else "cpu")

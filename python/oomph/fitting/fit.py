@@ -21,7 +21,6 @@ from oomph.fitting.costs import Speeds, assumed_speeds, measure_speeds
 from oomph.fitting.counts import Accumulator, Counted, Weighing
 from oomph.fitting.cross_entropy import find_heads
 from oomph.fitting.errors import FitError, NotSplittable
-from oomph.fitting.finding import is_out_of_memory
 from oomph.fitting.host import host_room
 from oomph.fitting.losses import LossOf
 from oomph.fitting.optimizers import ResumableStep, fuse, to_8bit
@@ -32,6 +31,7 @@ from oomph.fitting.running import Running, allocator_setter, device_of, has_spar
 from oomph.fitting.search import Facts, Found, Search
 from oomph.fitting.spill import with_room
 from oomph.fitting.trials import Verifier, learn_weighing
+from oomph.live.out_of_memory import is_out_of_memory
 
 # The fit that was made last for a model.
 _FITS: weakref.WeakKeyDictionary[torch.nn.Module, weakref.ref[Fit]] = weakref.WeakKeyDictionary()

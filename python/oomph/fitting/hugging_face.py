@@ -19,13 +19,13 @@ import torch
 from oomph.fitting.accelerating import PreparedFit, PreparedLoss
 from oomph.fitting.batches import cuts, samples, take
 from oomph.fitting.errors import FitError
-from oomph.fitting.finding import is_out_of_memory
 from oomph.fitting.fit import FitPlan
 from oomph.fitting.loops import missing, replaced
 from oomph.fitting.payload import NotPackable, pack
 from oomph.fitting.plan import Plan
 from oomph.fitting.ranks import without_ddp
 from oomph.fitting.repeating import let_go
+from oomph.live.out_of_memory import is_out_of_memory
 
 try:
     from transformers import TrainerCallback

@@ -25,12 +25,12 @@ from oomph.fitting.batches import moved, samples, take
 from oomph.fitting.blocks import find_blocks
 from oomph.fitting.card import Card, Room, bytes_on, here, named, room_here, room_on
 from oomph.fitting.errors import FitError, NotSplittable
-from oomph.fitting.finding import is_out_of_memory
 from oomph.fitting.host import Lanes, Slab, aligned, host_room, size_of
 from oomph.fitting.payload import NotPackable, pack
 from oomph.fitting.running import hold_to
 from oomph.fitting.weights import Shrunk, bf16_weights, prune, quantize_weights, why_not_semi_structured
 from oomph.live.frames import release
+from oomph.live.out_of_memory import is_out_of_memory
 
 ALLOWED = {
     "bf16-weights": "weights in bfloat16",
@@ -159,8 +159,10 @@ class WeightStream:
             if following is not block:
                 try:
                     following.come(self._lanes)
-                except torch.cuda.OutOfMemoryError:
-                    pass  # It comes when it is needed.
+                except Exception as error:
+                    # It comes when it is needed.
+                    if not is_out_of_memory(error):
+                        raise
 
     def _leave(self, block: _Block) -> None:
         if block.slab is not None:
@@ -459,7 +461,9 @@ class FitInference:
     def _joined(self, join_here: Callable[[], Any], join_on_host: Callable[[], Any]) -> Any:
         try:
             return join_here()
-        except torch.cuda.OutOfMemoryError as error:
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
             release(error)
         self.history.append("memory ran out for the joined outputs; they are in host memory")
         return join_on_host()

@@ -16,11 +16,11 @@ import torch
 
 from oomph.fitting import ranks
 from oomph.fitting.errors import FitError
-from oomph.fitting.finding import is_out_of_memory
 from oomph.fitting.fit import Fit
 from oomph.fitting.plan import Plan
 from oomph.fitting.repeating import Before, let_go
 from oomph.fitting.running import Through
+from oomph.live.out_of_memory import is_out_of_memory
 
 
 class LoopFit(Fit):

@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 from torch.optim import optimizer as torch_optimizer
 
 from oomph._sizes import text
+from oomph.live.out_of_memory import is_out_of_memory
 
 from .errors import FitError
 from .host import Lanes, Slab, aligned, size_of
@@ -109,9 +110,9 @@ def _fused_works(family: type[Optimizer], device: torch.device, dtype: torch.dty
         parameter.grad = torch.zeros_like(parameter)
         trial = family([parameter], lr=0.0, fused=True)
         _raw_step(family)(trial)  # Without hooks: nobody counts this step.
-    except torch.cuda.OutOfMemoryError:
-        raise
-    except (RuntimeError, TypeError, ValueError):
+    except (RuntimeError, TypeError, ValueError) as error:
+        if is_out_of_memory(error):
+            raise
         return False
     return True
 
@@ -454,7 +455,9 @@ class StatesOnHost(ResumableStep):
                     if state.get(place.key) is host:
                         state[place.key] = host.to(bucket.device, copy=True)
                         moved.append((state, place.key, host))
-        except torch.cuda.OutOfMemoryError:
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
             for state, key, host in moved:
                 state[key] = host
             torch.cuda.empty_cache()
@@ -538,7 +541,9 @@ class StatesOnHost(ResumableStep):
     def _bring_if_there_is_room(self, bucket: _Bucket) -> _Guest | None:
         try:
             return self._bring(bucket)
-        except torch.cuda.OutOfMemoryError:
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
             return None  # It comes when the others have left.
 
     def _bring(self, bucket: _Bucket) -> _Guest:

@@ -28,7 +28,8 @@ from oomph.fitting.losses import LossOf
 from oomph.fitting.plan import Plan
 from oomph.fitting.search import Found
 from oomph.fitting.source import Reader, Step
-from oomph.fitting.watching import Graph, Place, Seen, graph_of, is_library, tensors_in
+from oomph.fitting.watching import Graph, Place, Seen, graph_of, tensors_in
+from oomph.live.library_code import is_installed
 
 # What the script holds besides the step is worth a word from here on.
 _MUCH = 64 << 20
@@ -71,7 +72,7 @@ class Script:
             self.step = self.reader.read()
         except FitError as error:
             place = seen.backward.file if seen.backward is not None else ""
-            self.refused = Refused(self._in_library(place)) if is_library(place) else Refused(str(error), _BY_HAND)
+            self.refused = Refused(self._in_library(place)) if is_installed(place) else Refused(str(error), _BY_HAND)
         except SyntaxError as error:
             self.refused = Refused(f"the source cannot be read: {error}", _BY_HAND)
         self.autocast = seen.backward.autocast if seen.backward is not None else None
@@ -93,7 +94,7 @@ class Script:
     def _write_lines(self, step: Step) -> None:
         """What to change; nothing in a library's own loop."""
         place = self.reader.backward
-        if not is_library(place.file):
+        if not is_installed(place.file):
             self.reader.write_lines(step)
             return
         step.notes.append(self._in_library(place.file))

@@ -21,7 +21,8 @@ import torch
 
 from oomph.fitting.errors import FitError
 from oomph.fitting.losses import LossOf
-from oomph.fitting.watching import Backward, Place, Seen, is_library, tensors_in
+from oomph.fitting.watching import Backward, Place, Seen, tensors_in
+from oomph.live.library_code import is_installed
 
 _LOOPS = (ast.For, ast.While, ast.AsyncFor)
 _CONTAINERS = (list, dict, set, deque)
@@ -436,7 +437,7 @@ class Reader:
 
     def _elsewhere(self, file: str) -> Iterable[Place]:
         places = [*self.seen.zeroed, *self.seen.stepped, *self.seen.scaled, *(place for place, _ in self.seen.clipped)]
-        return (place for place in dict.fromkeys(places) if place.file != file and not is_library(place.file))
+        return (place for place in dict.fromkeys(places) if place.file != file and not is_installed(place.file))
 
     def say_what_goes_too(self, step: Step) -> None:
         """What is no part of the loss, in a block that is removed."""

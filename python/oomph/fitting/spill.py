@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from oomph.fitting.finding import is_out_of_memory
+from oomph.live.out_of_memory import is_out_of_memory
 
 T = TypeVar("T")
 

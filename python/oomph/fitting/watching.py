@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from oomph.live.library_code import is_installed
+
 # Frames of a call that are looked at, from the inside.
 _DEPTH = 40
 
@@ -204,7 +206,7 @@ class Watcher:
         while frame is not None:
             if not self._is_ours(frame):
                 place = Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
-                if not is_library(place.file):
+                if not is_installed(place.file):
                     return place
                 library = library or place
             frame = frame.f_back
@@ -289,11 +291,6 @@ def _nodes(first: Any, ends: Iterable[Any]) -> list[Any]:
 def _version(tensor: Any) -> int:
     """How often it was written to. Tensors of inference mode do not count that."""
     return 0 if tensor.is_inference() else tensor._version
-
-
-def is_library(file: str) -> bool:
-    """Whether the file was installed, and is not to be changed."""
-    return "site-packages" in file or "dist-packages" in file
 
 
 def _names(frame: Any) -> dict[str, Any]:
