@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 from oomph.fitting.errors import FitError, NotSplittable  # noqa: E402
 from oomph.fitting.inference import FitInference, InferencePlan, WeightStream, fit_inference, join, pad_and_join  # noqa: E402
-from oomph.fitting.weights import bf16_weights, prune, quantize_weights, weight_bytes, why_not_semi_structured  # noqa: E402
+from oomph.fitting.techniques.weights import bf16_weights, prune, quantize_weights, weight_bytes, why_not_semi_structured  # noqa: E402
 from torch import nn  # noqa: E402
 
 STAGE = ROOT / "target/debug/examples/stage"
@@ -258,7 +258,7 @@ import torch
 from test_fit_inference import Net
 from oomph.fitting.errors import FitError
 from oomph.fitting.inference import FitInference, InferencePlan
-from oomph.fitting.weights import prune, quantize_weights
+from oomph.fitting.techniques.weights import prune, quantize_weights
 
 MiB = 1 << 20
 out = {}

@@ -19,12 +19,13 @@ from torch import nn  # noqa: E402
 from torch.nn.functional import cross_entropy  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-from oomph.fitting import losses, trials  # noqa: E402
-from oomph.fitting.batches import cuts, micro_batches, per_sample, samples, take  # noqa: E402
-from oomph.fitting.counts import Accumulator, Counted, Weighing  # noqa: E402
-from oomph.fitting.cross_entropy import DeferredLogits, defer_logits, find_heads  # noqa: E402
+from oomph.fitting.losses import trials  # noqa: E402
+from oomph.fitting.losses.loss_of import LossOf  # noqa: E402
+from oomph.fitting.running.batches import cuts, micro_batches, per_sample, samples, take  # noqa: E402
+from oomph.fitting.losses.counts import Accumulator, Counted, Weighing  # noqa: E402
+from oomph.fitting.losses.cross_entropy import DeferredLogits, defer_logits, find_heads  # noqa: E402
 from oomph.fitting.errors import FitError, NotSplittable  # noqa: E402
-from oomph.fitting.finding import Batch, find_batch  # noqa: E402
+from oomph.fitting.running.largest_batch import Batch, find_batch  # noqa: E402
 from oomph.live.out_of_memory import is_out_of_memory  # noqa: E402
 
 STEPS = 20
@@ -460,7 +461,7 @@ class InTraining(nn.Module):
 def test_a_loss_in_training_only_is_unknown_and_counted():
     model = InTraining()
     batch = (torch.randn(8, 8), torch.tensor([0, 1, -100, -100, -100, 3, 4, 1]))
-    compute = lambda part: losses.LossOf(None)(model, part)  # noqa: E731
+    compute = lambda part: LossOf(None)(model, part)  # noqa: E731
     for training in (True, False):
         weighing = trials.learn_weighing(compute, batch, model.train(training))
         assert weighing.kind == "unknown" and "in training only" in weighing.reason and model.training is training
@@ -468,7 +469,7 @@ def test_a_loss_in_training_only_is_unknown_and_counted():
     parted, plain = cut_into(model, lambda model, part: model(*part), batch, 3, weighing)
     torch.testing.assert_close(parted, plain, rtol=1e-5, atol=1e-6)
     with pytest.raises(FitError, match="must be one number"):
-        trials.learn_weighing(lambda part: losses.LossOf(None)(model.layer, part[0]), batch, model)
+        trials.learn_weighing(lambda part: LossOf(None)(model.layer, part[0]), batch, model)
 
 
 @pytest.mark.parametrize("autocast", [False, True])
@@ -713,8 +714,8 @@ ON_THE_CARD = """
 import json
 import torch, torch.nn.functional as F
 from torch import nn
-from oomph.fitting import finding
-from oomph.fitting.cross_entropy import defer_logits
+from oomph.fitting.running import largest_batch
+from oomph.fitting.losses.cross_entropy import defer_logits
 
 class Model(nn.Sequential):
     def forward(self, tokens):
@@ -740,10 +741,10 @@ def step(size):
     blocks = [torch.empty(100 << 20, dtype=torch.uint8, device="cuda") for _ in range(size)]
     blocks.append(blocks)  # A cycle: only a collection frees it.
 
-found = [finding.find_batch(step, effective=effective, tries=1) for effective in (1000, 257)]
+found = [largest_batch.find_batch(step, effective=effective, tries=1) for effective in (1000, 257)]
 try:
-    finding.find_batch(lambda size: torch.empty(1 << 40, dtype=torch.uint8, device="cuda"), effective=4)
-except finding.FitError as error:
+    largest_batch.find_batch(lambda size: torch.empty(1 << 40, dtype=torch.uint8, device="cuda"), effective=4)
+except largest_batch.FitError as error:
     print(json.dumps({"peaks": peaks, "found": found, "seen": seen, "said": str(error)}))
 """
 
@@ -794,10 +795,9 @@ ON_TWO_RANKS = """
 import contextlib, copy, json, os, sys
 import torch, torch.distributed as dist, torch.nn.functional as F
 from torch import nn
-from oomph.fitting import losses, trials  # noqa: E402
-from oomph.fitting.batches import cuts, take
-from oomph.fitting.counts import Accumulator, Counted, Weighing
-from oomph.fitting.finding import find_batch
+from oomph.fitting.running.batches import cuts, take
+from oomph.fitting.losses.counts import Accumulator, Counted, Weighing
+from oomph.fitting.running.largest_batch import find_batch
 
 rank = int(sys.argv[1])
 dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)

@@ -31,8 +31,8 @@ CODE = {name: code_of(source) for name, source in SOURCES.items()}
         ("which exception PyTorch raises then", r"OutOfMemoryError", {"live/out_of_memory.py", "live/recording.py", "_pinned.py"}),
         ("a line that is written over", r"x1b\[K", {"_progress.py"}),
         ("how long is too short for a line of progress", r"_QUIET_SECONDS *=", {"_progress.py"}),
-        ("the unlimited card", r"\d ?TiB", {"fitting/asking.py"}),
-        ("agreement of ranks", r"ReduceOp", {"fitting/ranks.py"}),
+        ("the unlimited card", r"\d ?TiB", {"fitting/planning/asking.py"}),
+        ("agreement of ranks", r"ReduceOp", {"fitting/running/ranks.py"}),
     ],
 )
 def test_a_rule_has_one_home(rule, pattern, homes):
@@ -62,6 +62,6 @@ def test_pytorch_is_told_from_a_folder_of_that_name():
 def test_the_unlimited_card_is_that_of_the_command():
     from oomph._sizes import size_in_bytes
 
-    (said,) = re.findall(r"_UNLIMITED = \"(.+)\"", SOURCES["fitting/asking.py"])
+    (said,) = re.findall(r"_UNLIMITED = \"(.+)\"", SOURCES["fitting/planning/asking.py"])
     (shift,) = re.findall(r"const UNLIMITED: u64 = 1 << (\d+);", (ROOT / "crates/oomph-predict/src/prediction.rs").read_text())
     assert size_in_bytes(said) == 1 << int(shift)

@@ -19,16 +19,16 @@ import torch
 from torch import Tensor, nn
 
 from oomph._sizes import text
-from oomph.fitting import optimizers
-from oomph.fitting.asking import NoAnswer, ask
-from oomph.fitting.batches import moved, samples, take
-from oomph.fitting.blocks import find_blocks
-from oomph.fitting.card import Card, Room, bytes_on, here, named, room_here, room_on
 from oomph.fitting.errors import FitError, NotSplittable
-from oomph.fitting.host import Lanes, Slab, aligned, host_room, size_of
-from oomph.fitting.payload import NotPackable, pack
-from oomph.fitting.running import hold_to
-from oomph.fitting.weights import Shrunk, bf16_weights, prune, quantize_weights, why_not_semi_structured
+from oomph.fitting.planning.asking import NoAnswer, ask
+from oomph.fitting.planning.card import Card, Room, bytes_on, here, named, room_here, room_on
+from oomph.fitting.planning.payload import NotPackable, pack
+from oomph.fitting.running.batches import moved, samples, take
+from oomph.fitting.running.step import hold_to
+from oomph.fitting.techniques import optimizers
+from oomph.fitting.techniques.blocks import find_blocks
+from oomph.fitting.techniques.host import Lanes, Slab, aligned, host_room, size_of
+from oomph.fitting.techniques.weights import Shrunk, bf16_weights, prune, quantize_weights, why_not_semi_structured
 from oomph.live.frames import release
 from oomph.live.out_of_memory import is_out_of_memory
 

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from oomph.fitting.card import Room
 from oomph.fitting.errors import FitError
+from oomph.fitting.planning.card import Room
 
 Answer = TypeVar("Answer")
 

@@ -18,8 +18,8 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint, noop_context_fn
 
-from oomph.fitting.blocks import CHECKPOINT, compile_again, get_block, put_around
 from oomph.fitting.errors import FitError
+from oomph.fitting.techniques.blocks import CHECKPOINT, compile_again, get_block, put_around
 
 
 class CheckpointedBlocks:

@@ -13,15 +13,15 @@ from typing import Any
 
 import torch
 
-from oomph.fitting import optimizers
-from oomph.fitting.batches import moved, samples, take
-from oomph.fitting.blocks import find_blocks, get_block
-from oomph.fitting.costs import Cost, CountCosts, ForwardCosts, Speeds, gather
 from oomph.fitting.errors import FitError
-from oomph.fitting.payload import unpack
-from oomph.fitting.plan import Measured, Plan
-from oomph.fitting.running import Running, use_expandable_segments
-from oomph.fitting.search import Facts, Search
+from oomph.fitting.planning.costs import Cost, CountCosts, ForwardCosts, Speeds, gather
+from oomph.fitting.planning.payload import unpack
+from oomph.fitting.planning.plan import Measured, Plan
+from oomph.fitting.planning.search import Facts, Search
+from oomph.fitting.running.batches import moved, samples, take
+from oomph.fitting.running.step import Running, use_expandable_segments
+from oomph.fitting.techniques import optimizers
+from oomph.fitting.techniques.blocks import find_blocks, get_block
 from oomph.live.out_of_memory import is_out_of_memory
 
 

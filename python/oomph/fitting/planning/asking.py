@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pathlib
 import subprocess
 import sys
 import tempfile
@@ -16,7 +17,7 @@ from oomph.fitting.errors import FitError
 _START = """\
 import sys
 sys.path.append({place!r})
-from oomph.fitting.child import answer
+from oomph.fitting.planning.child import answer
 answer({entry!r}, {folder!r})
 """
 # The child must be able to hold every candidate, to say what it takes: the unlimited card of oomph-predict (prediction.rs).
@@ -29,7 +30,7 @@ class NoAnswer(FitError):
 
 def ask(entry: str, payload: bytes, options: dict[str, Any], *, gpu: str, what: str = "planning") -> dict[str, Any]:
     """Calls ``entry`` ("module:function") in a child with what was packed and the options; it returns what json can hold."""
-    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    package = str(pathlib.Path(__file__).resolve().parents[3])
     with tempfile.TemporaryDirectory(prefix="oomph-fit-") as folder:
         with open(os.path.join(folder, "payload"), "wb") as file:
             file.write(payload)

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
+from oomph.fitting.adapters.loops import LoopFit, missing
 from oomph.fitting.errors import FitError
-from oomph.fitting.loops import LoopFit, missing
-from oomph.fitting.losses import LossOf
-from oomph.fitting.plan import Plan
-from oomph.fitting.ranks import without_ddp
+from oomph.fitting.losses.loss_of import LossOf
+from oomph.fitting.planning.plan import Plan
+from oomph.fitting.running.ranks import without_ddp
 
 
 def fit_accelerate(

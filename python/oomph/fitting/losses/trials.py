@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from oomph.fitting.batches import pick, samples, traits
-from oomph.fitting.counts import Counted, Weighing, batch_norms
 from oomph.fitting.errors import FitError, NotSplittable
-from oomph.fitting.spill import with_room
+from oomph.fitting.losses.counts import Counted, Weighing, batch_norms
+from oomph.fitting.running.batches import pick, samples, traits
+from oomph.fitting.running.spill import with_room
 
 ComputeLoss = Callable[[Any], Any]
 Place = tuple[list[int], int]  # Samples by their numbers, and how many of them are the first part.
-Traits = dict[tuple[int, str], list[float]]  # As `oomph.fitting.batches.traits` returns them.
+Traits = dict[tuple[int, str], list[float]]  # As `oomph.fitting.running.batches.traits` returns them.
 
 _KINDS = ("targets", "samples", "sum")
 _SAMPLES = 4

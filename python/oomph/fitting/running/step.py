@@ -13,16 +13,16 @@ from typing import Any
 
 import torch
 
-from oomph.fitting.activations import offload_blocks
-from oomph.fitting.batches import cuts, moved, per_sample, samples, take
-from oomph.fitting.checkpoints import checkpoint_blocks
-from oomph.fitting.counts import Accumulator, Counted, Weighing, batch_norms
-from oomph.fitting.cross_entropy import defer_logits
 from oomph.fitting.errors import FitError, NotSplittable
-from oomph.fitting.losses import LossOf
-from oomph.fitting.optimizers import ResumableStep, StatesOnHost, fuse, to_8bit
-from oomph.fitting.plan import Plan
-from oomph.fitting.weights import bf16_weights
+from oomph.fitting.losses.counts import Accumulator, Counted, Weighing, batch_norms
+from oomph.fitting.losses.cross_entropy import defer_logits
+from oomph.fitting.losses.loss_of import LossOf
+from oomph.fitting.planning.plan import Plan
+from oomph.fitting.running.batches import cuts, moved, per_sample, samples, take
+from oomph.fitting.techniques.activations import offload_blocks
+from oomph.fitting.techniques.checkpoints import checkpoint_blocks
+from oomph.fitting.techniques.optimizers import ResumableStep, StatesOnHost, fuse, to_8bit
+from oomph.fitting.techniques.weights import bf16_weights
 
 # Runs a part of a batch, backward too; see `Running.backward`.
 Through = Callable[[Any, Callable[[torch.Tensor], torch.Tensor]], torch.Tensor]

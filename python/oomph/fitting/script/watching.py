@@ -314,8 +314,8 @@ def tensors_in(torch: Any, things: Any, found: list[Any], depth: int = 0) -> Non
 
 
 def _samples(things: Any) -> int | None:
-    from oomph.fitting.batches import samples
     from oomph.fitting.errors import FitError
+    from oomph.fitting.running.batches import samples
 
     try:
         return samples(things)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oomph._sizes import signed, text
-from oomph.fitting.plan import Measured, Plan
+from oomph.fitting.planning.plan import Measured, Plan
 
 
 def techniques(before: Plan, after: Plan, batch: int, blocks: int) -> str:

@@ -18,12 +18,12 @@ from typing import Any
 
 import torch
 
-from oomph.fitting import ranks
-from oomph.fitting.batches import samples
+from oomph.fitting.adapters.loops import LoopFit, missing, replaced
 from oomph.fitting.errors import FitError
 from oomph.fitting.fit import FitPlan
-from oomph.fitting.loops import LoopFit, missing, replaced
-from oomph.fitting.plan import Plan
+from oomph.fitting.planning.plan import Plan
+from oomph.fitting.running import ranks
+from oomph.fitting.running.batches import samples
 
 _NAMES = ("lightning.pytorch", "pytorch_lightning")
 _SAID: tuple[str, ...] = ("global_step", "current_epoch", "max_epochs", "max_steps", "num_training_batches", "accumulate_grad_batches", "world_size")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .errors import FitError
+from oomph.fitting.errors import FitError
 
 # Fours of weights that are looked at in one go: what sorts them takes memory too.
 _FOURS = 1 << 18

@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
-from oomph.fitting import ranks
 from oomph.fitting.errors import FitError
 from oomph.fitting.fit import Fit
-from oomph.fitting.plan import Plan
-from oomph.fitting.repeating import Before, let_go
-from oomph.fitting.running import Through
+from oomph.fitting.planning.plan import Plan
+from oomph.fitting.running import ranks
+from oomph.fitting.running.repeating import Before, let_go
+from oomph.fitting.running.step import Through
 from oomph.live.out_of_memory import is_out_of_memory
 
 

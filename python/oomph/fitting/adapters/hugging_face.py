@@ -16,15 +16,15 @@ from typing import Any
 
 import torch
 
-from oomph.fitting.accelerating import PreparedFit, PreparedLoss
-from oomph.fitting.batches import cuts, samples, take
+from oomph.fitting.adapters.accelerating import PreparedFit, PreparedLoss
+from oomph.fitting.adapters.loops import missing, replaced
 from oomph.fitting.errors import FitError
 from oomph.fitting.fit import FitPlan
-from oomph.fitting.loops import missing, replaced
-from oomph.fitting.payload import NotPackable, pack
-from oomph.fitting.plan import Plan
-from oomph.fitting.ranks import without_ddp
-from oomph.fitting.repeating import let_go
+from oomph.fitting.planning.payload import NotPackable, pack
+from oomph.fitting.planning.plan import Plan
+from oomph.fitting.running.batches import cuts, samples, take
+from oomph.fitting.running.ranks import without_ddp
+from oomph.fitting.running.repeating import let_go
 from oomph.live.out_of_memory import is_out_of_memory
 
 try:

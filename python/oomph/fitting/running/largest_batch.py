@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import torch
 
 from oomph._progress import ProgressLine, on_terminal
-from oomph.fitting import ranks
 from oomph.fitting.errors import FitError
+from oomph.fitting.running import ranks
 from oomph.live.frames import release
 from oomph.live.out_of_memory import is_out_of_memory
 

@@ -20,8 +20,8 @@ from typing import Any, cast
 import torch
 
 from oomph.fitting.errors import FitError
-from oomph.fitting.losses import LossOf
-from oomph.fitting.watching import Backward, Place, Seen, tensors_in
+from oomph.fitting.losses.loss_of import LossOf
+from oomph.fitting.script.watching import Backward, Place, Seen, tensors_in
 from oomph.live.library_code import is_installed
 
 _LOOPS = (ast.For, ast.While, ast.AsyncFor)

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from oomph import _ram
 from oomph._pinned import pin, unpin
-
-from .errors import FitError
+from oomph.fitting.errors import FitError
 
 # What kernels that read 16 bytes at a time want, with room to spare.
 _ALIGNMENT = 128

@@ -23,10 +23,9 @@ from torch.optim import Optimizer
 from torch.optim import optimizer as torch_optimizer
 
 from oomph._sizes import text
+from oomph.fitting.errors import FitError
+from oomph.fitting.techniques.host import Lanes, Slab, aligned, size_of
 from oomph.live.out_of_memory import is_out_of_memory
-
-from .errors import FitError
-from .host import Lanes, Slab, aligned, size_of
 
 # State that is on its way: what crosses PCIe in about 3 ms, which hides the time that a launch takes.
 _BUCKET = 32 << 20

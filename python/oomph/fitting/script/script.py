@@ -15,20 +15,20 @@ from typing import Any
 import torch
 
 from oomph._sizes import text
-from oomph.fitting import words
-from oomph.fitting.batches import moved
-from oomph.fitting.card import Card, bytes_on, room_on
-from oomph.fitting.child import Trials, plan
-from oomph.fitting.costs import assumed_speeds
-from oomph.fitting.counts import Counted, Weighing, batch_norms
 from oomph.fitting.errors import FitError
 from oomph.fitting.fit import Fit, FitPlan
-from oomph.fitting.host import host_room
-from oomph.fitting.losses import LossOf
-from oomph.fitting.plan import Plan
-from oomph.fitting.search import Found
-from oomph.fitting.source import Reader, Step
-from oomph.fitting.watching import Graph, Place, Seen, graph_of, tensors_in
+from oomph.fitting.losses.counts import Counted, Weighing, batch_norms
+from oomph.fitting.losses.loss_of import LossOf
+from oomph.fitting.planning import words
+from oomph.fitting.planning.card import Card, bytes_on, room_on
+from oomph.fitting.planning.child import Trials, plan
+from oomph.fitting.planning.costs import assumed_speeds
+from oomph.fitting.planning.plan import Plan
+from oomph.fitting.planning.search import Found
+from oomph.fitting.running.batches import moved
+from oomph.fitting.script.source import Reader, Step
+from oomph.fitting.script.watching import Graph, Place, Seen, graph_of, tensors_in
+from oomph.fitting.techniques.host import host_room
 from oomph.live.library_code import is_installed
 
 # What the script holds besides the step is worth a word from here on.

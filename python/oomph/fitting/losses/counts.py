@@ -129,7 +129,7 @@ class Counted:
 
 
 def note_cross_entropy(target: torch.Tensor, weight: torch.Tensor | None, ignore_index: int, count: torch.Tensor) -> None:
-    """For a cross-entropy that computes its mean by itself (`oomph.fitting.cross_entropy`)."""
+    """For a cross-entropy that computes its mean by itself (`oomph.fitting.losses.cross_entropy`)."""
     if _counting:
         _counting[-1]._note(Mean(("cross_entropy", *_identity(target), ignore_index, _identity(weight)), count, target.numel(), target))
 
@@ -210,7 +210,7 @@ class Weighing:
     "unknown" (could not be tried, see ``reason``; by targets if they can be counted). It can be pickled and has no tensors: what was learnt
     in one process is true in another. ``reason`` is for the person who asks.
 
-    ``provisional``: the example does not prove the rule for batches whose samples count differently; see `oomph.fitting.trials.verify`. ``means``: of so many
+    ``provisional``: the example does not prove the rule for batches whose samples count differently; see `oomph.fitting.losses.trials.verify`. ``means``: of so many
     means with targets of their own, each must have the same share of its targets in all parts; `Accumulator` refuses where they have not.
     """
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from oomph.fitting.plan import Measured, Plan
+from oomph.fitting.planning.plan import Measured, Plan
 
 # Estimated times that are nearer to each other than this are taken to be the same.
 _SAME_TIME = 1.03

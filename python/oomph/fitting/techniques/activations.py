@@ -19,7 +19,7 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from oomph._pinned import pin, unpin
-from oomph.fitting.blocks import OFFLOAD, compile_again, get_block, put_around
+from oomph.fitting.techniques.blocks import OFFLOAD, compile_again, get_block, put_around
 
 # Smaller storages stay: a copy costs about as much time to start as these take to move.
 SMALLEST = 64 << 10

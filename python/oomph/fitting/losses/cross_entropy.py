@@ -18,8 +18,8 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.utils._pytree import tree_any, tree_map
 
-from oomph.fitting import counts
 from oomph.fitting.errors import FitError
+from oomph.fitting.losses import counts
 
 # Below that, logits are small beside the rest.
 _LEAST_COLUMNS = 4096
