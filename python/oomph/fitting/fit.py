@@ -25,6 +25,7 @@ from oomph.fitting.planning.payload import NotPackable, pack
 from oomph.fitting.planning.plan import ALLOWED, Measured, Plan
 from oomph.fitting.planning.search import Facts, Found, Search
 from oomph.fitting.running import ranks
+from oomph.fitting.running.applied import Applied
 from oomph.fitting.running.batches import moved, samples, take
 from oomph.fitting.running.repeating import Before, let_go
 from oomph.fitting.running.spill import with_room
@@ -140,7 +141,7 @@ class FitPlan:
         }
 
 
-class Fit:
+class Fit(Applied):
     """A model that fits. ``step`` is forward, backward and optimizer, as the plain loop would do them."""
 
     plan: FitPlan
@@ -155,6 +156,7 @@ class Fit:
         clip_grad_norm: float | None,
         scaler: Any = None,
     ) -> None:
+        super().__init__()
         unknown = [name for name in allow if name not in ALLOWED]
         if unknown:
             raise FitError(f"allow= knows {', '.join(ALLOWED)}, not {', '.join(unknown)}")
@@ -177,7 +179,6 @@ class Fit:
         self.device = device_of(self.model)
         self._running: Running | None = None
         self._rungs: list[Measured] = []
-        self._undo: list[Callable[[], None]] = []
         # Buffers that forward passes leave alone: they need not be put back.
         self._untouched: set[int] = set()
         self._retries = 0
@@ -509,18 +510,11 @@ class Fit:
         GPU has no room, stays there, with a warning."""
         try:
             # Limits first: what comes back to the GPU may need more than the plan did.
-            while self._undo:
-                self._undo.pop()()
+            super().close()
         finally:
             running, self._running = self._running, None
             if running is not None:
                 running.undo()
-
-    def __enter__(self) -> Fit:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _run(self) -> Running:
         if self._running is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 # What may change the numbers, and therefore is done only if it is named in ``allow``.
 ALLOWED = {
@@ -52,11 +52,14 @@ class Plan:
         return not (self.autocast or self.optimizer_8bit or self.bf16_weights)
 
 
+AnyPlan = TypeVar("AnyPlan")
+
+
 @dataclass(frozen=True)
-class Measured:
+class Measured(Generic[AnyPlan]):
     """What a plan took on the virtual GPU, and what a step is estimated to take."""
 
-    plan: Plan
+    plan: AnyPlan
     allocated: int
     reserved: int
     seconds: float
@@ -68,8 +71,9 @@ class Measured:
     short: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        return {**dataclasses.asdict(self), "plan": self.plan.to_dict()}
+        plan = self.plan
+        return {**dataclasses.asdict(self), "plan": plan.to_dict() if isinstance(plan, Plan) else dataclasses.asdict(plan)}  # type: ignore[call-overload]
 
-    @classmethod
-    def from_dict(cls, given: dict[str, Any]) -> Measured:
-        return cls(**{**given, "plan": Plan.from_dict(given["plan"])})
+    @staticmethod
+    def from_dict(given: dict[str, Any]) -> Measured[Plan]:
+        return Measured(**{**given, "plan": Plan.from_dict(given["plan"])})

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic
 
-from oomph.fitting.planning.plan import Measured, Plan
+from oomph.fitting.planning.plan import AnyPlan, Measured, Plan
 
 # Estimated times that are nearer to each other than this are taken to be the same.
 _SAME_TIME = 1.03
@@ -84,8 +84,26 @@ class Found:
         )
 
 
-class Search:
-    """One search. ``measure`` runs a plan for a step or two, ``seconds`` estimates without running it, ``prove`` runs it for longer,
+class Tried(Generic[AnyPlan]):
+    """Plans that were run, each once, and whether they fit: what all searches have in common."""
+
+    def __init__(self, measure: Callable[[AnyPlan], Measured[AnyPlan]], limit: int, host: int) -> None:
+        self.limit, self.host = limit, host
+        self.seen: dict[AnyPlan, Measured[AnyPlan]] = {}
+        self._measure = measure
+
+    def measure(self, plan: AnyPlan) -> Measured[AnyPlan]:
+        if plan not in self.seen:
+            self.seen[plan] = self._measure(plan)
+        return self.seen[plan]
+
+    def fits(self, plan: AnyPlan) -> bool:
+        measured = self.measure(plan)
+        return measured.reserved <= self.limit and measured.host <= self.host
+
+
+class Search(Tried[Plan]):
+    """One search for a training step. ``measure`` runs a plan for a step or two, ``seconds`` estimates without running it, ``prove`` runs it for longer,
     held to a limit or to none, and finds the largest block."""
 
     def __init__(
@@ -95,30 +113,19 @@ class Search:
         seconds: Callable[[Plan], float],
         prove: Callable[[Plan, int | None], Measured] | None = None,
     ) -> None:
+        super().__init__(measure, facts.limit, facts.host)
         self.facts, self.seconds = facts, seconds
-        self.limit = facts.limit
-        self._measure = measure
         self._prove = prove or (lambda plan, limit: measure(plan))
-        self._seen: dict[Plan, Measured] = {}
-
-    def measure(self, plan: Plan) -> Measured:
-        if plan not in self._seen:
-            self._seen[plan] = self._measure(plan)
-        return self._seen[plan]
-
-    def fits(self, plan: Plan) -> bool:
-        measured = self.measure(plan)
-        return measured.reserved <= self.limit and measured.host <= self.facts.host
 
     def run(self) -> Found:
         plain = self.measure(Plan())
         chosen = self.proven()
         least = self._prove(self.most_frugal(), None)
         if chosen is None:
-            return Found(plain, None, least, tried=len(self._seen))
+            return Found(plain, None, least, tried=len(self.seen))
         chain = self.chain(chosen)
         rungs = self.rungs(chosen)
-        return Found(plain, self.measure(chosen), least, chain, rungs, len(self._seen))
+        return Found(plain, self.measure(chosen), least, chain, rungs, len(self.seen))
 
     def proven(self) -> Plan | None:
         """The plan that is chosen, tried for longer: holes that grow from step to step show only then.
@@ -131,7 +138,7 @@ class Search:
                 return None
             proof = self._prove(chosen, self.facts.limit)
             if not proof.short and proof.reserved + proof.largest <= self.facts.whole:
-                self._seen[chosen] = proof
+                self.seen[chosen] = proof
                 return chosen
             self.limit = min(int(min(self.limit, self.measure(chosen).reserved) * _TIGHTER), self.facts.whole - proof.largest)
         return None

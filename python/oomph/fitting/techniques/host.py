@@ -1,6 +1,6 @@
 """Host memory that a GPU copies from and to while the program goes on, and the streams for that.
 
-What lies there, and when it travels, is for those who use it: the optimizer's state (``optimizers``) and weights (``inference``).
+What lies there, and when it travels, is for those who use it: the optimizer's state (``optimizers``) and weights (``weight_stream``).
 """
 
 from __future__ import annotations
