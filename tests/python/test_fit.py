@@ -622,7 +622,7 @@ def test_wrong_use_says_the_least_budget_that_could_work_and_it_does(virtually):
         fit.close()
         tell(applied=applied, after=settings(), devices=sorted({s["exp_avg"].device.type for s in optimizer.state.values()}))
         # What the program set itself stays, and comes back.
-        from oomph.fitting.running.step import allocator_setter, hold_to, use_expandable_segments
+        from oomph.fitting.techniques.allocator import allocator_setter, hold_to, use_expandable_segments
         allocator_setter()("max_split_size_mb:256,expandable_segments:False,garbage_collection_threshold:0.7")
         def others():
             now = torch.cuda.memory._snapshot()["allocator_settings"]

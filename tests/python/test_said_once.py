@@ -65,3 +65,10 @@ def test_the_unlimited_card_is_that_of_the_command():
     (said,) = re.findall(r"_UNLIMITED = \"(.+)\"", SOURCES["fitting/planning/asking.py"])
     (shift,) = re.findall(r"const UNLIMITED: u64 = 1 << (\d+);", (ROOT / "crates/oomph-predict/src/prediction.rs").read_text())
     assert size_in_bytes(said) == 1 << int(shift)
+
+
+def test_the_command_allows_what_the_techniques_say():
+    from oomph.fitting.techniques.training import ALLOWED
+
+    (listed,) = re.findall(r"const ALLOWED: \[&str; \d+\] = \[(.*)\];", (ROOT / "crates/oomph-cli/src/commands/fit.rs").read_text())
+    assert re.findall(r'"(.+?)"', listed) == list(ALLOWED)

@@ -22,17 +22,19 @@ from oomph.fitting.planning.asking import NoAnswer, ask
 from oomph.fitting.planning.card import Card, Room, bytes_on, half_of, here, named, room_here, room_on
 from oomph.fitting.planning.costs import Speeds, assumed_speeds, measure_speeds
 from oomph.fitting.planning.payload import NotPackable, pack
-from oomph.fitting.planning.plan import ALLOWED, Measured, Plan
+from oomph.fitting.planning.plan import Measured, Plan
 from oomph.fitting.planning.search import Facts, Found, Search
 from oomph.fitting.running import ranks
 from oomph.fitting.running.applied import Applied
 from oomph.fitting.running.batches import moved, samples, take
 from oomph.fitting.running.repeating import Before, let_go
 from oomph.fitting.running.spill import with_room
-from oomph.fitting.running.step import Running, allocator_setter, device_of, has_sparse_gradients, hold_to, steps_in_parts, use_expandable_segments
+from oomph.fitting.running.step import Running, device_of
+from oomph.fitting.techniques.allocator import allocator_setter, hold_to, use_expandable_segments
 from oomph.fitting.techniques.blocks import find_blocks
 from oomph.fitting.techniques.host import host_room
-from oomph.fitting.techniques.optimizers import ResumableStep, fuse, to_8bit
+from oomph.fitting.techniques.optimizers import ResumableStep, fuse, has_sparse_gradients, steps_in_parts, to_8bit
+from oomph.fitting.techniques.training import ALLOWED
 from oomph.live.out_of_memory import is_out_of_memory
 
 # The fit that was made last for a model.

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_any, tree_map
 
 from oomph.fitting.errors import FitError
 from oomph.fitting.losses import counts
+from oomph.fitting.techniques.technique import Technique
 
 # Below that, logits are small beside the rest.
 _LEAST_COLUMNS = 4096
@@ -427,3 +428,6 @@ _METHODS: tuple[str, ...] = ("size", "dim", "numel", "nelement", "ndimension", "
 _METHODS += ("__hash__", "is_inference")
 _METADATA = {getattr(_Tensor, name).__get__ for name in _PROPERTIES if hasattr(_Tensor, name)}
 _METADATA |= {getattr(_Tensor, name) for name in _METHODS} | {torch.is_floating_point, torch.is_complex, torch.numel, torch.is_inference}
+
+
+DEFER_LOGITS = Technique("defer_logits", lambda *_: "logits and cross-entropy in pieces", "same numbers; the logits are never whole", apply=lambda step: defer_logits(step.model))

@@ -19,8 +19,9 @@ from oomph.fitting.planning.payload import unpack
 from oomph.fitting.planning.plan import Measured, Plan
 from oomph.fitting.planning.search import Facts, Search
 from oomph.fitting.running.batches import moved, samples, take
-from oomph.fitting.running.step import Running, use_expandable_segments
+from oomph.fitting.running.step import Running
 from oomph.fitting.techniques import optimizers
+from oomph.fitting.techniques.allocator import use_expandable_segments
 from oomph.fitting.techniques.blocks import find_blocks, get_block
 from oomph.live.out_of_memory import is_out_of_memory
 

@@ -6,13 +6,6 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-# What may change the numbers, and therefore is done only if it is named in ``allow``.
-ALLOWED = {
-    "bf16": "autocast in bfloat16 (float16 with a gradient scaler on cards without it)",
-    "8bit-optimizer": "optimizer state in 8 bits",
-    "bf16-weights": "weights and gradients in bfloat16",
-}
-
 
 @dataclass(frozen=True)
 class Plan:

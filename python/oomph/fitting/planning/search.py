@@ -1,6 +1,6 @@
 """Which plan: candidates in order of what they cost, each measured on the virtual GPU, the fastest that fits.
 
-It knows nothing of PyTorch: it is given a function that measures a plan, and one that estimates the time of a step under it.
+It runs nothing: it is given a function that measures a plan, and one that estimates the time of a step under it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic
 
 from oomph.fitting.planning.plan import AnyPlan, Measured, Plan
+from oomph.fitting.techniques.training import ALLOWABLE, TECHNIQUES
 
 # Estimated times that are nearer to each other than this are taken to be the same.
 _SAME_TIME = 1.03
@@ -42,7 +43,7 @@ class Facts:
     fuses: bool = True
     #: The optimizer may be called for some parameters at a time.
     hosts: bool = True
-    #: What is allowed of plan.ALLOWED.
+    #: What is allowed of techniques.training.ALLOWED.
     allow: tuple[str, ...] = ()
     #: The 16-bit type of the card.
     half: str = "bfloat16"
@@ -157,12 +158,9 @@ class Search(Tried[Plan]):
     def bases(self) -> list[Plan]:
         """What is the same for every size of a part: the exact techniques that cost nothing, then what is allowed beyond them."""
         bases = [self.free()]
-        if "bf16" in self.facts.allow:
-            bases.append(bases[0].but(autocast=self.facts.half))
-        if "8bit-optimizer" in self.facts.allow:
-            bases.append(bases[-1].but(optimizer_8bit=True, fused=False))
-        if "bf16-weights" in self.facts.allow:
-            bases.append(bases[-1].but(bf16_weights=True, autocast=None))
+        for technique in ALLOWABLE:
+            if technique.allow in self.facts.allow and technique.asked is not None:
+                bases.append(bases[-1].but(**technique.asked(self.facts.half)))
         return bases
 
     def choose(self) -> Plan | None:
@@ -235,7 +233,7 @@ class Search(Tried[Plan]):
     def chain(self, chosen: Plan) -> list[Measured]:
         """One technique after another, in the order in which they are counted."""
         plan, chain = Plan(), [self.measure(Plan())]
-        for name in ("fused", "optimizer_8bit", "defer_logits", "expandable", "autocast", "bf16_weights", "micro", "checkpoint", "offload", "states_on_host"):
+        for name in (technique.name for technique in TECHNIQUES):
             value = getattr(chosen, name)
             if value != getattr(plan, name):
                 plan = plan.but(**{name: value})

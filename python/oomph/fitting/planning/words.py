@@ -4,54 +4,17 @@ from __future__ import annotations
 
 from oomph._sizes import signed, text
 from oomph.fitting.planning.plan import Measured, Plan
+from oomph.fitting.techniques.training import TECHNIQUES
 
 
 def techniques(before: Plan, after: Plan, batch: int, blocks: int) -> str:
     """What is new in ``after``."""
-    new = []
-    if after.fused and not before.fused:
-        new.append("optimizer without temporary copies (fused)")
-    if after.optimizer_8bit and not before.optimizer_8bit:
-        new.append("optimizer state in 8 bits (allowed)")
-    if after.defer_logits and not before.defer_logits:
-        new.append("logits and cross-entropy in pieces")
-    if after.expandable and not before.expandable:
-        new.append("expandable segments")
-    if after.autocast and not before.autocast:
-        new.append(f"autocast in {after.autocast} (allowed)")
-    if after.bf16_weights and not before.bf16_weights:
-        new.append("weights in bfloat16 (allowed)")
-    if after.micro != before.micro:
-        new.append(f"{batch} samples in {-(-batch // after.micro)} parts of {after.micro}" if after.micro else "the whole batch at once")
-    if len(after.checkpoint) != len(before.checkpoint):
-        new.append(f"{_some(len(after.checkpoint), blocks)} run again in the backward pass")
-    if len(after.offload) != len(before.offload):
-        new.append(f"activations of {_some(len(after.offload), blocks)} in host memory")
-    if after.states_on_host and not before.states_on_host:
-        new.append("optimizer state in host memory")
+    new = (one.words(getattr(after, one.name), batch, blocks) for one in TECHNIQUES if one.is_new(getattr(before, one.name), getattr(after, one.name)))
     return ", ".join(new) or "the plain step"
 
 
-def _some(count: int, blocks: int) -> str:
-    return f"all {blocks} blocks" if count >= blocks else f"{count} of {blocks} blocks"
-
-
-WHY = {
-    "fused": "same numbers, usually faster",
-    "optimizer_8bit": "you allowed it",
-    "defer_logits": "same numbers; the logits are never whole",
-    "expandable": "same numbers; no holes that nothing fits into",
-    "autocast": "you allowed it; usually faster",
-    "bf16_weights": "you allowed it",
-    "micro": "same mean, weighted by targets",
-    "checkpoint": "same numbers; pays with recomputation",
-    "offload": "same numbers; copies run beside the work",
-    "states_on_host": "same numbers; pays with copies at each step",
-}
-
-
 def why(before: Plan, after: Plan) -> str:
-    return "; ".join(words for name, words in WHY.items() if getattr(before, name) != getattr(after, name))
+    return "; ".join(one.why for one in TECHNIQUES if getattr(before, one.name) != getattr(after, one.name))
 
 
 def chain(measured: list[Measured], batch: int, blocks: int) -> list[str]:

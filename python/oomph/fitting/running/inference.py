@@ -13,7 +13,7 @@ from oomph.fitting.running.applied import Applied
 from oomph.fitting.running.batches import moved, samples, take
 from oomph.fitting.running.outputs import join, moved_to, pad_and_join
 from oomph.fitting.running.repeating import let_go
-from oomph.fitting.running.step import hold_to
+from oomph.fitting.techniques.allocator import hold_to
 from oomph.fitting.techniques.blocks import find_blocks
 from oomph.fitting.techniques.weight_stream import WeightStream
 from oomph.fitting.techniques.weights import Shrunk, bf16_weights, prune, quantize_weights

@@ -7,22 +7,21 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import re
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 
-from oomph.fitting.errors import FitError, NotSplittable
+from oomph.fitting.errors import NotSplittable
 from oomph.fitting.losses.counts import Accumulator, Counted, Weighing, batch_norms
-from oomph.fitting.losses.cross_entropy import defer_logits
 from oomph.fitting.losses.loss_of import LossOf
 from oomph.fitting.planning.plan import Plan
 from oomph.fitting.running.batches import cuts, moved, per_sample, samples, take
-from oomph.fitting.techniques.activations import offload_blocks
-from oomph.fitting.techniques.checkpoints import checkpoint_blocks
-from oomph.fitting.techniques.optimizers import ResumableStep, StatesOnHost, fuse, to_8bit
-from oomph.fitting.techniques.weights import bf16_weights
+from oomph.fitting.techniques.optimizers import ResumableStep, StatesOnHost, steps_in_parts
+from oomph.fitting.techniques.training import TECHNIQUES
+
+_LASTING = {technique.name for technique in TECHNIQUES if technique.lasts}
 
 # Runs a part of a batch, backward too; see `Running.backward`.
 Through = Callable[[Any, Callable[[torch.Tensor], torch.Tensor]], torch.Tensor]
@@ -69,39 +68,35 @@ class Running:
             raise
 
     def _apply(self) -> None:
-        plan = self.plan
-        if plan.bf16_weights:
-            self._keep("bf16_weights", lambda: bf16_weights(self.model, self.optimizer))
-        self.stepped = stepped = self._smaller_optimizer() if plan.optimizer_8bit else self.optimizer
-        if plan.fused and not plan.optimizer_8bit and not has_sparse_gradients(self.model) and (fused := fuse(stepped)) is not None:
-            self._keep("fused", lambda: fused)
-        if plan.defer_logits:
-            self._keep("defer_logits", lambda: defer_logits(self.model))
-        if plan.checkpoint:
-            self._keep("checkpoint", lambda: checkpoint_blocks(self.model, plan.checkpoint))
-        self.activations = None
-        if plan.offload:
-            self.activations = self._keep("offload", lambda: offload_blocks(self.model, plan.offload, rehearse=self.rehearse))
-        if plan.states_on_host:
-            self.states = self._keep("states_on_host", lambda: StatesOnHost(stepped))
-        elif self.as_is or not steps_in_parts(stepped):
-            self.states = stepped
-        else:
-            self.states = self._keep("states", lambda: ResumableStep(stepped))
-        if plan.autocast == "float16" and self.scaler is None:
+        wanted = (technique for technique in TECHNIQUES if technique.apply is not None and getattr(self.plan, technique.name))
+        for technique in sorted(wanted, key=lambda technique: technique.stage):
+            self._keep(technique.name, functools.partial(cast(Any, technique.apply), self))
+        self.activations = self._kept("offload")
+        stepped = self.stepped
+        self.states = self._kept("states_on_host")
+        if self.states is None:
+            self.states = stepped if self.as_is or not steps_in_parts(stepped) else self._keep("states", lambda: ResumableStep(stepped))
+        if self.plan.autocast == "float16" and self.scaler is None:
             self.scaler = torch.amp.GradScaler(self.device.type)
         self.scaled = _Scaled(stepped, self.states.step)
 
     def _keep(self, name: str, apply: Callable[[], Any]) -> Any:
         applied = self._lasting.pop(name, None) or apply()
-        self._applied.append((name, applied))
+        if applied is not None:
+            self._applied.append((name, applied))
+        if name == "optimizer_8bit":
+            # So that the state_dict of the optimizer that people hold is not empty.
+            self.optimizer.state = applied.optimizer.state
         return applied
 
-    def _smaller_optimizer(self) -> torch.optim.Optimizer:
-        small = self._keep("optimizer_8bit", lambda: to_8bit(self.optimizer))
-        # So that the state_dict of the optimizer that people hold is not empty.
-        self.optimizer.state = small.optimizer.state
-        return small.optimizer
+    def _kept(self, name: str) -> Any:
+        return next((one for known, one in self._applied if known == name), None)
+
+    @property
+    def stepped(self) -> torch.optim.Optimizer:
+        """The optimizer that steps: the smaller one, where it stands in for the program's own."""
+        small = self._kept("optimizer_8bit")
+        return self.optimizer if small is None else cast(torch.optim.Optimizer, small.optimizer)
 
     def undo(self, then: Plan | None = None) -> dict[str, Any]:
         """The model and the optimizer as they were, but for what they have learnt. What the plan ``then`` does too, and what cannot be undone without losing
@@ -109,7 +104,7 @@ class Running:
         lasting: dict[str, Any] = {} if then is None or self.scaler is None else {"scaler": self.scaler}
         while self._applied:
             name, one = self._applied.pop()
-            if then is not None and name in ("bf16_weights", "optimizer_8bit") and getattr(then, name):
+            if then is not None and name in _LASTING and getattr(then, name):
                 lasting[name] = one
             elif then is not None and then.states_on_host and isinstance(one, StatesOnHost):
                 one.undo(to_device=False)
@@ -237,49 +232,6 @@ class _Scaled:
         return self._optimizer.param_groups
 
 
-def steps_in_parts(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the optimizer may be called for some parameters at a time: those of PyTorch may."""
-    try:
-        ResumableStep(optimizer).undo()
-    except FitError:
-        return False
-    return True
-
-
-def has_sparse_gradients(model: torch.nn.Module) -> bool:
-    return any(getattr(module, "sparse", False) for module in model.modules() if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)))
-
-
 def device_of(model: torch.nn.Module) -> torch.device:
     first = next(model.parameters(), None)
     return first.device if first is not None else torch.device("cpu")
-
-
-def allocator_setter() -> Callable[[str], None] | None:
-    """What changes the allocator's settings in the running process, where this PyTorch has it."""
-    return getattr(torch._C, "_accelerator_setAllocatorSettings", None) or getattr(torch.cuda.memory, "_set_allocator_settings", None)
-
-
-def use_expandable_segments() -> Callable[[], None] | None:
-    """Tells the allocator of the running process. What undoes it, or None where it is so already or this PyTorch cannot.
-
-    The program's other settings are said again each time: what is not said goes back to its default.
-    """
-    setter = allocator_setter()
-    settings = torch.cuda.memory._snapshot().get("allocator_settings", {})
-    if setter is None or settings.get("expandable_segments"):
-        return None
-    others = re.sub(r"\bexpandable_segments\s*:\s*\w+\s*,?", "", settings.get("PYTORCH_CUDA_ALLOC_CONF", "")).strip(", ")
-    others += "," if others else ""
-    try:
-        setter(others + "expandable_segments:True")
-    except (RuntimeError, ValueError):
-        return None
-    return lambda: setter(others + "expandable_segments:False")
-
-
-def hold_to(fraction: float, device: torch.device) -> Callable[[], None]:
-    """Holds the allocator to a share of the card. What undoes it: the share that was there before."""
-    before = getattr(torch.cuda, "get_per_process_memory_fraction", lambda device: 1.0)(device)
-    torch.cuda.set_per_process_memory_fraction(fraction, device)
-    return lambda: torch.cuda.set_per_process_memory_fraction(before, device)

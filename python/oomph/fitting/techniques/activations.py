@@ -20,6 +20,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from oomph._pinned import pin, unpin
 from oomph.fitting.techniques.blocks import OFFLOAD, compile_again, get_block, put_around
+from oomph.fitting.techniques.technique import Technique, differs_in_length, some_of
 
 # Smaller storages stay: a copy costs about as much time to start as these take to move.
 SMALLEST = 64 << 10
@@ -405,3 +406,12 @@ def _plain(tensor: torch.Tensor) -> bool:
 
 def _changed(shape: torch.Size) -> RuntimeError:
     return RuntimeError(f"a tensor of shape {list(shape)} that is needed for the gradient has been changed in place after it was saved")
+
+
+OFFLOADED_ACTIVATIONS = Technique(
+    "offload",
+    lambda names, _, blocks: f"activations of {some_of(len(names), blocks)} in host memory",
+    "same numbers; copies run beside the work",
+    apply=lambda step: offload_blocks(step.model, step.plan.offload, rehearse=step.rehearse),
+    is_new=differs_in_length,
+)

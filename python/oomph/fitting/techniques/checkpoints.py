@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint, noop_context_fn
 
 from oomph.fitting.errors import FitError
 from oomph.fitting.techniques.blocks import CHECKPOINT, compile_again, get_block, put_around
+from oomph.fitting.techniques.technique import Technique, differs_in_length, some_of
 
 
 class CheckpointedBlocks:
@@ -244,3 +245,12 @@ class _Again:
 
     def __exit__(self, *raised: Any) -> bool | None:
         return self._entered.pop().__exit__(*raised)
+
+
+CHECKPOINTED_BLOCKS = Technique(
+    "checkpoint",
+    lambda names, _, blocks: f"{some_of(len(names), blocks)} run again in the backward pass",
+    "same numbers; pays with recomputation",
+    apply=lambda step: checkpoint_blocks(step.model, step.plan.checkpoint),
+    is_new=differs_in_length,
+)

@@ -25,6 +25,7 @@ from torch.optim import optimizer as torch_optimizer
 from oomph._sizes import text
 from oomph.fitting.errors import FitError
 from oomph.fitting.techniques.host import Lanes, Slab, aligned, size_of
+from oomph.fitting.techniques.technique import OPTIMIZER, STEP, Technique
 from oomph.live.out_of_memory import is_out_of_memory
 
 # State that is on its way: what crosses PCIe in about 3 ms, which hides the time that a launch takes.
@@ -704,3 +705,43 @@ def _torchao_maker(optimizer: Optimizer) -> Callable[[], Optimizer] | None:
 def _refuse(optimizer: Optimizer, what: str, is_so: Callable[[dict[str, Any]], Any]) -> None:
     if any(is_so(group) for group in optimizer.param_groups):
         raise FitError(f"the 8-bit form of {type(optimizer).__name__} does not know {what}")
+
+
+def steps_in_parts(optimizer: Optimizer) -> bool:
+    """Whether the optimizer may be called for some parameters at a time: those of PyTorch may."""
+    try:
+        ResumableStep(optimizer).undo()
+    except FitError:
+        return False
+    return True
+
+
+def has_sparse_gradients(model: torch.nn.Module) -> bool:
+    return any(getattr(module, "sparse", False) for module in model.modules() if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)))
+
+
+def _fused(step: Any) -> Undoable | None:
+    # Fused kernels take no sparse gradients, and optimizers in 8 bits have kernels of their own.
+    return None if step.plan.optimizer_8bit or has_sparse_gradients(step.model) else fuse(step.stepped)
+
+
+FUSED = Technique("fused", lambda *_: "optimizer without temporary copies (fused)", "same numbers, usually faster", apply=_fused, stage=OPTIMIZER)
+OPTIMIZER_8BIT = Technique(
+    "optimizer_8bit",
+    lambda *_: "optimizer state in 8 bits (allowed)",
+    "you allowed it",
+    apply=lambda step: to_8bit(step.optimizer),
+    stage=OPTIMIZER,
+    allow="8bit-optimizer",
+    allowed="optimizer state in 8 bits",
+    asked=lambda half: {"optimizer_8bit": True, "fused": False},
+    turn=2,
+    lasts=True,
+)
+STATES_ON_HOST = Technique(
+    "states_on_host",
+    lambda *_: "optimizer state in host memory",
+    "same numbers; pays with copies at each step",
+    apply=lambda step: StatesOnHost(step.stepped),
+    stage=STEP,
+)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from oomph.fitting.errors import FitError
+from oomph.fitting.techniques.technique import WEIGHTS, Technique
 
 # Fours of weights that are looked at in one go: what sorts them takes memory too.
 _FOURS = 1 << 18
@@ -325,3 +326,17 @@ def _copy_of(linear: nn.Linear) -> nn.Linear:
 def _move(linear: nn.Linear, device: torch.device) -> None:
     for parameter in linear.parameters():
         parameter.data = parameter.data.to(device)
+
+
+BF16_WEIGHTS = Technique(
+    "bf16_weights",
+    lambda *_: "weights in bfloat16 (allowed)",
+    "you allowed it",
+    apply=lambda step: bf16_weights(step.model, step.optimizer),
+    stage=WEIGHTS,
+    allow="bf16-weights",
+    allowed="weights and gradients in bfloat16",
+    asked=lambda half: {"bf16_weights": True, "autocast": None},
+    turn=3,
+    lasts=True,
+)
