@@ -277,7 +277,7 @@ def equal():
     from transformers import LlamaConfig, LlamaForCausalLM
 
     import oomph
-    from oomph.fitting.blocks import find_blocks
+    from oomph.fitting.techniques.blocks import find_blocks
 
     torch.manual_seed(0)
     with torch.device("cuda"):
@@ -407,7 +407,7 @@ def model_size(method, budget):
 def child(task):
     import torch
 
-    from oomph.fitting import card
+    from oomph.fitting.planning import card
 
     budget = task.pop("budget")
     here = card.here(torch.device("cuda:0"))

@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from oomph._record import Recording, RecordingError, record
     from oomph._report import Report, ReportError, report
     from oomph._who import Holder, Holders, who
-    from oomph.fitting.accelerating import fit_accelerate
-    from oomph.fitting.batches import micro_batches
+    from oomph.fitting.adapters.accelerating import fit_accelerate
+    from oomph.fitting.adapters.hugging_face import FitCallback, fit_trainer
+    from oomph.fitting.adapters.lightning import FitLightning
     from oomph.fitting.errors import FitError
-    from oomph.fitting.finding import find_batch
     from oomph.fitting.fit import Fit, fit
-    from oomph.fitting.hugging_face import FitCallback, fit_trainer
     from oomph.fitting.inference import fit_inference
-    from oomph.fitting.lightning import FitLightning
-    from oomph.fitting.plan import Plan
+    from oomph.fitting.planning.plan import Plan
+    from oomph.fitting.running.batches import micro_batches
+    from oomph.fitting.running.largest_batch import find_batch
 
 __all__ = ["Freed", "Holder", "Holders", "Prediction", "PredictionError", "RamGuard", "RamLimit", "Recording", "RecordingError", "Report", "ReportError"]
 __all__ += ["Fit", "FitCallback", "FitError", "FitLightning", "Plan", "find_batch", "fit", "fit_accelerate", "fit_inference", "fit_trainer", "micro_batches"]
@@ -42,10 +42,10 @@ _LATER = {"Freed": "oomph._free", "free": "oomph._free", "Holder": "oomph._who",
 _LATER.update(dict.fromkeys(("Recording", "RecordingError", "record"), "oomph._record"))
 _LATER.update(dict.fromkeys(("Report", "ReportError", "report"), "oomph._report"))
 _LATER.update(dict.fromkeys(("RamGuard", "RamLimit", "guard_ram", "unguard_ram"), "oomph._ram"))
-_LATER.update({"Fit": "oomph.fitting.fit", "fit": "oomph.fitting.fit", "FitError": "oomph.fitting.errors", "Plan": "oomph.fitting.plan"})
-_LATER.update({"find_batch": "oomph.fitting.finding", "fit_inference": "oomph.fitting.inference", "micro_batches": "oomph.fitting.batches"})
-_LATER.update({"FitCallback": "oomph.fitting.hugging_face", "fit_trainer": "oomph.fitting.hugging_face", "FitLightning": "oomph.fitting.lightning"})
-_LATER.update({"doctor": "oomph._doctor", "fit_accelerate": "oomph.fitting.accelerating"})
+_LATER.update({"Fit": "oomph.fitting.fit", "fit": "oomph.fitting.fit", "FitError": "oomph.fitting.errors", "Plan": "oomph.fitting.planning.plan"})
+_LATER.update({"find_batch": "oomph.fitting.running.largest_batch", "fit_inference": "oomph.fitting.inference", "micro_batches": "oomph.fitting.running.batches"})
+_LATER.update({"FitCallback": "oomph.fitting.adapters.hugging_face", "fit_trainer": "oomph.fitting.adapters.hugging_face", "FitLightning": "oomph.fitting.adapters.lightning"})
+_LATER.update({"doctor": "oomph._doctor", "fit_accelerate": "oomph.fitting.adapters.accelerating"})
 # Modules that are used by their names, imported likewise.
 _PARTS = ("data", "host")
 

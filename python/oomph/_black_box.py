@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from oomph import _cgroups
-from oomph._measure import signed, text
+from oomph._sizes import signed, text
 
 _MAGIC = b"oomphbox1\n"
 _CHECK = struct.Struct("<I")

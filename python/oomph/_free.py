@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from oomph import _heap
-from oomph._measure import gpus, ram, signed, text, torch_on_gpu
+from oomph._measure import gpus, ram, torch_on_gpu
+from oomph._sizes import signed, text
 from oomph.live import roots
 from oomph.live.frames import release
 

@@ -13,7 +13,7 @@ def pin(memory: torch.Tensor, device: torch.device) -> int:
         try:
             torch.zeros(1, device=device).add_(1)
         except torch.cuda.OutOfMemoryError:
-            raise
+            raise  # The allocator's own; CUDA's "out of memory" may be the very error that is waiting.
         except RuntimeError:
             pass
     return code

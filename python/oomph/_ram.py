@@ -35,7 +35,7 @@ from oomph import _black_box, _cgroups, _heap
 from oomph._cgroups import Level, Process
 from oomph._environment import on_virtual_gpu
 from oomph._floor import Detours, Floor
-from oomph._measure import percent, size_in_bytes, text
+from oomph._sizes import percent, size_in_bytes, text
 
 # The watchdog sleeps longer where nobody could take what is left in that time: no machine fills memory faster than this.
 _FASTEST = 8 << 30
@@ -85,6 +85,14 @@ def limit(root: str = "/") -> Limit:
     """The smallest limit: of the cgroups above this process, the machine's memory, and rlimits that others set."""
     smallest = min(_all_levels(root), key=lambda level: level.limit)
     return Limit(smallest.limit, smallest.source)
+
+
+def limit_if_known() -> int | None:
+    """The smallest limit in bytes; None if nobody says."""
+    try:
+        return limit().bytes
+    except Exception:
+        return None
 
 
 def used(root: str = "/") -> int:

@@ -9,7 +9,7 @@ import warnings
 from typing import Any
 
 from oomph._find import find_oomph
-from oomph._measure import text
+from oomph._sizes import text
 
 # Notebooks keep what they show, and become slow when that is much.
 _LARGEST_SHOWN = 20 << 20

@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from oomph._measure import MIB, percent, text, torch_on_gpu
+from oomph._measure import torch_on_gpu
+from oomph._sizes import MIB, percent, text
 from oomph.live import roots as places
 from oomph.live.tensors import Tensors, rounded
 from oomph.live.walk import HEAP_TYPE, Edge, Walk

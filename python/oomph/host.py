@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from oomph import _heap
-from oomph._measure import ram, signed, text
+from oomph._measure import ram
+from oomph._sizes import signed, text
 
 __all__ = ["Done", "Trimmed", "arenas", "freeze_for_fork", "trim"]
 

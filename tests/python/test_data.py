@@ -810,7 +810,7 @@ def test_ctrl_c_leaves_nothing_behind(large, tmp_path):
 
 
 def test_a_bar_is_shown_on_a_terminal_only(large):
-    program = "import sys, oomph.data as data\nimport oomph.data._progress as bar\nbar._QUIET_SECONDS = 0\ndata.profile(sys.argv[1])"
+    program = "import sys, oomph.data as data\nimport oomph._progress as bar\nbar._QUIET_SECONDS = 0\ndata.profile(sys.argv[1])"
     quiet = subprocess.run([sys.executable, "-c", program, large], capture_output=True, text=True, env=ENVIRONMENT)
     assert quiet.returncode == 0 and quiet.stderr == "" and quiet.stdout == ""
     master, terminal = os.openpty()

@@ -21,10 +21,10 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import oomph as package  # noqa: E402
-from oomph.fitting.blocks import find_blocks  # noqa: E402
-from oomph.fitting.payload import NotPackable, pack, unpack  # noqa: E402
-from oomph.fitting.plan import Measured, Plan  # noqa: E402
-from oomph.fitting.search import Facts, Found, Search  # noqa: E402
+from oomph.fitting.techniques.blocks import find_blocks  # noqa: E402
+from oomph.fitting.planning.payload import NotPackable, pack, unpack  # noqa: E402
+from oomph.fitting.planning.plan import Measured, Plan  # noqa: E402
+from oomph.fitting.planning.search import Facts, Found, Search  # noqa: E402
 
 FitError, GIB, MIB = package.FitError, 1 << 30, 1 << 20
 
@@ -467,7 +467,7 @@ def test_a_model_is_sent_without_its_bytes_and_comes_back_tied():
 
 
 def test_cards_are_found_by_the_names_that_the_command_takes():
-    from oomph.fitting.card import named
+    from oomph.fitting.planning.card import named
     from oomph.fitting.errors import FitError
 
     assert [named(name).name for name in ("4090", "T4", "NVIDIA GeForce RTX 4090", "a100-80gb")] == ["rtx-4090", "t4", "rtx-4090", "a100-80gb"]
@@ -618,7 +618,7 @@ def test_wrong_use_says_the_least_budget_that_could_work_and_it_does(virtually):
         fit.close()
         tell(applied=applied, after=settings(), devices=sorted({s["exp_avg"].device.type for s in optimizer.state.values()}))
         # What the program set itself stays, and comes back.
-        from oomph.fitting.running import allocator_setter, hold_to, use_expandable_segments
+        from oomph.fitting.techniques.allocator import allocator_setter, hold_to, use_expandable_segments
         allocator_setter()("max_split_size_mb:256,expandable_segments:False,garbage_collection_threshold:0.7")
         def others():
             now = torch.cuda.memory._snapshot()["allocator_settings"]
@@ -643,7 +643,7 @@ def test_wrong_use_says_the_least_budget_that_could_work_and_it_does(virtually):
 def test_a_trial_that_the_gpu_has_no_room_for_is_run_through_host_memory(virtually):
     """Whether a batch can be cut is tried with two samples, as they are. Where these do not fit, it is found out all the same."""
     told, _ = virtually("""
-        from oomph.fitting.spill import with_room
+        from oomph.fitting.running.spill import with_room
         model = GPT(layers=6).cuda()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         ids = torch.randint(20000, (8, 513), device="cuda")
@@ -671,7 +671,7 @@ def test_a_trial_that_the_gpu_has_no_room_for_is_run_through_host_memory(virtual
 
 
 def test_a_trial_is_run_again_after_any_refusal_of_memory_and_no_other_failure():
-    from oomph.fitting.spill import with_room
+    from oomph.fitting.running.spill import with_room
 
     def trial(*outcomes):
         left = list(outcomes)

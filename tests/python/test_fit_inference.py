@@ -12,8 +12,12 @@ torch = pytest.importorskip("torch")
 ROOT = Path(__file__).parents[2]
 
 from oomph.fitting.errors import FitError, NotSplittable  # noqa: E402
-from oomph.fitting.inference import FitInference, InferencePlan, WeightStream, fit_inference, join, pad_and_join  # noqa: E402
-from oomph.fitting.weights import bf16_weights, prune, quantize_weights, weight_bytes, why_not_semi_structured  # noqa: E402
+from oomph.fitting.inference import fit_inference  # noqa: E402
+from oomph.fitting.planning.inference_plan import InferencePlan  # noqa: E402
+from oomph.fitting.running.inference import FitInference  # noqa: E402
+from oomph.fitting.running.outputs import join, pad_and_join  # noqa: E402
+from oomph.fitting.techniques.weight_stream import WeightStream  # noqa: E402
+from oomph.fitting.techniques.weights import bf16_weights, prune, quantize_weights, weight_bytes, why_not_semi_structured  # noqa: E402
 from torch import nn  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -256,8 +260,9 @@ sys.path[:0] = [sys.argv[1], sys.argv[2]]
 import torch
 from test_fit_inference import Net
 from oomph.fitting.errors import FitError
-from oomph.fitting.inference import FitInference, InferencePlan
-from oomph.fitting.weights import prune, quantize_weights
+from oomph.fitting.planning.inference_plan import InferencePlan
+from oomph.fitting.running.inference import FitInference
+from oomph.fitting.techniques.weights import prune, quantize_weights
 
 MiB = 1 << 20
 out = {}
@@ -316,7 +321,8 @@ import json, sys
 sys.path[:0] = [sys.argv[1], sys.argv[2]]
 import torch
 from test_fit_inference import Net
-from oomph.fitting.inference import FitInference, InferencePlan
+from oomph.fitting.planning.inference_plan import InferencePlan
+from oomph.fitting.running.inference import FitInference
 
 model, device = Net(1024, 8).bfloat16(), torch.device("cuda:0")
 x = torch.empty(64, 16, dtype=torch.bfloat16)

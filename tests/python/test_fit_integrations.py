@@ -15,7 +15,7 @@ from conftest import ROOT
 torch = pytest.importorskip("torch")
 
 from oomph.fitting.errors import FitError  # noqa: E402
-from oomph.fitting.plan import Plan  # noqa: E402
+from oomph.fitting.planning.plan import Plan  # noqa: E402
 
 # Other tests run beside this one, and threads that wait for each other wait for them too.
 torch.set_num_threads(1)
@@ -119,7 +119,7 @@ def told(trainer, key):
 @pytest.mark.parametrize("model_class", [Counting, Averaging])
 def test_a_trainer_trains_as_without_the_callback(tmp_path, model_class, accumulate):
     pytest.importorskip("transformers")
-    from oomph.fitting.hugging_face import FitCallback
+    from oomph.fitting.adapters.hugging_face import FitCallback
 
     plain = trained(tmp_path, model_class=model_class, gradient_accumulation_steps=accumulate)
     callback = FitCallback(plan=CUT, quiet=True)
@@ -134,7 +134,7 @@ def test_a_trainer_trains_as_without_the_callback(tmp_path, model_class, accumul
 
 def test_losses_of_people_and_label_smoothing_stay_in_force(tmp_path):
     pytest.importorskip("transformers")
-    from oomph.fitting.hugging_face import FitCallback
+    from oomph.fitting.adapters.hugging_face import FitCallback
     from transformers import Trainer
 
     class Penalised(Trainer):
@@ -165,7 +165,7 @@ class Fails:
 
 def test_out_of_memory_in_the_second_batch_of_an_update_repeats_both(tmp_path):
     pytest.importorskip("transformers")
-    from oomph.fitting.hugging_face import FitCallback
+    from oomph.fitting.adapters.hugging_face import FitCallback
     from transformers import TrainerCallback
 
     class FailLater(TrainerCallback):
@@ -186,7 +186,7 @@ def test_out_of_memory_in_the_second_batch_of_an_update_repeats_both(tmp_path):
 
 def test_an_evaluation_that_runs_out_of_memory_goes_on_in_parts(tmp_path):
     pytest.importorskip("transformers")
-    from oomph.fitting.hugging_face import FitCallback
+    from oomph.fitting.adapters.hugging_face import FitCallback
     from transformers import Trainer
 
     settings = dict(max_steps=2, eval_strategy="steps", eval_steps=2, per_device_eval_batch_size=5)
@@ -239,7 +239,7 @@ def lightning_run(L, folder, callbacks, accumulate=1, module=None, **settings):
 @pytest.mark.parametrize("name, accumulate", [("lightning.pytorch", 1), ("pytorch_lightning", 3)])
 def test_lightning_trains_as_without_the_callback(tmp_path, name, accumulate):
     L = pytest.importorskip(name)
-    from oomph.fitting.lightning import FitLightning
+    from oomph.fitting.adapters.lightning import FitLightning
 
     plain, module = lightning_run(L, tmp_path, [], accumulate)
     callback = FitLightning(plan=Plan(micro=2, checkpoint=("model.blocks.1",)), quiet=True)
@@ -255,7 +255,7 @@ def test_lightning_trains_as_without_the_callback(tmp_path, name, accumulate):
 
 def test_optimisation_by_hand_is_refused(tmp_path):
     L = pytest.importorskip("lightning.pytorch")
-    from oomph.fitting.lightning import FitLightning
+    from oomph.fitting.adapters.lightning import FitLightning
 
     module = module_of(L)
     module.automatic_optimization = False
@@ -280,7 +280,7 @@ def accelerated(fit: bool, accumulate: int, precision="no"):
     model, optimizer, scheduler, loader = accelerator.prepare(model, optimizer, scheduler, loader)
     losses = []
     if fit:
-        from oomph.fitting.accelerating import fit_accelerate
+        from oomph.fitting.adapters.accelerating import fit_accelerate
 
         fitted = fit_accelerate(accelerator, model, optimizer, batch=padded(sentences(BATCH)), clip_grad_norm=1.0, plan=CUT, quiet=True)
     for _ in range(2):
@@ -313,7 +313,7 @@ def test_a_loop_with_accelerate_trains_as_without(accumulate, precision, toleran
 
 def test_an_optimizer_that_was_not_prepared_is_refused():
     accelerate = pytest.importorskip("accelerate")
-    from oomph.fitting.accelerating import fit_accelerate
+    from oomph.fitting.adapters.accelerating import fit_accelerate
 
     model = Averaging()
     with pytest.raises(FitError, match="was not prepared"):
@@ -333,7 +333,7 @@ def test_an_optimizer_that_was_not_prepared_is_refused():
 def test_a_library_that_is_missing_is_named(monkeypatch, module, name, hides, line):
     for hidden in hides:
         monkeypatch.setitem(sys.modules, hidden, None)
-    spec = importlib.util.spec_from_file_location("another_copy", ROOT / f"python/oomph/fitting/{module}.py")
+    spec = importlib.util.spec_from_file_location("another_copy", ROOT / f"python/oomph/fitting/adapters/{module}.py")
     copy = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(copy)
     with pytest.raises(FitError, match=f"(?s){name}.*pip install {line}$"):
@@ -343,7 +343,7 @@ def test_a_library_that_is_missing_is_named(monkeypatch, module, name, hides, li
 ON_TWO_RANKS = """
 import torch
 from accelerate import Accelerator
-from oomph.fitting.accelerating import fit_accelerate
+from oomph.fitting.adapters.accelerating import fit_accelerate
 from test_fit_integrations import BATCH, CUT, Averaging, padded, sentences
 
 
@@ -392,8 +392,8 @@ ON_A_CARD = """
 import json, sys
 import torch
 import oomph.fitting.fit as fitting
-from oomph.fitting.counts import Weighing
-from oomph.fitting.hugging_face import FitCallback
+from oomph.fitting.losses.counts import Weighing
+from oomph.fitting.adapters.hugging_face import FitCallback
 from transformers import Trainer, TrainingArguments
 
 # Values are worth nothing on a virtual GPU, and how parts add up is learnt from values.

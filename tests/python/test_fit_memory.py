@@ -15,9 +15,9 @@ from conftest import ROOT
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
-from oomph.fitting.activations import HostMemory, offload_blocks  # noqa: E402
-from oomph.fitting.blocks import find_blocks, get_block  # noqa: E402
-from oomph.fitting.checkpoints import checkpoint_blocks  # noqa: E402
+from oomph.fitting.techniques.activations import HostMemory, offload_blocks  # noqa: E402
+from oomph.fitting.techniques.blocks import find_blocks, get_block  # noqa: E402
+from oomph.fitting.techniques.checkpoints import checkpoint_blocks  # noqa: E402
 
 MIB = 1 << 20
 
@@ -383,9 +383,9 @@ import gc
 import json
 import torch
 from torch import nn
-from oomph.fitting.activations import offload_blocks
-from oomph.fitting.blocks import find_blocks
-from oomph.fitting.checkpoints import checkpoint_blocks
+from oomph.fitting.techniques.activations import offload_blocks
+from oomph.fitting.techniques.blocks import find_blocks
+from oomph.fitting.techniques.checkpoints import checkpoint_blocks
 
 
 class Layer(nn.Module):

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 ROOT = Path(__file__).parents[2]
 
 from oomph.fitting.errors import FitError  # noqa: E402
-from oomph.fitting.optimizers import ResumableStep, StatesOnHost, fuse, to_8bit  # noqa: E402
+from oomph.fitting.techniques.optimizers import ResumableStep, StatesOnHost, fuse, to_8bit  # noqa: E402
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook  # noqa: E402
 
 MAKERS = {
@@ -242,7 +242,7 @@ ON_GPU = '''
 import gc, json, sys, warnings
 sys.path.insert(0, sys.argv[1])
 import torch
-from oomph.fitting.optimizers import ResumableStep, StatesOnHost, fuse, to_8bit
+from oomph.fitting.techniques.optimizers import ResumableStep, StatesOnHost, fuse, to_8bit
 from oomph.fitting.errors import FitError
 
 MiB = 1 << 20

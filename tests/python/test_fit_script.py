@@ -259,7 +259,7 @@ STAND_IN = """
 import runpy, sys
 import oomph
 import torch
-from oomph.fitting.losses import LossOf
+from oomph.fitting.losses.loss_of import LossOf
 
 class Fit:
     def __init__(self, model, optimizer, loss, clip, scaler):

@@ -19,12 +19,14 @@ from torch import nn  # noqa: E402
 from torch.nn.functional import cross_entropy  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-from oomph.fitting import losses, trials  # noqa: E402
-from oomph.fitting.batches import cuts, micro_batches, per_sample, samples, take  # noqa: E402
-from oomph.fitting.counts import Accumulator, Counted, Weighing, learn_weighing  # noqa: E402
-from oomph.fitting.cross_entropy import DeferredLogits, defer_logits, find_heads  # noqa: E402
+from oomph.fitting.losses import trials  # noqa: E402
+from oomph.fitting.losses.loss_of import LossOf  # noqa: E402
+from oomph.fitting.running.batches import cuts, micro_batches, per_sample, samples, take  # noqa: E402
+from oomph.fitting.losses.counts import Accumulator, Counted, Weighing  # noqa: E402
+from oomph.fitting.losses.cross_entropy import DeferredLogits, defer_logits, find_heads  # noqa: E402
 from oomph.fitting.errors import FitError, NotSplittable  # noqa: E402
-from oomph.fitting.finding import Batch, find_batch, is_out_of_memory  # noqa: E402
+from oomph.fitting.running.largest_batch import Batch, find_batch  # noqa: E402
+from oomph.live.out_of_memory import is_out_of_memory  # noqa: E402
 
 STEPS = 20
 VOCABULARY = 5000
@@ -90,7 +92,7 @@ def train(model, loss_of, batches, parts=None, weighing=None, early=False):
 
 
 def assert_same_training(model, loss_of, batches, parts=3, kind="targets"):
-    weighing = learn_weighing(lambda part: loss_of(model, part), batches[-1], model)
+    weighing = trials.learn_weighing(lambda part: loss_of(model, part), batches[-1], model)
     assert weighing.kind == kind, weighing
     for early in (False, True):
         plain, parted = copy.deepcopy(model), copy.deepcopy(model)
@@ -216,20 +218,20 @@ def test_what_the_batch_compares_is_refused():
         return F.cross_entropy(out @ out.T * 5, torch.arange(len(part)))
 
     with pytest.raises(NotSplittable, match="in-batch negatives"):
-        learn_weighing(contrastive, batch, model)
+        trials.learn_weighing(contrastive, batch, model)
 
 
 def test_statistics_over_the_batch_are_refused():
     model = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4))
     batch = torch.randn(8, 6)
     with pytest.raises(NotSplittable, match=r"\(1\)"):
-        learn_weighing(lambda part: model(part).square().mean(), batch, model)
+        trials.learn_weighing(lambda part: model(part).square().mean(), batch, model)
     model[1].eval()
-    assert learn_weighing(lambda part: model(part).square().mean(), batch, model).kind == "samples"
+    assert trials.learn_weighing(lambda part: model(part).square().mean(), batch, model).kind == "samples"
     assert [module.training for module in model.modules()] == [True, True, False], "modes are as they were"
     model[1] = nn.BatchNorm1d(4, track_running_stats=False).eval()
     with pytest.raises(NotSplittable):
-        learn_weighing(lambda part: model(part).square().mean(), batch, model)
+        trials.learn_weighing(lambda part: model(part).square().mean(), batch, model)
 
 
 def test_learning_says_what_it_cannot_know():
@@ -243,16 +245,16 @@ def test_learning_says_what_it_cannot_know():
         return cross_entropy(model(part[0]), part[1])
 
     state = torch.get_rng_state()
-    learnt = learn_weighing(loss, batch, model)
+    learnt = trials.learn_weighing(loss, batch, model)
     assert learnt.kind == "targets" and pickle.loads(pickle.dumps(learnt)) == learnt
     assert torch.equal(torch.get_rng_state(), state) and model.calls == 0 and model.training
     with pytest.raises(NotSplittable, match="one sample"):
-        learn_weighing(loss, take(batch, 0, 1), model)
+        trials.learn_weighing(loss, take(batch, 0, 1), model)
     with pytest.raises(FitError, match=r"shape \(2,\)"):
-        learn_weighing(lambda part: cross_entropy(model(part[0]), part[1], reduction="none"), batch, model)
-    assert learn_weighing(lambda part: 1 / 0, batch, model).kind == "unknown"
-    assert learn_weighing(lambda part: None, batch, model).kind == "unknown"
-    random = learn_weighing(lambda part: F.dropout(model(part[0])).mean(), batch, model)
+        trials.learn_weighing(lambda part: cross_entropy(model(part[0]), part[1], reduction="none"), batch, model)
+    assert trials.learn_weighing(lambda part: 1 / 0, batch, model).kind == "unknown"
+    assert trials.learn_weighing(lambda part: None, batch, model).kind == "unknown"
+    random = trials.learn_weighing(lambda part: F.dropout(model(part[0])).mean(), batch, model)
     assert random.kind == "unknown" and "random" in random.reason
 
 
@@ -288,7 +290,7 @@ def masked_batch(lengths, dtype=torch.float32, longest=12):
 def test_a_mean_by_hand_is_tried_again_where_there_is_padding(dtype):
     model = nn.Sequential(nn.Embedding(50, 16), nn.Linear(16, 50))
     compute = lambda part: masked_mean(model, part)  # noqa: E731
-    weighing = learn_weighing(compute, masked_batch([12] * 8, dtype), model)
+    weighing = trials.learn_weighing(compute, masked_batch([12] * 8, dtype), model)
     assert (weighing.kind, weighing.provisional) == ("samples", True)
     uneven = masked_batch([12, 12, 1, 2, 3, 12, 1, 1], dtype)
     assert error_of(*cut_into(model, masked_mean, uneven, 4, weighing)) > 0.5, "what it would come to"
@@ -301,9 +303,9 @@ def test_a_mean_by_hand_is_tried_again_where_there_is_padding(dtype):
     assert torch.equal(torch.get_rng_state(), before) and model.training and all(one.grad is None for one in model.parameters())
     # Sorted by length: neighbours are alike, the first and the last are not.
     with pytest.raises(NotSplittable, match="padding"):
-        weighing.verify(compute, masked_batch([12, 11, 10, 9, 8, 7, 6, 5], dtype), model)
+        trials.verify(weighing, compute, masked_batch([12, 11, 10, 9, 8, 7, 6, 5], dtype), model)
     with pytest.raises(NotSplittable):
-        learn_weighing(compute, uneven, model)
+        trials.learn_weighing(compute, uneven, model)
 
 
 def test_padding_of_any_value_is_noticed():
@@ -314,7 +316,7 @@ def test_padding_of_any_value_is_noticed():
         return (losses * (part != 7).flatten()).sum() / (part != 7).sum()
 
     tokens = torch.randint(8, 50, (6, 40))
-    weighing = learn_weighing(loss, tokens, model)
+    weighing = trials.learn_weighing(loss, tokens, model)
     verifier = trials.Verifier(weighing)
     verifier.check(loss, tokens, model)
     tokens = tokens.clone()
@@ -331,7 +333,7 @@ def test_a_true_mean_over_samples_is_tried_a_few_times_only():
         calls.append(len(part["mask"]))
         return (model(part["x"].float() * part["mask"]) - 1).square().mean()
 
-    weighing = learn_weighing(loss, masked_batch([12] * 8), model)
+    weighing = trials.learn_weighing(loss, masked_batch([12] * 8), model)
     assert (weighing.kind, weighing.provisional) == ("samples", True) and max(calls) <= 4 and len(calls) <= 16
     verifier, counts = trials.Verifier(weighing), []
     for _ in range(30):
@@ -350,11 +352,11 @@ def test_a_term_beside_a_counted_mean_makes_it_provisional():
 
     whole = {"input_ids": torch.randint(0, VOCABULARY, (8, 12)), "labels": torch.randint(0, VOCABULARY, (8, 12))}
     compute = lambda part: with_term(model, part)  # noqa: E731
-    weighing = learn_weighing(compute, whole, model)
+    weighing = trials.learn_weighing(compute, whole, model)
     assert (weighing.kind, weighing.provisional) == ("targets", True)
     with pytest.raises(NotSplittable):
-        weighing.verify(compute, padded(8), model)
-    pure = learn_weighing(lambda part: next_word_loss(model, part) / 4, whole, model)
+        trials.verify(weighing, compute, padded(8), model)
+    pure = trials.learn_weighing(lambda part: next_word_loss(model, part) / 4, whole, model)
     assert (pure.kind, pure.provisional) == ("targets", False), "nothing but the mean: proved"
 
 
@@ -367,7 +369,7 @@ def two_heads(model, batch):
 def test_several_means_whose_counts_part_are_refused():
     model = nn.Linear(8, 20)
     batch = {"x": torch.randn(8, 8), "s": torch.randint(0, 10, (8,)), "e": torch.randint(0, 10, (8,))}
-    weighing = learn_weighing(lambda part: two_heads(model, part), batch, model)
+    weighing = trials.learn_weighing(lambda part: two_heads(model, part), batch, model)
     assert (weighing.kind, weighing.provisional, weighing.means) == ("samples", True, 2)
     parted, plain = cut_into(model, two_heads, batch, 4, weighing)
     torch.testing.assert_close(parted, plain, rtol=1e-5, atol=1e-6)
@@ -385,10 +387,10 @@ def test_a_mean_for_each_sample_is_not_several_means():
     model = nn.Linear(6, 5)
     loss = lambda model, batch: torch.stack([F.cross_entropy(model(x), y) for x, y in zip(*batch)]).mean()  # noqa: E731
     batch = (torch.randn(8, 4, 6), torch.randint(0, 5, (8, 4)))
-    weighing = learn_weighing(lambda part: loss(model, part), batch, model)
+    weighing = trials.learn_weighing(lambda part: loss(model, part), batch, model)
     assert (weighing.kind, weighing.means) == ("samples", 0)
     batch[1][:5, 2:] = -100
-    assert weighing.verify(lambda part: loss(model, part), batch, model)
+    assert trials.verify(weighing, lambda part: loss(model, part), batch, model)
     parted, plain = cut_into(model, loss, batch, 3, weighing)
     torch.testing.assert_close(parted, plain, rtol=1e-5, atol=1e-6)
 
@@ -412,9 +414,9 @@ def test_time_is_not_cut(kind, named):
     loss = lambda model: lambda part: cross_entropy(model(part[0]).reshape(-1, 1000), part[1].reshape(-1))  # noqa: E731
     model = Recurrent(False, kind)
     with pytest.raises(NotSplittable, match=f"the first dimension is time for {named} with batch_first=False"):
-        learn_weighing(loss(model), batch, model)
+        trials.learn_weighing(loss(model), batch, model)
     model = Recurrent(True, kind)
-    assert learn_weighing(loss(model), batch, model).kind == "targets"
+    assert trials.learn_weighing(loss(model), batch, model).kind == "targets"
     if kind == "lstm":
         assert model.middle.dropout == 0.5 and model.middle.training
         # Any loop over time, without a module that says so.
@@ -429,7 +431,7 @@ def test_time_is_not_cut(kind, named):
             return cross_entropy(torch.stack(out).flatten(0, 1), part[1].flatten())
 
         with pytest.raises(NotSplittable, match="gradients: samples"):
-            learn_weighing(over_time, batch, model)
+            trials.learn_weighing(over_time, batch, model)
 
 
 def test_a_small_term_over_the_batch_is_refused():
@@ -442,7 +444,7 @@ def test_a_small_term_over_the_batch_is_refused():
         return cross_entropy(scores, part[1]) + 0.1 * (mean * mean.log()).sum()
 
     with pytest.raises(NotSplittable, match="over the whole batch"):
-        learn_weighing(with_entropy, batch, model)
+        trials.learn_weighing(with_entropy, batch, model)
 
 
 class InTraining(nn.Module):
@@ -458,15 +460,15 @@ class InTraining(nn.Module):
 def test_a_loss_in_training_only_is_unknown_and_counted():
     model = InTraining()
     batch = (torch.randn(8, 8), torch.tensor([0, 1, -100, -100, -100, 3, 4, 1]))
-    compute = lambda part: losses.LossOf(None)(model, part)  # noqa: E731
+    compute = lambda part: LossOf(None)(model, part)  # noqa: E731
     for training in (True, False):
-        weighing = learn_weighing(compute, batch, model.train(training))
+        weighing = trials.learn_weighing(compute, batch, model.train(training))
         assert weighing.kind == "unknown" and "in training only" in weighing.reason and model.training is training
     model.train()
     parted, plain = cut_into(model, lambda model, part: model(*part), batch, 3, weighing)
     torch.testing.assert_close(parted, plain, rtol=1e-5, atol=1e-6)
     with pytest.raises(FitError, match="must be one number"):
-        learn_weighing(lambda part: losses.LossOf(None)(model.layer, part[0]), batch, model)
+        trials.learn_weighing(lambda part: LossOf(None)(model.layer, part[0]), batch, model)
 
 
 @pytest.mark.parametrize("autocast", [False, True])
@@ -482,7 +484,7 @@ def test_learning_allows_for_rounding(autocast):
     before = [torch.randn_like(one) for one in model.parameters()]
     for one, gradient in zip(model.parameters(), before):
         one.grad = gradient
-    weighing = learn_weighing(loss, torch.randint(0, 200, (6, 16)), model)
+    weighing = trials.learn_weighing(loss, torch.randint(0, 200, (6, 16)), model)
     assert (weighing.kind, weighing.provisional) == ("targets", False), weighing
     assert all(one.grad is gradient for one, gradient in zip(model.parameters(), before)), "gradients are as they were"
     assert trials._precision(loss, torch.randint(0, 200, (1, 16)), model) is (trials._HALF if autocast else trials._FULL)
@@ -698,7 +700,7 @@ def test_models_of_transformers():
         batches = [transformers.BatchEncoding(padded(4)) for _ in range(STEPS)]
         outputs = deferred(**batches[0])
         assert type(outputs.logits) is DeferredLogits and outputs.logits._root.whole is None, "the loss has not made them"
-        learnt = learn_weighing(lambda part: deferred(**part).loss, batches[0], deferred)
+        learnt = trials.learn_weighing(lambda part: deferred(**part).loss, batches[0], deferred)
         assert learnt.kind == "targets"
         expected = train(model, lambda model, part: model(**part).loss, batches)
         found = train(deferred, lambda model, part: model(**part).loss, batches, 3, learnt)
@@ -711,8 +713,8 @@ ON_THE_CARD = """
 import json
 import torch, torch.nn.functional as F
 from torch import nn
-from oomph.fitting import finding
-from oomph.fitting.cross_entropy import defer_logits
+from oomph.fitting.running import largest_batch
+from oomph.fitting.losses.cross_entropy import defer_logits
 
 class Model(nn.Sequential):
     def forward(self, tokens):
@@ -738,10 +740,10 @@ def step(size):
     blocks = [torch.empty(100 << 20, dtype=torch.uint8, device="cuda") for _ in range(size)]
     blocks.append(blocks)  # A cycle: only a collection frees it.
 
-found = [finding.find_batch(step, effective=effective, tries=1) for effective in (1000, 257)]
+found = [largest_batch.find_batch(step, effective=effective, tries=1) for effective in (1000, 257)]
 try:
-    finding.find_batch(lambda size: torch.empty(1 << 40, dtype=torch.uint8, device="cuda"), effective=4)
-except finding.FitError as error:
+    largest_batch.find_batch(lambda size: torch.empty(1 << 40, dtype=torch.uint8, device="cuda"), effective=4)
+except largest_batch.FitError as error:
     print(json.dumps({"peaks": peaks, "found": found, "seen": seen, "said": str(error)}))
 """
 
@@ -788,10 +790,9 @@ ON_TWO_RANKS = """
 import contextlib, copy, json, os, sys
 import torch, torch.distributed as dist, torch.nn.functional as F
 from torch import nn
-from oomph.fitting import losses, trials  # noqa: E402
-from oomph.fitting.batches import cuts, take
-from oomph.fitting.counts import Accumulator, Counted, Weighing
-from oomph.fitting.finding import find_batch
+from oomph.fitting.running.batches import cuts, take
+from oomph.fitting.losses.counts import Accumulator, Counted, Weighing
+from oomph.fitting.running.largest_batch import find_batch
 
 rank = int(sys.argv[1])
 dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)

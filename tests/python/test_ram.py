@@ -22,7 +22,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 from conftest import PYTHON_2_11  # noqa: E402
 
-from oomph import _black_box, _cgroups, _measure, _ram  # noqa: E402
+from oomph import _black_box, _cgroups, _ram, _sizes  # noqa: E402
 
 MIB, GIB = 1 << 20, 1 << 30
 # What a test says first in its child: room of 300 MiB, and what it measures with.
@@ -341,12 +341,12 @@ def test_nonsense_is_refused():
 
 def test_sizes_are_read_and_written_as_by_the_command():
     table = json.loads((ROOT / "crates" / "oomph-words" / "sizes.json").read_text())
-    assert [_measure.text(size) for size, _ in table["written"]] == [words for _, words in table["written"]]
-    assert [_measure.size_in_bytes(typed) for typed, _ in table["read"]] == [size for _, size in table["read"]]
+    assert [_sizes.text(size) for size, _ in table["written"]] == [words for _, words in table["written"]]
+    assert [_sizes.size_in_bytes(typed) for typed, _ in table["read"]] == [size for _, size in table["read"]]
     for typed in (*table["refused"], 14, 0, -1):
         with pytest.raises(ValueError):
-            _measure.size_in_bytes(typed)
-    assert _measure.size_in_bytes(8 * GIB) == 8 * GIB
+            _sizes.size_in_bytes(typed)
+    assert _sizes.size_in_bytes(8 * GIB) == 8 * GIB
 
 
 def test_watching_costs_next_to_nothing(child):

@@ -1,4 +1,4 @@
-//! Whose code a file is: the user's own, or a library's.
+//! Whose code a file is: the user's own, or a library's. Python's version of the same rule is `python/oomph/live/library_code.py`; one table of cases holds both.
 //!
 //! `oomph-record` compiles this file too, by its path: it may depend on nothing.
 
@@ -38,34 +38,14 @@ pub fn is_library_file(file: &str) -> bool {
 mod tests {
     use super::*;
 
+    /// The table that Python's own version of the rule, `python/oomph/live/library_code.py`, is held to as well.
+    const CASES: &str = include_str!("../library_code.txt");
+
     #[test]
     fn own_files_are_told_from_libraries() {
-        let own = [
-            "/home/user/project/train.py",
-            "/home/user/torch/train.py",
-            "/tmp/ipykernel_31337/1415926535.py",
-            "<ipython-input-3-0123456789ab>",
-            "<stdin>",
-            "/content/notebook.py",
-            "C:\\Users\\me\\train.py",
-            "train.py",
-        ];
-        let library = [
-            "/usr/lib/python3.12/site-packages/torch/nn/modules/linear.py",
-            "/opt/pytorch/torch/nn/modules/linear.py",
-            "torch/utils/checkpoint.py",
-            "/usr/lib/python3.11/threading.py",
-            "C:\\Python312\\Lib\\site-packages\\transformers\\trainer.py",
-            "C:\\Python312\\Lib\\threading.py",
-            "/tmp/torchinductor_me/ab/cab.py",
-            "<frozen importlib._bootstrap>",
-            "<string>",
-        ];
-        for file in own {
-            assert!(!is_library_file(file), "{file} is the user's own");
-        }
-        for file in library {
-            assert!(is_library_file(file), "{file} is a library's");
+        for case in CASES.lines() {
+            let (whose, file) = case.split_once(' ').unwrap();
+            assert_eq!(is_library_file(file), whose == "library", "{case}");
         }
     }
 }

@@ -11,7 +11,7 @@ from torch.utils.data import IterableDataset
 
 from oomph._doctor import needs
 from oomph._doctor.needs import Facts, Need
-from oomph._measure import text
+from oomph._sizes import text
 
 # Smaller parts are counted, and not told.
 _TOLD = 1 << 20

@@ -14,7 +14,7 @@ from oomph._doctor import needs
 from oomph._doctor.diagnosis import Finding, Room
 from oomph._doctor.drawing import as_it_was, items_of
 from oomph._doctor.needs import MIB, Facts, Need
-from oomph._measure import text
+from oomph._sizes import text
 
 # Less is not worth a change.
 _MATTERS = 32 * MIB

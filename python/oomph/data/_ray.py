@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray.data
 from ray.data.block import BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
 
-from oomph.data._stream import Stream
+if TYPE_CHECKING:
+    from oomph.data._stream import Stream
 
 
 class StreamDatasource(Datasource):

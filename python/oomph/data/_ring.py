@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 import torch
 
-from oomph._measure import text
 from oomph._pinned import pin, unpin
+from oomph._sizes import text
 
 # Where tensors begin in a batch: what CUDA's own allocations are aligned to, so that kernels may use vectors.
 _ALIGNMENT = 256

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from oomph._measure import text
+from oomph._sizes import text
 from oomph.data._frames import shrink_pandas, shrink_polars
 from oomph.data._input import Taken, check_policy, frame_of, names_of, take
 from oomph.data._matrix import Csr

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from oomph._measure import size_in_bytes
+from oomph._sizes import size_in_bytes
 from oomph.data._native import native
 from oomph.data._table import Rows
 

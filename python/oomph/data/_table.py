@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from oomph._measure import text
+from oomph._sizes import text
 from oomph.data._column import Column
 from oomph.data._profile import BrokenRows, Profile, of_native
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from oomph.data._stream import Stream
+if TYPE_CHECKING:
+    from oomph.data._stream import Stream
 
 
 class StreamDataset(IterableDataset):

@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from multiprocessing import reduction
 from typing import Any
 
-from oomph._measure import text
+from oomph._sizes import text
 
 _PROTOCOL = 5
 # Where numbers may begin: what the largest of them wants.

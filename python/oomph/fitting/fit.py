@@ -11,27 +11,31 @@ from typing import Any
 
 import torch
 
-from oomph._measure import text
-from oomph.fitting import ranks, words
-from oomph.fitting.asking import NoAnswer, ask
-from oomph.fitting.batches import moved, samples, take
-from oomph.fitting.blocks import find_blocks
-from oomph.fitting.card import Card, Room, bytes_on, half_of, here, named, room_here, room_on
-from oomph.fitting.costs import Speeds, assumed_speeds, measure_speeds
-from oomph.fitting.counts import Accumulator, Counted, Weighing, learn_weighing
-from oomph.fitting.cross_entropy import find_heads
+from oomph._sizes import text
 from oomph.fitting.errors import FitError, NotSplittable
-from oomph.fitting.finding import is_out_of_memory
-from oomph.fitting.host import host_room
-from oomph.fitting.losses import LossOf
-from oomph.fitting.optimizers import ResumableStep, fuse, to_8bit
-from oomph.fitting.payload import NotPackable, pack
-from oomph.fitting.plan import ALLOWED, Measured, Plan
-from oomph.fitting.repeating import Before, let_go
-from oomph.fitting.running import Running, allocator_setter, device_of, has_sparse_gradients, hold_to, steps_in_parts, use_expandable_segments
-from oomph.fitting.search import Facts, Found, Search
-from oomph.fitting.spill import with_room
-from oomph.fitting.trials import Verifier
+from oomph.fitting.losses.counts import Accumulator, Counted, Weighing
+from oomph.fitting.losses.cross_entropy import find_heads
+from oomph.fitting.losses.loss_of import LossOf
+from oomph.fitting.losses.trials import Verifier, learn_weighing
+from oomph.fitting.planning import words
+from oomph.fitting.planning.asking import NoAnswer, ask
+from oomph.fitting.planning.card import Card, Room, bytes_on, half_of, here, named, room_here, room_on
+from oomph.fitting.planning.costs import Speeds, assumed_speeds, measure_speeds
+from oomph.fitting.planning.payload import NotPackable, pack
+from oomph.fitting.planning.plan import Measured, Plan
+from oomph.fitting.planning.search import Facts, Found, Search
+from oomph.fitting.running import ranks
+from oomph.fitting.running.applied import Applied
+from oomph.fitting.running.batches import moved, samples, take
+from oomph.fitting.running.repeating import Before, let_go
+from oomph.fitting.running.spill import with_room
+from oomph.fitting.running.step import Running, device_of
+from oomph.fitting.techniques.allocator import allocator_setter, hold_to, use_expandable_segments
+from oomph.fitting.techniques.blocks import find_blocks
+from oomph.fitting.techniques.host import host_room
+from oomph.fitting.techniques.optimizers import ResumableStep, fuse, has_sparse_gradients, steps_in_parts, to_8bit
+from oomph.fitting.techniques.training import ALLOWED
+from oomph.live.out_of_memory import is_out_of_memory
 
 # The fit that was made last for a model.
 _FITS: weakref.WeakKeyDictionary[torch.nn.Module, weakref.ref[Fit]] = weakref.WeakKeyDictionary()
@@ -139,7 +143,7 @@ class FitPlan:
         }
 
 
-class Fit:
+class Fit(Applied):
     """A model that fits. ``step`` is forward, backward and optimizer, as the plain loop would do them."""
 
     plan: FitPlan
@@ -154,6 +158,7 @@ class Fit:
         clip_grad_norm: float | None,
         scaler: Any = None,
     ) -> None:
+        super().__init__()
         unknown = [name for name in allow if name not in ALLOWED]
         if unknown:
             raise FitError(f"allow= knows {', '.join(ALLOWED)}, not {', '.join(unknown)}")
@@ -176,7 +181,6 @@ class Fit:
         self.device = device_of(self.model)
         self._running: Running | None = None
         self._rungs: list[Measured] = []
-        self._undo: list[Callable[[], None]] = []
         # Buffers that forward passes leave alone: they need not be put back.
         self._untouched: set[int] = set()
         self._retries = 0
@@ -314,7 +318,7 @@ class Fit:
         things = {"model": self.model, "optimizer": self.optimizer, "loss_of": self.loss_of, "batch": self.example}
         things |= {"weighing": self._weighing and self._weighing.unwatched(), "clip_grad_norm": self.clip_grad_norm, "scales": self.scaler is not None}
         payload = pack(things, onto_gpu=self.device.type != "cuda")
-        said = ask("oomph.fitting.child:plan", payload, {"facts": self._facts(room, card), "speeds": speeds.to_dict()}, gpu=card.name)
+        said = ask("oomph.fitting.planning.child:plan", payload, {"facts": self._facts(room, card), "speeds": speeds.to_dict()}, gpu=card.name)
         return Found.from_dict(said), said["blocks"], self._host
 
     def _say_what_was_seen(self) -> None:
@@ -508,18 +512,11 @@ class Fit:
         GPU has no room, stays there, with a warning."""
         try:
             # Limits first: what comes back to the GPU may need more than the plan did.
-            while self._undo:
-                self._undo.pop()()
+            super().close()
         finally:
             running, self._running = self._running, None
             if running is not None:
                 running.undo()
-
-    def __enter__(self) -> Fit:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _run(self) -> Running:
         if self._running is None:

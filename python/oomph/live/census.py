@@ -27,6 +27,7 @@ from typing import Any
 
 from . import roots as places
 from .graphs import Graphs
+from .library_code import is_library
 from .lines import ADD, APPEND, HOOK, Put, Sources, name_of
 from .tensors import Tensors, rounded
 from .walk import Walk, instance_dict
@@ -93,7 +94,7 @@ def is_own(file: str) -> bool:
     """Whether a file is the program's, not a library's nor oomph's."""
     if file.startswith("<"):
         return file.startswith(("<ipython-input", "<stdin", "<string", "<cell"))
-    if "site-packages" in file or "dist-packages" in file:
+    if is_library(file):
         return False
     return not file.startswith((_STANDARD + os.sep, _HERE + os.sep)) and not (__package__ == "oomph.live" and file.startswith(os.path.dirname(_HERE) + os.sep))
 

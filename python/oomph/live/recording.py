@@ -12,6 +12,7 @@ import sys
 
 from . import frames, native
 from .handlers import Handlers
+from .out_of_memory import is_out_of_memory
 
 # Nothing that ran out of memory has ended the program, as `oomph explain` knows it.
 WENT_ON = b"oomph.went_on"
@@ -170,10 +171,8 @@ class Recording:
 
 def died_of_it():
     """Whether an out-of-memory is what goes through this frame, or what has ended the program."""
-    import torch
-
     errors = [sys.exc_info()[1], getattr(sys, "last_value", None)]
-    return any(isinstance(one, torch.cuda.OutOfMemoryError) for error in errors for one in frames.chain(error))
+    return any(is_out_of_memory(one) for error in errors for one in frames.chain(error))
 
 
 def cells():

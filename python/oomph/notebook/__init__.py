@@ -10,8 +10,10 @@ import gc
 from typing import Any
 
 from oomph import _black_box, _ram
-from oomph._measure import MIB, gpus, ram, text
+from oomph._measure import gpus, ram
+from oomph._sizes import MIB, text
 from oomph.live.frames import chain, release
+from oomph.live.out_of_memory import is_out_of_memory
 from oomph.notebook._line import Mark, line
 from oomph.notebook._magics import register, unregister
 from oomph.notebook._recorded import running_recording
@@ -19,9 +21,6 @@ from oomph.notebook._show import Explained, say
 
 # RAM that came back with a failed cell's frames is told from here on; less is noise.
 _MUCH_RAM = 64 * MIB
-
-# What libraries say instead of raising PyTorch's own exception.
-_OUT_OF_MEMORY = ("CUDA out of memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
 
 _loaded: Notebook | None = None
 
@@ -124,13 +123,6 @@ class Notebook:
 
         # Before the frames are let go: they may be what held most of it.
         say(f"{who(top=5)}\nTo see why it ran out, put %%oomph at the top of the cell and run it again")
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that a GPU ran out of memory."""
-    if type(error).__name__ == "OutOfMemoryError" and type(error).__module__.partition(".")[0] == "torch":
-        return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY)
 
 
 def _held() -> tuple[int, int]:

@@ -10,8 +10,10 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from oomph._measure import MIB, Gpu, Ram, gpus, ram, ram_limit, signed, text, torch_on_gpu
+from oomph._measure import Gpu, Ram, gpus, ram, torch_on_gpu
+from oomph._ram import limit_if_known
 from oomph._record import live
+from oomph._sizes import MIB, signed, text
 
 # Worth saying: these bytes, or this share of what there is.
 _GPU_CHANGE, _GPU_SHARE = 16 * MIB, 0.01
@@ -50,7 +52,7 @@ class Mark:
 
 def line(before: Mark, after: Mark) -> str | None:
     """What to say about a cell, if anything is worth it."""
-    limit = ram_limit()
+    limit = limit_if_known()
     worth = _is_worth(before.ram.used, after.ram.used, limit, _RAM_CHANGE, _RAM_SHARE)
     parts = []
     several = sum(device.reserved > 0 for device in after.gpus) > 1

@@ -7,7 +7,9 @@ import os
 import shlex
 from typing import Any
 
-from oomph._measure import gpus, ram, ram_limit, text
+from oomph._measure import gpus, ram
+from oomph._ram import limit_if_known
+from oomph._sizes import text
 from oomph.notebook._recorded import recorded, running_recording
 from oomph.notebook._show import Explained, say
 
@@ -44,12 +46,14 @@ def unregister(shell: Any) -> None:
 
 
 def _answer(notebook: Any, word: str) -> Any:
-    import oomph
-
     if word == "who":
-        return oomph.who()
+        from oomph._who import who
+
+        return who()
     if word == "free":
-        return oomph.free()
+        from oomph._free import free
+
+        return free()
     if word.split(maxsplit=1)[:1] == ["report"]:
         return _report(notebook, word.removeprefix("report").strip())
     if word in ("on", "quiet", "off"):
@@ -60,23 +64,23 @@ def _answer(notebook: Any, word: str) -> Any:
     for device, now in enumerate(gpus()):
         own = f"{text(now.allocated)} allocated, {text(now.reserved)} reserved by this program"
         print(f"GPU {device}: {own}; {text(now.used)} of {text(now.total)} in use")
-    limit = ram_limit()
+    limit = limit_if_known()
     print(f"RAM: {text(ram().used)}{f' of {text(limit)}' if limit else ''}")
     print(f"oomph is {notebook.mode}")
     return None
 
 
 def _report(notebook: Any, path: str) -> Any:
-    import oomph
+    from oomph._report import report
 
     named = shlex.split(path)
     if len(named) > 1:
-        return oomph.report(*named)
+        return report(*named)
     path = (named[0] if named else notebook.last_recording or running_recording()) or ""
     if not os.path.exists(path):
         print(f"%oomph report: {path}: there is no such file" if path else "%oomph report: no cell was recorded; %%oomph at the top of one does")
         return None
-    return oomph.report(path)
+    return report(path)
 
 
 def _run_cell(notebook: Any, cell: str) -> Any:

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 @contextlib.contextmanager
 def recorded(number: int) -> Iterator[str]:
     """Records what is run inside. Gives the path, where afterwards the recording is, unless CUDA was not used."""
-    import oomph
+    from oomph._record import record
 
     path = os.path.join(tempfile.mkdtemp(prefix="oomph-"), f"cell{number}.oomph")
-    recording = oomph.record(path, quiet=True)
+    recording = record(path, quiet=True)
     try:
         yield path
     finally:

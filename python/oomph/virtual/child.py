@@ -22,6 +22,8 @@ import types
 
 from . import substitute
 from .imports import AfterImport
+from .library_code import is_installed, is_torch
+from .out_of_memory import is_out_of_memory
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -192,9 +194,9 @@ class Run:
 
     def after_forward(self, module, args, output):
         frame = sys._getframe(1)
-        while frame is not None and ("/torch/" in frame.f_code.co_filename or frame.f_code.co_filename.startswith(_HERE)):
+        while frame is not None and (is_torch(frame.f_code.co_filename) or frame.f_code.co_filename.startswith(_HERE)):
             frame = frame.f_back
-        if frame is None or "site-packages" in frame.f_code.co_filename or self.torch.is_grad_enabled():
+        if frame is None or is_installed(frame.f_code.co_filename) or self.torch.is_grad_enabled():
             return
         # Inside another module's forward (PyTorch's own containers too), it is a part of something larger.
         if any(name == "forward" for name in self._callers(sys._getframe(1))):
@@ -571,9 +573,7 @@ def end_workers():
 def failed(run, error):
     import traceback
 
-    torch = run.torch
-    out_of_memory = torch is not None and isinstance(error, torch.cuda.OutOfMemoryError)
-    run.failed(f"{type(error).__name__}: {error}", "out_of_memory" if out_of_memory else "failed")
+    run.failed(f"{type(error).__name__}: {error}", "out_of_memory" if is_out_of_memory(error) else "failed")
     from .backward import without_ours
 
     told = one = traceback.TracebackException.from_exception(error)

@@ -22,7 +22,7 @@ class FitRun(Run):
 
     def torch_is_here(self, torch):
         super().torch_is_here(torch)
-        from oomph.fitting.watching import Watcher
+        from oomph.fitting.script.watching import Watcher
 
         self.watcher = Watcher(torch, (_HERE + os.sep,))
 
@@ -42,7 +42,7 @@ class FitRun(Run):
             return
         if self.script is None:
             # Not before: a closure that the optimizer calls may have the backward pass in it.
-            from oomph.fitting.script import Script
+            from oomph.fitting.script.script import Script
 
             self.script = Script(self.task["fit"])
             self.script.first_step(self.watcher.seen)
@@ -85,7 +85,7 @@ class FitRun(Run):
         super().write()
 
     def ask(self):
-        from oomph.fitting.script import Script
+        from oomph.fitting.script.script import Script
 
         self.asking = True
         script = self.script or Script(self.task["fit"])

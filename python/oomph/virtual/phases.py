@@ -16,6 +16,7 @@ import time
 import weakref
 
 from .imports import AfterImport
+from .library_code import is_installed, is_torch
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 # Seconds after the wanted steps: as many times what those took, but within these.
@@ -184,7 +185,7 @@ class Phases:
         self.depth = max(0, self.depth - 1)
 
     def note_line(self, frame):
-        while frame is not None and ("/torch/" in frame.f_code.co_filename or frame.f_code.co_filename.startswith(_HERE)):
+        while frame is not None and (is_torch(frame.f_code.co_filename) or frame.f_code.co_filename.startswith(_HERE)):
             frame = frame.f_back
         if frame is not None:
             line = (frame.f_code, frame.f_lineno)
@@ -242,7 +243,7 @@ class Phases:
         frame = last = sys._getframe(1)
         while frame is not None:
             name = frame.f_code.co_filename
-            if "site-packages" not in name and "/torch/" not in name and not name.startswith((_HERE, "<")):
+            if not is_installed(name) and not is_torch(name) and not name.startswith((_HERE, "<")):
                 break
             last, frame = frame, frame.f_back
         frame = frame or last

@@ -8,6 +8,8 @@ as a count.
 import os
 import sys
 
+from .library_code import is_torch
+
 READ, BRANCH, SIZE = "read", "branch", "size"
 _ORDER = {READ: 0, BRANCH: 1, SIZE: 2}
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -32,16 +34,12 @@ class Reads:
         return [{"file": file, "line": line, "function": function, **entry} for (file, line, function), entry in self.lines.items()]
 
 
-def _is_torch(file):
-    return "/torch/" in file and "site-packages" in file or file.startswith(("<frozen", _HERE))
-
-
 def calling_line():
     """The innermost frame that is not PyTorch's own."""
     frame = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
-        if not _is_torch(code.co_filename) and not code.co_filename.endswith("/contextlib.py"):
+        if not is_torch(code.co_filename) and not code.co_filename.startswith(("<frozen", _HERE)) and not code.co_filename.endswith("/contextlib.py"):
             return code.co_filename, frame.f_lineno, code.co_name
         frame = frame.f_back
     return None

@@ -18,6 +18,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import reads as _reads
+from .library_code import is_installed, is_torch
 
 Tensor = torch.Tensor
 
@@ -676,7 +677,7 @@ class Values(TorchDispatchMode):
     def initialises():
         """Whether the call comes from a library that initialises weights, not from the program's own code."""
         place = _initialising_frame()
-        return place.endswith("/torch/nn/init.py") or "site-packages" in place or "dist-packages" in place
+        return is_installed(place) or is_torch(place)
 
 
 _DISPATCH = ("/torch/_ops.py", "/torch/utils/_python_dispatch.py", "/torch/utils/_contextlib.py", "/torch/overrides.py")

@@ -1,0 +1,121 @@
+"""Which plan for inference, inside the child on the virtual GPU: candidates in order of what they change, each run, the first that fits."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from oomph._sizes import text
+from oomph.fitting.planning.card import bytes_on
+from oomph.fitting.planning.inference_plan import InferencePlan
+from oomph.fitting.planning.plan import Measured
+from oomph.fitting.planning.search import Tried
+from oomph.fitting.running.batches import samples
+from oomph.fitting.running.inference import FitInference
+from oomph.fitting.techniques import optimizers
+from oomph.fitting.techniques.blocks import find_blocks
+from oomph.fitting.techniques.weights import why_not_semi_structured
+
+
+def plan_in_child(things: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """In the child: the first of the candidates that fits, cheapest first."""
+    optimizers.copies_are_real = False
+    return _Search(things, options).run()
+
+
+class _Search:
+    """Bases from what changes least to what changes most; of the first that fits, the largest parts; then weights that travel, as few as will do."""
+
+    def __init__(self, things: dict[str, Any], options: dict[str, Any]) -> None:
+        self.model, self.batch, self.generate, self.to = things["model"], things["batch"], things["generate"], things["to"]
+        self.allow = options["allow"]
+        self.progress = options["progress"]
+        self.count, self.blocks = samples(self.batch), len(find_blocks(self.model))
+        self.tried: Tried[InferencePlan] = Tried(self.measure, options["limit"], options["host"])
+        self.fits = self.tried.fits
+        #: What pruning saved, by plan.
+        self.saved: dict[InferencePlan, int] = {}
+        self.notes: list[str] = []
+
+    def run(self) -> dict[str, Any]:
+        chosen = self.choose()
+        least = min(self.tried.seen.values(), key=lambda one: one.reserved)
+        answer = {"chosen": chosen and dataclasses.asdict(chosen), "least": dataclasses.asdict(least.plan), "tried": len(self.tried.seen)}
+        if chosen in self.saved:
+            self.notes.append(f"pruning saves {text(self.saved[chosen])} of weights, and changes results")
+        return {**answer, "reserved": self.tried.measure(chosen or least.plan).reserved, "blocks": self.blocks, "notes": self.notes}
+
+    def choose(self) -> InferencePlan | None:
+        bases = [InferencePlan()]
+        if "bf16-weights" in self.allow:
+            bases.append(bases[-1].but(bf16_weights=True))
+        if self.generate is not None:
+            bases.append(bases[-1].but(cache="offloaded"))
+            if "8bit-cache" in self.allow:
+                bases.append(bases[-1].but(cache="quantized"))
+        for bits in (8, 4):
+            if f"{bits}bit-weights" in self.allow:
+                bases.append(bases[-1].but(bits=bits))
+        if "pruning" in self.allow:
+            base = bases[-1].but(bits=0, pruned=True)
+            why = why_not_semi_structured(self.model, torch.cuda.get_device_capability(), base.bf16_weights)
+            if why is None:
+                bases.append(base)
+            else:
+                self.notes.append(f"pruning saves nothing here: {why}")
+        for base in bases:
+            size = self.largest_size(base)
+            if size is not None:
+                return base.but(size=size)
+        base = bases[-1].but(bits=0, pruned=False, streamed=self.blocks)
+        if not self.blocks or (size := self.largest_size(base)) is None:
+            return None
+        # The fewer travel, the faster.
+        low, high = 0, self.blocks
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self.fits(base.but(size=size, streamed=middle)) else (middle, high)
+        return base.but(size=size, streamed=high)
+
+    def largest_size(self, base: InferencePlan) -> int | None:
+        sizes = list(dict.fromkeys([0, *(-(-self.count // (1 << power)) for power in range(1, self.count.bit_length() + 1))]))
+        if not self.fits(base.but(size=sizes[-1])):
+            return None
+        return next(size for size in sizes if self.fits(base.but(size=size)))
+
+    def measure(self, plan: InferencePlan) -> Measured[InferencePlan]:
+        """What PyTorch reserves at most, in two parts and with the outputs of all."""
+        device = torch.device("cuda", torch.cuda.current_device())
+        fitted = FitInference(self.model, device, plan, self.count, self.to)
+        try:
+            host = fitted.stream.bytes_on_host if fitted.stream is not None else 0
+            if fitted.pruning is not None:
+                self.saved[plan] = fitted.pruning.saved
+            gc.collect()
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+            run = fitted.forward if self.generate is None else lambda part: fitted.generate_part(part, _to_the_end(self.generate))
+            outputs, sizes = fitted.in_parts(self.batch, run, only=2)
+            stats = torch.cuda.memory_stats()
+            peak = stats["reserved_bytes.all.peak"]
+            if self.to is None:
+                # Outputs of the other parts are there too, and once more, in one piece, when they are joined.
+                each = bytes_on(device, outputs[0]) if isinstance(outputs[0], (Tensor, Mapping, tuple, list)) else 0
+                parts = -(-self.count // (plan.size or self.count))
+                peak += each * (max(0, parts - 2) + (parts if parts > 1 else 0))
+            del outputs, sizes
+        finally:
+            fitted.close()
+        with open(self.progress, "a") as file:
+            file.write(".")
+        return Measured(plan, stats["allocated_bytes.all.peak"], peak, seconds=0.0, host=host)
+
+
+def _to_the_end(generate: dict[str, Any]) -> dict[str, Any]:
+    """Values are not true on the virtual GPU: no sequence may end by chance before it is as long as it can be."""
+    return {**generate, **({"min_new_tokens": generate["max_new_tokens"]} if "max_new_tokens" in generate else {})}

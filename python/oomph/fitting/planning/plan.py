@@ -1,0 +1,72 @@
+"""What is done to a step so that it fits: plain data, the same in the child that predicts it and in the process that applies it."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One way to run the step. The default is the plain loop."""
+
+    #: Samples in a part; 0 is the whole batch at once.
+    micro: int = 0
+    #: Blocks that are run again in the backward pass instead of being remembered.
+    checkpoint: tuple[str, ...] = ()
+    #: Blocks whose activations wait in host memory.
+    offload: tuple[str, ...] = ()
+    #: Logits are made in pieces, inside the loss.
+    defer_logits: bool = False
+    #: The optimizer's kernels need no temporary copies.
+    fused: bool = False
+    #: The allocator maps memory piece by piece: no holes that nothing fits into.
+    expandable: bool = False
+    #: Optimizer state lives in host memory and passes through the GPU.
+    states_on_host: bool = False
+    #: "bfloat16" or "float16": autocast.
+    autocast: str | None = None
+    optimizer_8bit: bool = False
+    bf16_weights: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "checkpoint": list(self.checkpoint), "offload": list(self.offload)}
+
+    @classmethod
+    def from_dict(cls, given: dict[str, Any]) -> Plan:
+        return cls(**{**given, "checkpoint": tuple(given.get("checkpoint", ())), "offload": tuple(given.get("offload", ()))})
+
+    def but(self, **changes: Any) -> Plan:
+        return dataclasses.replace(self, **changes)
+
+    @property
+    def exact(self) -> bool:
+        return not (self.autocast or self.optimizer_8bit or self.bf16_weights)
+
+
+AnyPlan = TypeVar("AnyPlan")
+
+
+@dataclass(frozen=True)
+class Measured(Generic[AnyPlan]):
+    """What a plan took on the virtual GPU, and what a step is estimated to take."""
+
+    plan: AnyPlan
+    allocated: int
+    reserved: int
+    seconds: float
+    #: Bytes that wait in host memory: optimizer state, activations.
+    host: int = 0
+    #: The largest block of all, where it was looked for.
+    largest: int = 0
+    #: Memory was short, be it only until the cache was freed.
+    short: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        plan = self.plan
+        return {**dataclasses.asdict(self), "plan": plan.to_dict() if isinstance(plan, Plan) else dataclasses.asdict(plan)}  # type: ignore[call-overload]
+
+    @staticmethod
+    def from_dict(given: dict[str, Any]) -> Measured[Plan]:
+        return Measured(**{**given, "plan": Plan.from_dict(given["plan"])})

@@ -1,0 +1,30 @@
+"""The techniques of ``oomph.fit``: one line for each, in the order in which they are counted and told."""
+
+from __future__ import annotations
+
+from oomph.fitting.losses.cross_entropy import DEFER_LOGITS
+from oomph.fitting.techniques.activations import OFFLOADED_ACTIVATIONS
+from oomph.fitting.techniques.allocator import EXPANDABLE
+from oomph.fitting.techniques.autocast import AUTOCAST
+from oomph.fitting.techniques.checkpoints import CHECKPOINTED_BLOCKS
+from oomph.fitting.techniques.optimizers import FUSED, OPTIMIZER_8BIT, STATES_ON_HOST
+from oomph.fitting.techniques.parts import PARTS
+from oomph.fitting.techniques.technique import Technique
+from oomph.fitting.techniques.weights import BF16_WEIGHTS
+
+TECHNIQUES: tuple[Technique, ...] = (
+    FUSED,
+    OPTIMIZER_8BIT,
+    DEFER_LOGITS,
+    EXPANDABLE,
+    AUTOCAST,
+    BF16_WEIGHTS,
+    PARTS,
+    CHECKPOINTED_BLOCKS,
+    OFFLOADED_ACTIVATIONS,
+    STATES_ON_HOST,
+)
+
+# What may change the numbers, and therefore is done only if it is named in ``allow``, in the order in which it is tried.
+ALLOWABLE = tuple(sorted((one for one in TECHNIQUES if one.allow is not None), key=lambda one: one.turn))
+ALLOWED = {one.allow: one.allowed for one in ALLOWABLE if one.allow is not None}
