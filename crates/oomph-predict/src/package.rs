@@ -103,6 +103,7 @@ const FILES: &[(&str, &str)] = &package![
     "fitting/techniques/blocks.py",
     "fitting/techniques/checkpoints.py",
     "fitting/techniques/host.py",
+    "fitting/techniques/inference.py",
     "fitting/techniques/optimizers.py",
     "fitting/techniques/parts.py",
     "fitting/techniques/technique.py",
