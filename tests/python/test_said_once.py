@@ -32,6 +32,7 @@ CODE = {name: code_of(source) for name, source in SOURCES.items()}
         ("a line that is written over", r"x1b\[K", {"_progress.py"}),
         ("how long is too short for a line of progress", r"_QUIET_SECONDS *=", {"_progress.py"}),
         ("the unlimited card, which is the command's", r"\d ?TiB", set()),
+        ("what may be allowed", r"(?m)^ALLOWED\b", {"fitting/techniques/training.py", "fitting/techniques/inference.py"}),
         ("agreement of ranks", r"ReduceOp", {"fitting/running/ranks.py"}),
     ],
 )

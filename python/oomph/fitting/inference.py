@@ -18,11 +18,12 @@ from oomph._sizes import text
 from oomph.fitting.errors import FitError
 from oomph.fitting.planning.asking import NoAnswer, ask
 from oomph.fitting.planning.card import Card, Room, bytes_on, here, named, room_here, room_on
-from oomph.fitting.planning.inference_plan import ALLOWED, InferencePlan
+from oomph.fitting.planning.inference_plan import InferencePlan
 from oomph.fitting.planning.payload import NotPackable, pack
 from oomph.fitting.running.batches import samples
 from oomph.fitting.running.inference import FitInference
 from oomph.fitting.techniques.host import host_room
+from oomph.fitting.techniques.inference import ALLOWED
 
 
 def fit_inference(

@@ -2,7 +2,7 @@
 //! them). What is in the columns is `subject.rs`'s, and `docs/reference/page.md` says it.
 
 use super::Mode;
-use super::subject::Limit;
+use super::limit::Limit;
 use crate::json::explain::Waste;
 use oomph_explain::{self as model, Place};
 use oomph_replay::tune;

@@ -7,10 +7,12 @@ mod answer;
 mod builder;
 mod columns;
 mod data;
+mod limit;
 mod subject;
 
 pub use builder::{Again, Builder, Means, Progress, Wanted, WhatIf};
-pub use subject::{Extras, Limit, Subject};
+pub use limit::Limit;
+pub use subject::{Extras, Subject};
 
 use self::data::{DiffDevice, DiffKind, DiffLine, Kind, Page};
 use crate::html::{self, escape};

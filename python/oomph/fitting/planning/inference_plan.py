@@ -6,14 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-# What may change the numbers, and therefore is done only if it is named in ``allow``.
-ALLOWED = {
-    "bf16-weights": "weights in bfloat16",
-    "8bit-weights": "weights of linear layers in 8 bits",
-    "4bit-weights": "weights of linear layers in 4 bits",
-    "8bit-cache": "the cache of keys and values in 8 bits (needs hqq)",
-    "pruning": "two of every four weights of linear layers dropped (fp16 or bf16, compute capability 8.0 or newer)",
-}
+from oomph.fitting.techniques.inference import TECHNIQUES
 
 
 @dataclass(frozen=True)
@@ -38,16 +31,8 @@ class InferencePlan:
     def words(self, count: int, blocks: int) -> str:
         parts = -(-count // self.size) if self.size else 1
         said = [f"{count} samples in {parts} parts of {self.size}" if parts > 1 else f"all {count} samples at once"]
-        if self.bf16_weights:
-            said.append("weights in bfloat16 (allowed)")
-        if self.bits:
-            said.append(f"weights in {self.bits} bits (allowed)")
-        if self.pruned:
-            said.append("two of every four weights dropped (allowed)")
-        if self.cache:
-            said.append("the cache in host memory" if self.cache == "offloaded" else "the cache in 8 bits (allowed)")
-        if self.streamed:
-            said.append(f"weights of {self.streamed} of {blocks} blocks in host memory")
+        plain = InferencePlan()
+        said += [one.words(value, count, blocks) for one in TECHNIQUES if one.is_new(getattr(plain, one.name), value := getattr(self, one.name))]
         return ", ".join(said)
 
     def one_rung_down(self, size: int, generating: bool, blocks: int) -> InferencePlan | None:

@@ -15,8 +15,10 @@ from oomph.fitting.running.outputs import join, moved_to, pad_and_join
 from oomph.fitting.running.repeating import let_go
 from oomph.fitting.techniques.allocator import hold_to
 from oomph.fitting.techniques.blocks import find_blocks
+from oomph.fitting.techniques.inference import FULL, PRUNED, SMALLER, TECHNIQUES, THERE
+from oomph.fitting.techniques.technique import Technique
 from oomph.fitting.techniques.weight_stream import WeightStream
-from oomph.fitting.techniques.weights import Shrunk, bf16_weights, prune, quantize_weights
+from oomph.fitting.techniques.weights import Shrunk
 from oomph.live.frames import release
 from oomph.live.out_of_memory import is_out_of_memory
 
@@ -70,22 +72,23 @@ class FitInference(Applied):
             return
         if fraction is not None:
             self._undo.append(hold_to(fraction, self.device))
-        if self.chosen.bf16_weights:
-            self._undo.append(bf16_weights(self.model).undo)
-        if self.chosen.pruned:
-            # Before the others come to the GPU: it need not hold all of the full weights.
-            self.pruning = prune(self.model, semi_structured=True, device=self.device)
-            self._undo.append(self.pruning.undo)
-        if self.chosen.streamed:
-            self._start_streaming()
-        else:
-            self._undo.append(_moving(self.model, self.device))
-        if self.chosen.bits:
-            self._undo.append(quantize_weights(self.model, self.chosen.bits).undo)
+        plain = InferencePlan()
+        wanted = [one for one in TECHNIQUES if one.apply is not None and one.is_new(getattr(plain, one.name), getattr(self.chosen, one.name))]
+        for stage in (FULL, PRUNED, THERE, SMALLER):
+            if stage == THERE and not self.chosen.streamed:
+                self._undo.append(_moving(self.model, self.device))
+            for technique in wanted:
+                if technique.stage == stage:
+                    self._do(technique)
 
-    def _start_streaming(self) -> None:
-        self.stream = WeightStream(self.model, self.device, self.chosen.streamed)
-        self._undo.append(self.stream.undo)
+    def _do(self, technique: Technique) -> None:
+        assert technique.apply is not None
+        applied = technique.apply(self)
+        self._undo.append(applied.undo)
+        if technique.name == "streamed":
+            self.stream = applied
+        elif technique.name == "pruned":
+            self.pruning = applied
 
     def close(self) -> None:
         super().close()
@@ -162,7 +165,7 @@ class FitInference(Applied):
         let_go(self.device)
         self.chosen = plan
         if plan.streamed and self.stream is None:
-            self._start_streaming()
+            self._do(next(one for one in TECHNIQUES if one.name == "streamed"))
         elif self.stream is not None:
             self.stream.stream(plan.streamed)
         self.history.append(f"memory ran out; now: {plan.words(self.count, self.blocks)}")

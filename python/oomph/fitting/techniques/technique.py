@@ -1,4 +1,4 @@
-"""What a technique is: one object that says what it is called, how it is applied, and what it changes. All of them are listed in ``training``."""
+"""What a technique is: one object that says what it is called, how it is applied, and what it changes. All of them are listed in ``training`` and ``inference``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _begins(before: Any, after: Any) -> bool:
 
 @dataclass(frozen=True)
 class Technique:
-    """Something that can be done to a training step, and undone."""
+    """Something that can be done to a training step, or to a model for inference, and undone."""
 
     #: The field of the plan that says whether, and how much.
     name: str
@@ -24,7 +24,7 @@ class Technique:
     words: Callable[[Any, int, int], str]
     #: What it changes besides memory.
     why: str
-    #: Applies it to a step (``running.step.Running``) and gives what has ``undo()``, or None where there is nothing to do. None for what has no object: it is read off
+    #: Applies it to a step (``running.step.Running``, or ``running.inference.FitInference``) and gives what has ``undo()``, or None where there is nothing to do. None for what has no object: it is read off
     #: the plan where it matters.
     apply: Callable[[Any], Any] | None = None
     stage: int = BLOCKS
