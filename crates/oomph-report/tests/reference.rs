@@ -38,7 +38,6 @@ fn hold(path: &str, wanted: &str) {
     if std::env::var_os("OOMPH_REFERENCE").is_some_and(|value| value == "write") {
         if found != wanted {
             std::fs::write(&file, wanted).unwrap();
-            println!("written: {path}");
         }
         return;
     }
