@@ -5,17 +5,14 @@ use super::data::{self, At, Columns, SubjectHead};
 use super::limit::Limit;
 use crate::exports::Clock;
 use crate::json::explain::Waste;
-use crate::replay::{Typed, doubt, room, words_for_memory};
+use crate::replay::{doubt, room, words_for_memory};
 use crate::shared::{Named, completeness, findings_of};
 use crate::tune::{NamedTuning, advice, line_to_paste, stalls};
 use oomph_explain::{
     Detail, DetailLine, DeviceExplanation, Explanation, OomExplanation, Outcome, Place, Reason,
 };
-use oomph_replay::allocator::Memory;
-use oomph_replay::recorded::RecordedMemory;
 use oomph_trace::{Device, NEVER, Recording};
 use oomph_words::{bytes, harmless, printable};
-use serde::Serialize;
 use std::collections::HashMap;
 
 /// What else is told about a device.
