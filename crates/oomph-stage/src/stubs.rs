@@ -4,9 +4,11 @@
 //! names are those of the NVIDIA libraries that are installed, less those that `oomph-cuda` answers and those that need
 //! no device; so any version of PyTorch finds what it asks for, and a result can say what was called.
 //!
-//! The file is a plain ELF shared object for x86-64, written here: a code page of stubs, tables, and counters.
+//! The file is a plain ELF shared object for x86-64, without sections: tables and a page of stubs, then what is written to, the counters.
 
-use object::read::elf::{ElfFile64, Sym};
+use object::read::elf::{ElfFile64, Sym as _};
+use object::write::StringId;
+use object::write::elf::{FileHeader, ProgramHeader, Sym, Verdef, Writer};
 use object::{Endianness, elf};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -68,7 +70,7 @@ pub struct StubLibrary<'a> {
     pub functions: &'a BTreeSet<String>,
 }
 
-/// `lock inc qword [rip + counter]; xor eax, eax; ret`, padded.
+/// Bytes of a function.
 const STUB_SIZE: usize = 16;
 const PAGE: usize = 4096;
 /// The data symbols by which `oomph-cuda` reads the counters.
@@ -76,162 +78,223 @@ const COUNT: &str = "oomph_stub_count";
 const COUNTERS: &str = "oomph_stub_counters";
 const NAMES: &str = "oomph_stub_names";
 
+/// Where the parts of the file are; it is loaded as it is, so that these are addresses too.
+struct Layout {
+    symbols: usize,
+    hash: usize,
+    strings: usize,
+    versions: usize,
+    version_names: usize,
+    list: usize,
+    code: usize,
+    /// Where what is read ends.
+    read_end: usize,
+    /// Where what is written begins: with what the loader looks at.
+    dynamic: usize,
+    count: usize,
+    counters: usize,
+    end: usize,
+}
+
+/// What the file names, each in the table of strings.
+struct Names {
+    soname: StringId,
+    needs: Vec<StringId>,
+    version: Option<StringId>,
+    /// Of the functions, then of the data.
+    symbols: Vec<StringId>,
+}
+
+/// Symbols of the first version have this index, the file itself the one before.
+const VERSION: u16 = 2;
+
 impl StubLibrary<'_> {
-    /// The file's bytes.
+    /// The file's bytes. Where there is no memory for them, none: the loader refuses such a file.
     pub fn build(&self) -> Vec<u8> {
-        let functions: Vec<&str> = self.functions.iter().map(String::as_str).collect();
-        let count = functions.len();
-
-        // Strings: the dynamic string table, and the stubs' names once more, in order, for reports.
-        let mut strings = vec![0u8];
-        let mut string = |text: &str| {
-            let at = strings.len() as u64;
-            strings.extend_from_slice(text.as_bytes());
-            strings.push(0);
-            at
-        };
-        let soname = string(self.soname);
-        let needs: Vec<u64> = self.needs.iter().map(|name| string(name)).collect();
-        let version = self.version.map(&mut string);
-        let names: Vec<u64> = functions.iter().map(|name| string(name)).collect();
-        let data_names = [string(COUNT), string(COUNTERS), string(NAMES)];
-        let mut list = Vec::new();
-        for name in &functions {
-            list.extend_from_slice(name.as_bytes());
-            list.push(0);
+        let mut out = Vec::new();
+        match self.write(&mut out) {
+            Ok(()) => out,
+            Err(_) => Vec::new(),
         }
-
-        // Layout: one segment that is read and executed, one that is written.
-        let symbol_count = 1 + count + data_names.len();
-        let headers = 64 + 4 * 56;
-        let symbols_at = headers;
-        let hash_at = symbols_at + symbol_count * 24;
-        let bucket_count = (count / 2).max(1);
-        let strings_at = (hash_at + 4 * (2 + bucket_count + symbol_count)).next_multiple_of(8);
-        let versym_at = (strings_at + strings.len()).next_multiple_of(8);
-        let verdef_at = (versym_at + 2 * symbol_count).next_multiple_of(8);
-        let list_at = verdef_at + 2 * 28;
-        let code_at = (list_at + list.len()).next_multiple_of(PAGE);
-        let read_end = code_at + count * STUB_SIZE;
-        let write_at = read_end.next_multiple_of(PAGE);
-        let dynamic_size = 16 * (12 + needs.len());
-        let count_at = write_at + dynamic_size;
-        let counters_at = count_at + 8;
-        let end = counters_at + 8 * count;
-
-        let mut out = vec![0u8; end];
-        let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
-
-        // ELF header.
-        put(0, &[0x7f, b'E', b'L', b'F', 2, 1, 1, 0]);
-        put(16, &elf::ET_DYN.to_le_bytes());
-        put(18, &elf::EM_X86_64.to_le_bytes());
-        put(20, &1u32.to_le_bytes());
-        put(32, &64u64.to_le_bytes());
-        put(52, &64u16.to_le_bytes());
-        put(54, &56u16.to_le_bytes());
-        put(56, &4u16.to_le_bytes());
-        put(58, &64u16.to_le_bytes());
-
-        let mut segment = |index: usize, kind: u32, flags: u32, from: usize, to: usize, align: usize| {
-            let at = 64 + index * 56;
-            put(at, &kind.to_le_bytes());
-            put(at + 4, &flags.to_le_bytes());
-            for (field, value) in [from, from, from, to - from, to - from, align].into_iter().enumerate() {
-                put(at + 8 + field * 8, &(value as u64).to_le_bytes());
-            }
-        };
-        segment(0, elf::PT_LOAD, elf::PF_R | elf::PF_X, 0, read_end.max(code_at + 1).min(write_at), PAGE);
-        segment(1, elf::PT_LOAD, elf::PF_R | elf::PF_W, write_at, end, PAGE);
-        segment(2, elf::PT_DYNAMIC, elf::PF_R | elf::PF_W, write_at, write_at + dynamic_size, 8);
-        // Without this the loader would want an executable stack.
-        segment(3, elf::PT_GNU_STACK, elf::PF_R | elf::PF_W, 0, 0, 16);
-
-        // Symbols, their hash table and versions. Index 2 is the version that is defined, 1 is none.
-        let mut symbol = |index: usize, name: u64, kind: u8, section: u16, value: usize, size: usize| {
-            let at = symbols_at + index * 24;
-            put(at, &(name as u32).to_le_bytes());
-            put(at + 4, &[(elf::STB_GLOBAL << 4) | kind, 0]);
-            put(at + 6, &section.to_le_bytes());
-            put(at + 8, &(value as u64).to_le_bytes());
-            put(at + 16, &(size as u64).to_le_bytes());
-        };
-        for (index, name) in names.iter().enumerate() {
-            symbol(1 + index, *name, elf::STT_FUNC, 1, code_at + index * STUB_SIZE, STUB_SIZE);
-        }
-        for (index, (name, at)) in data_names.into_iter().zip([count_at, counters_at, list_at]).enumerate() {
-            symbol(1 + count + index, name, elf::STT_OBJECT, 1, at, 8);
-        }
-        let mut buckets = vec![0u32; bucket_count];
-        let mut chains = vec![0u32; symbol_count];
-        for (index, name) in functions.iter().copied().chain([COUNT, COUNTERS, NAMES]).enumerate() {
-            let symbol = index + 1;
-            let bucket = elf::hash(name.as_bytes()) as usize % bucket_count;
-            chains[symbol] = buckets[bucket];
-            buckets[bucket] = symbol as u32;
-        }
-        let words = [bucket_count as u32, symbol_count as u32].into_iter().chain(buckets).chain(chains);
-        for (index, word) in words.enumerate() {
-            put(hash_at + 4 * index, &word.to_le_bytes());
-        }
-        put(strings_at, &strings);
-        put(list_at, &list);
-        if let Some(version) = version {
-            for index in 1..symbol_count {
-                put(versym_at + 2 * index, &2u16.to_le_bytes());
-            }
-            for (index, (name, flags, text)) in
-                [(soname, elf::VER_FLG_BASE, self.soname), (version, 0, self.version.unwrap_or_default())]
-                    .into_iter()
-                    .enumerate()
-            {
-                let at = verdef_at + 28 * index;
-                let next = if index == 0 { 28u32 } else { 0 };
-                put(at, &1u16.to_le_bytes());
-                put(at + 2, &flags.to_le_bytes());
-                put(at + 4, &(index as u16 + 1).to_le_bytes());
-                put(at + 6, &1u16.to_le_bytes());
-                put(at + 8, &elf::hash(text.as_bytes()).to_le_bytes());
-                put(at + 12, &20u32.to_le_bytes());
-                put(at + 16, &next.to_le_bytes());
-                put(at + 20, &(name as u32).to_le_bytes());
-            }
-        }
-
-        // Code and counters.
-        for index in 0..count {
-            let at = code_at + index * STUB_SIZE;
-            let counter = counters_at + 8 * index;
-            let distance = (counter as i64 - (at as i64 + 8)) as i32;
-            put(at, &[0xf0, 0x48, 0xff, 0x05]);
-            put(at + 4, &distance.to_le_bytes());
-            put(at + 8, &[0x31, 0xc0, 0xc3, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc]);
-        }
-        put(count_at, &(count as u64).to_le_bytes());
-
-        let mut dynamic = vec![
-            (elf::DT_SONAME, soname),
-            (elf::DT_HASH, hash_at as u64),
-            (elf::DT_STRTAB, strings_at as u64),
-            (elf::DT_SYMTAB, symbols_at as u64),
-            (elf::DT_STRSZ, strings.len() as u64),
-            (elf::DT_SYMENT, 24),
-        ];
-        dynamic.extend(needs.iter().map(|name| (elf::DT_NEEDED, *name)));
-        if version.is_some() {
-            dynamic.extend([
-                (elf::DT_VERSYM, versym_at as u64),
-                (elf::DT_VERDEF, verdef_at as u64),
-                (elf::DT_VERDEFNUM, 2),
-            ]);
-        }
-        dynamic.push((elf::DT_NULL, 0));
-        for (index, (tag, value)) in dynamic.into_iter().enumerate() {
-            put(write_at + 16 * index, &(tag as u64).to_le_bytes());
-            put(write_at + 16 * index + 8, &value.to_le_bytes());
-        }
-        out
     }
+
+    fn write(&self, out: &mut Vec<u8>) -> object::write::Result<()> {
+        let symbols: Vec<&str> =
+            self.functions.iter().map(String::as_str).chain([COUNT, COUNTERS, NAMES]).collect();
+        let mut writer = Writer::new(Endianness::Little, true, out);
+        let names = self.names(&mut writer, &symbols);
+        // The stubs' names once more, in order, for reports.
+        let list: Vec<u8> =
+            self.functions.iter().flat_map(|name| name.bytes().chain(std::iter::once(0))).collect();
+        let dynamic_count = 7 + names.needs.len() + if names.version.is_some() { 3 } else { 0 };
+        let layout = self.reserve(&mut writer, list.len(), dynamic_count);
+
+        writer.write_file_header(&FileHeader {
+            os_abi: elf::ELFOSABI_NONE,
+            abi_version: 0,
+            e_type: elf::ET_DYN,
+            e_machine: elf::EM_X86_64,
+            e_entry: 0,
+            e_flags: 0,
+        })?;
+        write_segments(&mut writer, &layout, dynamic_count);
+        self.write_symbols(&mut writer, &layout, &names.symbols);
+        writer.write_hash(self.bucket_count(), symbols.len() as u32 + 1, |index| {
+            let index = index.checked_sub(1)?;
+            Some(elf::hash(symbols[index as usize].as_bytes()))
+        });
+        writer.write_dynstr();
+        if let Some(version) = names.version {
+            write_versions(&mut writer, symbols.len(), names.soname, version);
+        }
+        writer.write(&list);
+        writer.pad_until(layout.code);
+        for index in 0..self.functions.len() {
+            writer.write(&stub(layout.code + index * STUB_SIZE, layout.counters + 8 * index));
+        }
+        writer.pad_until(layout.dynamic);
+        write_dynamic(&mut writer, &layout, &names)?;
+        writer.write(&(self.functions.len() as u64).to_le_bytes());
+        writer.pad_until(layout.end);
+        Ok(())
+    }
+
+    fn bucket_count(&self) -> u32 {
+        (self.functions.len() as u32 / 2).max(1)
+    }
+
+    fn names<'a>(&'a self, writer: &mut Writer<'a>, symbols: &[&'a str]) -> Names {
+        Names {
+            soname: writer.add_dynamic_string(self.soname.as_bytes()),
+            needs: self.needs.iter().map(|name| writer.add_dynamic_string(name.as_bytes())).collect(),
+            version: self.version.map(|version| writer.add_dynamic_string(version.as_bytes())),
+            symbols: (symbols.iter())
+                .map(|name| {
+                    writer.reserve_dynamic_symbol_index();
+                    writer.add_dynamic_string(name.as_bytes())
+                })
+                .collect(),
+        }
+    }
+
+    /// In the order in which the parts are written.
+    fn reserve(&self, writer: &mut Writer, list_size: usize, dynamic_count: usize) -> Layout {
+        let count = self.functions.len();
+        writer.reserve_file_header();
+        writer.reserve_program_headers(SEGMENTS);
+        let symbols = writer.reserve_dynsym();
+        let symbol_count = writer.dynamic_symbol_count();
+        let hash = writer.reserve_hash(self.bucket_count(), symbol_count);
+        let strings = writer.reserve_dynstr();
+        let (versions, version_names) = match self.version {
+            Some(_) => (writer.reserve_gnu_versym(), writer.reserve_gnu_verdef(2, 2)),
+            None => (0, 0),
+        };
+        let list = writer.reserve(list_size, 1);
+        let code = writer.reserve(count * STUB_SIZE, PAGE);
+        let read_end = writer.reserved_len();
+        writer.reserve(0, PAGE);
+        let dynamic = writer.reserve_dynamic(dynamic_count);
+        let counted = writer.reserve(8, 8);
+        let counters = writer.reserve(8 * count, 8);
+        Layout {
+            symbols,
+            hash,
+            strings,
+            versions,
+            version_names,
+            list,
+            code,
+            read_end,
+            dynamic,
+            count: counted,
+            counters,
+            end: writer.reserved_len(),
+        }
+    }
+
+    fn write_symbols(&self, writer: &mut Writer, layout: &Layout, names: &[StringId]) {
+        let functions = (0..self.functions.len())
+            .map(|index| (elf::STT_FUNC, layout.code + index * STUB_SIZE, STUB_SIZE));
+        let data = [layout.count, layout.counters, layout.list].map(|at| (elf::STT_OBJECT, at, 8));
+        writer.write_null_dynamic_symbol();
+        for (&name, (kind, at, size)) in names.iter().zip(functions.chain(data)) {
+            writer.write_dynamic_symbol(&Sym {
+                name: Some(name),
+                section: None,
+                st_info: (elf::STB_GLOBAL << 4) | kind,
+                st_other: 0,
+                // There are no sections; any number but 0 says that it is defined here.
+                st_shndx: 1,
+                st_value: at as u64,
+                st_size: size as u64,
+            });
+        }
+    }
+}
+
+const SEGMENTS: u32 = 4;
+
+fn write_segments(writer: &mut Writer, layout: &Layout, dynamic_count: usize) {
+    let read = elf::PF_R;
+    let dynamic_end = layout.dynamic + 16 * dynamic_count;
+    writer.write_align_program_headers();
+    for (kind, flags, from, to, align) in [
+        (elf::PT_LOAD, read | elf::PF_X, 0, layout.read_end, PAGE),
+        (elf::PT_LOAD, read | elf::PF_W, layout.dynamic, layout.end, PAGE),
+        (elf::PT_DYNAMIC, read | elf::PF_W, layout.dynamic, dynamic_end, 8),
+        // Without this the loader would want an executable stack.
+        (elf::PT_GNU_STACK, read | elf::PF_W, 0, 0, 16),
+    ] {
+        writer.write_program_header(&ProgramHeader {
+            p_type: kind,
+            p_flags: flags,
+            p_offset: from as u64,
+            p_vaddr: from as u64,
+            p_paddr: from as u64,
+            p_filesz: (to - from) as u64,
+            p_memsz: (to - from) as u64,
+            p_align: align as u64,
+        });
+    }
+}
+
+/// All symbols have the one version that is defined beside the file's own name.
+fn write_versions(writer: &mut Writer, symbols: usize, soname: StringId, version: StringId) {
+    writer.write_null_gnu_versym();
+    for _ in 0..symbols {
+        writer.write_gnu_versym(VERSION);
+    }
+    writer.write_align_gnu_verdef();
+    for (name, flags, index) in [(soname, elf::VER_FLG_BASE, VERSION - 1), (version, 0, VERSION)] {
+        writer.write_gnu_verdef(&Verdef { version: 1, flags, index, aux_count: 1, name });
+    }
+}
+
+/// `lock inc qword [rip + counter]; xor eax, eax; ret`, padded.
+fn stub(at: usize, counter: usize) -> [u8; STUB_SIZE] {
+    let [a, b, c, d] = ((counter as i64 - (at as i64 + 8)) as i32).to_le_bytes();
+    [0xf0, 0x48, 0xff, 0x05, a, b, c, d, 0x31, 0xc0, 0xc3, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc]
+}
+
+fn write_dynamic(writer: &mut Writer, layout: &Layout, names: &Names) -> object::write::Result<()> {
+    writer.write_align_dynamic();
+    writer.write_dynamic_string(elf::DT_SONAME, names.soname)?;
+    writer.write_dynamic(elf::DT_HASH, layout.hash as u64)?;
+    writer.write_dynamic(elf::DT_STRTAB, layout.strings as u64)?;
+    writer.write_dynamic(elf::DT_SYMTAB, layout.symbols as u64)?;
+    let size = writer.dynstr_len() as u64;
+    writer.write_dynamic(elf::DT_STRSZ, size)?;
+    writer.write_dynamic(elf::DT_SYMENT, 24)?;
+    for &name in &names.needs {
+        writer.write_dynamic_string(elf::DT_NEEDED, name)?;
+    }
+    if names.version.is_some() {
+        writer.write_dynamic(elf::DT_VERSYM, layout.versions as u64)?;
+        writer.write_dynamic(elf::DT_VERDEF, layout.version_names as u64)?;
+        writer.write_dynamic(elf::DT_VERDEFNUM, 2)?;
+    }
+    writer.write_dynamic(elf::DT_NULL, 0)
 }
 
 #[cfg(test)]
