@@ -776,3 +776,18 @@ def test_attention_in_parts_takes_what_it_takes_without_oomph_watching(predict, 
     assert watched.code == 0, watched.err
     told = [re.findall(r"TOOK (\d+) (\d+) (\d+)", text)[-1] for text in (plain.stdout, watched.out + watched.err)]
     assert told[0] == told[1]
+
+
+def test_verbose_says_what_was_found_staged_and_started_and_nothing_is_said_otherwise(oomph, script, tmp_path):
+    program = script("import torch\ntorch.empty(1000, device='cuda')\n")
+    words = ["predict", "--gpu", "t4", "--python", sys.executable, "--no-recording", program]
+    quiet = oomph(*words)
+    code, out, err = oomph("-v", *words)
+    assert (quiet[0], code) == (0, 0) and quiet[1] == out
+    for said in ("found PyTorch", "staged the virtual GPU", "on a virtual GPU gpu=\"t4\"", "starting program=", "ended status=exit status: 0", "it left status="):
+        assert said in err and said not in quiet[2], said
+    assert "LD_PRELOAD" not in err
+    by_variable = oomph(*words, env={**os.environ, "OOMPH_LOG": "oomph_stage=debug"})
+    assert "LD_PRELOAD" in by_variable[2] and "it left" not in by_variable[2]
+    code, out, err = oomph(*words, env={**os.environ, "OOMPH_LOG": "oomph=loud"})
+    assert code == 2 and "OOMPH_LOG" in err
