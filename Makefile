@@ -121,10 +121,11 @@ $(WEB)/.ready: web/package-lock.json $(VENV)/.ready
 	cd web && $(WITH_NODE) npm ci --silent --no-audit --no-fund
 	touch $@
 
-$(CHROMIUM):
+# One after the other, and after the environment: apt-get locks out a second one.
+$(CHROMIUM): | $(VENV)/.ready
 	apt-get update -q && apt-get install -y -q --no-install-recommends chromium
 
-$(TMUX_COMMAND):
+$(TMUX_COMMAND): | $(CHROMIUM)
 	apt-get update -q && apt-get install -y -q --no-install-recommends tmux
 
 bench: $(VENV)/.ready

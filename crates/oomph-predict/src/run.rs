@@ -417,7 +417,8 @@ impl<'a> Runner<'a> {
         };
         match purpose {
             Some(Purpose::Unrecorded) => task.record = false,
-            Some(Purpose::Fit(fit)) => task.fit = Some(*fit),
+            // Lines are not asked for, and the search would fill the recording.
+            Some(Purpose::Fit(fit)) => (task.fit, task.record) = (Some(*fit), false),
             Some(Purpose::Trial(trial)) => {
                 (task.steps, task.forwards, task.seconds) =
                     (trial.steps, Some(trial.forwards), Some(trial.seconds));

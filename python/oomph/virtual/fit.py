@@ -26,11 +26,6 @@ class FitRun(Run):
 
         self.watcher = Watcher(torch, (_HERE + os.sep,))
 
-    def start_recording(self):
-        # Lines are not asked for, and the search would fill the recording.
-        self.recorded = False
-        self.check_kernels(self.torch.cuda.get_device_capability(), self.torch.cuda.get_arch_list())
-
     def before_step(self, optimizer, args, kwargs):
         if self.asking:
             return

@@ -1,14 +1,14 @@
 //! `oomph on-virtual-gpu`: a script on a virtual card with unlimited memory, to its end. Nothing is recorded and nothing predicted:
 //! `oomph.fit` plans there. Not for people, and not in the help.
 
-use crate::Outcome;
+use super::predict;
 use crate::memory::GpuParser;
 use crate::printer::Printer;
+use crate::{Outcome, fixing};
 use clap::Args;
 use oomph_gpus::Gpu;
 use oomph_predict::prediction::unlimited;
-use oomph_predict::run::{Kind, Program, Runner, Status, Until, Voice};
-use oomph_stage::installed::Installed;
+use oomph_predict::run::{Runner, Status, Until, Voice};
 use std::path::PathBuf;
 
 /// Run a script on a virtual card with unlimited memory
@@ -26,13 +26,9 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments, _printer: &mut Printer) -> anyhow::Result<Outcome> {
-    let installed = Installed::find(arguments.python.as_deref())?;
+    let program = predict::program(&arguments.script, false)?;
+    let installed = fixing::installed(arguments.python.as_deref())?;
     let runner = Runner::new(&installed, 0, Until::End, None)?;
-    let (target, rest) = arguments
-        .script
-        .split_first()
-        .map_or((String::new(), &[][..]), |(first, rest)| (first.clone(), rest));
-    let program = Program { kind: Kind::Script, target, arguments: rest.to_vec() };
     let facts = runner.run_unrecorded(&program, &unlimited(&arguments.gpu), Voice::Heard)?;
     Ok(match facts.status {
         Status::Finished | Status::Stopped => Outcome::Fine,
