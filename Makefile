@@ -61,6 +61,7 @@ format: $(VENV)/.ready $(WEB)/.ready
 
 lint: lint-text
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	@if cargo deny --version >/dev/null 2>&1; then cargo deny check; else echo "cargo-deny is not installed: licences, sources and advisories were not checked"; fi
 
 # All that needs no compiler.
 lint-text: $(VENV)/.ready $(WEB)/.ready

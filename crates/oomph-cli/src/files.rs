@@ -4,7 +4,7 @@ use crate::Outcome;
 use crate::printer::Printer;
 use anyhow::{Context, anyhow, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use oomph_replay::conf::ConfError;
+use oomph_settings::conf::ConfError;
 use oomph_trace::{Device, ReadError, Recording};
 use std::fs::File;
 use std::io::{self, Read};

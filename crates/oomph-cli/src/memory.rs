@@ -6,8 +6,8 @@ use clap::error::ErrorKind;
 use clap::{Arg, Args, Command};
 use oomph_gpus::{Catalogue, Gpu};
 use oomph_replay::allocator::Memory;
-use oomph_replay::version::Version;
 use oomph_report::replay::Typed;
+use oomph_settings::version::Version;
 use oomph_words::Size;
 use std::ffi::OsStr;
 

@@ -6,7 +6,7 @@ use crate::python::{Python, Torch};
 use crate::settings::Settings;
 use oomph_gpus::Catalogue;
 use oomph_host::{Environment, Gpu, Gpus, Machine, Process, Sample, Sampler, Surroundings};
-use oomph_replay::version::Version;
+use oomph_settings::version::Version;
 use std::path::{Path, PathBuf};
 
 /// Of the words of NVML's error 17, which has no name of its own in [`oomph_host::Missing`]: Windows keeps WSL from the card, or a

@@ -28,30 +28,8 @@ const SHARED_NAMES: [&str; 12] = [
 
 const LISTS_OF_CARDS: [&str; 2] = ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"];
 
-/// Words that settings are made of, besides numbers.
+/// Words that settings are made of, besides numbers and the names of the allocator's.
 const WORDS_OF_SETTINGS: &[&str] = &[
-    "max_split_size_mb",
-    "max_non_split_rounding_mb",
-    "garbage_collection_threshold",
-    "roundup_power2_divisions",
-    "backend",
-    "expandable_segments_reserve",
-    "expandable_segments_reserve_by_class",
-    "pinned_free_catch_all",
-    "pinned_max_cached_size_mb",
-    "pinned_max_round_threshold_mb",
-    "expandable_segments",
-    "release_lock_on_cudamalloc",
-    "release_lock_on_hipmalloc",
-    "pinned_use_cuda_host_register",
-    "pinned_use_hip_host_register",
-    "pinned_num_register_threads",
-    "pinned_use_background_threads",
-    "pinned_reserve_segment_size_mb",
-    "graph_capture_record_stream_reuse",
-    "large_segment_size_mb",
-    "per_process_memory_fraction",
-    "throw_on_cudamalloc_oom",
     "native",
     "cudaMallocAsync",
     "hipMallocAsync",
@@ -258,6 +236,7 @@ fn known_words(value: &str) -> String {
             Some(character) if !",:=[] ".contains(character) => word.push(character),
             _ => {
                 let is_known = WORDS_OF_SETTINGS.contains(&word.as_str())
+                    || oomph_settings::conf::names().any(|name| name == word)
                     || word.len() <= 20 && word.chars().all(|one| one.is_ascii_digit() || one == '.');
                 told.push_str(if is_known { &word } else { "…" });
                 word.clear();

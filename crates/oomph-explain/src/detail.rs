@@ -9,7 +9,7 @@ use crate::kinds::Kind;
 use crate::line::{LineKey, line_key, through};
 use crate::sources::{is_native, is_own_file};
 use hashbrown::HashMap;
-use oomph_trace::rounding::round_size;
+use oomph_settings::rounding::round_size;
 use oomph_trace::{FrameId, Moment, Ranges, Reserved, StackId, Stage};
 
 /// One device, allocation by allocation.

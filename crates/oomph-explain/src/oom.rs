@@ -3,7 +3,7 @@
 use crate::forwards::Forwards;
 use crate::sources::{Phase, Sources};
 use crate::waste::{Asker, Waste};
-use oomph_trace::rounding::{SMALL_LIMIT, segment_size};
+use oomph_settings::rounding::{SMALL_LIMIT, segment_size};
 use oomph_trace::{Action, DEFAULT_POOL, Device, History, Moment, Recording, StackId};
 
 /// What became of the program.

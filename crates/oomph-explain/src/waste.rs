@@ -1,7 +1,7 @@
 //! Where reserved bytes sit that hold nothing the program asked for.
 
 use hashbrown::HashMap;
-use oomph_trace::rounding::round_size;
+use oomph_settings::rounding::round_size;
 use oomph_trace::{DEFAULT_POOL, History, Moment, PoolId, Reserved, Settings, StackId};
 
 /// Reserved bytes at one moment, all accounted for:

@@ -5,9 +5,9 @@ use crate::kinds::Kind;
 use crate::observed::Observed;
 use crate::sources::Phase;
 use oomph_replay::allocator::Memory;
-use oomph_replay::conf::Conf;
 use oomph_replay::program::Change;
 use oomph_replay::replayer::{Replayed, Replayer};
+use oomph_settings::conf::Conf;
 use oomph_trace::Moment;
 use oomph_words::bytes;
 

@@ -73,7 +73,7 @@ pub struct Shm {
 pub struct Group {
     /// 1 or 2.
     pub version: u8,
-    /// In bytes. Of the group and those above it, the one with the least left is told about: there the kernel kills first.
+    /// In bytes. Of the group and those above it, this is the one with the least left: there the kernel kills first.
     pub limit: u64,
     /// Charged to it, pages of files too.
     pub used: u64,

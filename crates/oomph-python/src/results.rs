@@ -169,7 +169,7 @@ pub(crate) struct Column {
 
 #[pymethods]
 impl Column {
-    /// Its values as NumPy would name their type: numbers, truth values, codes of a dictionary; none of anything else.
+    /// Its values as NumPy would name their type: numbers, booleans, codes of a dictionary; none of anything else.
     #[getter]
     fn values(&self, py: Python<'_>) -> Option<Memory> {
         if let Some(truths) = self.array.as_boolean_opt() {
@@ -294,7 +294,7 @@ fn unit_name(unit: TimeUnit) -> &'static str {
     }
 }
 
-/// A byte for each bit, as NumPy keeps truth values.
+/// A byte for each bit, as NumPy keeps booleans.
 fn unpacked(bits: &BooleanBuffer) -> Memory {
     let bytes: Vec<u8> = bits.iter().map(u8::from).collect();
     let values = bytes.len();

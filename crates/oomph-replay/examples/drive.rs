@@ -8,9 +8,9 @@
 
 use oomph_replay::addresses::{Addresses, Order};
 use oomph_replay::allocator::{Allocator, Handle, Memory, Request};
-use oomph_replay::conf::Conf;
 use oomph_replay::torch::Torch;
-use oomph_replay::version::Version;
+use oomph_settings::conf::Conf;
+use oomph_settings::version::Version;
 use std::collections::HashMap;
 use std::error::Error;
 use std::io::{BufRead, BufWriter, Write, stdin, stdout};

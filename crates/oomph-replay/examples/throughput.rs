@@ -3,10 +3,10 @@
 
 use oomph_replay::addresses::{Addresses, Order};
 use oomph_replay::allocator::{Allocator, Memory};
-use oomph_replay::conf::Conf;
 use oomph_replay::program::{OpenBlocks, Options, Program};
+use oomph_replay::recorded::conf_of;
 use oomph_replay::torch::Torch;
-use oomph_replay::version::Version;
+use oomph_settings::version::Version;
 use oomph_trace::{History, read_path};
 use std::error::Error;
 use std::time::Instant;
@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let recording = read_path(path)?;
     let device = recording.devices.first().ok_or("there is no device")?;
     let history = History::of(&recording, device);
-    let program = Program::of(device, &history, &Conf::of_recording(&recording.settings));
+    let program = Program::of(device, &history, &conf_of(&recording.settings));
     for text in SETTINGS {
         for version in [Version::new(2, 11), Version::NEWEST] {
             let conf = Conf::parse(text, version)?;

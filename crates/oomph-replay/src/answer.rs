@@ -2,13 +2,13 @@
 
 use crate::allocator::Memory;
 use crate::bfc::Bfc;
-use crate::conf::{Conf, ConfError};
 use crate::packed::{Packed, pack_program};
 use crate::program::{Death, Options};
 use crate::replayer::{Doubt, Replayed, Replayer};
 use crate::tune::{Fit, LeastMemory, Squeeze, least_memory};
-use crate::version::Version;
 use hashbrown::HashSet;
+use oomph_settings::conf::{Conf, ConfError};
+use oomph_settings::version::Version;
 use oomph_trace::{Action, Device, History, Peaks, PoolId, Recording};
 
 /// Which allocator to replay under.

@@ -1,10 +1,10 @@
 //! What a recording does not say, worked out from what it shows: why segments went back, which private pool a request
 //! went to, how much memory there was, what was there before the first event.
 
-use crate::conf::Conf;
 use crate::torch::{ImportedBlock, ImportedSegment};
 use hashbrown::HashMap;
-use oomph_trace::rounding::{LARGEST_SIZE, SMALL_LIMIT, SMALL_SEGMENT};
+use oomph_settings::conf::Conf;
+use oomph_settings::rounding::{LARGEST_SIZE, SMALL_LIMIT, SMALL_SEGMENT};
 use oomph_trace::{Action, DEFAULT_POOL, Device, History, NO_STACK, PoolId, Reserved, StackId};
 use std::collections::BTreeMap;
 

@@ -5,7 +5,7 @@
 //! planned by [`packing`]). [`recorded`] works out what world a recording was made in and proves the model on it,
 //! [`replayer`] asks what other settings would have done, [`tune`] which of them is best, and [`answer`] puts it together.
 //!
-//! Arrows inside: `version`, `conf`, `addresses`, `allocator` ← `torch`, `bfc` ← `clues` ← `program` ← `packed`, `recorded` ← `replayer`
+//! Arrows inside: `addresses`, `allocator` ← `torch`, `bfc` ← `clues` ← `program` ← `packed`, `recorded` ← `replayer`
 //! ← `tune` ← `answer`. `packing` stands alone.
 //!
 //! Design constraints: no I/O, no randomness that is not seeded; whatever a recording says, no panic; a number that may be
@@ -16,7 +16,6 @@ pub mod allocator;
 pub mod answer;
 pub mod bfc;
 mod clues;
-pub mod conf;
 pub mod packed;
 pub mod packing;
 pub mod program;
@@ -24,4 +23,3 @@ pub mod recorded;
 pub mod replayer;
 pub mod torch;
 pub mod tune;
-pub mod version;

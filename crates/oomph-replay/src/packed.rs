@@ -5,7 +5,7 @@
 use crate::allocator::{Allocator, FreePieces, Handle, Memory, Refusal, Request, Usage};
 use crate::packing::{Buffer, Placement, lower_bound, pack};
 use crate::program::{Options, Program};
-use oomph_trace::rounding::MIN_BLOCK;
+use oomph_settings::rounding::MIN_BLOCK;
 use std::time::Duration;
 
 /// An allocator that writes down when each block lives, in order of birth.

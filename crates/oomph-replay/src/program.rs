@@ -7,9 +7,9 @@ use crate::allocator::{Allocator, Handle, Refusal, Request};
 use crate::clues::{
     LivePools, PrivateChange, Proven, Release, pools_of_ooms, private_changes, releases, state_before,
 };
-use crate::conf::Conf;
 use crate::torch::{ImportedSegment, Torch};
 use hashbrown::HashMap;
+use oomph_settings::conf::Conf;
 use oomph_trace::{Action, DEFAULT_POOL, Device, History, PoolId};
 
 /// What a device's program asked for.

@@ -3,12 +3,25 @@
 
 use crate::addresses::{Addresses, Order};
 use crate::allocator::Memory;
-use crate::conf::Conf;
 use crate::program::{Options, Outcome, Program};
 use crate::torch::Torch;
-use crate::version::{TieBreak, Version};
-use oomph_trace::Action;
-use oomph_trace::rounding::LARGEST_SIZE;
+use oomph_settings::conf::Conf;
+use oomph_settings::rounding::LARGEST_SIZE;
+use oomph_settings::version::{TieBreak, Version};
+use oomph_trace::{Action, Settings};
+
+/// The settings that a recording was made under. Numbers that the file has win over what its text says.
+pub fn conf_of(settings: &Settings) -> Conf {
+    let text =
+        [Version::NEWEST, Version::new(2, 9)].into_iter().find_map(|v| Conf::parse(&settings.conf, v).ok());
+    Conf {
+        max_split_size: settings.max_split_size,
+        garbage_collection_threshold: settings.garbage_collection_threshold,
+        expandable_segments: settings.expandable_segments,
+        roundup_power2_divisions: settings.roundup_power2_divisions,
+        ..text.unwrap_or_default()
+    }
+}
 
 /// How much memory a recorded program had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

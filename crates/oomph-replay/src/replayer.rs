@@ -2,11 +2,11 @@
 
 use crate::addresses::Addresses;
 use crate::allocator::{Allocator, Memory, Usage};
-use crate::conf::Conf;
 use crate::program::{Change, Death, OpenBlocks, Options, Outcome, Program};
 use crate::recorded::{RecordedMemory, Reproduction, World, candidate_versions, plausible_worlds};
 use crate::torch::Torch;
-use crate::version::Version;
+use oomph_settings::conf::Conf;
+use oomph_settings::version::Version;
 use oomph_trace::{Device, History, NEVER, Recording};
 
 /// A recording that was reproduced, and can be replayed under other settings.
@@ -175,7 +175,7 @@ impl<'a> Replayer<'a> {
         fatal: Option<u32>,
         thoroughly: bool,
     ) -> Self {
-        let conf = Conf::of_recording(&recording.settings);
+        let conf = crate::recorded::conf_of(&recording.settings);
         let program = Program::of(device, history, &conf);
         let mut memory = RecordedMemory::of(&program, &conf);
         let versions = candidate_versions(&program);

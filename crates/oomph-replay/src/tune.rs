@@ -1,11 +1,11 @@
 //! Which setting would have fitted: candidates, the least memory that each completes in, and the best of them.
 
 use crate::allocator::Memory;
-use crate::conf::{Conf, ConfError};
 use crate::program::Options;
 use crate::replayer::{Doubt, Replayed, Replayer};
-use crate::version::Version;
-use oomph_trace::rounding::SEGMENT_QUANTUM;
+use oomph_settings::conf::{Conf, ConfError};
+use oomph_settings::rounding::SEGMENT_QUANTUM;
+use oomph_settings::version::Version;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -369,6 +369,13 @@ impl Tuning {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_tried_is_a_setting_of_pytorchs() {
+        for name in TRIED {
+            assert!(oomph_settings::conf::names().any(|known| known == name), "{name}");
+        }
+    }
 
     #[test]
     fn candidates_keep_what_they_do_not_try() {

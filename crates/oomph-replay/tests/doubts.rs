@@ -5,7 +5,7 @@ use oomph_replay::allocator::Memory;
 use oomph_replay::answer::{Answer, Question, ask};
 use oomph_replay::replayer::{Doubt, Replayer};
 use oomph_replay::tune::{Fit, tune};
-use oomph_replay::version::Version;
+use oomph_settings::version::Version;
 use oomph_trace::{Action, Device, History, Recording, read_path};
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -4,12 +4,12 @@
 
 use oomph_replay::addresses::Addresses;
 use oomph_replay::allocator::{Allocator, Memory, Refusal};
-use oomph_replay::conf::Conf;
 use oomph_replay::program::{Options, Program};
 use oomph_replay::recorded::Reproduction;
 use oomph_replay::replayer::{Doubt, Replayer};
 use oomph_replay::torch::Torch;
-use oomph_replay::version::Version;
+use oomph_settings::conf::Conf;
+use oomph_settings::version::Version;
 use oomph_trace::{Action, History, Recording, read_path};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -129,7 +129,7 @@ fn random_traces(folder: &str) -> (usize, usize, Vec<String>) {
         let device = &recording.devices[0];
         let history = History::of(&recording, device);
         let conf = Conf::parse(row["conf"].as_str().unwrap(), version).unwrap();
-        assert_eq!(conf, Conf::of_recording(&recording.settings), "{case}");
+        assert_eq!(conf, oomph_replay::recorded::conf_of(&recording.settings), "{case}");
         let program = Program::of(device, &history, &conf);
         let total = row["total"].as_u64().unwrap();
         let limit = row["fraction"].as_f64().map(|fraction| limit(fraction, total, version));

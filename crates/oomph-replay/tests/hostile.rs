@@ -5,7 +5,7 @@ use oomph_replay::allocator::Memory;
 use oomph_replay::answer::{Model, Question, ask, replayable};
 use oomph_replay::replayer::{Doubt, Replayer};
 use oomph_replay::tune::tune;
-use oomph_replay::version::Version;
+use oomph_settings::version::Version;
 use oomph_trace::{Action, Device, History, Recording, read_bytes};
 use std::path::Path;
 use std::time::Duration;

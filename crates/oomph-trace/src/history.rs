@@ -12,10 +12,10 @@
 
 use crate::intern::{NO_STACK, StackId};
 use crate::recording::{Action, BlockState, DEFAULT_POOL, Device, Events, PoolId, Recording, Settings};
-use crate::rounding::{
+use hashbrown::HashMap;
+use oomph_settings::rounding::{
     MIN_BLOCK, SEGMENT_QUANTUM, SMALL_LIMIT, SMALL_SEGMENT, UNSPLIT_REMAINDER, round_size,
 };
-use hashbrown::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A state between two events: how many events came before it.

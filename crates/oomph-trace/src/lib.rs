@@ -62,7 +62,6 @@ mod intern;
 mod layout;
 mod read;
 mod recording;
-pub mod rounding;
 
 pub use history::{Allocations, History, Moment, NEVER, Peak, Peaks, Ranges, Reserved, Totals};
 pub use intern::{Frame, FrameId, NO_STACK, StackId, Stacks, StringId, Strings};

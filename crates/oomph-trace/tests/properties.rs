@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test fails by panicking
 
-use oomph_trace::rounding::{MIB, SMALL_LIMIT, UNSPLIT_REMAINDER, round_size};
+use oomph_settings::rounding::{MIB, SMALL_LIMIT, UNSPLIT_REMAINDER, round_size};
 use oomph_trace::{Action, Block, BlockState, Device, Events, History, Recording, Segment, read_bytes};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -62,7 +62,7 @@ impl Model {
             .flat_map(|(&start, &(size, _))| self.holes(start, size))
             .find(|&(_, length)| length >= rounded);
         let (address, length) = hole.unwrap_or_else(|| {
-            let size = oomph_trace::rounding::segment_size(rounded);
+            let size = oomph_settings::rounding::segment_size(rounded);
             let start = 0x7000_0000_0000 + self.next_segment;
             self.next_segment += size + 64 * MIB;
             self.segments.insert(start, (size, small));

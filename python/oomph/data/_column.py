@@ -37,7 +37,7 @@ class Column:
         return bool(self._native.arrow_type == "Null")
 
     def parts(self, *, writable: bool = False) -> tuple[Any, Any]:
-        """Numbers, truth values or codes, and which rows have none; both None where it is none of these, the second where all rows have one.
+        """Numbers, booleans or codes, and which rows have none; both None where it is none of these, the second where all rows have one.
 
         ``writable`` numbers are a copy, unless nobody but the table has them.
         """

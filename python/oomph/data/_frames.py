@@ -1,4 +1,4 @@
-"""Frames of pandas and polars, column by column: numbers, truth values and text become smaller, every other column stays what it is.
+"""Frames of pandas and polars, column by column: numbers, booleans and text become smaller, every other column stays what it is.
 
 Boundary: says which columns are whose, and puts a frame together again; what a column becomes is decided elsewhere.
 """

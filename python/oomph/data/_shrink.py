@@ -129,7 +129,7 @@ def shrink(
     """The same data in the smallest types that hold it.
 
     An array gives a smaller array, or a SciPy matrix where that is smaller (a :class:`Csr` without SciPy); a frame gives a frame of the same kind, with the same
-    index and labels. In frames of pandas and polars only numbers, truth values and text become smaller; every other column stays as it is.
+    index and labels. In frames of pandas and polars only numbers, booleans and text become smaller; every other column stays as it is.
 
     With ``out`` a table is written as Parquet and an array as ``.npy``, whole or not at all, and a :class:`Shrunk` says what was; a file that is there is written
     over with ``force=True`` only, and what is read never.

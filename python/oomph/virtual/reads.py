@@ -121,7 +121,7 @@ def watch(torch, values, reads):
         if type(value) is int:
             return UnknownInt(value, reads, place)
         if type(value) is bool:
-            reads.note(BRANCH, "a truth value that is not known", place)
+            reads.note(BRANCH, "a boolean that is not known", place)
         return value
 
     def noted(name, what, detail):

@@ -1,6 +1,6 @@
 """Keeps true what a program computes to steer itself.
 
-Small tensors of integers and truth values (lengths, masks, positions, token ids) and tiny tensors of floats (a loss
+Small tensors of integers and booleans (lengths, masks, positions, token ids) and tiny tensors of floats (a loss
 scale) have their true bytes on the virtual GPU. Each operation on them is done once more on the CPU, over the very
 bytes that stand for device memory, so that what the program reads back is right. PyTorch's own operation runs all the
 same, because its allocations are what is measured.

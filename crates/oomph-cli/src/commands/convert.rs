@@ -21,7 +21,7 @@ pub(crate) struct Arguments {
     /// Where to write; `-` is stdout
     #[arg(short, long, value_name = "OUT")]
     pub(crate) output: PathBuf,
-    /// The format; by default told by the output's ending
+    /// The format [default: by the output's ending]
     #[arg(long, value_enum)]
     pub(crate) to: Option<Target>,
     /// Write over a file that exists

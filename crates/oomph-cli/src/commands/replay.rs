@@ -7,7 +7,7 @@ use crate::{Outcome, files};
 use clap::{Args, ValueEnum};
 use oomph_replay::answer::{AskError, Model, Question, ask};
 use oomph_replay::tune::Fit;
-use oomph_replay::version::Version;
+use oomph_settings::version::Version;
 use oomph_report::replay;
 use std::path::PathBuf;
 use std::time::Duration;

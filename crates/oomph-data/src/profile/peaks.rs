@@ -61,7 +61,7 @@ const PAGES: f64 = 2.0 * MIB;
 /// The bytes that the sums are made of.
 #[derive(Default)]
 struct Parts {
-    /// Numbers as pandas has them: a byte for a truth value, eight for an integer that may be missing.
+    /// Numbers as pandas has them: a byte for a boolean, eight for an integer that may be missing.
     pandas: f64,
     /// As polars has them.
     polars: f64,

@@ -7,8 +7,8 @@
 use super::allocator_variable::in_force;
 use crate::facts::Facts;
 use crate::finding::Finding;
-use oomph_replay::conf::{Conf, ConfError};
-use oomph_replay::version::Version;
+use oomph_settings::conf::{Conf, ConfError};
+use oomph_settings::version::Version;
 
 /// The version whose rules are followed; none before 2.0.
 pub(super) fn rules(facts: &Facts) -> Option<Version> {

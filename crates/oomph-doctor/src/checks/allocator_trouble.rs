@@ -11,7 +11,7 @@ use super::allocator_variable::in_force;
 use crate::facts::Facts;
 use crate::finding::Finding;
 use oomph_host::Surroundings;
-use oomph_replay::conf::{Conf, ConfError};
+use oomph_settings::conf::{Conf, ConfError};
 use oomph_words::bytes;
 
 pub(super) fn look(facts: &Facts) -> Vec<Finding> {

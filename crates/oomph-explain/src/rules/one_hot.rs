@@ -2,7 +2,7 @@
 //!
 //! ## What it sees
 //!
-//! `F.one_hot` over a vocabulary, or masks and indices as int64: eight bytes for a truth value, times the number of classes.
+//! `F.one_hot` over a vocabulary, or masks and indices as int64: eight bytes for a boolean, times the number of classes.
 //!
 //! ```python
 //! targets = F.one_hot(tokens, 50_000)          # 8 bytes × tokens × 50,000

@@ -9,7 +9,7 @@
 //!
 //! ## What to do
 //!
-//! What each way saves is told with the finding: an optimizer with 8-bit state, state in host memory, adapters (LoRA) that
+//! The finding says what each way saves: an optimizer with 8-bit state, state in host memory, adapters (LoRA) that
 //! leave most weights without gradients and state, weights in 16 bits. `oomph fit` tries them for you.
 //!
 //! ## How the numbers come about

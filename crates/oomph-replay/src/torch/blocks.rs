@@ -1,6 +1,6 @@
 //! The arena that blocks live in: slots that are used again, and the order among free blocks.
 
-use oomph_trace::rounding::MIN_BLOCK;
+use oomph_settings::rounding::MIN_BLOCK;
 use std::ops::{Index, IndexMut};
 
 pub(super) type BlockId = u32;

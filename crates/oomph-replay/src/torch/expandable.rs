@@ -3,7 +3,7 @@
 use super::blocks::{Block, BlockId, NONE, State};
 use super::{Lane, Torch};
 use crate::allocator::Refusal;
-use oomph_trace::rounding::SMALL_SEGMENT;
+use oomph_settings::rounding::SMALL_SEGMENT;
 
 impl Torch {
     pub(super) fn page(&self, lane: u32) -> u64 {

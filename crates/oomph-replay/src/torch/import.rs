@@ -3,8 +3,8 @@
 use super::Torch;
 use super::blocks::{BlockId, NONE, State};
 use crate::allocator::Handle;
+use oomph_settings::rounding::{MIN_BLOCK, SEGMENT_QUANTUM};
 use oomph_trace::PoolId;
-use oomph_trace::rounding::{MIN_BLOCK, SEGMENT_QUANTUM};
 
 /// A segment (or a mapped piece of an expandable one) that is there already.
 #[derive(Clone, Debug)]

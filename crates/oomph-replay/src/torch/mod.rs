@@ -17,11 +17,11 @@ pub use import::{ImportedBlock, ImportedSegment};
 
 use crate::addresses::Addresses;
 use crate::allocator::{Allocator, FreePieces, Handle, Memory, Refusal, Request, Usage};
-use crate::conf::Conf;
-use crate::version::{TieBreak, Version};
 use blocks::{Block, BlockId, Blocks, Key, NONE, State};
 use hashbrown::HashMap;
-use oomph_trace::rounding::{LARGEST_SIZE, MIN_BLOCK, SEGMENT_QUANTUM, SMALL_LIMIT, UNSPLIT_REMAINDER};
+use oomph_settings::conf::Conf;
+use oomph_settings::rounding::{LARGEST_SIZE, MIN_BLOCK, SEGMENT_QUANTUM, SMALL_LIMIT, UNSPLIT_REMAINDER};
+use oomph_settings::version::{TieBreak, Version};
 use oomph_trace::{DEFAULT_POOL, PoolId};
 use std::collections::BTreeMap;
 

@@ -2,7 +2,7 @@
 
 use super::Torch;
 use super::blocks::{BlockId, Key, State};
-use oomph_trace::rounding::SEGMENT_QUANTUM;
+use oomph_settings::rounding::SEGMENT_QUANTUM;
 
 impl Torch {
     /// Gives a whole segment back.

@@ -11,9 +11,9 @@ use crate::tune::NamedTuning;
 use oomph_explain::{Detail, Diff, Explanation};
 use oomph_replay::allocator::Memory;
 use oomph_replay::answer::replayable;
-use oomph_replay::conf::ConfError;
 use oomph_replay::replayer::Replayer;
 use oomph_replay::tune;
+use oomph_settings::conf::ConfError;
 use oomph_trace::{History, Recording};
 
 /// Beyond so many events, replaying takes longer than people like to wait for a page.

@@ -171,7 +171,7 @@ impl Reading {
             events.address.push(before as u64);
         }
         for _ in 0..count {
-            events.size.push(input.varint()?.min(crate::rounding::LARGEST_SIZE));
+            events.size.push(input.varint()?.min(oomph_settings::rounding::LARGEST_SIZE));
         }
         for column in [&mut events.stream, &mut events.stack] {
             for _ in 0..count {
@@ -199,7 +199,7 @@ impl Reading {
         for _ in 0..input.count()? {
             let mut segment = Segment {
                 address: input.varint()?,
-                size: input.varint()?.min(crate::rounding::LARGEST_SIZE),
+                size: input.varint()?.min(oomph_settings::rounding::LARGEST_SIZE),
                 stream: input.number()?,
                 ..Segment::default()
             };
@@ -212,8 +212,8 @@ impl Reading {
             for _ in 0..input.count()? {
                 let block = Block {
                     address,
-                    size: input.varint()?.min(crate::rounding::LARGEST_SIZE),
-                    requested: input.varint()?.min(crate::rounding::LARGEST_SIZE),
+                    size: input.varint()?.min(oomph_settings::rounding::LARGEST_SIZE),
+                    requested: input.varint()?.min(oomph_settings::rounding::LARGEST_SIZE),
                     state: match input.byte()? {
                         0 => BlockState::Free,
                         1 => BlockState::Allocated,

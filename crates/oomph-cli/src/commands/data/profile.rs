@@ -16,7 +16,7 @@ use oomph_report::data::{self, Look, NamedProfile};
 /// every value, and the smallest that changes no float by more than --within of itself; then what pandas, polars and oomph would take while they
 /// load it. Types are decided by every value, not by a sample: 2^53 + 1 stays an integer, 007 stays text.
 ///
-/// Several files are told one after the other; `*` in a path or an address stands for what matches, and a folder that ends in / for what is in it.
+/// Several files are profiled one after the other; `*` in a path or an address stands for what matches, and a folder that ends in / for what is in it.
 ///
 /// Exits with 0, or with 2 if something could not be read; 1, which is for findings elsewhere, is not used.
 #[derive(Args)]

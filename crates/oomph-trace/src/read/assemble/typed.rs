@@ -4,8 +4,8 @@ use super::machine::{Assembler, DictState, ListState, RawSegment, Rows};
 use super::value::{Value, View, known};
 use crate::intern::{Frame, NO_STACK, StackId, StringId};
 use crate::recording::{Action, Block, BlockState, DEFAULT_POOL, PoolId, Segment};
-use crate::rounding::LARGEST_SIZE;
 use hashbrown::HashSet;
+use oomph_settings::rounding::LARGEST_SIZE;
 
 /// An event that a front end has decoded by itself. `stream` is the raw handle.
 #[derive(Clone, Copy)]

@@ -12,7 +12,7 @@ use super::stacks::{SeenStacks, StackRun};
 use crate::intern::{NO_STACK, StackId};
 use crate::read::assemble::{Assembler, EventRow, Value, View, action_of, known};
 use crate::recording::{Action, DEFAULT_POOL};
-use crate::rounding::LARGEST_SIZE;
+use oomph_settings::rounding::LARGEST_SIZE;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Field {

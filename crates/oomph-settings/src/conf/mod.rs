@@ -2,11 +2,10 @@
 
 mod parse;
 
-pub use parse::ConfError;
+pub use parse::{ConfError, names};
 
+use crate::rounding::{LARGE_REQUEST, LARGE_SEGMENT, SMALL_LIMIT, round_size, segment_size};
 use crate::version::Version;
-use oomph_trace::Settings;
-use oomph_trace::rounding::{LARGE_REQUEST, LARGE_SEGMENT, SMALL_LIMIT, round_size, segment_size};
 
 /// The allocator's settings.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,12 +46,12 @@ impl Default for Conf {
 impl Conf {
     /// The bytes that a request takes once rounded.
     #[inline]
-    pub(crate) fn round(&self, requested: u64) -> u64 {
+    pub fn round(&self, requested: u64) -> u64 {
         round_size(requested, &self.roundup_power2_divisions)
     }
 
     /// The bytes of the segment that is made for a rounded request.
-    pub(crate) fn segment_size(&self, rounded: u64) -> u64 {
+    pub fn segment_size(&self, rounded: u64) -> u64 {
         if rounded > SMALL_LIMIT && rounded < LARGE_REQUEST {
             self.large_segment_size
         } else {
@@ -61,30 +60,16 @@ impl Conf {
     }
 
     /// The threshold beyond which segments go back; expandable ones never do.
-    pub(crate) fn collection_threshold(&self) -> f64 {
+    pub fn collection_threshold(&self) -> f64 {
         if self.expandable_segments { 0.0 } else { self.garbage_collection_threshold }
     }
 
     /// What the process may take of a card with `total` bytes, if the settings limit it.
-    pub(crate) fn limit(&self, version: Version, total: u64) -> Option<u64> {
+    pub fn limit(&self, version: Version, total: u64) -> Option<u64> {
         if self.per_process_memory_fraction >= 1.0 || !version.at_least(10) {
             return None;
         }
         let allowed = self.per_process_memory_fraction * total as f64;
         Some(if version.at_least(13) { allowed.round() as u64 } else { allowed as u64 })
-    }
-
-    /// The settings that a recording was made under. Numbers that the file has win over what its text says.
-    pub fn of_recording(settings: &Settings) -> Self {
-        let text = [Version::NEWEST, Version::new(2, 9)]
-            .into_iter()
-            .find_map(|v| Self::parse(&settings.conf, v).ok());
-        Self {
-            max_split_size: settings.max_split_size,
-            garbage_collection_threshold: settings.garbage_collection_threshold,
-            expandable_segments: settings.expandable_segments,
-            roundup_power2_divisions: settings.roundup_power2_divisions,
-            ..text.unwrap_or_default()
-        }
     }
 }

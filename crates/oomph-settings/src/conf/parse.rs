@@ -5,8 +5,8 @@
 //! accelerators and for those of CUDA.
 
 use super::Conf;
+use crate::rounding::{LARGE_SEGMENT, MIB};
 use crate::version::Version;
-use oomph_trace::rounding::{LARGE_SEGMENT, MIB};
 use strsim::levenshtein;
 
 /// Settings that PyTorch refuses, or that select an allocator which is not modelled.
@@ -132,6 +132,11 @@ const KEYS: &[Key] = &[
     key("expandable_segments_reserve_by_class", 15, false, Takes::List),
     key("backend", 0, false, Takes::Backend),
 ];
+
+/// The names of all settings that any version knows.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    KEYS.iter().map(|key| key.name)
+}
 
 fn lex(text: &str, version: Version) -> Vec<String> {
     let dropped = |c: char| {

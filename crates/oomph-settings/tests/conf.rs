@@ -2,8 +2,8 @@
 //! really did with each text.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
-use oomph_replay::conf::Conf;
-use oomph_replay::version::Version;
+use oomph_settings::conf::Conf;
+use oomph_settings::version::Version;
 
 /// A text, and from which minor version on what became of it.
 struct Case {

@@ -32,7 +32,8 @@ impl Version {
         }
     }
 
-    pub(crate) fn at_least(self, minor: u32) -> bool {
+    /// Whether it is 2.`minor` or later.
+    pub fn at_least(self, minor: u32) -> bool {
         self >= Self::new(2, minor)
     }
 }
