@@ -6,6 +6,7 @@ use oomph_replay::allocator::{Allocator, Memory};
 use oomph_replay::program::{OpenBlocks, Options, Program};
 use oomph_replay::recorded::conf_of;
 use oomph_replay::torch::Torch;
+use oomph_settings::conf::Conf;
 use oomph_settings::version::Version;
 use oomph_trace::{History, read_path};
 use std::error::Error;

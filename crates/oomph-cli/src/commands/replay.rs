@@ -7,8 +7,8 @@ use crate::{Outcome, files};
 use clap::{Args, ValueEnum};
 use oomph_replay::answer::{AskError, Model, Question, ask};
 use oomph_replay::tune::Fit;
-use oomph_settings::version::Version;
 use oomph_report::replay;
+use oomph_settings::version::Version;
 use std::path::PathBuf;
 use std::time::Duration;
 

@@ -8,8 +8,8 @@ use clap::Args;
 use oomph_replay::answer::replayable;
 use oomph_replay::replayer::Replayer;
 use oomph_replay::tune::Fit;
-use oomph_settings::version::Version;
 use oomph_report::tune::{self, NamedTuning};
+use oomph_settings::version::Version;
 use oomph_trace::History;
 use std::path::PathBuf;
 
