@@ -1,15 +1,15 @@
-//! Pictures in pixels, as PNG, for programs that show no SVG: memory over time, and the allocator's segments at a moment.
+//! A picture in pixels, as PNG, for programs that show no SVG: the allocator's segments at a moment.
 //!
-//! The first shows what [`crate::picture`] does, in its colours. All texts in them are our own: nothing of a stranger's gets in here.
+//! No letters are drawn: what the colours mean, and the sums, is text that goes beside the picture.
 
 use crate::picture::colour;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
-use noto_sans_mono_bitmap::{FontWeight, RasterHeight, get_raster, get_raster_width};
-use oomph_explain::{Column, Detail, Kind, Timeline, main_stream};
+use oomph_explain::{Detail, Kind, main_stream};
 use oomph_trace::{DEFAULT_POOL, Moment, Reserved};
 use oomph_words::{bytes, plural};
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::io::{self, Write};
 
 /// Pixels from left to right.
@@ -17,24 +17,33 @@ pub const WIDTH: usize = 1200;
 /// Pixels from top to bottom.
 pub const HEIGHT: usize = 480;
 
-const LEFT: usize = 96;
-const RIGHT: usize = WIDTH - 24;
-const TOP: usize = 40;
-const BOTTOM: usize = HEIGHT - 80;
-const LEGEND: usize = HEIGHT - 30;
+const LEFT: usize = 12;
+const RIGHT: usize = WIDTH - 12;
+const TOP: usize = 12;
+const BOTTOM: usize = HEIGHT - 12;
 
 /// Red, green, blue.
 type Colour = [u8; 3];
 const PAPER: Colour = [255; 3];
 const INK: Colour = [0x33; 3];
-const GRID: Colour = [0xdd; 3];
-const FATAL: Colour = [0xd6, 0x27, 0x28];
-const CAUGHT: Colour = [0xe0, 0x9a, 0x2d];
 const HOLE: Colour = [0xf6, 0xd5, 0xd5];
 const CACHED: Colour = [0xe4, 0xea, 0xf1];
 const PENDING: Colour = [0xf2, 0xd9, 0x4e];
 const OTHER_STREAM: Colour = [0xcf, 0xe3, 0xcf];
 const PRIVATE_POOL: Colour = [0xdd, 0xd3, 0xec];
+
+fn colour_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Parameter => "blue",
+        Kind::Gradient => "orange",
+        Kind::OptimizerState => "green",
+        Kind::Activation => "teal",
+        Kind::Temporary => "violet",
+        Kind::Workspace => "brown",
+        Kind::Input => "pink",
+        Kind::Unknown => "grey",
+    }
+}
 
 fn paint(kind: Kind) -> Colour {
     let hex = u32::from_str_radix(colour(kind).trim_start_matches('#'), 16).unwrap_or(0);
@@ -42,107 +51,35 @@ fn paint(kind: Kind) -> Colour {
     [red, green, blue]
 }
 
-/// Memory over time: allocated by kind, reserved, the peak, steps and out-of-memories.
-pub fn timeline(timeline: &Timeline) -> io::Result<Vec<u8>> {
-    draw_timeline(timeline).png()
-}
-
-fn draw_timeline(timeline: &Timeline) -> Canvas {
-    let mut canvas = Canvas::new();
-    let drawn: Vec<Column> = (LEFT..RIGHT).map(|x| highest(timeline, x - LEFT)).collect();
-    let most = drawn.iter().map(|column| column.reserved.max(column.allocated())).max().unwrap_or(0).max(1);
-    let y_of = |value: u64| BOTTOM - ((BOTTOM - TOP) as f64 * value as f64 / most as f64).round() as usize;
-    let x_of = |column: usize| {
-        LEFT + (RIGHT - LEFT - 1).min((2 * column + 1) * (RIGHT - LEFT) / (2 * timeline.columns.len().max(1)))
-    };
-    for value in round_values(most) {
-        canvas.fill(LEFT, y_of(value), RIGHT, y_of(value) + 1, GRID);
-        canvas.text(LEFT - 8, y_of(value).saturating_sub(8), &bytes(value), INK, Align::Right);
-    }
-    for (column, x) in drawn.iter().zip(LEFT..) {
-        let mut below = 0;
-        for kind in Kind::ALL {
-            let above = below + column.kinds[kind as usize];
-            canvas.fill(x, y_of(above), x + 1, y_of(below), paint(kind));
-            below = above;
-        }
-    }
-    let mut before = None;
-    for (column, x) in drawn.iter().zip(LEFT..) {
-        let y = y_of(column.reserved);
-        let from = before.replace(y).unwrap_or(y);
-        canvas.fill(x, y.min(from), x + 1, y.max(from) + 2, INK);
-    }
-    for &step in &timeline.steps {
-        canvas.fill(x_of(step), BOTTOM + 3, x_of(step) + 1, BOTTOM + 9, INK);
-    }
-    for &(column, fatal) in &timeline.ooms {
-        let x = x_of(column);
-        // Those that were caught are often many.
-        let (width, colour) = if fatal { (2, FATAL) } else { (1, CAUGHT) };
-        canvas.fill(x, TOP, x + width, BOTTOM, colour);
-    }
-    // One is named, the worst: names would cover each other.
-    if let Some(&(column, fatal)) = timeline.ooms.iter().find(|&&(_, fatal)| fatal).or(timeline.ooms.first())
-    {
-        let (words, colour) =
-            if fatal { ("out of memory", FATAL) } else { ("out of memory, caught", CAUGHT) };
-        canvas.label(x_of(column), BOTTOM - 22, words, colour);
-    }
-    let peak = timeline.columns.get(timeline.peak).map_or(0, Column::allocated);
-    let (x, y) = (x_of(timeline.peak), y_of(peak));
-    canvas.fill(x.saturating_sub(3), y.saturating_sub(3), x + 4, y + 4, INK);
-    canvas.label(x, TOP - 24, &format!("peak {} allocated", bytes(peak)), INK);
-    if !timeline.steps.is_empty() {
-        let words = format!("{}, a tick each", plural(timeline.steps.len() as u64, "step"));
-        canvas.text(LEFT, BOTTOM + 14, &words, INK, Align::Left);
-    }
-    let took = timeline.seconds.map(|seconds| format!(" in {seconds:.2} s")).unwrap_or_default();
-    canvas.text(
-        RIGHT,
-        BOTTOM + 14,
-        &format!("{}{took}", plural(timeline.events, "event")),
-        INK,
-        Align::Right,
-    );
-    let kinds =
-        Kind::ALL.into_iter().filter(|&kind| drawn.iter().any(|column| column.kinds[kind as usize] > 0));
-    canvas.legend(kinds.map(|kind| (kind.name(), paint(kind))).chain([("reserved (line)", INK)]));
-    canvas
-}
-
-/// Three to six values up to `most` that are easy to read.
-fn round_values(most: u64) -> impl Iterator<Item = u64> {
-    let step = 1 << (most / 3).max(1).ilog2();
-    (0..=most / step).map(move |count| count * step)
-}
-
-/// What a column of pixels stands for: the highest of the timeline's columns that fall into it.
-fn highest(timeline: &Timeline, pixel: usize) -> Column {
-    let (columns, pixels) = (&timeline.columns, RIGHT - LEFT);
-    let first = pixel * columns.len() / pixels;
-    let last = ((pixel + 1) * columns.len()).div_ceil(pixels).clamp(first, columns.len());
-    let under = &columns[first..last];
-    let most = under.iter().max_by_key(|column| column.allocated()).copied().unwrap_or_default();
-    Column { reserved: under.iter().map(|column| column.reserved).max().unwrap_or(0), ..most }
-}
-
 /// Rows over which all segments are laid out, one after the other.
 const ROWS: usize = 12;
 /// From one row to the next, and how much of that is not gap.
-const PITCH: usize = (BOTTOM + 30 - TOP) / ROWS;
+const PITCH: usize = (BOTTOM - TOP) / ROWS;
 const BAR: usize = PITCH - 8;
 
 /// The allocator's segments at a moment, in order of their addresses and to scale: what is in use, by kind, and what is not.
-pub fn segments(detail: &Detail, moment: Moment) -> io::Result<Vec<u8>> {
-    draw_segments(detail, moment).png()
+pub struct Segments {
+    /// The picture.
+    pub png: Vec<u8>,
+    /// What it shows and what its colours mean, in Markdown.
+    pub legend: String,
 }
 
-/// Why memory is free, as `explain` accounts for it: name and colour.
-const FREE: [(&str, Colour); 4] =
-    [("holes", HOLE), ("cached", CACHED), ("other streams", OTHER_STREAM), ("private pools", PRIVATE_POOL)];
+/// Draws them.
+pub fn segments(detail: &Detail, moment: Moment) -> io::Result<Segments> {
+    let (canvas, legend) = draw_segments(detail, moment);
+    Ok(Segments { png: canvas.png()?, legend })
+}
 
-fn draw_segments(detail: &Detail, moment: Moment) -> Canvas {
+/// Why memory is free, as `explain` accounts for it: name, colour and the colour's name.
+const FREE: [(&str, Colour, &str); 4] = [
+    ("holes", HOLE, "pale red"),
+    ("cached", CACHED, "pale blue"),
+    ("other streams", OTHER_STREAM, "pale green"),
+    ("private pools", PRIVATE_POOL, "pale violet"),
+];
+
+fn draw_segments(detail: &Detail, moment: Moment) -> (Canvas, String) {
     let segments = apart(detail.reserved_at(moment));
     let main = main_stream(&segments);
     let blocks = blocks_at(detail, moment);
@@ -173,23 +110,29 @@ fn draw_segments(detail: &Detail, moment: Moment) -> Canvas {
     }
     let mut canvas = Canvas::new();
     strip.draw(&mut canvas);
-    for row in 0..ROWS {
-        let offset = (u128::from(reserved) * row as u128 / ROWS as u128) as u64;
-        canvas.text(LEFT - 8, TOP + row * PITCH + (BAR - 16) / 2, &bytes(offset), INK, Align::Right);
-    }
-    let words = format!(
-        "{} reserved in {}, by address: {} allocated, {} free",
+    let mut legend = format!(
+        "{} reserved in {}, by address, {} a row: {} allocated, {} free.\n",
         bytes(reserved),
         plural(segments.len() as u64, "segment"),
+        bytes(reserved / ROWS as u64),
         bytes(allocated),
         bytes(free.iter().sum())
     );
-    canvas.text(LEFT, TOP - 26, &words, INK, Align::Left);
-    let kinds = Kind::ALL.into_iter().filter(|&kind| blocks.values().any(|&(_, held)| held == Some(kind)));
-    let rest = [(pending, ("held for a stream", PENDING))].into_iter().chain(free.into_iter().zip(FREE));
-    let rest = rest.filter(|&(bytes, _)| bytes > 0).map(|(_, named)| named);
-    canvas.legend(kinds.map(|kind| (kind.name(), paint(kind))).chain(rest));
-    canvas
+    let mut kinds: BTreeMap<Kind, u64> = BTreeMap::new();
+    for &(size, kind) in blocks.values() {
+        if let Some(kind) = kind {
+            *kinds.entry(kind).or_default() += size;
+        }
+    }
+    let used = kinds.into_iter().map(|(kind, size)| (kind.name(), size, colour_name(kind)));
+    let rest = free.into_iter().zip(FREE).map(|(size, (name, _, colour))| (name, size, colour));
+    for (name, size, colour) in used.chain([("held for a stream", pending, "yellow")]).chain(rest) {
+        if size > 0 {
+            // Writing to a string does not fail.
+            let _ = write!(legend, "\n- {colour}: {name}, {}", bytes(size));
+        }
+    }
+    (canvas, legend)
 }
 
 /// Segments that overlap contradict each other: the one before is drawn, and their sum is a number of bytes.
@@ -277,12 +220,6 @@ impl Strip {
     }
 }
 
-enum Align {
-    Left,
-    Right,
-    Middle,
-}
-
 /// Pixels, row by row.
 struct Canvas {
     pixels: Vec<u8>,
@@ -296,51 +233,11 @@ impl Canvas {
     fn fill(&mut self, left: usize, top: usize, right: usize, bottom: usize, colour: Colour) {
         for y in top..bottom.min(HEIGHT) {
             for x in left..right.min(WIDTH) {
-                self.mix(x, y, colour, u8::MAX);
-            }
-        }
-    }
-
-    fn mix(&mut self, x: usize, y: usize, colour: Colour, share: u8) {
-        let at = 3 * (y * WIDTH + x);
-        let Some(pixel) = self.pixels.get_mut(at..at + 3).filter(|_| x < WIDTH) else { return };
-        for (part, new) in pixel.iter_mut().zip(colour) {
-            let (old, share) = (u16::from(*part), u16::from(share));
-            *part = ((old * (255 - share) + u16::from(new) * share) / 255) as u8;
-        }
-    }
-
-    fn text(&mut self, x: usize, y: usize, text: &str, colour: Colour, align: Align) {
-        let width = width(text);
-        let mut left = match align {
-            Align::Left => x,
-            Align::Right => x.saturating_sub(width),
-            Align::Middle => x.saturating_sub(width / 2),
-        };
-        for glyph in text.chars().filter_map(|c| get_raster(c, FontWeight::Regular, RasterHeight::Size16)) {
-            for (row, shares) in glyph.rows().enumerate() {
-                for (column, &share) in shares.iter().enumerate() {
-                    self.mix(left + column, y + row, colour, share);
+                let at = 3 * (y * WIDTH + x);
+                if let Some(pixel) = self.pixels.get_mut(at..at + 3) {
+                    pixel.copy_from_slice(&colour);
                 }
             }
-            left += glyph.width();
-        }
-    }
-
-    /// A text over a column, on paper, kept inside the picture.
-    fn label(&mut self, x: usize, y: usize, text: &str, colour: Colour) {
-        let half = width(text) / 2;
-        let x = x.clamp(LEFT + half + 4, (RIGHT - half).saturating_sub(4).max(LEFT + half + 4));
-        self.fill(x - half - 4, y, x + half + 5, y + 17, PAPER);
-        self.text(x, y, text, colour, Align::Middle);
-    }
-
-    fn legend<'a>(&mut self, entries: impl Iterator<Item = (&'a str, Colour)>) {
-        let mut x = LEFT;
-        for (name, colour) in entries {
-            self.fill(x, LEGEND + 2, x + 13, LEGEND + 15, colour);
-            self.text(x + 19, LEGEND, name, INK, Align::Left);
-            x += 19 + width(name) + 20;
         }
     }
 
@@ -374,10 +271,6 @@ fn chunk(out: &mut Vec<u8>, name: &[u8; 4], data: &[u8]) {
     out.extend(checksum.to_be_bytes());
 }
 
-fn width(text: &str) -> usize {
-    text.chars().count() * get_raster_width(FontWeight::Regular, RasterHeight::Size16)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -393,8 +286,8 @@ mod tests {
     fn areas_are_to_scale() {
         let (explanation, details) = explain_in_detail(&recording(true), 600);
         let device = &explanation.devices[0];
-        let picture = draw_segments(&details[0], device.peak.allocated.moment);
-        // 12 MiB of 20 are in use, the rest is a hole; swatches of the legend and the border of the segment aside.
+        let (picture, legend) = draw_segments(&details[0], device.peak.allocated.moment);
+        // 12 MiB of 20 are in use, the rest is a hole; the border of the segment aside.
         let strip = ROWS * (RIGHT - LEFT) * BAR;
         let used = |picture: &Canvas| Kind::ALL.map(|kind| count(picture, paint(kind))).iter().sum::<usize>();
         let share = used(&picture) as f64 / strip as f64;
@@ -402,25 +295,13 @@ mod tests {
         let hole = count(&picture, HOLE) as f64 / strip as f64;
         assert!((hole - 0.4).abs() < 0.005, "{hole}");
 
-        let picture = draw_timeline(device.timeline.as_ref().unwrap());
-        assert!(used(&picture) > 10_000);
-        assert!(count(&picture, FATAL) >= 2 * (BOTTOM - TOP) - 100, "an out-of-memory is a line");
-    }
-
-    #[test]
-    fn axes_have_round_values() {
-        let gib = 1 << 30;
-        assert_eq!(round_values(4 * gib - 1).collect::<Vec<_>>(), [0, gib, 2 * gib, 3 * gib]);
-        assert_eq!(round_values(80 * gib).last(), Some(80 * gib));
-        for most in [1, 2, 3, 511, 5 * gib, u64::MAX] {
-            assert!((2..=7).contains(&round_values(most).count()), "{most}");
-        }
+        assert!(legend.contains("\n- pale red: holes, 8.00 MiB"), "{legend}");
     }
 
     #[test]
     fn a_png_holds_the_pixels() {
         let mut canvas = Canvas::new();
-        canvas.fill(5, 7, 6, 8, FATAL);
+        canvas.fill(5, 7, 6, 8, HOLE);
         let png = canvas.png().unwrap();
         assert_eq!(png[..8], *b"\x89PNG\r\n\x1a\n");
         assert_eq!(png[12..24], *b"IHDR\0\0\x04\xb0\0\0\x01\xe0");
@@ -430,13 +311,13 @@ mod tests {
         flate2::read::ZlibDecoder::new(&png[begin..begin + length]).read_to_end(&mut rows).unwrap();
         assert_eq!(rows.len(), HEIGHT * (1 + 3 * WIDTH));
         let at = 7 * (1 + 3 * WIDTH) + 1 + 3 * 5;
-        assert_eq!((&rows[at - 3..at], &rows[at..at + 3]), (&PAPER[..], &FATAL[..]));
+        assert_eq!((&rows[at - 3..at], &rows[at..at + 3]), (&PAPER[..], &HOLE[..]));
         assert_eq!(png[png.len() - 12..], *b"\0\0\0\0IEND\xae\x42\x60\x82");
     }
 
     #[test]
     fn nothing_is_drawn_of_nothing() {
-        let picture = draw_segments(&Detail::default(), 0);
+        let (picture, _) = draw_segments(&Detail::default(), 0);
         assert_eq!(count(&picture, HOLE) + count(&picture, CACHED), 0);
     }
 

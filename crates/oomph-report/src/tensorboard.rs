@@ -138,15 +138,12 @@ impl Run<'_> {
         let end = wall(told.events.try_into().unwrap_or(Moment::MAX));
         events.write(end, 0, Content::Text { tag: "findings", text: &text })?;
 
-        if let Some(timeline) = &told.timeline {
-            let picture = raster::timeline(timeline)?;
-            events.write(end, 0, Content::Picture { tag: "pictures/memory over time", png: &picture })?;
-        }
         if peak.reserved.bytes > 0 {
             let at = peak.allocated.moment;
-            let picture = raster::segments(detail, at)?;
+            let drawn = raster::segments(detail, at)?;
             let tag = "pictures/segments at the allocated peak";
-            events.write(wall(at), at.into(), Content::Picture { tag, png: &picture })?;
+            let picture = Content::Picture { tag, about: &drawn.legend, png: &drawn.png };
+            events.write(wall(at), at.into(), picture)?;
         }
         Ok(())
     }
@@ -208,6 +205,7 @@ enum Content<'a> {
     },
     Picture {
         tag: &'a str,
+        about: &'a str,
         png: &'a [u8],
     },
 }
@@ -273,14 +271,17 @@ impl Content<'_> {
                     .message(8, tensor)
                     .message(9, metadata(b"text", "What oomph found.", 2))
             }
-            Self::Picture { tag, png } => {
+            Self::Picture { tag, about, png } => {
                 const RGB: u64 = 3;
                 let image = Message::new()
                     .varint(1, raster::HEIGHT as u64)
                     .varint(2, raster::WIDTH as u64)
                     .varint(3, RGB)
                     .bytes(4, png);
-                Message::new().bytes(1, tag.as_bytes()).message(4, image)
+                Message::new()
+                    .bytes(1, tag.as_bytes())
+                    .message(4, image)
+                    .message(9, metadata(b"images", about, 2))
             }
         }
     }
@@ -438,7 +439,7 @@ mod tests {
             rest = &rest[16 + length..];
             records += 1;
         }
-        // The version, nine points each of allocated, reserved and two kinds, three peaks, a text and two pictures.
-        assert_eq!(records, 1 + 4 * 9 + 3 + 1 + 2);
+        // The version, nine points each of allocated, reserved and two kinds, three peaks, a text and a picture.
+        assert_eq!(records, 1 + 4 * 9 + 3 + 1 + 1);
     }
 }

@@ -1,6 +1,7 @@
 //! The reference of all verbs as Markdown, from the same texts as `--help`. The committed one is docs/reference/commands.md; `make reference`
 //! writes it.
 //!
+//! By hand: clap-markdown prints the examples of a verb as running text.
 //! Nothing here depends on the machine: no width of a terminal, no colour, no cards of a user's own.
 
 use clap::{Arg, Command};
