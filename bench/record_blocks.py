@@ -36,7 +36,7 @@ def measure(depth, sizes, after):
 def recorded(sizes):
     ours = recording.Recording(os.path.join(tempfile.mkdtemp(), "blocks.oomph"))
     attachment.begin(ours)
-    ours.tell = False
+    ours.reports_kinds = False
     cost = measure(DEPTH, sizes, lambda: ours.after_step(optimizer, (), {}))
     ours.stop()
     return cost

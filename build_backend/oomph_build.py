@@ -1,7 +1,7 @@
 """How the wheel is built: maturin packs the command, and this adds the extension module ``oomph._native``.
 
 Maturin puts either a command or an extension into a wheel, not both (PyO3/maturin#368). So the extension is built here, by cargo, in the profile and for the target
-that maturin is told to use, and laid into the folder that ``[tool.maturin] data`` names: its ``platlib`` is unpacked beside the package. All else is maturin's.
+that maturin is set to use, and laid into the folder that ``[tool.maturin] data`` names: its ``platlib`` is unpacked beside the package. All else is maturin's.
 
 ``pip install .`` and ``python -m build`` come here by themselves; nothing else should.
 """
@@ -78,14 +78,14 @@ def _add_extension(data: pathlib.Path, config_settings: Settings) -> None:
 
 def _build(maturin_arguments: list[str]) -> pathlib.Path:
     """Builds the extension, and the command as maturin will ask for it; gives the library's path."""
-    told = argparse.ArgumentParser(allow_abbrev=False)
-    told.add_argument("--profile", default="release")
-    told.add_argument("--target")
-    told.add_argument("--target-dir")
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--profile", default="release")
+    parser.add_argument("--target")
+    parser.add_argument("--target-dir")
     switches = ("--locked", "--offline", "--frozen")
     for switch in switches:
-        told.add_argument(switch, action="store_true")
-    asked, _ = told.parse_known_args(maturin_arguments)
+        parser.add_argument(switch, action="store_true")
+    asked, _ = parser.parse_known_args(maturin_arguments)
     command = ["cargo", "build", "--package", CRATE, "--package", COMMAND, "--profile", asked.profile, "--message-format", "json-render-diagnostics"]
     command += [switch for switch in switches if getattr(asked, switch[2:])]
     for name in ("target", "target_dir"):

@@ -35,7 +35,7 @@ fn build_library(name: &str) {
         .arg("-o")
         .arg(&out)
         .arg(source.join("lib.rs"));
-    // A cross linker, as `cargo` or maturin with zig was told to use.
+    // The cross linker that `cargo`, or maturin with zig, is configured with.
     if let Some(linker) = std::env::var_os("RUSTC_LINKER") {
         let mut argument = std::ffi::OsString::from("linker=");
         argument.push(linker);

@@ -25,9 +25,9 @@ def measured(count):
     kept = [torch.empty(128, device="cuda") if number % 2 else weight * 2 for number in range(count)]
     best = None
     for _ in range(3):
-        told = census.take(torch, 0, 1 << 44, *reversed(torch.cuda.mem_get_info()))
-        if best is None or told["milliseconds"] < best["milliseconds"]:
-            best = told
+        taken = census.take(torch, 0, 1 << 44, *reversed(torch.cuda.mem_get_info()))
+        if best is None or taken["milliseconds"] < best["milliseconds"]:
+            best = taken
     del kept
     return best
 
@@ -37,10 +37,10 @@ def main():
     print("| tensors | milliseconds | bytes | complete | nodes of graphs |")
     print("|---:|---:|---:|---|---:|")
     for count in (1_000, 10_000, 100_000):
-        told = measured(count)
-        size = len(json.dumps(told, separators=(",", ":")))
-        nodes = sum(holder.get("nodes", 0) for holder in told["holders"])
-        print(f"| {count:,} | {told['milliseconds']:.0f} | {size:,} | {'yes' if told['complete'] else 'no'} | {nodes:,} |")
+        taken = measured(count)
+        size = len(json.dumps(taken, separators=(",", ":")))
+        nodes = sum(holder.get("nodes", 0) for holder in taken["holders"])
+        print(f"| {count:,} | {taken['milliseconds']:.0f} | {size:,} | {'yes' if taken['complete'] else 'no'} | {nodes:,} |")
 
 
 main()

@@ -134,8 +134,8 @@ def main():
             continue
         with tempfile.TemporaryDirectory(dir=args.folder) as folder:
             for kind, path in write(folder, make(rows)).items():
-                told = subprocess.run([args.oomph, "data", "profile", path, "--format", "json"], capture_output=True, text=True, check=True).stdout
-                for peak in json.loads(told)["peaks"]:
+                profiled = subprocess.run([args.oomph, "data", "profile", path, "--format", "json"], capture_output=True, text=True, check=True).stdout
+                for peak in json.loads(profiled)["peaks"]:
                     row = measure(LOADERS[kind][peak["loader"]], path, native)
                     off = peak["bytes"] / row["peak"] - 1
                     key = (kind, peak["loader"])

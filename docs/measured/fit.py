@@ -426,13 +426,13 @@ def start(out, label, limit, **task):
     began = time.monotonic()
     child = subprocess.Popen([sys.executable, str(HERE), "--child", json.dumps(task)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        told, errors = child.communicate(timeout=limit)
+        output, errors = child.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
         child.kill()
-        told, errors = child.communicate()
+        output, errors = child.communicate()
         errors += f"\nstopped after {limit:.0f} s"
     try:
-        row = json.loads(told.strip().splitlines()[-1]) | ({} if child.returncode == 0 else {"stopped": errors.strip()[-1500:]})
+        row = json.loads(output.strip().splitlines()[-1]) | ({} if child.returncode == 0 else {"stopped": errors.strip()[-1500:]})
     except (IndexError, ValueError):
         row = {"failed": errors.strip()[-1500:], "exit": child.returncode}
     row = {"label": label, "took": round(time.monotonic() - began, 1), **row}

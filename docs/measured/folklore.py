@@ -47,10 +47,10 @@ def child(name, variant):
     except NotHere as reason:
         print(MARK + json.dumps({"not_run": str(reason)}), flush=True)
         return
-    told = {"numbers": {key: number for key, number in numbers.items() if number is not None}}
+    result = {"numbers": {key: number for key, number in numbers.items() if number is not None}}
     if tip.needs == "gpu":
-        told["where"] = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
-    print(MARK + json.dumps(told), flush=True)
+        result["where"] = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
+    print(MARK + json.dumps(result), flush=True)
     # Autograd's thread may still be letting go of the last graph; where Python ends meanwhile, PyTorch aborts.
     os._exit(0)
 
@@ -94,9 +94,9 @@ class Run:
         except subprocess.TimeoutExpired:
             self.stop()
             return {"failed": f"longer than {self.tip.limit} s"}
-        told = [line[len(MARK) :] for line in out.splitlines() if line.startswith(MARK)]
-        if told and self.process.returncode == 0:
-            return json.loads(told[-1])
+        printed = [line[len(MARK) :] for line in out.splitlines() if line.startswith(MARK)]
+        if printed and self.process.returncode == 0:
+            return json.loads(printed[-1])
         return {"failed": f"exit {self.process.returncode}\n{out[-1000:]}{err[-3000:]}"}
 
     def stop(self):
@@ -106,24 +106,24 @@ class Run:
             self.process.communicate()
 
 
-def where(tip, told, args):
+def where(tip, result, args):
     """What produced a row. Nothing about the machine but what the numbers depend on."""
     common = {"python": platform.python_version(), "date": datetime.date.today().isoformat()}
     if tip.needs == "gpu":
         kind = {"kind": "virtual"} if args.gpu else {"kind": "gpu", "driver": driver()}
-        return kind | told["where"] | common
+        return kind | result["where"] | common
     others = {"tensorflow": version("tensorflow-cpu") or version("tensorflow")} if tip.needs == "tensorflow" else {}
     return {"kind": "host", "cores": len(os.sched_getaffinity(0)), "torch": version("torch"), "numpy": version("numpy")} | others | common
 
 
 def together(tip, parts, args):
     """The row of a tip, from what it said under each of its settings."""
-    for told in parts.values():
-        if "failed" in told or "not_run" in told:
-            return {"tip": tip.name} | told
+    for result in parts.values():
+        if "failed" in result or "not_run" in result:
+            return {"tip": tip.name} | result
     numbers = {}
-    for variant, told in parts.items():
-        for name, number in told["numbers"].items():
+    for variant, result in parts.items():
+        for name, number in result["numbers"].items():
             numbers["_".join(part for part in (variant, name) if part)] = number
     return {"tip": tip.name, "numbers": numbers, "where": where(tip, next(iter(parts.values())), args)}
 
@@ -146,7 +146,7 @@ def measure(tips, args):
                 ahead.append(Run(*planned.pop(0), args))
             current = ahead.pop(0)
             tip = current.tip
-            parts.setdefault(tip.name, {})[current.variant] = told = current.finish()
+            parts.setdefault(tip.name, {})[current.variant] = result = current.finish()
             if len(parts[tip.name]) == len(tip.variants):
                 row = together(tip, parts[tip.name], args)
                 found = document.outcome(tip, row) if "failed" not in row else "FAILED"
@@ -154,8 +154,8 @@ def measure(tips, args):
                 if found != "as expected":
                     print(f"         {row.get('failed') or row.get('not_run') or row['numbers']}", file=sys.stderr, flush=True)
                 yield row
-            elif "failed" in told:
-                print(f"         {tip.name} ({current.variant}): {told['failed']}", file=sys.stderr, flush=True)
+            elif "failed" in result:
+                print(f"         {tip.name} ({current.variant}): {result['failed']}", file=sys.stderr, flush=True)
     finally:
         for one in ahead:
             one.stop()

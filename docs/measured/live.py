@@ -35,7 +35,7 @@ SHORT = bool(os.environ.get("OOMPH_MEASURE_SHORT"))
 
 
 def alone():
-    """Waits until nobody else is on the GPU."""
+    """Waits until no other process is on the GPU."""
     lock = open(os.environ["OOMPH_MEASURE_LOCK"], "w")
     fcntl.flock(lock, fcntl.LOCK_EX)
     return lock
@@ -174,7 +174,7 @@ def caught():
 
 
 def nvml_used():
-    """Bytes in use on the first device, by everybody, as the driver counts them; None without NVML."""
+    """Bytes in use on the first device, by all processes, as the driver counts them; None without NVML."""
     try:
         library = ctypes.CDLL("libnvidia-ml.so.1")
         library.nvmlInit_v2()

@@ -39,8 +39,8 @@ for step in range(20):
     loss.backward()
     optimizer.step()
 torch.cuda.synchronize()
-told = {"allocated": torch.cuda.memory_allocated(), "reserved": torch.cuda.memory_reserved(), "last_peak": torch.cuda.max_memory_allocated(), "steps": 20}
-print("ready", json.dumps(told), flush=True)
+counters = {"allocated": torch.cuda.memory_allocated(), "reserved": torch.cuda.memory_reserved(), "last_peak": torch.cuda.max_memory_allocated(), "steps": 20}
+print("ready", json.dumps(counters), flush=True)
 sys.stdin.readline()
 """
 
@@ -62,8 +62,8 @@ def nvml():
     name, uuid, driver = (ctypes.create_string_buffer(96) for _ in range(3))
     assert library.nvmlDeviceGetName(device, name, 96) == 0 and library.nvmlDeviceGetUUID(device, uuid, 96) == 0
     assert library.nvmlSystemGetDriverVersion(driver, 96) == 0
-    told = {key: getattr(memory, key) for key in ("total", "reserved", "free", "used")}
-    return told | {"name": name.value.decode(), "uuid": uuid.value.decode(), "driver": driver.value.decode()}
+    card = {key: getattr(memory, key) for key in ("total", "reserved", "free", "used")}
+    return card | {"name": name.value.decode(), "uuid": uuid.value.decode(), "driver": driver.value.decode()}
 
 
 def smi_processes():
@@ -74,14 +74,14 @@ def smi_processes():
 
 
 class Holder:
-    """A program that holds memory until it is told to end."""
+    """A program that holds memory until it is asked to end."""
 
     def __init__(self, program, *before):
         pipe = subprocess.PIPE
         self.process = subprocess.Popen([*before, *(() if before else (sys.executable,)), program], stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
         line = self.process.stdout.readline()
         assert line.startswith("ready"), line
-        self.told = json.loads(line.split(" ", 1)[1])
+        self.counters = json.loads(line.split(" ", 1)[1])
 
     def end(self):
         self.process.stdin.write("\n")
@@ -132,7 +132,7 @@ def main():
 
     print("| what | oomph | other | by | same |\n|---|---:|---:|---|---|")
 
-    # Nobody there.
+    # An idle card.
     facts = checkup("doctor")
     (out / "doctor.json").write_text(json.dumps(facts, indent=1))
 
@@ -145,10 +145,10 @@ def main():
 
     sample = json.loads(call(None, "top", "--json-lines", "--count", "1"))
     (out / "top.json").write_text(json.dumps(sample, indent=1))
-    card, told = sample["gpus"]["cards"][0], nvml()
+    card, reported = sample["gpus"]["cards"][0], nvml()
     for key in ("name", "uuid", "total", "reserved", "free", "used"):
-        compared.same(f"top: card, {key}", card[key], told[key], "NVML")
-    compared.same("top: driver", sample["gpus"]["driver"], told["driver"], "NVML")
+        compared.same(f"top: card, {key}", card[key], reported[key], "NVML")
+    compared.same("top: driver", sample["gpus"]["driver"], reported["driver"], "NVML")
     by_pid = {process["pid"]: process for process in sample["processes"]}
     seen = smi_processes()
     for pid, mib in seen.items():
@@ -158,8 +158,8 @@ def main():
     inside = next(process["inside"] for process in sample["processes"] if process.get("inside"))
     device = inside["devices"][0]
     for key in ("allocated", "reserved", "last_peak"):
-        compared.same(f"top: {key} from inside", device[key], trains.told[key], "PyTorch")
-    compared.same("top: steps from inside", inside["steps"], trains.told["steps"], "the program")
+        compared.same(f"top: {key} from inside", device[key], trains.counters[key], "PyTorch")
+    compared.same("top: steps from inside", inside["steps"], trains.counters["steps"], "the program")
     call("top", "top", "--once", "--on-gpus")
     checkup("doctor-shared")
 
@@ -173,16 +173,16 @@ def main():
                 time.sleep(0.1)
         (out / "metrics.txt").write_text(text)
         value = {line.split("{")[0]: float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith("oomph_gpu_")}
-        told = nvml()
+        reported = nvml()
         for key in ("total", "reserved", "free", "used"):
-            compared.same(f"exporter: card, {key}", int(value[f"oomph_gpu_{key}_bytes"]), told[key], "NVML")
+            compared.same(f"exporter: card, {key}", int(value[f"oomph_gpu_{key}_bytes"]), reported[key], "NVML")
     finally:
         exporter.terminate()
         exporter.wait()
     trains.end()
     plain.end()
 
-    # A card that somebody else has filled, settings, a card that is hidden.
+    # A card that another process has filled, settings, a card that is hidden.
     free = nvml()["free"]
     (folder / "plain.py").write_text(PLAIN.format(size=free - 4 * GIB))
     large = Holder(str(folder / "plain.py"))

@@ -17,8 +17,8 @@ def rows(oomph):
     for line in (FIXTURES / "truth.jsonl").read_text().splitlines():
         truth = json.loads(line)
         path = FIXTURES / f"{truth['case']}.pickle.xz"
-        told = subprocess.run([oomph, "explain", "--format", "json", str(path)], capture_output=True, text=True)
-        peak = json.loads(told.stdout)["devices"][0]["peak"]
+        explained = subprocess.run([oomph, "explain", "--format", "json", str(path)], capture_output=True, text=True)
+        peak = json.loads(explained.stdout)["devices"][0]["peak"]
         counted = {name: truth["stats"][f"{name}_bytes.all.peak"] for name in ("allocated", "reserved")}
         mark = " *" if truth["case"].startswith(EARLIER) else ""
         cells = [counted["allocated"], peak["allocated"], counted["reserved"], peak["reserved"]]

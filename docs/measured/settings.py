@@ -24,13 +24,13 @@ def main():
     off = []
     for line in (FIXTURES / "settings" / "truth.jsonl").read_text().splitlines():
         truth = json.loads(line)
-        told = replayed(oomph, truth["recording"], truth["conf"])
-        ours, theirs = told["peak"]["reserved"], truth["reserved"]
+        replay = replayed(oomph, truth["recording"], truth["conf"])
+        ours, theirs = replay["peak"]["reserved"], truth["reserved"]
         sums = by_setting[truth["conf"] or "defaults"]
         sums[0] += 1
         sums[1] += ours == theirs
-        sums[2] += told["exact"]
-        why = ", ".join(reason["code"] for reason in told["why"])
+        sums[2] += replay["exact"]
+        why = ", ".join(reason["code"] for reason in replay["why"])
         if "deferred_frees" not in why:
             sums[3] = max(sums[3], abs(ours / theirs - 1))
         if ours != theirs:

@@ -204,12 +204,12 @@ def copies_overlap(arguments):
     alone = median(True, 0)
     # As many products as take about as long as a copy: what is hidden behind what can be seen best there.
     products = max(1, round(8 * alone / median(False, 8)))
-    told = {"products": products, "copies": alone, "kernels": median(False, products), "together": median(True, products)}
+    row = {"products": products, "copies": alone, "kernels": median(False, products), "together": median(True, products)}
     ring.close()
-    told["gib_per_second"] = arguments.copies * size / told["copies"] / (1 << 30)
+    row["gib_per_second"] = arguments.copies * size / row["copies"] / (1 << 30)
     # 1: all of the shorter one was hidden behind the longer one; 0: one after the other.
-    told["overlap"] = (told["copies"] + told["kernels"] - told["together"]) / min(told["copies"], told["kernels"])
-    return told
+    row["overlap"] = (row["copies"] + row["kernels"] - row["together"]) / min(row["copies"], row["kernels"])
+    return row
 
 
 def main():

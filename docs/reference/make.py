@@ -102,7 +102,7 @@ def _shown(name: str, home: str, definition: ast.FunctionDef | ast.ClassDef) -> 
     parts = [f"### {name}\n"]
     fields, methods = _members(home, definition)
     start = next((method for method in methods if method.name == "__init__"), None)
-    # Whose errors are caught with it; bases of our own are nobody's business.
+    # Whose errors are caught with it; bases of our own are not documented.
     bases = [ast.unparse(base) for base in definition.bases if hasattr(builtins, ast.unparse(base))]
     if start is not None and _is_made_by_people(definition):
         parts.append(_code(_signature(name, start, is_method=True, gives=False)))
@@ -123,7 +123,7 @@ def _shown(name: str, home: str, definition: ast.FunctionDef | ast.ClassDef) -> 
 
 
 def _is_made_by_people(definition: ast.ClassDef) -> bool:
-    """Callbacks are; what functions give is not, and how that is put together is nobody's business."""
+    """Callbacks are; what functions give is not, and how that is put together is not documented."""
     return definition.name in ("FitCallback", "FitLightning")
 
 

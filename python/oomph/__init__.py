@@ -1,7 +1,7 @@
 """oomph: where did my GPU memory go, why did it run out, and will it fit before I pay for the GPU?
 
 The package carries the command ``oomph``; ``python -m oomph`` runs it where the scripts folder is not on the path.
-``oomph.predict`` says what a function takes on a card, without the card; ``oomph.who`` what holds GPU memory now, ``oomph.free`` lets go of
+``oomph.predict`` says what a function takes on a card, without the card; ``oomph.who`` what holds GPU memory now, ``oomph.free`` frees
 what has no name; ``oomph.fit`` makes a training step fit, with the same result; ``oomph.record`` records; ``oomph.report`` shows it; ``oomph.guard_ram`` turns a kill
 for RAM into a MemoryError; ``oomph.data`` is for data that does not fit in RAM, ``oomph.doctor`` says what a DataLoader takes, ``oomph.host`` gives
 RAM back; ``%load_ext oomph`` is for notebooks. Importing changes nothing.

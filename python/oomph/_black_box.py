@@ -2,7 +2,7 @@
 
 A box is a small file of fixed size, mapped, so that writing it is a copy in memory and the kernel keeps it when the process is killed. It
 has a header (who), slots of text (what was running, the last warning), and a ring of samples. Each carries a checksum: a kill in the middle
-of a write costs that one and no more. It is deleted at a proper exit; one that is found without its process is read, told and deleted by
+of a write costs that one and no more. It is deleted at a proper exit; one that is found without its process is read, reported and deleted by
 the next start.
 
 Nothing here raises, and nothing is said where no folder can be written. It holds no arguments of the program and nothing of its
@@ -51,9 +51,9 @@ def _layout() -> tuple[dict[str, int], int, int]:
 
 _SLOT_AT, _RING_AT, _SIZE = _layout()
 _GPU_EVERY = 0.5
-# A box of another machine, or of a container that shares the folder, is dead if nobody wrote for so long.
+# A box of another machine, or of a container that shares the folder, is dead if nothing was written for so long.
 _SILENT = 120.0
-_TOLD_AT_MOST = 3
+_MOST_REPORTED = 3
 _NEAR = 0.9
 
 
@@ -100,7 +100,7 @@ class _Box:
         if self._map is not None:
             self._map[at : at + len(data)] = data
             return
-        # By name each time: a number of a file that somebody closed may be another file by now.
+        # By name each time: a descriptor that was closed elsewhere may be another file by now.
         file = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             os.pwrite(file, data, at)
@@ -125,7 +125,7 @@ def open_box() -> None:
 
 
 def close() -> None:
-    """Ends properly: nobody will be told."""
+    """Ends properly: nothing is reported later."""
     global _box
     box, _box = _box, None
     if box is not None:
@@ -169,11 +169,11 @@ def last_words(tell: bool = True) -> list[str]:
     with contextlib.suppress(OSError):
         dead = [found for name in os.listdir(_folder()) if (found := _taken(os.path.join(_folder(), name))) is not None]
         dead.sort(key=lambda found: found.ended, reverse=True)
-        for found in dead[:_TOLD_AT_MOST]:
+        for found in dead[:_MOST_REPORTED]:
             with contextlib.suppress(ValueError, OverflowError, OSError):
-                lines += found.told()
-        if len(dead) > _TOLD_AT_MOST:
-            lines.append(f"{len(dead) - _TOLD_AT_MOST} more ended before that without closing")
+                lines += found.lines()
+        if len(dead) > _MOST_REPORTED:
+            lines.append(f"{len(dead) - _MOST_REPORTED} more ended before that without closing")
     if tell and lines:
         with contextlib.suppress(OSError, ValueError, AttributeError):
             print("\n".join(f"oomph: {line}" for line in lines), file=sys.stderr, flush=True)
@@ -212,7 +212,7 @@ class _Found:
             return _start_of(self.pid) != self.start
         return time.time() - self.ended > _SILENT
 
-    def told(self) -> list[str]:
+    def lines(self) -> list[str]:
         when = time.strftime("%H:%M:%S", time.localtime(self.ended))
         if time.time() - self.ended > 12 * 3600:
             when = time.strftime("%Y-%m-%d ", time.localtime(self.ended)) + when
@@ -322,7 +322,7 @@ def _folder() -> str:
     state = os.environ.get("XDG_STATE_HOME", "")
     folder = state if os.path.isabs(state) else os.path.expanduser("~/.cache")
     if not os.path.isabs(folder):
-        raise FileNotFoundError("nobody knows where home is")
+        raise FileNotFoundError("the home folder is unknown")
     return os.path.join(folder, "oomph", "flight")
 
 

@@ -22,7 +22,7 @@ _BY_CARGO = "liboomph_native.so"
 
 
 def load_native() -> ModuleType:
-    """The extension module. Raises ImportError, with the places that were looked at, if it is not there or not of this version."""
+    """The extension module. Raises ImportError, with the places that were searched, if it is not there or not of this version."""
     if NAME in sys.modules:
         return sys.modules[NAME]
     looked = []
@@ -35,10 +35,10 @@ def load_native() -> ModuleType:
 
 def _places() -> Iterator[str]:
     """In the order they are believed."""
-    told = os.environ.get("OOMPH_NATIVE")
-    if told:
-        # Somebody who names a file means that file.
-        yield told
+    named = os.environ.get("OOMPH_NATIVE")
+    if named:
+        # A file that is named is the only candidate.
+        yield named
         return
     here = os.path.dirname(os.path.abspath(__file__))
     yield os.path.join(here, _IN_A_WHEEL)

@@ -8,11 +8,11 @@ import sysconfig
 def find_oomph() -> str:
     """The path of the command that this package carries, or of the one that ``OOMPH_COMMAND`` names.
 
-    Raises FileNotFoundError, with the places that were looked at, if it is not there.
+    Raises FileNotFoundError, with the places that were searched, if it is not there.
     """
-    told = os.environ.get("OOMPH_COMMAND")
-    if told and os.path.isfile(told):
-        return told
+    named = os.environ.get("OOMPH_COMMAND")
+    if named and os.path.isfile(named):
+        return named
     name = "oomph.exe" if os.name == "nt" else "oomph"
     folders = [
         sysconfig.get_path("scripts"),

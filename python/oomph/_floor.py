@@ -18,7 +18,7 @@ from oomph._cgroups import Process
 
 
 class Floor:
-    """The soft limit RLIMIT_DATA of this process, and what it was before. A lower one that somebody set is kept."""
+    """The soft limit RLIMIT_DATA of this process, and what it was before. A lower one that was set elsewhere is kept."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -61,7 +61,7 @@ class Floor:
 
     def _put(self, size: int) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        # The first time, or somebody else has set it since: theirs is what holds and what is put back.
+        # The first time, or it was set elsewhere since: that value holds, and is put back.
         if soft != self._own and not (self._own is not None and soft == self._before):
             self._before = soft
         wanted = min([size] + [bound for bound in (self._before, hard) if bound != resource.RLIM_INFINITY])
@@ -102,7 +102,7 @@ class Detours:
 
     def undo(self) -> None:
         for holder, name, before, detour in self._made:
-            # Somebody may have put another one around ours, which then leads through an ended floor.
+            # Another hook may have been put around ours, which then leads through an ended floor.
             if _plain(vars(holder).get(name)) is _plain(detour):
                 if before is None:
                     delattr(holder, name)

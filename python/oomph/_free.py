@@ -1,4 +1,4 @@
-"""``oomph.free()``: lets go of all that the program did not name, and says what each step gave back.
+"""``oomph.free()``: frees all that the program did not name, and says what each step gave back.
 
 Variables are never touched. What holds memory is named by ``oomph.who()``; see `live/roots.py` for the places that IPython has.
 """
@@ -62,7 +62,7 @@ class Freed:
 
 
 def free(outputs: bool = True, frames: bool = True) -> Freed:
-    """Lets go of displayed values (``outputs``) and of the frames of the last errors (``frames``), collects garbage, and returns
+    """Frees displayed values (``outputs``) and the frames of the last errors (``frames``), collects garbage, and returns
     what PyTorch and the C library keep for later. The program's own variables stay.
     """
     running = roots.shell()

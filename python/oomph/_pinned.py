@@ -9,7 +9,7 @@ def pin(memory: torch.Tensor, device: torch.device) -> int:
     """Lets the GPU copy from and to it while the program goes on. Gives CUDA's code: 0, or why not."""
     code = int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel() * memory.element_size(), 0))
     if code != 0:
-        # The error stays in CUDA until somebody has seen it, and the next kernel would be blamed.
+        # The error stays in CUDA until it is read, and the next kernel would be blamed.
         try:
             torch.zeros(1, device=device).add_(1)
         except torch.cuda.OutOfMemoryError:

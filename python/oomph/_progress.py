@@ -14,7 +14,7 @@ _QUIET_SECONDS = 1.0
 
 
 class ProgressLine:
-    """Shows nothing: for where nobody would see it. The others show what they are given."""
+    """Shows nothing: for output that is not a terminal. The others show what they are given."""
 
     def __init__(self) -> None:
         self._begun = time.monotonic()

@@ -15,7 +15,7 @@
   A program that has less than the reserve is a bystander: it could not mend it, and is left alone. So is a notebook between cells.
 
 The floor is only for this process: forks (DataLoader's workers) and programs that are started get back the limit that was there before,
-since they would carry it along with nobody to move it. Their memory counts where they share a cgroup with the guard. RLIMIT_AS is not used:
+since they would inherit it without a thread that moves it. Their memory counts where they share a cgroup with the guard. RLIMIT_AS is not used:
 CUDA reserves more addresses than any machine has memory.
 """
 
@@ -37,10 +37,10 @@ from oomph._environment import on_virtual_gpu
 from oomph._floor import Detours, Floor
 from oomph._sizes import percent, size_in_bytes, text
 
-# The watchdog sleeps longer where nobody could take what is left in that time: no machine fills memory faster than this.
+# The watchdog sleeps longer where what is left cannot be used up in that time: no machine fills memory faster than this.
 _FASTEST = 8 << 30
 _LONGEST_PAUSE = 0.25
-# Past the stop, small requests still pass, or nobody could even handle the MemoryError: a notebook needs megabytes to show one.
+# Past the stop, small requests still pass, or the MemoryError could not even be handled: a notebook needs megabytes to show one.
 _SMALL = 32 << 20
 _SMALLEST_RESERVE = 256 << 20
 # What a CUDA context maps when it starts.
@@ -88,7 +88,7 @@ def limit(root: str = "/") -> Limit:
 
 
 def limit_if_known() -> int | None:
-    """The smallest limit in bytes; None if nobody says."""
+    """The smallest limit in bytes; None if there is none."""
     try:
         return limit().bytes
     except Exception:
@@ -214,7 +214,7 @@ class RamGuard:
             _heap.trim()
 
     def _pause_for(self, headroom: int) -> float:
-        """Until the next look: long where nobody can take what is left, short where it would be gone by then at the pace of the last."""
+        """Until the next look: long where what is left cannot be used up, short where it would be gone by then at the last pace."""
         now = time.monotonic()
         (then, had), self._last = self._last, (now, headroom)
         plenty = min(_LONGEST_PAUSE, headroom / _FASTEST)
@@ -263,11 +263,11 @@ class RamGuard:
         self._warned = True
         words = (
             f"RAM {text(level.used)} of {text(level.limit)} ({percent(level.used, level.limit)}), {text(own)} of it this process; "
-            f"at {text(level.limit - reserve)} a MemoryError is raised: let go with del and oomph.free()"
+            f"at {text(level.limit - reserve)} a MemoryError is raised: free memory with del and oomph.free()"
         )
         _black_box.warned(words)
         if not self._quiet:
-            _tell(words)
+            _say(words)
 
     def _raise_past_the_stop(self, level: Level, own: int) -> None:
         global _last_excess
@@ -286,10 +286,10 @@ class RamGuard:
         # A path of a control group is long, and says nothing to most.
         whose = "the control group's limit" if os.path.isabs(level.source) else level.source
         _last_excess = (
-            f"RAM {text(level.used)} of {text(level.limit)} ({whose}), {text(own)} of it this process: stopped before the machine kills it; let go with del and oomph.free()"
+            f"RAM {text(level.used)} of {text(level.limit)} ({whose}), {text(own)} of it this process: stopped before the machine kills it; free memory with del and oomph.free()"
         )
         _black_box.warned(_last_excess)
-        # Writing the box let go of the interpreter: the program may have met the floor meanwhile.
+        # Writing the box released the interpreter's lock: the program may have met the floor meanwhile.
         if _handling_a_memory_error():
             return
         ctypes.pythonapi.PyThreadState_SetAsyncExc(main, ctypes.py_object(RamLimit))
@@ -343,7 +343,7 @@ def _handling_a_memory_error() -> bool:
     return isinstance(error[1] if isinstance(error, tuple) else error, MemoryError)
 
 
-def _tell(words: str) -> None:
+def _say(words: str) -> None:
     with contextlib.suppress(OSError, ValueError, AttributeError):
         print(f"oomph: {words}", file=sys.stderr, flush=True)
 

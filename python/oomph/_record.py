@@ -140,10 +140,10 @@ def library() -> str:
     """Where the recorder's library is. The command carries it."""
     global _library
     if _library is None:
-        told = subprocess.run([find_oomph(), "run", "--library"], capture_output=True, text=True)
-        if told.returncode != 0:
-            raise RecordingError(told.stderr.strip().removeprefix("error: ") or "the command oomph failed")
-        _library = told.stdout.strip()
+        found = subprocess.run([find_oomph(), "run", "--library"], capture_output=True, text=True)
+        if found.returncode != 0:
+            raise RecordingError(found.stderr.strip().removeprefix("error: ") or "the command oomph failed")
+        _library = found.stdout.strip()
     return _library
 
 

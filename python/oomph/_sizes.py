@@ -23,7 +23,7 @@ _UNITS = {"": 1, "b": 1} | {name: base**power for power, letter in enumerate("km
 
 
 def size_in_bytes(size: int | str) -> int:
-    """What somebody means by 8 * 2**30, "8GiB", "8G" (both 2**30) or "1.5 GB" (10**9): as the command reads them."""
+    """The bytes of 8 * 2**30, "8GiB", "8G" (both 2**30) or "1.5 GB" (10**9): as the command reads them."""
     typed, unit = size, 1
     if isinstance(size, str):
         found = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([a-z]*)\s*", size, re.IGNORECASE | re.ASCII)

@@ -1,8 +1,8 @@
 """``oomph.who()``: what holds GPU memory now, by the name that the program has for it.
 
 Every CUDA tensor that Python can see is found, its memory counted once, and its holder named, by a walk from what can hold something:
-variables first, then what IPython remembers, tracebacks, running functions. What no walk reaches is looked at from behind.
-Memory that no tensor of Python's accounts for is told as such. Only looks: see `_free.py` for letting go.
+variables first, then what IPython remembers, tracebacks, running functions. What no walk reaches is traced backwards, by its referrers.
+Memory that no tensor of Python's accounts for is listed as such. Frees nothing: see `_free.py`.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from oomph.live import roots as places
 from oomph.live.tensors import Tensors, rounded
 from oomph.live.walk import HEAP_TYPE, Edge, Walk
 
-# How many leftovers are looked at from behind, each of which scans all objects of the process, and how far.
-_MOST_LOOKED_AT = 32
-_MOST_BEHIND = 400
+# How many leftovers are traced backwards, each of which scans all objects of the process, and how far.
+_MOST_TRACED = 32
+_MOST_REFERRERS = 400
 # A rest below this is rounding of blocks.
 _SMALLEST_REST = MIB
 
-_NEXT = "del what you no longer need, then oomph.free(), which lets go of what has no name"
+_NEXT = "del what you no longer need, then oomph.free(), which frees what has no name"
 
 NOT_VISIBLE = "not visible to Python"
-_NOT_LOOKED_INTO = "not looked into"
+_NOT_TRACED = "not looked into"
 GARBAGE = "garbage in cycles"
 
 
@@ -141,7 +141,7 @@ class _Search:
         del variables
         for roots in (places.outputs(running), places.tracebacks(running), places.running_functions(asked_from)):
             self.walk.go(roots)
-        self._look_from_behind(everything)
+        self._trace_backwards(everything)
 
     def _is_held(self, thing: Any) -> bool:
         return self.tensors.address(thing) is not None
@@ -156,34 +156,34 @@ class _Search:
 
     # --- what no walk from a root reaches ------------------------------------------------------------------
 
-    def _look_from_behind(self, everything: dict[int, Any]) -> None:
-        nobodys: list[Any] = []
-        for _ in range(_MOST_LOOKED_AT):
-            left = self._left(everything, nobodys)
+    def _trace_backwards(self, everything: dict[int, Any]) -> None:
+        unreachable: list[Any] = []
+        for _ in range(_MOST_TRACED):
+            left = self._left(everything, unreachable)
             if not left:
                 break
             largest = max(left, key=self._bytes)
-            mine = {id(thing) for thing in (everything, nobodys, left, self.walk.things, self.walk.found)}
+            mine = {id(thing) for thing in (everything, unreachable, left, self.walk.things, self.walk.found)}
             root = self._behind(largest, mine)
             if root is not None:
                 self.walk.go([root])
             if not self.walk.knows(largest):
-                nobodys.append(largest)
-        self.walk.go([("others", _NOT_LOOKED_INTO, self._left(everything, nobodys))])
+                unreachable.append(largest)
+        self.walk.go([("others", _NOT_TRACED, self._left(everything, unreachable))])
 
-    def _left(self, everything: dict[int, Any], nobodys: list[Any]) -> list[Any]:
+    def _left(self, everything: dict[int, Any], unreachable: list[Any]) -> list[Any]:
         """Tensors that no root leads to, the memory of which no other tensor accounts for."""
-        reached = {self.tensors.address(tensor) for tensor in [*self.walk.found, *nobodys]}
+        reached = {self.tensors.address(tensor) for tensor in [*self.walk.found, *unreachable]}
         return [tensor for tensor in everything.values() if self.tensors.address(tensor) not in reached]
 
     def _behind(self, tensor: Any, mine: set[int]) -> places.Root | None:
-        """Who holds a tensor that no root leads to: a module, or a cycle that nobody holds. None if Python does not know."""
+        """Who holds a tensor that no root leads to: a module, or an unreachable cycle. None if Python does not know."""
         modules = {id(module.__dict__): name for name, module in list(sys.modules.items()) if isinstance(module, types.ModuleType)}
         behind: dict[int, Any] = {id(tensor): tensor}
         frontier = [tensor]
         mine |= {id(behind), id(modules)}
         this_call = object()
-        while frontier and len(behind) < _MOST_BEHIND:
+        while frontier and len(behind) < _MOST_REFERRERS:
             referrers: Any = gc.get_referrers(*frontier, this_call)
             new = []
             for thing in referrers:
@@ -201,7 +201,7 @@ class _Search:
             referrers = thing = None  # Else the next round finds these lists.
         # From here on only `behind` may hold what is in it: references are counted.
         del referrers, frontier, new, thing
-        if len(behind) == 1 or len(behind) >= _MOST_BEHIND or _is_held_from_outside(behind, id(tensor)):
+        if len(behind) == 1 or len(behind) >= _MOST_REFERRERS or _is_held_from_outside(behind, id(tensor)):
             return None
         classes = [type(thing) for thing in behind.values() if type(thing).__flags__ & HEAP_TYPE and not self.tensors.is_tensor(thing)]
         return f"{GARBAGE} ({classes[0].__name__})" if classes else GARBAGE, GARBAGE, list(behind.values())
@@ -238,7 +238,7 @@ class _Search:
             largest = max(held, key=self._bytes)
             how = self.tensors.describe(largest)
             path = self._path(largest)
-            if root_kind in (GARBAGE, _NOT_LOOKED_INTO):
+            if root_kind in (GARBAGE, _NOT_TRACED):
                 how = f"{len(held)} tensors, the largest {how}" if len(held) > 1 else how
             elif len(held) == 1:
                 name = path

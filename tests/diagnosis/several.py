@@ -1,6 +1,6 @@
 """Runs several diagnosis programs one after another in one process, each with a recording of its own: ``several.py FOLDER PROGRAM...``.
 
-Importing PyTorch takes longer than most of them. What one leaves behind is let go before the next begins.
+Importing PyTorch takes longer than most of them. What one leaves behind is freed before the next begins.
 """
 
 import gc

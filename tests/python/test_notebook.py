@@ -236,7 +236,7 @@ def test_a_failed_cell_keeps_its_variables_unless_oomph_is_loaded(plain, code, e
     assert plain.allocated == plain.before
     assert (
         cell.said.splitlines()[0]
-        == f"oomph: let go of {held}{'.0' if held < 100 else ''} MiB of GPU memory that the failed cell's variables held"
+        == f"oomph: freed {held}{'.0' if held < 100 else ''} MiB of GPU memory that the failed cell's variables held"
     )
     if error != "ExceptionGroup":  # Of which IPython 9 remembers no traceback.
         assert "raise " in without_colours(plain.run("%tb").traceback)
@@ -302,7 +302,7 @@ def test_after_an_out_of_memory_everything_is_free_again(loaded):
     assert loaded.allocated == loaded.before + 16 * MIB
     assert "1.00 GiB   98 %  traceback of the last error: activations in train() line 5" in cell.said
     assert "put %%oomph at the top of the cell" in cell.said
-    assert "oomph: let go of 1.00 GiB of GPU memory" in cell.said
+    assert "oomph: freed 1.00 GiB of GPU memory" in cell.said
     # And what is free can be had again.
     assert loaded.value("block(13 << 10).numel()") == 13 << 30
     loaded.run("del kept")
@@ -595,7 +595,7 @@ def test_a_quiet_cell_gets_no_line(loaded):
 def test_it_can_be_told_to_be_quiet_or_off(loaded):
     loaded.run("%oomph quiet")
     assert loaded.run("kept = block(64)").shown == []
-    assert "let go of 64.0 MiB" in loaded.run(SIMPLE, fails="ValueError").said
+    assert "freed 64.0 MiB" in loaded.run(SIMPLE, fails="ValueError").said
     loaded.run("%oomph off")
     assert loaded.run(SIMPLE, fails="ValueError").shown == []
     assert loaded.allocated == loaded.before + 128 * MIB

@@ -217,7 +217,7 @@ def test_memory_that_is_touched_after_it_was_mapped_raises_with_the_numbers_once
                 time.sleep(0.3)
     """)
     for line in lines(done):
-        assert line.startswith("RAM ") and "(the limit given to guard_ram)" in line and line.endswith("let go with del and oomph.free()")
+        assert line.startswith("RAM ") and "(the limit given to guard_ram)" in line and line.endswith("free memory with del and oomph.free()")
     assert len(lines(done)) == 2
 
 
@@ -233,7 +233,7 @@ def test_the_warning_is_one_line_with_numbers_and_what_to_do(child):
     assert done.returncode == 0 and done.stdout == ""
     [line] = done.stderr.splitlines()
     assert line.startswith("oomph: RAM ")
-    assert "a MemoryError is raised: let go with del and oomph.free()" in line
+    assert "a MemoryError is raised: free memory with del and oomph.free()" in line
 
 
 def test_quiet_and_calm_guards_say_nothing(child):

@@ -583,7 +583,7 @@ def test_the_map_tells_of_blocks_and_the_table_of_segments(see):
     opened.until("(segments) => document.querySelectorAll('#allocator .allocator-table tbody tr').length === segments", segments)
     opened.page.locator("#allocator .allocator-panel .map").first.focus()
     opened.page.keyboard.press("ArrowRight")
-    told = opened.text("#allocator .allocator-told")
+    told = opened.text("#allocator .allocator-details")
     assert re.search(r"Segment \d+ of \d+: .* at 0x[0-9a-f]+", told), told
     assert "record_cases.py:202" in opened.text("#allocator .allocator-keepers")
 

@@ -618,7 +618,7 @@ def test_cards_show_what_nvml_says_and_who_is_on_them(top, child, nvml, nvml_lib
     nvml(CARDS=f"{80 * GIB},{75 * GIB},{600 * MIB},NVIDIA A100", PROCESSES=f"0,{one.pid},{20 * GIB}")
     shown = screen.wait("75.0 GiB of 80.0 GiB")
     assert "NVIDIA L4" not in shown
-    screen.wait("55.0 GiB held by nobody that can be seen")
+    screen.wait("55.0 GiB held by no visible process")
     screen.press("g")
     screen.wait(lambda shown: "1 process  " in shown.splitlines()[-1])
 

@@ -56,7 +56,7 @@ const FREE: { state: FreeState; account: keyof Waste; name: string; one: string;
     account: "pending",
     name: "pending",
     one: "Pending",
-    why: "let go by the program, held until another stream has passed",
+    why: "freed by the program, held until another stream has passed",
   },
   {
     state: "other stream",
@@ -92,7 +92,7 @@ export function mount(host: HTMLElement, app: App): void {
   const sentence = el("p", { class: "allocator-sentence" });
   const failed = el("div", { class: "allocator-failed" });
   const legend = el("ul", { class: "allocator-legend", "aria-label": "Reserved bytes by what they are" });
-  const told = el("p", { class: "allocator-told", "aria-live": "off" });
+  const details = el("p", { class: "allocator-details", "aria-live": "off" });
   const keepers = el("div", { class: "allocator-keepers" });
   const tableHost = el("div", { class: "scroller" });
   const pager = createPager(PAGE, () => drawTable());
@@ -118,7 +118,7 @@ export function mount(host: HTMLElement, app: App): void {
     sentence,
     failed,
     legend,
-    told,
+    details,
     ...panels.map(({ element }) => element),
     keepers,
     table,
@@ -128,7 +128,7 @@ export function mount(host: HTMLElement, app: App): void {
     const heading = el("h3");
     const name = small ? "Segments for requests up to 1 MiB" : "Segments for larger requests";
     const map = segmentMap(`${name}. Arrow keys move between blocks and segments.`, (spot, byKeyboard) =>
-      tell(made, spot, byKeyboard),
+      showDetails(made, spot, byKeyboard),
     );
     const element = el("div", { class: "allocator-panel" }, heading, map.element);
     const made: Panel = { small, map, heading, element, segments: [], scale: 1 };
@@ -374,18 +374,18 @@ export function mount(host: HTMLElement, app: App): void {
     );
   }
 
-  function tell(of: Panel, spot: Spot | null, byKeyboard: boolean): void {
+  function showDetails(of: Panel, spot: Spot | null, byKeyboard: boolean): void {
     const segment = spot ? of.segments[spot.segment] : undefined;
     const block = spot ? segment?.blocks[spot.block] : undefined;
-    told.classList.toggle("is-hint", block === undefined);
+    details.classList.toggle("is-hint", block === undefined);
     if (spot === null || segment === undefined || block === undefined) {
-      told.textContent =
+      details.textContent =
         "Point at a block to see whose it is. In the map the arrow keys move: left and right by block, up and down by segment.";
       return;
     }
     const memory = app.memory();
     const text = `${describe(memory, app, segment, spot.block)} ${describeSegment(memory, segment, spot.segment, of.segments.length)}`;
-    told.textContent = text;
+    details.textContent = text;
     if (byKeyboard) {
       app.announce(text);
     }
@@ -443,7 +443,7 @@ export function mount(host: HTMLElement, app: App): void {
     drawMaps(memory, segments, oom, waste);
     drawFailed(oom, waste);
     drawKeepers(memory, segments);
-    tell(large, null, false);
+    showDetails(large, null, false);
     drawTable();
   });
 

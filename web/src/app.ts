@@ -8,7 +8,7 @@ import type { Theme } from "./theme.ts";
 export interface App {
   readonly page: Page;
   readonly store: Store;
-  /** The subject that is shown. When the store tells of another subject, this is that one already. */
+  /** The subject that is shown. When the store reports another subject, this is that one already. */
   memory(): Memory;
   /** Any subject; the last few are remembered. */
   memoryOf(subject: number): Promise<Memory>;

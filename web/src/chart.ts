@@ -1,4 +1,4 @@
-// The timeline's picture: what was allocated in stacked areas, what was reserved as a line, and marks. It tells what the
+// The timeline's picture: what was allocated in stacked areas, what was reserved as a line, and marks. It shows what the
 // reader does with the mouse, and decides nothing.
 
 import uPlot from "uplot";

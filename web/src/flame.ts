@@ -1,6 +1,6 @@
 // The flame graph: which calls lead to what is held. The outermost call is on top, a box is as wide as its bytes.
 //
-// Draws a tree that somebody else made and asks nothing of the recording. The boxes are the items of an ARIA tree, so what is
+// Draws a tree that it is given and reads nothing from the recording. The boxes are the items of an ARIA tree, so what is
 // seen is what a screen reader reads. Calls too narrow to draw are one box; zooming into the call above shows them.
 
 import { el, fill } from "./dom.ts";
@@ -76,7 +76,7 @@ export function flame(): Flame {
     return place === "" ? `${box.node.name}: ${held}` : `${box.node.name} ${place}: ${held}`;
   }
 
-  function tell(box: Box | undefined): void {
+  function showDetails(box: Box | undefined): void {
     details.textContent = box ? describe(box, where(box.node)) : HINT;
     details.classList.toggle("is-hint", !box);
   }
@@ -91,7 +91,7 @@ export function flame(): Flame {
   function zoom(next: FlameNode[]): void {
     path = next;
     draw();
-    tell(current);
+    showDetails(current);
     current?.element.focus();
   }
 
@@ -243,13 +243,13 @@ export function flame(): Flame {
     }
   }
 
-  canvas.addEventListener("pointerover", (event) => tell(boxOf(event)));
+  canvas.addEventListener("pointerover", (event) => showDetails(boxOf(event)));
   canvas.addEventListener("pointerleave", () =>
-    tell(document.activeElement === current?.element ? current : undefined),
+    showDetails(document.activeElement === current?.element ? current : undefined),
   );
   canvas.addEventListener("focusin", (event) => {
     settle(boxOf(event));
-    tell(current);
+    showDetails(current);
   });
   canvas.addEventListener("click", (event) => {
     const box = boxOf(event);
@@ -279,7 +279,7 @@ export function flame(): Flame {
       draw();
     }
   }).observe(canvas);
-  tell(undefined);
+  showDetails(undefined);
 
   return {
     element,
@@ -294,7 +294,7 @@ export function flame(): Flame {
         path.push(same);
       }
       draw();
-      tell(undefined);
+      showDetails(undefined);
     },
     search(wanted) {
       query = wanted;

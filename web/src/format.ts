@@ -90,7 +90,7 @@ export function fixed(value: number, digits: number): string {
   return ((below + (below % 2)) / scale).toFixed(digits);
 }
 
-/** A time within a stretch of `span` seconds, with as many decimals as tell its parts apart and `error` allows. */
+/** A time within a stretch of `span` seconds, with as many decimals as its parts need and `error` allows. */
 export function timeWithin(value: number, span: number, error = 0): string {
   const wanted = span > 0 ? Math.max(0, Math.min(MICROS, 2 - Math.floor(Math.log10(span)))) : MILLIS;
   const digits = Math.min(wanted, decimals(error));

@@ -51,7 +51,7 @@ export function lineChart(label: string, height: number, pick: ((value: number) 
   let series: readonly Series[] = [];
   let at = -1;
 
-  function tell(index: number | null | undefined): void {
+  function showValues(index: number | null | undefined): void {
     const known = index !== null && index !== undefined && index >= 0 && index < axis.points.length;
     if (known) {
       at = index;
@@ -127,13 +127,13 @@ export function lineChart(label: string, height: number, pick: ((value: number) 
           paths: uPlot.paths.stepped!({ align: 1 }),
         })),
       ],
-      hooks: { setCursor: [(self) => tell(self.cursor.idx)] },
+      hooks: { setCursor: [(self) => showValues(self.cursor.idx)] },
     };
     chart = new uPlot(options, [Array.from(axis.points), ...series.map((one) => Array.from(one.values))], plot);
     if (pick) {
       chart.over.addEventListener("click", () => choose());
     }
-    tell(null);
+    showValues(null);
   }
 
   function choose(): void {
@@ -156,7 +156,7 @@ export function lineChart(label: string, height: number, pick: ((value: number) 
       event.preventDefault();
       const index = Math.max(0, Math.min(last, next));
       chart.setCursor({ left: chart.valToPos(axis.points[index]!, "x"), top: 0 });
-      tell(index);
+      showValues(index);
     } else if (event.key === "Enter" && pick) {
       choose();
     }

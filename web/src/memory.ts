@@ -115,7 +115,7 @@ export class Memory {
   /** Allocated bytes at each moment. */
   readonly allocated: Float64Array;
   #segments: SegmentLog;
-  /** Allocations whose block came back to its pool later than the program let go of it, and when it did. */
+  /** Allocations whose block came back to its pool later than the program freed it, and when it did. */
   #deferred: { allocation: Uint32Array; back: Float64Array };
   #parent: Int32Array;
   #frame: Uint32Array;
@@ -534,7 +534,7 @@ export class Memory {
     return frames;
   }
 
-  /** Allocations that the program has let go of, but that are not back in their pool at `moment`. */
+  /** Allocations that the program has freed, but that are not back in their pool at `moment`. */
   #pendingAt(moment: number): number[] {
     const { allocation, back } = this.#deferred;
     const pending: number[] = [];
@@ -622,7 +622,7 @@ export class Memory {
     return (this.head.times?.within ?? 0) / 1e6;
   }
 
-  /** The innermost annotation that `moment` lies in, or a mark that stands there. */
+  /** The innermost annotation that `moment` lies in, or a mark at that moment. */
   annotationAt(moment: number): Annotation | null {
     return annotationAt(this.annotations, moment);
   }

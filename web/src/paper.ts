@@ -1,7 +1,7 @@
 // Printing: charts are drawn for paper, then for the screen again.
 
 /**
- * How wide charts are drawn for paper, in pixels: what A4 has between margins of a centimetre. Nobody says how wide the paper is before it is
+ * How wide charts are drawn for paper, in pixels: what A4 has between margins of a centimetre. How wide the paper is remains unknown until it is
  * printed; the style sheet stretches pictures to what there is.
  */
 const PAPER = 718;

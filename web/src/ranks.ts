@@ -1,6 +1,6 @@
 // Many subjects at a glance: a small timeline for each to the same scale, the worst first, and a table.
 //
-// A subject's columns are read when its picture comes into sight, one subject at a time, and let go again: sixty-four recordings
+// A subject's columns are read when its picture comes into sight, one subject at a time, and dropped again: sixty-four recordings
 // would not fit into a browser's memory at once.
 
 import type { App } from "./app.ts";

@@ -1,4 +1,4 @@
-// What was asked for lately: what takes long to read is kept, what is large is let go.
+// What was asked for lately: what takes long to read is kept, what is large is dropped.
 
 /** `read`, which keeps its last `most` answers. One that failed is read again. */
 export function recent<Answer>(most: number, read: (key: number) => Promise<Answer>): (key: number) => Promise<Answer> {

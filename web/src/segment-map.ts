@@ -13,7 +13,7 @@ const LINE = 20;
 const BELOW = 5;
 /** Pixels between segments. */
 const GAP = 3;
-/** Blocks at least this wide are told apart by a pixel between them. */
+/** Blocks at least this wide have a pixel between them. */
 const APART = 4;
 /** Blocks at least this wide have text. */
 const READABLE = 52;
@@ -182,8 +182,8 @@ export function hatchedSwatch(state: FreeState): HTMLElement {
   return canvas;
 }
 
-/** A map; `tell` is called with what the pointer or the keyboard comes to, and with null when it leaves. */
-export function segmentMap(label: string, tell: (spot: Spot | null, byKeyboard: boolean) => void): SegmentMap {
+/** A map; `onSpot` is called with what the pointer or the keyboard comes to, and with null when it leaves. */
+export function segmentMap(label: string, onSpot: (spot: Spot | null, byKeyboard: boolean) => void): SegmentMap {
   const canvas = el("canvas");
   const cursor = el("div", { class: "map-cursor" });
   const marks = el("div", { class: "map-marks" });
@@ -239,7 +239,7 @@ export function segmentMap(label: string, tell: (spot: Spot | null, byKeyboard: 
     }
     at = spot;
     fill(cursor, ...(spot ? frames(spot, "map-frame") : []));
-    tell(spot, byKeyboard);
+    onSpot(spot, byKeyboard);
   }
 
   function hit(event: PointerEvent): Spot | null {

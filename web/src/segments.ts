@@ -1,4 +1,4 @@
-// What is taken from the device at a moment, what lies in it, and which bytes of it nobody asked for.
+// What is taken from the device at a moment, what lies in it, and which bytes of it were not requested.
 //
 // The same accounts as `crates/oomph-explain/src/waste.rs`, by the same rules: expandable pieces that touch are one
 // segment, free bytes are seen by the stream with the most memory of the default pool.
@@ -185,7 +185,7 @@ export function fillRanges(ranges: readonly Range[], occupants: readonly Occupan
   });
 }
 
-/** The stream with the most memory of the default pool: whose view of free memory is told. */
+/** The stream with the most memory of the default pool: whose view of free memory is shown. */
 function mainStream(ranges: readonly Range[]): number {
   const held = new Map<number, number>();
   for (const range of ranges) {

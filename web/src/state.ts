@@ -16,7 +16,7 @@ export type Listener = (now: Readonly<State>, before: Readonly<State>) => void;
 
 export interface Store {
   readonly state: Readonly<State>;
-  /** Changes what `patch` names, and tells all listeners if that is a change. */
+  /** Changes what `patch` names, and calls all listeners if that is a change. */
   set(patch: Partial<State>): void;
   /** Calls `listener` at each change, until the function that this returns is called. */
   on(listener: Listener): () => void;

@@ -49,7 +49,7 @@ test("arrow keys go from column to column, and out of view on from the moment", 
   assert.deepEqual([columnsAway(view, 500, 1), columnsAway(view, 500, -2), columnsAway(view, 99, 1)], [510, 480, 109]);
 });
 
-test("what is looked at whole has a margin", () => {
+test("what is shown whole has a margin", () => {
   assert.deepEqual(around(100, 200, EVENTS), { from: 97, to: 203 });
   assert.deepEqual(around(0, EVENTS, EVENTS), ALL);
 });

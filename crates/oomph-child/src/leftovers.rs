@@ -15,7 +15,7 @@ static WATCH: Once = Once::new();
 pub struct RemovedOnSignal(PathBuf);
 
 impl RemovedOnSignal {
-    /// Where somebody listens to signals already, it is theirs to tidy up.
+    /// If a listener handles signals already, it removes the file.
     pub fn new(path: &Path) -> Self {
         if let Ok(mut leftovers) = LEFTOVERS.lock() {
             leftovers.push(path.to_owned());

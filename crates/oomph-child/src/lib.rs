@@ -35,7 +35,7 @@ impl Ended {
     }
 }
 
-/// The exit code of somebody whom this signal has ended, as a shell would say it.
+/// The exit code of a process that this signal ended, as a shell reports it.
 pub fn code_of(signal: i32) -> u8 {
     u8::try_from(signal & 0x7f).map_or(u8::MAX, |signal| 128 + signal)
 }

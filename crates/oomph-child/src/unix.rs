@@ -1,6 +1,6 @@
 //! Signals while a child runs.
 //!
-//! Ctrl-C (SIGINT) and Ctrl-\ (SIGQUIT) go to everybody at the terminal, the child included: passed on, they would come twice,
+//! Ctrl-C (SIGINT) and Ctrl-\ (SIGQUIT) go to every process of the terminal, the child included: passed on, they would come twice,
 //! and the second would end a program that is saving its work after the first. The others are sent to oomph alone.
 
 use crate::Ended;
@@ -15,16 +15,16 @@ use std::time::{Duration, Instant};
 /// What asks to end.
 const ENDING: [i32; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
 /// What a program may use for itself, as those under Slurm do to save their work.
-const TOLD: [i32; 2] = [SIGUSR1, SIGUSR2];
+const USER_DEFINED: [i32; 2] = [SIGUSR1, SIGUSR2];
 const PASSED_ON: [i32; 4] = [SIGHUP, SIGTERM, SIGUSR1, SIGUSR2];
 
-/// Whether somebody acts on signals already.
+/// Whether a listener handles signals already.
 pub(crate) static LISTENING: AtomicBool = AtomicBool::new(false);
 
 /// How often a child is looked after that was asked to end.
 const OFTEN: Duration = Duration::from_millis(20);
 
-/// Hears of signals from its start to the end of the process: they end nobody any more, whoever has it acts on them.
+/// Receives signals from its start to the end of the process: they no longer end the process, its owner handles them.
 #[derive(Debug)]
 pub struct Listener {
     signals: Signals,
@@ -36,7 +36,8 @@ impl Listener {
     pub fn start() -> io::Result<Listener> {
         LISTENING.store(true, Ordering::Relaxed);
         let ignored = ignored();
-        let listened = ENDING.into_iter().chain(TOLD).filter(|signal| ignored & (1 << (signal - 1)) == 0);
+        let listened =
+            ENDING.into_iter().chain(USER_DEFINED).filter(|signal| ignored & (1 << (signal - 1)) == 0);
         Ok(Listener { signals: Signals::new(listened.chain([SIGCHLD]))?, first: None })
     }
 

@@ -14,7 +14,7 @@ fn alone() -> MutexGuard<'static, ()> {
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Tests may be run under nohup, or in the background where Ctrl-C is ignored: those signals then reach nobody.
+/// Tests may be run under nohup, or in the background where Ctrl-C is ignored: those signals are then not delivered.
 fn is_ignored(signal: Signal) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap_or_default();
@@ -48,7 +48,7 @@ fn run(text: &str, signal: Option<Signal>, patience: Option<Duration>) -> io::Re
 const WAITS: &str = "touch $READY; while :; do sleep 0.05; done";
 
 #[test]
-fn the_programs_own_code_is_told() -> io::Result<()> {
+fn the_programs_own_code_is_returned() -> io::Result<()> {
     assert_eq!(run("exit 7", None, None)?.code(), 7);
     assert_eq!(run("kill -9 $$", None, None)?.code(), code_of(9));
     assert_eq!(run("true", None, None)?.signal, None);

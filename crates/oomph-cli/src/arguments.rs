@@ -1,4 +1,4 @@
-//! Arguments that verbs share. What a verb takes alone stands in the verb's own file. Help texts are the reference: they teach.
+//! Arguments that verbs share. What only one verb takes is in that verb's file. Help texts are the reference: they teach.
 
 use anstream::ColorChoice;
 use clap::{Args, ValueEnum};

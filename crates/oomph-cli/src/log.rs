@@ -26,7 +26,7 @@ pub(crate) fn start(verbose: u8) -> Result<(), String> {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none())
         .with_timer(tracing_subscriber::fmt::time::uptime());
-    // Only one can be set, and nobody else sets one.
+    // Only one can be set, and only here.
     let _ = tracing_subscriber::registry().with(lines.with_filter(targets)).try_init();
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),

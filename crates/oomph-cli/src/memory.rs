@@ -82,7 +82,7 @@ impl TypedValueParser for GpuParser {
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        // A catalogue that cannot be read is told about when a card is asked for.
+        // A catalogue that cannot be read is an error when a card is asked for.
         let catalogue = Catalogue::load().unwrap_or_else(|_| Catalogue::built_in());
         let names: Vec<PossibleValue> =
             catalogue.gpus().iter().map(|gpu| PossibleValue::new(gpu.name.clone())).collect();

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
-/// What may be written, told before the work rather than after it. `inputs` are never replaced, not even by force.
+/// What may be written, checked before the work rather than after it. `inputs` are never replaced, not even by force.
 pub(crate) struct Outputs<'a> {
     pub(crate) inputs: &'a [PathBuf],
     pub(crate) force: bool,

@@ -125,12 +125,12 @@ impl Drop for Progress {
 /// The columns to fill: as `COLUMNS` says, the terminal's, or enough to read well.
 pub(crate) fn width() -> usize {
     const READABLE: usize = 110;
-    let told = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
+    let set = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
     let terminal = || terminal_size::terminal_size().map(|(columns, _)| usize::from(columns.0));
-    told.or_else(terminal).unwrap_or(READABLE).clamp(60, 160)
+    set.or_else(terminal).unwrap_or(READABLE).clamp(60, 160)
 }
 
-/// Whether the reader of our output went away.
+/// Whether the reader of our output closed the pipe.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error
         .chain()

@@ -167,28 +167,28 @@ snapshots! {
 /// What came after the death is not in the recording.
 #[test]
 fn a_recording_that_died_is_never_said_to_fit() {
-    let told = |arguments: &[&str]| -> serde_json::Value {
+    let json_of = |arguments: &[&str]| -> serde_json::Value {
         let output = oomph(&[arguments, &["--format", "json"]].concat()).output().unwrap();
         serde_json::from_slice(&output.stdout).unwrap()
     };
     let file = "seed_fragment4-cap0.55.pickle.xz";
-    let past = told(&["replay", file, "--conf", "expandable_segments:True", "--limit", "600MiB"]);
+    let past = json_of(&["replay", file, "--conf", "expandable_segments:True", "--limit", "600MiB"]);
     assert_eq!((&past["fits"], &past["past_death"]), (&serde_json::Value::Null, &true.into()));
     assert_eq!(past["margin"], (600 << 20) - past["least_memory"].as_i64().unwrap());
-    let not = told(&["replay", file, "--limit", "600MiB"]);
+    let not = json_of(&["replay", file, "--limit", "600MiB"]);
     assert_eq!((&not["fits"], &not["past_death"]), (&"no".into(), &false.into()));
     assert_eq!(not["margin"], (600 << 20) - (824 << 20));
-    let unknown = told(&["replay", file, "--conf", "expandable_segments:True"]);
+    let unknown = json_of(&["replay", file, "--conf", "expandable_segments:True"]);
     assert_eq!(unknown["fits"], serde_json::Value::Null);
     assert_eq!(
         (&unknown["past_death"], &unknown["margin"]),
         (&serde_json::Value::Null, &serde_json::Value::Null)
     );
-    let tuned = told(&["tune", file, "--limit", "600MiB"]);
+    let tuned = json_of(&["tune", file, "--limit", "600MiB"]);
     assert!(tuned["advice"].as_str().unwrap().contains("gets past the recorded death with 128 MiB to spare"));
-    let lived = told(&["replay", "bert_var16.pickle.xz", "--memory", "9GiB"]);
+    let lived = json_of(&["replay", "bert_var16.pickle.xz", "--memory", "9GiB"]);
     assert_eq!((&lived["fits"], &lived["past_death"]), (&"yes".into(), &serde_json::Value::Null));
-    let compared = told(&["diff", "leak_history8-cap4.0.pickle.xz", "leak_history8.pickle.xz"]);
+    let compared = json_of(&["diff", "leak_history8-cap4.0.pickle.xz", "leak_history8.pickle.xz"]);
     assert_eq!(compared["died"]["before"]["step"], 6);
     assert_eq!(compared["died"]["after"], serde_json::Value::Null);
 }
@@ -308,7 +308,7 @@ fn convert_makes_what_can_be_read_and_never_half_a_file() {
         assert_eq!(output.status.code(), Some(0), "{}", shown(output));
         assert_eq!(peak(&path(name)), original, "{name}");
     }
-    // What exists is kept, unless told otherwise.
+    // What exists is kept by default.
     let before = std::fs::read(path("a.oomph")).unwrap();
     let again = oomph(&["convert", "plain.pickle.xz", "-o", &path("a.oomph")]).output().unwrap();
     assert_eq!(again.status.code(), Some(2));

@@ -41,7 +41,7 @@ fn names(folder: &Path) -> Vec<String> {
 const TABLE: &str = "id,age,price,country\n1,30,0.1,DE\n2,,16777217.5,FR\n300,41,2.5,DE\n";
 
 #[test]
-fn a_shrunk_table_has_the_types_that_were_told_and_the_same_rows() {
+fn a_shrunk_table_has_the_profiled_types_and_the_same_rows() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     std::fs::write(folder.join("a.csv"), TABLE).unwrap();
@@ -119,15 +119,15 @@ fn a_broken_row_is_named_by_its_line_or_left_out_and_counted() {
 }
 
 #[test]
-fn several_files_are_told_one_after_the_other() {
+fn several_files_are_profiled_one_after_the_other() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     std::fs::write(folder.join("a.csv"), TABLE).unwrap();
     std::fs::write(folder.join("b.tsv"), "x\ty\n1\t2\n").unwrap();
     let value = json(folder, &["*.?sv"]);
-    let told: Vec<_> =
+    let profiled: Vec<_> =
         value["profiles"].as_array().unwrap().iter().map(|p| (&p["location"], &p["format"])).collect();
-    assert_eq!(told, [(&"a.csv".into(), &"csv".into()), (&"b.tsv".into(), &"tsv".into())]);
+    assert_eq!(profiled, [(&"a.csv".into(), &"csv".into()), (&"b.tsv".into(), &"tsv".into())]);
     let (_, out, _) = run(folder, &["profile", "a.csv", "b.tsv"]);
     assert!(out.contains("\nAll 2 together: 4 rows take "), "{out}");
     // One that cannot be read does not take the others with it, and is not forgotten.

@@ -197,7 +197,7 @@ pub extern "C" fn cublasLtGetStatusName(status: c_int) -> *const c_char {
 /// arguments before it as there are letters. Integers and pointers all take one slot, so none needs its own type.
 macro_rules! gives_a_number {
     ($($name:ident $($before:ident)* => $type:ty, $value:expr;)*) => {$(
-        /// Gives a number that nobody computed.
+        /// Returns a number that was not computed.
         #[unsafe(no_mangle)]
         pub extern "C" fn $name($($before: usize,)* result: *mut $type) -> c_int {
             $(let _ = $before;)*

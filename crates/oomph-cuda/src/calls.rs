@@ -1,4 +1,4 @@
-//! What was called that nobody modelled: counted by name, so that a result can say it.
+//! Calls without a model: counted by name, so that a result can list them.
 //!
 //! Two sources: functions of this library that answer without knowing the truth ([`note`]), and the stubs that stand in
 //! for the rest of NVIDIA's functions. The stubs' library counts in a table of its own, which [`text`] reads: symbols
@@ -69,12 +69,12 @@ fn stubs_of(library: &CStr) -> Vec<(String, u64)> {
 }
 
 /// Whether it matters that a stub was called. Libraries that compute do nothing here like all kernels; what matters is what
-/// they tell the caller: sizes, counts, handles.
+/// they return: sizes, counts, handles.
 fn matters(name: &str) -> bool {
     let computes =
         ["cublas", "cusolver", "cusparse", "cufft", "curand"].iter().any(|library| name.starts_with(library));
-    let tells = ["uffer", "Size", "size", "orkspace", "nz", "Get", "Create", "create"];
-    !computes || tells.iter().any(|part| name.contains(part))
+    let queries = ["uffer", "Size", "size", "orkspace", "nz", "Get", "Create", "create"];
+    !computes || queries.iter().any(|part| name.contains(part))
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ pub extern "C" fn oomph_guessed() -> u64 {
     memory::guessed()
 }
 
-/// Forgets scripted values that nobody read; says how many there were.
+/// Drops scripted values that were not read; returns how many there were.
 #[unsafe(no_mangle)]
 pub extern "C" fn oomph_end_script() -> c_int {
     memory::READS
@@ -66,7 +66,7 @@ pub extern "C" fn oomph_peak(device: c_int) -> u64 {
     memory::peak(usize::try_from(device).unwrap_or(usize::MAX))
 }
 
-/// The calls that nobody modelled, `name count` a line, cut to `length`; gives the length of all of it.
+/// The calls without a model, `name count` a line, cut to `length`; returns the length of the whole.
 ///
 /// # Safety
 /// `place` has `length` bytes.

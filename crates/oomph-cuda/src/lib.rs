@@ -2,14 +2,14 @@
 //!
 //! Preloaded into a process, it answers for the CUDA runtime and driver, cuBLAS, cuDNN, NVML and NCCL: calls succeed,
 //! kernels do nothing, memory is accounted as on the card that `OOMPH_VIRTUAL_GPU` describes. What PyTorch allocates is
-//! therefore what it would allocate there. No host memory stands behind device memory, except where small copies were
+//! therefore what it would allocate there. No host memory backs device memory, except where small copies were
 //! written: those bytes are true (see [`memory`]).
 //!
 //! One module a library that is stood in for, each a list of C functions; what they share is in [`card`] (what the GPU
-//! is), [`memory`] (addresses, accounting, copies), [`queue`] (what the GPU has done), [`state`] (whose turn it is, and what went wrong) and [`calls`] (what was called that nobody modelled). Functions of
+//! is), [`memory`] (addresses, accounting, copies), [`queue`] (what the GPU has done), [`state`] (whose turn it is, and what went wrong) and [`calls`] (calls without a model). Functions of
 //! NVIDIA's libraries that are not here are answered by stubs that `oomph-predict` makes from what is installed.
 //!
-//! It lives in somebody else's process: no dependency, no panic, no thread, no output.
+//! It runs in another program's process: no dependency, no panic, no thread, no output.
 
 #![allow(non_snake_case, missing_docs)]
 

@@ -77,11 +77,11 @@ static PINNED: Mutex<BTreeMap<usize, (usize, bool)>> = Mutex::new(BTreeMap::new(
 /// Bytes taken of each device. Atomics in one lock-free table: NVML and `cudaMemGetInfo` read them at any time.
 static TAKEN: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 static PEAK: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
-/// Once somebody who knows which bytes are true is watching ([`crate::control`]), other bytes read as zero.
+/// Once an observer that knows which bytes are true is attached ([`crate::control`]), other bytes read as zero.
 static GUARDED: AtomicBool = AtomicBool::new(false);
 
 static HAS_BYTES: AtomicBool = AtomicBool::new(true);
-/// Small reads that were answered with zeros because nobody knew better.
+/// Small reads that were answered with zeros because the bytes are unknown.
 static GUESSED: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
@@ -278,7 +278,7 @@ fn reserve_charged(device: usize, length: u64, charged: u64, pooled: u64) -> Opt
 /// Lets small copies land in a range. Where that is refused (strict overcommit), all of it reads as zero.
 fn map(address: u64, length: u64) {
     let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE | sys::MAP_FIXED;
-    // SAFETY: the range is part of the address space that `Space::new` took and that `take` gave to nobody else.
+    // SAFETY: the range is part of the address space that `Space::new` took and that `take` gave to no one else.
     let at = unsafe {
         sys::mmap(address as *mut c_void, length as usize, sys::PROT_READ | sys::PROT_WRITE, flags, -1, 0)
     };
@@ -459,7 +459,7 @@ pub fn unpin(memory: *mut c_void) -> bool {
     }
     pinned.remove(&(memory as usize));
     drop(pinned);
-    // SAFETY: it came from `pin`, and its entry is gone: nobody frees it twice.
+    // SAFETY: it came from `pin`, and its entry is gone: it is not freed twice.
     unsafe { sys::free(memory) }
     true
 }

@@ -158,7 +158,7 @@ pub extern "C" fn ncclGetLastError(_communicator: Communicator) -> *const c_char
 
 macro_rules! moves_nothing {
     ($($name:ident)*) => {$(
-        /// Succeeds; nobody is at the other end.
+        /// Succeeds; there is no peer.
         #[unsafe(no_mangle)]
         pub extern "C" fn $name() -> c_int {
             SUCCESS

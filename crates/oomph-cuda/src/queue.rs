@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Launches that a GPU's queue holds before the CPU has to wait.
 const QUEUE: u64 = 1024;
-/// A program that only polls is let go after so many questions: on a real GPU, time would pass.
+/// A program that only polls sees the event complete after so many queries: on a real GPU, time would pass.
 const PATIENCE: u32 = 10_000;
 
 static LAUNCHES: AtomicU64 = AtomicU64::new(0);

@@ -1,4 +1,4 @@
-//! cuSOLVER, cuSPARSE, cuSPARSELt, cuFFT: handles, and buffer sizes that nobody knows without a device.
+//! cuSOLVER, cuSPARSE, cuSPARSELt, cuFFT: handles, and buffer sizes that are unknown without a device.
 //!
 //! Sizes are answered with 0 and noted: a result then names the function whose workspace is missing from it.
 

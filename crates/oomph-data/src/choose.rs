@@ -183,7 +183,7 @@ impl<T: Copy + PartialOrd> Range<T> {
     }
 }
 
-/// Values looked at together: they stay in the nearest cache while one question after the other is asked.
+/// Values checked together: they stay in the L1 cache from one check to the next.
 const BLOCK: usize = 1024;
 
 /// Running extremes kept side by side, so that the compiler uses vectors: it may not reorder floats by itself.
@@ -421,8 +421,8 @@ impl NumberStats {
         }
     }
 
-    /// Whether every value is the same in this type. Of integers in a float type only so much is known as their range
-    /// tells: yes where it holds all between.
+    /// Whether every value is the same in this type. Of integers in a float type only their range is known:
+    /// true where the type holds all integers of the range.
     pub fn holds(&self, number: Number) -> bool {
         let integers = self.integer_range();
         if !number.is_float() {

@@ -26,7 +26,7 @@ pub enum Input {
 pub struct Options {
     /// How much a value may change.
     pub policy: Policy,
-    /// The relative error that a profile tells of beside exactness.
+    /// The relative error that a profile shows beside exactness.
     pub within: f64,
     /// What to do with broken rows.
     pub on_error: OnError,

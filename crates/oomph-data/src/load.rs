@@ -203,7 +203,7 @@ struct Parts<'a> {
 #[derive(Default)]
 struct ColumnBits {
     valid: Option<Bits>,
-    truths: Option<Bits>,
+    booleans: Option<Bits>,
 }
 
 impl<'a> Filling<'a> {
@@ -239,8 +239,8 @@ impl<'a> Filling<'a> {
         let bits = self.plan.iter().map(|column| {
             let valid = (column.nulls > 0 && !matches!(column.target, Target::Null | Target::Keep(_)))
                 .then(|| Bits::new(self.rows, false));
-            let truths = matches!(column.target, Target::Bool).then(|| Bits::new(self.rows, false));
-            Mutex::new(ColumnBits { valid, truths })
+            let booleans = matches!(column.target, Target::Bool).then(|| Bits::new(self.rows, false));
+            Mutex::new(ColumnBits { valid, booleans })
         });
         let parts = Parts {
             starts: starts.collect(),
@@ -256,7 +256,8 @@ impl<'a> Filling<'a> {
         let kept = kept.into_inner().unwrap_or_else(PoisonError::into_inner);
         let arrays = self.plan.iter().zip(self.values).zip(bits.into_iter().zip(kept)).map(
             |((column, values), (bits, kept))| {
-                let ColumnBits { valid, truths } = bits.into_inner().unwrap_or_else(PoisonError::into_inner);
+                let ColumnBits { valid, booleans } =
+                    bits.into_inner().unwrap_or_else(PoisonError::into_inner);
                 if let Target::Keep(data_type) = &column.target {
                     let kept: Vec<ArrayRef> = kept.into_iter().flatten().collect();
                     let kept: Vec<&dyn Array> = kept.iter().map(AsRef::as_ref).collect();
@@ -266,7 +267,7 @@ impl<'a> Filling<'a> {
                         arrow_select::concat::concat(&kept)
                     };
                 }
-                values.finish(&column.target, self.rows, valid, truths)
+                values.finish(&column.target, self.rows, valid, booleans)
             },
         );
         let batch = arrays.collect::<Result<Vec<_>, ArrowError>>().and_then(|arrays| {
@@ -296,7 +297,7 @@ impl<'a> Parts<'a> {
         start: usize,
         rows: usize,
         valid: Option<&Bits>,
-        truths: Option<&Bits>,
+        booleans: Option<&Bits>,
     ) -> bool {
         let mut bits = self.bits[column].lock().unwrap_or_else(PoisonError::into_inner);
         match (&mut bits.valid, valid) {
@@ -306,8 +307,8 @@ impl<'a> Parts<'a> {
             // There was no row without a value.
             (None, Some(_)) => return false,
         }
-        if let (Some(all), Some(truths)) = (&mut bits.truths, truths) {
-            all.write(start, truths, rows);
+        if let (Some(all), Some(booleans)) = (&mut bits.booleans, booleans) {
+            all.write(start, booleans, rows);
         }
         true
     }
@@ -342,14 +343,14 @@ impl TextFiller<'_> {
         let (start, parts_of_chunk) = parts.take(chunk.number).ok_or_else(gone)?;
         for ((number, column), part) in self.columns.decided().iter().enumerate().zip(parts_of_chunk) {
             let filled = text::fill(self.format, column, fields, &chunk.text, part);
-            let told = parts.put_bits(
+            let is_placed = parts.put_bits(
                 number,
                 start,
                 rows,
                 filled.valid.as_ref().filter(|_| !matches!(column.target, Target::Null)),
-                filled.truths.as_ref(),
+                filled.booleans.as_ref(),
             );
-            if !filled.misfits.is_empty() || !told {
+            if !filled.misfits.is_empty() || !is_placed {
                 return Err(gone());
             }
         }
@@ -408,8 +409,8 @@ fn fill_batch(
         if matches!(column.target, Target::Null) {
             continue;
         }
-        let (valid, truths) = fill_array(&column.target, array, part).ok_or_else(gone)?;
-        if !parts.put_bits(column_number, start, array.len(), valid.as_ref(), truths.as_ref()) {
+        let (valid, booleans) = fill_array(&column.target, array, part).ok_or_else(gone)?;
+        if !parts.put_bits(column_number, start, array.len(), valid.as_ref(), booleans.as_ref()) {
             return Err(gone());
         }
     }
@@ -432,7 +433,7 @@ pub(crate) fn fill_array(
         }
         bits
     });
-    let mut truths = None;
+    let mut booleans = None;
     match (target, part) {
         (Target::Bool, _) => {
             let array = arrow_array::cast::as_boolean_array(array);
@@ -442,7 +443,7 @@ pub(crate) fn fill_array(
                     bits.set(row);
                 }
             }
-            truths = Some(bits);
+            booleans = Some(bits);
         }
         (Target::Number(_), part) => put_numbers(array, part)?,
         (Target::Fixed(..), Part::UInt32(values)) => values.copy_from_slice(
@@ -458,7 +459,7 @@ pub(crate) fn fill_array(
         }
         _ => return None,
     }
-    Some((valid, truths))
+    Some((valid, booleans))
 }
 
 fn put_text(target: &Target, cells: &TextCells<'_>, rows: usize, part: Part<'_>) -> Option<Option<Bits>> {

@@ -1,4 +1,4 @@
-//! What long work tells while it runs, and how it is told to stop.
+//! How long work reports its progress, and how it is stopped.
 
 /// What is being done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub trait Observer: Sync {
     }
 }
 
-/// Nobody watches.
+/// No observer.
 pub struct Unobserved;
 
 impl Observer for Unobserved {}

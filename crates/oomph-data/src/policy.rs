@@ -14,7 +14,7 @@ pub enum Policy {
     Relative(f64),
 }
 
-/// The relative error that profiles tell of, unless another is asked for.
+/// The default relative error of profiles.
 pub(crate) const WITHIN: f64 = 1e-6;
 
 impl FromStr for Policy {

@@ -41,21 +41,23 @@ pub(crate) fn share<Item: Send, State: Send>(
         std::iter::once(first).chain(others).collect()
     });
     let mut states = Vec::with_capacity(results.len());
-    let mut told: Option<DataError> = None;
+    let mut failure: Option<DataError> = None;
     for result in results {
         match result {
             Ok(state) => states.push(state),
-            Err(error) if told.as_ref().is_none_or(|told| says_more(&error, told)) => told = Some(error),
+            Err(error) if failure.as_ref().is_none_or(|known| says_more(&error, known)) => {
+                failure = Some(error)
+            }
             Err(_) => {}
         }
     }
-    told.map_or(Ok(states), Err)
+    failure.map_or(Ok(states), Err)
 }
 
 /// What stopped the others says more than that they were stopped; of two broken rows the first does.
-fn says_more(error: &DataError, told: &DataError) -> bool {
-    match (error, told) {
+fn says_more(error: &DataError, known: &DataError) -> bool {
+    match (error, known) {
         (DataError::Row { line, .. }, DataError::Row { line: known, .. }) => line < known,
-        (_, told) => matches!(told, DataError::Stopped),
+        (_, known) => matches!(known, DataError::Stopped),
     }
 }

@@ -116,13 +116,13 @@ impl Values {
         target: &Target,
         rows: usize,
         nulls: Option<Bits>,
-        truths: Option<Bits>,
+        booleans: Option<Bits>,
     ) -> Result<ArrayRef, ArrowError> {
         let nulls = nulls.map(|bits| NullBuffer::new(bits.finish(rows)));
         let array: ArrayRef = match (self, target) {
             (Self::Bits, _) => {
-                let truths = truths.unwrap_or_default().finish(rows);
-                Arc::new(BooleanArray::new(truths, nulls))
+                let booleans = booleans.unwrap_or_default().finish(rows);
+                Arc::new(BooleanArray::new(booleans, nulls))
             }
             (Self::Nothing, _) => Arc::new(NullArray::new(rows)),
             (Self::Text { offsets, bytes }, _) => {

@@ -26,7 +26,7 @@ enum Value {
     Integer(i128),
     /// Bits; one pattern for all that is not a number.
     Float(u64),
-    Truth(bool),
+    Bool(bool),
     Text(String),
     Day(i32),
     /// Nanoseconds since 1970.
@@ -73,7 +73,7 @@ fn value(array: &dyn Array, row: usize) -> Value {
         DataType::Float16 => float(primitive!(Float16Type).to_f64()),
         DataType::Float32 => float(primitive!(Float32Type).into()),
         DataType::Float64 => float(primitive!(Float64Type)),
-        DataType::Boolean => Value::Truth(array.as_boolean().value(row)),
+        DataType::Boolean => Value::Bool(array.as_boolean().value(row)),
         DataType::Date32 => Value::Day(primitive!(Date32Type)),
         DataType::Timestamp(TimeUnit::Second, _) => {
             Value::Moment(i128::from(primitive!(TimestampSecondType)) * 1_000_000_000)
@@ -134,7 +134,7 @@ fn written(value: &Value) -> String {
     match value {
         Value::Integer(integer) => integer.to_string(),
         Value::Float(bits) => format!("{:?}", f64::from_bits(*bits)),
-        Value::Truth(truth) => truth.to_string(),
+        Value::Bool(value) => value.to_string(),
         Value::Text(text) => format!("\"{}\"", text.replace('"', "\"\"")),
         Value::Nothing | Value::Day(_) | Value::Moment(_) => String::new(),
     }
@@ -228,9 +228,9 @@ fn a_column(rows: usize) -> impl Strategy<Value = Vec<Value>> {
         ),
         prop::collection::vec(prop_oneof![a_float().prop_map(float), an_integer(), nothing()], rows),
         prop::collection::vec(prop_oneof![3 => some_text(), 1 => nothing()], rows),
-        prop::collection::vec(prop_oneof![8 => any::<bool>().prop_map(Value::Truth), 1 => nothing()], rows),
+        prop::collection::vec(prop_oneof![8 => any::<bool>().prop_map(Value::Bool), 1 => nothing()], rows),
         prop::collection::vec(
-            prop_oneof![an_integer(), some_text(), any::<bool>().prop_map(Value::Truth)],
+            prop_oneof![an_integer(), some_text(), any::<bool>().prop_map(Value::Bool)],
             rows
         ),
     ]
@@ -488,7 +488,7 @@ fn lines_that_end_in_carriage_returns_are_refused() {
 }
 
 #[test]
-fn names_that_stand_often_are_told_apart_in_time() {
+fn duplicate_names_are_numbered_in_time() {
     let text = format!("{}a\n{}1\n", "a,".repeat(20_000), "1,".repeat(20_000));
     let profile = profile::of(&text_input(&text), &Options::default(), &Unobserved).unwrap().profile;
     assert_eq!(profile.columns[20_000].name, "a.20000");

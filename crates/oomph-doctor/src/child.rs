@@ -24,7 +24,7 @@ pub(crate) fn answer<T: DeserializeOwned>(out: &[u8]) -> Option<T> {
 
 /// Runs a script. Neither it nor what it starts is waited for beyond its time.
 pub(crate) fn run(python: &Path, script: &str, until: Instant) -> Ran {
-    /// What is printed before the end is there at once, unless somebody else holds the pipe open.
+    /// Output printed before the end is read at once, unless another process holds the pipe open.
     const REST: Duration = Duration::from_secs(1);
     let began = Instant::now();
     let started = Command::new(python)
@@ -46,7 +46,7 @@ pub(crate) fn run(python: &Path, script: &str, until: Instant) -> Ran {
     let has_ended = wait(&child, until);
     let rest = until.min(Instant::now() + REST);
     let (out, err) = (out.by(rest), err.by(rest));
-    // It is fetched only after that: until then its number, and that of its group, is nobody else's.
+    // It is reaped only after that: until then its pid, and that of its group, is not reused.
     if let Some(group) = Pid::from_raw(i32::try_from(child.id()).unwrap_or(0)) {
         let _ = kill_process_group(group, Signal::KILL);
     }
@@ -72,11 +72,11 @@ fn last_words(end: ExitStatus, err: &[u8]) -> Option<String> {
     Some(last.map_or_else(|| format!("it ended with {end}"), |line| line.trim().to_owned()))
 }
 
-/// Whether these are words of ours about how a child ended, and not its own: those may be told to anybody.
+/// Whether this is our own description of how a child ended, and not its output: ours has nothing private in it.
 pub(crate) fn is_how_it_ended(why: &str) -> bool {
-    const OURS: [&str; 19] = [
-        "a", "answer", "ended", "exit", "in", "is", "it", "no", "program", "s", "signal:", "status:", "such",
-        "there", "with", "without", "word", "(core", "dumped)",
+    const OURS: [&str; 21] = [
+        "a", "an", "answer", "ended", "error", "exit", "in", "is", "it", "message", "no", "program", "s",
+        "signal:", "status:", "such", "there", "with", "without", "(core", "dumped)",
     ];
     let is_signal = |word: &str| {
         let name = word.strip_prefix("(SIG").and_then(|rest| rest.strip_suffix(')'));
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn how_a_child_ended_is_told_from_its_own_words() {
+    fn how_a_child_ended_is_distinguished_from_its_output() {
         let soon = Instant::now() + Duration::from_secs(30);
         let why = |script: &str| run(Path::new("/bin/sh"), script, soon).failed.unwrap();
         for script in ["kill -SEGV $$", "kill -ABRT $$", "exit 3"] {

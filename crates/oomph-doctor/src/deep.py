@@ -5,38 +5,38 @@ import sys
 
 sys.path = [place for place in sys.path if place]
 
-told = {"stage": None, "device": None, "error": None, "devices": []}
+report = {"stage": None, "device": None, "error": None, "devices": []}
 
 
-def tell(**news):
-    told.update(news)
-    print(json.dumps(told), flush=True)
+def send(**news):
+    report.update(news)
+    print(json.dumps(report), flush=True)
 
 
 def go_through():
-    tell(stage="import")
+    send(stage="import")
     import torch
 
     if torch.version.cuda is None and torch.version.hip is None:
         return
-    tell(stage="driver_start")
+    send(stage="driver_start")
     torch.cuda.init()
     for index in range(torch.cuda.device_count()):
-        tell(stage="context", device=index)
+        send(stage="context", device=index)
         free, total = torch.cuda.mem_get_info(index)
-        told["devices"].append({"name": torch.cuda.get_device_name(index), "free": free, "total": total})
-        tell(stage="allocation")
+        report["devices"].append({"name": torch.cuda.get_device_name(index), "free": free, "total": total})
+        send(stage="allocation")
         tensor = torch.empty(1024, device=f"cuda:{index}")
-        tell(stage="kernel")
+        send(stage="kernel")
         tensor.fill_(1)
         torch.cuda.synchronize(index)
-        tell(stage="copy_back")
+        send(stage="copy_back")
         tensor.cpu()
 
 
 try:
     go_through()
-    tell(stage=None)
+    send(stage=None)
 except Exception as error:
     # What CUDA says is in the first line; the others are advice on debugging.
-    tell(error=f"{type(error).__name__}: {error}".splitlines()[0])
+    send(error=f"{type(error).__name__}: {error}".splitlines()[0])

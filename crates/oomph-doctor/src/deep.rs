@@ -9,7 +9,7 @@ const ASK: &str = include_str!("deep.py");
 /// PyTorch is imported in it, from a cold disk.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Words of errors that decide what to do. They name nobody, so that all that hear of an error hear them: with the names taken out
+/// Phrases of errors that decide what to do. They are not private, so that they stay in every report of an error: with the names taken out
 /// the advice is the same.
 pub(crate) const UNDEFINED_SYMBOL: &str = "undefined symbol";
 pub(crate) const NO_LIBRARY: &str = "cannot open shared object file";
@@ -81,7 +81,7 @@ pub enum Stage {
 
 /// A line of the child: how far it is.
 #[derive(Deserialize)]
-struct Told {
+struct Report {
     stage: Option<Stage>,
     device: Option<u32>,
     error: Option<String>,
@@ -95,12 +95,13 @@ impl Deep {
     }
 
     fn of(ran: child::Ran) -> Self {
-        let first = Told { stage: Some(Stage::Import), device: None, error: None, devices: Vec::new() };
-        let told = child::answer(&ran.out).unwrap_or(first);
+        let first = Report { stage: Some(Stage::Import), device: None, error: None, devices: Vec::new() };
+        let report = child::answer(&ran.out).unwrap_or(first);
         // A child that dies or hangs has said no error, only where it was.
-        let why = told.error.or(ran.failed).unwrap_or_else(|| "it ended without a word".to_owned());
-        let failure = told.stage.map(|stage| Failure { stage, device: told.device, why });
-        Self { devices: told.devices, failure }
+        let why =
+            report.error.or(ran.failed).unwrap_or_else(|| "it ended without an error message".to_owned());
+        let failure = report.stage.map(|stage| Failure { stage, device: report.device, why });
+        Self { devices: report.devices, failure }
     }
 }
 
@@ -123,7 +124,7 @@ mod tests {
         assert_eq!(deep.failure, Some(Failure { stage: Stage::Kernel, device: Some(1), why }));
         assert_eq!(deep.devices.len(), 1);
         let deep = of(lines, None);
-        assert_eq!(deep.failure.unwrap().why, "it ended without a word");
+        assert_eq!(deep.failure.unwrap().why, "it ended without an error message");
     }
 
     #[test]

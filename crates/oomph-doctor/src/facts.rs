@@ -30,7 +30,7 @@ pub struct Facts {
     pub deep: Option<Deep>,
     /// Cards that are known, for what a context takes on them.
     pub catalogue: Catalogue,
-    /// Whose machine is looked at: the user of this process.
+    /// The user of this process.
     pub user: Option<String>,
     /// Version of this command.
     pub oomph: String,
@@ -53,7 +53,7 @@ impl Facts {
         let mut sample = Sampler::new().sample();
         let own = std::process::id();
         let user = sample.processes.iter().find(|process| process.pid == own).map(|own| own.user.clone());
-        forget_namesakes(&mut sample, Path::new("/proc"));
+        remove_foreign_pids(&mut sample, Path::new("/proc"));
         let python = Python::find(gather.python.as_deref(), Path::new("."));
         let deep = match &python {
             Ok(python) if gather.deep && !python.torch.is_empty() => {
@@ -128,7 +128,7 @@ impl Facts {
         self.python.as_ref().ok()?.torch()
     }
 
-    /// The interpreter that was looked at, as a shell takes it.
+    /// The interpreter that was inspected, quoted for a shell.
     pub(crate) fn interpreter(&self) -> String {
         match &self.python {
             Ok(python) if !python.executable.is_empty() => quoted(&python.executable),
@@ -189,11 +189,11 @@ impl Facts {
         (0..entries.len()).find(|&at| is_again(at)).map(|at| entries[at].0)
     }
 
-    /// Whether this is a job of Slurm that has not asked for a GPU: one that has is told which, and how many.
+    /// Whether this is a Slurm job without a GPU: Slurm sets these variables for a job that requested one.
     pub(crate) fn asked_slurm_for_no_gpu(&self) -> bool {
-        let was_told =
+        let has_gpus =
             ["SLURM_JOB_GPUS", "SLURM_GPUS_ON_NODE"].iter().any(|name| self.settings.get(name).is_some());
-        self.is_in(Surroundings::Slurm) && !was_told
+        self.is_in(Surroundings::Slurm) && !has_gpus
     }
 
     /// The card that an entry of `CUDA_VISIBLE_DEVICES` names: a number, or the beginning of what `nvidia-smi -L` says.
@@ -273,8 +273,8 @@ fn quoted(word: &str) -> String {
 }
 
 /// Takes processes out that only have the number of one outside. In a container with numbers of its own the driver still gives
-/// the host's, so that a process is on a card only if it has the driver open. One that is dead has nothing open, and is not told.
-fn forget_namesakes(sample: &mut Sample, proc: &Path) {
+/// the host's, so that a process is on a card only if it has the driver open. A dead process has nothing open, and is not listed.
+fn remove_foreign_pids(sample: &mut Sample, proc: &Path) {
     /// The machine's own: `PROC_PID_INIT_INO` in the kernel.
     const OF_THE_MACHINE: &str = "pid:[4026531836]";
     let namespace = std::fs::read_link(proc.join("self/ns/pid")).unwrap_or_default();
@@ -297,7 +297,7 @@ fn forget_namesakes(sample: &mut Sample, proc: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::laid_out::{card, on_card, process};
+    use crate::checks::test_fixtures::{card, on_card, process};
     use std::os::unix::fs::symlink;
 
     #[test]
@@ -320,7 +320,7 @@ mod tests {
             let _ = std::fs::remove_file(&link);
             symlink(namespace, link).unwrap();
             let mut sample = sample.clone();
-            forget_namesakes(&mut sample, proc.path());
+            remove_foreign_pids(&mut sample, proc.path());
             sample.processes.iter().map(|process| process.pid).collect::<Vec<_>>()
         };
         assert_eq!(left("pid:[4026531836]"), [11, 12, 13, 14, 15]);

@@ -66,12 +66,9 @@ impl Finding {
         Self::new(Level::Fine, about, title)
     }
 
-    /// The same finding where its words are private: what was looked at, and how bad it is.
-    pub(crate) fn without_details(self, looked_at: &str) -> Self {
-        Self {
-            check: self.check,
-            ..Self::new(self.level, self.about, format!("{looked_at} (details hidden)"))
-        }
+    /// The same finding without its private words: what was checked, and how bad it is.
+    pub(crate) fn without_details(self, checked: &str) -> Self {
+        Self { check: self.check, ..Self::new(self.level, self.about, format!("{checked} (details hidden)")) }
     }
 
     /// The level, where it hangs on something.

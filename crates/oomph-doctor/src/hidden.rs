@@ -1,6 +1,6 @@
 //! Facts without names: what may leave the machine.
 //!
-//! Users are numbered, programs that are not everybody's lose their name, numbers of processes and of cards go, and so does
+//! Users are numbered, programs that are not well-known lose their name, pids and serial numbers of cards are removed, and so is
 //! every path. Settings stay only if they are plain: no place, no stranger's text.
 
 use crate::child::is_how_it_ended;
@@ -10,7 +10,7 @@ use oomph_host::Missing;
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-/// Names that say nothing about anybody.
+/// Names that are not private.
 const SHARED_NAMES: [&str; 12] = [
     "Xorg",
     "Xwayland",
@@ -54,7 +54,7 @@ const WORDS_OF_SETTINGS: &[&str] = &[
     "bfc",
 ];
 
-/// Packages that are told: NVIDIA's, without and with the number of a CUDA, and these.
+/// Packages that are named: NVIDIA's, without and with the number of a CUDA, and these.
 const PACKAGES: &[&str] = &[
     "torch",
     "torchaudio",
@@ -114,7 +114,7 @@ impl Facts {
             }
         }
         for folder in &mut facts.settings.library_folders {
-            if !is_everybodys_place(&folder.path) {
+            if !is_standard_folder(&folder.path) {
                 folder.path = PathBuf::from("a folder");
             }
         }
@@ -182,7 +182,7 @@ impl Facts {
         for process in &mut self.sample.processes {
             let next = format!("user {}", numbers.len() + 1);
             process.user = numbers.entry(process.user.clone()).or_insert(next).clone();
-            if !is_everybodys(&process.name) {
+            if !is_well_known_program(&process.name) {
                 process.name = SOME_PROGRAM.to_owned();
             }
             process.command.clear();
@@ -193,7 +193,7 @@ impl Facts {
     }
 }
 
-fn is_everybodys(name: &str) -> bool {
+fn is_well_known_program(name: &str) -> bool {
     let is_python = name
         .strip_prefix("python")
         .is_some_and(|rest| rest.chars().all(|character| character.is_ascii_digit() || character == '.'));
@@ -228,9 +228,9 @@ fn plain_words(name: &str) -> String {
     name.chars().filter(|&character| is_plain(&character.to_string())).collect()
 }
 
-/// A setting of which only what is known is left: keys, truths and numbers, and how they are put together.
+/// A setting reduced to known words: keys, booleans and numbers, with their punctuation.
 fn known_words(value: &str) -> String {
-    let (mut told, mut word) = (String::new(), String::new());
+    let (mut kept, mut word) = (String::new(), String::new());
     for character in value.chars().map(Some).chain([None]) {
         match character {
             Some(character) if !",:=[] ".contains(character) => word.push(character),
@@ -238,13 +238,13 @@ fn known_words(value: &str) -> String {
                 let is_known = WORDS_OF_SETTINGS.contains(&word.as_str())
                     || oomph_settings::conf::names().any(|name| name == word)
                     || word.len() <= 20 && word.chars().all(|one| one.is_ascii_digit() || one == '.');
-                told.push_str(if is_known { &word } else { "…" });
+                kept.push_str(if is_known { &word } else { "…" });
                 word.clear();
-                told.extend(character);
+                kept.extend(character);
             }
         }
     }
-    told
+    kept
 }
 
 /// A version by PEP 440, of whose local part only what PyTorch's own builds have is left: `+cu128`, `+cpu`, `+rocm6.4`, `+git`.
@@ -280,7 +280,7 @@ fn is_known_package(name: &str) -> bool {
     PACKAGES_OF_NVIDIA.contains(&stem)
 }
 
-/// `nvidia-nccl-cu12==2.21.5; …`: its name and its version may be told.
+/// `nvidia-nccl-cu12==2.21.5; …`: its name and its version are not private.
 fn is_known_requirement(requirement: &str) -> bool {
     let what = requirement.split(';').next().unwrap_or_default();
     let (name, wanted) = what.split_once("==").or_else(|| what.split_once("~=")).unwrap_or((what, "0"));
@@ -291,7 +291,7 @@ fn is_known_requirement(requirement: &str) -> bool {
 }
 
 /// Where CUDA is put by its own installer, and where systems put libraries.
-fn is_everybodys_place(path: &std::path::Path) -> bool {
+fn is_standard_folder(path: &std::path::Path) -> bool {
     let text = path.to_string_lossy();
     let is_cuda = |part: &str| {
         part.strip_prefix("cuda")
@@ -331,7 +331,7 @@ fn errors_words(why: &str) -> String {
     if known.is_empty() { class.to_owned() } else { format!("{class}: {}", known.join(", ")) }
 }
 
-/// What the driver says. What the loader says of its library has a place in it, and is not told.
+/// What the driver says. The loader's error contains a path, and is left out.
 fn drivers_words(why: &str) -> String {
     if why.contains(BLOCKED) {
         return format!("device control has been {BLOCKED}");
@@ -343,7 +343,7 @@ fn drivers_words(why: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::laid_out::{card, on_card, process};
+    use crate::checks::test_fixtures::{card, on_card, process};
     use crate::deep::{Deep, Failure, Stage};
     use crate::python::{Python, Torch};
     use crate::settings::LibraryFolder;
@@ -395,15 +395,15 @@ mod tests {
         facts.sample.gpus.missing = Some(Missing::Other("/home/alice/SECRET.so: cannot open".to_owned()));
 
         let hidden = facts.without_names();
-        let told = format!("{:?}", crate::examine(&hidden));
+        let findings = format!("{:?}", crate::examine(&hidden));
         for private in ["alice", "bob", "carol", "SECRET", "/home", "pid ", "4711"] {
-            assert!(!told.contains(private), "{private}: {told}");
+            assert!(!findings.contains(private), "{private}: {findings}");
         }
         // What helps is still there.
         for kept in
             ["user 2's program", "libjemalloc", "/usr/local/cuda-12.1/lib64", "expandable_segments:True"]
         {
-            assert!(told.contains(kept), "{kept}: {told}");
+            assert!(findings.contains(kept), "{kept}: {findings}");
         }
         assert_eq!(hidden.settings.get("CUDA_VISIBLE_DEVICES"), Some("0,…"));
         let named = format!("{:?}", crate::examine(&facts));
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_known_is_told() {
+    fn only_known_words_are_kept() {
         assert_eq!(version("2.11.0+cu128"), "2.11.0+cu128");
         assert_eq!(version("2.12.0.dev20260101+rocm6.4"), "2.12.0.dev20260101+rocm6.4");
         assert_eq!(version("2.11.0a0+gitdeadbeef"), "2.11.0a0+git");
@@ -452,13 +452,17 @@ mod tests {
         assert_eq!(drivers_words("/x/John Q Public/y.so: cannot open"), "its library cannot be loaded");
         assert_eq!(drivers_words("device fell off the bus"), "device fell off the bus");
         assert!(!drivers_words("/home/alice: blocked by the operating system").contains("alice"));
-        let place = |path: &str| is_everybodys_place(std::path::Path::new(path));
+        let place = |path: &str| is_standard_folder(std::path::Path::new(path));
         assert!(place("/usr/local/cuda-12.1/lib64") && place("/usr/lib/x86_64-linux-gnu"));
         assert!(
             !place("/usr/local/cuda-alice/lib64")
                 && !place("/usr/share/alice")
                 && !place("/usr/local/cuda/../../home")
         );
-        assert!(is_everybodys("python3.12") && is_everybodys("python") && !is_everybodys("python-secret"));
+        assert!(
+            is_well_known_program("python3.12")
+                && is_well_known_program("python")
+                && !is_well_known_program("python-secret")
+        );
     }
 }

@@ -8,7 +8,7 @@
 //! `wheels` (which PyTorch is for such a machine) ← `checks` (one thing each).
 //!
 //! Nothing is changed, no CUDA context is made, and PyTorch is not imported unless that is asked for ([`Gather::deep`]). What
-//! leaves the machine (JSON and Markdown, for bug reports) takes its words from facts without names, so that a check cannot tell
+//! leaves the machine (JSON and Markdown, for bug reports) takes its words from facts without names, so that a check cannot reveal
 //! what is private, and how bad it is from the true ones ([`examine_without_names`]).
 
 mod architecture;
@@ -36,22 +36,22 @@ pub fn examine(facts: &Facts) -> Vec<Finding> {
     sorted(checks::ALL.iter().flat_map(|check| check.findings(facts)).collect())
 }
 
-/// The same findings at the same levels, in words that name nobody: those that the checks find for facts without names. Where hiding
-/// a fact changes what a check finds, only what it looks at is told.
+/// The same findings at the same levels, without names: those that the checks find for facts without names. Where hiding
+/// a fact changes what a check finds, only what it checks is reported.
 pub fn examine_without_names(facts: &Facts) -> Vec<Finding> {
     let hidden = facts.without_names();
-    let told = |check: &checks::Check| {
+    let nameless = |check: &checks::Check| {
         let mut words = check.findings(&hidden);
-        let tell = |finding: Finding| {
+        let replaced = |finding: Finding| {
             let fits = |other: &Finding| other.level == finding.level && other.about == finding.about;
             match words.iter().position(fits) {
                 Some(at) => words.remove(at),
                 None => finding.without_details(&check.summary()),
             }
         };
-        check.findings(facts).into_iter().map(tell).collect::<Vec<_>>()
+        check.findings(facts).into_iter().map(replaced).collect::<Vec<_>>()
     };
-    sorted(checks::ALL.iter().flat_map(told).collect())
+    sorted(checks::ALL.iter().flat_map(nameless).collect())
 }
 
 fn sorted(mut findings: Vec<Finding>) -> Vec<Finding> {
@@ -62,7 +62,7 @@ fn sorted(mut findings: Vec<Finding>) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::laid_out::{machine, with_settings};
+    use crate::checks::test_fixtures::{machine, with_settings};
 
     #[test]
     fn levels_are_those_of_the_true_facts_whatever_is_hidden() {
@@ -71,7 +71,7 @@ mod tests {
         };
         let long = ["expandable_segments:True"; 9].join(",");
         for settings in [
-            // Valid, and longer than what is told.
+            // Valid, and longer than what is kept.
             [("PYTORCH_ALLOC_CONF", long.as_str()), ("OMP_NUM_THREADS", "2")],
             // Two that differ, and look alike once they are hidden.
             [("PYTORCH_ALLOC_CONF", "a/b"), ("PYTORCH_CUDA_ALLOC_CONF", "c/d")],
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn words_that_cannot_be_told_are_what_the_check_looks_at() {
+    fn private_words_are_replaced_by_what_was_checked() {
         let both = [("PYTORCH_ALLOC_CONF", "a/b"), ("PYTORCH_CUDA_ALLOC_CONF", "c/d")];
         let findings = examine_without_names(&with_settings(machine(), &both));
         let finding = findings.iter().find(|finding| finding.check == "allocator-variable").unwrap();

@@ -126,16 +126,16 @@ fn first_with_torch(answers: impl Iterator<Item = Result<Python, String>>) -> Re
             best = Some(answer);
         }
     }
-    best.unwrap_or_else(|| Err("neither python3 nor python is there".to_owned()))
+    best.unwrap_or_else(|| Err("neither python3 nor python was found".to_owned()))
 }
 
 fn ask(python: &Path, until: Instant) -> Result<Python, String> {
     let ran = child::run(python, ASK, until);
-    let told = match ran.failed {
+    let answer = match ran.failed {
         Some(why) => Err(why),
         None => child::answer(&ran.out).ok_or_else(|| "its answer was not understood".to_owned()),
     };
-    told.map_err(|why| format!("{}: {why}", python.display()))
+    answer.map_err(|why| format!("{}: {why}", python.display()))
 }
 
 /// What would be imported in PyTorch's place by a script of this folder.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The variables that are looked at. Of these alone are values kept.
+/// The variables that are read. No other values are kept.
 pub const NAMES: &[&str] = &[
     "CUDA_DEVICE_ORDER",
     "CUDA_LAUNCH_BLOCKING",
@@ -45,7 +45,7 @@ pub struct LibraryFolder {
 }
 
 /// What PyTorch's wheels bring along, and must not come from elsewhere.
-const BROUGHT_ALONG: [&str; 8] = [
+const BUNDLED_LIBRARIES: [&str; 8] = [
     "libcudart.so.",
     "libcublas.so.",
     "libcudnn.so.",
@@ -80,14 +80,14 @@ impl Settings {
         self.values.get(name).map(String::as_str)
     }
 
-    /// Whether one is set to a truth.
+    /// Whether one is set to true.
     pub fn is_on(&self, name: &str) -> bool {
         self.get(name).is_some_and(|value| {
             matches!(value.trim().to_ascii_lowercase().as_str(), "1" | "true" | "yes" | "on")
         })
     }
 
-    /// Whether one is set to an untruth.
+    /// Whether one is set to false.
     pub fn is_off(&self, name: &str) -> bool {
         self.get(name).is_some_and(|value| {
             matches!(value.trim().to_ascii_lowercase().as_str(), "0" | "false" | "no" | "off")
@@ -108,7 +108,7 @@ impl LibraryFolder {
         }
         // libcudart.so.12 alone, not libcudart.so.12.8.90 beside it.
         let is_one = |name: &&String| {
-            BROUGHT_ALONG
+            BUNDLED_LIBRARIES
                 .iter()
                 .any(|start| name.strip_prefix(start).is_some_and(|rest| rest.parse::<u32>().is_ok()))
         };

@@ -1,6 +1,6 @@
 //! The wheels of PyTorch for NVIDIA's cards: what each was built for, and how it is installed.
 //!
-//! Everything that tells people to install PyTorch asks here. The architectures are those of PyTorch's own table
+//! All advice to install PyTorch comes from here. The architectures are those of PyTorch's own table
 //! (`PYTORCH_RELEASES_CODE_CC` in torch/cuda, and before 2.13 `.ci/manywheel/build_cuda.sh`). CUDA 12.8 went with 2.12
 //! (pytorch/pytorch#178665), CUDA 12.6, and with it every card before Turing, with 2.15 (#190385).
 
@@ -61,7 +61,7 @@ pub(crate) fn least_driver(major: u32) -> Option<&'static str> {
 pub(crate) fn driver_can(facts: &Facts, major: u32) -> bool {
     let gpus = &facts.sample.gpus;
     let Some((can, _)) = gpus.cuda else { return true };
-    // Where the two disagree, the version wins: some drivers do not tell the truth about CUDA.
+    // Where the two disagree, the version wins: some drivers report a wrong CUDA version.
     let is_new_enough = || {
         let driver = version_numbers(gpus.driver.as_deref()?);
         Some(driver >= version_numbers(least_driver(major)?))
@@ -119,7 +119,7 @@ pub(crate) fn same_again(facts: &Facts) -> String {
     let Some((torch, (version, local))) =
         facts.torch().and_then(|torch| Some((torch, release(&torch.version)?)))
     else {
-        // Somebody's own build, which no index has.
+        // A private build, which no index has.
         return install(facts, &with_companions(facts), None);
     };
     let index = torch.cuda_numbers().map(index_of).or_else(|| local.map(str::to_owned));
@@ -160,9 +160,9 @@ fn install(facts: &Facts, what: &str, index: Option<String>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::laid_out::{GIB, card, machine, with_torch};
+    use crate::checks::test_fixtures::{GIB, card, machine, with_torch};
 
-    /// The end of the index that is told for a card and a driver.
+    /// The end of the index that is suggested for a card and a driver.
     fn index(capability: (u32, u32), driver: &str, can: (u32, u32), machine_is: &str) -> Option<String> {
         let mut facts = machine();
         facts.sample.gpus.driver = Some(driver.to_owned());
@@ -202,19 +202,19 @@ mod tests {
             // A driver that says 12.9 and is of CUDA 13.
             ((7, 5), "580.95.05", (12, 9), Some("cu130")),
         ] {
-            let told = index(capability, driver, can, "x86_64");
-            assert_eq!(told.as_deref(), expected, "{capability:?} with driver {driver}");
+            let suggested = index(capability, driver, can, "x86_64");
+            assert_eq!(suggested.as_deref(), expected, "{capability:?} with driver {driver}");
         }
     }
 
     #[test]
     fn other_processors_have_wheels_of_their_own() {
-        let told = |capability, driver, can| index(capability, driver, can, "aarch64");
-        assert_eq!(told((11, 0), "580.95.05", (13, 0)).as_deref(), Some("cu130"));
-        assert_eq!(told((9, 0), "550.54.14", (12, 4)).as_deref(), Some("cu126"));
-        assert_eq!(told((12, 1), "570.86.10", (12, 8)).as_deref(), Some("cu128"));
-        assert_eq!(told((9, 0), "470.57.02", (11, 4)), None);
-        assert_eq!(told((7, 5), "580.95.05", (13, 0)), None);
+        let suggested = |capability, driver, can| index(capability, driver, can, "aarch64");
+        assert_eq!(suggested((11, 0), "580.95.05", (13, 0)).as_deref(), Some("cu130"));
+        assert_eq!(suggested((9, 0), "550.54.14", (12, 4)).as_deref(), Some("cu126"));
+        assert_eq!(suggested((12, 1), "570.86.10", (12, 8)).as_deref(), Some("cu128"));
+        assert_eq!(suggested((9, 0), "470.57.02", (11, 4)), None);
+        assert_eq!(suggested((7, 5), "580.95.05", (13, 0)), None);
         assert_eq!(index((11, 0), "580.95.05", (13, 0), "x86_64"), None);
     }
 
@@ -318,9 +318,9 @@ mod tests {
             python.packages.insert("torchaudio".to_owned(), vec!["2.11.0".to_owned()]);
             python.packages.insert("torchvision".to_owned(), vec!["0.26.0+cu128".to_owned()]);
         }
-        let told = " torch torchvision torchaudio --index-url https://download.pytorch.org/whl/cu126";
-        assert!(ALL[1].command(&facts).ends_with(told), "{}", ALL[1].command(&facts));
-        assert!(ALL[1].command(&facts.without_names()).ends_with(told));
+        let packages = " torch torchvision torchaudio --index-url https://download.pytorch.org/whl/cu126";
+        assert!(ALL[1].command(&facts).ends_with(packages), "{}", ALL[1].command(&facts));
+        assert!(ALL[1].command(&facts.without_names()).ends_with(packages));
         assert!(same_again(&facts).contains(" torch==2.11.0 --index-url"), "they fit the one that is kept");
         if let Ok(python) = &mut facts.python {
             python.torch[0].version = "2.11.0+mycorp".to_owned();

@@ -43,7 +43,7 @@ pub struct Detail {
     pub calls: Vec<Call>,
     /// What calls name.
     pub frames: Vec<DetailFrame>,
-    /// Allocations that the program let go of before their block was back in its pool, and when it was.
+    /// Allocations that were freed before their block was back in its pool, and when it was.
     pub deferred: Vec<(u32, Moment)>,
     /// Memory taken from the device and given back, in order; what was there before is taken at moment 0.
     pub segments: Vec<SegmentChange>,
@@ -177,7 +177,7 @@ impl Detail {
     }
 }
 
-/// How many calls of a stack are kept, the innermost: recursion without end is no news.
+/// How many calls of a stack are kept, the innermost: endless recursion adds nothing.
 const MOST_CALLS: usize = 200;
 
 /// Numbers stacks, their calls and lines as they are met.

@@ -1,4 +1,4 @@
-//! What is told about a recording: owned data, ready for any renderer.
+//! The explanation of a recording: owned data, ready for any renderer.
 
 use crate::cells::Cells;
 use crate::context::Context;

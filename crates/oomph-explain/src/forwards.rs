@@ -36,12 +36,12 @@ impl Forwards {
         let mut open = false;
         for row in 0..events.len().min(until as usize) {
             let stack = events.stack[row];
-            let tells = match events.action[row] {
+            let has_own_stack = match events.action[row] {
                 Action::Alloc => true,
                 Action::FreeRequested => free_stacks,
                 _ => false,
             };
-            if !tells {
+            if !has_own_stack {
                 continue;
             }
             let facts = sources.of_stack(stack);

@@ -16,7 +16,7 @@ use oomph_words::{grouped, printable};
 /// Why it is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// A graph, where nobody will ask for gradients.
+    /// A graph whose gradients will not be used.
     NoGradMissing,
     /// A graph that has had its backward pass, or whose result is stored.
     GraphKept,
@@ -56,7 +56,7 @@ fn blocks_of_a_graph(observed: &Observed) -> usize {
 }
 
 impl Kept {
-    /// Looks at all that is alive at the moment that is told of.
+    /// Checks all that is alive at the moment that is explained.
     pub fn find(observed: &Observed) -> Vec<Self> {
         let (all, forwards, until) = (&observed.history.allocations, &observed.forwards, observed.moment);
         let mut by_site: HashMap<FrameId, Vec<(usize, u32)>> = HashMap::new();
@@ -103,7 +103,7 @@ impl Kept {
         let own = observed.forwards.all().iter().find(|forward| forward.site == site).and_then(|f| f.own);
         let indices = || blocks.iter().map(|&(_, index)| index);
         let (by_graph, by_address) = (graph_holder(observed), tensor_holder(observed, indices()));
-        // What the program's own lines made may carry a graph too, which nobody sees but who holds its end.
+        // What the program's own lines made may carry a graph too, which is visible only from the tensor at its end.
         let only_a_graph =
             by_graph.is_some() && by_address.as_ref().is_none_or(|holder| holder.with_graph > 0);
         let is_graph_by_count = is_graph_by_count || only_a_graph;
@@ -193,7 +193,7 @@ fn how_graph(
         }
         None if trained.0 > 0 => trained.1 * 2 < trained.0,
         None if !observed.kinds.backward().is_empty() => false,
-        // Nothing has gone backward yet: whether it would have, the names of functions tell, or nothing does.
+        // Nothing has gone backward yet: only the names of functions show whether it would have.
         None => {
             match forwards
                 .iter()

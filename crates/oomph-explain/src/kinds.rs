@@ -105,12 +105,12 @@ pub struct Kinds<'a> {
     /// Of the sizes that cuBLAS's workspaces have: the first block of each stack that is never freed, and how many
     /// there are.
     workspace_sized: HashMap<(u64, StackId), (u32, u32)>,
-    /// What a recorder said of blocks, by allocation.
-    told: HashMap<u32, Kind>,
+    /// What a recorder reported of blocks, by allocation.
+    reported: HashMap<u32, Kind>,
     trains: bool,
-    /// Until when a recorder told what was there before it: blocks that nobody allocated.
+    /// Until when a recorder lists what was there before it: blocks without an allocation.
     begun: Moment,
-    /// When memory ran out for good: what was alive then is let go by the unwinding, which says nothing of it.
+    /// When memory ran out for good: what was alive then is freed by the unwinding, which says nothing about its kind.
     death: Option<Moment>,
 }
 
@@ -130,7 +130,7 @@ impl<'a> Kinds<'a> {
         let phases: Vec<Phase> =
             (0..recording.stacks.len()).map(|stack| sources.phase(stack as u32)).collect();
         let (mut backward, mut forward, mut optimizer) = (Vec::new(), Vec::new(), optimizer_steps.to_vec());
-        let begun = told_at_the_beginning(device, sources);
+        let begun = listed_at_the_beginning(device, sources);
         for (row, (&action, &stack)) in events.action.iter().zip(&events.stack).enumerate() {
             if action != Action::Alloc || row < begun {
                 continue;
@@ -160,7 +160,7 @@ impl<'a> Kinds<'a> {
             parameter_sizes: HashSet::new(),
             steps,
             workspace_sized: HashMap::new(),
-            told: told(recording, device, history),
+            reported: reported_kinds(recording, device, history),
             begun: begun as Moment,
             death,
         };
@@ -217,7 +217,7 @@ impl<'a> Kinds<'a> {
         self.sources.phase(self.history.allocations.stack(index))
     }
 
-    /// What the program was doing when it let go of the block.
+    /// What the program was doing when it freed the block.
     fn phase_of_free(&self, index: usize) -> Option<Phase> {
         let row = self.history.allocations.freeing_event(index).filter(|_| self.free_stacks)?;
         Some(self.sources.phase(*self.device.events.stack.get(row)?))
@@ -269,7 +269,7 @@ impl<'a> Kinds<'a> {
         if column.is_empty() {
             return None;
         }
-        if let Some(kind) = self.told.get(&(index as u32)) {
+        if let Some(kind) = self.reported.get(&(index as u32)) {
             return Some(*kind);
         }
         let row = self.history.allocations.born(index).checked_sub(1)?;
@@ -402,16 +402,16 @@ impl<'a> Kinds<'a> {
     }
 }
 
-/// A recorder that begins late first tells what is there: segments and blocks without a stack, before anything has one.
-fn told_at_the_beginning(device: &Device, sources: &Sources) -> usize {
+/// A recorder that begins late first lists what is there: segments and blocks without a stack, before anything has one.
+fn listed_at_the_beginning(device: &Device, sources: &Sources) -> usize {
     let events = &device.events;
     if !sources.has_stacks {
         return 0;
     }
     let stackless = events.stack.iter().take_while(|&&stack| stack == oomph_trace::NO_STACK).count();
-    let telling =
+    let listing =
         |action: &Action| matches!(action, Action::SegmentAlloc | Action::SegmentMap | Action::Alloc);
-    events.action[..stackless].iter().take_while(|action| telling(action)).count()
+    events.action[..stackless].iter().take_while(|action| listing(action)).count()
 }
 
 /// A program that died in its first forward pass has no backward pass yet, but may have spoken of one.
@@ -421,9 +421,8 @@ fn mentions_an_optimizer(recording: &Recording, sources: &Sources) -> bool {
     annotated || sources.any(|facts| facts.phase == Phase::ZeroGrad || facts.training)
 }
 
-/// With `context="alloc"` PyTorch writes the allocation's stack on frees too, which says nothing about them.
-/// Kinds that were told of live blocks: by optimizers, which know what is theirs. A later word replaces an earlier one.
-fn told(recording: &Recording, device: &Device, history: &History) -> HashMap<u32, Kind> {
+/// Kinds that were reported of live blocks: by optimizers, which know what is theirs. A later report replaces an earlier one.
+fn reported_kinds(recording: &Recording, device: &Device, history: &History) -> HashMap<u32, Kind> {
     let events = &device.events;
     let says =
         events.category.iter().filter(|(row, _)| events.action.get(*row as usize) == Some(&Action::Annotate));
@@ -454,6 +453,7 @@ fn told(recording: &Recording, device: &Device, history: &History) -> HashMap<u3
     kinds
 }
 
+/// With `context="alloc"` PyTorch writes the allocation's stack on frees too, which says nothing about them.
 fn frees_have_their_own_stack(device: &Device) -> bool {
     let events = &device.events;
     let mut open = HashMap::new();
@@ -500,7 +500,7 @@ mod tests {
             let said: HashMap<u64, &str> = (row["kinds"].as_object().unwrap().iter())
                 .map(|(address, kind)| (address.parse().unwrap(), kind.as_str().unwrap()))
                 .collect();
-            // Without stacks, or without the beginning, nothing can be told, and nothing is claimed.
+            // Without stacks, or without the beginning, nothing is known, and nothing is claimed.
             let blind = [
                 "plain_context_none",
                 "plain_context_state",

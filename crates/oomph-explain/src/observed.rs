@@ -33,7 +33,7 @@ pub struct Observed<'a> {
     pub ooms: Vec<OutOfMemory>,
     /// What is alive at the allocated peak, with its kind.
     pub alive: Vec<(u32, Kind)>,
-    /// The moment that is told of: when memory ran out for good, else the allocated peak.
+    /// The moment that is explained: when memory ran out for good, else the allocated peak.
     pub moment: Moment,
     /// What is alive then, with its kind.
     pub held: Vec<(u32, Kind)>,
@@ -128,12 +128,12 @@ impl<'a> Observed<'a> {
         self.history.peak.allocated.bytes
     }
 
-    /// Whether gradients are wanted where memory ran out, as far as can be told.
+    /// Whether gradients are wanted where memory ran out, as far as is known.
     pub fn trains_now(&self) -> bool {
         self.kinds.trains() && !self.without_gradients()
     }
 
-    /// Whether autograd was told to record nothing where memory ran out. In a backward pass it never records.
+    /// Whether autograd was off (`no_grad`) where memory ran out. In a backward pass it never records.
     pub fn without_gradients(&self) -> bool {
         let goes_backward = self.fatal().is_some_and(|oom| {
             matches!(self.sources.phase(oom.stack), Phase::Backward | Phase::NoStack | Phase::Recompute)
@@ -150,13 +150,13 @@ impl<'a> Observed<'a> {
         }
     }
 
-    /// Bytes of one kind at the moment that is told of.
+    /// Bytes of one kind at the moment that is explained.
     pub fn held_of(&self, kind: Kind) -> u64 {
         let of_kind = self.held.iter().filter(|&&(_, of)| of == kind);
         of_kind.map(|&(index, _)| self.history.allocations.size(index as usize)).sum()
     }
 
-    /// Bytes allocated at the moment that is told of.
+    /// Bytes allocated at the moment that is explained.
     pub fn held_bytes(&self) -> u64 {
         self.held.iter().map(|&(index, _)| self.history.allocations.size(index as usize)).sum()
     }

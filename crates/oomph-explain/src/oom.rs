@@ -94,7 +94,7 @@ impl OutOfMemory {
     /// All of a device's, in order.
     pub fn all(recording: &Recording, device: &Device, history: &History, sources: &Sources) -> Vec<Self> {
         let settings = &recording.settings;
-        let went_on = is_said_to_go_on(recording);
+        let went_on = is_marked_as_survived(recording);
         let events = &device.events;
         let mut all: Vec<Self> = Vec::new();
         let rows: Vec<usize> =
@@ -114,7 +114,7 @@ impl OutOfMemory {
                 waste = Waste::seen_by(history, settings, moment, asker);
             }
             if outcome != Outcome::Fatal {
-                waste.worst = Vec::new(); // nobody asks
+                waste.worst = Vec::new(); // unused
             }
             let segment = if settings.expandable_segments { size } else { segment_size(size) };
             let device_free = events.address[row];
@@ -175,7 +175,7 @@ impl OutOfMemory {
 pub fn fatal_out_of_memory(recording: &Recording, device: &Device) -> Option<u32> {
     let last = device.events.action.iter().rposition(|&action| action == Action::OutOfMemory)?;
     let (sources, history) = (Sources::of(recording), History::of(recording, device));
-    let outcome = outcome(device, &history, &sources, last, !is_said_to_go_on(recording));
+    let outcome = outcome(device, &history, &sources, last, !is_marked_as_survived(recording));
     (outcome == Outcome::Fatal).then_some(last as u32)
 }
 
@@ -227,7 +227,7 @@ fn to_come(
     if !goes_on {
         return Some(rose(here.start, oom.moment));
     }
-    // The forward before this one from the same line, at the allocation that stands where this one would.
+    // The forward before this one from the same line, at the allocation in the place of this one.
     let before = forwards.all().iter().rfind(|one| one.site == here.site && one.start < here.start)?;
     let allocations = |rows: std::ops::Range<usize>| {
         rows.filter(|&at| events.action.get(at) == Some(&Action::Alloc)).collect::<Vec<usize>>()
@@ -246,7 +246,7 @@ const GOES_ON: f64 = 0.3;
 /// What oomph's recorder says at the end of a program that did not die of it.
 const WENT_ON: &str = "oomph.went_on";
 
-fn is_said_to_go_on(recording: &Recording) -> bool {
+fn is_marked_as_survived(recording: &Recording) -> bool {
     recording.annotations.iter().any(|annotation| recording.strings.get(annotation.name) == WENT_ON)
 }
 

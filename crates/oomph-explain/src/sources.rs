@@ -1,13 +1,13 @@
 //! From stacks to places a person knows.
 //!
 //! A stack is mostly library: what a user can change is the innermost line of their own. This module folds the
-//! library away, and tells from a stack what the program was doing ([`Phase`]).
+//! library away, and reads off a stack what the program was doing ([`Phase`]).
 
 use hashbrown::HashMap;
 use oomph_trace::{Action, Frame, FrameId, NO_STACK, Recording, StackId};
 use oomph_words::is_library_file;
 
-/// What the program was doing when it allocated, as far as the stack tells.
+/// What the program was doing when it allocated, as far as the stack shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
     /// No stack. In a recording that has stacks this is autograd's own thread, so the backward pass.
@@ -39,7 +39,7 @@ pub struct StackFacts {
     pub place: Option<FrameId>,
     /// Whether `place` is the program's own.
     pub own: bool,
-    /// The innermost Python frame, library or not; of a library that stands on PyTorch, its own line rather than PyTorch's.
+    /// The innermost Python frame, library or not; of a library that is built on PyTorch, its own line rather than PyTorch's.
     pub innermost: Option<FrameId>,
     /// See [`Phase`].
     pub phase: Phase,
@@ -298,12 +298,12 @@ impl StackFacts {
         let python = || stack.iter().copied().filter(|id| !fact(id).native);
         let own = python().find(|id| fact(id).own);
         let innermost = python().next();
-        let told = python().take_while(|id| !fact(id).own).find(|id| !fact(id).torch).or(innermost);
+        let library = python().take_while(|id| !fact(id).own).find(|id| !fact(id).torch).or(innermost);
         // A custom function's backward runs in autograd's own thread, whose outermost frame is its `apply`; its
         // forward has the same frame, called from the program.
         let outermost = python().next_back();
         let in_backward = any(|f| f.backward) || outermost.is_some_and(|id| fact(&id).function_apply);
-        let telling = |f: FrameFacts| {
+        let known_phase = |f: FrameFacts| {
             Some(if f.zero_grad {
                 Phase::ZeroGrad
             } else if f.optimizer_state {
@@ -339,15 +339,15 @@ impl StackFacts {
         } else if any(|f| f.checkpoint) {
             Phase::Recompute
         } else {
-            // The innermost frame that tells decides: an optimizer may call the whole step as a closure, in which the program's own
+            // The innermost frame with a known phase decides: an optimizer may call the whole step as a closure, in which the program's own
             // lines are not the optimizer's.
             let mut in_closure = false;
-            let told = stack.iter().find_map(|id| {
+            let known = stack.iter().find_map(|id| {
                 let frame = fact(id);
                 in_closure |= frame.own && !frame.steps;
-                telling(frame).filter(|phase| !(in_closure && matches!(phase, Phase::Optimizer)))
+                known_phase(frame).filter(|phase| !(in_closure && matches!(phase, Phase::Optimizer)))
             });
-            match told {
+            match known {
                 Some(phase) => phase,
                 None if in_backward => Phase::Backward,
                 None => Phase::User,
@@ -356,7 +356,7 @@ impl StackFacts {
         Self {
             place: own.or(innermost),
             own: own.is_some(),
-            innermost: told,
+            innermost: library,
             phase,
             native_workspace: any(|f| f.workspace),
             empty_cache: any(|f| f.empty_cache),

@@ -1,4 +1,4 @@
-//! Steps: the repeating pattern of a program, found without being told.
+//! Steps: the repeating pattern of a program, found without marks.
 //!
 //! Three witnesses, the best first: the optimizer's own annotations; runs of allocations by an
 //! optimizer; and the loop itself, seen as the line of one function jumping back up.

@@ -25,7 +25,7 @@ pub fn join(context: &Context, mut findings: Vec<Finding>) -> Vec<Finding> {
     match main_cause(context, &findings) {
         Some(main) => {
             let main = findings.remove(main);
-            findings.retain(|other| !is_told_by(other, &main));
+            findings.retain(|other| !is_covered_by(other, &main));
             findings.insert(0, one_story(main, fatal));
         }
         None => {
@@ -55,7 +55,7 @@ fn main_cause(context: &Context, findings: &[Finding]) -> Option<usize> {
 }
 
 /// Whether the main finding says what this one would say, or explains it away.
-fn is_told_by(other: &Finding, main: &Finding) -> bool {
+fn is_covered_by(other: &Finding, main: &Finding) -> bool {
     if other.code == main.code {
         return true;
     }

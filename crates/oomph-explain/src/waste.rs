@@ -158,7 +158,7 @@ impl Waste {
     }
 }
 
-/// The stream with the most memory: free memory is looked at as it would see it.
+/// The stream with the most memory: free memory is measured from its view.
 pub fn main_stream(reserved: &[Reserved]) -> u32 {
     let mut by_stream: HashMap<u32, u64> = HashMap::new();
     for range in reserved.iter().filter(|range| range.pool == DEFAULT_POOL) {

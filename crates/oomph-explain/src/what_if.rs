@@ -135,8 +135,8 @@ impl<'c, 'a> WhatIf<'c, 'a> {
 }
 
 impl Saved {
-    /// Puts it into a finding: the allocated peak counts, the reserved one is told. `with` says what was changed.
-    pub fn tell(&self, finding: Finding, with: &str, of: &'static str) -> Finding {
+    /// Puts it into a finding: the allocated peak counts, the reserved one is mentioned. `with` says what was changed.
+    pub fn add_to(&self, finding: Finding, with: &str, of: &'static str) -> Finding {
         let finding = if self.reserved > 0 {
             finding.because(format!(
                 "{} {with}, the allocator reserves {} at most instead of {}",

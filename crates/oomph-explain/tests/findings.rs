@@ -35,7 +35,7 @@ fn the_line_that_keeps_the_loss_is_named() {
     for case in ["leak_history8", "leak_history8-cap4.0"] {
         let explanation = explained(case);
         let kept = finding(&explanation, "OM202");
-        // loss = F.mse_loss(net(b[0]), b[0]); the next line appends it to a list, and nobody goes backward.
+        // loss = F.mse_loss(net(b[0]), b[0]); the next line appends it to a list, and there is no backward pass.
         assert_eq!(line(&kept.places[0].place), ("workloads.py", 195), "{case}");
         assert!(kept.title.contains("884 MiB a forward"), "{}", kept.title);
         assert!(saving(kept) > 3 << 30, "{case}: {}", saving(kept));
@@ -44,7 +44,7 @@ fn the_line_that_keeps_the_loss_is_named() {
 }
 
 #[test]
-fn caught_out_of_memories_are_told_apart_from_the_fatal_one() {
+fn caught_out_of_memories_are_distinguished_from_the_fatal_one() {
     let explanation = explained("leak_history8-cap4.0");
     let ooms = &explanation.devices[0].ooms;
     assert_eq!(ooms.len(), 19);
@@ -62,7 +62,7 @@ fn caught_out_of_memories_are_told_apart_from_the_fatal_one() {
 }
 
 #[test]
-fn fragmentation_is_told_with_bytes_and_place() {
+fn fragmentation_is_reported_with_bytes_and_place() {
     let explanation = explained("seed_fragment4-cap0.55");
     let oom = &explanation.devices[0].ooms[0];
     assert_eq!((oom.outcome, oom.reason, oom.size), (Outcome::Fatal, Reason::Fragmentation, 400_000_000));
@@ -133,7 +133,7 @@ fn growth_is_found_however_the_graph_is_kept() {
 }
 
 #[test]
-fn inference_that_keeps_activations_is_told_from_inference_that_does_not() {
+fn inference_that_keeps_activations_is_distinguished_from_inference_that_does_not() {
     let kept = explained("eval_grad");
     // On the GPU, the same program under no_grad peaks 403,177,984 bytes lower.
     let saved = saving(finding(&kept, "OM202"));

@@ -16,6 +16,6 @@ pub fn cache() -> Option<PathBuf> {
 
 /// A path that is not absolute counts as not set.
 fn folder(variable: &str, in_home: &str) -> Option<PathBuf> {
-    let told = std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
-    told.or_else(|| std::env::home_dir().map(|home| home.join(in_home)))
+    let configured = std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
+    configured.or_else(|| std::env::home_dir().map(|home| home.join(in_home)))
 }

@@ -2,7 +2,7 @@
 //!
 //! First, the device's used memory before and after its context is made. Later, where NVML knows this process by its own
 //! number (not in a container that numbers processes anew), its used memory less what the guard counted: contexts
-//! grow when kernels are loaded. If neither can be had, the context counts as nothing, and the report says so.
+//! grow when kernels are loaded. If neither is available, the context counts as nothing, and the report says so.
 
 use crate::{driver, real, sys};
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};

@@ -196,7 +196,7 @@ pub extern "C" fn cuMemCreate(
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemRelease(handle: u64) -> c_int {
     if guard::is_on() {
-        guard::let_go(Key::Physical(handle));
+        guard::discharge_key(Key::Physical(handle));
     }
     real!(cuMemRelease(handle))
 }
@@ -265,7 +265,7 @@ pub extern "C" fn cuArray3DCreate_v2(place: *mut Handle, description: *const c_v
 #[unsafe(no_mangle)]
 pub extern "C" fn cuArrayDestroy(array: Handle) -> c_int {
     if guard::is_on() {
-        guard::let_go(Key::Array(array as u64));
+        guard::discharge_key(Key::Array(array as u64));
     }
     real!(cuArrayDestroy(array))
 }
@@ -375,7 +375,7 @@ const PER_THREAD: u64 = 2;
 /// From this version of CUDA on, memory has 64-bit sizes, and the functions that take them end in `_v2`.
 const WIDE: c_int = 3020;
 
-/// What stands here for a function that the driver found: by its address, or else by the name and version that were asked
+/// What replaces a function that the driver found: by its address, or else by the name and version that were asked
 /// for.
 fn replacement(name: *const c_char, found: usize, version: c_int, flags: u64) -> Option<usize> {
     if let Some(ours) = ours().by_address.get(&found) {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// How long to wait for those who are starting work: a queue that is full holds them for as long as a kernel runs.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long those wait at a time who find the gate closed.
-const NAP: Duration = Duration::from_micros(20);
+const POLL_INTERVAL: Duration = Duration::from_micros(20);
 
 /// A gate. There is one in a process ([`GATE`]); tests have their own.
 #[derive(Debug, Default)]
@@ -34,14 +34,14 @@ impl Gate {
                 break;
             }
             self.starting.fetch_sub(1, SeqCst);
-            std::thread::sleep(NAP);
+            std::thread::sleep(POLL_INTERVAL);
         }
         let result = work();
         self.starting.fetch_sub(1, SeqCst);
         result
     }
 
-    /// Closes it for a device and waits until nobody is starting work. False, and open, if that takes too long.
+    /// Closes it for a device and waits until no thread is starting work. False, and open, if that takes too long.
     pub fn close(&self, device: usize) -> bool {
         self.closed.store(device + 1, SeqCst);
         let began = Instant::now();
@@ -88,7 +88,7 @@ mod tests {
             scope.spawn(|| {
                 while !ended.load(SeqCst) {
                     gate.pass(|| Some(1), || elsewhere.fetch_add(1, SeqCst));
-                    std::thread::sleep(NAP);
+                    std::thread::sleep(POLL_INTERVAL);
                 }
             });
             let mut closed = 0;

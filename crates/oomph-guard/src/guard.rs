@@ -268,13 +268,13 @@ pub fn free(address: u64) -> Option<c_int> {
         if state.pinned.remove(&address).is_some() {
             return Some(real!(cuMemFreeHost(address as driver::Handle)));
         }
-        state.ledger.let_go(Key::Address(address));
+        state.ledger.discharge_key(Key::Address(address));
         None
     })
 }
 
 /// Gives back what a handle was charged.
-pub fn let_go(key: Key) {
+pub fn discharge_key(key: Key) {
     with(|state| {
         if let Key::Physical(handle) = key
             && let Some((device, bytes)) = state.lent.remove(&handle)
@@ -284,7 +284,7 @@ pub fn let_go(key: Key) {
             }
             return;
         }
-        state.ledger.let_go(key);
+        state.ledger.discharge_key(key);
     });
 }
 
@@ -350,7 +350,7 @@ pub fn capture(begins: bool) {
     with(|state| state.overflows.values_mut().for_each(|overflow| overflow.capture(begins)));
 }
 
-/// Physical memory from the host instead, for somebody who maps it himself. `None`: there is no overflow, or not enough of
+/// Physical memory from the host instead, for a caller that maps it itself. `None`: there is no overflow, or not enough of
 /// it.
 pub fn on_host(
     device: usize,

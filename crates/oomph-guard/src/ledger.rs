@@ -1,6 +1,6 @@
 //! What is charged to the budget of each device: allocations by address or handle, what the context takes, and what was refused.
 //!
-//! Pure accounting: nothing here calls the driver. What the overflow holds is told to it as one number.
+//! Pure accounting: nothing here calls the driver. What the overflow holds comes in as one number.
 
 use crate::GRANULE;
 use std::collections::HashMap;
@@ -116,7 +116,7 @@ impl Ledger {
     }
 
     /// Gives back what an allocation was charged, if it is known.
-    pub fn let_go(&mut self, key: Key) {
+    pub fn discharge_key(&mut self, key: Key) {
         if let Some((device, bytes)) = self.held.remove(&key) {
             self.account(device).discharge(bytes);
         }
@@ -144,10 +144,10 @@ mod tests {
         assert!(!ledger.account(0).charge(1, budget));
         ledger.account(0).refuse(1);
         assert!(ledger.account(1).charge(100 << 20, budget), "each device has its own");
-        ledger.let_go(Key::Physical(1));
+        ledger.discharge_key(Key::Physical(1));
         assert_eq!(ledger.account(0).left(budget), 0, "another kind of number");
-        ledger.let_go(Key::Address(1));
-        ledger.let_go(Key::Address(1));
+        ledger.discharge_key(Key::Address(1));
+        ledger.discharge_key(Key::Address(1));
         let account = ledger.account(0);
         assert_eq!((account.left(budget), account.peak, account.refused), (50 << 20, 100 << 20, 1));
     }

@@ -5,10 +5,10 @@
 //! exports the driver's functions that take and give memory ([`entry`]), so that they are found before the driver's own,
 //! and calls the driver ([`driver`]) for the rest. What it counts is in [`ledger`]; what moves between host and device is
 //! decided and done in [`overflow`], which knows the driver only by a trait, while other threads are held back ([`gate`],
-//! [`launches`]); what happened is told by [`report`].
+//! [`launches`]); [`report`] writes what happened.
 //! `OOMPH_GUARD` says what to do ([`settings`]); without it every call passes through.
 //!
-//! It lives in somebody else's process: no dependency, no panic, no thread, no output but the report that was asked for.
+//! It runs in another program's process: no dependency, no panic, no thread, no output but the report that was asked for.
 //! Where anything is not as expected, calls pass through to the driver.
 
 #![allow(non_snake_case, missing_docs)]

@@ -1,4 +1,4 @@
-//! What the guard is told, in `OOMPH_GUARD`: `key=value` pairs, apart by `;`.
+//! The guard's settings, in `OOMPH_GUARD`: `key=value` pairs, separated by `;`.
 //!
 //! `budget` and `overflow` in bytes, `driver` (the path of the real libcuda.so.1), `report` (the file that is written when the
 //! program ends; `%p` stands for the process), `moves=off` (what is on the host stays there), `batch` (granules that are

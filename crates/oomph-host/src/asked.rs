@@ -1,5 +1,5 @@
 //! Asks for cards in a thread of its own: a call into a driver that hangs does not come back, and who takes samples must not hang
-//! with it. RAM and processes go on; of the cards the last answer is told, with its age.
+//! with it. RAM and processes go on; of the cards the last answer is reported, with its age.
 
 use crate::gpus::{Gpus, Missing, Reader};
 use std::path::PathBuf;
@@ -58,7 +58,7 @@ impl Thread {
                 }
             }
         };
-        // Where no thread can be had, nobody answers: that is told as any silence.
+        // If no thread can be started, there is no answer, as with a driver that hangs.
         let _ = std::thread::Builder::new().name("nvml".to_owned()).spawn(ask);
         Self { questions, answers, began: Instant::now(), last: None, is_waiting: false }
     }

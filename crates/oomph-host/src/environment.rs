@@ -114,10 +114,10 @@ fn is_container(root: &Path, is_set: &impl Fn(&'static str) -> bool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::tests::laid_out;
+    use crate::text::tests::root_with;
 
     fn recognised(files: &[(&str, &str)], variables: &[(&str, &str)]) -> Vec<Surroundings> {
-        let root = laid_out(files);
+        let root = root_with(files);
         let variable = |name: &str| {
             variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
         };
@@ -163,13 +163,13 @@ mod tests {
             (",hidepid=noaccess,gid=7", true),
         ] {
             let text = format!("21 1 0:4 / / rw - ext4 /dev/sda rw\n{}", mounted(options));
-            let root = laid_out(&[("proc/self/mountinfo", &text)]);
+            let root = root_with(&[("proc/self/mountinfo", &text)]);
             assert_eq!(are_others_hidden(root.path()), is_hidden, "{options}");
-            let root = laid_out(&[("proc/self/mountinfo", &text), ("proc/1/stat", "1 (init) S 0")]);
+            let root = root_with(&[("proc/self/mountinfo", &text), ("proc/1/stat", "1 (init) S 0")]);
             assert!(!are_others_hidden(root.path()), "it can be seen all the same");
         }
         let twice = mounted(",hidepid=2") + &mounted("");
-        assert!(!are_others_hidden(laid_out(&[("proc/self/mountinfo", &twice)]).path()));
+        assert!(!are_others_hidden(root_with(&[("proc/self/mountinfo", &twice)]).path()));
         assert!(!are_others_hidden(Path::new("/nonexistent")));
     }
 }

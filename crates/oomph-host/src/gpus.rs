@@ -24,7 +24,7 @@ pub struct Gpus {
     pub silent_for: Option<u64>,
 }
 
-/// A card whose memory the driver does not tell: it has fallen off the bus, this user may not, it shares RAM (Jetson, GB10), or
+/// A card whose memory the driver does not report: it has fallen off the bus, this user may not, it shares RAM (Jetson, GB10), or
 /// the driver is older than 510.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Unreadable {
@@ -92,7 +92,7 @@ pub struct Gpu {
 /// A process on a card.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct GpuProcess {
-    /// Its number, as the host of the driver counts: within a container it may be nobody's.
+    /// Its pid on the host of the driver: in a container there may be no such process.
     pub pid: u32,
     /// Its memory; none where the driver does not say (WSL, some containers).
     pub bytes: Option<u64>,
@@ -317,7 +317,7 @@ mod nvml {
         found.into_values().collect()
     }
 
-    /// Within a list, a process stands once for each instance of a card that is cut.
+    /// Within a list, a process occurs once for each instance of a card that is cut.
     fn by_number(list: Vec<ProcessInfo>, total: u64) -> BTreeMap<u32, Option<u64>> {
         let mut found: BTreeMap<u32, Option<u64>> = BTreeMap::new();
         for process in list {
@@ -377,7 +377,7 @@ mod nvml {
         }
 
         #[test]
-        fn the_virtual_card_is_told_by_its_number() {
+        fn the_virtual_card_is_recognised_by_its_uuid() {
             let said: String = b"oomph-virtual-g".iter().map(|byte| format!("{byte:02x}")).collect();
             assert_eq!(VIRTUAL.trim_start_matches("GPU-").replace('-', ""), said);
         }

@@ -24,7 +24,7 @@ const LONGEST_TEXT: usize = 256;
 const LONGEST_PATH: usize = 4096;
 /// No card has more: a number above it is a broken file's.
 const MOST_BYTES: u64 = 1 << 50;
-/// Files in one folder that are looked at.
+/// Most files that are read in one folder.
 const MOST_FILES: usize = 4096;
 /// Devices, and lines of each, that are believed.
 const MOST_DEVICES: usize = 64;
@@ -95,8 +95,8 @@ pub fn folder() -> PathBuf {
 /// Everywhere that files of this user can be: who writes them may have another environment. With `OOMPH_STATUS_FOLDER`, only
 /// there, and nowhere if it is empty. For root, the places of all users as well.
 fn folders() -> Vec<PathBuf> {
-    if let Some(told) = std::env::var_os("OOMPH_STATUS_FOLDER") {
-        return if told.is_empty() { Vec::new() } else { vec![PathBuf::from(told)] };
+    if let Some(folder) = std::env::var_os("OOMPH_STATUS_FOLDER") {
+        return if folder.is_empty() { Vec::new() } else { vec![PathBuf::from(folder)] };
     }
     let mut folders = Vec::new();
     let mut add = |folder: PathBuf| {
@@ -128,7 +128,7 @@ fn names(folder: &str) -> impl Iterator<Item = String> {
     entries.filter_map(|entry| entry.file_name().into_string().ok()).take(MOST_FILES)
 }
 
-/// Whose folder it is, if that is certain: no link, and nobody else may write into it. To others than root, only their own.
+/// Whose folder it is, if that is certain: no link, and writable by its owner alone. For users other than root, only their own.
 fn owner(folder: &Path) -> Option<u32> {
     let found = std::fs::symlink_metadata(folder).ok()?;
     let me = geteuid();
@@ -159,14 +159,14 @@ impl Inside {
         if inside.pid != pid {
             return None;
         }
-        inside.keep_to_what_can_be();
+        inside.clamp_to_plausible();
         Some((inside, found))
     }
 }
 
 impl Inside {
     /// A file may say anything: each device once, texts of a length to show, no more bytes than there are anywhere.
-    fn keep_to_what_can_be(&mut self) {
+    fn clamp_to_plausible(&mut self) {
         let mut seen = Vec::new();
         self.devices.retain(|device| {
             let is_new = !seen.contains(&device.device);
@@ -263,17 +263,17 @@ impl Reader {
         }
     }
 
-    /// What a process said when [`look`](Self::look) was called last. `start_ticks` (field 22 of `/proc/<pid>/stat`) tells it
+    /// What a process reported when [`look`](Self::look) was called last. `start_ticks` (field 22 of `/proc/<pid>/stat`) distinguishes it
     /// from another one that had its number before.
     pub fn get(&self, pid: u32, start_ticks: u64) -> Option<&Inside> {
-        let told = self.found.values().filter_map(|found| Some((found.owner, found.inside.as_ref()?)));
-        let of_process = told.filter(|(owner, inside)| {
+        let found = self.found.values().filter_map(|found| Some((found.owner, found.inside.as_ref()?)));
+        let of_process = found.filter(|(owner, inside)| {
             inside.pid == pid && inside.start_ticks == start_ticks && self.may_speak_for(*owner, pid)
         });
         of_process.map(|(_, inside)| inside).max_by_key(|inside| inside.time)
     }
 
-    /// Root reads everybody's files: nobody speaks for another user's process.
+    /// Root reads the files of all users: a file counts only for processes of its owner.
     fn may_speak_for(&self, owner: u32, pid: u32) -> bool {
         owner == geteuid().as_raw()
             || std::fs::metadata(self.proc.join(pid.to_string())).is_ok_and(|process| process.uid() == owner)
@@ -354,9 +354,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         write(folder.path(), "100.json", &inside(100, 5));
         let reader = look(&[folder.path()]);
-        let told = reader.get(100, 5).unwrap();
-        assert_eq!((told.steps, told.devices[0].allocated), (7, 4096));
-        assert_eq!(told.devices[0].lines.len(), MOST_LINES);
+        let inside = reader.get(100, 5).unwrap();
+        assert_eq!((inside.steps, inside.devices[0].allocated), (7, 4096));
+        assert_eq!(inside.devices[0].lines.len(), MOST_LINES);
         assert!(reader.get(100, 6).is_none(), "another process that got its number");
         assert!(reader.get(101, 5).is_none());
     }
@@ -368,7 +368,7 @@ mod tests {
         let mut reader = reader(&[folder.path()], proc.path());
         for steps in [7, 8] {
             let part = write(folder.path(), ".100.part", &Inside { steps, ..inside(100, 5) });
-            assert!(look(&[folder.path()]).get(100, 5).is_none_or(|told| told.steps < steps));
+            assert!(look(&[folder.path()]).get(100, 5).is_none_or(|inside| inside.steps < steps));
             std::fs::rename(part, folder.path().join("100.json")).unwrap();
             reader.look();
             assert_eq!(reader.get(100, 5).unwrap().steps, steps);
@@ -513,15 +513,15 @@ mod tests {
     #[test]
     fn what_cannot_be_is_left_out_and_long_texts_are_cut() {
         let folder = tempfile::tempdir().unwrap();
-        let mut told = inside(100, 5);
-        let first = told.devices[0].clone();
-        told.devices[0].lines[0].place = "é".repeat(1000);
-        told.devices[0].name = Some("n".repeat(10_000));
-        told.recording = Some("r".repeat(10_000));
-        told.devices.push(InsideDevice { allocated: 1, ..first.clone() });
-        told.devices.push(InsideDevice { device: 1, total: Some(u64::MAX), ..first.clone() });
-        told.devices.push(InsideDevice { device: 2, ..first });
-        write(folder.path(), "100.json", &told);
+        let mut large = inside(100, 5);
+        let first = large.devices[0].clone();
+        large.devices[0].lines[0].place = "é".repeat(1000);
+        large.devices[0].name = Some("n".repeat(10_000));
+        large.recording = Some("r".repeat(10_000));
+        large.devices.push(InsideDevice { allocated: 1, ..first.clone() });
+        large.devices.push(InsideDevice { device: 1, total: Some(u64::MAX), ..first.clone() });
+        large.devices.push(InsideDevice { device: 2, ..first });
+        write(folder.path(), "100.json", &large);
         let reader = look(&[folder.path()]);
         let read = reader.get(100, 5).unwrap();
         let devices: Vec<(u32, u64)> =

@@ -391,7 +391,7 @@ fn sum(stat: &str, names: &[&str]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::tests::laid_out;
+    use crate::text::tests::root_with;
 
     const MACHINE: &str = "MemTotal: 100000000 kB\nMemAvailable: 90000000 kB\nSwapFree: 0 kB\n";
     const VERSION_2: &str = "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
@@ -402,7 +402,7 @@ mod tests {
 
     #[test]
     fn every_level_up_to_the_root_counts() {
-        let root = laid_out(&[
+        let root = root_with(&[
             ("proc/meminfo", MACHINE),
             ("proc/self/cgroup", "0::/a/b\n"),
             ("proc/self/mountinfo", VERSION_2),
@@ -417,7 +417,7 @@ mod tests {
 
     #[test]
     fn version_1_is_understood() {
-        let root = laid_out(&[
+        let root = root_with(&[
             ("proc/self/cgroup", "4:cpu,memory:/job\n"),
             ("proc/self/mountinfo", "30 23 0:26 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"),
             ("sys/fs/cgroup/memory/job/memory.limit_in_bytes", "2000000000\n"),
@@ -456,8 +456,8 @@ mod tests {
     }
 
     #[test]
-    fn the_group_with_the_least_left_is_told_about() {
-        let root = laid_out(&[
+    fn the_group_with_the_least_left_is_reported() {
+        let root = root_with(&[
             ("proc/meminfo", &format!("{MACHINE}MemFree: 1 kB\nSwapTotal: 9 kB\n")),
             ("proc/self/cgroup", "0::/a/b\n"),
             ("proc/self/mountinfo", VERSION_2),
@@ -506,7 +506,7 @@ mod tests {
 
     #[test]
     fn swap_is_left_as_far_as_the_group_may_use_it() {
-        let root = laid_out(&[
+        let root = root_with(&[
             ("proc/meminfo", "MemTotal: 100 kB\nMemAvailable: 50 kB\nSwapFree: 40 kB\n"),
             ("proc/self/cgroup", "0::/\n"),
             ("proc/self/mountinfo", VERSION_2),
@@ -516,7 +516,7 @@ mod tests {
             ("sys/fs/cgroup/memory.swap.current", "1024\n"),
         ]);
         assert_eq!(levels(root.path()), [level(100 << 10, 90 << 10), level(10240, 6144 + 2048)]);
-        let told = || {
+        let group = || {
             let group = Machine::read(root.path()).group.unwrap();
             (group.limit, group.left, group.swap_left)
         };
@@ -525,14 +525,14 @@ mod tests {
             "MemTotal: 100 kB\nMemFree: 50 kB\nSwapFree: 40 kB\n",
         )
         .unwrap();
-        assert_eq!(told(), (10240, 6144, 2048), "no more is left than the limit");
+        assert_eq!(group(), (10240, 6144, 2048), "no more is left than the limit");
         std::fs::remove_file(root.path().join("sys/fs/cgroup/memory.swap.max")).unwrap();
-        assert_eq!(told(), (10240, 6144, 40 << 10));
+        assert_eq!(group(), (10240, 6144, 40 << 10));
     }
 
     #[test]
     fn in_version_1_swap_is_left_as_far_as_the_limit_on_both_goes() {
-        let root = laid_out(&[
+        let root = root_with(&[
             ("proc/meminfo", "MemTotal: 100 kB\nMemFree: 50 kB\nSwapFree: 40 kB\n"),
             ("proc/self/cgroup", "4:memory:/\n"),
             ("proc/self/mountinfo", "30 23 0:26 / /memory rw - cgroup cgroup rw,memory\n"),
@@ -550,7 +550,7 @@ mod tests {
     fn a_group_of_outside_the_container_is_looked_for_where_it_is_mounted() {
         let mounted = "30 23 0:26 /docker/abc /sys/fs/my\\040groups ro - cgroup2 cgroup2 rw\n";
         for group in ["0::/docker/abc\n", "0::/docker/abcdef\n", "0::/../other\n"] {
-            let root = laid_out(&[
+            let root = root_with(&[
                 ("proc/self/cgroup", group),
                 ("proc/self/mountinfo", mounted),
                 ("sys/fs/my groups/memory.max", "1000\n"),
@@ -563,7 +563,7 @@ mod tests {
 
     #[test]
     fn ram_is_split() {
-        let root = laid_out(&[(
+        let root = root_with(&[(
             "proc/meminfo",
             "MemTotal: 1000 kB\nMemFree: 100 kB\nMemAvailable: 300 kB\nBuffers: 10 kB\nCached: 290 kB\nSwapCached: 0 kB\n\
              Unevictable: 30 kB\nMlocked: 20 kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\nAnonPages: 400 kB\nShmem: 50 kB\nSlab: 60 kB\n\
@@ -592,7 +592,7 @@ mod tests {
             ["", "MemTotal: many kB\n", "MemTotal: 99999999999999999999999 kB\nMemFree: 1 kB\n", "\u{0}\n\n:"]
         {
             let root =
-                laid_out(&[("proc/meminfo", text), ("proc/self/mountinfo", " - cgroup2\n - \n- - - - -")]);
+                root_with(&[("proc/meminfo", text), ("proc/self/mountinfo", " - cgroup2\n - \n- - - - -")]);
             let machine = Machine::read(root.path());
             assert_eq!((machine.ram, machine.swap, machine.group), (None, None, None), "{text}");
             assert_eq!(levels(root.path()), []);
@@ -603,7 +603,7 @@ mod tests {
 
     #[test]
     fn processors_are_those_of_the_mask_and_of_the_quota() {
-        let root = laid_out(&[
+        let root = root_with(&[
             ("proc/self/status", "Name:\tx\nCpus_allowed:\tff,0000000f\nCpus_allowed_list:\t0-3,32-39\n"),
             ("proc/self/cgroup", "0::/a\n"),
             ("proc/self/mountinfo", VERSION_2),
@@ -613,7 +613,7 @@ mod tests {
         std::fs::write(root.path().join("sys/fs/cgroup/cpu.max"), "250000 100000\n").unwrap();
         assert_eq!(Machine::read(root.path()).processors, Some(2.5), "a level above counts");
 
-        let root = laid_out(&[
+        let root = root_with(&[
             ("proc/self/status", "Cpus_allowed:\t3\n"),
             ("proc/self/cgroup", "1:cpu,cpuacct:/a\n"),
             ("proc/self/mountinfo", "30 23 0:26 / /cpu rw - cgroup cgroup rw,cpu,cpuacct\n"),

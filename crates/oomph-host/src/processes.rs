@@ -253,7 +253,7 @@ impl Reader {
         // What is locked is counted by address: it need not be in RAM.
         known.memory.pinned = status.memory.pinned.min(status.resident);
         if !status.is_split && status.resident > 0 {
-            // Kernels before 4.5 and gVisor do not tell files from shared memory.
+            // Kernels before 4.5 and gVisor do not distinguish files from shared memory.
             self.load(pid, "statm", u64::MAX)?;
             let text = String::from_utf8_lossy(&self.text);
             let pages =
@@ -424,7 +424,7 @@ pub(crate) fn container(groups: &str) -> Option<String> {
 mod tests {
     use super::*;
     use crate::stat::KERNEL_THREAD;
-    use crate::text::tests::laid_out;
+    use crate::text::tests::root_with;
     use crate::{Gpu, GpuProcess, Use};
 
     fn stat(pid: u32, name: &str, state: char, flags: u64, faults: u64, start: u64) -> String {
@@ -449,7 +449,7 @@ mod tests {
 
     fn machine() -> tempfile::TempDir {
         let id = "0123456789abcdef".repeat(4);
-        laid_out(&[
+        root_with(&[
             (
                 "etc/passwd",
                 "root:x:0:0::/:/bin/sh\nann:x:1000:1000::/home/ann:/bin/sh\nalso:x:1000:1:::\nbroken\n",
@@ -591,7 +591,7 @@ mod tests {
     #[test]
     fn broken_files_are_left_out() {
         for text in ["", "7", "7 (", "7 )x(", "7 (x)", "7 (x) ", "\u{0}\u{0}", "7 (x) S"] {
-            let root = laid_out(&[("proc/7/stat", text), ("proc/7/status", "Uid:\nVmRSS: x\n:\n\n")]);
+            let root = root_with(&[("proc/7/stat", text), ("proc/7/status", "Uid:\nVmRSS: x\n:\n\n")]);
             let found = Reader::new(root.path()).read(&Gpus::default());
             assert!(found.iter().all(|process| process.resident == 0 && process.name == "x"), "{text:?}");
         }

@@ -13,14 +13,14 @@ pub struct Standing {
     pub start_ticks: u64,
     /// Who started it.
     pub parent: u32,
-    /// Ended, and not yet fetched by its parent.
+    /// Ended, and not yet reaped by its parent.
     pub is_dead: bool,
     /// Short name.
     pub name: String,
 }
 
 impl Standing {
-    /// How it stands with this number; none if it is nobody's.
+    /// The process with this pid; none if there is none.
     pub fn of(pid: u32) -> Option<Self> {
         let stat = Stat::of(&std::fs::read(file(pid, "stat")).ok()?)?;
         let is_dead = matches!(stat.state, 'Z' | 'X');

@@ -19,7 +19,7 @@ pub(crate) struct Stat {
     pub(crate) trace: Trace,
 }
 
-/// What `exec` changes, though number, start and often the name stay. Where code and stack lie is told only to who may trace the
+/// What `exec` changes, though pid, start and often the name stay. The addresses of code and stack are shown only to users who may trace the
 /// process: of other users' processes, the first `exec` after a fork is seen, and no later one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Program {

@@ -22,7 +22,7 @@ pub(crate) fn field(text: &str, name: &str) -> Option<u64> {
 #[cfg(test)]
 pub(crate) mod tests {
     /// A folder with these files: a machine as a test wants it.
-    pub(crate) fn laid_out(files: &[(&str, &str)]) -> tempfile::TempDir {
+    pub(crate) fn root_with(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         for (name, text) in files {
             let path = root.path().join(name);

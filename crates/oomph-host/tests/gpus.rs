@@ -1,4 +1,4 @@
-//! Cards and drivers, right and wrong ones, as a management library tells of them that says what a test wants.
+//! Cards and drivers, right and wrong ones, reported by a fake management library that a test configures.
 #![cfg(feature = "nvml")]
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -19,7 +19,7 @@ fn gpus(settings: &str) -> Gpus {
 }
 
 #[test]
-fn two_cards_are_told_of_with_who_is_on_them() {
+fn two_cards_are_reported_with_their_processes() {
     let found = gpus(
         "FAKE_NVML_PROCESSES=0,100,8589934592;0,101,-;1,100,1048576,g;0,102,5,b;0,103,7,g\nFAKE_NVML_MIG=1\n\
          FAKE_NVML_EXCLUSIVE=0\n",
@@ -55,7 +55,7 @@ fn two_cards_are_told_of_with_who_is_on_them() {
 }
 
 #[test]
-fn a_wrong_driver_is_told_by_its_error() {
+fn a_wrong_driver_is_recognised_by_its_error() {
     for (error, expected) in [
         (18, Missing::VersionMismatch),
         (9, Missing::DriverNotLoaded),
@@ -125,7 +125,7 @@ fn what_changes_while_the_library_is_open_is_seen() {
 }
 
 #[test]
-fn a_driver_that_hangs_is_waited_for_once_and_its_last_answer_told() {
+fn a_driver_that_hangs_is_waited_for_once_and_its_last_answer_reported() {
     let fake = FakeNvml::new("FAKE_NVML_CARDS=1000,300,100\n");
     let mut sampler = sampler(&fake.library);
     assert_eq!(sampler.sample().gpus.silent_for, None);
@@ -137,7 +137,7 @@ fn a_driver_that_hangs_is_waited_for_once_and_its_last_answer_told() {
     for _ in 0..10 {
         assert!(sampler.sample().gpus.silent_for >= silent.silent_for);
     }
-    assert!(began.elapsed() < Duration::from_secs(1), "nobody waits any more: {:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(1), "no later call waits: {:?}", began.elapsed());
     fake.set("FAKE_NVML_CARDS=1000,400,100\n");
     let began = Instant::now();
     let answered = loop {

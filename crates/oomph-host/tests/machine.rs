@@ -171,7 +171,7 @@ fn a_dead_process_that_holds_memory_of_a_card_is_seen() {
 
 #[test]
 fn a_process_that_calls_exec_shows_what_it_runs_now() {
-    // The name stays: what tells is what the kernel says of the program.
+    // The name stays: the kernel's data about the program show it.
     let script = "read line; exec sh -c 'read line; : second' sh-again";
     let mut child =
         Command::new("sh").args(["-c", script, "sh-first"]).stdin(Stdio::piped()).spawn().unwrap();

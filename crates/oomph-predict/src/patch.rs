@@ -53,7 +53,7 @@ impl Named {
         })
     }
 
-    /// As somebody in this folder would write it: the path in a diff that is applied there.
+    /// Relative to this folder: the path in a diff that is applied there.
     pub fn shown(&self, folder: &Path) -> String {
         let near = folder.canonicalize().ok().and_then(|folder| self.path.strip_prefix(folder).ok());
         near.unwrap_or(self.path.strip_prefix("/").unwrap_or(&self.path)).display().to_string()

@@ -73,7 +73,7 @@ pub struct Prediction {
     pub needs: Option<Needs>,
     /// What may be wrong.
     pub uncertain: Vec<Uncertain>,
-    /// Calls that nobody modelled.
+    /// Calls without a model.
     pub unmodelled: Vec<CallFact>,
     /// PyTorch's allocator settings.
     pub conf: String,

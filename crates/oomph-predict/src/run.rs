@@ -135,7 +135,7 @@ pub struct ReadFact {
     pub count: u64,
 }
 
-/// A call that nobody modelled.
+/// A call without a model.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct CallFact {
     /// The function.
@@ -166,7 +166,7 @@ pub struct Facts {
     /// Lines that read what is not known.
     #[serde(default)]
     pub reads: Vec<ReadFact>,
-    /// Calls that nobody modelled.
+    /// Calls without a model.
     #[serde(default)]
     pub unmodelled: Vec<CallFact>,
     /// What else must be said.
@@ -243,9 +243,9 @@ pub enum RunError {
         signal: i32,
     },
     /// Signals cannot be listened to.
-    #[error("signals cannot be heard: {0}")]
+    #[error("cannot listen for signals: {0}")]
     Signals(io::Error),
-    /// It ended without a word.
+    /// It ended without leaving facts.
     #[error(
         "the program ended ({status}) without leaving a recording{}{}",
         killed(status),
@@ -465,7 +465,7 @@ impl<'a> Runner<'a> {
         let status =
             ended.map_err(|error| RunError::Start { python: self.installed.python.clone(), error })?.status;
         let facts = match std::fs::read(folder.path().join("facts.json")) {
-            Ok(bytes) => told(serde_json::from_slice(&bytes)?),
+            Ok(bytes) => logged(serde_json::from_slice(&bytes)?),
             Err(_) => {
                 return Err(RunError::Died {
                     status,
@@ -482,8 +482,8 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// Says in the log what a program left, and why something is in doubt.
-fn told(facts: Facts) -> Facts {
+/// Logs what a program left, and why something is in doubt.
+fn logged(facts: Facts) -> Facts {
     info!(status = ?facts.status, error = facts.error, steps = facts.steps, forwards = facts.forwards, cuda = facts.cuda, reached = ?facts.reached.phases, "it left");
     for (index, device) in facts.devices.iter().enumerate() {
         debug!(index, ?device);

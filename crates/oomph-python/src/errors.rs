@@ -22,7 +22,7 @@ pub(crate) fn raised(error: oomph_data::DataError) -> PyErr {
         }
         oomph_data::DataError::Usage(_) => PyValueError::new_err(message),
         oomph_data::DataError::Stopped => PyKeyboardInterrupt::new_err(()),
-        #[allow(unreachable_patterns)] // an error that is added later is at least told
+        #[allow(unreachable_patterns)] // an error that is added later is at least raised
         _ => PyOSError::new_err(message),
     }
 }

@@ -1,6 +1,6 @@
 //! Memory that crosses between Python and Arrow without being copied.
 //!
-//! Outwards, [`Memory`] owns an Arrow buffer and tells NumPy where it is (`__array_interface__`: the stable interface of Python
+//! Outwards, [`Memory`] owns an Arrow buffer and shows NumPy where it is (`__array_interface__`: the stable interface of Python
 //! 3.10 has no buffer protocol to offer). Inwards, [`borrow`] makes an Arrow buffer of an address that a Python object gave, and
 //! keeps that object.
 
@@ -26,7 +26,7 @@ pub(crate) struct Memory {
 
 impl Memory {
     pub(crate) fn new(buffer: Buffer, kind: String, values: usize) -> Self {
-        let (buffer, to_write) = told_allocated(buffer);
+        let (buffer, to_write) = with_ownership(buffer);
         Self { buffer, kind, values, to_write }
     }
 
@@ -36,8 +36,8 @@ impl Memory {
     }
 }
 
-/// A buffer, and whether Rust allocated it and nobody else has it: only then can it be made mutable, and Python write to it.
-pub(crate) fn told_allocated(buffer: Buffer) -> (Buffer, bool) {
+/// A buffer, and whether Rust allocated it and nothing else refers to it: only then can it be made mutable, and Python write to it.
+pub(crate) fn with_ownership(buffer: Buffer) -> (Buffer, bool) {
     match buffer.into_mutable() {
         Ok(mutable) => (Buffer::from(mutable), true),
         Err(shared) => (shared, false),
@@ -73,7 +73,7 @@ struct Owner {
     _object: Py<PyAny>,
 }
 
-// Held, never looked at.
+// Held, never read.
 impl RefUnwindSafe for Owner {}
 
 /// A buffer, and what lives as long as it does.
@@ -82,7 +82,7 @@ struct Kept {
     _object: Py<PyAny>,
 }
 
-// Held, never looked at.
+// Held, never read.
 impl RefUnwindSafe for Kept {}
 
 /// The same bytes, for whose sake an object is kept too.

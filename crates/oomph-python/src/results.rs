@@ -1,7 +1,7 @@
 //! What Rust made, for Python to look at and to take without copying.
 
 use crate::capsule;
-use crate::memory::{Memory, also_keeping, told_allocated};
+use crate::memory::{Memory, also_keeping, with_ownership};
 use crate::profile::Profile;
 use arrow_array::cast::AsArray;
 use arrow_array::{Array as _, ArrayRef, RecordBatch, RecordBatchOptions, make_array};
@@ -41,7 +41,7 @@ impl Table {
         profile: profile::Profile,
     ) -> PyResult<Self> {
         let (schema, arrays, rows) = batch.into_parts();
-        let (arrays, ours): (Vec<_>, Vec<_>) = arrays.into_iter().map(told_ours).unzip();
+        let (arrays, ours): (Vec<_>, Vec<_>) = arrays.into_iter().map(with_array_ownership).unzip();
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
         let batch = RecordBatch::try_new_with_options(schema, arrays, &options).map_err(unfit)?;
         Ok(Self { batch, columns, broken_rows, profile: Some(profile), ours, guard: OnceLock::new() })
@@ -116,14 +116,14 @@ impl Table {
             writer.write(&self.batch)?;
             writer.into_inner()
         };
-        Ok(PyBytes::new(py, &py.detach(pack).map_err(not_crossing)?))
+        Ok(PyBytes::new(py, &py.detach(pack).map_err(not_exportable)?))
     }
 
     /// The rows that were packed.
     #[staticmethod]
     fn unpacked(py: Python<'_>, packed: &[u8]) -> PyResult<Self> {
         let batch =
-            py.detach(|| StreamReader::try_new(packed, None)?.next().transpose()).map_err(not_crossing)?;
+            py.detach(|| StreamReader::try_new(packed, None)?.next().transpose()).map_err(not_exportable)?;
         batch.map(Self::batch).ok_or_else(|| PyValueError::new_err("packed rows without rows"))
     }
 
@@ -151,7 +151,7 @@ impl Table {
     }
 }
 
-fn not_crossing(error: ArrowError) -> PyErr {
+fn not_exportable(error: ArrowError) -> PyErr {
     PyValueError::new_err(format!("rows that cannot cross to another process: {error}"))
 }
 
@@ -172,8 +172,8 @@ impl Column {
     /// Its values as NumPy would name their type: numbers, booleans, codes of a dictionary; none of anything else.
     #[getter]
     fn values(&self, py: Python<'_>) -> Option<Memory> {
-        if let Some(truths) = self.array.as_boolean_opt() {
-            return Some(unpacked(truths.values()));
+        if let Some(booleans) = self.array.as_boolean_opt() {
+            return Some(unpacked(booleans.values()));
         }
         let (buffer, kind) = self.numbers()?;
         let buffer = match &self.guard {
@@ -186,8 +186,8 @@ impl Column {
     /// The same, to be written to: none where anybody but the table has the memory. Whoever takes it gives the table a frame to keep.
     #[getter]
     fn values_to_write(&self) -> Option<Memory> {
-        if let Some(truths) = self.array.as_boolean_opt() {
-            return Some(unpacked(truths.values()));
+        if let Some(booleans) = self.array.as_boolean_opt() {
+            return Some(unpacked(booleans.values()));
         }
         let (buffer, kind) = self.numbers()?;
         // The table and this column have the array; the array and this function its values.
@@ -306,20 +306,21 @@ fn unpacked(bits: &BooleanBuffer) -> Memory {
 fn shape_of_rows(field: &Field) -> Option<Vec<usize>> {
     let DataType::FixedSizeList(_, elements) = field.data_type() else { return None };
     let elements = usize::try_from(*elements).ok()?;
-    let told = || {
+    let declared = || {
         let metadata = field.metadata();
         if metadata.get("ARROW:extension:name")? != "arrow.fixed_shape_tensor" {
             return None;
         }
-        let told: serde_json::Value = serde_json::from_str(metadata.get("ARROW:extension:metadata")?).ok()?;
-        if told.get("permutation").is_some() {
+        let tensor: serde_json::Value =
+            serde_json::from_str(metadata.get("ARROW:extension:metadata")?).ok()?;
+        if tensor.get("permutation").is_some() {
             return None;
         }
-        let shape: Vec<usize> = serde_json::from_value(told.get("shape")?.clone()).ok()?;
+        let shape: Vec<usize> = serde_json::from_value(tensor.get("shape")?.clone()).ok()?;
         let product = shape.iter().try_fold(1usize, |product, length| product.checked_mul(*length));
         (product == Some(elements)).then_some(shape)
     };
-    told().or(Some(vec![elements]))
+    declared().or(Some(vec![elements]))
 }
 
 impl Column {
@@ -337,16 +338,16 @@ impl Column {
 }
 
 /// An array, and whether its values lie where Rust put them.
-fn told_ours(array: ArrayRef) -> (ArrayRef, bool) {
+fn with_array_ownership(array: ArrayRef) -> (ArrayRef, bool) {
     let is_numbers = array.as_any_dictionary_opt().is_some() || array.data_type().is_primitive();
     if !is_numbers {
         return (array, false);
     }
     let data = array.to_data();
-    // From here on the values are in `data` only, if nobody else has them.
+    // From here on the values are in `data` only, if nothing else refers to them.
     drop(array);
     let (data_type, rows, nulls, offset, buffers, children) = data.into_parts();
-    let (buffers, ours): (Vec<_>, Vec<_>) = buffers.into_iter().map(told_allocated).unzip();
+    let (buffers, ours): (Vec<_>, Vec<_>) = buffers.into_iter().map(with_ownership).unzip();
     let data = ArrayDataBuilder::new(data_type)
         .len(rows)
         .nulls(nulls)

@@ -60,7 +60,7 @@ fn state(batches: &Batches) -> State {
     State { token: batches.token(), progress: batches.progress(), broken_rows: batches.broken_rows() }
 }
 
-/// Answers requests until nobody is left to ask.
+/// Answers requests until the channel is closed.
 fn serve(mut batches: Batches, requests: &Receiver<()>, answers: &Sender<Result<Answer, DataError>>) {
     while requests.recv().is_ok() {
         let answer = batches.next_batch().map(|batch| Answer { batch, state: state(&batches) });
@@ -169,12 +169,12 @@ impl Stream {
         (state.broken_rows.count, first.collect())
     }
 
-    /// Lets go of everything that was read ahead. Whoever waits for a batch waits no longer.
+    /// Drops everything that was read ahead. Whoever waits for a batch waits no longer.
     fn close(&self) {
         if let Some(open) = locked(&self.open).take() {
             open.stopper.stop();
         }
-        // Locked only where somebody waits, who will find it closed.
+        // Locked only by a caller that waits, and will find it closed.
         if let Ok(mut line) = self.answers.try_lock() {
             line.ready = None;
         }

@@ -1,7 +1,7 @@
 //! Long work for a Python caller: on a thread of its own, without the interpreter's lock, and with an ear for Ctrl-C.
 //!
 //! The calling thread waits. It alone may run signal handlers, so it looks for them while it waits; it also calls `progress`, so
-//! that a caller's function runs where the caller is. Nothing half-done is left: the work is told to stop, and is waited for.
+//! that a caller's function runs where the caller is. Nothing half-done is left: the work is asked to stop, and is waited for.
 
 use crate::errors::raised;
 use oomph_data::{DataError, Observer, Pass};
@@ -14,7 +14,7 @@ use std::time::Duration;
 /// second cost nothing.
 const LOOK_UP: Duration = Duration::from_millis(100);
 
-/// What the two threads tell each other.
+/// What the two threads share.
 #[derive(Default)]
 pub(crate) struct Watch {
     stop: AtomicBool,
@@ -37,7 +37,7 @@ impl Observer for Watch {
 
 impl Watch {
     /// Calls `progress(pass, done, total)`.
-    fn tell(&self, py: Python<'_>, progress: &Py<PyAny>) -> PyResult<()> {
+    fn call(&self, py: Python<'_>, progress: &Py<PyAny>) -> PyResult<()> {
         let total = self.total.load(Ordering::Relaxed);
         if total == 0 {
             return Ok(());
@@ -65,19 +65,19 @@ pub(crate) fn run<T: Send>(
             let watch = &watch;
             let worker = scope.spawn(move || {
                 let outcome = work(watch);
-                // Nobody listens only if the caller's thread died.
+                // It fails only if the caller's thread died.
                 let _ = finish.send(());
                 outcome
             });
             let mut interrupted = None;
-            // Disconnected: the work is done, or has panicked, which `join` tells.
+            // Disconnected: the work is done, or has panicked, which `join` returns.
             while finished.recv_timeout(LOOK_UP) == Err(RecvTimeoutError::Timeout) {
                 if interrupted.is_some() {
                     continue;
                 }
                 let heard = Python::attach(|py| {
                     py.check_signals()?;
-                    progress.map_or(Ok(()), |progress| watch.tell(py, progress))
+                    progress.map_or(Ok(()), |progress| watch.call(py, progress))
                 });
                 if let Err(raised) = heard {
                     watch.stop.store(true, Ordering::Relaxed);
@@ -94,7 +94,7 @@ pub(crate) fn run<T: Send>(
     match outcome {
         Ok(outcome) => {
             let value = outcome.map_err(raised)?;
-            progress.map_or(Ok(()), |progress| watch.tell(py, progress))?;
+            progress.map_or(Ok(()), |progress| watch.call(py, progress))?;
             Ok(value)
         }
         Err(panic) => std::panic::resume_unwind(panic),
@@ -109,7 +109,7 @@ pub(crate) fn wait<T: Send + 'static>(
 ) -> PyResult<T> {
     let (finish, finished) = mpsc::channel();
     let worker = std::thread::Builder::new().name("oomph-open".to_owned()).spawn(move || {
-        // Nobody listens where the caller has gone.
+        // It fails if the caller is gone.
         let _ = finish.send(work());
     })?;
     py.detach(move || {

@@ -1,4 +1,4 @@
-//! A file that has become too large: what it knew to be there then, so that its end can tell what has come and gone since.
+//! A file that has become too large: what it knew to be allocated then, so that its end can list what has come and gone since.
 
 use crate::event::Event;
 use crate::layout::Action;
@@ -50,7 +50,7 @@ pub struct Known {
     segments: BTreeMap<u64, u64>,
 }
 
-/// What an event must tell: action, address, size, stream and stack.
+/// What an event must have: action, address, size, stream and stack.
 pub type Change = (Action, u64, u64, u32, u32);
 
 impl Known {

@@ -104,7 +104,7 @@ pub fn state(device: &Device, segments: &[Segment]) -> Content {
         let mut address = segment.address;
         for block in &segment.blocks {
             let live = device.live.get(&address);
-            // What waits for another stream has been told as free: nobody says when it is.
+            // What waits for another stream has been recorded as free: when it completes is unknown.
             let state = if block.state == 2 && live.is_none() { 0 } else { block.state };
             content.varint(block.size);
             content.varint(block.requested);

@@ -35,7 +35,7 @@ fn lift(most: &AtomicU64, value: u64) {
 }
 
 impl Gauge {
-    fn tell(&self, allocated: u64) {
+    fn set(&self, allocated: u64) {
         self.now.store(allocated, Relaxed);
         lift(&self.marked, allocated);
         lift(&self.step, allocated);
@@ -48,18 +48,18 @@ fn gauge(device: u32) -> Option<&'static Gauge> {
 }
 
 /// So much is allocated on a device.
-pub fn tell(device: u32, allocated: u64) {
+pub fn set(device: u32, allocated: u64) {
     if let Some(gauge) = gauge(device) {
-        gauge.tell(allocated);
+        gauge.set(allocated);
     }
 }
 
 /// So much was allocated before anything was heard; does nothing if something was.
-pub fn tell_first(device: u32, allocated: u64) {
+pub fn set_first(device: u32, allocated: u64) {
     if let Some(gauge) = gauge(device)
         && gauge.now.load(Relaxed) == 0
     {
-        gauge.tell(allocated);
+        gauge.set(allocated);
     }
 }
 

@@ -130,12 +130,12 @@ fn current_stream(device: u8) -> i64 {
 extern "C" fn report_hook(block: *mut c_void, size: i64, allocated: usize, reserved: usize, device: u64) {
     let [kind, index, ..] = device.to_le_bytes();
     if kind == CUDA && usize::from(index) < gauges::MOST_DEVICES {
-        gauges::tell(u32::from(index), allocated as u64);
+        gauges::set(u32::from(index), allocated as u64);
         let guard = GUARD_BLOCK.load(Relaxed);
         if guard != 0 {
             // SAFETY: the guard's function of that name.
-            let told = unsafe { std::mem::transmute::<usize, GuardBlock>(guard) };
-            told(c_int::from(index), block as u64, size);
+            let report = unsafe { std::mem::transmute::<usize, GuardBlock>(guard) };
+            report(c_int::from(index), block as u64, size);
         }
         if session::is_recording()
             && let Some(recorder) = session::lock().as_mut()

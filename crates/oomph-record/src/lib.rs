@@ -197,7 +197,7 @@ pub extern "C" fn oomph_record_oom(device: u32, asked: u64, free: u64, skip: u32
     }
 }
 
-/// Who held what at the out-of-memory that was told last, as JSON.
+/// Who held what at the out-of-memory that was reported last, as JSON.
 ///
 /// # Safety
 /// `json` has `length` bytes.

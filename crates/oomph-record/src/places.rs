@@ -105,9 +105,9 @@ mod tests {
         places.add(&[library, own, main], &[3, 4, 5]);
         places.add(&[frame("/home/user/project/train.py", 12, "step")], &[4]);
         places.add(&[frame("<string>", 1, "made")], &[6]);
-        let told: Vec<&str> = (0..4).map(|stack| places.text(places.of(stack))).collect();
+        let texts: Vec<&str> = (0..4).map(|stack| places.text(places.of(stack))).collect();
         let expected = ["backward pass", "train.py:12 step", "train.py:12 step", "<string>:1 made"];
-        assert_eq!(told, expected);
+        assert_eq!(texts, expected);
         assert_eq!(places.of(1), places.of(2));
         assert_eq!(places.of(99), NO_LINE);
     }

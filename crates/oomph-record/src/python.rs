@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 
 /// Frames of a stack that are kept, innermost first.
 pub const DEEPEST: usize = 128;
-/// Frames that are kept of a place where memory is let go: enough to tell what the program was doing, not from where.
+/// Frames that are kept of a free: enough to show what the program was doing, not from where.
 pub const SHALLOW: usize = 16;
 
 /// The file of the code that 3.12 and 3.13 put between C and Python.

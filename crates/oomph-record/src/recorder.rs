@@ -35,13 +35,13 @@ const LARGEST_CENSUS: usize = 8 << 20;
 #[derive(Default)]
 struct Clock {
     last: i64,
-    /// While earlier events are told: when they were.
-    told: Option<i64>,
+    /// While earlier events are written: when they were.
+    replayed: Option<i64>,
 }
 
 impl Clock {
     fn now(&mut self) -> i64 {
-        if let Some(time) = self.told {
+        if let Some(time) = self.replayed {
             return time;
         }
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -128,7 +128,7 @@ impl Recorder {
         let event = Event { action, address, size, stream, stack, time, category };
         self.follower.note(event);
         self.ledger.device(device).events.push(event);
-        // A free is told in two events, which stay together.
+        // A free is two events, which stay together.
         if !matches!(action, Action::FreeRequested) {
             self.flush_if_many(device);
         }
@@ -149,18 +149,18 @@ impl Recorder {
         follows
     }
 
-    /// The program goes its own way: what it did since the pattern began is told after all, at times in between.
+    /// The program goes its own way: what it did since the pattern began is written after all, at times in between.
     fn stop_following(&mut self) {
         let Some(left) = self.follower.leave() else { return };
         for step in left.steps() {
             let before = self.ledger.around();
-            self.tell_again(&left, &step);
+            self.write_again(&left, &step);
             self.annotate_at(step.name, Stage::End, step.ended);
             self.follower.was_written(&left, &step, before);
         }
         let before = self.ledger.around();
         let rest = left.rest(self.clock.now());
-        self.tell_again(&left, &rest);
+        self.write_again(&left, &rest);
         if let Some((started, name)) = left.started() {
             self.annotate_at(name, Stage::Start, started);
         }
@@ -168,11 +168,11 @@ impl Recorder {
     }
 
     /// Tells a part of a pattern as if it had just been seen, between two times.
-    fn tell_again(&mut self, left: &Left, stretch: &Stretch) {
+    fn write_again(&mut self, left: &Left, stretch: &Stretch) {
         let (count, part) = left.part(stretch);
         let (began, count) = (stretch.began, count as i64 + 1);
         for (index, (event, &(device, address, size, _))) in part.enumerate() {
-            self.clock.told = Some(began + (stretch.ended - began) * (index as i64 + 1) / count);
+            self.clock.replayed = Some(began + (stretch.ended - began) * (index as i64 + 1) / count);
             if size > 0 {
                 let place = self.tables.places().of(event.stack);
                 let (requested, stream, stack) = (event.size, event.stream, event.stack);
@@ -185,7 +185,7 @@ impl Recorder {
                 self.completed(device);
             }
         }
-        self.clock.told = None;
+        self.clock.replayed = None;
     }
 
     /// A block was handed out (`size` > 0) or taken back. `reserved`: all of the device's segments together, afterwards.
@@ -206,7 +206,7 @@ impl Recorder {
         self.follower.expect((device, address, size, reserved));
         if size > 0 {
             let size = size as u64;
-            // Never more than the block; tiny requests are not told.
+            // Never more than the block; tiny requests are not reported.
             let requested = if requested > 0 && requested <= size { requested } else { size };
             let stream = self.ledger.device(device).stream(stream);
             self.follow_reserved(device, address, reserved, stream, stack);
@@ -356,11 +356,11 @@ impl Recorder {
     /// What was there before the recording: handed out at its beginning, by nobody.
     pub fn begin_with(&mut self, device: u32, segments: &[Segment]) {
         let blocks = segments.iter().flat_map(|segment| &segment.blocks);
-        gauges::tell_first(device, blocks.filter(|block| block.state == 1).map(|block| block.size).sum());
+        gauges::set_first(device, blocks.filter(|block| block.state == 1).map(|block| block.size).sum());
         for segment in segments {
             let mapped = segment.flags & 2 != 0;
             let here = self.ledger.device(device);
-            // Streams that were used before are told apart by their handles.
+            // Streams that were used before are distinguished by their handles.
             let stream = here.stream(segment.stream as i64);
             here.add_segment(segment.address, Held { size: segment.size, stream, stack: 0, mapped });
             let action = if mapped { Action::SegmentMap } else { Action::SegmentAlloc };

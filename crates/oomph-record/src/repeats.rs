@@ -23,8 +23,8 @@ const MOST_PERIOD: usize = 4;
 const MOST_PATTERNS: usize = 8;
 /// Longer steps are not followed.
 const LONGEST_PATTERN: usize = 1 << 18;
-/// In the midst of a longer pattern, lines are not told: it is the program that waits while they are looked for.
-const LONGEST_TOLD: usize = 1 << 17;
+/// In the middle of a longer pattern, lines are not reported: the program would wait while they are looked up.
+const LONGEST_WITH_LINES: usize = 1 << 17;
 
 /// What happens to a block: device, address, true size (negative when it is taken back), and what the device has reserved.
 pub type Touch = (u32, u64, i64, u64);
@@ -54,7 +54,7 @@ struct Pattern {
     events: Vec<Event>,
     /// Where its steps end, in blocks, and whose they are.
     ends: Vec<(usize, u32)>,
-    /// The line that each block was made by; found when somebody wants to know.
+    /// The line that each block was made by; found on demand.
     places: Option<Vec<Place>>,
 }
 
@@ -330,7 +330,7 @@ impl Follower {
 
     /// Whether what is not in the ledger is too much to be looked through.
     pub fn is_too_long(&self) -> bool {
-        self.midst().is_some_and(|(pattern, _)| pattern.blocks.len() > LONGEST_TOLD)
+        self.midst().is_some_and(|(pattern, _)| pattern.blocks.len() > LONGEST_WITH_LINES)
     }
 
     /// Learns which line made each block that is not in the ledger. `live`: the line of a block that is in it.

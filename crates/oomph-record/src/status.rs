@@ -13,11 +13,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// How often it is written while something changes, and while nothing does.
 pub const EVERY: Duration = Duration::from_millis(500);
 const EVERY_IDLE: Duration = Duration::from_secs(5);
-/// Lines of a device that are told.
+/// Lines of a device that are reported.
 pub const MOST_LINES: usize = 8;
 /// A reader takes 64 KiB at most: from here on lines are left out.
 const LONG: usize = 24 << 10;
-/// Devices that are told.
+/// Devices that are reported.
 const MOST_DEVICES: usize = 32;
 /// Longer names of cards are cut, longer names of recordings are left out.
 const LONGEST_NAME: usize = 100;
@@ -76,11 +76,11 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// Where the environment says. `None` if nothing is to be said, or this process cannot be told from others.
+    /// Where the environment says. `None` if nothing is to be written, or this process cannot be distinguished from others.
     pub fn new(recording: &Path) -> Option<Self> {
         match std::env::var_os("OOMPH_STATUS_FOLDER") {
-            Some(told) if told.is_empty() => None,
-            Some(told) => Self::within(vec![PathBuf::from(told)], false, recording),
+            Some(folder) if folder.is_empty() => None,
+            Some(folder) => Self::within(vec![PathBuf::from(folder)], false, recording),
             None => Self::within(usual_folders(), true, recording),
         }
     }
@@ -306,11 +306,11 @@ mod tests {
         let folder = place.path().join("oomph");
         let mut publisher = publisher(&folder);
         publisher.publish(&status());
-        let told = read(&folder).unwrap();
-        assert_eq!((told.pid, told.steps), (std::process::id(), 3));
-        assert_eq!(told.recording.as_deref(), Some("/home/me/a \"b\".oomph"));
+        let status = read(&folder).unwrap();
+        assert_eq!((status.pid, status.steps), (std::process::id(), 3));
+        assert_eq!(status.recording.as_deref(), Some("/home/me/a \"b\".oomph"));
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
-        assert!(now - told.time < 60_000);
+        assert!(now - status.time < 60_000);
         let lines = vec![
             Line { place: "train.py:12 \"größe\"\\\n".into(), bytes: 4096 },
             Line { place: "backward pass".into(), bytes: 512 },
@@ -334,7 +334,7 @@ mod tests {
             last_peak: None,
             ..first.clone()
         };
-        assert_eq!(told.devices, [first, second]);
+        assert_eq!(status.devices, [first, second]);
         let mode = |path: &Path| path.metadata().unwrap().mode() & 0o777;
         assert_eq!(mode(&folder), 0o700);
         assert_eq!(mode(&publisher.path().unwrap()), 0o600);
@@ -420,20 +420,20 @@ mod tests {
     #[test]
     fn what_oomph_did_not_write_stays() {
         let place = tempfile::tempdir().unwrap();
-        let told = text_of(4_194_400);
+        let text = text_of(4_194_400);
         let files = [
-            ("4194401.json", told.as_str()),
+            ("4194401.json", text.as_str()),
             ("4194402.json", ""),
             ("4194403.json", "[1, 2, 3]"),
             ("4194404.json", "{\"pid\":4194404}"),
             ("4194405.json", "{\"pid\":4194405,\"start_ticks\":,\"steps\":1"),
             ("4194406.json", "{\"pid\":4194406,\"start_ticks\":5,\"mine\":1}"),
             (".4194407.part", "half a word"),
-            ("notes.json", &told),
+            ("notes.json", &text),
         ];
         files.iter().for_each(|(name, text)| old(place.path(), name, text, 100));
         std::fs::create_dir(place.path().join("4194408.json")).unwrap();
-        old(place.path(), "target", &told, 100);
+        old(place.path(), "target", &text, 100);
         symlink(place.path().join("target"), place.path().join("4194400.json")).unwrap();
         let before = names(place.path()).len();
         clean(place.path());
@@ -473,9 +473,9 @@ mod tests {
             lines: vec![line.clone(); MOST_LINES],
         };
         publisher.publish(&Status { steps: u64::MAX, devices: (0..64).map(device).collect() });
-        let told = read(&folder).unwrap();
-        assert_eq!((told.devices.len(), told.devices[0].lines.len()), (MOST_DEVICES, MOST_LINES));
-        assert!(told.devices[31].lines.is_empty());
+        let status = read(&folder).unwrap();
+        assert_eq!((status.devices.len(), status.devices[0].lines.len()), (MOST_DEVICES, MOST_LINES));
+        assert!(status.devices[31].lines.is_empty());
     }
 
     #[test]

@@ -179,13 +179,13 @@ fn rest(named: &NamedProfile, shown: &[&ColumnProfile]) -> Option<String> {
     let columns = &named.profile.columns;
     let more = columns.len() - shown.len();
     let all: u64 = columns.iter().map(saved).sum();
-    let told: u64 = shown.iter().map(|column| saved(column)).sum();
+    let listed: u64 = shown.iter().map(|column| saved(column)).sum();
     (more > 0).then(|| {
         let verb = if more == 1 { "saves" } else { "save" };
         format!(
             "{} {verb} {} (--all shows every column)",
             plural(more as u64, "more column"),
-            bytes(all - told)
+            bytes(all - listed)
         )
     })
 }
@@ -648,7 +648,7 @@ Next: oomph data shrink price.csv price.parquet
     }
 
     #[test]
-    fn a_sparse_matrix_is_told_of_where_it_is_smaller() {
+    fn a_sparse_matrix_is_mentioned_where_it_is_smaller() {
         let mut profile = prices();
         profile.sparse = Some(Sparse { stored: 30_000, density: 0.01, bytes: 200_000, smaller: true });
         let said = "Sparse  195 KiB as a sparse matrix (CSR): 1 % of the values are not zero";

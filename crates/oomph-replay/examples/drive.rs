@@ -2,7 +2,7 @@
 //!
 //! Reads traces from stdin and writes what became of them to stdout. A trace is a line
 //! `trace MINOR TOTAL FREE LIMIT CONF` (LIMIT `-` for none, CONF `-` for defaults), then one line a call:
-//! `a ID SIZE STREAM POOL POOL` allocates, `f ID` frees, `l ID` lets go for later, `c ID` completes that, `e` empties
+//! `a ID SIZE STREAM POOL POOL` allocates, `f ID` frees, `l ID` requests a free, `c ID` completes it, `e` empties
 //! the cache. Answers are the address or `oom REASON` of each allocation, then the statistics.
 #![allow(clippy::print_stdout)]
 

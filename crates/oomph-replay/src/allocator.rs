@@ -10,7 +10,7 @@ pub trait Allocator {
     /// Takes a block back at once. A handle that is not alive is ignored.
     fn free(&mut self, block: Handle);
 
-    /// The program has let go of a block, but another stream may still use it: it stays taken until
+    /// The program has freed a block, but another stream may still use it: it stays taken until
     /// [`Allocator::complete`], or until the allocator waits for all streams.
     fn free_later(&mut self, block: Handle) {
         self.free(block);

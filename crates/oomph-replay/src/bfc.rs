@@ -1,6 +1,6 @@
 //! TensorFlow's (and XLA's) BFC allocator: best fit with coalescing, regions that double in size.
 //!
-//! One stream, as TensorFlow has: a block is free for others as soon as it is let go. Spatial partitioning, timestamps and
+//! One stream, as TensorFlow has: a block can be reused as soon as it is freed. Spatial partitioning, timestamps and
 //! region coalescing, which are off on GPUs, are left out.
 
 use crate::allocator::{Allocator, FreePieces, Handle, Memory, Refusal, Request, Usage};

@@ -74,7 +74,7 @@ pub(crate) fn private_changes(history: &History, named: bool) -> Vec<PrivateChan
         .collect()
 }
 
-/// Events name their pool from 2.12 on. Before that, a request that failed left no address to tell its pool by; but its
+/// Events name their pool from 2.12 on. Before that, a request that failed left no address that shows its pool; but its
 /// stack does, if other requests from there were served by a private pool, and only by it.
 pub(crate) fn pools_of_ooms(device: &Device, private: &[PrivateChange]) -> HashMap<u32, PoolId> {
     let events = &device.events;
@@ -170,7 +170,7 @@ pub(crate) struct Release {
 ///
 /// They go back when the program (or a library in its name) empties the cache, and when a request finds no room; then
 /// the same call takes a segment or runs out of memory next, that segment would have been more than the device is
-/// known to have had, and none of the segments that went back would have served. Where stacks were recorded they tell the
+/// known to have had, and none of the segments that went back would have served. Where stacks were recorded they show the
 /// two apart as well.
 pub(crate) fn releases(device: &Device, reserved_before: u64, proven: u64, conf: &Conf) -> Vec<Release> {
     let events = &device.events;

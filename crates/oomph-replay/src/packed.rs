@@ -1,6 +1,6 @@
 //! The third allocator: one that knows the future. It asks the packer for a place for every block, and hands them out.
 //!
-//! What it needs is what a program needs at least, as far as the packer can tell; it is the yardstick for the others.
+//! What it needs is what a program needs at least, as far as the packer finds; the others are compared with it.
 
 use crate::allocator::{Allocator, FreePieces, Handle, Memory, Refusal, Request, Usage};
 use crate::packing::{Buffer, Placement, lower_bound, pack};

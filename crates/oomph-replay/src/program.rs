@@ -16,7 +16,7 @@ use oomph_trace::{Action, DEFAULT_POOL, Device, History, PoolId};
 #[derive(Clone, Debug)]
 pub struct Program<'a> {
     pub(crate) device: &'a Device,
-    /// Whether frees come in two events; a recorder can be told to leave the second out.
+    /// Whether frees come in two events; a recorder can be set to leave the second out.
     completes: bool,
     /// The times that segments went back.
     pub(crate) releases: Vec<Release>,
@@ -24,7 +24,7 @@ pub struct Program<'a> {
     pub(crate) proven: Proven,
     /// Memory of private pools coming and going: (event, taken, address, end, pool).
     private: Vec<PrivateChange>,
-    /// Whether only a pool that nobody uses any longer gives memory back.
+    /// Whether only a pool that is no longer used gives memory back.
     retires_pools: bool,
     /// The pools of out-of-memories that were not in the default pool, by event.
     pool_of_oom: HashMap<u32, PoolId>,
@@ -51,7 +51,7 @@ pub struct Outcome {
     pub peak_reserved_at: u32,
     /// Frees that waited for another stream.
     pub deferred_frees: u64,
-    /// Frees of blocks that nobody allocated.
+    /// Frees of blocks that were not allocated.
     pub unknown_frees: u64,
     /// Blocks allocated where one was alive: its free is missing.
     pub missing_frees: u64,
@@ -89,7 +89,7 @@ pub struct Sample {
     pub reserved: u64,
 }
 
-/// A change to the program: what if it had asked for less, or let go earlier?
+/// A change to the program: what if it had asked for less, or freed earlier?
 #[derive(Default)]
 pub struct Change<'c> {
     /// The bytes that the request of an event asks for instead; 0 leaves it out.
@@ -241,14 +241,14 @@ impl<'a> Program<'a> {
                 Action::FreeCompleted => {
                     if let Some(block) = open.blocks.remove(&address) {
                         allocator.complete(block);
-                        allocator.free(block); // if it was never let go of, which only a damaged recording has
+                        allocator.free(block); // if its free was never requested, which only a damaged recording has
                     }
                 }
                 Action::OutOfMemory if !options.change.without_ooms => {
                     let pool = self.pool_of_oom.get(&(row as u32)).copied().unwrap_or(DEFAULT_POOL);
                     let request = Request { size: events.size[row], stream: events.stream[row], pool };
                     match allocator.malloc(request) {
-                        // What the program would have done with it is not known: it is let go of at once.
+                        // What the program would have done with it is not known: it is freed at once.
                         Ok(block) => {
                             sample.allocated = sample.allocated.max(allocator.usage().allocated.now);
                             sample.reserved = sample.reserved.max(allocator.usage().reserved.now);

@@ -89,7 +89,7 @@ impl RecordedMemory {
     }
 
     /// Limits that agree with the recording too, where garbage was collected beyond a share of one: how much then
-    /// went back tells them apart.
+    /// went back distinguishes them.
     pub(crate) fn other_limits(&self) -> impl Iterator<Item = u64> + use<> {
         const TRIED: u64 = 48;
         let most = self.memory.limit.unwrap_or(self.at_least).max(self.at_least);

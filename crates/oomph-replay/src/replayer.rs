@@ -42,7 +42,7 @@ pub enum Doubt {
     BlocksBefore(u64),
     /// So many blocks lie elsewhere than recorded, under the recorded settings.
     NotReproduced(u64),
-    /// Frees of blocks that nobody allocated, or allocations on top of live blocks.
+    /// Frees of blocks that were not allocated, or allocations on top of live blocks.
     UnknownBlocks(u64),
     /// The recording ran out of memory at this event; what the program would have done otherwise is not in it.
     EndsWhereItRanOut(u32),
@@ -60,7 +60,7 @@ pub enum Doubt {
     },
     /// In another order of addresses it does not complete in its least memory.
     LeastMemoryHangsOnAddresses,
-    /// Before 2.12 a recording does not say which private pool a request went to; it was told by other signs.
+    /// Before 2.12 a recording does not say which private pool a request went to; it is inferred.
     PoolsInferred,
     /// The recorded program was limited to something between these.
     MemoryUncertain {
@@ -130,7 +130,7 @@ fn lower_bound(device: &Device, history: &History, fatal: Option<u32>, deferred:
     peak.max(last)
 }
 
-/// The most that the program asked for and had not let go of.
+/// The most that the program had requested and not freed.
 fn most_held(history: &History) -> u64 {
     let all = &history.allocations;
     let mut changes: Vec<(u32, bool, u64)> = Vec::with_capacity(2 * all.len());
@@ -140,7 +140,7 @@ fn most_held(history: &History) -> u64 {
             changes.push((all.freed(index), false, all.requested(index)));
         }
     }
-    changes.sort_unstable(); // what is let go of at a moment goes first
+    changes.sort_unstable(); // what is freed at a moment goes first
     let (mut now, mut most) = (0u64, 0u64);
     for (_, taken, bytes) in changes {
         now = if taken { now.saturating_add(bytes) } else { now.saturating_sub(bytes) };

@@ -173,7 +173,7 @@ pub fn tune(
         }
     };
     for candidate in candidates(version, limited) {
-        // What was recorded may hold a key that this version does not know: then the candidate stands alone.
+        // What was recorded may hold a key that this version does not know: then the candidate is used alone.
         let over_recorded = overlay(recorded, candidate);
         match Conf::parse(&over_recorded, version) {
             Ok(conf) => add(over_recorded, conf),

@@ -169,7 +169,7 @@ fn later_versions_end_alike_by_their_own_rules() {
 }
 
 #[test]
-fn versions_and_limits_are_told_from_the_recording_alone() {
+fn versions_and_limits_are_inferred_from_the_recording_alone() {
     for folder in ["random", "random/torch2.12", "random/torch2.13", "random/torch2.15"] {
         for path in recordings(folder) {
             let recording = read_path(&path).unwrap();

@@ -17,7 +17,7 @@ use std::io::{self, BufWriter, Write};
 
 /// Allocations that are smaller than this part of the peak are in the counters only.
 const LARGE: u64 = 1000;
-/// From so many changes on, counters pass over those smaller than this part of the peak, which nobody sees.
+/// From so many changes on, counters skip those smaller than this part of the peak, which are invisible.
 const MOST_EXACT: usize = 200_000;
 const FINEST: u64 = 10_000;
 /// Calls of a stack that are shown, the innermost.
@@ -64,10 +64,10 @@ impl<W: Write> Trace<W> {
     fn process(&mut self, process: usize, subject: Subject, start: i64) -> io::Result<Value> {
         let clock = Clock::of(subject.device, start);
         let title = match subject.one_of_several {
-            true => format!("{}, device {}", subject.name, subject.told.ordinal),
+            true => format!("{}, device {}", subject.name, subject.explained.ordinal),
             false => subject.name.to_owned(),
         };
-        let labels = format!("peak {} allocated", bytes(subject.told.peak.allocated.bytes));
+        let labels = format!("peak {} allocated", bytes(subject.explained.peak.allocated.bytes));
         self.metadata(process, None, "process_name", json!({ "name": title }))?;
         self.metadata(process, None, "process_labels", json!({ "labels": labels }))?;
         self.metadata(process, None, "process_sort_index", json!({ "sort_index": process }))?;
@@ -80,8 +80,8 @@ impl<W: Write> Trace<W> {
         Ok(json!({
             "process": process,
             "file": subject.name,
-            "device": subject.told.ordinal,
-            "events": subject.told.events,
+            "device": subject.explained.ordinal,
+            "events": subject.explained.events,
             "clock": if clock.real { "microseconds" } else { "events: the recording has no times, an event takes a microsecond" },
             "counters_within_bytes": tolerance(subject),
             "allocations": all,
@@ -91,7 +91,7 @@ impl<W: Write> Trace<W> {
     }
 
     fn steps(&mut self, process: usize, subject: Subject, clock: &Clock) -> io::Result<()> {
-        let Some(steps) = &subject.told.steps else { return Ok(()) };
+        let Some(steps) = &subject.explained.steps else { return Ok(()) };
         let thread = self.thread(process, "steps", 0)?;
         for (index, range) in subject.detail.steps.windows(2).enumerate() {
             let at_start = steps.starts.get(index);
@@ -127,11 +127,11 @@ impl<W: Write> Trace<W> {
         let mut snapshots = (subject.device.events.action.iter().enumerate())
             .filter(|&(_, &action)| action == Action::Snapshot)
             .peekable();
-        if subject.told.ooms.is_empty() && snapshots.peek().is_none() {
+        if subject.explained.ooms.is_empty() && snapshots.peek().is_none() {
             return Ok(());
         }
         let thread = self.thread(process, "out of memory and snapshots", 3)?;
-        for oom in &subject.told.ooms {
+        for oom in &subject.explained.ooms {
             let fatal = oom.outcome == Outcome::Fatal;
             let place = oom.place.short();
             let args = json!({
@@ -151,7 +151,7 @@ impl<W: Write> Trace<W> {
     }
 
     fn counters(&mut self, process: usize, subject: Subject, clock: &Clock) -> io::Result<()> {
-        let Subject { detail, told, .. } = subject;
+        let Subject { detail, explained, .. } = subject;
         // Only kinds that are ever there: the others would be empty rows.
         let mut used = [false; Kind::ALL.len()];
         for &kind in &detail.kind {
@@ -168,7 +168,7 @@ impl<W: Write> Trace<W> {
                 let mut kinds = level.kinds.iter().zip(written.kinds);
                 level.reserved != written.reserved || kinds.any(|(now, then)| now.abs_diff(then) > tolerance)
             });
-            if !far && moment != told.peak.allocated.moment && levels.peek().is_some() {
+            if !far && moment != explained.peak.allocated.moment && levels.peek().is_some() {
                 continue;
             }
             let changed =
@@ -329,13 +329,13 @@ fn after(event: u64) -> Moment {
 
 /// From what size on allocations are slices.
 fn smallest(subject: Subject) -> u64 {
-    subject.told.peak.allocated.bytes.div_ceil(LARGE).max(1)
+    subject.explained.peak.allocated.bytes.div_ceil(LARGE).max(1)
 }
 
 /// By how much counters may be off between peaks: not at all, unless there would be more points than viewers open in good time.
 fn tolerance(subject: Subject) -> u64 {
     let changes = 2 * subject.detail.size.len();
-    if changes > MOST_EXACT { subject.told.peak.allocated.bytes / FINEST } else { 0 }
+    if changes > MOST_EXACT { subject.explained.peak.allocated.bytes / FINEST } else { 0 }
 }
 
 /// The calls of a stack, innermost first, in Python where there are any.

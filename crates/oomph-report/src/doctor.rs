@@ -63,7 +63,7 @@ fn one(out: &mut String, finding: &Finding, in_full: bool, width: usize) {
     }
 }
 
-/// For scripts and bug reports. Facts with names in them are not told.
+/// For scripts and bug reports. Facts with names in them are left out.
 pub fn json(facts: &Facts) -> String {
     json::doctor::examination(facts)
 }
@@ -231,13 +231,16 @@ mod tests {
     fn a_shared_server_in_a_report_has_no_names() {
         let facts = shared_server();
         insta::assert_snapshot!(markdown(&facts));
-        let told: serde_json::Value = serde_json::from_str(&json(&facts)).unwrap();
-        assert_eq!(told["wrong"], 3);
-        assert_eq!(told["gpus"][0]["usable"], 3 * GIB / 2 - told["gpus"][0]["context"].as_u64().unwrap());
-        assert_eq!(told["gpus"][0]["processes"][1]["user"], "user 2");
-        assert_eq!(told["gpus"][0]["processes"][1]["yours"], true);
+        let report: serde_json::Value = serde_json::from_str(&json(&facts)).unwrap();
+        assert_eq!(report["wrong"], 3);
+        assert_eq!(report["gpus"][0]["usable"], 3 * GIB / 2 - report["gpus"][0]["context"].as_u64().unwrap());
+        assert_eq!(report["gpus"][0]["processes"][1]["user"], "user 2");
+        assert_eq!(report["gpus"][0]["processes"][1]["yours"], true);
         for private in ["alice", "bob", "4711", "815", "/home", "hidden"] {
-            assert!(!told.to_string().contains(private) && !markdown(&facts).contains(private), "{private}");
+            assert!(
+                !report.to_string().contains(private) && !markdown(&facts).contains(private),
+                "{private}"
+            );
         }
     }
 

@@ -24,7 +24,7 @@ pub(crate) struct Subject<'a> {
     pub one_of_several: bool,
     pub device: &'a Device,
     pub explanation: &'a Explanation,
-    pub told: &'a DeviceExplanation,
+    pub explained: &'a DeviceExplanation,
     pub detail: &'a Detail,
 }
 
@@ -32,12 +32,12 @@ impl<'a> Exported<'a> {
     pub(crate) fn subjects(self) -> impl Iterator<Item = Subject<'a>> {
         let devices = &self.recording.devices;
         (devices.iter().zip(&self.explanation.devices).zip(self.details)).map(
-            move |((device, told), detail)| Subject {
+            move |((device, explained), detail)| Subject {
                 name: self.name,
                 one_of_several: devices.len() > 1,
                 device,
                 explanation: self.explanation,
-                told,
+                explained,
                 detail,
             },
         )

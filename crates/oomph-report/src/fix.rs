@@ -14,7 +14,7 @@ use std::fmt::Write;
 /// A change that is offered.
 #[derive(Clone, Copy, Debug)]
 pub struct Offer<'a> {
-    /// The file, as somebody in this folder would write it.
+    /// The file, relative to this folder.
     pub file: &'a str,
     /// The diff, to be read.
     pub diff: &'a str,

@@ -1,4 +1,4 @@
-//! A picture of memory over time (in order of events), as SVG that stands inside HTML.
+//! A picture of memory over time (in order of events), as SVG inside HTML.
 //!
 //! What was allocated, stacked by kind; what was reserved, as a line; the peak, out-of-memories and steps, marked. No
 //! script and nothing to load; text and lines take the colour of the page, so it reads on light and on dark. All texts in
@@ -19,7 +19,7 @@ const RIGHT: f64 = 16.0;
 /// More steps than this are a solid band.
 const MOST_STEPS: usize = 150;
 
-/// A kind's colour, told apart on light and on dark. The legend names every one.
+/// A kind's colour, distinguishable on light and on dark. The legend names every one.
 pub(crate) fn colour(kind: Kind) -> &'static str {
     match kind {
         Kind::Parameter => "#4e79a7",

@@ -3,7 +3,7 @@
 use crate::json;
 use crate::markdown::escape;
 use crate::shared::{TextOptions, findings_of, quoted};
-use crate::text::{self, BOLD, CYAN, DIM, GREEN, RED, YELLOW, paint, see_it, wrap};
+use crate::text::{self, BOLD, CYAN, DIM, GREEN, RED, YELLOW, next_steps, paint, wrap};
 use oomph_explain::{DeviceExplanation, Kind};
 use oomph_predict::prediction::{Prediction, Uncertain, Verdict};
 use oomph_predict::run::Status;
@@ -192,7 +192,7 @@ pub fn text(named: &NamedPrediction, options: TextOptions) -> String {
     }
     let _ = writeln!(out, "{} {}", paint(BOLD, "Next:"), paint(CYAN, next(named)));
     let card = format!(" --gpu {}", quoted(&prediction.gpu.name));
-    see_it(&mut out, named.recording.as_slice(), &card);
+    next_steps(&mut out, named.recording.as_slice(), &card);
     out
 }
 

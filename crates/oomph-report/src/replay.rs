@@ -68,8 +68,8 @@ pub fn doubt(doubt: &Doubt) -> String {
             "in another order of the driver's addresses it does not complete in its least memory".to_owned()
         }
         Doubt::PoolsInferred => {
-            "which private pool a request went to is not in the recording; it was told by the \
-                                 segments at the end and by the lines that allocate"
+            "which private pool a request went to is not in the recording; it was inferred from the \
+                                 segments at the end and from the lines that allocate"
                 .to_owned()
         }
         Doubt::MemoryUncertain { at_least, below } => format!(

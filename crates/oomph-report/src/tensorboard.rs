@@ -37,7 +37,7 @@ pub fn runs<'a>(all: &[Exported<'a>]) -> Vec<Run<'a>> {
     for subject in all.iter().flat_map(|one| one.subjects()) {
         let mut folder = folder(subject.name);
         if subject.one_of_several {
-            folder = format!("{folder}-device{}", subject.told.ordinal);
+            folder = format!("{folder}-device{}", subject.explained.ordinal);
         }
         let taken = |name: &str| runs.iter().any(|run| run.folder == name);
         let folder = (1..)
@@ -67,7 +67,7 @@ fn folder(name: &str) -> String {
 impl Run<'_> {
     /// Writes the event file. `now`, in seconds since 1970, stands for times that the recording does not have.
     pub fn write(&self, now: f64, out: &mut dyn Write) -> io::Result<()> {
-        let Subject { device, told, detail, explanation, .. } = self.subject;
+        let Subject { device, explained, detail, explanation, .. } = self.subject;
         let start = first_time(device).unwrap_or(0);
         let clock = Clock::of(device, start);
         let wall = |moment: Moment| match clock.real {
@@ -77,7 +77,7 @@ impl Run<'_> {
         let mut events = Events { out };
         events.write(wall(0), 0, Content::Version)?;
 
-        let samples = Samples::of(detail, told.events);
+        let samples = Samples::of(detail, explained.events);
         events.series(
             "memory_gib/allocated",
             "Allocated memory in GiB; steps are events.",
@@ -104,7 +104,7 @@ impl Run<'_> {
                 )?;
             }
         }
-        let peak = told.peak;
+        let peak = explained.peak;
         for (name, peak) in
             [("requested", peak.requested), ("allocated", peak.allocated), ("reserved", peak.reserved)]
         {
@@ -114,7 +114,7 @@ impl Run<'_> {
                 [(wall(peak.moment), peak.moment.into(), peak.bytes)].into_iter(),
             )?;
         }
-        if let Some(steps) = &told.steps {
+        if let Some(steps) = &explained.steps {
             let ends = || (1..).zip(detail.steps.iter().skip(1));
             events.series(
                 "steps_gib/allocated_peak",
@@ -129,13 +129,13 @@ impl Run<'_> {
         }
 
         let mut text = String::new();
-        for finding in findings_of(explanation, told) {
+        for finding in findings_of(explanation, explained) {
             markdown::finding(&mut text, finding);
         }
-        markdown::device(&mut text, told, LINES);
+        markdown::device(&mut text, explained, LINES);
         // TensorBoard's Markdown wants more space before a list inside a list, and knows no backslash before this one.
         let text = text.replace("\n  - ", "\n    - ").replace("\\<", "&lt;");
-        let end = wall(told.events.try_into().unwrap_or(Moment::MAX));
+        let end = wall(explained.events.try_into().unwrap_or(Moment::MAX));
         events.write(end, 0, Content::Text { tag: "findings", text: &text })?;
 
         if peak.reserved.bytes > 0 {
@@ -413,9 +413,9 @@ mod tests {
     fn samples_have_the_peak_at_its_moment() {
         let (explanation, details) = explain_in_detail(&recording(true), 4);
         let samples = Samples::of(&details[0], explanation.devices[0].events);
-        let told: Vec<(Moment, u64)> =
+        let levels: Vec<(Moment, u64)> =
             samples.allocated.iter().map(|(moment, level)| (*moment, level.allocated() >> 20)).collect();
-        assert_eq!(told, [(0, 0), (1, 0), (2, 4), (3, 12), (4, 4), (5, 4), (6, 4), (7, 10), (8, 10)]);
+        assert_eq!(levels, [(0, 0), (1, 0), (2, 4), (3, 12), (4, 4), (5, 4), (6, 4), (7, 10), (8, 10)]);
         assert_eq!(samples.reserved[1], (1, Column { reserved: 20 << 20, ..Column::default() }));
     }
 

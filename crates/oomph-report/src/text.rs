@@ -28,7 +28,7 @@ pub fn explanation(all: &[Named], options: TextOptions) -> String {
     if all.iter().any(|named| !named.explanation.devices.is_empty()) {
         let names: Vec<&str> = all.iter().map(|named| named.name).collect();
         // Two would be compared.
-        see_it(&mut out, &names, if names.len() == 2 { " --as ranks" } else { "" });
+        next_steps(&mut out, &names, if names.len() == 2 { " --as ranks" } else { "" });
     }
     out
 }
@@ -99,7 +99,7 @@ pub fn one_finding(named: &Named, finding: &Finding, options: TextOptions) -> St
 }
 
 /// The line that makes a page of it.
-pub(crate) fn see_it(out: &mut String, names: &[&str], options: &str) {
+pub(crate) fn next_steps(out: &mut String, names: &[&str], options: &str) {
     if let Some(command) = page_command(names, options) {
         let _ = writeln!(out, "{} {}", paint(BOLD, "See it:"), paint(CYAN, command));
     }
@@ -411,7 +411,7 @@ pub fn diff(diff: &Diff, before: &Named, after: &Named, options: TextOptions) ->
         paint(BOLD, "Next:"),
         paint(CYAN, format!("oomph explain {}", quoted(after.name)))
     );
-    see_it(&mut out, &[before.name, after.name], "");
+    next_steps(&mut out, &[before.name, after.name], "");
     out
 }
 

@@ -4,7 +4,7 @@
 //! would put a feature and a second build of each under every one of them. What serde does to a type is understood as far as these
 //! types need it; any other attribute is an error, and real documents are held to what was understood.
 //!
-//! `make reference` writes both anew: it is this test, told to.
+//! `make reference` runs this test in a mode that writes both.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test fails by panicking
 

@@ -72,7 +72,7 @@ pub enum LaunchError {
     /// What is put under it cannot be made.
     #[error(transparent)]
     Stage(#[from] StageError),
-    /// What the program is told cannot be written down.
+    /// The settings for the program cannot be written.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
 }

@@ -10,7 +10,7 @@ const PACKAGE: &str = "_oomph_live";
 /// Python imports this in every process, before the program.
 const SITECUSTOMIZE: &str = "live/sitecustomize.py";
 
-/// What a process of the program is told.
+/// What a process of the program receives.
 #[derive(Debug, Serialize)]
 pub(crate) struct Task<'a> {
     pub(crate) library: &'a Path,

@@ -57,7 +57,7 @@ pub fn folder() -> Result<tempfile::TempDir, StageError> {
     Err(first.unwrap_or_else(|| StageError::Write { path: usual, error: io::ErrorKind::NotFound.into() }))
 }
 
-/// Nobody else may put a file there: what lies in it is loaded into programs.
+/// Only this user may put a file there: its files are loaded into programs.
 #[cfg(unix)]
 fn private<'a, 'b>() -> tempfile::Builder<'a, 'b> {
     use std::os::unix::fs::PermissionsExt;
@@ -71,7 +71,7 @@ fn private<'a, 'b>() -> tempfile::Builder<'a, 'b> {
     tempfile::Builder::new()
 }
 
-/// The dynamic loader takes apart what it is told at spaces and colons, and replaces what begins with a dollar.
+/// The dynamic loader splits its variables at spaces and colons, and expands what begins with a dollar.
 fn can_be_preloaded(path: &Path) -> bool {
     let splits = |character: char| character.is_ascii_whitespace() || [':', ';', '$'].contains(&character);
     path.to_str().is_some_and(|path| !path.contains(splits))

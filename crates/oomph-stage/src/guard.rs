@@ -24,7 +24,7 @@ pub struct Report(pub serde_json::Value);
 
 /// The driver's library that programs find.
 const DRIVER: &str = "libcuda.so.1";
-/// Where drivers are put, besides where the loader is told to look.
+/// Where drivers are put, besides the loader's search path.
 const PLACES: [&str; 6] = [
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib64",
@@ -89,11 +89,12 @@ impl Guard {
 }
 
 fn driver() -> Option<PathBuf> {
-    let told = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-    let told =
-        std::env::split_paths(&told).filter(|folder| folder.is_absolute()).map(|folder| folder.join(DRIVER));
+    let search_path = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let in_search_path = std::env::split_paths(&search_path)
+        .filter(|folder| folder.is_absolute())
+        .map(|folder| folder.join(DRIVER));
     let usual = PLACES.iter().map(|folder| Path::new(folder).join(DRIVER));
-    let known = told.chain(usual).find(|path| path.is_file());
+    let known = in_search_path.chain(usual).find(|path| path.is_file());
     known.or_else(|| {
         // As the loader would find it.
         let listed = std::process::Command::new("ldconfig").arg("-p").output().ok()?;

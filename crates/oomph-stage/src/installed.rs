@@ -109,7 +109,7 @@ struct Answer {
 }
 
 /// NVIDIA's libraries that are stood in for. The others (compilers, profilers) work without a device.
-const STOOD_IN_FOR: [&str; 10] = [
+const REPLACED_LIBRARIES: [&str; 10] = [
     "libcudart",
     "libcublas",
     "libcublasLt",
@@ -123,9 +123,9 @@ const STOOD_IN_FOR: [&str; 10] = [
 ];
 
 /// Whether a library is one of them. Those that came inside a wheel have a hash: `libcusparseLt-f80c68d1.so.0`.
-fn is_stood_in_for(name: &str) -> bool {
+fn is_replaced(name: &str) -> bool {
     let own = name.split(['.', '-']).next().unwrap_or_default();
-    STOOD_IN_FOR.contains(&own)
+    REPLACED_LIBRARIES.contains(&own)
 }
 
 impl Installed {
@@ -203,7 +203,7 @@ impl Installed {
             let path = torch.join("lib").join(file);
             let Ok(needs) = Needs::read(&path) else { continue };
             for name in needs.names {
-                if !is_stood_in_for(&name) || self.libraries.contains_key(&name) {
+                if !is_replaced(&name) || self.libraries.contains_key(&name) {
                     continue;
                 }
                 let mut folders = needs.folders.clone();
@@ -328,15 +328,15 @@ impl Needs {
 
 #[cfg(test)]
 mod tests {
-    use super::is_stood_in_for;
+    use super::is_replaced;
 
     #[test]
     fn libraries_are_known_by_their_own_name() {
         for name in ["libcudart.so.13", "libcusparseLt.so.0", "libcusparseLt-f80c68d1.so.0", "libnccl.so.2"] {
-            assert!(is_stood_in_for(name), "{name}");
+            assert!(is_replaced(name), "{name}");
         }
         for name in ["libcupti.so.13", "libcudnn_graph.so.9", "libnvrtc.so.12", "libcuda.so.1", "libc.so.6"] {
-            assert!(!is_stood_in_for(name), "{name}");
+            assert!(!is_replaced(name), "{name}");
         }
     }
 }

@@ -42,7 +42,7 @@ impl VirtualGpu {
                 let needs = [CUDA.name];
                 let stub =
                     StubLibrary { soname: name, needs: &needs, version: Some(name), functions: &functions };
-                debug!(library = name, functions = functions.len(), "stands in whole");
+                debug!(library = name, functions = functions.len(), "replaced as a whole");
                 preload.push(write(folder.path(), name, &stub.build())?);
             } else {
                 functions.extend(exported.functions.into_iter().filter(|function| needs_a_device(function)));
@@ -141,7 +141,7 @@ fn driver_functions(installed: &Installed) -> BTreeSet<String> {
 
 /// Whether a function of NVIDIA's libraries needs a device. Those that do not are left to the library: what it says
 /// about itself, and the descriptions of tensors that cuDNN keeps. So are C++ names: cuSPARSELt exports the templates of
-/// the standard library that it happens to use, which are everybody's.
+/// the standard library that it happens to use, which belong to no library.
 fn needs_a_device(name: &str) -> bool {
     if name.starts_with("_Z") {
         return false;

@@ -74,7 +74,7 @@ pub(crate) enum Stage {
     Open,
     /// The process was asked to end.
     Sent,
-    /// The process ended before anything was sent: there is nobody to send it to.
+    /// The process ended before anything was sent: no process is left to send it to.
     TooLate,
 }
 
@@ -171,7 +171,7 @@ impl App {
             let now = self.rows.iter().position(|row| row.id == id);
             self.selected = match now {
                 Some(at) => Some((id, at)),
-                // It is gone: who stands in its place is nobody's choice, but the place is kept.
+                // It is gone: the selection keeps its place, whichever process is there now.
                 None => self.rows.get(at.min(self.rows.len().saturating_sub(1))).map(|row| (row.id, at)),
             };
             self.clamp();
@@ -380,7 +380,7 @@ impl App {
         Effect::Aim(row.id)
     }
 
-    /// The process is held, and nobody else can be hit: asks.
+    /// The process is held, so that the signal can reach no other: asks.
     pub(crate) fn ask(&mut self, wanted: Id, named: &Named) {
         let Some((process, sample)) = self.process(wanted).zip(self.sample.as_ref()) else {
             self.message = Some(format!("{} has ended", wanted.0));

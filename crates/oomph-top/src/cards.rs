@@ -1,5 +1,5 @@
 //! Cards as they are shown: those of the driver, and the virtual ones that programs under oomph run on. Who is on each, and how
-//! much of its memory nobody accounts for.
+//! much of its memory no process accounts for.
 
 use crate::freshness::said_ago;
 use crate::words::lasting;
@@ -27,14 +27,14 @@ pub(crate) struct Card {
     /// How long ago this was said, in milliseconds, if that is too long to be true still.
     pub(crate) said_ago: Option<u64>,
     pub(crate) holders: Vec<Holder>,
-    /// What no process accounts for, if that can be known; the driver's share among it where that is not told.
+    /// What no process accounts for, if that can be known; including the driver's share where that is not reported.
     pub(crate) unaccounted: Option<u64>,
 }
 
 impl Card {
     /// What no process accounts for, if that is worth a line.
     pub(crate) fn missed(&self) -> Option<u64> {
-        let enough = if self.driver.is_some() { WORTH_SAYING } else { WORTH_SAYING_UNKNOWN };
+        let enough = if self.driver.is_some() { LEAST_SHOWN } else { LEAST_SHOWN_UNKNOWN };
         self.unaccounted.filter(|rest| *rest >= enough)
     }
 }
@@ -51,9 +51,9 @@ pub(crate) struct Holder {
 }
 
 /// Less than this is the driver's own business: contexts of its services, tables that grow with the card.
-const WORTH_SAYING: u64 = 256 << 20;
+const LEAST_SHOWN: u64 = 256 << 20;
 /// The same where the driver's own share is not known apart: it is up to 1 GiB on cards of 80 GiB.
-const WORTH_SAYING_UNKNOWN: u64 = 1 << 30;
+const LEAST_SHOWN_UNKNOWN: u64 = 1 << 30;
 /// More virtual cards than this are of no use on a screen.
 const MOST_VIRTUAL: usize = 16;
 
@@ -64,7 +64,7 @@ pub(crate) fn cards(sample: &Sample) -> Vec<Card> {
         inside.flat_map(|(process, inside)| inside.devices.iter().map(move |device| (process, device)));
     for (process, device) in devices.filter(|(_, device)| device.is_virtual).take(MOST_VIRTUAL) {
         let used = device.reserved;
-        // Its size is told with it; before it is, nothing is known to be free.
+        // Its size is reported later; until then, nothing is known to be free.
         let total = device.total.unwrap_or(used).max(used);
         let name = device.name.as_deref().unwrap_or("card");
         all.push(Card {
@@ -192,8 +192,8 @@ mod tests {
         let mut sample = staged::two_gpus();
         sample.processes[1].state = 'Z';
         let holders = &cards(&sample)[0].holders;
-        let told: Vec<(u32, bool)> = holders.iter().map(|one| (one.pid, one.is_zombie)).collect();
-        assert_eq!(told, [(200, false), (100, true), (300, false)]);
+        let listed: Vec<(u32, bool)> = holders.iter().map(|one| (one.pid, one.is_zombie)).collect();
+        assert_eq!(listed, [(200, false), (100, true), (300, false)]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Signals to a process, and to no other.
 //!
-//! A number may be another process's by the time somebody has read a question. So the process is held by a file descriptor that
+//! A pid may be another process's by the time the user has read a question. So the process is held by a file descriptor that
 //! the kernel ties to it (pidfd), opened and checked before the question is asked.
 
 /// How a process is ended.
@@ -59,7 +59,7 @@ mod linux {
             let (number, started) = id;
             let gone = || format!("{number} has ended");
             let pid = i32::try_from(number).ok().and_then(Pid::from_raw).ok_or_else(gone)?;
-            // With it ends everybody else.
+            // All other processes end with it.
             if number == 1 {
                 return Err(
                     "1 is the first process of the machine or of this container: not from here".to_owned()
@@ -90,7 +90,7 @@ mod linux {
         pub(crate) fn send(&self, way: Way) -> Result<(), String> {
             let signal = if way == Way::Ask { Signal::TERM } else { Signal::KILL };
             let number = self.pid.as_raw_nonzero();
-            // A dead one that nobody fetched takes signals, and nothing comes of them.
+            // A zombie accepts signals without effect.
             let sent = match &self.handle {
                 _ if self.has_ended() => Err(Errno::SRCH),
                 Some(handle) => pidfd_send_signal(handle, signal),

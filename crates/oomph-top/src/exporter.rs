@@ -52,7 +52,7 @@ impl FromStr for Address {
     }
 }
 
-/// An exporter that listens, and answers nobody yet.
+/// An exporter that listens, and does not answer yet.
 pub struct Exporter {
     listener: TcpListener,
     signals: Signals,
@@ -61,7 +61,7 @@ pub struct Exporter {
 }
 
 impl Exporter {
-    /// Begins to listen. Of processes, those of the user are told, if one is named. `anywhere`: other machines may ask, and call
+    /// Begins to listen. If a user is named, only their processes are exported. `anywhere`: other machines may ask, and call
     /// this one as they like.
     pub fn bind(address: Address, user: Option<String>, anywhere: bool) -> io::Result<Self> {
         let ignored = ignored();
@@ -228,11 +228,11 @@ mod tests {
         // They say nothing or half of it, and stay: more of them than are served at a time.
         let idle: Vec<TcpStream> = (0..40).map(|_| TcpStream::connect(address).unwrap()).collect();
         for mut half in idle.iter().step_by(2) {
-            // Those that gave way to others are told so by an error.
+            // Those that were dropped for others get an error.
             let _ = half.write_all(b"GET / HTTP/1.1\r\nX: ");
         }
         assert!(asked(address, "GET / HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 200 "));
-        // It never ends its request: it is told so, or cut off.
+        // It never ends its request: it gets an error, or is cut off.
         let mut greedy = TcpStream::connect(address).unwrap();
         let header = format!("X: {}\r\n", "x".repeat(1000));
         let _ = greedy.write_all(b"GET / HTTP/1.1\r\n");

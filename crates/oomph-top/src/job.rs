@@ -5,19 +5,19 @@ use rustix::process::{
     Pid, Signal, getpgid, getpgrp, getpid, getppid, getsid, kill_current_process_group, kill_process,
 };
 
-/// Asks everybody in the job to stop, this process too, as the terminal does where Ctrl-Z is not a key.
+/// Asks all processes of the job to stop, this one too, as the terminal does where Ctrl-Z is not a key.
 pub(crate) fn ask_to_stop() {
     // To one's own group it does not fail.
     let _ = kill_current_process_group(Signal::TSTP);
 }
 
-/// Stops this process, and comes back when somebody starts it again.
+/// Stops this process, and returns when it is continued.
 pub(crate) fn stop() {
     // SIGTSTP would only be heard again.
     let _ = kill_process(getpid(), Signal::STOP);
 }
 
-/// Whether there is a shell that could start it again. Where there is none, the kernel lets nobody stop by SIGTSTP.
+/// Whether there is a shell that could start it again. Where there is none, the kernel ignores SIGTSTP.
 pub(crate) fn has_shell() -> bool {
     let mut above = getppid();
     while let Some(parent) = above {

@@ -10,7 +10,7 @@ use oomph_words::harmless;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// Goes up when a key changes its meaning or goes away.
+/// Goes up when a key changes its meaning or is removed.
 pub const SCHEMA_VERSION: u32 = 1;
 
 #[derive(Serialize)]
@@ -194,7 +194,7 @@ mod tests {
     use crate::staged;
     use serde_json::Value;
 
-    fn told(sample: &Sample, choice: &Choice, with_commands: bool) -> Value {
+    fn parsed(sample: &Sample, choice: &Choice, with_commands: bool) -> Value {
         let line = line(sample, &Rates::default(), choice, with_commands);
         assert!(line.starts_with("{\"schema_version\":1,"));
         assert_eq!(line.matches('\n').count(), 1);
@@ -203,13 +203,13 @@ mod tests {
 
     #[test]
     fn a_line_has_everything_but_what_may_be_secret() {
-        let told_all = told(&staged::virtual_card(), &Choice::default(), false);
-        let process = &told_all["processes"][1];
+        let all = parsed(&staged::virtual_card(), &Choice::default(), false);
+        let process = &all["processes"][1];
         assert_eq!(process["name"], "python");
         assert_eq!(process["inside"]["devices"][0]["allocated"], 5u64 << 30);
         assert!(process.get("command").is_none() && process["inside"].get("recording").is_none());
-        assert!(!told_all.to_string().contains("--lr"));
-        let with_commands = told(&staged::virtual_card(), &Choice::default(), true);
+        assert!(!all.to_string().contains("--lr"));
+        let with_commands = parsed(&staged::virtual_card(), &Choice::default(), true);
         assert_eq!(with_commands["processes"][1]["command"], "python train.py --lr 0.1");
         assert_eq!(with_commands["processes"][1]["inside"]["recording"], "/home/alice/train.oomph");
     }
@@ -222,15 +222,15 @@ mod tests {
         let line = line(&sample, &Rates::default(), &Choice::default(), false);
         assert!(line.trim_end().chars().all(|c| !c.is_control() && c != '\u{202e}'), "{line:?}");
         assert!(line.contains("\\u007f\\u009b31m\\u202egröße\u{fffd}"), "{line}");
-        assert_eq!(told(&sample, &Choice::default(), false)["processes"][1]["name"], hostile);
+        assert_eq!(parsed(&sample, &Choice::default(), false)["processes"][1]["name"], hostile);
     }
 
     #[test]
     fn a_user_and_cards_choose() {
         let sample = staged::two_gpus();
         let pids = |choice: &Choice| {
-            let told = told(&sample, choice, false);
-            told["processes"]
+            let line = parsed(&sample, choice, false);
+            line["processes"]
                 .as_array()
                 .unwrap()
                 .iter()
@@ -239,8 +239,8 @@ mod tests {
         };
         assert_eq!(pids(&Choice { user: Some("alice".into()), ..Choice::default() }), [100, 400]);
         assert_eq!(pids(&Choice { on_gpus: true, ..Choice::default() }), [100, 200, 300]);
-        let told = told(&sample, &Choice::default(), false);
-        assert_eq!(told["gpus"]["cards"][1]["processes"][0]["pid"], 4_000_123);
-        assert_eq!(told["processes"][1]["on_gpus"][0]["bytes"], 20u64 << 30);
+        let line = parsed(&sample, &Choice::default(), false);
+        assert_eq!(line["gpus"]["cards"][1]["processes"][0]["pid"], 4_000_123);
+        assert_eq!(line["processes"][1]["on_gpus"][0]["bytes"], 20u64 << 30);
     }
 }

@@ -1,6 +1,6 @@
 //! A sample as OpenMetrics text, for Prometheus. `docs/reference/metrics.md` lists what is in it; a test holds both together.
 //!
-//! Of processes, those are told that have memory on a card or run under oomph: the others would make a series each, for nothing.
+//! Only processes that have memory on a card or run under oomph are exported: the others would each make a useless series.
 //! Labels are numbers, users and short names; never command lines, which may hold secrets.
 
 use crate::cards::{Card, Holder, cards};
@@ -22,7 +22,7 @@ pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0
 pub(crate) fn text(mut sample: Sample, choice: &Choice) -> String {
     let now = sample.time;
     for process in &mut sample.processes {
-        // What was said too long ago is not told as if it were now: of its devices, and of virtual cards.
+        // What was reported too long ago is left out: of its devices, and of virtual cards.
         if said_ago(process, now).is_some()
             && let Some(inside) = &mut process.inside
         {
@@ -128,7 +128,7 @@ fn of_process(process: &Process) -> Labels {
 }
 
 impl Collected {
-    /// Those that are told.
+    /// Those that are exported.
     fn processes(&self) -> impl Iterator<Item = &Process> {
         let is_on_gpus = |process: &Process| !process.on_gpus.is_empty() || process.inside.is_some();
         self.sample.processes.iter().filter(move |process| is_on_gpus(process) && self.choice.has(process))
@@ -145,7 +145,7 @@ impl Collected {
         })
     }
 
-    /// Who cannot be seen is nobody's.
+    /// A process that cannot be seen belongs to no user.
     fn is_asked_for(&self, holder: &Holder) -> bool {
         let Some(asked) = &self.choice.user else { return true };
         holder.who.as_ref().is_some_and(|(user, _)| user == asked)
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn cards_processes_and_ram_are_told() {
+    fn cards_processes_and_ram_are_exported() {
         let text = everything();
         for line in [
             "oomph_gpu_used_bytes{card=\"0\",uuid=\"GPU-0\",name=\"NVIDIA H200\"} 54760833024.0",
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn command_lines_and_idle_processes_are_not_told() {
+    fn command_lines_and_idle_processes_are_not_exported() {
         let text = everything();
         for secret in ["train.py", "--lr", "train.oomph", "pid=\"400\"", "pid=\"1\""] {
             assert!(!text.contains(secret), "{secret}\n{text}");
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_not_told() {
+    fn unknown_values_are_not_exported() {
         let mut sample = staged::no_gpu();
         sample.machine.swap = None;
         let without = text(sample);
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_of_a_user_are_told_alone_and_cards_all_the_same() {
+    fn only_processes_of_a_user_are_exported_and_cards_all_the_same() {
         let choice = Choice { user: Some("bob".to_owned()), ..Choice::default() };
         let text = super::text(staged::two_gpus(), &choice);
         for pid in [100, 300, 4_000_123] {
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_long_ago_is_not_told() {
+    fn what_was_reported_long_ago_is_not_exported() {
         let mut sample = staged::virtual_card();
         assert!(text(sample.clone()).contains("card=\"virtual:100:0\""));
         sample.time += 15_001;
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_driver_that_does_not_answer_only_the_silence_is_told() {
+    fn of_a_driver_that_does_not_answer_only_the_silence_is_exported() {
         let mut sample = staged::two_gpus();
         sample.gpus.silent_for = Some(12_500);
         let text = text(sample);
@@ -410,16 +410,16 @@ mod tests {
         let row = |line: &str| Some(line.strip_prefix("| `")?.split_once('`')?.0.to_owned());
         let documented: BTreeSet<String> = reference.lines().filter_map(row).collect();
         let text = everything();
-        let told: BTreeSet<String> = text
+        let exported: BTreeSet<String> = text
             .lines()
             .filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
             .map(|(name, kind)| if kind == "counter" { format!("{name}_total") } else { name.to_owned() })
             .collect();
-        assert_eq!(documented, told);
+        assert_eq!(documented, exported);
     }
 
     #[test]
-    fn every_metric_of_the_dashboard_is_told() {
+    fn every_metric_of_the_dashboard_is_exported() {
         let dashboard = include_str!("../../../docs/grafana/oomph.json");
         let text = everything();
         let mut queried = 0;

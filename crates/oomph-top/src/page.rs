@@ -1,5 +1,5 @@
 //! What is on the screen, as lines of text: cards, RAM, processes, what is known of the chosen one. No terminal is needed to
-//! make it, and it is as wide and as high as it is told to be.
+//! make it, and its width and height are arguments.
 
 use crate::app::{App, Mode, Stage};
 use crate::cards::{Card, missing, silence};
@@ -14,7 +14,7 @@ use oomph_words::bytes;
 /// Less than this, and there is a line that says so instead.
 pub(crate) const SMALLEST: (u16, u16) = (40, 10);
 
-/// How much is told where there is little room.
+/// How much is shown where there is little room.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Detail {
     Full,
@@ -159,7 +159,7 @@ impl Fitted {
 
 /// Columns before the bars.
 const LABEL: usize = 9;
-/// A bar of more tells no more.
+/// A longer bar shows no more.
 const LONGEST_BAR: usize = 40;
 
 fn label(text: &str, glyphs: &Glyphs) -> Line {
@@ -196,7 +196,7 @@ fn bar_width(width: usize) -> usize {
 fn cards(app: &App, sample: &Sample, width: usize, detail: Detail) -> Vec<Line> {
     let glyphs = app.glyphs;
     let mut lines = Vec::new();
-    // A process that tells of a virtual card needs no driver.
+    // A process that reports a virtual card needs no driver.
     if app.cards.is_empty() && sample.gpus.unreadable.is_empty() {
         lines.push(Line::new(glyphs.clean(&missing(sample))).cut(width, glyphs));
     }
@@ -210,7 +210,7 @@ fn cards(app: &App, sample: &Sample, width: usize, detail: Detail) -> Vec<Line> 
             && let Some(rest) = card.missed()
         {
             let why = "of another container, of the host, or of a process that died and still holds it";
-            let words = format!("{} held by nobody that can be seen: {why}", bytes(rest));
+            let words = format!("{} held by no visible process: {why}", bytes(rest));
             lines.push(indented(Line::toned(words, Tone::Close)).cut(width, glyphs));
         }
     }
@@ -232,7 +232,7 @@ fn indented(line: Line) -> Line {
     whole
 }
 
-/// What is told of a card, by what matters most: its place in the line, and the text.
+/// What is shown of a card, by what matters most: its place in the line, and the text.
 fn card_pieces(card: &Card, width: usize, glyphs: &Glyphs) -> Vec<(usize, Line)> {
     let used = format!("{} of {}", bytes(card.used), bytes(card.total));
     let ago = card.said_ago.map(|age| Line::toned(format!("said {} ago", lasting(age)), Tone::Close));
@@ -300,7 +300,7 @@ fn card_history(app: &App, card: &Card, width: usize) -> Line {
             None => format!("pid {} {amount} (not visible from here)", holder.pid),
         });
     }
-    line.push(if who.is_empty() { "nobody".to_owned() } else { who.join(", ") }, Tone::Plain);
+    line.push(if who.is_empty() { "no process".to_owned() } else { who.join(", ") }, Tone::Plain);
     indented(line).cut(width, glyphs)
 }
 
@@ -550,8 +550,8 @@ fn details_of(
             }
         }
         if ago.is_some() {
-            let told = lines.split_off(from);
-            lines.extend(told.into_iter().map(|line| line.all(Tone::Dim)));
+            let stale = lines.split_off(from);
+            lines.extend(stale.into_iter().map(|line| line.all(Tone::Dim)));
         }
     }
     lines
@@ -619,7 +619,7 @@ fn help(width: usize) -> Vec<Line> {
     lines
 }
 
-/// What stands over the page: its title and its lines.
+/// What covers the page: its title and its lines.
 pub(crate) fn popup(app: &App, width: usize) -> Option<(String, Vec<Line>)> {
     let glyphs = app.glyphs;
     match &app.mode {

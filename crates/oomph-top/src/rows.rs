@@ -35,7 +35,7 @@ impl Row {
     }
 }
 
-/// What one value of all devices of a process is, if it tells.
+/// The sum of one value over all devices of a process, if it reports any.
 pub(crate) fn inside(process: &Process, value: impl Fn(&InsideDevice) -> Option<u64>) -> Option<u64> {
     let devices = &process.inside.as_ref()?.devices;
     let known: Vec<u64> = devices.iter().filter_map(value).collect();
@@ -152,7 +152,7 @@ impl Sort {
         Self::ALL[(self.at() + Self::ALL.len() - 1) % Self::ALL.len()]
     }
 
-    /// Whether the smallest stands first unless told otherwise.
+    /// Whether the smallest comes first by default.
     pub(crate) fn ascends(self) -> bool {
         matches!(self, Sort::Pid | Sort::User | Sort::Command)
     }
@@ -242,7 +242,7 @@ pub(crate) fn rows(sample: &Sample, rates: &Rates, choice: &Choice, glyphs: &Gly
     all
 }
 
-/// Processes on cards whose numbers mean nobody here: of another container, or of the host.
+/// Processes on cards whose pids are unknown here: of another container, or of the host.
 fn unseen(sample: &Sample) -> Vec<Row> {
     let mut all: Vec<Row> = Vec::new();
     for gpu in &sample.gpus.cards {
@@ -279,7 +279,7 @@ fn words<'a>(row: &Row, sample: &'a Sample) -> (&'a str, &'a str) {
     row.process(sample).map_or(("", ""), |process| (process.user.as_str(), process.command.as_str()))
 }
 
-/// As a number; what is not known stands below zero.
+/// As a number; what is not known sorts below zero.
 fn value(row: &Row, sample: &Sample, sort: Sort) -> f64 {
     let process = row.process(sample);
     let number = |value: Option<u64>| value.map_or(-1.0, |value| value as f64);
@@ -329,7 +329,7 @@ fn tree(all: Vec<Row>, sample: &Sample, choice: &Choice, needle: &str, glyphs: &
     for (at, row) in all.iter().enumerate().filter(|(at, _)| kept.contains(at)) {
         children.entry(parent(row).filter(|parent| kept.contains(parent))).or_default().push(at);
     }
-    // A parent stands where the best of its children would: a shell that started a training is where the training is looked for.
+    // A parent is sorted as the best of its children: a shell that started a training is where the training is looked for.
     let mut by_rank: Vec<usize> = kept.iter().copied().collect();
     by_rank.sort_by(|a, b| compare(&all[*a], &all[*b], sample, choice));
     let mut best: HashMap<usize, usize> = HashMap::new();
@@ -346,7 +346,7 @@ fn tree(all: Vec<Row>, sample: &Sample, choice: &Choice, needle: &str, glyphs: &
     }
     let mut ordered: Vec<Row> = Vec::with_capacity(kept.len());
     let mut put: HashSet<usize> = HashSet::new();
-    // What is next stands last: place, trunk to its left, whether it is the last child, whether it has a parent.
+    // A stack, the next one last: place, trunk to its left, whether it is the last child, whether it has a parent.
     let mut next: Vec<(usize, String, bool, bool)> = Vec::new();
     let push = |of: Option<usize>, trunk: &str, next: &mut Vec<(usize, String, bool, bool)>| {
         let siblings = children.get(&of).map_or(&[][..], Vec::as_slice);
@@ -355,7 +355,7 @@ fn tree(all: Vec<Row>, sample: &Sample, choice: &Choice, needle: &str, glyphs: &
         }
     };
     push(None, "", &mut next);
-    // Those in a circle hang on nobody: they come last.
+    // Those in a cycle have no root: they come last.
     let mut stray: Vec<usize> = kept.iter().copied().collect();
     stray.sort_unstable_by(|a, b| b.cmp(a));
     while let Some((at, trunk, is_last, has_parent)) = next.pop().or_else(|| {
@@ -433,9 +433,9 @@ mod tests {
         let sample = staged::two_gpus();
         let choice = Choice { tree: true, sort: Sort::Pid, ..Choice::default() };
         let rows = rows(&sample, &Rates::default(), &choice, Glyphs::new(true));
-        let told: Vec<(u32, &str)> = rows.iter().map(|row| (row.pid, row.branch.as_str())).collect();
+        let branches: Vec<(u32, &str)> = rows.iter().map(|row| (row.pid, row.branch.as_str())).collect();
         assert_eq!(
-            told,
+            branches,
             [(1, ""), (100, "|- "), (400, "|  `- "), (200, "|- "), (300, "`- "), (4_000_123, "")]
         );
         let filtered = Choice { filter: "loader".into(), ..choice };

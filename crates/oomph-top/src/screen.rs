@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_marked_and_kills_are_told() {
+    fn a_limit_is_marked_and_kills_are_shown() {
         insta::assert_snapshot!(drawn(&mut app(staged::group(), false), 120, 16));
     }
 
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn every_card_is_told_with_its_reserved_memory_and_the_same_pieces() {
+    fn every_card_is_shown_with_its_reserved_memory_and_the_same_pieces() {
         let mut sample = staged::two_gpus();
         sample.gpus.cards[0].used = 1 << 20;
         for width in [80, 100, 120] {

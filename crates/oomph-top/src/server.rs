@@ -61,7 +61,7 @@ pub(crate) fn serve(
             continue;
         };
         let page = Arc::clone(page);
-        // Where no thread can be had, the connection is closed.
+        // If no thread can be started, the connection is closed.
         let _ = std::thread::Builder::new().name("oomph-scrape".to_owned()).stack_size(256 << 10).spawn(
             move || {
                 let is_ours = |host: &str| hosts == Hosts::Any || is_ours(host, here);

@@ -102,7 +102,7 @@ pub(crate) fn no_gpu() -> Sample {
     }
 }
 
-/// Two cards, three users, a process of another container, and memory that nobody accounts for.
+/// Two cards, three users, a process of another container, and memory that no process accounts for.
 pub(crate) fn two_gpus() -> Sample {
     let mut sample = no_gpu();
     sample.processes = vec![

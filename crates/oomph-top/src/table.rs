@@ -111,7 +111,7 @@ impl Column {
                 .map_or_else(String::new, |(_, bytes)| held(*bytes)),
             Column::Gpus if row.on_gpus.is_empty() => String::new(),
             Column::Gpus if row.on_gpus.iter().all(|(_, bytes)| bytes.is_none()) => held(None),
-            // More than that, where the driver does not tell of one.
+            // More than that, where the driver does not report one.
             Column::Gpus if row.on_gpus.iter().any(|(_, bytes)| bytes.is_none()) => {
                 bytes(row.gpu_bytes()) + "+"
             }
@@ -159,7 +159,7 @@ fn numbers(mut all: Vec<u32>) -> String {
     runs.collect::<Vec<_>>().join(",")
 }
 
-/// What somebody has on a card.
+/// What a process has on a card.
 pub(crate) fn held(amount: Option<u64>) -> String {
     amount.map_or_else(|| "?".to_owned(), bytes)
 }

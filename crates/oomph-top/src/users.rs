@@ -1,4 +1,4 @@
-//! The user that somebody asks for, as processes name theirs.
+//! The user that is asked for, as processes name theirs.
 
 /// Who is meant by a name or a number: as `/etc/passwd` or a directory (LDAP, SSSD) calls them first, or the number where neither has
 /// a name. An error says who is not there.

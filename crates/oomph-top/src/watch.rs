@@ -26,11 +26,11 @@ use std::io;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
 use std::time::{Duration, Instant};
 
-/// So often the process in a question is looked at: no samples come while the screen is paused.
+/// How often the process in a question is checked: no samples come while the screen is paused.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
-/// What the screen is told.
-enum Told {
+/// What the screen receives.
+enum Message {
     Sample(Box<Sample>),
     Key(Key),
     /// The terminal has another size.
@@ -45,7 +45,7 @@ enum Told {
     Closed,
 }
 
-/// What the sampling thread is told.
+/// What the sampling thread receives.
 enum Pace {
     Every(Interval),
     Pause(bool),
@@ -54,13 +54,13 @@ enum Pace {
 /// Shows the screen until it is left; says which signal asked to end, if one did.
 pub fn watch(options: &Options) -> anyhow::Result<Option<i32>> {
     // A few: who samples waits for who draws.
-    let (tell, told) = mpsc::sync_channel(8);
-    let pace = sample_in_background(options.interval, tell.clone());
-    hear_signals(tell.clone())?;
+    let (sender, messages) = mpsc::sync_channel(8);
+    let pace = sample_in_background(options.interval, sender.clone());
+    hear_signals(sender.clone())?;
     let mut app = App::new(options, Place::here());
     let mut screen = Screen::open()?;
-    read_keys(tell);
-    let ended = run(&mut app, &mut screen, &told, &pace);
+    read_keys(sender);
+    let ended = run(&mut app, &mut screen, &messages, &pace);
     drop(screen);
     ended
 }
@@ -72,7 +72,7 @@ struct Screen {
 
 impl Screen {
     fn open() -> anyhow::Result<Self> {
-        // It also sees to it that a panic gives the terminal back before it is told.
+        // It also ensures that a panic gives the terminal back before its message.
         let terminal = ratatui::try_init().inspect_err(|_| give_back());
         Ok(Self { terminal: terminal.context("the terminal cannot be used; try oomph top --once")? })
     }
@@ -102,7 +102,7 @@ fn give_back() {
 fn run(
     app: &mut App,
     screen: &mut Screen,
-    told: &Receiver<Told>,
+    messages: &Receiver<Message>,
     pace: &Sender<Pace>,
 ) -> anyhow::Result<Option<i32>> {
     let mut target: Option<Target> = None;
@@ -114,36 +114,36 @@ fn run(
             app.gone();
         }
         if !is_away && screen.terminal.draw(|frame| draw(frame, app)).is_err() {
-            // Nobody reads any more.
+            // The reader is gone.
             return Ok(None);
         }
         let first = if target.is_some() {
-            told.recv_timeout(LOOK_AGAIN)
+            messages.recv_timeout(LOOK_AGAIN)
         } else {
-            told.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            messages.recv().map_err(|_| RecvTimeoutError::Disconnected)
         };
         if matches!(first, Err(RecvTimeoutError::Disconnected)) {
             return Ok(None);
         }
         // What is there already is dealt with before the next drawing: a held key does not queue drawings.
-        for one in first.into_iter().chain(told.try_iter()) {
+        for one in first.into_iter().chain(messages.try_iter()) {
             // Whatever comes, comes after the stop. Whoever had the terminal meanwhile may have left anything.
-            if is_away || matches!(one, Told::Resumed) {
+            if is_away || matches!(one, Message::Resumed) {
                 screen.take_again()?;
                 is_away = false;
             }
             match one {
-                Told::Sample(sample) => app.take(*sample),
-                Told::Resized | Told::Resumed => {}
-                Told::Stop if job::has_shell() => {
+                Message::Sample(sample) => app.take(*sample),
+                Message::Resized | Message::Resumed => {}
+                Message::Stop if job::has_shell() => {
                     give_back();
                     job::stop();
                     is_away = true;
                 }
-                Told::Stop => {}
-                Told::Signal(signal) => return Ok(Some(signal)),
-                Told::Closed => return Ok(None),
-                Told::Key(key) => match app.press(key) {
+                Message::Stop => {}
+                Message::Signal(signal) => return Ok(Some(signal)),
+                Message::Closed => return Ok(None),
+                Message::Key(key) => match app.press(key) {
                     Effect::None => {}
                     Effect::Quit => return Ok(None),
                     // It comes back as a signal.
@@ -169,7 +169,7 @@ fn run(
     }
 }
 
-fn sample_in_background(interval: Interval, tell: SyncSender<Told>) -> Sender<Pace> {
+fn sample_in_background(interval: Interval, sender: SyncSender<Message>) -> Sender<Pace> {
     let (pace, changes) = mpsc::channel();
     std::thread::spawn(move || {
         let mut sampler = Sampler::new().hurried();
@@ -178,7 +178,7 @@ fn sample_in_background(interval: Interval, tell: SyncSender<Told>) -> Sender<Pa
         let mut next = Instant::now();
         loop {
             if !is_paused && Instant::now() >= next {
-                if tell.send(Told::Sample(Box::new(sampler.sample()))).is_err() {
+                if sender.send(Message::Sample(Box::new(sampler.sample()))).is_err() {
                     return;
                 }
                 next = after(next, interval.duration());
@@ -205,17 +205,17 @@ fn sample_in_background(interval: Interval, tell: SyncSender<Told>) -> Sender<Pa
     pace
 }
 
-fn hear_signals(tell: SyncSender<Told>) -> anyhow::Result<()> {
+fn hear_signals(sender: SyncSender<Message>) -> anyhow::Result<()> {
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGCONT])?;
     std::thread::spawn(move || {
         let mut was_asked = false;
         for signal in signals.forever() {
             if let SIGTSTP | SIGCONT = signal {
-                let _ = tell.send(if signal == SIGTSTP { Told::Stop } else { Told::Resumed });
+                let _ = sender.send(if signal == SIGTSTP { Message::Stop } else { Message::Resumed });
                 continue;
             }
-            // Asked twice, or nobody listens (a terminal that takes no output any more): at once.
-            if was_asked || tell.try_send(Told::Signal(signal)).is_err() {
+            // Asked twice, or the screen no longer reacts (a terminal that takes no output): at once.
+            if was_asked || sender.try_send(Message::Signal(signal)).is_err() {
                 give_back();
                 std::process::exit(128 + signal);
             }
@@ -225,21 +225,21 @@ fn hear_signals(tell: SyncSender<Told>) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn read_keys(tell: SyncSender<Told>) {
+fn read_keys(sender: SyncSender<Message>) {
     std::thread::spawn(move || {
         loop {
-            let told = match event::read() {
+            let message = match event::read() {
                 Ok(Event::Key(event)) => match key(event) {
-                    Some(key) => Told::Key(key),
+                    Some(key) => Message::Key(key),
                     None => continue,
                 },
-                Ok(Event::Resize(..)) => Told::Resized,
+                Ok(Event::Resize(..)) => Message::Resized,
                 Ok(_) => continue,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(_) => Told::Closed,
+                Err(_) => Message::Closed,
             };
-            let is_last = matches!(told, Told::Closed);
-            if tell.send(told).is_err() || is_last {
+            let is_last = matches!(message, Message::Closed);
+            if sender.send(message).is_err() || is_last {
                 return;
             }
         }

@@ -23,9 +23,9 @@ pub struct Census {
     pub asked: u64,
     /// How long it took to take.
     pub milliseconds: f64,
-    /// Whether everything was looked at: it stops at a limit of time and size.
+    /// Whether everything was visited: it stops at a limit of time and size.
     pub complete: bool,
-    /// The most that the program has allocated where memory does not end, by a second run on a virtual card without a limit.
+    /// The most that the program allocates with unlimited memory, by a second run on a virtual card without a limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub needs: Option<u64>,
     /// Whether autograd was recording when memory ran out.
@@ -216,8 +216,7 @@ impl Census {
         Some(census)
     }
 
-    /// Keeps as much as any recorder tells: whoever compares everything with everything must come to an end with a file that
-    /// was made to hurt, too.
+    /// Keeps as much as any recorder writes, so that quadratic comparisons end with a hostile file too.
     fn bound(&mut self) {
         self.frames.truncate(128);
         self.holders.truncate(512);

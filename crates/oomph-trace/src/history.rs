@@ -70,7 +70,7 @@ impl Allocations<'_> {
         self.size.is_empty()
     }
 
-    /// Those that were not back in their pool as soon as the program let go of them, and the moment at which they were.
+    /// Those that were not back in their pool as soon as the program freed them, and the moment at which they were.
     pub fn deferred(&self) -> Vec<(u32, Moment)> {
         let mut deferred: Vec<(u32, Moment)> =
             self.deferred.iter().map(|(&index, &at)| (index, at)).collect();
@@ -131,13 +131,13 @@ impl Allocations<'_> {
         self.born[index]
     }
 
-    /// The first moment at which the program has let go of it; [`NEVER`] if it lives on.
+    /// The first moment at which the program has freed it; [`NEVER`] if it lives on.
     #[inline]
     pub fn freed(&self, index: usize) -> Moment {
         self.freed[index]
     }
 
-    /// The event at which the program let go of it, if that is in the recording.
+    /// The event at which the program freed it, if that is in the recording.
     #[inline]
     pub fn freeing_event(&self, index: usize) -> Option<usize> {
         match self.freed[index] {
@@ -247,12 +247,12 @@ impl<'a> History<'a> {
     /// The allocations that are alive at `moment`.
     pub fn alive_at(&self, moment: Moment) -> Vec<u32> {
         let all = &self.allocations;
-        // In order of birth: those born later need not be looked at.
+        // In order of birth: those born later need not be checked.
         let end = all.born.partition_point(|&born| born <= moment);
         (0..end as u32).filter(|&i| moment < all.freed[i as usize]).collect()
     }
 
-    /// Allocations that the program has let go of, but that another stream still holds at `moment`.
+    /// Allocations that the program has freed, but that another stream still holds at `moment`.
     pub fn pending_at(&self, moment: Moment) -> Vec<u32> {
         let all = &self.allocations;
         let mut pending: Vec<u32> = (all.deferred.iter())
@@ -549,14 +549,16 @@ impl<'a, 's> Pass<'a, 's> {
         }
         pass.start = pass.now;
         let mut changes = segments.changes.iter().peekable();
-        // A recorder can be told to leave `free_completed` out: then a free is whole when it is requested.
+        // A recorder can be set to leave `free_completed` out: then a free is whole when it is requested.
         let completes = events.action.contains(&Action::FreeCompleted);
         for row in 0..count {
             let moment = row as Moment + 1;
             let (address, size) = (events.address[row], events.size[row]);
             match events.action[row] {
                 Action::Alloc => pass.alloc(moment, address, size),
-                Action::FreeRequested if completes => pass.let_go(moment, address, size, events.stream[row]),
+                Action::FreeRequested if completes => {
+                    pass.request_free(moment, address, size, events.stream[row])
+                }
                 Action::FreeRequested => pass.complete(moment, address, size, events.stream[row]),
                 Action::FreeCompleted => pass.complete(moment, address, size, events.stream[row]),
                 Action::SegmentAlloc | Action::SegmentMap | Action::SegmentFree | Action::SegmentUnmap => {
@@ -646,7 +648,7 @@ impl<'a, 's> Pass<'a, 's> {
     }
 
     #[inline]
-    fn let_go(&mut self, moment: Moment, address: u64, requested: u64, stream: u32) {
+    fn request_free(&mut self, moment: Moment, address: u64, requested: u64, stream: u32) {
         match self.open.get(&address).copied() {
             Some(UNKNOWN) => self.contradictions += 1,
             Some(index) if self.allocations.freed[index as usize] == NEVER => {

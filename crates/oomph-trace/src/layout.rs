@@ -19,7 +19,7 @@ macro_rules! numbered {
 
         impl $name {
             /// All of them, in order of their numbers.
-            #[allow(dead_code)] // nobody goes through the kinds of chunks
+            #[allow(dead_code)] // unused for the kinds of chunks
             pub const ALL: [Self; [$($number),*].len()] = [$(Self::$variant),*];
 
             /// The one with this number, if there is one.
@@ -68,7 +68,7 @@ numbered! {
     pub enum Action {
         /// A block was handed out. `size` is what was requested.
         Alloc = 0,
-        /// The program let go of a block.
+        /// The program freed a block.
         FreeRequested = 1,
         /// The block is back in its pool.
         FreeCompleted = 2,
@@ -80,7 +80,7 @@ numbered! {
         SegmentMap = 5,
         /// Pages were unmapped from an expandable segment.
         SegmentUnmap = 6,
-        /// Somebody took a snapshot.
+        /// A snapshot was taken.
         Snapshot = 7,
         /// Out of memory. `size` is the rounded request, `address` what the device had free.
         OutOfMemory = 8,

@@ -1,6 +1,6 @@
 //! What happened to GPU memory: the recording, and a reader for each format it comes in.
 //!
-//! This crate stands alone. It turns bytes into a [`Recording`] (events in columns, stacks and strings
+//! It turns bytes into a [`Recording`] (events in columns, stacks and strings
 //! stored once, the final segments, the settings) and derives lifetimes from it ([`History`]). What it means
 //! and what to do about it is the business of other crates.
 //!

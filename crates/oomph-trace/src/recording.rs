@@ -100,7 +100,7 @@ pub struct Device {
     pub blocks: Vec<Block>,
     /// Raw stream handles in order of first sight; events and segments refer to them by index.
     pub streams: Vec<i64>,
-    /// How many events the recorder was told to keep, where the file says.
+    /// How many events the recorder was set to keep, where the file says.
     pub max_entries: Option<u64>,
     /// Whether older events were overwritten, where the file says.
     pub overflowed: Option<bool>,

@@ -42,7 +42,7 @@ mod tests {
     const CASES: &str = include_str!("../library_code.txt");
 
     #[test]
-    fn own_files_are_told_from_libraries() {
+    fn own_files_are_distinguished_from_libraries() {
         for case in CASES.lines() {
             let (whose, file) = case.split_once(' ').unwrap();
             assert_eq!(is_library_file(file), whose == "library", "{case}");

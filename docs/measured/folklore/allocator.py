@@ -147,7 +147,7 @@ def roundup_power2_divisions():
     shows="reserved without a limit {plain_reserved} → {threshold_reserved}; under the limit of 3 GiB {limited_reserved} → {both_reserved}",
     verdict="true, but",
     holds=lambda n: n["threshold_reserved"] == n["plain_reserved"] and n["both_reserved"] < 0.95 * n["limited_reserved"],
-    why="The threshold is a share of the limit that `set_per_process_memory_fraction` sets. Under one, blocks that are not used are given back early; without one the setting is never looked at.",
+    why="The threshold is a share of the limit that `set_per_process_memory_fraction` sets. Under one, blocks that are not used are given back early; without one the setting is never used.",
     oomph="`oomph tune` tries it where the process has a limit; `oomph doctor` says when it is set without one.",
     settings={
         "plain": {},

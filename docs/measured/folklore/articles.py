@@ -106,7 +106,7 @@ def maximize_2_dataset(how):
 @tip(
     group=GROUP,
     says="*Maximize GPU memory*, 3: `no_grad()`, and `del large_tensor`",
-    done=f"{example('maximize_3_no_grad')}; mended: the model is made and saved first, and `torch.load` is told `weights_only=False`, without which it refuses since PyTorch 2.6. Then without `no_grad()`.",
+    done=f"{example('maximize_3_no_grad')}; mended: the model is made and saved first, and `torch.load` gets `weights_only=False`, without which it refuses since PyTorch 2.6. Then without `no_grad()`.",
     shows="peak {peak}, {grad_peak} without `no_grad()`; the model {weights}",
     verdict="true",
     holds=lambda n: n["peak"] < n["grad_peak"],
@@ -186,8 +186,8 @@ def resolve_1_generator():
 def resolve_2_types():
     before = ram_begin()
     _, printed = run("resolve_2_types")
-    told = [float(line.split()[-2]) for line in printed.splitlines()]
-    return {"peak": ram_peak() - before, "printed": int([round(number) for number in told] == [763, 381, 763, 191])}
+    numbers = [float(line.split()[-2]) for line in printed.splitlines()]
+    return {"peak": ram_peak() - before, "printed": int([round(number) for number in numbers] == [763, 381, 763, 191])}
 
 
 @tip(
@@ -213,11 +213,11 @@ def resolve_3_sparse():
     csr_matrix((numpy.ones(1), ([0], [0])), shape=(2, 2))
     variables, printed = run("resolve_3_sparse", lambda text: "from folklore.measure import ram\n" + change(text))
     matrix = variables["sparse_matrix"]
-    told = [float(line.split()[-1]) for line in printed.splitlines()]
+    numbers = [float(line.split()[-1]) for line in printed.splitlines()]
     return {
         "dense_ram": max(variables["after"] - variables["before"], 0),
         "sparse": matrix.data.nbytes + matrix.indices.nbytes + matrix.indptr.nbytes,
-        "printed": int(round(told[0]) == 7629 and abs(told[1] - 0.0076) < 1e-4),
+        "printed": int(round(numbers[0]) == 7629 and abs(numbers[1] - 0.0076) < 1e-4),
     }
 
 
@@ -246,7 +246,7 @@ def float_tensor_1_no_backward():
     verdict="false",
     holds=lambda n: n["held"] == 0 and n["ooms"] == 0 and 0 < n["cache"] < 32 * MIB,
     why="Every tensor is deleted before the next is made, so whole segments are free, and PyTorch gives them back when it needs the room. Holes need a neighbour that lives on.",
-    oomph="OM401 tells real fragmentation from cache.",
+    oomph="OM401 distinguishes real fragmentation from cache.",
 )
 def float_tensor_2_variable_sizes():
     import torch

@@ -13,7 +13,7 @@ DOCUMENT = ROOT / "docs" / "folklore.md"
 WHOLE_CARD = "in use on the card"
 
 
-# What stands before the rows of a group.
+# What comes before the rows of a group.
 BEFORE = {
     "The articles' examples, run": [
         "Five articles of January 2025, three examples each, in the words of their titles: *How can I maximize GPU memory usage in Google Colab?*, *How can I increase CUDA GPU memory in Google Colab?*,",
@@ -54,7 +54,7 @@ def filled(template, numbers):
 
 
 def shown(tip, row):
-    """The numbers of a row, in its words. On a virtual card nobody measured the whole card: that is said where such a number stands."""
+    """The numbers of a row, in its words. On a virtual card the whole card was not measured: that is noted beside such a number."""
     text = filled(tip.shows, row["numbers"])
     return text.replace(WHOLE_CARD, f"{WHOLE_CARD} (modelled)") if row["where"]["kind"] == "virtual" else text
 
@@ -80,15 +80,15 @@ def truth(folder):
 
 def quoted(case, counter="allocated_bytes.all.peak"):
     """What an H200 counted for a recording of fixtures/h200."""
-    number = next(told["stats"][counter] for told in truth("h200") if told["case"] == case)
+    number = next(row["stats"][counter] for row in truth("h200") if row["case"] == case)
     return size(number) if "bytes" in counter else f"{number}"
 
 
 def under(setting, *cases):
     """What an H200 reserved with a setting in the programs of fixtures/settings: in these cases, and in how many it was less or more than with the defaults, by 1 % at least."""
     reserved = {}
-    for told in truth("settings"):
-        reserved.setdefault(told["case"], {})[told["conf"]] = told["reserved"]
+    for row in truth("settings"):
+        reserved.setdefault(row["case"], {})[row["conf"]] = row["reserved"]
     both = {case: (by[""], by[setting]) for case, by in reserved.items() if "" in by and setting in by and case != "bert_var16-expandable_segments_True"}
     less = sum(new < 0.99 * old for old, new in both.values())
     more = sum(new > 1.01 * old for old, new in both.values())
@@ -120,7 +120,7 @@ def head(rows):
     lines = ["# The folklore, measured", ""]
     lines += [
         "What people tell each other about GPU memory, and the code of five articles about it: each tip is a small experiment in a process of its own,",
-        "with a verdict and the numbers it stands on. *Allocated* is what tensors take, *reserved* what PyTorch has taken from the card for them and its cache. Random data throughout.",
+        "with a verdict and the numbers behind it. *Allocated* is what tensors take, *reserved* what PyTorch has taken from the card for them and its cache. Random data throughout.",
         "",
     ]
     if "virtual" in kinds:
@@ -188,7 +188,7 @@ def write(rows):
         "",
         "- Tips whose whole point is time (`cudnn.benchmark`, `torch.compile`, channels last) have no row.",
         "- Other processes on a shared card, and a notebook service that hands out smaller cards: no program can change that. `oomph top` and `oomph doctor` show it.",
-        "- The numbers are of small networks, so that everybody can run them. How much a tip saves in *your* program is what `oomph predict`, `oomph tune` and `oomph.fit` are for.",
+        "- The numbers are of small networks, so that anyone can run them. How much a tip saves in *your* program is what `oomph predict`, `oomph tune` and `oomph.fit` are for.",
         "",
     ]
     return "\n".join(lines)

@@ -8,14 +8,14 @@ from folklore.measure import GIB, used_by_nvml
 from folklore.tip import NotHere, tip
 
 GROUP = "TensorFlow"
-# What the example below is made to tell: weak references to what it made.
+# What the example below is made to report: weak references to what it made.
 SEEN: list = []
 
 
 @tip(
     group=GROUP,
     says="*Increase CUDA GPU memory*, 2: `del loss` and `del gradients` at the end of `train_step`",
-    done=f"{example('increase_2_tensorflow')}, as written, with and without the two lines, on the CPU: structure only. Weak references tell whether losses and gradients are alive after `train_step` has returned.",
+    done=f"{example('increase_2_tensorflow')}, as written, with and without the two lines, on the CPU: structure only. Weak references show whether losses and gradients are alive after `train_step` has returned.",
     shows="alive afterwards: {written_alive:d} of {written_seen:d} with `del`, {plain_alive:d} of {plain_seen:d} without",
     verdict="does nothing",
     holds=lambda n: n["written_seen"] == n["plain_seen"] == 50 and n["written_alive"] == n["plain_alive"] == 0,

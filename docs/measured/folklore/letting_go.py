@@ -67,7 +67,7 @@ def del_beside_a_view():
     times="one call takes {collect_ms:.0f} ms",
     verdict="true, but",
     holds=lambda n: n["plain_collected"] == 0 and n["cycle_collected"] == GIB,
-    why="Python frees what nobody refers to without the collector. Only objects that refer to each other in a circle wait for it: modules with hooks, exceptions, trainers.",
+    why="Python frees unreferenced objects without the collector. Only objects in reference cycles wait for it: modules with hooks, exceptions, trainers.",
     oomph="`oomph.who()` has a row *garbage in cycles*; `oomph.free()` collects and says what came back.",
     rank=6,
     headline="`gc.collect()` gives back {plain_collected} of a tensor that was deleted, and all of one that is caught in a cycle.",
@@ -135,7 +135,7 @@ def del_each_step():
     verdict="does nothing",
     holds=lambda n: n["inside"] == GIB and n["after"] == 0,
     why="The exception holds its traceback, that the frames, and those their tensors. Inside the handler nothing can be given back; let the block end, then try again.",
-    oomph="Under `oomph run` and `oomph.record()` the frames are let go as the handler begins; `oomph.fit` steps down by itself. OM102.",
+    oomph="Under `oomph run` and `oomph.record()` the frames are cleared as the handler begins; `oomph.fit` steps down by itself. OM102.",
     card=lambda h200: "under oomph, 268,435,456 bytes before and the same in the handler ([live.md](measured/live.md#a-caught-out-of-memory))",
     rank=5,
     headline="`empty_cache()` inside `except OutOfMemoryError:` gives nothing back ({inside} stay allocated): the exception itself holds the tensors. After the block it is {after}.",
@@ -257,7 +257,7 @@ def empty_cache_each_step():
 @tip(
     group=GROUP,
     says="`torch.empty_cache()`",
-    done="It is called as it stands in the articles.",
+    done="It is called as in the articles.",
     shows="`AttributeError`",
     verdict="false",
     holds=lambda n: n["exists"] == 0 and n["exists_in_cuda"] == 1,
@@ -278,7 +278,7 @@ def torch_empty_cache():
     verdict="true, but",
     holds=lambda n: n["reserved_end"] == 0 and n["used_highest"] - n["used_start"] > GIB // 2 and 0 <= n["used_end"] - n["used_start"] < GIB // 2,
     why="All that PyTorch took comes back without a restart. What stays is the CUDA context, with the kernels that it loaded. Restart for what you cannot name, or to give back the context.",
-    oomph="`oomph.free()` lets go of what has no name and measures it; `oomph.who()` names the rest.",
+    oomph="`oomph.free()` frees what has no name and measures it; `oomph.who()` names the rest.",
     rank=9,
     headline="A restart is rarely needed: after `del`, `gc.collect()` and `empty_cache()` the process keeps {reserved_end} of PyTorch's memory, and its CUDA context.",
 )
@@ -310,7 +310,7 @@ def restart_the_runtime():
     verdict="does nothing",
     holds=lambda n: n["before"] == n["after_del"] == GIB and n["after_all"] == 0,
     why="Python keeps what was displayed as `_`, and IPython also as `Out[3]`, `_3`, `__` and `___`. After an error it keeps the traceback with all its frames.",
-    oomph="`oomph.who()` names `Out[3]` and tracebacks; `oomph.free()` lets go of them. `%load_ext oomph` says after each cell what changed.",
+    oomph="`oomph.who()` names `Out[3]` and tracebacks; `oomph.free()` frees them. `%load_ext oomph` says after each cell what changed.",
 )
 def del_in_a_notebook():
     import builtins

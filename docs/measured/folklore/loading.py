@@ -99,7 +99,7 @@ def dataloader_workers():
     gc.collect()
     alone = ram_of(os.getpid())
     first = last = 0
-    # The workers are looked at while they live: after the first batches, and before the last.
+    # The workers are measured while they live: after the first batches, and before the last.
     loader = DataLoader(data, batch_size=2000, num_workers=2, multiprocessing_context="fork")
     for number, _ in enumerate(loader):
         if number == 2:
@@ -211,7 +211,7 @@ def from_numpy():
     shows="array: {array_del} by `del`, {array_gc} by `gc.collect()`; dicts, {objects} in all: {objects_del} by `del`, {objects_gc} by `gc.collect()`, {objects_trim} by `malloc_trim`",
     verdict="does nothing",
     holds=lambda n: n["array_del"] > 250 * MIB and n["array_gc"] < 4 * MIB and n["objects_gc"] < n["objects"] // 10,
-    why="What nobody refers to is freed without it. What stays resident is held by allocators, for pieces of pages that live on or for later.",
+    why="Unreferenced objects are freed without it. What stays resident is held by allocators, for pieces of pages that live on or for later.",
     oomph="`oomph.host.trim()` asks each allocator in turn and measures what came back.",
     needs="host",
 )

@@ -25,7 +25,7 @@ def reserved():
 
 
 def used():
-    """What the card says is in use, by everybody: the context, what PyTorch reserved, other processes."""
+    """What the card says is in use, by all processes: the context, what PyTorch reserved, other processes."""
     import torch
 
     free, total = torch.cuda.mem_get_info()
@@ -100,7 +100,7 @@ def pinned_ram():
 
 
 def largest_free_piece():
-    """Of what PyTorch has reserved and nobody uses."""
+    """Of what PyTorch has reserved and is not in use."""
     import torch
 
     blocks = [block for segment in torch.cuda.memory_snapshot() for block in segment["blocks"]]

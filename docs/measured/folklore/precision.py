@@ -100,7 +100,7 @@ def bfloat16_weights():
     shows="allocated {before} → {both} with both, {after} after `del x`",
     verdict="true, but",
     holds=lambda n: (n["before"], n["both"], n["after"]) == (GIB, GIB + GIB // 2, GIB // 2),
-    why="It makes a second tensor. Memory first grows by half, and shrinks only when nobody holds the first.",
+    why="It makes a second tensor. Memory first grows by half, and shrinks only when the first is freed.",
     oomph="OM203 finds copies that live together.",
 )
 def half_makes_a_copy():

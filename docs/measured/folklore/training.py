@@ -160,7 +160,7 @@ def fused_optimizer():
     shows="peak {plain} and {inplace}",
     verdict="does nothing",
     holds=lambda n: abs(n["plain"] - n["inplace"]) < 8 * MIB,
-    why="ReLU's backward pass needs its output, not its input, so the input goes as soon as nobody else needs it. In place saves that one tensor for a moment of the forward pass; the peak is in the backward pass.",
+    why="ReLU's backward pass needs its output, not its input, so the input is freed as soon as nothing else needs it. In place saves that one tensor for a moment of the forward pass; the peak is in the backward pass.",
     oomph="OM304 says which lines make activations.",
 )
 def inplace_relu():

@@ -13,8 +13,8 @@ from oomph._doctor import needs
 from oomph._doctor.needs import Facts, Need
 from oomph._sizes import text
 
-# Smaller parts are counted, and not told.
-_TOLD = 1 << 20
+# Smaller parts are counted, and not listed.
+_LISTED = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Diagnosis:
         return f"Does not fit: {words}, and {text(room.ram_left)} of {text(room.ram_limit)} are left ({room.ram_source})"
 
     def _rows(self) -> Iterator[tuple[str, str, str]]:
-        if self.dataset_objects >= _TOLD:
+        if self.dataset_objects >= _LISTED:
             yield text(self.dataset_objects), "dataset, Python objects", "estimated from a sample, in this process already"
         if self.dataset_buffers:
             yield text(self.dataset_buffers), "dataset, arrays and tensors", "measured, in this process already"
@@ -128,11 +128,11 @@ class Diagnosis:
         if self.num_workers:
             copied = needs.private_copy(self.facts, self.num_workers)
             how = f"estimated ± {text(self.need.worker.error)}"
-            yield text(self.worker), f"each of {self.num_workers} workers", f"{how}; {text(copied)} of it is a copy of the dataset" if copied >= _TOLD else how
+            yield text(self.worker), f"each of {self.num_workers} workers", f"{how}; {text(copied)} of it is a copy of the dataset" if copied >= _LISTED else how
         batches = self.need.batches
         yield text(batches.bytes), batches.name, batches.how.format(text(self.batch))
         for part in (self.need.moved, self.need.pinned, self.need.piped):
-            if part.bytes >= _TOLD:
+            if part.bytes >= _LISTED:
                 yield text(part.bytes), part.name, part.how
 
     def _next(self) -> str:

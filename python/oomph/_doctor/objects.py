@@ -1,6 +1,6 @@
 """What lies in a dataset or a batch: Python's objects, which a forked worker copies as it reads them, and buffers, which it shares.
 
-Containers of many items are looked at by sample. An object that two items of a sample have is taken as everybody's, one that a single item
+Containers of many items are sampled. An object that two items of a sample have is taken as shared by all, one that a single item
 has as that item's own. None of the objects' own code is run, but for what tables of pyarrow and polars say of their size.
 """
 
@@ -20,11 +20,11 @@ from oomph.data.share import SharedDict, SharedList
 from oomph.live.walk import children
 
 PAGE = 4096
-# Items looked at in a container of more; enough that the mean of their sizes is within a few percent.
+# Items sampled in a container of more; enough that the mean of their sizes is within a few percent.
 _SAMPLE = 500
 # Python's own allocator hands these out by size, those of one size together on a page; larger ones are malloc's.
 _SMALL, _STEP = 512, 16
-_COLLECTED = 16  # What stands before an object for the collector.
+_COLLECTED = 16  # The collector's header of an object.
 # Their items lie elsewhere, and are only read.
 _HEADED = (list, dict, set, frozenset, deque)
 _LIKE_LISTS = (list, tuple, deque, set, frozenset, dict)
@@ -114,7 +114,7 @@ class _Look:
             try:
                 waiting += ((f"{name}{step}", child) for step, child in children(thing))
             except Exception:
-                continue  # It changed while it was looked at, or lies about what it is.
+                continue  # It changed during the walk, or lies about what it is.
         return pieces
 
     def _sampled(self, container: Any) -> dict[int, _Piece]:
@@ -168,7 +168,7 @@ class _Look:
         owner = array
         while isinstance(owner.base, self._numpy.ndarray):
             owner = owner.base
-        # A file that is mapped belongs to nobody, as does what is inside another's buffer.
+        # A mapped file belongs to no object, and neither does what is inside another's buffer.
         kind = _SHARED if isinstance(owner, self._numpy.memmap) else _ARRAY
         self._add_buffer(array, owner.__array_interface__["data"][0], owner.nbytes, kind, pieces)
         if array.dtype.hasobject:

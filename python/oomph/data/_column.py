@@ -39,7 +39,7 @@ class Column:
     def parts(self, *, writable: bool = False) -> tuple[Any, Any]:
         """Numbers, booleans or codes, and which rows have none; both None where it is none of these, the second where all rows have one.
 
-        ``writable`` numbers are a copy, unless nobody but the table has them.
+        ``writable`` numbers are a copy, unless only the table refers to them.
         """
         if self._native.values is None:
             return None, None
@@ -53,7 +53,7 @@ class Column:
         return numpy.asarray(self._native.values) if values is None else values, None if valid is None else ~numpy.asarray(valid)
 
     def to_numpy(self) -> Any:
-        """An array: read-only, as the table's memory is nobody's alone. Text becomes objects; rows without a value are masked (None among objects)."""
+        """An array: read-only, because the table's memory is shared. Text becomes objects; rows without a value are masked (None among objects)."""
         import numpy
 
         elements = self._native.elements

@@ -51,7 +51,7 @@ def _is_pandas_s_to_shrink(series: Any) -> bool:
 
     dtype = series.dtype
     if isinstance(dtype, numpy.dtype) and dtype.kind != "O":
-        # Long doubles are nobody's but NumPy's.
+        # Only NumPy has long doubles.
         return dtype.kind in "biu" or (dtype.kind == "f" and dtype.itemsize <= 8)
     if isinstance(dtype, numpy.dtype):
         return set(map(type, series)) == {str}

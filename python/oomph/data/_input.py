@@ -95,7 +95,7 @@ def _of_tensor(tensor: Any) -> Described:
 
 
 def _sparse(matrix: Any) -> Any:
-    """Compressed as it is; other forms become rows, by SciPy, which adds up what stands twice at one place."""
+    """Compressed as it is; other forms become rows, by SciPy, which adds up duplicate entries."""
     if matrix.ndim != 2:
         raise TypeError(f"a sparse array of {matrix.ndim} dimensions cannot be taken; one of two can")
     compressed = matrix if matrix.format in ("csr", "csc") else matrix.tocsr()
@@ -129,4 +129,4 @@ def check_labels(frame: Any) -> None:
     """Refuses a frame of pandas in which two columns have one label."""
     twice = frame.columns[frame.columns.duplicated()]
     if len(twice):
-        raise ValueError(f"two columns are named {twice[0]!r}; rename one of them, so that each can be told by its name")
+        raise ValueError(f"two columns are named {twice[0]!r}; rename one of them, so that names are unique")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from oomph.data._profile import Profile, of_native
-from oomph.data._table import told_size
+from oomph.data._table import size_and_savings
 
 
 class Csr:
     """A matrix of which only what is not zero is stored, row by row (or, where it came so from SciPy, column by column: ``format`` says ``"csc"``).
 
-    ``indptr``, ``indices`` and ``data`` are NumPy arrays that nobody else has: they can be written to.
+    ``indptr``, ``indices`` and ``data`` are NumPy arrays that nothing else refers to: they can be written to.
     """
 
     def __init__(self, native: Any, *, exact: bool) -> None:
@@ -37,7 +37,7 @@ class Csr:
 
     def __repr__(self) -> str:
         rows, columns = self.shape
-        size = told_size(self.nbytes, self.profile, self.lossy)
+        size = size_and_savings(self.nbytes, self.profile, self.lossy)
         return f"<oomph.data.Csr: {rows:,} × {columns:,} of {self.data.dtype}, {len(self.data):,} stored, {size}>"
 
     def to_scipy(self) -> Any:

@@ -101,7 +101,7 @@ def _address(view: memoryview) -> int:
     """Where its first element is. It stays there for as long as there is the view, which is what is kept."""
     buffer = _Buffer()
     if ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(view), ctypes.byref(buffer), _STRIDED_READ_ONLY) != 0:
-        raise TypeError("its memory cannot be looked at")
+        raise TypeError("its memory cannot be read")
     address = buffer.buf or 0
     ctypes.pythonapi.PyBuffer_Release(ctypes.byref(buffer))
     return address

@@ -103,8 +103,8 @@ class Profile:
 
     def as_dict(self) -> dict[str, Any]:
         """Its fields, as ``oomph data profile --format json`` names them."""
-        told: dict[str, Any] = json.loads(self._native.json())
-        return told
+        fields: dict[str, Any] = json.loads(self._native.json())
+        return fields
 
     def __str__(self) -> str:
         return self._text(shutil.get_terminal_size().columns, all_columns=False)
@@ -119,23 +119,23 @@ class Profile:
 
 def of_native(found: Any) -> Profile:
     """As Python's own."""
-    told = json.loads(found.json())
+    fields = json.loads(found.json())
 
-    def column(told: dict[str, Any]) -> ColumnProfile:
-        choices = {name: Choice(**told[name]) for name in ("now", "exact", "within")}
-        limits = tuple(told["range"]) if told["range"] else None
-        return ColumnProfile(**{**told, **choices, "range": limits, "notes": tuple(told["notes"])})
+    def column(fields: dict[str, Any]) -> ColumnProfile:
+        choices = {name: Choice(**fields[name]) for name in ("now", "exact", "within")}
+        limits = tuple(fields["range"]) if fields["range"] else None
+        return ColumnProfile(**{**fields, **choices, "range": limits, "notes": tuple(fields["notes"])})
 
-    broken = told["broken_rows"]
+    broken = fields["broken_rows"]
     made = {
-        "columns": tuple(map(column, told["columns"])),
-        "bytes": Sizes(**told["bytes"]),
-        "sparse": Sparse(**told["sparse"]) if told["sparse"] else None,
-        "peaks": tuple(Peak(**peak) for peak in told["peaks"]),
+        "columns": tuple(map(column, fields["columns"])),
+        "bytes": Sizes(**fields["bytes"]),
+        "sparse": Sparse(**fields["sparse"]) if fields["sparse"] else None,
+        "peaks": tuple(Peak(**peak) for peak in fields["peaks"]),
         "broken_rows": BrokenRows(broken["count"], tuple((row["line"], row["what"]) for row in broken["first"])),
-        "notes": tuple(told["notes"]),
+        "notes": tuple(fields["notes"]),
     }
-    return Profile(**{**told, **made}, _native=found)
+    return Profile(**{**fields, **made}, _native=found)
 
 
 def profile(
@@ -159,6 +159,6 @@ def profile(
     """
     check_policy(within, "within")
     taken = take(data, delimiter=delimiter, header=header, nulls=nulls)
-    with shown(progress) as told:
-        found = taken.input.profile(within, names_of(columns), on_error, told)
+    with shown(progress) as on_progress:
+        found = taken.input.profile(within, names_of(columns), on_error, on_progress)
     return {name: of_native(one) for name, one in found} if isinstance(found, list) else of_native(found)

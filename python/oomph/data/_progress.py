@@ -16,13 +16,13 @@ _BAR_WIDTH = 30
 
 @contextmanager
 def shown(progress: Progress | bool | None) -> Iterator[Progress | None]:
-    """What to hand to the native side: the caller's function, a bar where somebody would see it, or nothing."""
+    """What to hand to the native side: the caller's function, a bar on a terminal, or nothing."""
     if callable(progress):
         yield progress
         return
     line = ProgressLine() if progress is False else where_it_is_seen()
     try:
-        # Where nobody sees it the native side need not count.
+        # Without a bar the native side need not count.
         yield None if type(line) is ProgressLine else _bar(line)
     finally:
         line.close()

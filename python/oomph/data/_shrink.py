@@ -47,8 +47,8 @@ def load(
     """
     check_policy(policy)
     taken = take(data, delimiter=delimiter, header=header, nulls=nulls)
-    with shown(progress) as told:
-        made = taken.input.load(policy, names_of(columns), on_error, sparse, told)
+    with shown(progress) as on_progress:
+        made = taken.input.load(policy, names_of(columns), on_error, sparse, on_progress)
     several = made if isinstance(made, list) else [("", made)]
     changed = {name or "the array": error for name, one in several if isinstance(one, native.Array) for error in _lossy(one, policy).values()}
     _warn(changed)
@@ -73,14 +73,14 @@ def _lossy(array: Any, policy: str) -> dict[str, float]:
     return {"data": error} if error else {}
 
 
-def _told(lossy: dict[str, float]) -> str:
+def _changes_in_words(lossy: dict[str, float]) -> str:
     return ", ".join(f"{name} by at most {error:.1e}" for name, error in lossy.items())
 
 
 def _warn(lossy: dict[str, float]) -> None:
     if lossy:
         # Of the caller of load() or shrink().
-        warnings.warn(f"values changed, as parts of themselves: {_told(lossy)}", LossyWarning, stacklevel=3)
+        warnings.warn(f"values changed, as parts of themselves: {_changes_in_words(lossy)}", LossyWarning, stacklevel=3)
 
 
 @dataclass(frozen=True)
@@ -96,13 +96,13 @@ class Shrunk:
 
     def __str__(self) -> str:
         before = f" (was {text(self.bytes_before)})" if self.bytes_before is not None else ""
-        changed = f"changed: {_told(self.lossy)}" if self.lossy else "every value kept"
+        changed = f"changed: {_changes_in_words(self.lossy)}" if self.lossy else "every value kept"
         return f"{self.path}: {self.rows:,} rows, {text(self.bytes)}{before}, {changed}"
 
 
 @dataclass(frozen=True)
 class Report:
-    """What was done to what is in memory: every column in which values changed, with the worst change, and the profile of what was looked at.
+    """What was done to what is in memory: every column in which values changed, with the worst change, and the profile of the input.
 
     ``profile`` is None where there was nothing to make smaller.
     """
@@ -148,24 +148,24 @@ def shrink(
         taken = take(data, delimiter=delimiter, header=header, nulls=nulls)
         arrays = taken.input.holds_arrays()
         place = place_to_write(out, data, arrays=arrays, force=force)
-        with shown(progress) as told:
+        with shown(progress) as on_progress:
             write = _write_array if arrays else _write_table
-            return write(taken, os.fsdecode(os.fspath(out)), place, policy, chosen, on_error, told)
+            return write(taken, os.fsdecode(os.fspath(out)), place, policy, chosen, on_error, on_progress)
     if isinstance(data, (str, os.PathLike)):
         raise ValueError("shrink() writes a file as a smaller one: say where with out=, or take it into memory with load()")
     if force:
         raise ValueError("force=True is for out=, where a file may be written over")
-    with shown(progress) as told:
-        made, said = _in_memory(data, policy, chosen, on_error, sparse, told)
+    with shown(progress) as on_progress:
+        made, said = _in_memory(data, policy, chosen, on_error, sparse, on_progress)
     if report:
         return made, said
     _warn(said.lossy)
     return made
 
 
-def _in_memory(data: Any, policy: str, columns: list[str] | None, on_error: str, sparse: str, told: Any) -> tuple[Any, Report]:
+def _in_memory(data: Any, policy: str, columns: list[str] | None, on_error: str, sparse: str, on_progress: Any) -> tuple[Any, Report]:
     def smaller(table: Any) -> Table:
-        return Table(take(table).input.load(policy, None, on_error, "never", told))
+        return Table(take(table).input.load(policy, None, on_error, "never", on_progress))
 
     by_columns = {"pandas": shrink_pandas, "polars": shrink_polars}.get(frame_of(data) or "")
     if by_columns is not None:
@@ -173,7 +173,7 @@ def _in_memory(data: Any, policy: str, columns: list[str] | None, on_error: str,
         return frame, Report(table.lossy if table is not None else {}, table.profile if table is not None else None)
     taken = take(data)
     # A frame stays a frame; who wants a matrix of one loads it.
-    made = taken.input.load(policy, columns, on_error, "never" if taken.kind in ("pandas", "polars", "arrow") else sparse, told)
+    made = taken.input.load(policy, columns, on_error, "never" if taken.kind in ("pandas", "polars", "arrow") else sparse, on_progress)
     given = _given(made, policy)
     lossy = given.lossy if isinstance(given, (Table, Csr)) else _lossy(made, policy)
     return _as_it_came(taken, given), Report(lossy, of_native(made.profile))
@@ -191,16 +191,16 @@ def _check_index(data: Any) -> None:
         raise ValueError("the file would not have the index of the frame: reset_index() first makes columns of it, reset_index(drop=True) leaves it out")
 
 
-def _write_table(taken: Taken, name: str, place: str, policy: str, columns: list[str] | None, on_error: str, told: Any) -> Shrunk:
-    written = json.loads(taken.input.write(place, policy, columns, on_error, told))
+def _write_table(taken: Taken, name: str, place: str, policy: str, columns: list[str] | None, on_error: str, on_progress: Any) -> Shrunk:
+    written = json.loads(taken.input.write(place, policy, columns, on_error, on_progress))
     lossy = {column["name"]: column["worst_relative_error"] for column in written["columns"] if column["worst_relative_error"]}
     return Shrunk(name, written["rows"], written["bytes"], written["bytes_before"], lossy, written["broken_rows"]["count"])
 
 
-def _write_array(taken: Taken, name: str, place: str, policy: str, columns: list[str] | None, on_error: str, told: Any) -> Shrunk:
+def _write_array(taken: Taken, name: str, place: str, policy: str, columns: list[str] | None, on_error: str, on_progress: Any) -> Shrunk:
     if taken.kind == "scipy":
         raise ValueError(f"{name}: a sparse matrix is not written as .npy; shrink it without out=, and save what that gives")
-    made = taken.input.load(policy, columns, on_error, "never", told)
+    made = taken.input.load(policy, columns, on_error, "never", on_progress)
     if isinstance(made, list) and len(made) == 1:
         ((_, made),) = made
     if not isinstance(made, native.Array):

@@ -74,7 +74,7 @@ class Stream:
         self._options = options
         self._epoch = 0
         self._resume: str | None = None
-        # The process that was told where to go on: its state is not that of the workers it makes.
+        # The process that was given the place to resume at: its state is not that of the workers it makes.
         self._resumed_by: int | None = None
         self._current: Epoch | None = None
         # Shared with the workers of a DataLoader, who say in it that they are the ones who read; None where there is no dataset.
@@ -85,7 +85,7 @@ class Stream:
         return self._begin(rank, world)
 
     def _shard(self) -> tuple[int, int]:
-        """Which part is this process's: as it was told, as torch.distributed says where that was begun, or all."""
+        """Which part is this process's: as given, as torch.distributed says where it is initialized, or all."""
         options = self._options
         if options.rank is not None and options.world is not None:
             return options.rank, options.world
@@ -176,7 +176,7 @@ class Stream:
         return dataset(self, shards)
 
     def close(self) -> None:
-        """Lets go of what was read ahead."""
+        """Drops what was read ahead."""
         if self._current is not None:
             self._current.close()
 
@@ -234,7 +234,7 @@ class _Formed:
 
 
 class Epoch:
-    """One pass over a shard: an iterator of batches, for any number of threads. Nobody else holds what it has read ahead: that goes when it goes."""
+    """One pass over a shard: an iterator of batches, for any number of threads. It alone holds what it has read ahead, and frees it when it is deleted."""
 
     def __init__(self, stream: Stream, options: _Options, resume: str | None, epoch: int, rank: int, world: int, budget: int) -> None:
         # The stream holds its epoch. The other way round too, both would stay until a collection of cycles.
@@ -267,7 +267,7 @@ class Epoch:
             from oomph.data._ring import Copied, ThroughRing
 
             self._batches = ThroughRing(self._batches, options.device, options.batch, ring) if on_gpu else Copied(self._batches, options.device)
-        self._let_go = weakref.finalize(self, _let_go, os.getpid(), self._native, self._batches)
+        self._release = weakref.finalize(self, _release, os.getpid(), self._native, self._batches)
 
     def __iter__(self) -> Epoch:
         return self
@@ -281,13 +281,13 @@ class Epoch:
             except StopIteration:
                 # The token leads to the end too, where the last rows were no whole batch.
                 self.ended, self.token = True, self._native.token()
-                self._tell()
+                self._update_stream()
                 self.close()
                 raise
-            self._tell()
+            self._update_stream()
             return batch
 
-    def _tell(self) -> None:
+    def _update_stream(self) -> None:
         stream = self._stream()
         if stream is not None:
             stream._given(self)
@@ -302,15 +302,15 @@ class Epoch:
         return broken
 
     def close(self) -> None:
-        """Lets go of what was read ahead, pinned buffers included."""
-        self._let_go()
+        """Frees what was read ahead, pinned buffers included."""
+        self._release()
 
 
 # Streams that a fork brought along. Their threads are in the other process, and a lock that one of them held is held for ever: they are never touched.
 _of_another_process: list[Any] = []
 
 
-def _let_go(process: int, native_stream: Any, batches: Any) -> None:
+def _release(process: int, native_stream: Any, batches: Any) -> None:
     if os.getpid() != process:
         _of_another_process.append((native_stream, batches))
         return

@@ -11,7 +11,7 @@ from oomph.data._profile import BrokenRows, Profile, of_native
 
 
 class Rows:
-    """Rows that Rust holds. They are Arrow data for everybody who takes that: ``polars.DataFrame(rows)``, ``pyarrow.table(rows)``, DuckDB."""
+    """Rows that Rust holds. They are Arrow data for every library that takes that: ``polars.DataFrame(rows)``, ``pyarrow.table(rows)``, DuckDB."""
 
     def __init__(self, native: Any) -> None:
         self._native = native
@@ -108,7 +108,7 @@ class Table(Rows):
         self._frame: Any = None
 
     def to_pandas(self) -> Any:
-        """As of all rows. Numbers share the memory of the table where nobody else has it yet, and the table does not change with the frame: pandas copies a column
+        """As of all rows. Numbers share the memory of the table where nothing else refers to it yet, and the table does not change with the frame: pandas copies a column
         that others see before it writes.
         """
         import pandas
@@ -123,10 +123,10 @@ class Table(Rows):
         return self._frame.copy(deep=False)
 
     def __repr__(self) -> str:
-        return f"<oomph.data.Table: {len(self):,} rows, {len(self.columns)} columns, {told_size(self.nbytes, self.profile, self.lossy)}>"
+        return f"<oomph.data.Table: {len(self):,} rows, {len(self.columns)} columns, {size_and_savings(self.nbytes, self.profile, self.lossy)}>"
 
 
-def told_size(nbytes: int, profile: Profile, lossy: dict[str, float]) -> str:
+def size_and_savings(nbytes: int, profile: Profile, lossy: dict[str, float]) -> str:
     """Bytes, what they would be otherwise, and which columns changed."""
     size = text(nbytes)
     if profile.bytes.now > nbytes:

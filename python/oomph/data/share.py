@@ -45,7 +45,7 @@ _MASK = (1 << 64) - 1
 def share(items: Sequence[Any] | Mapping[Any, Any]) -> SharedList | SharedDict:
     """The same items, read-only, in memory that all workers of a DataLoader share.
 
-    ``dataset.samples = oomph.data.share(dataset.samples)`` before the DataLoader starts, and let go of the original. Works with fork,
+    ``dataset.samples = oomph.data.share(dataset.samples)`` before the DataLoader starts, and drop the original. Works with fork,
     forkserver and spawn, with torch and without.
     """
     if isinstance(items, (SharedList, SharedDict)):

@@ -27,7 +27,7 @@ from oomph.fitting.planning.search import Facts, Found, Search
 from oomph.fitting.running import ranks
 from oomph.fitting.running.applied import Applied
 from oomph.fitting.running.batches import moved, samples, take
-from oomph.fitting.running.repeating import Before, let_go
+from oomph.fitting.running.repeating import Before, release_memory
 from oomph.fitting.running.spill import with_room
 from oomph.fitting.running.step import Running, device_of
 from oomph.fitting.techniques.allocator import allocator_setter, hold_to, use_expandable_segments
@@ -223,7 +223,7 @@ class Fit(Applied):
             self.plan.notes.append(f"could not be predicted: {error}")
             self.plan.notes.append("the plain step is run, and memory is saved when it runs out")
         self.plan.found, self.plan.blocks = found, blocks
-        self._say_what_was_seen()
+        self._note_what_was_seen()
         if not on_gpu and not planning_only:
             assert found is not None  # Else it was raised above.
             least = room.needed_for(found.least.reserved, found.least.largest)
@@ -321,7 +321,7 @@ class Fit(Applied):
         said = ask("oomph.fitting.planning.child:plan", payload, {"facts": self._facts(room, card), "speeds": speeds.to_dict()}, gpu=card.name)
         return Found.from_dict(said), said["blocks"], self._host
 
-    def _say_what_was_seen(self) -> None:
+    def _note_what_was_seen(self) -> None:
         if not self.model.training:
             self.plan.notes.append("the model is in evaluation: it is planned and trained like that; call model.train() before, if that is not meant")
         if self._not_splittable is not None and self.size > 1:
@@ -433,7 +433,7 @@ class Fit(Applied):
                 self._verifier.check(self._compute, batch, self.model)
 
     def update(self) -> None:
-        """The optimizer's step, after ``backward``; gradients are let go."""
+        """The optimizer's step, after ``backward``; gradients are freed."""
         running = self._run()
         try:
             running.update()
@@ -452,7 +452,7 @@ class Fit(Applied):
 
     def _update_with_less(self, failed: BaseException) -> None:
         """No activations are alive now, so what is cached can go; then the optimizer's state. Parameters that were updated already are not updated again."""
-        let_go(self.device)
+        release_memory(self.device)
         running = self._run()
         states = running.states
         if not isinstance(states, ResumableStep):
@@ -466,9 +466,9 @@ class Fit(Applied):
             traceback.clear_frames(error.__traceback__)
         states.leave_the_rest()
         self._rungs = [dataclasses.replace(rung, plan=rung.plan.but(states_on_host=True, optimizer_8bit=False)) for rung in self._rungs]
-        self._tell(f"step {self.steps + 1}: out of memory in the optimizer; its state goes to host memory; the update goes on")
+        self._notify(f"step {self.steps + 1}: out of memory in the optimizer; its state goes to host memory; the update goes on")
         self._apply(self.plan.chosen.but(states_on_host=True))
-        let_go(self.device)
+        release_memory(self.device)
         self._run().update(begun=True)
 
     def evaluate(self, batch: Any) -> torch.Tensor:
@@ -526,7 +526,7 @@ class Fit(Applied):
     def _step_down(self, failed: BaseException | None) -> None:
         """One rung. Raises what failed if there is none left."""
         self._run().forget_gradients()
-        let_go(self.device)
+        release_memory(self.device)
         if self._weighing is None and self._not_splittable is None:
             # Of a plan that was given nothing had to be known so far.
             self._learn()
@@ -538,7 +538,7 @@ class Fit(Applied):
         rung = self._rungs.pop(0)
         words_for_it = words.techniques(self.plan.chosen, rung.plan, self.size, self.plan.blocks)
         why = "out of memory" if failed is not None else "out of memory on another rank"
-        self._tell(f"step {self.steps + 1}: {why}; one rung down: {words_for_it}; the batch is repeated")
+        self._notify(f"step {self.steps + 1}: {why}; one rung down: {words_for_it}; the batch is repeated")
         self._apply(rung.plan)
 
     def _watch_for_thrashing(self) -> None:
@@ -551,13 +551,13 @@ class Fit(Applied):
         if ranks.any_of(self._thrashed >= 3, self.device) and self._rungs:
             self._thrashed = 0
             rung = self._rungs.pop(0)
-            let_go(self.device)
-            self._tell(
+            release_memory(self.device)
+            self._notify(
                 f"step {self.steps}: the allocator frees its cache at every step; one rung down: {words.techniques(self.plan.chosen, rung.plan, self.size, self.plan.blocks)}"
             )
             self._apply(rung.plan)
 
-    def _tell(self, what: str) -> None:
+    def _notify(self, what: str) -> None:
         self.plan.history.append(what)
         if ranks.first():
             print(f"oomph.fit: {what}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What lives inside a running program: its recorder, and what lets go of memory after an out-of-memory.
+"""What lives inside a running program: its recorder, and what frees memory after an out-of-memory.
 
 ``oomph run`` puts a copy of this package into every Python process of the program (``startup``); ``oomph.record`` uses
 it in the process that calls it. It needs nothing but the standard library and the PyTorch that is there.

@@ -32,7 +32,7 @@ from .lines import ADD, APPEND, HOOK, Put, Sources, name_of
 from .tensors import Tensors, rounded
 from .walk import Walk, instance_dict
 
-# Seconds of this thread's time, after which the search for tensors, the walk, the groups, and lines and graphs end, so that what they found is told. Where other programs keep the machine
+# Seconds of this thread's time, after which the search for tensors, the walk, the groups, and lines and graphs end, so that what they found is written. Where other programs keep the machine
 # busy, they may take five times as long: what a census says must not hang on what else runs. All of it ends by the last.
 _SCANNED, _WALKED, _GROUPED, _GRAPHED, _LONGEST = 0.6, 0.8, 0.9, 1.1, 6.0
 _BUSY = 5
@@ -41,7 +41,7 @@ _LEAST_WALKED = 0.1
 _OFTEN = 1024
 # The first so many are taken whatever they cost. Later ones take at most a twentieth of a program's time, and are at most so many seconds apart.
 _FREELY, _SHARE, _APART = 4, 20, 2.0
-# What is told at most.
+# The most that is listed.
 _TENSORS, _HOLDERS, _MODULES, _OPTIMIZERS, _FRAMES, _NAMED, _ALSO, _LONGEST_NAME = 2_000, 160, 64, 16, 64, 32, 8, 200
 
 _CONTAINERS = ((list, "list"), (dict, "dict"), (tuple, "tuple"), (set, "set"), (frozenset, "set"), (deque, "deque"))
@@ -72,7 +72,7 @@ class Turns:
 
 
 def take(torch: Any, device: int, asked: int, total: int, free: int) -> dict[str, Any] | None:
-    """Who holds what now; None if nobody can tell. Never raises."""
+    """Who holds what now; None if it cannot be found out. Never raises."""
     collects = gc.isenabled()
     # A collection would run the program's code in the midst of it.
     gc.disable()
@@ -139,7 +139,7 @@ class _Group:
     also: set[int] = field(default_factory=set)
     graphs: list[Any] = field(default_factory=list)
     holders: dict[int, Any] = field(default_factory=dict)
-    told: dict[str, Any] = field(default_factory=dict)
+    entry: dict[str, Any] = field(default_factory=dict)
 
 
 class _Census:
@@ -167,7 +167,7 @@ class _Census:
         self.missing = 0
 
     def drop(self) -> None:
-        """Lets go of everything, frames too."""
+        """Drops everything, frames too."""
         self.walk.drop()
         self.graphs.drop()
         self.__dict__.clear()
@@ -179,8 +179,8 @@ class _Census:
         return passed > min(_BUSY * limit, _LONGEST) or time.thread_time() - self.begun_here > limit
 
     def tell(self, asked: int, total: int, free: int) -> dict[str, Any]:
-        told: dict[str, Any] = {"time": time.time_ns() // 1000, "device": device_number(self.device), "asked": asked}
-        told["grad_enabled"] = bool(self.torch.is_grad_enabled())
+        result: dict[str, Any] = {"time": time.time_ns() // 1000, "device": device_number(self.device), "asked": asked}
+        result["grad_enabled"] = bool(self.torch.is_grad_enabled())
         parts = (
             ("card", lambda: self._card(total, free)),
             ("frames", self._running),
@@ -188,7 +188,7 @@ class _Census:
             ("", self._own_tensors),
             ("", self._walk),
             ("", self._group),
-            ("", self._tell_groups),
+            ("", self._describe_groups),
             ("", self._find_lines),
             ("", self._count_graphs),
             ("modules", self._modules),
@@ -197,8 +197,8 @@ class _Census:
             ("tensors", self._tensors),
         )
         for name, part in parts:
-            # What was found is told in any case.
-            if part not in (self._group, self._tell_groups, self._holders) and self._is_late(_LONGEST):
+            # What was found is written in any case.
+            if part not in (self._group, self._describe_groups, self._holders) and self._is_late(_LONGEST):
                 self.complete = False
                 continue
             try:
@@ -209,10 +209,10 @@ class _Census:
                 self.complete = False
                 continue
             if name:
-                told[name] = found
-        told["complete"] = self.complete and self.graphs.complete
-        told["milliseconds"] = round(1000 * (time.perf_counter() - self.begun), 3)
-        return told
+                result[name] = found
+        result["complete"] = self.complete and self.graphs.complete
+        result["milliseconds"] = round(1000 * (time.perf_counter() - self.begun), 3)
+        return result
 
     # --- the card and the frames -----------------------------------------------------------------------------
 
@@ -226,15 +226,15 @@ class _Census:
         own = [frame for frame in self.frames if is_own(frame.f_code.co_filename)]
         # What was started with `python -c` has no lines.
         own = [frame for frame in own if not frame.f_code.co_filename.startswith("<string") or self.sources.lines(frame.f_code.co_filename)]
-        told = []
+        lines = []
         for frame in own[:_FRAMES]:
             file, line = frame.f_code.co_filename, frame.f_lineno or 0
             text = self.sources.text(file, line)
-            told.append({"file": file, "line": line, "function": frame.f_code.co_name, "text": text})
+            lines.append({"file": file, "line": line, "function": frame.f_code.co_name, "text": text})
         if own:
             statement = self.sources.statement(own[0].f_code.co_filename, own[0].f_lineno or 0)
-            told[0]["tensors"] = list(self._named(own[0], statement)) if statement is not None else []
-        return told
+            lines[0]["tensors"] = list(self._named(own[0], statement)) if statement is not None else []
+        return lines
 
     def _named(self, frame: types.FrameType, statement: ast.stmt) -> Iterator[dict[str, Any]]:
         """The tensors that a statement has names for."""
@@ -516,8 +516,8 @@ class _Census:
         """One group for each holder. Memory counts for the tensor that shows most of it: a view is not its owner."""
         of: dict[tuple[Any, ...], _Group] = {}
         by_address: dict[int, list[Any]] = {}
-        told: set[int] = set()
-        # Some of each name are told, however late it is.
+        listed: set[int] = set()
+        # Some of each name are listed, however late it is.
         for number, tensor in enumerate(self.walk.found):
             if number % _OFTEN == _OFTEN - 1 and self._is_late(_GROUPED):
                 self.complete = False
@@ -527,7 +527,7 @@ class _Census:
                 by_address.setdefault(address, []).append(tensor)
         known: dict[int, _Group] = {}  # Of many in one container.
         for number, (address, held) in enumerate(by_address.items()):
-            if address in told:
+            if address in listed:
                 continue
             if number % _OFTEN == _OFTEN - 1 and self._is_late(_GROUPED):
                 self.complete = False
@@ -541,11 +541,11 @@ class _Census:
                 group.holders.setdefault(id(spot.holder), spot.holder)
                 if parent in self.spots:
                     known[parent] = group
-                    self._add_many(group, self.walk.things[parent], by_address, told)
-                    if address in told:
+                    self._add_many(group, self.walk.things[parent], by_address, listed)
+                    if address in listed:
                         continue
             self._add(group, owner, address)
-            told.add(address)
+            listed.add(address)
             if len(group.tensors) <= _ALSO:
                 group.also |= self.walk.also(owner) - {group.spot.number}
             for tensor in held:
@@ -557,10 +557,10 @@ class _Census:
         unknown = _Spot("", "unknown", _Root("", "unknown"), -1, None, None, "", True)
         for identity, tensor in self.everything.items():
             address = self.at[identity]
-            if address in told:
+            if address in listed:
                 continue
-            told.add(address)
-            if len(told) % _OFTEN == 0 and self._is_late(_LONGEST):
+            listed.add(address)
+            if len(listed) % _OFTEN == 0 and self._is_late(_LONGEST):
                 self.complete = False
                 break
             what, whose, tensor = self.owned.get(address, ("tensor", None, tensor))
@@ -592,17 +592,17 @@ class _Census:
         else:
             group.tensors.append(tensor)
 
-    def _add_many(self, group: _Group, container: Any, by_address: dict[int, list[Any]], told: set[int]) -> None:
+    def _add_many(self, group: _Group, container: Any, by_address: dict[int, list[Any]], listed: set[int]) -> None:
         """What a large container holds and nothing else does, all at once: one by one takes ten times as long."""
         if type(container) not in (list, tuple, dict, deque) or _length(container) < _OFTEN:
             return
         at, memory, parent = self.at, self.tensors.memory, id(container)
         held = {at.get(id(thing), 0): thing for thing in (container.values() if type(container) is dict else list(container))}
-        held = {address: thing for address, thing in held.items() if len(by_address.get(address, ())) == 1 and address not in told}
+        held = {address: thing for address, thing in held.items() if len(by_address.get(address, ())) == 1 and address not in listed}
         held = {address: thing for address, thing in held.items() if self.walk.knows(thing) and self.walk.origin(thing)[0] == parent}
         if not held:
             return
-        told.update(held)
+        listed.update(held)
         sizes = [rounded(memory[address]) for address in held]
         group.bytes += sum(sizes)
         largest = max(sizes)
@@ -619,7 +619,7 @@ class _Census:
             if node is not None:
                 group.graphs.append(node)
 
-    def _tell_groups(self) -> None:
+    def _describe_groups(self) -> None:
         self.groups.sort(key=lambda group: (-group.bytes, group.spot.name))
         kept = self.groups[:_HOLDERS]
         kept += [group for group in self.groups[_HOLDERS:] if group.graphs][:_HOLDERS]
@@ -627,17 +627,17 @@ class _Census:
         for group in kept:
             spot = group.spot
             shape, dtype, _ = self.tensors.shape(group.tensors[0]) if group.tensors else ([], "", "")
-            told = group.told
-            told.update(name=spot.name[:_LONGEST_NAME], root=spot.kind, what=group.what, function=spot.root.function, file=spot.root.file)
-            told.update(bytes=group.bytes, tensors=len(group.tensors), with_graph=len(group.graphs), shape=shape, dtype=dtype)
+            entry = group.entry
+            entry.update(name=spot.name[:_LONGEST_NAME], root=spot.kind, what=group.what, function=spot.root.function, file=spot.root.file)
+            entry.update(bytes=group.bytes, tensors=len(group.tensors), with_graph=len(group.graphs), shape=shape, dtype=dtype)
             kind = _container(spot.holder)
             if spot.holder is not None:
-                told["container"] = kind or ("tensor" if self.tensors.is_tensor(spot.holder) else type(spot.holder).__name__)
+                entry["container"] = kind or ("tensor" if self.tensors.is_tensor(spot.holder) else type(spot.holder).__name__)
             if kind:
-                told["length"] = sum(map(_length, group.holders.values()))
-            told["path"] = self._path(group)[:_LONGEST_NAME]
+                entry["length"] = sum(map(_length, group.holders.values()))
+            entry["path"] = self._path(group)[:_LONGEST_NAME]
             also = {self.roots[number].name for number in group.also} - {spot.name}
-            told["also"] = sorted(name[:_LONGEST_NAME] for name in also)[:_ALSO]
+            entry["also"] = sorted(name[:_LONGEST_NAME] for name in also)[:_ALSO]
 
     def _path(self, group: _Group) -> str:
         """How the largest tensor is reached from its holder."""
@@ -656,9 +656,9 @@ class _Census:
             if self._is_late(_GRAPHED):
                 self.complete = False
                 return
-            self._find_line(group.spot, bool(_container(group.spot.holder)), group.told)
+            self._find_line(group.spot, bool(_container(group.spot.holder)), group.entry)
 
-    def _find_line(self, spot: _Spot, is_container: bool, told: dict[str, Any]) -> None:
+    def _find_line(self, spot: _Spot, is_container: bool, entry: dict[str, Any]) -> None:
         """The line that puts things in."""
         root, sources = spot.root, self.sources
         found: tuple[str, Put | None] | None = None
@@ -674,34 +674,34 @@ class _Census:
         if found is not None and found[1] is not None:
             file, put = found
             assert put is not None
-            how = APPEND if put.how == ADD and is_container and told.get("container") in ("list", "deque", "tuple") else put.how
-            told.update(file=file, line=put.statement.lineno, text=sources.text(file, put.statement.lineno, put.statement), how=how)
+            how = APPEND if put.how == ADD and is_container and entry.get("container") in ("list", "deque", "tuple") else put.how
+            entry.update(file=file, line=put.statement.lineno, text=sources.text(file, put.statement.lineno, put.statement), how=how)
             hook = next((self.hooks[(file, one.first)] for one in put.functions if (file, one.first) in self.hooks), "")
             if hook:
-                told["hook"] = hook
+                entry["hook"] = hook
         elif spot.kind == "hook" and root.first:
-            told.update(line=root.first, text=sources.text(root.file, root.first), how=HOOK, hook=root.function)
+            entry.update(line=root.first, text=sources.text(root.file, root.first), how=HOOK, hook=root.function)
 
     def _count_graphs(self) -> None:
         """What accumulates comes before what passes by, so that a sum is not robbed of its last term."""
         with_graphs = [group for group in self.groups if group.graphs]
-        with_graphs.sort(key=lambda group: (group.spot.is_alone and not group.spot.attribute, group.told.get("how") in (None, "assign")))
+        with_graphs.sort(key=lambda group: (group.spot.is_alone and not group.spot.attribute, group.entry.get("how") in (None, "assign")))
         for group in with_graphs:
             graph = self.graphs.of(group.graphs)
-            group.told.update(nodes=graph.nodes, forwards=graph.forwards, chained=graph.chained)
+            group.entry.update(nodes=graph.nodes, forwards=graph.forwards, chained=graph.chained)
 
     def _holders(self) -> list[dict[str, Any]]:
         for group in self.groups:
             copied = self._copied(group)
             if copied:
-                group.told["copy_of"] = copied
-        return [group.told for group in self.groups]
+                group.entry["copy_of"] = copied
+        return [group.entry for group in self.groups]
 
     # --- modules and optimizers ------------------------------------------------------------------------------
 
     def _modules(self) -> list[dict[str, Any]]:
         optimized = {id(tensor) for optimizer in self.optimizers for tensor in _parameters_of(optimizer)}
-        told = []
+        entries = []
         for top in self.tops:
             parameters, buffers = ([tensor for tensor in kept if id(tensor) in self.at] for kept in self.of_module[id(top)])
             if not parameters and not buffers:
@@ -722,17 +722,17 @@ class _Census:
                 "dtype": dtypes.most_common(1)[0][0],
             }
             one["file"], one["calls"] = self._calls(one["name"])
-            told.append((one, self._shapes(parameters), self._shapes(buffers)))
+            entries.append((one, self._shapes(parameters), self._shapes(buffers)))
             if one["optimized"]:
-                told += [(part, Counter(), Counter()) for part in self._untrained_parts(top, one["name"], optimized)]
+                entries += [(part, Counter(), Counter()) for part in self._untrained_parts(top, one["name"], optimized)]
         # What trains is the original.
-        told.sort(key=lambda entry: (not entry[0]["optimized"], not entry[0]["training"], -entry[0]["bytes"]))
-        self.shapes = [(one["name"], shapes, shapes + more) for one, shapes, more in told]
-        for number, (one, shapes, _) in enumerate(told):
+        entries.sort(key=lambda entry: (not entry[0]["optimized"], not entry[0]["training"], -entry[0]["bytes"]))
+        self.shapes = [(one["name"], shapes, shapes + more) for one, shapes, more in entries]
+        for number, (one, shapes, _) in enumerate(entries):
             original = next((name for name, others, _ in self.shapes[:number] if shapes and others == shapes), None)
             if original is not None:
                 one["copy_of"] = original
-        return [one for one, _, _ in told[:_MODULES]]
+        return [one for one, _, _ in entries[:_MODULES]]
 
     def _untrained_parts(self, top: Any, name: str, optimized: set[int]) -> Iterator[dict[str, Any]]:
         """Parts of a model that no optimizer has, though they ask for gradients: a teacher, a target."""
@@ -770,7 +770,7 @@ class _Census:
 
     def _copied(self, group: _Group) -> str | None:
         """The module that a dictionary or list of tensors has the shapes of, once or several times."""
-        if group.what != "tensor" or group.told.get("container") not in ("dict", "list", "tuple") or len(group.tensors) > 100_000:
+        if group.what != "tensor" or group.entry.get("container") not in ("dict", "list", "tuple") or len(group.tensors) > 100_000:
             return None
         shapes = None
         for name, parameters, everything in getattr(self, "shapes", ()):
@@ -794,7 +794,7 @@ class _Census:
         return self._spot(thing).name[:_LONGEST_NAME] if self.walk.knows(thing) else ""
 
     def _optimizers(self) -> list[dict[str, Any]]:
-        told = []
+        entries = []
         for optimizer in self.optimizers:
             groups = (instance_dict(optimizer) or {}).get("param_groups")
             first = groups[0] if type(groups) is list and groups and type(groups[0]) is dict else {}
@@ -807,21 +807,21 @@ class _Census:
             for setting in ("foreach", "fused"):
                 if type(first.get(setting)) is bool:
                     one[setting] = first[setting]
-            told.append(one)
-        return sorted(told, key=lambda one: -one["bytes"])[:_OPTIMIZERS]
+            entries.append(one)
+        return sorted(entries, key=lambda one: -one["bytes"])[:_OPTIMIZERS]
 
     def _tensors(self) -> list[dict[str, Any]]:
         memory, at = self.tensors.memory, self.at
         held = ((memory[at[id(tensor)]], number, tensor) for number, group in enumerate(self.groups) for tensor in group.tensors)
-        told = []
+        entries = []
         for _, number, tensor in heapq.nlargest(_TENSORS, held, key=itemgetter(0)):
             address = self.at[id(tensor)]
             shape, dtype, _ = self.tensors.shape(tensor)
             one = {"address": address, "bytes": self.tensors.memory[address], "shape": shape, "dtype": dtype, "holder": number}
             if self.tensors.has_graph(tensor):
                 one["graph"] = True
-            told.append(one)
-        return told
+            entries.append(one)
+        return entries
 
 
 def device_number(device: Any) -> int:

@@ -38,7 +38,7 @@ def release(exception: BaseException | None) -> int:
             try:
                 frame.clear()
                 if sys.version_info < (3, 13) and frame.f_code.co_flags & _OPTIMIZED:
-                    # Who printed the traceback may have looked at f_locals, a copy that stays on the frame until it is made anew.
+                    # Code that printed the traceback may have read f_locals, a copy that stays on the frame until it is made anew.
                     frame.f_locals  # noqa: B018
             except RuntimeError:
                 continue  # It is running.

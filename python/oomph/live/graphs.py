@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-# Nodes looked at in all. One takes about a microsecond and a hundred bytes.
+# Nodes visited in all. One takes about a microsecond and a hundred bytes.
 MOST_NODES = 150_000
 # Parameters that are followed through the graph to see whether forwards are chained, and nodes that this looks at.
 _FOLLOWED = 6
@@ -36,7 +36,7 @@ class Graphs:
     def __init__(self, torch: Any, enough: Callable[[], bool]) -> None:
         self._leaf = torch._C._functions.AccumulateGrad
         self._enough = enough
-        # A node's object goes when nobody holds it, and another may get its identity: they are kept until the end.
+        # A node's object is freed when nothing refers to it, and another may get its identity: they are kept until the end.
         self._next: dict[int, tuple[Any, list[Any]]] = {}
         self.complete = True
 

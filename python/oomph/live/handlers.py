@@ -1,8 +1,8 @@
-"""Lets go of the frames of an out-of-memory as soon as somebody catches it.
+"""Clears the frames of an out-of-memory as soon as it is caught.
 
 An exception holds the frames that it came through, and they hold their tensors: a handler that wants to try again with
 a smaller batch finds the memory still taken. Once the exception has reached its handler those frames are finished,
-and nobody but a debugger looks into them.
+and only a debugger reads them.
 
 From Python 3.12 on the interpreter says when an exception is handled. Before, a call is left pending in the main thread:
 the interpreter makes it between two instructions, the first time in the handler.
@@ -19,7 +19,7 @@ _MOST_TRIES = 20_000
 
 
 def _is_of_a_shell(error):
-    """Whether IPython has caught it, to show it: it looks into the frames, and ``%load_ext oomph`` lets go of them afterwards."""
+    """Whether IPython has caught it, to show it: it looks into the frames, and ``%load_ext oomph`` clears them afterwards."""
     trace = error.__traceback__
     file = trace.tb_frame.f_code.co_filename if trace is not None else ""
     return "/IPython/" in file or "/ipykernel/" in file
@@ -62,7 +62,7 @@ class Handlers:
             sys.monitoring.set_events(self.tool, 0)
 
     def _holds(self, error):
-        """Whether this is what was expected, or came of it; then its frames are let go."""
+        """Whether this is what was expected, or came of it; then its frames are cleared."""
         expected = [one for one in chain(error) if isinstance(one, self.kind)] if error is not None else []
         # IPython may be handling another by now, that came while it showed this one: an import that had to be looked for.
         if not expected or any(_is_of_a_shell(one) for one in expected):

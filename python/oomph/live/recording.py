@@ -1,6 +1,6 @@
 """One recording of this process: begins when CUDA does, hears of steps and of out-of-memories, ends with the program.
 
-Steps are told by the optimizers themselves, and so is what a block is: parameters, gradients and optimizer state are the
+Steps are reported by the optimizers themselves, and so are the kinds of blocks: parameters, gradients and optimizer state are the
 tensors that an optimizer has, not a guess.
 """
 
@@ -20,8 +20,8 @@ WENT_ON = b"oomph.went_on"
 CELL = "oomph.cell"
 # A recording does not fill the disk.
 MOST_BYTES = 2 << 30
-# What blocks are is told for the first steps, then for steps that are new, at most one in so many.
-STEPS_TOLD = 4
+# The kinds of blocks are reported for the first steps, then for steps that are new, at most one in so many.
+STEPS_REPORTED = 4
 ONE_IN = 16
 
 _attached = None
@@ -38,8 +38,8 @@ class Recording:
         self.steps = 0
         self.out_of_memories = 0
         self.counts = (0, 0, 0, 0)
-        self.tell = True
-        self.since_told = 0
+        self.reports_kinds = True
+        self.since_reported = 0
         self.process = os.getpid()
         self.recorder = None
         self.guard = None
@@ -49,7 +49,7 @@ class Recording:
         self.censuses = None
 
     def begin(self, recorder):
-        """CUDA is there: records from here on, and tells first what is there already."""
+        """CUDA is initialized: records from here on, and first lists what is allocated already."""
         import torch
 
         # Not before: most processes of a program never come here, and it takes a while to import.
@@ -64,14 +64,14 @@ class Recording:
             recorder.state(device, segments, at_the_end=False)
         recorder.settings(json.dumps({"known": True, "settings": snapshot.get("allocator_settings", {})}))
         recorder.mark_peak()
-        self.tell_cards(torch)
+        self.report_cards(torch)
         atexit.register(self.stop)
         util = sys.modules.get("multiprocessing.util")
         if util is not None:
             # Workers leave without Python's own exit, but not without this.
             util.Finalize(None, self.stop, exitpriority=100)
 
-    def tell_cards(self, torch):
+    def report_cards(self, torch):
         """For whoever looks from outside, where a virtual card cannot be seen."""
         with contextlib.suppress(Exception):
             for device in range(torch.cuda.device_count()):
@@ -83,8 +83,8 @@ class Recording:
     def before_step(self, optimizer, args, kwargs):
         if not self.active:
             return
-        if self.tell:
-            self.tell_gradients(optimizer)
+        if self.reports_kinds:
+            self.report_gradients(optimizer)
         if self.guard is not None:
             self.guard.oomph_guard_phase(0)
         self.recorder.step(self.name_of(optimizer), False)
@@ -92,38 +92,38 @@ class Recording:
     def after_step(self, optimizer, args, kwargs):
         if not self.active:
             return
-        if self.tell:
-            self.tell_state(optimizer)
+        if self.reports_kinds:
+            self.report_state(optimizer)
         if self.guard is not None:
             self.guard.oomph_guard_phase(1)
         self.steps += 1
         is_new = self.recorder.step(self.name_of(optimizer), True)
-        self.since_told = 0 if self.tell else self.since_told + 1
-        self.tell = self.steps < STEPS_TOLD or (is_new and self.since_told >= ONE_IN)
+        self.since_reported = 0 if self.reports_kinds else self.since_reported + 1
+        self.reports_kinds = self.steps < STEPS_REPORTED or (is_new and self.since_reported >= ONE_IN)
 
     @staticmethod
     def name_of(optimizer):
         return f"Optimizer.step#{type(optimizer).__name__}.step".encode()
 
-    def tell_gradients(self, optimizer):
+    def report_gradients(self, optimizer):
         parameters, gradients = {}, {}
         with contextlib.suppress(Exception):
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     note(parameters, parameter)
                     note(gradients, parameter.grad)
-        self.tell_kinds(parameters, native.PARAMETER)
-        self.tell_kinds(gradients, native.GRADIENT)
+        self.report_kinds(parameters, native.PARAMETER)
+        self.report_kinds(gradients, native.GRADIENT)
 
-    def tell_state(self, optimizer):
+    def report_state(self, optimizer):
         state = {}
         with contextlib.suppress(Exception):
             for of_parameter in optimizer.state.values():
                 for value in of_parameter.values() if isinstance(of_parameter, dict) else ():
                     note(state, value)
-        self.tell_kinds(state, native.OPTIMIZER_STATE)
+        self.report_kinds(state, native.OPTIMIZER_STATE)
 
-    def tell_kinds(self, found, kind):
+    def report_kinds(self, found, kind):
         self.recorder.kinds({device: list(places) for device, places in found.items()}, kind)
         if self.guard is not None:
             for places in found.values():
@@ -183,7 +183,7 @@ def cells():
     numbers = getattr(shell.compile, "_filename_map", None)
     if isinstance(numbers, dict):
         return list(numbers.items())
-    # Before IPython 8 nobody keeps them, but a cell's text gives its file's name again.
+    # Before IPython 8 they are not kept, but a cell's text gives its file's name again.
     found = {}
     with contextlib.suppress(Exception):
         for texts in (shell.history_manager.input_hist_raw, shell.history_manager.input_hist_parsed):

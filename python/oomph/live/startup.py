@@ -13,16 +13,16 @@ import time
 from . import frames, handlers, native, recording  # noqa: F401  all of it now: later the folder is not on the path
 from .imports import AfterImport
 
-# On a virtual GPU a backward pass is over at once, and a program that ends with one ends while autograd's thread still lets go of it: PyTorch then aborts
+# On a virtual GPU a backward pass is over at once, and a program that ends with one ends while autograd's thread still frees it: PyTorch then aborts
 # (exit code 134, one time in three). So that thread gets a moment, in which Python is not yet ending.
 EXIT_DELAY_SECONDS = 0.1
 
 
 def wait():
     """Waits for PyTorch."""
-    told = os.environ.get("OOMPH_RUN")
-    if told:
-        startup = Startup(json.loads(told))
+    task = os.environ.get("OOMPH_RUN")
+    if task:
+        startup = Startup(json.loads(task))
         sys.meta_path.insert(0, AfterImport("torch", startup.torch_is_here))
 
 
@@ -85,7 +85,7 @@ class Startup:
         """Leaves word for ``oomph run``."""
         word = {"pid": os.getpid(), "rank": rank, "recording": path, "notes": list(notes)}
         place = os.path.join(self.task["folder"], "left", f"{os.getpid()}.json")
-        # A process that outlives `oomph run` finds nobody to tell.
+        # The folder is gone if the process outlives `oomph run`.
         with contextlib.suppress(OSError):
             with open(place + ".part", "w") as file:
                 json.dump(word, file)

@@ -189,7 +189,7 @@ class Walk:
                 for name, child in self._extra(thing):
                     self._meet(child, id(thing), name, root, waiting)
             except Exception:
-                continue  # It changed while it was looked at, or lies about what it is.
+                continue  # It changed during the walk, or lies about what it is.
         return True
 
     def _meet(self, thing: Any, parent: int, name: str, root: int, waiting: deque[Any]) -> None:
@@ -241,5 +241,5 @@ class Walk:
         return others - {self.root_of(thing)}
 
     def drop(self) -> None:
-        """Lets go of everything: callbacks and what was seen would keep each other alive."""
+        """Drops everything: callbacks and what was seen would keep each other alive."""
         self.__dict__.clear()

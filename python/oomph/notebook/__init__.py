@@ -1,6 +1,6 @@
 """The notebook: what ``%load_ext oomph`` puts into IPython, and takes out again.
 
-After a cell that changed memory, a line; after a cell that failed, its frames let go, and after an out-of-memory an explanation;
+After a cell that changed memory, a line; after a cell that failed, its frames cleared, and after an out-of-memory an explanation;
 the magics ``%oomph`` and ``%%oomph``. Hooks only: measuring, naming, freeing and explaining are elsewhere. Works in IPython 7.34 to 9.
 """
 
@@ -19,7 +19,7 @@ from oomph.notebook._magics import register, unregister
 from oomph.notebook._recorded import running_recording
 from oomph.notebook._show import Explained, say
 
-# RAM that came back with a failed cell's frames is told from here on; less is noise.
+# RAM that came back with a failed cell's frames is reported from here on; less is noise.
 _MUCH_RAM = 64 * MIB
 
 _loaded: Notebook | None = None
@@ -109,7 +109,7 @@ class Notebook:
         back = [f"{text(gpu - gpu_now)} of GPU memory"] if gpu > gpu_now else []
         back += [f"{text(own - own_now)} of RAM"] if own - own_now >= _MUCH_RAM else []
         if back:
-            say(f"oomph: let go of {' and '.join(back)} that the failed cell's variables held")
+            say(f"oomph: freed {' and '.join(back)} that the failed cell's variables held")
 
     def _explain(self) -> None:
         explained, self.after_the_traceback = self.after_the_traceback, None
@@ -121,7 +121,7 @@ class Notebook:
             return
         from oomph._who import who
 
-        # Before the frames are let go: they may be what held most of it.
+        # Before the frames are cleared: they may be what held most of it.
         say(f"{who(top=5)}\nTo see why it ran out, put %%oomph at the top of the cell and run it again")
 
 

@@ -16,7 +16,7 @@ from oomph.notebook._show import Explained, say
 _HELP = """What holds memory, and where it went.
 
     %oomph who       what holds GPU memory now, by variable name
-    %oomph free      let go of what you did not name; say what came back
+    %oomph free      free what you did not name; print how much came back
     %oomph report    the page of the last cell that was recorded, or of a file: %oomph report train.oomph
     %oomph status    memory now, and what oomph does after a cell
     %oomph on        after a cell that changed memory, say so (this is the default)
@@ -25,7 +25,7 @@ _HELP = """What holds memory, and where it went.
 
     %%oomph          at the top of a cell: record the cell, and explain where its memory went
 
-After a cell that failed, oomph lets go of the variables of the functions that failed, so that they hold no memory; %tb still
+After a cell that failed, oomph frees the variables of the functions that failed, so that they hold no memory; %tb still
 prints the traceback. With %pdb on it leaves them alone.
 """
 

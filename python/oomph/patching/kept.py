@@ -16,7 +16,7 @@ _PUTS = {"append", "appendleft", "add", "put", "push", "insert", "extend", "upda
 
 
 class Form(enum.Enum):
-    """What a kept value may be; its name does not tell."""
+    """What a kept value may be; its name does not show it."""
 
     TENSOR = "one tensor"
     MAPPING = "a dict of tensors"
@@ -27,12 +27,12 @@ def graph_kept(source: Source, request: Request, form: Form = Form.TENSOR, besid
     """A loss, an output or a state is kept with all that made it. ``beside``: so are others in the same loop. ``on_card``: it is needed there later."""
     statement = _keeping(source, request)
     if carries_state(source, statement, request.name):
-        return _let_go_of_the_state(source, statement, request.name)
+        return _detach_state(source, statement, request.name)
     edited = _without_graph(source, statement, form, on_card)
     for other in _kept_beside(source, statement) if beside else ():
         _without_graph(source, other, form, on_card)
     if not edited:
-        raise NoPatch(f"line {statement.lineno} keeps no tensor that could be told by its name")
+        raise NoPatch(f"line {statement.lineno} keeps no tensor that its name identifies")
 
 
 def _without_graph(source: Source, statement: ast.stmt, form: Form, on_card: bool) -> bool:
@@ -72,7 +72,7 @@ def tensors_kept(source: Source, request: Request, form: Form = Form.TENSOR, bes
     for other in _kept_beside(source, statement) if beside else ():
         _on_host(source, other, form)
     if not edited:
-        raise NoPatch(f"line {statement.lineno} keeps no tensor that could be told by its name")
+        raise NoPatch(f"line {statement.lineno} keeps no tensor that its name identifies")
 
 
 def _on_host(source: Source, statement: ast.stmt, form: Form) -> bool:
@@ -211,7 +211,7 @@ def carries_state(source: Source, statement: ast.stmt, name: str | None) -> bool
     return bool(carried) and (name is None or name in carried or name.rpartition(".")[2] in {one.rpartition(".")[2] for one in carried})
 
 
-def _let_go_of_the_state(source: Source, statement: ast.stmt, name: str | None) -> None:
+def _detach_state(source: Source, statement: ast.stmt, name: str | None) -> None:
     assert isinstance(statement, ast.Assign)
     read = names_read(statement.value)
     target = statement.targets[0]
@@ -233,10 +233,10 @@ def _let_go_of_the_state(source: Source, statement: ast.stmt, name: str | None) 
         if block:
             last = block[-1]
             if not isinstance(last, (ast.Expr, ast.Assign)):
-                raise NoPatch(f"line {last.lineno}: where the backward pass ends cannot be told")
+                raise NoPatch(f"line {last.lineno}: where the backward pass ends is unknown")
             source.insert_line((last.end_lineno or last.lineno) + 1, "\n".join(lines), source.indentation(last.lineno))
             return
-    raise NoPatch("there is no backward pass in the loop: where the state may be cut off cannot be told")
+    raise NoPatch("there is no backward pass in the loop: where the state may be detached is unknown")
 
 
 def _is_several(source: Source, node: ast.expr) -> bool:

@@ -11,7 +11,7 @@ from .source import FUNCTIONS, LOOPS, Function, NoPatch, Source, dotted
 
 # Functions whose name says that nothing is trained in them, whatever becomes of their result.
 _EVALUATES = re.compile(r"eval|valid|test|infer|predict|generat|sampl|teacher|reference|frozen|accuracy|metric|perplex|score|extract|benchmark", re.IGNORECASE)
-# Functions of others' loops that give the loss to somebody who calls backward.
+# Functions of others' loops that return the loss to a caller that calls backward.
 _TRAINS = re.compile(r"^(?:forward|__call__|training_step|train_step|compute_loss|loss|closure|get_loss|calculate_loss)$|train", re.IGNORECASE)
 _OFF = {"no_grad", "inference_mode"}
 
@@ -25,7 +25,7 @@ def no_grad_missing_in_caller(source: Source, request: Request) -> None:
     """Around those who call it without training on the result: ``validate`` where ``training_step`` shares its ``shared_step``."""
     function = source.function(statement_that(source, request, lambda one: not _in_forward(source, one)))
     if function is None or trains(function):
-        raise NoPatch(f"line {request.line} is called by nobody")
+        raise NoPatch(f"line {request.line} is never called")
     calls = list(_calls_of(source, function))
     evaluating = [call for call in calls if not _is_trained_on(source, call)]
     if len(evaluating) == len(calls) or not evaluating:
@@ -87,12 +87,12 @@ def _only_evaluates(source: Source, function: Function) -> bool:
         return False
     if _EVALUATES.search(function.name):
         return True
-    # What it returns may be the loss of somebody else.
+    # What it returns may be the loss of another caller.
     return not any(_is_trained_on(source, call) for call in _calls_of(source, function))
 
 
 def _calls_of(source: Source, function: Function) -> Iterator[ast.Call]:
-    """Where it is called, as far as its name tells; not by itself."""
+    """Where it is called, as far as its name shows; not by itself."""
     named = (call for call in calls_in(source.tree) if (dotted(call.func) or "").rpartition(".")[2] == function.name)
     return (call for call in named if source.scope(call) is not function)
 

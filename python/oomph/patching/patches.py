@@ -1,4 +1,4 @@
-"""The changes for each cause of an out-of-memory: every cause has functions, best first, which find the code by the line and the name they are told, and edit the source.
+"""The changes for each cause of an out-of-memory: every cause has functions, best first, which find the code by the line and the name they are given, and edit the source.
 
 A change that could turn the result into another one is not made: then ``NoPatch`` says why. That a change helps, and that the program still runs with it, is checked by
 whoever asked, on the virtual GPU; here only the text is known, and a dict looks like a tensor. So there may be several, to be tried in turn.

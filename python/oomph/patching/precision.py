@@ -37,7 +37,7 @@ def float64(source: Source, request: Request, everywhere: bool = False) -> None:
         elif isinstance(node, ast.Attribute) and node.attr in _DOUBLE and dotted(node.value) in torch and id(node) not in changed:
             source.replace_span(source.end(node) - len(node.attr), source.end(node), "float32")
             changed.add(id(node))
-    # NumPy's arrays are double unless told otherwise, but labels are not: only those that were seen.
+    # NumPy's arrays are double by default, but labels are not: only those that were seen.
     for part in [source.tree] if everywhere else statements_named(source, request):
         for call in calls_in(part):
             name = dotted(call.func) or ""

@@ -93,7 +93,7 @@ def trains(node: ast.AST) -> bool:
 
 
 def parts_trained_on(scope: Scope) -> Iterator[ast.AST]:
-    """All that stands in what backward is called on: ``f(x).backward()``."""
+    """All that is in the expression that backward is called on: ``f(x).backward()``."""
     for call in calls_in(scope):
         if isinstance(call.func, ast.Attribute) and call.func.attr == "backward":
             yield from ast.walk(call.func.value)

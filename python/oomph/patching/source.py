@@ -97,7 +97,7 @@ class Source:
         return found
 
     def block(self, statement: ast.stmt) -> list[ast.stmt]:
-        """The statements among which it stands."""
+        """The block of statements that contains it."""
         above = self._parents[statement]
         for name in ("body", "orelse", "finalbody"):
             block = getattr(above, name, None)

@@ -1,4 +1,4 @@
-"""Which parts of an expression are tensors, and of what sort, as far as names and what made them tell. There are no types to ask."""
+"""Which parts of an expression are tensors, and of what sort, as far as names and what made them show. There are no types to ask."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NUMBER = re.compile(
 )
 _REDUCES = {"mean", "sum", "cross_entropy", "mse_loss", "l1_loss", "nll_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "kl_div", "norm", "max", "min"}
 # What makes a number, a text or a tensor without graph of a tensor.
-_LET_GO = {"item", "detach", "cpu", "numpy", "tolist", "float", "int", "len", "str", "format", "round", "bool", "range", "list", "dict"}
+_DETACHES = {"item", "detach", "cpu", "numpy", "tolist", "float", "int", "len", "str", "format", "round", "bool", "range", "list", "dict"}
 _OF_LISTS = {
     "append",
     "appendleft",
@@ -40,7 +40,7 @@ _JOINS = {"stack", "cat", "concat", "concatenate", "hstack", "vstack"}
 
 
 def tensors_in(source: Source, value: ast.expr, leave: str | None) -> Iterator[ast.expr]:
-    """The parts of an expression that are tensors as far as names tell, outermost first, without the one that is added to."""
+    """The parts of an expression that are tensors as far as names show, outermost first, without the one that is added to."""
     if isinstance(value, (ast.Tuple, ast.List, ast.Set)):
         for one in value.elts:
             yield from tensors_in(source, one, leave)
@@ -56,7 +56,7 @@ def tensors_in(source: Source, value: ast.expr, leave: str | None) -> Iterator[a
         for key in value.keywords:
             yield from tensors_in(source, key.value, leave)
     elif isinstance(value, ast.Call) and joins(value) and leave is not None and leave in names_read(value):
-        # What it was joined to before has let go already.
+        # What it was joined to before is freed already.
         yield from tensors_in(source, value.args[0], leave)
     elif isinstance(value, (ast.ListComp, ast.SetComp, ast.GeneratorExp)):
         yield from tensors_in(source, value.elt, leave)
@@ -86,7 +86,7 @@ def tensors_in(source: Source, value: ast.expr, leave: str | None) -> Iterator[a
 
 
 def _is_number(source: Source, node: ast.expr, within: frozenset[str] = frozenset()) -> bool:
-    """A number, a text, or a tensor that holds nothing else: as far as names tell. ``within``: names that are being asked about already."""
+    """A number, a text, or a tensor that holds nothing else: as far as names show. ``within``: names that are being asked about already."""
     if isinstance(node, ast.Constant):
         return True
     if isinstance(node, ast.BinOp):
@@ -95,7 +95,7 @@ def _is_number(source: Source, node: ast.expr, within: frozenset[str] = frozense
         return _is_number(source, node.operand, within)
     if isinstance(node, ast.Call):
         name = dotted(node.func) or str(getattr(node.func, "attr", ""))
-        return name.rpartition(".")[2] in {*_LET_GO, "size", "numel", "dim"} and not name.startswith("torch.")
+        return name.rpartition(".")[2] in {*_DETACHES, "size", "numel", "dim"} and not name.startswith("torch.")
     if isinstance(node, ast.Subscript):
         return dotted(node.value) is not None and (dotted(node.value) or "").endswith(".shape")
     if not isinstance(node, ast.Name):
@@ -109,7 +109,7 @@ def _is_number(source: Source, node: ast.expr, within: frozenset[str] = frozense
 
 
 def makers_of(source: Source, name: ast.Name) -> Iterator[ast.expr | None]:
-    """What the function assigns to a name; ``None`` for what cannot be told."""
+    """What the function assigns to a name; ``None`` for what is unknown."""
     for node in ast.walk(source.scope(name)):
         if isinstance(node, ast.Assign):
             for target in node.targets:

@@ -5,7 +5,7 @@ allocations. Every node of the graph has a number, though, which is known both w
 the backward pass runs it. Forward: number to stack. Backward: time to number. The recording's events have times.
 
 Backward passes run without the mode that watches values: where a mode is active, PyTorch adds gradients up and scatters
-them out of place, with copies that it would not make otherwise. A hook on each node tells when it runs instead.
+them out of place, with copies that it would not make otherwise. A hook on each node reports when it runs instead.
 """
 
 import bisect

@@ -223,7 +223,7 @@ class Run:
         return len(lines)
 
     def watch_exit(self):
-        """os._exit is a way out that nobody would notice. Forked processes have theirs."""
+        """os._exit ends the process without a trace. Forked processes have theirs."""
         leave, process = os._exit, os.getpid()
 
         @functools.wraps(leave)
@@ -255,7 +255,7 @@ class Run:
         self.write()
         self.stopped += 1
         if self.stopped > 3:
-            # Somebody catches even this.
+            # The program may catch even this.
             leave(0)
         raise Stop()
 
@@ -560,7 +560,7 @@ def end_workers():
     process = sys.modules.get("multiprocessing.process")
     if process is None:
         return
-    # PyTorch would raise an error for each worker that ends like this. Not to be had in other threads than the first.
+    # PyTorch would raise an error for each worker that ends like this. Not available in other threads than the first.
     with contextlib.suppress(ValueError):
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     with contextlib.suppress(Exception):

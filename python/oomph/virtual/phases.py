@@ -2,7 +2,7 @@
 
 ``child`` begins this once the wanted steps are done. Loops over data loaders end early, so that validation, saving and the next epoch come
 soon, by the program's own code; nothing is saved, and no file of before is written over or deleted. What was reached is in ``phases``; when it is
-enough, ``child`` is told to stop the program.
+enough, ``child`` is asked to stop the program.
 """
 
 import contextlib

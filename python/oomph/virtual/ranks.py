@@ -9,7 +9,7 @@ fake one. What a program would start as processes, one a GPU, is called here as 
 import os
 import time
 
-# PyTorch's watchdog looks this often for collectives that are done; the next collective then lets go of what they held.
+# PyTorch's watchdog looks this often for collectives that are done; the next collective then frees what they held.
 WATCHDOG_SECONDS = 0.1
 # DistributedDataParallel makes its buckets anew after the first step, and holds the same ones from then on.
 STEPS_WITH_NEW_BUCKETS = 3
@@ -129,7 +129,7 @@ class _Ended:
 
 
 def stay_in_this_process(torch, world, facts):
-    """Lets ``torch.multiprocessing.spawn`` call its function instead of starting processes, which nobody would watch."""
+    """Lets ``torch.multiprocessing.spawn`` call its function instead of starting processes, which would not be watched."""
 
     def spawn(fn, args=(), nprocs=1, join=True, daemon=False, start_method="spawn"):
         if world is None and nprocs > 1:

@@ -720,7 +720,7 @@ def avoid_detours(values):
 
     torch.nn.functional.scaled_dot_product_attention = with_scores_in_place
     if not hasattr(TorchDispatchMode, "supports_higher_order_operators"):
-        # Older PyTorch wants to be told what each of them does in each mode.
+        # Older PyTorch requires a registration of each of them for each mode.
         call = torch._ops.HigherOrderOperator.__call__
 
         @functools.wraps(call)

@@ -152,7 +152,7 @@ fn heard(listener: &Mutex<Listener>) -> Option<i32> {
     listener.lock().unwrap_or_else(PoisonError::into_inner).heard()
 }
 
-/// What went wrong, without what a stranger's cells could do to a terminal.
-fn told(error: &DataError) -> anyhow::Error {
+/// The error's message, without control characters from the data.
+fn shown_error(error: &DataError) -> anyhow::Error {
     anyhow!(oomph_words::harmless(&error.to_string()))
 }

@@ -21,7 +21,7 @@ use std::path::PathBuf;
     after_help = "Examples:\n  oomph doctor\n  oomph doctor --python .venv/bin/python\n  oomph doctor --format markdown   # for an issue\n\nExits with 1 if something is wrong."
 )]
 pub(crate) struct Arguments {
-    /// The Python whose PyTorch is looked at [default: python3, or that of the active environment]
+    /// The Python whose PyTorch is checked [default: python3, or that of the active environment]
     #[arg(long, value_name = "PATH")]
     pub(crate) python: Option<PathBuf>,
     /// Import PyTorch too, and ask it what it sees; takes seconds, and a context on each card
@@ -30,7 +30,7 @@ pub(crate) struct Arguments {
     /// Say everything: what notes mean, and long lines in full
     #[arg(long)]
     pub(crate) all: bool,
-    /// List what is looked at, and look at nothing
+    /// List the checks, and run none
     #[arg(long)]
     pub(crate) checks: bool,
     /// How to show it

@@ -17,7 +17,7 @@ pub(crate) struct Arguments {
     /// A folder for the pages of oomph and of every verb
     #[arg(long, value_name = "FOLDER")]
     pub(crate) folder: Option<PathBuf>,
-    /// One page of Markdown about all verbs, as it stands in docs/reference/commands.md
+    /// One page of Markdown about all verbs, as in docs/reference/commands.md
     #[arg(long, conflicts_with = "folder")]
     pub(crate) markdown: bool,
 }

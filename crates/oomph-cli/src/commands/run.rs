@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 /// be read whenever the program ends, killed or not. Once the program is steady this costs less than a twentieth of its time.
 /// Steps are marked by the optimizer; parameters, gradients and optimizer state are known from it. If the program runs out of
 /// memory, PyTorch's error is followed by an explanation. A handler that catches the error finds the memory free again: the
-/// frames that held it are let go.
+/// frames that held it are cleared.
 ///
 /// --budget holds the program, all of its CUDA memory, to less than the card has: a large card behaves like a small
 /// one, a shared card is shared. --overflow then serves what no longer fits from host memory, so that the
@@ -103,7 +103,7 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         }
     };
     let recordings = read(&ran.left, printer);
-    tell(&ran.left, &recordings, !arguments.no_recording, printer);
+    report(&ran.left, &recordings, !arguments.no_recording, printer);
     let lines: Vec<SegmentLines> = recordings.iter().map(|one| SegmentLines::of(&one.recording)).collect();
     for report in &ran.reports {
         let line_of = |address| lines.iter().find_map(|one| one.place(address)).map(|place| place.short());
@@ -145,7 +145,7 @@ fn read(left: &[Left], printer: &mut Printer) -> Vec<Read> {
 }
 
 /// What was recorded, and why the program died if memory is the reason.
-fn tell(left: &[Left], recordings: &[Read], wanted: bool, printer: &mut Printer) {
+fn report(left: &[Left], recordings: &[Read], wanted: bool, printer: &mut Printer) {
     for note in left.iter().flat_map(|one| &one.notes) {
         printer.warning(note);
     }

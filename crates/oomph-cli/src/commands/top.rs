@@ -13,7 +13,7 @@ use std::io::IsTerminal;
 /// `oomph.record`) also show what is allocated, their step, the peak of the last step, and the lines that hold most. Without a
 /// GPU it shows the machine; programs on a virtual card show that.
 ///
-/// Keys: arrows choose a process, Enter tells more of it, s sorts, t makes a tree, / filters, g leaves those on GPUs, K ends a
+/// Keys: arrows choose a process, Enter shows its details, s sorts, t makes a tree, / filters, g leaves those on GPUs, K ends a
 /// process after asking, ? lists all keys, q ends.
 #[derive(Args)]
 #[command(
@@ -67,7 +67,7 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         }
     };
     if let Some(address) = arguments.prometheus {
-        // Of processes that are not on GPUs it tells nothing anyway.
+        // It exports only processes on GPUs anyway.
         return export(address, user, arguments.listen_anywhere, printer);
     }
     let options = Options {

@@ -5,7 +5,7 @@
 //! added where an engine is chosen (heuristics) and described. Plans are not made: that would compile kernels, and their
 //! one number that matters, the workspace, is already known from the engine's configuration. A few engines' workspaces
 //! need more than the properties; [`super::clusters`] has the rule, and what it must know of a configuration, the shape
-//! of its convolution, is followed here from operation to graph to configuration, since cuDNN does not tell it again.
+//! of its convolution, is followed here from operation to graph to configuration, since cuDNN does not return it again.
 //! Before 9.8 there is one engine that needs no workspace, and the call is noted.
 
 use super::clusters::{self, Convolution, Pass, Workspace};
@@ -77,7 +77,7 @@ fn workspace(library: &Library, configuration: Descriptor) -> Option<Workspace> 
     Some(clusters::workspace(library, configuration, convolution.as_ref(), own))
 }
 
-/// Follows what a descriptor was just told of another.
+/// Follows a descriptor that was just set as an attribute of another.
 fn follow(library: &Library, descriptor: Descriptor, name: c_int, count: i64, other: Descriptor) {
     match name {
         // Engines of more than one operation are others, whatever the operations are.

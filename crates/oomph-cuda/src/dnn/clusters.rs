@@ -377,7 +377,7 @@ fn choices<'a>(library: &'a Library, configuration: Descriptor) -> Option<(Owned
         (status == SUCCESS).then_some(())
     };
     read(CONFIGURATION_ENGINE, 1, &mut count, (&raw mut place).cast())?;
-    // Asked for with room for all there may be: the library does not tell their number beforehand.
+    // Asked for with room for all there may be: the library does not report their number beforehand.
     let knobs: Vec<Owned> = (0..KNOBS).map_while(|_| Owned::new(library, KNOB_CHOICE)).collect();
     let mut places: Vec<Descriptor> = knobs.iter().map(|knob| knob.1).collect();
     read(CONFIGURATION_KNOBS, places.len(), &mut count, places.as_mut_ptr().cast())?;

@@ -73,7 +73,7 @@ impl<'a> Owned<'a> {
 
 impl Drop for Owned<'_> {
     fn drop(&mut self) {
-        // SAFETY: made by `new`, and nobody else knows it.
+        // SAFETY: made by `new`, and no one else has it.
         unsafe { (self.0.destroy)(self.1) };
     }
 }

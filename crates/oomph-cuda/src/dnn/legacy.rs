@@ -345,7 +345,7 @@ pub unsafe extern "C" fn cudnnGetCTCLossWorkspaceSize_v8(
     SUCCESS
 }
 
-/// The most symbols of a label, as the descriptor was told.
+/// The most symbols of a label, as set in the descriptor.
 fn longest_label(loss: Descriptor) -> Option<usize> {
     type GetLoss = unsafe extern "C" fn(Descriptor, *mut c_int, *mut c_int, *mut c_int, *mut c_int) -> c_int;
     // For a library without it: the older one has the same arguments.
@@ -402,8 +402,8 @@ unsafe fn one_algorithm(requested: c_int, returned: *mut c_int, results: *mut Pe
     }
 }
 
-/// The queries of the convolutions before the graph interface, which PyTorch calls only when it is told to
-/// (`TORCH_CUDNN_V8_API_DISABLED`): nobody modelled them.
+/// The queries of the convolutions before the graph interface, which PyTorch calls only with
+/// `TORCH_CUDNN_V8_API_DISABLED`: they have no model.
 macro_rules! convolution_queries {
     ($($get:ident $find:ident $size:ident;)*) => {$(
         #[unsafe(no_mangle)]

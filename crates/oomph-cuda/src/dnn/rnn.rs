@@ -1,7 +1,7 @@
 //! LSTM, GRU and plain RNN: descriptors, the layout of the weights, and how much temporary memory a call takes.
 //!
 //! The real library answers these only with a device, so the descriptors here are this library's own (a handle and
-//! what it was told), and the sizes are rules found by measuring one H200 (sm_90) with cuDNN 9.19: all cells,
+//! the values it was set to), and the sizes are rules found by measuring one H200 (sm_90) with cuDNN 9.19: all cells,
 //! algorithms, data types, directions and biases, with and without projection, dropout, padding and sequences of unequal
 //! length. The rules were found on 2204 points of a grid and 10 408 random ones (1 to 8 layers, widths of 1 to 2048, up
 //! to 1500 steps and 300 sequences) and then tried on 6506 random ones that had no part in it and go further (12 layers,
@@ -58,7 +58,7 @@ const CHUNK: u128 = 256;
 /// Bytes for each hidden element that the backward pass of the static persistent algorithm takes at least.
 const PERSISTENT_STATIC: u128 = 4864;
 
-/// What `cudnnSetRNNDescriptor_v8` was told.
+/// The arguments of `cudnnSetRNNDescriptor_v8`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     pub algorithm: c_int,
@@ -77,7 +77,7 @@ pub struct Network {
     pub padded: bool,
 }
 
-/// What `cudnnSetRNNDataDescriptor` was told.
+/// The arguments of `cudnnSetRNNDataDescriptor`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batch {
     /// Steps of the longest sequence.
@@ -790,7 +790,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_keep_what_they_are_told() {
+    fn descriptors_keep_what_they_are_set_to() {
         let (mut rnn, mut data): (Descriptor, Descriptor) = (std::ptr::null_mut(), std::ptr::null_mut());
         let lengths = [5, 4, 3];
         let (mut workspace, mut reserve, mut space) = (0, 0, 0);

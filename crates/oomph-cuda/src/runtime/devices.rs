@@ -119,7 +119,7 @@ unsafe fn properties(place: *mut u8, index: c_int, layout: &Layout) {
         place.write_bytes(0, layout.size);
         let name = card.name.as_bytes();
         std::ptr::copy_nonoverlapping(name.as_ptr(), place, name.len().min(255));
-        // A number of its own for each device, as libraries tell devices apart by it.
+        // A number of its own for each device, as libraries distinguish devices by it.
         place.add(256).copy_from(b"oomph-virtual-gp".as_ptr(), 15);
         place.add(271).write(index as u8);
         let int = |offset: usize, value: c_int| put(place.add(offset).cast::<c_int>(), value);

@@ -1,4 +1,4 @@
-//! Kernels: names that nobody runs, how they would be launched, and libraries of them.
+//! Kernels: names that are never run, how they would be launched, and libraries of them.
 
 use crate::allocation::give_variable;
 use crate::card::Card;
@@ -78,7 +78,7 @@ pub extern "C" fn cudaOccupancyMaxActiveClusters(
     SUCCESS
 }
 
-/// Nothing is registered: kernels are names that nobody launches.
+/// Nothing is registered: kernels are names that are never launched.
 #[unsafe(no_mangle)]
 pub extern "C" fn __cudaRegisterFatBinary(_binary: *mut c_void) -> *mut *mut c_void {
     static PLACE: AtomicU64 = AtomicU64::new(0);

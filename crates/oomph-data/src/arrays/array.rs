@@ -367,7 +367,7 @@ impl Blocks<'_> {
         Ok(Some(Block::Copied(&self.scratch)))
     }
 
-    /// A member of an archive tells only at its end whether what was read was right.
+    /// Only the end of a member of an archive shows whether what was read was right.
     fn end(&mut self) -> Result<(), DataError> {
         if !self.ended
             && let (Some(reader), Content::Member { .. }) = (&mut self.reader, &self.array.content)

@@ -212,7 +212,7 @@ targets! {
 
 /// Appends values as another type. False if one of them differs there by more than `tolerance`, a part of it.
 fn append<S: Native + Cast<T>, T: Native + Cast<S>>(from: &[S], into: &mut Vec<T>, tolerance: f64) -> bool {
-    // Little at a time: what was written is looked at while it is in the nearest cache.
+    // In small chunks: what was written is checked while it is in the L1 cache.
     from.chunks(1024).all(|from| {
         let start = into.len();
         into.extend(from.iter().map(|value| Cast::<T>::cast(*value)));

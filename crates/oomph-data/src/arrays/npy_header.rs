@@ -12,7 +12,7 @@ pub(super) const MAGIC: &[u8; 6] = b"\x93NUMPY";
 /// As many as NumPy has.
 const MAX_DIMENSIONS: usize = 64;
 
-/// NumPy reads 10 000 bytes unless told otherwise; structured types, which are refused, are what makes headers long.
+/// NumPy reads 10 000 bytes by default; structured types, which are refused, are what makes headers long.
 const MAX_HEADER: usize = 1 << 20;
 
 /// What the header says.

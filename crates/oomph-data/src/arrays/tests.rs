@@ -410,11 +410,11 @@ proptest! {
         let options = ShrinkOptions { sparse, ..ShrinkOptions::default() };
         let (shrunk, profile) = shrink_array(&array, &options, &Unobserved).unwrap();
         prop_assert_eq!(elements(&shrunk), expected);
-        let told = match (&shrunk, profile.sparse) {
+        let profiled = match (&shrunk, profile.sparse) {
             (Shrunk::Csr(_), Some(sparse)) => sparse.bytes,
             _ => profile.bytes.exact,
         };
-        prop_assert_eq!(shrunk.bytes(), told);
+        prop_assert_eq!(shrunk.bytes(), profiled);
         prop_assert!(profile.bytes.exact <= profile.bytes.now);
         if sparse == SparseChoice::WhereSmaller {
             prop_assert!(shrunk.bytes() <= profile.bytes.exact);
@@ -644,7 +644,7 @@ fn broadcast_arrays_are_read_as_what_they_show() {
 }
 
 #[test]
-fn damage_in_an_archive_is_told() {
+fn damage_in_an_archive_is_reported() {
     let mut member = Vec::new();
     npy_header::write_header(&mut member, &Dtype::Number(Number::Int16), Order::C, &[50]).unwrap();
     member.extend([1; 100]);

@@ -5,7 +5,7 @@
 //!
 //! - `pandas.read_csv` maps the file, parses pieces of it, and joins them at the end: the file, numbers twice, text once.
 //! - `polars.read_csv` reads the file, and makes numbers of 8 bytes and views of 16 for text; text of up to 12 bytes lies
-//!   in its view. It lets go of parts of a larger file early: then it takes less than estimated.
+//!   in its view. It frees parts of a larger file early: then it takes less than estimated.
 //! - `pandas.read_parquet` makes an Arrow table, and copies that.
 //! - `polars.read_parquet` decodes into its columns, which share repeated text.
 //! - oomph fills buffers of the size of the result, from chunks of text, or a page of each column of Parquet.
@@ -88,7 +88,7 @@ impl Parts {
                     parts.text += text as f64;
                     parts.views += (rows * 16) as f64 + if shared || inline { 0.0 } else { text as f64 };
                 }
-                Kind::Truth => {
+                Kind::Boolean => {
                     parts.pandas += (rows * if column.nulls > 0 { 8 } else { 1 }) as f64;
                     parts.polars += (rows / 8) as f64;
                 }
@@ -105,7 +105,7 @@ impl Parts {
 enum Kind {
     /// With the bytes of all values.
     Text(u64),
-    Truth,
+    Boolean,
     Number(u64),
 }
 
@@ -115,7 +115,7 @@ impl Kind {
         let bytes = column.now.bytes.saturating_sub(validity);
         let values = rows.saturating_sub(column.nulls);
         match column.now.type_name.as_str() {
-            "bool" => Self::Truth,
+            "bool" => Self::Boolean,
             "string" => Self::Text(bytes.saturating_sub(rows * 4)),
             "large_string" => Self::Text(bytes.saturating_sub(rows * 8)),
             // Neither pandas nor polars parses dates unasked: they stay text such as 2026-11-15T21:30:00.

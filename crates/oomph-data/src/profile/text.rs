@@ -13,7 +13,7 @@ use crate::text::chunks::{Chunk, Chunks, in_threads};
 use crate::text::fields::{Field, Fields, Place};
 use crate::text::json_lines::{self, Keys};
 use crate::text::parse::{self, Cell, Moment, Spelling, Why};
-use crate::text::{self, TextFormat, is_no_text, stands_for_nothing};
+use crate::text::{self, TextFormat, is_null, is_null_text};
 use crate::{BrokenRows, DataError, Observer, OnError, Pass};
 use arrow_schema::TimeUnit;
 use hashbrown::HashMap;
@@ -55,7 +55,7 @@ pub(crate) struct TextScan {
 #[derive(Clone)]
 pub(crate) struct ColumnScan {
     reading: Reading,
-    /// Rows that were looked at; a key of JSON that came late was missing before.
+    /// Rows that were scanned; a key of JSON that came late was missing before.
     rows: u64,
     /// Empty, without quotes.
     empty: u64,
@@ -70,7 +70,7 @@ pub(crate) struct ColumnScan {
     words: u64,
     leading_zeros: bool,
     too_large: bool,
-    truths: u64,
+    booleans: u64,
     spelling: Option<Spelling>,
     spelled_alike: bool,
     days: u64,
@@ -103,7 +103,7 @@ impl ColumnScan {
             words: 0,
             leading_zeros: false,
             too_large: false,
-            truths: 0,
+            booleans: 0,
             spelling: None,
             spelled_alike: true,
             days: 0,
@@ -136,7 +136,7 @@ impl ColumnScan {
         let (mut rows, mut empty, mut text_bytes, mut strings, mut uncounted) = (0, 0, 0, 0, 0);
         for field in cells {
             rows += 1;
-            if is_no_text(format, field) {
+            if is_null_text(format, field) {
                 empty += 1;
                 continue;
             }
@@ -197,7 +197,7 @@ impl ColumnScan {
             }
             Cell::Float(value) => numbers.floats.push(value),
             Cell::Bool(_, spelling) => {
-                self.truths += 1;
+                self.booleans += 1;
                 self.spelled_alike &= self.spelling.is_none_or(|known| known == spelling);
                 self.spelling = Some(spelling);
             }
@@ -212,7 +212,7 @@ impl ColumnScan {
                 self.counting.add(field.text);
                 return;
             }
-            Cell::Text(_) if stands_for_nothing(format, field) => {
+            Cell::Text(_) if is_null(format, field) => {
                 self.nothings += 1;
                 self.counting.add(field.text);
                 return;
@@ -251,7 +251,7 @@ impl ColumnScan {
         self.words += other.words;
         self.leading_zeros |= other.leading_zeros;
         self.too_large |= other.too_large;
-        self.truths += other.truths;
+        self.booleans += other.booleans;
         self.spelled_alike &= other.spelled_alike
             && (self.spelling.is_none() || other.spelling.is_none() || self.spelling == other.spelling);
         self.spelling = self.spelling.or(other.spelling);
@@ -277,7 +277,7 @@ impl ColumnScan {
 
     /// Cells that say something, by what they say.
     fn kinds(&self) -> [bool; 4] {
-        [self.integers.count + self.floats.count > 0, self.truths > 0, self.days > 0, self.moments > 0]
+        [self.integers.count + self.floats.count > 0, self.booleans > 0, self.days > 0, self.moments > 0]
     }
 
     /// Whether the column is text in the end.
@@ -286,7 +286,7 @@ impl ColumnScan {
         let times = self.moments > 0 && (!self.alike_moments() || self.moment_unit().is_none());
         self.words > 0
             || kinds > 1
-            || (self.truths > 0 && !self.spelled_alike)
+            || (self.booleans > 0 && !self.spelled_alike)
             || times
             || (kinds == 1 && self.integers.count > 0 && self.number(0.0).is_none())
             || (kinds == 0 && self.nothings + self.empty_quoted > 0)
@@ -371,14 +371,14 @@ impl ColumnScan {
         let nulls = missing + self.empty + self.empty_quoted + self.nothings;
         let usual = |number: Number| Target::Number(number);
         let text_now = Target::Text.bytes(rows, nulls, self.text_bytes);
-        let [numbers, truths, days, moments] = self.kinds();
+        let [numbers, booleans, days, moments] = self.kinds();
         let (now, exact, within, worst, range) = if numbers {
             let numbers = self.numbers();
             let (exact, (within, worst)) =
                 self.number(relative_error).unwrap_or((Number::Float64, (Number::Float64, None)));
             let now = usual(if self.floats.count > 0 { Number::Float64 } else { Number::Int64 });
             (now, usual(exact), usual(within), worst, numbers.range())
-        } else if truths {
+        } else if booleans {
             (Target::Bool, Target::Bool, Target::Bool, None, None)
         } else if days {
             let range = self.day_range.map(day_text);
@@ -403,7 +403,7 @@ impl ColumnScan {
             infinite: self.floats.infinite,
             integer_valued: self.floats.count > 0 && self.floats.integer_valued,
             range,
-            notes: self.nothings_note().into_iter().collect(),
+            notes: self.null_note().into_iter().collect(),
             ..ColumnProfile::blank(name)
         };
         Decision { place: 0, counted: 0, profile, exact, within, text_bytes: 0 }
@@ -446,7 +446,7 @@ impl ColumnScan {
     }
 
     /// NA and its like are no values here; a person may have meant something by them.
-    fn nothings_note(&self) -> Option<String> {
+    fn null_note(&self) -> Option<String> {
         let words = format!("{} cells say NA, null or the like: taken for no value", self.nothings);
         (self.nothings > 0).then_some(words)
     }

@@ -256,7 +256,7 @@ impl Object {
     }
 }
 
-/// A server that says neither ETag nor time gives the same time always: then only the size can tell.
+/// A server that says neither ETag nor time gives the same time always: then only the size shows a change.
 fn same_version(one: &ObjectMeta, other: &ObjectMeta) -> bool {
     let same = match (&one.e_tag, &other.e_tag) {
         (Some(one), Some(other)) => one == other,

@@ -65,7 +65,7 @@ pub fn shown(location: &str) -> String {
     format!("{scheme}://{authority}{path}")
 }
 
-/// Somebody else's message, with every address in it shown as [`shown`] would.
+/// A message from another library, with every address in it shown as [`shown`] would.
 #[cfg(feature = "cloud")]
 pub(super) fn scrubbed(message: &str) -> String {
     let mut words: Vec<String> = Vec::new();

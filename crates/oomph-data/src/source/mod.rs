@@ -17,7 +17,7 @@ use crate::DataError;
 pub use expand::expand;
 pub use location::shown;
 pub use memory::memory;
-pub use recognise::{Compression, Format, name_says, recognise};
+pub use recognise::{Compression, Format, is_known_name, recognise};
 pub use sequential::Sequential;
 use std::sync::Arc;
 

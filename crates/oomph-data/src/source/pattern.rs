@@ -2,7 +2,7 @@
 //!
 //! By hand: `globset` brings a regex engine, matches whole paths and knows no hidden names, nor which folders can be left out of a walk.
 
-use super::name_says;
+use super::is_known_name;
 
 pub(super) fn has_wildcard(text: &str) -> bool {
     text.contains(['*', '?', '['])
@@ -32,7 +32,7 @@ impl Pattern {
         let Some(below) = path.strip_prefix(&self.prefix) else { return false };
         let names: Vec<&str> = below.split('/').collect();
         match &self.segments {
-            None => names.iter().all(|name| !hidden(name)) && name_says(below),
+            None => names.iter().all(|name| !hidden(name)) && is_known_name(below),
             Some(segments) => segments_match(segments, &names),
         }
     }

@@ -38,7 +38,7 @@ pub enum Compression {
     Zstd,
 }
 
-/// So much of the head is looked at.
+/// How much of the head is read.
 const HEAD: u64 = 64 << 10;
 
 /// The format of a source and the compression around it.
@@ -96,8 +96,8 @@ pub fn recognise(source: &dyn ReadAt) -> Result<(Format, Compression), DataError
     text(location, &head, Compression::None)
 }
 
-/// The format that a name promises, for files that are found in a folder.
-pub fn name_says(name: &str) -> bool {
+/// Whether a file in a folder has the name of a known format.
+pub fn is_known_name(name: &str) -> bool {
     let known = [
         "csv", "tsv", "tab", "txt", "jsonl", "ndjson", "json", "parquet", "pq", "arrow", "feather", "ipc",
         "arrows", "npy", "npz",
@@ -172,7 +172,7 @@ fn one_array(location: &str) -> DataError {
     )
 }
 
-/// The delimiter that stands equally often, and at least once, in each of the first lines, outside of quotes.
+/// The delimiter that occurs equally often, and at least once, in each of the first lines, outside of quotes.
 fn sniffed(head: &[u8]) -> Option<u8> {
     const LINES: usize = 20;
     [b',', b'\t', b';', b'|']

@@ -107,13 +107,13 @@ impl Cutter {
         loop {
             self.fill(most)?;
             if self.rest.is_empty() {
-                // Lines that were given up at the very end are still to be told.
-                let told = (self.broken.count > 0).then(|| Chunk {
+                // Lines that were dropped at the very end are still to be reported.
+                let last = (self.broken.count > 0).then(|| Chunk {
                     text: Vec::new(),
                     offset: self.offset,
                     line: self.line,
                 });
-                return Ok(told);
+                return Ok(last);
             }
             let whole = &self.rest[..self.rest.len().min(most)];
             let end = if self.ended && whole.len() == self.rest.len() {

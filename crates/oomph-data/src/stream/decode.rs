@@ -29,7 +29,7 @@ pub(super) enum Work {
 
 /// Where slabs go.
 pub(super) trait Sink {
-    /// Waits until so many bytes may be taken, for the slab in hand.
+    /// Waits until so many bytes may be taken, for the current slab.
     fn reserve(&mut self, bytes: u64) -> Result<(), DataError>;
 
     /// Hands a slab on; its bytes take the place of what was reserved.

@@ -41,7 +41,7 @@ pub(super) struct Limits {
     pub(super) block: usize,
     /// Threads that decode.
     pub(super) decoders: usize,
-    /// Taken off the budget for pages: as much as one decoder has in hand.
+    /// Taken off the budget for pages: as much as one decoder holds.
     pages: u64,
 }
 
@@ -57,7 +57,7 @@ impl Limits {
         Ok(Self::divided(budget, world, text_total))
     }
 
-    /// The same budget, where each thread that decodes has so many bytes of pages in hand.
+    /// The same budget, where each thread that decodes holds so many bytes of pages.
     pub(super) fn beside_pages(
         budget: u64,
         world: usize,
@@ -111,7 +111,7 @@ impl Limits {
         whole_mebibytes(bytes.saturating_mul(16))
     }
 
-    /// zstd takes windows as powers of two; less than 1 MiB would refuse what everybody writes.
+    /// zstd takes windows as powers of two; less than 1 MiB would refuse ordinary files.
     pub(super) fn zstd_window_log(&self) -> u32 {
         (self.batch_in_order.ilog2()).clamp(20, 27)
     }

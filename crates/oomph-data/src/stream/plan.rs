@@ -360,7 +360,7 @@ impl Plan {
         for input in &self.inputs {
             words.push_str(&format!("\n{} {} {}", source::shown(&input.location), input.size, input.version));
         }
-        // FNV-1a, 64 bits: it tells differences, it guards nothing.
+        // FNV-1a, 64 bits: it detects changes, and is no protection.
         let hash = words.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });

@@ -172,10 +172,10 @@ impl Pool {
         }
     }
 
-    /// Bytes that the reader has in hand beside the slabs it has taken (a batch), and those of them it has let go.
-    pub(super) fn account(&self, taken: u64, let_go: u64) {
+    /// Bytes that the reader holds beside the slabs it has taken (a batch), and those of them it has released.
+    pub(super) fn account(&self, taken: u64, released: u64) {
         let mut state = self.shared.state();
-        state.taken = (state.taken + taken).saturating_sub(let_go);
+        state.taken = (state.taken + taken).saturating_sub(released);
         state.recount();
     }
 
@@ -198,7 +198,7 @@ impl Pool {
 }
 
 impl Drop for Pool {
-    /// The threads end after what they are doing; nobody waits for them.
+    /// The threads end after what they are doing, and are not waited for.
     fn drop(&mut self) {
         self.stopper().stop();
         self.shared.state().slots.clear();
@@ -226,7 +226,7 @@ fn work(shared: &Shared) {
         let next = held(|| feed.next(&shared.plan, &mut account));
         let (work, text) = match next {
             Ok(Some(next)) => next,
-            // With the feed still locked: nobody may take a ticket behind the last.
+            // With the feed still locked: no thread may take a ticket behind the last.
             Ok(None) => return account.withdraw(),
             Err(error) => return account.close(Some(error), BrokenRows::default()),
         };

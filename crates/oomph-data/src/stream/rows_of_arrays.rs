@@ -205,8 +205,8 @@ mod tests {
             .map(|value| value.to_bits())
             .collect();
         assert_eq!(bits, [1.5f32.to_bits(), f32::NAN.to_bits(), (-0.0f32).to_bits()]);
-        let truths = Rows::open(npy("|b1", "False", "(3,)", &[1, 0, 1])).unwrap().read(1, 2).unwrap();
-        assert_eq!(truths.column(0).as_boolean(), &BooleanArray::from(vec![false, true]));
+        let booleans = Rows::open(npy("|b1", "False", "(3,)", &[1, 0, 1])).unwrap().read(1, 2).unwrap();
+        assert_eq!(booleans.column(0).as_boolean(), &BooleanArray::from(vec![false, true]));
     }
 
     #[test]

@@ -15,10 +15,10 @@ thread_local! {
 fn keep_quiet() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        let told = std::panic::take_hook();
+        let previous = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             if !CAUGHT.get() {
-                told(panic);
+                previous(panic);
             }
         }));
     });
@@ -31,7 +31,7 @@ pub(super) fn decoding<T, E: Display>(
 ) -> Result<T, DataError> {
     keep_quiet();
     let outer = CAUGHT.replace(true);
-    // What the decoder had in hand is dropped with it: nobody sees it half-changed.
+    // What the decoder held is dropped with it: it is never seen half-changed.
     let decoded = catch_unwind(AssertUnwindSafe(decode));
     CAUGHT.set(outer);
     match decoded {

@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn a_buffer_that_says_it_becomes_huge_is_refused_before_it_is_allocated() {
         let (_, bytes) = files().swap_remove(2);
-        // The length of a compressed buffer stands before its LZ4 frame.
+        // The length of a compressed buffer comes before its LZ4 frame.
         let frame = [4, 34, 77, 24];
         let at = bytes.windows(4).position(|window| window == frame).unwrap();
         let mut damaged = bytes;

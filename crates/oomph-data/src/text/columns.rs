@@ -117,10 +117,10 @@ pub(crate) fn no_column<'a>(name: &str, there: impl Iterator<Item = &'a str>) ->
 
 /// The type that a column is usually given, from some of its cells.
 fn usual_type<'a>(format: &TextFormat, json: bool, cells: impl Iterator<Item = Field<'a>>) -> Target {
-    let (mut ints, mut floats, mut truths, mut days, mut moments, mut utc) =
+    let (mut ints, mut floats, mut booleans, mut days, mut moments, mut utc) =
         (false, false, false, false, false, None);
     for field in cells {
-        if stands_for_nothing(format, field) {
+        if is_null(format, field) {
             continue;
         }
         let cell = parse::cell(field.text);
@@ -137,12 +137,12 @@ fn usual_type<'a>(format: &TextFormat, json: bool, cells: impl Iterator<Item = F
             _ if json && field.quoted => return Target::Text,
             Cell::Int(_) => ints = true,
             Cell::Float(_) => floats = true,
-            Cell::Bool(..) => truths = true,
+            Cell::Bool(..) => booleans = true,
             Cell::Empty => {}
             Cell::UInt(_) | Cell::Text(_) => return Target::Text,
         }
     }
-    match (ints || floats, truths, days, moments) {
+    match (ints || floats, booleans, days, moments) {
         (true, false, false, false) => Target::Number(if floats { Number::Float64 } else { Number::Int64 }),
         (false, true, false, false) => Target::Bool,
         (false, false, true, false) => Target::Date,
@@ -153,15 +153,15 @@ fn usual_type<'a>(format: &TextFormat, json: bool, cells: impl Iterator<Item = F
 
 /// In a column of numbers or times.
 #[inline]
-pub(crate) fn stands_for_nothing(format: &TextFormat, field: Field<'_>) -> bool {
+pub(crate) fn is_null(format: &TextFormat, field: Field<'_>) -> bool {
     field.text.is_empty()
-        || (field.text[0] >= b'A' || field.text[0] < b'-') && parse::means_nothing(field.text)
+        || (field.text[0] >= b'A' || field.text[0] < b'-') && parse::is_null_word(field.text)
         || (!format.nulls.is_empty() && format.is_null(field.text))
 }
 
-/// In a column of text: what stands between quotes is there.
+/// In a column of text: quoted values are never null.
 #[inline]
-pub(crate) fn is_no_text(format: &TextFormat, field: Field<'_>) -> bool {
+pub(crate) fn is_null_text(format: &TextFormat, field: Field<'_>) -> bool {
     !field.quoted && (field.text.is_empty() || (!format.nulls.is_empty() && format.is_null(field.text)))
 }
 
@@ -169,7 +169,7 @@ pub(crate) fn is_no_text(format: &TextFormat, field: Field<'_>) -> bool {
 pub(crate) struct Filled {
     /// Which rows have a value; none: all.
     pub(crate) valid: Option<Bits>,
-    pub(crate) truths: Option<Bits>,
+    pub(crate) booleans: Option<Bits>,
     /// Rows whose cell does not fit the type.
     pub(crate) misfits: Vec<usize>,
 }
@@ -184,7 +184,7 @@ pub(crate) fn fill(
 ) -> Filled {
     let rows = fields.rows();
     let json = format.delimiter.is_none();
-    let mut filled = Filled { valid: None, truths: None, misfits: Vec::new() };
+    let mut filled = Filled { valid: None, booleans: None, misfits: Vec::new() };
     let cells = fields.column(chunk, column.place);
     macro_rules! each {
         ($values:ident, $nothing:ident, $read:expr) => {{
@@ -202,14 +202,14 @@ pub(crate) fn fill(
     }
     macro_rules! integers {
         ($values:ident, $type:ty) => {
-            each!($values, stands_for_nothing, |field: Field<'_>| integer(json, field)
+            each!($values, is_null, |field: Field<'_>| integer(json, field)
                 .and_then(|value| <$type>::try_from(value).ok()))
         };
     }
     macro_rules! codes {
         ($values:ident, $type:ty, $dictionary:ident) => {
-            each!($values, is_no_text, |field: Field<'_>| {
-                if is_no_text(format, field) {
+            each!($values, is_null_text, |field: Field<'_>| {
+                if is_null_text(format, field) {
                     None
                 } else {
                     $dictionary.distinct.get(field.text).and_then(|code| <$type>::try_from(code).ok())
@@ -222,10 +222,10 @@ pub(crate) fn fill(
         (Part::Int16(values), Target::Dictionary(dictionary)) => codes!(values, i16, dictionary),
         (Part::Int32(values), Target::Dictionary(dictionary)) => codes!(values, i32, dictionary),
         (Part::Int32(values), Target::Date) => {
-            each!(values, stands_for_nothing, |field: Field<'_>| parse::date(field.text))
+            each!(values, is_null, |field: Field<'_>| parse::date(field.text))
         }
         (Part::Int64(values), Target::Moment(unit, utc)) => {
-            each!(values, stands_for_nothing, |field: Field<'_>| {
+            each!(values, is_null, |field: Field<'_>| {
                 parse::moment(field.text)
                     .filter(|moment| moment.utc == *utc)
                     .and_then(|moment| moment.in_unit(*unit))
@@ -240,13 +240,13 @@ pub(crate) fn fill(
         (Part::Int64(values), _) => integers!(values, i64),
         (Part::UInt64(values), _) => integers!(values, u64),
         (Part::Float16(values), _) => {
-            each!(values, stands_for_nothing, |field: Field<'_>| float(json, field).map(to_f16))
+            each!(values, is_null, |field: Field<'_>| float(json, field).map(to_f16))
         }
         (Part::Float32(values), _) => {
-            each!(values, stands_for_nothing, |field: Field<'_>| float(json, field).map(|value| value as f32))
+            each!(values, is_null, |field: Field<'_>| float(json, field).map(|value| value as f32))
         }
         (Part::Float64(values), _) => {
-            each!(values, stands_for_nothing, |field: Field<'_>| float(json, field))
+            each!(values, is_null, |field: Field<'_>| float(json, field))
         }
         (Part::Text { offsets, bytes, base }, _) => {
             let mut at = 0;
@@ -263,23 +263,23 @@ pub(crate) fn fill(
             }
         }
         (Part::Bits, _) => {
-            let mut truths = Bits::new(rows, false);
+            let mut booleans = Bits::new(rows, false);
             for (row, field) in cells.enumerate() {
                 match parse::boolean(field.text) {
-                    Some(true) if !(json && field.quoted) => truths.set(row),
+                    Some(true) if !(json && field.quoted) => booleans.set(row),
                     Some(false) if !(json && field.quoted) => {}
-                    None if stands_for_nothing(format, field) => {
+                    None if is_null(format, field) => {
                         filled.valid.get_or_insert_with(|| Bits::new(rows, true)).unset(row)
                     }
                     _ => filled.misfits.push(row),
                 }
             }
-            filled.truths = Some(truths);
+            filled.booleans = Some(booleans);
         }
         (Part::Nothing, _) => {
             filled.misfits = cells
                 .enumerate()
-                .filter(|(_, field)| !is_no_text(format, *field))
+                .filter(|(_, field)| !is_null_text(format, *field))
                 .map(|(row, _)| row)
                 .collect();
         }
@@ -298,7 +298,7 @@ fn put_text(
     at: usize,
     filled: &mut Filled,
 ) -> usize {
-    if is_no_text(format, field) {
+    if is_null_text(format, field) {
         filled.valid.get_or_insert_with(|| Bits::new(rows, true)).unset(row);
         return at;
     }
@@ -364,7 +364,7 @@ fn integer_as_float(text: &[u8]) -> Option<f64> {
 pub(crate) fn text_bytes(format: &TextFormat, place: usize, fields: &Fields, chunk: &[u8]) -> usize {
     fields
         .column(chunk, place)
-        .filter(|field| !is_no_text(format, *field))
+        .filter(|field| !is_null_text(format, *field))
         .map(|field| field.text.len())
         .sum()
 }
@@ -396,7 +396,7 @@ pub fn decode(
         let part = values.parts(&[rows], &[text]).pop().unwrap_or(Part::Nothing);
         let filled = fill(&decided.format, column, &fields, chunk, part);
         misfits.extend(filled.misfits.iter().map(|&row| (row, number)));
-        let array = values.finish(&column.target, rows, filled.valid, filled.truths);
+        let array = values.finish(&column.target, rows, filled.valid, filled.booleans);
         arrays.push(array.map_err(|error| DataError::unreadable(location, error.to_string()))?);
     }
     let options = RecordBatchOptions::new().with_row_count(Some(rows));

@@ -375,7 +375,7 @@ impl Csv {
                 into.push_plain(start + 1, after - 1, true);
             } else {
                 let doubled = &record[start + 1..after - 1];
-                into.push_rewritten(|scratch| undouble(doubled, self.quote, scratch), true);
+                into.push_rewritten(|scratch| unescape_quotes(doubled, self.quote, scratch), true);
             }
             *at = ends + 1;
             if line_ends {
@@ -385,7 +385,7 @@ impl Csv {
     }
 }
 
-fn undouble(text: &[u8], quote: u8, into: &mut Vec<u8>) {
+fn unescape_quotes(text: &[u8], quote: u8, into: &mut Vec<u8>) {
     let mut at = 0;
     for found in memchr_iter(quote, text) {
         if found < at {

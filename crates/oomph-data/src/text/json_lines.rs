@@ -152,7 +152,7 @@ pub(crate) fn split(
             }
         }
         if let Some(key) = twice {
-            place.broken(chunk, start, format!("the key {key:?} stands twice"), broken)?;
+            place.broken(chunk, start, format!("duplicate key {key:?}"), broken)?;
             continue;
         }
         let first = into.cells();
@@ -216,6 +216,6 @@ mod tests {
         assert_eq!(column(1), [cell("x\ny", true), cell("", false), cell("", false)]);
         assert_eq!(column(2), [cell("", false), cell("[1, {\"d\": 2}]", false), cell("", false)]);
         let named: Vec<(u64, &str)> = broken.first.iter().map(|row| (row.line, row.what.as_str())).collect();
-        assert_eq!(named, [(4, "the key \"a\" stands twice"), (5, "not a JSON object: expected ident")]);
+        assert_eq!(named, [(4, "duplicate key \"a\""), (5, "not a JSON object: expected ident")]);
     }
 }

@@ -15,7 +15,7 @@ mod separators;
 use crate::source::{Compression, Format};
 use crate::{BrokenRows, DataError};
 pub use columns::{Columns, decode};
-pub(crate) use columns::{TextColumn, fill, is_no_text, no_column, stands_for_nothing};
+pub(crate) use columns::{TextColumn, fill, is_null, is_null_text, no_column};
 pub use fields::lines;
 pub(crate) use fields::{Csv, Fields, Place};
 
@@ -26,7 +26,7 @@ pub struct TextFormat {
     pub delimiter: Option<u8>,
     /// Whether the first line names the columns.
     pub header: bool,
-    /// What stands around cells that hold the delimiter, a newline or a quote.
+    /// The quote around cells that hold the delimiter, a newline or a quote.
     pub quote: u8,
     /// What stands for no value, in every column, besides an empty cell.
     pub nulls: Vec<String>,
@@ -139,13 +139,13 @@ pub(crate) fn header_names(
     Ok(unique(names))
 }
 
-/// Names that stand twice are told apart by a number, as pandas does; a name that is missing says its place.
+/// Duplicate names get a number, as in pandas; a missing name becomes its place.
 fn unique(names: Vec<String>) -> Vec<String> {
     let given: hashbrown::HashSet<String> = names.iter().cloned().collect();
     let mut taken: hashbrown::HashSet<String> = hashbrown::HashSet::new();
     // The next number to try for a name: from 1 again each time would take as long as there are names, squared.
     let mut numbers: hashbrown::HashMap<String, u64> = hashbrown::HashMap::new();
-    let mut told = Vec::with_capacity(names.len());
+    let mut unique = Vec::with_capacity(names.len());
     for (place, name) in names.into_iter().enumerate() {
         let base = if name.is_empty() { format!("c{place}") } else { name.clone() };
         let mut candidate = base.clone();
@@ -155,9 +155,9 @@ fn unique(names: Vec<String>) -> Vec<String> {
             candidate = format!("{base}.{number}");
         }
         taken.insert(candidate.clone());
-        told.push(candidate);
+        unique.push(candidate);
     }
-    told
+    unique
 }
 
 /// The cells of a chunk.

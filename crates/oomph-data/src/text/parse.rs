@@ -1,6 +1,6 @@
-//! What one cell of text says: a number, a truth, a day, a moment, or words.
+//! What one cell of text is: a number, a boolean, a date, a time, or text.
 //!
-//! Only what can be told back is taken for more than text: `007` and `+1` are text, for a number would lose how they are
+//! A cell is typed only if it round-trips exactly: `007` and `+1` are text, because a number would lose how they are
 //! written, and so are integers that no 64-bit type holds.
 
 use arrow_schema::TimeUnit;
@@ -50,7 +50,7 @@ pub(crate) struct Moment {
     pub(crate) digits: u8,
     /// Whether it ends in `Z`.
     pub(crate) utc: bool,
-    /// Whether `T` stands between day and hour.
+    /// Whether `T` separates day and hour.
     pub(crate) letter: bool,
 }
 
@@ -84,18 +84,18 @@ pub(crate) fn cell(text: &[u8]) -> Cell {
         return number_or_time(text);
     }
     match first {
-        b't' | b'T' | b'f' | b'F' => truth(text),
+        b't' | b'T' | b'f' | b'F' => boolean_cell(text),
         b'n' | b'N' | b'i' | b'I' => named_float(text),
         _ => Cell::Text(Why::Words),
     }
 }
 
-/// Whether a cell of a column of numbers or times stands for nothing: what pandas, R, SQL and spreadsheets write.
-pub(crate) fn means_nothing(text: &[u8]) -> bool {
+/// Whether a cell of a column of numbers or times is null: what pandas, R, SQL and spreadsheets write.
+pub(crate) fn is_null_word(text: &[u8]) -> bool {
     matches!(text, b"NA" | b"N/A" | b"n/a" | b"#N/A" | b"NULL" | b"null" | b"None" | b"<NA>")
 }
 
-fn truth(text: &[u8]) -> Cell {
+fn boolean_cell(text: &[u8]) -> Cell {
     match text {
         b"true" => Cell::Bool(true, Spelling::Lower),
         b"false" => Cell::Bool(false, Spelling::Lower),
@@ -115,7 +115,7 @@ fn named_float(text: &[u8]) -> Cell {
     }
 }
 
-/// Whether a minus stands before, and what comes after it. Signs are as good as random: no branch.
+/// Whether there is a minus, and what comes after it. Signs are as good as random: no branch.
 #[inline(always)]
 fn sign(text: &[u8]) -> (bool, &[u8]) {
     let negative = text.first() == Some(&b'-');
@@ -183,7 +183,7 @@ fn sixteen_digits(packed: u128, length: usize) -> Option<u64> {
     Some(eight_digits((packed >> 64) as u64)? * 100_000_000 + eight_digits(packed as u64)?)
 }
 
-/// An integer that can be told back, within `i64`.
+/// An integer that round-trips, within `i64`.
 #[inline]
 pub(crate) fn int(text: &[u8]) -> Option<i64> {
     let (negative, unsigned) = sign(text);
@@ -401,7 +401,7 @@ fn date_or_moment(text: &[u8]) -> Cell {
 
 /// `true`, `True`, `TRUE` and their opposites.
 pub(crate) fn boolean(text: &[u8]) -> Option<bool> {
-    match truth(text) {
+    match boolean_cell(text) {
         Cell::Bool(value, _) => Some(value),
         _ => None,
     }
@@ -413,7 +413,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_cannot_be_told_back_is_text() {
+    fn what_does_not_round_trip_is_text() {
         for text in [
             "007",
             "+1",
@@ -502,7 +502,7 @@ mod tests {
         }
 
         #[test]
-        fn integers_are_told_back(value in prop_oneof![any::<i64>(), -100_000_000..100_000_000_i64, -9_999..9_999_i64]) {
+        fn integers_round_trip(value in prop_oneof![any::<i64>(), -100_000_000..100_000_000_i64, -9_999..9_999_i64]) {
             prop_assert_eq!(int(value.to_string().as_bytes()), Some(value));
         }
 

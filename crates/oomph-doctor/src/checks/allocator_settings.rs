@@ -42,7 +42,7 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::laid_out::{machine, told, with_settings, with_torch};
+    use crate::checks::test_fixtures::{machine, summary, with_settings, with_torch};
     use crate::finding::Level::{Fine, Wrong};
 
     fn with(version: &str, value: &str) -> Facts {
@@ -54,7 +54,7 @@ mod tests {
     #[test]
     fn settings_that_are_taken_are_shown() {
         let title = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
-        assert_eq!(told(&look(&with("2.11.0", "expandable_segments:True"))), [(Fine, title)]);
+        assert_eq!(summary(&look(&with("2.11.0", "expandable_segments:True"))), [(Fine, title)]);
         assert_eq!(look(&with("2.99.0", "expandable_segments:True")).len(), 1, "read like the newest");
         assert!(look(&with("2.11.0", "")).is_empty());
         assert!(look(&with("1.13.1", "nonsense")).is_empty(), "too old to be known");
@@ -71,7 +71,7 @@ mod tests {
             ("2.11.0", "roundup_power2_divisions:3", "see what each setting takes"),
         ] {
             let findings = look(&with(version, value));
-            assert_eq!(told(&findings)[0].0, Wrong, "{value}");
+            assert_eq!(summary(&findings)[0].0, Wrong, "{value}");
             assert_eq!(findings[0].fix.as_deref(), Some(hint), "{value}");
         }
         let findings = look(&with("2.11.0", "max_split_size_mb:10"));

@@ -139,7 +139,7 @@ fn not_native(value: &str) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::laid_out::{machine, told, with_settings, with_torch};
+    use crate::checks::test_fixtures::{machine, summary, with_settings, with_torch};
     use crate::finding::Level::{Note, Wrong};
 
     fn with(version: &str, value: &str) -> Facts {
@@ -159,7 +159,7 @@ mod tests {
     fn settings_that_do_harm_are_named_with_the_version() {
         let findings = look(&with("2.11.0", "expandable_segments:True,max_split_size_mb:128"));
         assert_eq!(
-            told(&findings),
+            summary(&findings),
             [(Wrong, "max_split_size_mb with expandable_segments makes memory grow without bound")]
         );
         assert!(findings[0].means.as_deref().unwrap().contains("PyTorch 2.11.0"));
@@ -168,18 +168,18 @@ mod tests {
             Some("export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
         );
         let title = "max_split_size_mb in PyTorch 2.7.1 reads a block after it is freed";
-        assert_eq!(told(&look(&with("2.7.1", "max_split_size_mb:128"))), [(Note, title)]);
+        assert_eq!(summary(&look(&with("2.7.1", "max_split_size_mb:128"))), [(Note, title)]);
         let title = "expandable_segments in PyTorch 2.7.1 makes any torch.cuda.MemPool raise";
-        assert_eq!(told(&look(&with("2.7.1", "expandable_segments:True"))), [(Note, title)]);
+        assert_eq!(summary(&look(&with("2.7.1", "expandable_segments:True"))), [(Note, title)]);
     }
 
     #[test]
     fn settings_that_do_nothing_are_said_to() {
         let title = "garbage_collection_threshold:0.8 does nothing without a limit";
-        assert_eq!(told(&look(&with("2.11.0", "garbage_collection_threshold:0.8"))), [(Note, title)]);
+        assert_eq!(summary(&look(&with("2.11.0", "garbage_collection_threshold:0.8"))), [(Note, title)]);
         let limited = "garbage_collection_threshold:0.8,per_process_memory_fraction:0.5";
         assert_eq!(
-            told(&look(&with("2.11.0", limited))),
+            summary(&look(&with("2.11.0", limited))),
             [(Note, "PyTorch may take 50 % of the card: 7.50 GiB of 15.0 GiB")]
         );
         let findings = look(&with("2.11.0", "backend:cudaMallocAsync,max_split_size_mb:64"));
@@ -190,7 +190,7 @@ mod tests {
     fn places_matter() {
         let mut facts = with("2.11.0", "expandable_segments:True");
         facts.environment.surroundings = vec![Surroundings::Wsl];
-        assert_eq!(told(&look(&facts)), [(Note, "expandable_segments fails on some cards in WSL")]);
+        assert_eq!(summary(&look(&facts)), [(Note, "expandable_segments fails on some cards in WSL")]);
         facts.environment.surroundings = vec![Surroundings::Container];
         assert!(look(&facts)[0].title.contains("in a container"));
     }

@@ -47,7 +47,7 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
             }
             None if !reads.contains(&name) && name == ALL => {
                 Finding::wrong("allocator", format!("{ALL} is not read by {torch}"))
-                    .means("It is read from 2.10 on; before, it is ignored for CUDA without a word.")
+                    .means("It is read from 2.10 on; before, it is silently ignored for CUDA.")
                     .fix("use the name that this version reads")
                     .command(format!("export {CUDA}={value}"))
             }
@@ -67,7 +67,7 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::laid_out::{machine, told, with_settings, with_torch};
+    use crate::checks::test_fixtures::{machine, summary, with_settings, with_torch};
     use crate::finding::Level::{Note, Wrong};
 
     fn with(version: &str, settings: &[(&'static str, &str)]) -> Facts {
@@ -92,14 +92,14 @@ mod tests {
     #[test]
     fn what_is_not_read_is_wrong() {
         let findings = look(&with("2.9.1", &[(ALL, "expandable_segments:True")])).to_vec();
-        assert_eq!(told(&findings), [(Wrong, "PYTORCH_ALLOC_CONF is not read by PyTorch 2.9.1")]);
+        assert_eq!(summary(&findings), [(Wrong, "PYTORCH_ALLOC_CONF is not read by PyTorch 2.9.1")]);
         assert_eq!(
             findings[0].command.as_deref(),
             Some("export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
         );
         assert!(look(&with("2.10.0", &[(ALL, "expandable_segments:True")])).is_empty());
         let findings = look(&with("2.9.1", &[(HIP, "expandable_segments:True")]));
-        assert_eq!(told(&findings), [(Wrong, "PYTORCH_HIP_ALLOC_CONF is not read by PyTorch 2.9.1")]);
+        assert_eq!(summary(&findings), [(Wrong, "PYTORCH_HIP_ALLOC_CONF is not read by PyTorch 2.9.1")]);
         assert!(look(&with("2.11.0", &[(HIP, "expandable_segments:True")])).is_empty());
     }
 
@@ -107,9 +107,9 @@ mod tests {
     fn of_two_one_wins() {
         let both = [(CUDA, "expandable_segments:True"), (ALL, "max_split_size_mb:64")];
         let title = "PYTORCH_ALLOC_CONF=max_split_size_mb:64 is ignored: PYTORCH_CUDA_ALLOC_CONF is set too";
-        assert_eq!(told(&look(&with("2.11.0", &both))), [(Wrong, title)]);
-        assert_eq!(told(&look(&with("2.9.0", &both))), [(Wrong, title)]);
+        assert_eq!(summary(&look(&with("2.11.0", &both))), [(Wrong, title)]);
+        assert_eq!(summary(&look(&with("2.9.0", &both))), [(Wrong, title)]);
         let same = [(CUDA, "expandable_segments:True"), (ALL, "expandable_segments:True")];
-        assert_eq!(told(&look(&with("2.11.0", &same)))[0].0, Note);
+        assert_eq!(summary(&look(&with("2.11.0", &same)))[0].0, Note);
     }
 }

@@ -37,7 +37,7 @@ fn unreadable(card: &Unreadable) -> Finding {
     let about = format!("GPU {}", card.index);
     let name = card.name.as_ref().map(|name| format!("{name}: ")).unwrap_or_default();
     let why = card.why.trim_end_matches('.');
-    // NVML's words for a card that is lost; others (Jetson, GB10) have no memory of their own to tell.
+    // NVML's words for a card that is lost; others (Jetson, GB10) have no memory of their own.
     if why.contains("off the bus") {
         return Finding::wrong(about, format!("{name}the driver has lost it"))
             .means(format!("It says: {why}. Programs that use it hang or fail."))
@@ -45,7 +45,7 @@ fn unreadable(card: &Unreadable) -> Finding {
             .command("sudo dmesg | grep -i xid | tail");
     }
     Finding::note(about, format!("{name}the driver does not say how much memory it has")).means(format!(
-        "It says: {why}. A card that shares RAM has none of its own; a driver before 510 does not tell all."
+        "It says: {why}. A card that shares RAM has none of its own; a driver before 510 does not report all."
     ))
 }
 
@@ -105,14 +105,14 @@ fn budget(usable: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::laid_out::{GIB, MIB, card, machine, on_card, process, told, with_settings};
+    use crate::checks::test_fixtures::{GIB, MIB, card, machine, on_card, process, summary, with_settings};
     use crate::finding::Level::{Fine, Note, Wrong};
 
     #[test]
     fn an_empty_card_is_usable_but_for_its_context() {
         // 105 MiB on a T4.
         assert_eq!(
-            told(&look(&machine())),
+            summary(&look(&machine())),
             [(Fine, "Tesla T4: 14.9 GiB of 15.0 GiB usable, no process is listed")]
         );
         let mut facts = machine();
@@ -126,7 +126,7 @@ mod tests {
         facts.sample.gpus.cards = vec![card(0, 15 * GIB, 105 * MIB)];
         facts.sample.gpus.cards[0].is_virtual = true;
         let title = "virtual Tesla T4: 14.9 GiB of 15.0 GiB usable, no process is listed";
-        assert_eq!(told(&look(&facts)), [(Fine, title)]);
+        assert_eq!(summary(&look(&facts)), [(Fine, title)]);
         assert_eq!(facts.usable(&facts.sample.gpus.cards[0]), 15 * GIB - 105 * MIB);
     }
 
@@ -172,7 +172,7 @@ mod tests {
         facts.sample.gpus.unreadable =
             vec![Unreadable { index: 8, name: None, why: "device fell off the bus".to_owned() }];
         assert_eq!(
-            told(&look(&facts)),
+            summary(&look(&facts)),
             [
                 (Fine, "Tesla T4: 15.9 GiB of 16.0 GiB usable, no process is listed"),
                 (
@@ -182,7 +182,7 @@ mod tests {
             ]
         );
         facts.settings.values.insert("CUDA_VISIBLE_DEVICES", "3,8".to_owned());
-        assert_eq!(told(&look(&facts))[1], (Wrong, "the driver has lost it"));
+        assert_eq!(summary(&look(&facts))[1], (Wrong, "the driver has lost it"));
     }
 
     #[test]
@@ -195,8 +195,11 @@ mod tests {
             unreadable("the requested operation is not available on the target device"),
         ];
         let findings = look(&facts);
-        assert_eq!(told(&findings)[1], (Wrong, "NVIDIA H200: the driver has lost it"));
-        assert_eq!(told(&findings)[2], (Note, "NVIDIA H200: the driver does not say how much memory it has"));
+        assert_eq!(summary(&findings)[1], (Wrong, "NVIDIA H200: the driver has lost it"));
+        assert_eq!(
+            summary(&findings)[2],
+            (Note, "NVIDIA H200: the driver does not say how much memory it has")
+        );
     }
 
     #[test]

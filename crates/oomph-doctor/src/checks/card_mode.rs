@@ -1,6 +1,6 @@
 //! Modes of a card that surprise: one process at a time, MIG instances, a screen.
 //!
-//! A note each, and wrong if a card takes one process at a time and has one already. Only cards that programs see are looked at.
+//! A note each, and wrong if a card takes one process at a time and has one already. Only cards that programs see are checked.
 
 use crate::facts::Facts;
 use crate::finding::{Finding, Level};
@@ -22,7 +22,7 @@ fn one(facts: &Facts, card: &Gpu) -> Vec<Finding> {
         };
         findings.push(
             Finding::at(level, about.clone(), format!("takes one process at a time (exclusive mode){now}"))
-                .means("A second program is told that all CUDA-capable devices are busy or unavailable.")
+                .means("A second program fails with \"all CUDA-capable devices are busy or unavailable\".")
                 .fix("wait for it, or let the administrator allow several")
                 .command(format!("sudo nvidia-smi -i {} -c DEFAULT", card.index)),
         );
@@ -38,8 +38,8 @@ fn one(facts: &Facts, card: &Gpu) -> Vec<Finding> {
     let screens = card.processes.iter().filter(|process| process.kind != Use::Compute);
     let screen: u64 = screens.filter_map(|process| process.bytes).sum();
     // A bare server of windows takes some tens of MiB.
-    const WORTH_SAYING: u64 = 256 << 20;
-    if screen >= WORTH_SAYING {
+    const LEAST_REPORTED: u64 = 256 << 20;
+    if screen >= LEAST_REPORTED {
         findings.push(
             Finding::note(about, format!("the screen takes {} of it", bytes(screen)))
                 .means("Windows and browsers draw with it, and take more when there are more of them.")
@@ -53,18 +53,18 @@ fn one(facts: &Facts, card: &Gpu) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::laid_out::{GIB, MIB, machine, on_card, process, told};
+    use crate::checks::test_fixtures::{GIB, MIB, machine, on_card, process, summary};
     use crate::finding::Level::{Note, Wrong};
 
     #[test]
     fn an_exclusive_card_is_wrong_once_somebody_has_it() {
         let mut facts = machine();
         facts.sample.gpus.cards[0].exclusive = true;
-        assert_eq!(told(&look(&facts)), [(Note, "takes one process at a time (exclusive mode)")]);
+        assert_eq!(summary(&look(&facts)), [(Note, "takes one process at a time (exclusive mode)")]);
         facts.sample.processes = vec![process(7, "bob", "python", 'S')];
         facts.sample.gpus.cards[0] = on_card(facts.sample.gpus.cards[0].clone(), &[(7, GIB)]);
         let title = "takes one process at a time (exclusive mode), and bob's python (pid 7) has it";
-        assert_eq!(told(&look(&facts)), [(Wrong, title)]);
+        assert_eq!(summary(&look(&facts)), [(Wrong, title)]);
         facts.settings.values.insert("CUDA_VISIBLE_DEVICES", String::new());
         assert!(look(&facts).is_empty(), "no program sees it");
     }
@@ -78,7 +78,7 @@ mod tests {
         facts.sample.gpus.cards[0].mig = true;
         facts.sample.gpus.cards[0].processes[0].kind = Use::Graphics;
         assert_eq!(
-            told(&look(&facts)),
+            summary(&look(&facts)),
             [(Note, "is cut into MIG instances"), (Note, "the screen takes 300 MiB of it")]
         );
     }

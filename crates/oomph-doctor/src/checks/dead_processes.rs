@@ -31,14 +31,14 @@ fn one(facts: &Facts, process: &Process, level: Level, about: &str, held: &str) 
                 Finding::at(level, about, format!("{who} is dead and holds {held}"))
                     .means("Its parent has not fetched it, or a thread of it is stuck in the driver.")
                     .fix(format!(
-                        "its parent{} must fetch it, or end; if that does not help, reset the card when nobody uses it, or restart",
+                        "its parent{} must fetch it, or end; if that does not help, reset the card when no process uses it, or restart",
                         parent.unwrap_or_default()
                     )),
             )
         }
         't' => Some(
             Finding::at(level, about, format!("{who} is held by a debugger and holds {held}"))
-                .means("A program that is traced frees nothing while it stands still.")
+                .means("A traced program frees nothing while it is stopped.")
                 .fix("let it go on, or end it, in the debugger"),
         ),
         'T' => {
@@ -56,7 +56,7 @@ fn one(facts: &Facts, process: &Process, level: Level, about: &str, held: &str) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::laid_out::{GIB, card, machine, on_card, process, told};
+    use crate::checks::test_fixtures::{GIB, card, machine, on_card, process, summary};
     use crate::finding::Level::{Note, Wrong};
 
     #[test]
@@ -78,7 +78,7 @@ mod tests {
         )];
         let findings = look(&facts);
         assert_eq!(
-            told(&findings),
+            summary(&findings),
             [
                 (Wrong, "your python (pid 11) is dead and holds 3.00 GiB"),
                 (Note, "bob's python (pid 12) is stopped and holds 1.00 GiB"),
@@ -88,7 +88,7 @@ mod tests {
             ]
         );
         let commands: Vec<Option<&str>> = findings.iter().map(|finding| finding.command.as_deref()).collect();
-        // Nobody is told to end a parent, what is another's, what a debugger holds, or the first process.
+        // No command that kills a parent, another user's process, one under a debugger, or process 1.
         assert_eq!(commands, [None, None, None, Some("kill -KILL 16"), None]);
         assert!(
             findings[0].fix.as_deref().unwrap().starts_with("its parent (launcher) must fetch it, or end")

@@ -40,7 +40,7 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::laid_out::{machine, told, with_settings};
+    use crate::checks::test_fixtures::{machine, summary, with_settings};
     use crate::finding::Level::{Note, Wrong};
 
     #[test]
@@ -52,7 +52,7 @@ mod tests {
         ];
         let facts = with_settings(machine(), &on);
         let findings = look(&facts);
-        let levels: Vec<_> = told(&findings).iter().map(|(level, _)| *level).collect();
+        let levels: Vec<_> = summary(&findings).iter().map(|(level, _)| *level).collect();
         assert_eq!(levels, [Wrong, Note, Note]);
         let off = [("CUDA_LAUNCH_BLOCKING", "0"), ("CUDA_MODULE_LOADING", "LAZY")];
         assert!(look(&with_settings(machine(), &off)).is_empty());

@@ -72,7 +72,7 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
             .command("ls -l /dev/nvidia*"),
         Missing::NoCards if if_on_bus == Level::Note => no_card(),
         Missing::NoCards => Finding::wrong("driver", "the driver is loaded and sees no card")
-            .means("The card fell off the bus, is not supported by this driver, or is given to somebody else (another container, a virtual machine).")
+            .means("The card fell off the bus, is not supported by this driver, or is assigned elsewhere (another container, a virtual machine).")
             .fix("see what the kernel says of it")
             .command("dmesg | grep -i -e nvrm -e xid | tail"),
         Missing::Other(why) if why.contains(BLOCKED) && facts.is_in(Surroundings::Wsl) => {
@@ -145,7 +145,7 @@ fn no_card() -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::laid_out::machine;
+    use crate::checks::test_fixtures::machine;
 
     fn without(missing: Missing, on_bus: Option<usize>) -> Facts {
         let mut facts = machine();
@@ -154,37 +154,37 @@ mod tests {
         facts
     }
 
-    fn told(facts: &Facts) -> (Level, String) {
+    fn summary(facts: &Facts) -> (Level, String) {
         let [finding] = look(facts).try_into().unwrap();
         (finding.level, finding.title)
     }
 
     #[test]
-    fn a_driver_that_answers_is_told_in_one_line() {
-        assert_eq!(told(&machine()), (Level::Fine, "570.86.10, CUDA up to 12.8".to_owned()));
+    fn a_driver_that_answers_is_one_line() {
+        assert_eq!(summary(&machine()), (Level::Fine, "570.86.10, CUDA up to 12.8".to_owned()));
     }
 
     #[test]
     fn no_card_is_a_note_and_a_card_without_a_driver_is_wrong() {
-        assert_eq!(told(&without(Missing::NoLibrary, Some(0))).0, Level::Note);
-        assert_eq!(told(&without(Missing::NoLibrary, None)).0, Level::Note);
-        let (level, title) = told(&without(Missing::NoLibrary, Some(2)));
+        assert_eq!(summary(&without(Missing::NoLibrary, Some(0))).0, Level::Note);
+        assert_eq!(summary(&without(Missing::NoLibrary, None)).0, Level::Note);
+        let (level, title) = summary(&without(Missing::NoLibrary, Some(2)));
         assert_eq!(
             (level, title.as_str()),
             (Level::Wrong, "2 cards of NVIDIA's are in this machine, but no driver is installed")
         );
-        assert_eq!(told(&without(Missing::DriverNotLoaded, Some(1))).0, Level::Wrong);
-        assert_eq!(told(&without(Missing::DriverNotLoaded, Some(0))).0, Level::Note);
-        assert_eq!(told(&without(Missing::NoCards, Some(1))).0, Level::Wrong);
-        assert_eq!(told(&without(Missing::NoPermission, Some(0))).0, Level::Wrong);
+        assert_eq!(summary(&without(Missing::DriverNotLoaded, Some(1))).0, Level::Wrong);
+        assert_eq!(summary(&without(Missing::DriverNotLoaded, Some(0))).0, Level::Note);
+        assert_eq!(summary(&without(Missing::NoCards, Some(1))).0, Level::Wrong);
+        assert_eq!(summary(&without(Missing::NoPermission, Some(0))).0, Level::Wrong);
         assert_eq!(
-            told(&without(Missing::Other("odd".into()), None)),
+            summary(&without(Missing::Other("odd".into()), None)),
             (Level::Wrong, "the driver does not answer: odd".into())
         );
     }
 
     #[test]
-    fn a_container_is_given_the_driver_and_not_told_to_install_one() {
+    fn a_container_gets_the_driver_from_its_host_and_no_advice_to_install_one() {
         let mut facts = without(Missing::NoLibrary, Some(1));
         assert!(look(&facts)[0].command.as_deref().unwrap().contains("ubuntu-drivers"));
         facts.environment.surroundings = vec![Surroundings::Container];
@@ -201,10 +201,10 @@ mod tests {
         {
             let mut facts = without(Missing::NoLibrary, Some(1));
             facts.settings.values.insert("NVIDIA_VISIBLE_DEVICES", setting.to_owned());
-            assert_eq!(told(&facts).0, Level::Wrong, "outside of a container it decides nothing");
+            assert_eq!(summary(&facts).0, Level::Wrong, "outside of a container it decides nothing");
             facts.environment.surroundings = vec![Surroundings::Container];
             let title = format!("NVIDIA_VISIBLE_DEVICES={setting}: this container was started without a GPU");
-            assert_eq!(told(&facts), (Level::Note, title));
+            assert_eq!(summary(&facts), (Level::Note, title));
             assert!(look(&facts)[0].means.as_deref().unwrap().contains(library));
         }
         let mut facts = without(Missing::NoCards, Some(1));
@@ -213,12 +213,12 @@ mod tests {
         assert!(look(&facts)[0].means.as_deref().unwrap().contains("the driver's library, and no card"));
         let mut facts = without(Missing::NoCards, Some(4));
         facts.settings.values.insert("NVIDIA_VISIBLE_DEVICES", "all".to_owned());
-        assert_eq!(told(&facts).0, Level::Wrong, "it was started with all");
+        assert_eq!(summary(&facts).0, Level::Wrong, "it was started with all");
         facts.environment.surroundings = vec![Surroundings::Slurm];
-        assert_eq!(told(&facts), (Level::Note, "this job has not asked Slurm for a GPU".to_owned()));
+        assert_eq!(summary(&facts), (Level::Note, "this job has not asked Slurm for a GPU".to_owned()));
         assert_eq!(look(&facts)[0].command.as_deref(), Some("srun --gres=gpu:1 …"));
         facts.settings.values.insert("SLURM_GPUS_ON_NODE", "2".to_owned());
-        assert_eq!(told(&facts).1, "the driver is loaded and sees no card");
+        assert_eq!(summary(&facts).1, "the driver is loaded and sees no card");
     }
 
     #[test]
@@ -226,15 +226,15 @@ mod tests {
         let words = "device control has been blocked by the operating system/cgroups";
         let mut facts = without(Missing::Other(words.to_owned()), Some(1));
         assert_eq!(
-            told(&facts),
+            summary(&facts),
             (Level::Wrong, "a control group keeps this process from the GPU".to_owned())
         );
         assert_eq!(look(&facts.without_names()), look(&facts));
         facts.environment.surroundings = vec![Surroundings::Wsl];
-        assert_eq!(told(&facts), (Level::Wrong, "Windows does not let WSL use the GPU".to_owned()));
+        assert_eq!(summary(&facts), (Level::Wrong, "Windows does not let WSL use the GPU".to_owned()));
         assert_eq!(look(&facts)[0].command.as_deref(), Some("cmd /c \"wsl --update && wsl --shutdown\""));
         facts.sample.gpus.missing = Some(Missing::DriverNotLoaded);
-        assert_eq!(told(&facts).1, "a driver for Linux is installed in WSL, and is not loaded");
+        assert_eq!(summary(&facts).1, "a driver for Linux is installed in WSL, and is not loaded");
     }
 
     #[test]
@@ -255,7 +255,7 @@ mod tests {
     fn an_update_without_a_restart_names_what_is_loaded() {
         let mut facts = without(Missing::VersionMismatch, Some(0));
         facts.kernel.module = Some("570.86.10".to_owned());
-        let (level, title) = told(&facts);
+        let (level, title) = summary(&facts);
         assert_eq!(level, Level::Wrong);
         assert_eq!(title, "the driver was updated without a restart (the kernel has 570.86.10 loaded)");
     }

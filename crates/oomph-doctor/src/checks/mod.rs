@@ -11,7 +11,7 @@ macro_rules! checks {
     ($($module:ident),* $(,)?) => {
         $(mod $module;)*
 
-        /// All checks, in the order in which they are told.
+        /// All checks, in the order of the report.
         pub static ALL: &[Check] = &[$(Check {
             module: stringify!($module),
             source: include_str!(concat!(stringify!($module), ".rs")),
@@ -91,7 +91,7 @@ fn listed(things: &[String]) -> String {
 }
 
 #[cfg(test)]
-pub(crate) mod laid_out {
+pub(crate) mod test_fixtures {
     //! Facts for tests.
 
     use crate::facts::Facts;
@@ -151,7 +151,7 @@ pub(crate) mod laid_out {
         }
     }
 
-    /// A machine with a T4 that nobody uses, a driver for CUDA 12.8 and a PyTorch that fits.
+    /// A machine with an idle T4, a driver for CUDA 12.8 and a PyTorch that fits.
     pub(crate) fn machine() -> Facts {
         let mut facts = Facts::unknown();
         facts.sample.gpus.driver = Some("570.86.10".to_owned());
@@ -168,7 +168,7 @@ pub(crate) mod laid_out {
     }
 
     /// Levels and titles, for comparing.
-    pub(crate) fn told(findings: &[Finding]) -> Vec<(Level, &str)> {
+    pub(crate) fn summary(findings: &[Finding]) -> Vec<(Level, &str)> {
         findings.iter().map(|finding| (finding.level, finding.title.as_str())).collect()
     }
 }
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn nothing_is_wrong_with_a_plain_machine_and_what_is_wrong_says_what_to_do() {
-        let findings = crate::examine(&laid_out::machine());
+        let findings = crate::examine(&test_fixtures::machine());
         assert!(findings.iter().all(|finding| finding.level == Level::Fine), "{findings:#?}");
         assert!(findings.is_sorted_by_key(|finding| finding.level));
     }

@@ -23,19 +23,19 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::laid_out::{machine, told, with_torch};
+    use crate::checks::test_fixtures::{machine, summary, with_torch};
     use crate::finding::Level::{Fine, Wrong};
 
     #[test]
     fn the_command_and_the_package_must_agree() {
         let mut facts = machine();
         facts.oomph = "0.2.0".to_owned();
-        assert_eq!(told(&look(&facts)), [(Fine, "0.2.0; this Python has no package oomph")]);
+        assert_eq!(summary(&look(&facts)), [(Fine, "0.2.0; this Python has no package oomph")]);
         let mut python = with_torch("2.11.0", None);
         python.oomph = Some("0.1.0".to_owned());
         facts.python = Ok(python);
-        assert_eq!(told(&look(&facts)), [(Wrong, "the command is 0.2.0, the Python package 0.1.0")]);
+        assert_eq!(summary(&look(&facts)), [(Wrong, "the command is 0.2.0, the Python package 0.1.0")]);
         facts.oomph = "0.1.0".to_owned();
-        assert_eq!(told(&look(&facts)), [(Fine, "0.1.0, command and Python package")]);
+        assert_eq!(summary(&look(&facts)), [(Fine, "0.1.0, command and Python package")]);
     }
 }

@@ -1,6 +1,6 @@
 //! Other frameworks in the same Python that take a card's memory before they need it.
 //!
-//! A note if TensorFlow (all of the card) or JAX (three quarters of it) is installed with CUDA and is not told otherwise.
+//! A note if TensorFlow (all of the card) or JAX (three quarters of it) is installed with CUDA and preallocation is not disabled.
 
 use crate::facts::Facts;
 use crate::finding::Finding;
@@ -40,7 +40,7 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::laid_out::{machine, with_torch};
+    use crate::checks::test_fixtures::{machine, with_torch};
 
     #[test]
     fn frameworks_that_take_all_are_named_unless_they_are_tamed() {

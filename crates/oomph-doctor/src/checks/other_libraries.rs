@@ -61,7 +61,7 @@ fn before(facts: &Facts, folder: &LibraryFolder) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::laid_out::{machine, told, with_torch};
+    use crate::checks::test_fixtures::{machine, summary, with_torch};
     use crate::finding::Level::{Note, Wrong};
 
     fn folder(libraries: &[&str]) -> LibraryFolder {
@@ -77,18 +77,18 @@ mod tests {
         assert!(look(&facts).is_empty());
         facts.settings.library_folders = vec![folder(&["libcudart.so.12", "libnvJitLink.so.12"])];
         let title = "LD_LIBRARY_PATH has a CUDA of its own: /usr/local/cuda-12.1/lib64";
-        assert_eq!(told(&look(&facts)), [(Note, title)]);
+        assert_eq!(summary(&look(&facts)), [(Note, title)]);
         facts.python = Ok(with_torch("2.5.1+cu124", Some("12.4")));
-        assert_eq!(told(&look(&facts)), [(Wrong, title)]);
+        assert_eq!(summary(&look(&facts)), [(Wrong, title)]);
         facts.python = Ok(with_torch("2.5.1+cpu", None));
-        assert!(look(&facts).is_empty(), "nobody asks for it");
+        assert!(look(&facts).is_empty(), "no program asks for it");
     }
 
     #[test]
     fn what_is_preloaded_is_named_but_for_our_own() {
         let mut facts = machine();
         facts.settings.preloaded = vec!["libjemalloc.so.2".to_owned(), "liboomph_record.so".to_owned()];
-        assert_eq!(told(&look(&facts)), [(Note, "LD_PRELOAD puts libjemalloc.so.2 under every program")]);
+        assert_eq!(summary(&look(&facts)), [(Note, "LD_PRELOAD puts libjemalloc.so.2 under every program")]);
         facts.settings.preloaded = vec!["liboomph_cuda.so".to_owned(), "libcuda.so.1".to_owned()];
         facts.sample.gpus.cards[0].is_virtual = true;
         assert!(look(&facts).is_empty());

@@ -168,7 +168,7 @@ fn pin(what: &str) -> Option<Pin> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::laid_out::{machine, told, with_torch};
+    use crate::checks::test_fixtures::{machine, summary, with_torch};
     use crate::finding::Level::{Note, Wrong};
 
     /// As PyTorch 2.11 for CUDA 12.8 writes them.
@@ -225,7 +225,7 @@ mod tests {
     fn older_is_wrong_newer_and_missing_are_notes() {
         let installed = [("nvidia-nccl-cu12", "2.18.1"), ("nvidia-cudnn-cu12", "9.20.0.1")];
         assert_eq!(
-            told(&look(&with(&OLD, &installed))),
+            summary(&look(&with(&OLD, &installed))),
             [
                 (Wrong, "older than PyTorch was built with: nvidia-nccl-cu12 2.18.1 (PyTorch wants 2.28.9)"),
                 (
@@ -242,7 +242,7 @@ mod tests {
             ("nvidia-nccl-cu13", "2.30.7"),
             ("triton", "3.9.0"),
         ];
-        assert_eq!(told(&look(&with(&NEW, &installed)))[0].0, Wrong);
+        assert_eq!(summary(&look(&with(&NEW, &installed)))[0].0, Wrong);
     }
 
     #[test]
@@ -254,7 +254,10 @@ mod tests {
             ("nvidia-nccl-cu13", "2.29.7"),
         ];
         let findings = look(&with(&OLD, &installed));
-        assert_eq!(told(&findings), [(Wrong, "nvidia-nccl-cu13 beside those that PyTorch was built with")]);
+        assert_eq!(
+            summary(&findings),
+            [(Wrong, "nvidia-nccl-cu13 beside those that PyTorch was built with")]
+        );
         let command = findings[0].command.as_deref().unwrap();
         assert!(command.starts_with(
             "/venv/bin/python -m pip uninstall -y nvidia-nccl-cu13 && /venv/bin/python -m pip install"

@@ -44,17 +44,17 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::laid_out::{GIB, machine, told};
+    use crate::checks::test_fixtures::{GIB, machine, summary};
     use crate::finding::Level::{Note, Wrong};
     use crate::kernel::Limits;
 
     #[test]
-    fn limits_that_stop_programs_are_told() {
+    fn limits_that_stop_programs_are_reported() {
         let mut facts = machine();
         facts.kernel.limits =
             Limits { address_space: Some(8 * GIB), locked: Some(8 << 20), open_files: Some(256) };
         assert_eq!(
-            told(&look(&facts)),
+            summary(&look(&facts)),
             [
                 (Wrong, "a process may have 8.00 GiB of addresses (ulimit -v)"),
                 (Note, "a process may open 256 files (ulimit -n)"),
@@ -62,11 +62,11 @@ mod tests {
         );
         facts.kernel.infiniband = true;
         assert_eq!(
-            told(&look(&facts))[2],
+            summary(&look(&facts))[2],
             (Note, "a process may lock 8.00 MiB (ulimit -l), and there is InfiniBand")
         );
         facts.kernel.limits.address_space = Some(1000 * GIB);
-        assert_eq!(told(&look(&facts))[0].0, Note);
+        assert_eq!(summary(&look(&facts))[0].0, Note);
     }
 
     #[test]

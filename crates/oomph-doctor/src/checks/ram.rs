@@ -52,7 +52,7 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
         findings.push(
             Finding::note("RAM", format!("the kernel has killed {times} in this control group"))
                 .means(format!(
-                    "Somebody ran out of RAM here: that is what \"Killed\" and a kernel that restarts mean.{}",
+                    "A program ran out of RAM here: that is what \"Killed\" and a kernel that restarts mean.{}",
                     arenas(facts)
                 ))
                 .fix("see who takes it")
@@ -77,7 +77,7 @@ fn arenas(facts: &Facts) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::laid_out::{GIB, MIB, machine, told, with_settings};
+    use crate::checks::test_fixtures::{GIB, MIB, machine, summary, with_settings};
     use crate::finding::Level::{Fine, Note, Wrong};
     use oomph_host::{Group, Ram};
 
@@ -116,18 +116,22 @@ mod tests {
         let mut facts = machine();
         assert!(look(&facts).is_empty(), "nothing is known");
         facts.sample.machine.ram = Some(ram(64 * GIB, 32 * GIB));
-        assert_eq!(told(&look(&facts)), [(Fine, "32.0 GiB of 64.0 GiB left")]);
+        assert_eq!(summary(&look(&facts)), [(Fine, "32.0 GiB of 64.0 GiB left")]);
         facts.sample.machine.group = Some(group(64 * GIB, 30 * GIB, 0));
-        assert_eq!(told(&look(&facts)), [(Fine, "32.0 GiB of 64.0 GiB left")], "a limit that limits nothing");
+        assert_eq!(
+            summary(&look(&facts)),
+            [(Fine, "32.0 GiB of 64.0 GiB left")],
+            "a limit that limits nothing"
+        );
     }
 
     #[test]
-    fn a_control_group_that_allows_less_is_a_note_and_its_kills_are_told() {
+    fn a_control_group_that_allows_less_is_a_note_and_its_kills_are_reported() {
         let mut facts = machine();
         facts.sample.machine.ram = Some(ram(64 * GIB, 32 * GIB));
         facts.sample.machine.group = Some(group(4 * GIB, 3 * GIB, 1));
         assert_eq!(
-            told(&look(&facts)),
+            summary(&look(&facts)),
             [
                 (Note, "3.00 GiB of 4.00 GiB left (the control group's limit; the machine has 64.0 GiB)"),
                 (Note, "the kernel has killed once in this control group"),
@@ -146,9 +150,9 @@ mod tests {
     fn too_little_is_wrong_whoever_limits_it() {
         let mut facts = machine();
         facts.sample.machine.ram = Some(ram(64 * GIB, 200 * MIB));
-        assert_eq!(told(&look(&facts)), [(Wrong, "200 MiB of 64.0 GiB left")]);
+        assert_eq!(summary(&look(&facts)), [(Wrong, "200 MiB of 64.0 GiB left")]);
         facts.sample.machine.ram = Some(ram(64 * GIB, 32 * GIB));
         facts.sample.machine.group = Some(group(400 * MIB, 390 * MIB, 0));
-        assert_eq!(told(&look(&facts))[0].0, Wrong);
+        assert_eq!(summary(&look(&facts))[0].0, Wrong);
     }
 }

@@ -52,7 +52,7 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::laid_out::{GIB, MIB, machine, told};
+    use crate::checks::test_fixtures::{GIB, MIB, machine, summary};
     use crate::finding::Level::{Fine, Note};
     use oomph_host::Shm;
 
@@ -65,7 +65,7 @@ mod tests {
     #[test]
     fn what_docker_gives_is_too_little() {
         let mut facts = with(64 * MIB, 0);
-        assert_eq!(told(&look(&facts)), [(Note, "has 64.0 MiB: too little for DataLoader workers")]);
+        assert_eq!(summary(&look(&facts)), [(Note, "has 64.0 MiB: too little for DataLoader workers")]);
         assert_eq!(look(&facts)[0].command.as_deref(), Some("sudo mount -o remount,size=8G /dev/shm"));
         facts.environment.surroundings = vec![Surroundings::Container];
         assert_eq!(look(&facts)[0].command.as_deref(), Some("docker run --shm-size 8g …"));
@@ -74,9 +74,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_told() {
-        assert_eq!(told(&look(&with(8 * GIB, GIB))), [(Fine, "7.00 GiB of 8.00 GiB left")]);
-        assert_eq!(told(&look(&with(8 * GIB, 8 * GIB - 300 * MIB))), [(Note, "300 MiB of 8.00 GiB left")]);
+    fn what_is_left_is_reported() {
+        assert_eq!(summary(&look(&with(8 * GIB, GIB))), [(Fine, "7.00 GiB of 8.00 GiB left")]);
+        assert_eq!(summary(&look(&with(8 * GIB, 8 * GIB - 300 * MIB))), [(Note, "300 MiB of 8.00 GiB left")]);
         assert!(look(&machine()).is_empty());
     }
 }

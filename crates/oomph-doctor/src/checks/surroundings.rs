@@ -30,7 +30,7 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::laid_out::machine;
+    use crate::checks::test_fixtures::machine;
 
     #[test]
     fn each_place_has_its_line_and_a_container_none_beside_its_owner() {

@@ -24,7 +24,7 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
         findings.push(
             Finding::note("RAM", "vm.overcommit_memory=2: reserving memory counts as using it")
                 .means("CUDA reserves addresses for all of the card and of RAM: programs fail with MemoryError or \"out of memory\" while RAM is free.")
-                .fix("let the kernel guess, as it does unless told")
+                .fix("set the kernel's default, heuristic overcommit")
                 .command("sudo sysctl vm.overcommit_memory=0"),
         );
     }
@@ -34,7 +34,7 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::laid_out::{GIB, machine, told};
+    use crate::checks::test_fixtures::{GIB, machine, summary};
     use crate::finding::Level::Note;
     use oomph_host::Swap;
 
@@ -44,7 +44,7 @@ mod tests {
         facts.sample.machine.swap = Some(Swap { total: 8 * GIB, used: GIB });
         assert!(look(&facts).is_empty());
         facts.sample.machine.swap = Some(Swap { total: 8 * GIB, used: 3 * GIB });
-        assert_eq!(told(&look(&facts)), [(Note, "3.00 GiB of 8.00 GiB are used")]);
+        assert_eq!(summary(&look(&facts)), [(Note, "3.00 GiB of 8.00 GiB are used")]);
     }
 
     #[test]
@@ -54,7 +54,7 @@ mod tests {
         assert!(look(&facts).is_empty());
         facts.kernel.overcommit = Some(2);
         assert_eq!(
-            told(&look(&facts)),
+            summary(&look(&facts)),
             [(Note, "vm.overcommit_memory=2: reserving memory counts as using it")]
         );
     }

@@ -48,7 +48,7 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::laid_out::{machine, told, with_settings};
+    use crate::checks::test_fixtures::{machine, summary, with_settings};
     use crate::finding::Level::Note;
 
     fn with(may_use: f64, counted: usize, settings: &[(&'static str, &str)]) -> Facts {
@@ -61,7 +61,7 @@ mod tests {
     #[test]
     fn a_quota_that_pytorch_does_not_see_is_noted() {
         let findings = look(&with(1.5, 64, &[]));
-        assert_eq!(told(&findings), [(Note, "PyTorch starts 64 threads on 1.5 processors")]);
+        assert_eq!(summary(&findings), [(Note, "PyTorch starts 64 threads on 1.5 processors")]);
         assert_eq!(findings[0].command.as_deref(), Some("export OMP_NUM_THREADS=2"));
         assert!(look(&with(64.0, 64, &[])).is_empty());
         assert!(look(&with(2.0, 64, &[("OMP_NUM_THREADS", "2")])).is_empty());
@@ -70,11 +70,11 @@ mod tests {
     #[test]
     fn more_threads_than_processors_are_noted() {
         assert_eq!(
-            told(&look(&with(1.0, 1, &[("OMP_NUM_THREADS", "8")]))),
+            summary(&look(&with(1.0, 1, &[("OMP_NUM_THREADS", "8")]))),
             [(Note, "OMP_NUM_THREADS=8 on 1 processor")]
         );
         assert_eq!(
-            told(&look(&with(2.0, 2, &[("OMP_NUM_THREADS", "many")]))),
+            summary(&look(&with(2.0, 2, &[("OMP_NUM_THREADS", "many")]))),
             [(Note, "OMP_NUM_THREADS is no number")]
         );
         assert!(look(&machine()).is_empty());

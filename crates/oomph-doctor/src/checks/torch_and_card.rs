@@ -16,7 +16,7 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
     let has: Vec<Architecture> =
         python.architectures.iter().filter_map(|name| Architecture::read(name)).collect();
     let Some(cuda) = torch.cuda_numbers().filter(|_| !has.is_empty()) else { return Vec::new() };
-    let told = |card: &Gpu| {
+    let finding = |card: &Gpu| {
         let capability = card.capability?;
         match runs(&has, capability, cuda) {
             Some(Runs::AtOnce) => None,
@@ -24,7 +24,7 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
             None => Some(no_kernels(facts, card, capability)),
         }
     };
-    facts.visible().into_iter().filter_map(told).collect()
+    facts.visible().into_iter().filter_map(finding).collect()
 }
 
 fn no_kernels(facts: &Facts, card: &Gpu, capability: Capability) -> Finding {
@@ -79,7 +79,7 @@ fn architectures(facts: &Facts) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::laid_out::{GIB, card, machine, told, with_torch};
+    use crate::checks::test_fixtures::{GIB, card, machine, summary, with_torch};
     use crate::finding::Level::{Note, Wrong};
 
     fn with(architectures: &[&str], capability: (u32, u32)) -> Facts {
@@ -98,14 +98,14 @@ mod tests {
     fn a_card_without_kernels_is_wrong() {
         let findings = look(&with(&NEWER, (6, 0)));
         assert_eq!(
-            told(&findings),
+            summary(&findings),
             [(Wrong, "PyTorch 2.11.0+cu128 has no kernels for this Tesla T4 (sm_60)")]
         );
         assert!(findings[0].means.as_deref().unwrap().contains("sm_75, sm_80"));
         assert!(findings[0].command.as_deref().unwrap().ends_with("/cu126"));
         assert!(look(&with(&OLDER, (12, 0)))[0].command.as_deref().unwrap().ends_with("/cu128"));
         assert_eq!(look(&with(&NEWER, (3, 0)))[0].command, None);
-        assert_eq!(told(&look(&with(&NEWER, (8, 7))))[0].0, Wrong, "a Jetson");
+        assert_eq!(summary(&look(&with(&NEWER, (8, 7))))[0].0, Wrong, "a Jetson");
     }
 
     #[test]
@@ -122,10 +122,10 @@ mod tests {
     fn kernels_that_are_there_only_as_text_are_a_note() {
         let mut facts = with(&["sm_90", "compute_90"], (12, 0));
         let title = "PyTorch 2.11.0+cu128 has kernels for this Tesla T4 (sm_120) only as text";
-        assert_eq!(told(&look(&facts)), [(Note, title)]);
+        assert_eq!(summary(&look(&facts)), [(Note, title)]);
         assert!(look(&with(&["sm_90", "compute_90"], (9, 0))).is_empty());
         facts.sample.gpus.cuda = Some((12, 4));
-        assert_eq!(told(&look(&facts)), [(Wrong, title)], "the driver cannot read it");
+        assert_eq!(summary(&look(&facts)), [(Wrong, title)], "the driver cannot read it");
     }
 
     #[test]

@@ -41,7 +41,7 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::laid_out::{machine, told, with_torch};
+    use crate::checks::test_fixtures::{machine, summary, with_torch};
     use crate::finding::Level::Wrong;
 
     fn with(driver: &str, can: (u32, u32), cuda: &str) -> Facts {
@@ -57,7 +57,7 @@ mod tests {
         let facts = with("550.54.14", (12, 4), "13.0");
         let findings = look(&facts);
         assert_eq!(
-            told(&findings),
+            summary(&findings),
             [(Wrong, "PyTorch 2.11.0 is built for CUDA 13.0, driver 550.54.14 can do 12.4")]
         );
         assert!(findings[0].means.as_deref().unwrap().contains("580.65.06"));

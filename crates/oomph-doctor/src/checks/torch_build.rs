@@ -80,12 +80,12 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::laid_out::{machine, told, with_torch};
+    use crate::checks::test_fixtures::{machine, summary, with_torch};
     use crate::finding::Level::{Fine, Note, Wrong};
 
     #[test]
     fn a_build_that_fits_is_one_line() {
-        assert_eq!(told(&look(&machine())), [(Fine, "2.11.0+cu128 (CUDA 12.8), Python 3.11.2")]);
+        assert_eq!(summary(&look(&machine())), [(Fine, "2.11.0+cu128 (CUDA 12.8), Python 3.11.2")]);
     }
 
     #[test]
@@ -94,24 +94,27 @@ mod tests {
         facts.python = Ok(with_torch("2.11.0+cpu", None));
         let findings = look(&facts);
         assert_eq!(
-            told(&findings)[0],
+            summary(&findings)[0],
             (Wrong, "PyTorch 2.11.0+cpu is built without CUDA, and there is a GPU")
         );
         assert!(findings[0].command.as_deref().unwrap().ends_with("/cu126"));
         facts.sample.gpus.cards.clear();
-        assert_eq!(told(&look(&facts)), [(Fine, "2.11.0+cpu (without CUDA), Python 3.11.2")]);
+        assert_eq!(summary(&look(&facts)), [(Fine, "2.11.0+cpu (without CUDA), Python 3.11.2")]);
     }
 
     #[test]
     fn no_python_and_no_torch_are_notes() {
         let mut facts = machine();
         facts.python = Err("python3: there is no such program".to_owned());
-        assert_eq!(told(&look(&facts)), [(Note, "no Python was asked: python3: there is no such program")]);
+        assert_eq!(
+            summary(&look(&facts)),
+            [(Note, "no Python was asked: python3: there is no such program")]
+        );
         let mut python = with_torch("", None);
         python.torch.clear();
         python.is_environment = true;
         facts.python = Ok(python);
-        assert_eq!(told(&look(&facts)), [(Note, "Python 3.11.2 of a virtual environment has no PyTorch")]);
+        assert_eq!(summary(&look(&facts)), [(Note, "Python 3.11.2 of a virtual environment has no PyTorch")]);
     }
 
     #[test]
@@ -122,7 +125,7 @@ mod tests {
         python.missing_library = Some("libcudart.so.12".to_owned());
         facts.python = Ok(python);
         assert_eq!(
-            told(&look(&facts))[..2],
+            summary(&look(&facts))[..2],
             [
                 (Wrong, "torch.py in this folder is imported instead of PyTorch"),
                 (Wrong, "PyTorch 2.11.0+cu128 needs libcudart.so.12, which is not installed"),
@@ -136,7 +139,7 @@ mod tests {
         let mut python = with_torch("2.11.0+rocm6.4", None);
         python.torch[0].hip = Some("6.4".to_owned());
         facts.python = Ok(python);
-        assert_eq!(told(&look(&facts))[0].0, Wrong);
-        assert_eq!(told(&look(&facts))[1], (Fine, "2.11.0+rocm6.4 (ROCm 6.4), Python 3.11.2"));
+        assert_eq!(summary(&look(&facts))[0].0, Wrong);
+        assert_eq!(summary(&look(&facts))[1], (Fine, "2.11.0+rocm6.4 (ROCm 6.4), Python 3.11.2"));
     }
 }

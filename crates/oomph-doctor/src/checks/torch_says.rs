@@ -25,8 +25,8 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
     let devices: Vec<String> = (deep.devices.iter())
         .map(|device| format!("{} with {} of {} free", device.name, bytes(device.free), bytes(device.total)))
         .collect();
-    let told = if devices.is_empty() { "no device".to_owned() } else { devices.join("; ") };
-    vec![Finding::fine("torch", format!("PyTorch sees {told}"))]
+    let seen = if devices.is_empty() { "no device".to_owned() } else { devices.join("; ") };
+    vec![Finding::fine("torch", format!("PyTorch sees {seen}"))]
 }
 
 fn failed(facts: &Facts, failure: &Failure) -> Finding {
@@ -97,7 +97,7 @@ fn script(facts: &Facts, code: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::laid_out::{GIB, machine, told, with_settings};
+    use crate::checks::test_fixtures::{GIB, machine, summary, with_settings};
     use crate::deep::{Deep, DeepDevice};
     use crate::finding::Level::{Fine, Wrong};
 
@@ -109,23 +109,23 @@ mod tests {
     }
 
     #[test]
-    fn what_pytorch_sees_is_told() {
+    fn what_pytorch_sees_is_reported() {
         let mut facts = machine();
         assert!(look(&facts).is_empty());
         facts.deep = Some(Deep::default());
-        assert_eq!(told(&look(&facts)), [(Fine, "PyTorch sees no device")], "a build without CUDA");
+        assert_eq!(summary(&look(&facts)), [(Fine, "PyTorch sees no device")], "a build without CUDA");
         let device = DeepDevice { name: "Tesla T4".to_owned(), free: 14 * GIB, total: 15 * GIB };
         facts.deep = Some(Deep { devices: vec![device], failure: None });
-        assert_eq!(told(&look(&facts)), [(Fine, "PyTorch sees Tesla T4 with 14.0 GiB of 15.0 GiB free")]);
+        assert_eq!(summary(&look(&facts)), [(Fine, "PyTorch sees Tesla T4 with 14.0 GiB of 15.0 GiB free")]);
     }
 
     #[test]
     fn cuda_that_does_not_start_is_wrong_only_where_there_is_a_card() {
         let mut facts = failing(Stage::DriverStart, None, "RuntimeError: No CUDA GPUs are available");
         let title = "PyTorch cannot start CUDA: RuntimeError: No CUDA GPUs are available";
-        assert_eq!(told(&look(&facts)), [(Wrong, title)]);
+        assert_eq!(summary(&look(&facts)), [(Wrong, title)]);
         facts.settings.values.insert("CUDA_VISIBLE_DEVICES", String::new());
-        assert_eq!(told(&look(&facts)), [(Fine, "PyTorch sees no device")]);
+        assert_eq!(summary(&look(&facts)), [(Fine, "PyTorch sees no device")]);
     }
 
     #[test]
@@ -184,9 +184,9 @@ mod tests {
             ),
         ] {
             let findings = look(&failing(stage, device, why));
-            assert_eq!(told(&findings), [(Wrong, title)]);
-            let told = findings[0].command.as_deref().unwrap();
-            assert!(told.starts_with(command), "{told}");
+            assert_eq!(summary(&findings), [(Wrong, title)]);
+            let shown = findings[0].command.as_deref().unwrap();
+            assert!(shown.starts_with(command), "{shown}");
         }
     }
 
@@ -230,18 +230,18 @@ mod tests {
                 "it ended with signal: 6 (SIGABRT) (core dumped)",
                 "it ended with signal: 6 (SIGABRT) (core dumped)",
             ),
-            (Stage::CopyBack, "it ended without a word", "it ended without a word"),
+            (Stage::CopyBack, "it ended without an error message", "it ended without an error message"),
             (Stage::CopyBack, "it ended with alice", "an error"),
         ] {
             let facts = failing(stage, None, why);
-            let ([named], [told]) = (&look(&facts)[..], &look(&facts.without_names())[..]) else {
+            let ([named], [nameless]) = (&look(&facts)[..], &look(&facts.without_names())[..]) else {
                 panic!("one finding each: {why}");
             };
-            assert!(told.title.ends_with(&format!(": {hidden}")), "{}", told.title);
-            assert_eq!((&told.check, told.level), (&named.check, named.level), "{why}");
-            assert_eq!((&told.means, &told.fix), (&named.means, &named.fix), "{why}");
+            assert!(nameless.title.ends_with(&format!(": {hidden}")), "{}", nameless.title);
+            assert_eq!((&nameless.check, nameless.level), (&named.check, named.level), "{why}");
+            assert_eq!((&nameless.means, &nameless.fix), (&named.means, &named.fix), "{why}");
             let command = named.command.as_deref().unwrap().replace("/venv/bin/python", "python");
-            assert_eq!(told.command.as_deref(), Some(command.as_str()), "{why}");
+            assert_eq!(nameless.command.as_deref(), Some(command.as_str()), "{why}");
         }
     }
 

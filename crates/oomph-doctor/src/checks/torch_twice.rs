@@ -53,7 +53,7 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::laid_out::{machine, told, with_torch};
+    use crate::checks::test_fixtures::{machine, summary, with_torch};
     use crate::finding::Level::{Note, Wrong};
     use crate::python::Torch;
 
@@ -69,7 +69,7 @@ mod tests {
         });
         facts.python = Ok(python);
         let findings = look(&facts);
-        assert_eq!(told(&findings), [(Wrong, "there are 2 installations of PyTorch")]);
+        assert_eq!(summary(&findings), [(Wrong, "there are 2 installations of PyTorch")]);
         let means = findings[0].means.as_deref().unwrap();
         assert!(
             means.starts_with("2.11.0+cu128 in /venv is imported; 2.4.0 in /usr/lib/python3 is hidden"),
@@ -78,8 +78,8 @@ mod tests {
         if let Ok(python) = &mut facts.python {
             python.torch[0].is_in_environment = true;
         }
-        assert_eq!(told(&look(&facts)), [(Note, "there are 2 installations of PyTorch")]);
-        assert_eq!(told(&look(&facts.without_names()))[0].0, Note);
+        assert_eq!(summary(&look(&facts)), [(Note, "there are 2 installations of PyTorch")]);
+        assert_eq!(summary(&look(&facts.without_names()))[0].0, Note);
         facts.is_named = false;
         assert!(!look(&facts)[0].means.as_deref().unwrap().contains('/'));
     }
@@ -90,7 +90,7 @@ mod tests {
         let mut python = with_torch("2.11.0+cu128", Some("12.8"));
         python.packages.insert("torch".into(), vec!["2.10.0".into(), "2.11.0".into()]);
         facts.python = Ok(python);
-        assert_eq!(told(&look(&facts)), [(Wrong, "the records of 2.10.0 and 2.11.0 lie in one place")]);
+        assert_eq!(summary(&look(&facts)), [(Wrong, "the records of 2.10.0 and 2.11.0 lie in one place")]);
         if let Ok(python) = &mut facts.python {
             python.has_pip = false;
         }

@@ -1,7 +1,7 @@
 //! Memory of a card that no process accounts for.
 //!
 //! Wrong on a plain machine: what holds it is dead to the process table, and the card needs a reset. In a container
-//! or on WSL it is a note: processes outside are not listed there. Only cards that programs see are looked at.
+//! or on WSL it is a note: processes outside are not listed there. Only cards that programs see are checked.
 
 use crate::facts::Facts;
 use crate::finding::{Finding, Level};
@@ -44,7 +44,7 @@ fn one(facts: &Facts, card: &Gpu) -> Option<Finding> {
     } else {
         finding
             .means("A process died and left them, one of another user is hidden, or one in a container holds them.")
-            .fix("see who has the devices open (as root, all of them); if nobody has, reset the card")
+            .fix("see who has the devices open (as root, all of them); if no process has, reset the card")
             .command("sudo fuser -v /dev/nvidia*")
     })
 }
@@ -52,16 +52,16 @@ fn one(facts: &Facts, card: &Gpu) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::laid_out::{GIB, card, machine, on_card, told};
+    use crate::checks::test_fixtures::{GIB, card, machine, on_card, summary};
     use crate::finding::Level::{Note, Wrong};
 
     #[test]
     fn what_no_process_has_is_counted() {
         let mut facts = machine();
         facts.sample.gpus.cards = vec![on_card(card(0, 40 * GIB, 20 * GIB), &[(1, 12 * GIB)])];
-        assert_eq!(told(&look(&facts)), [(Wrong, "8.00 GiB are used by no process that can be seen")]);
+        assert_eq!(summary(&look(&facts)), [(Wrong, "8.00 GiB are used by no process that can be seen")]);
         facts.environment.surroundings = vec![Surroundings::Container];
-        assert_eq!(told(&look(&facts))[0].0, Note);
+        assert_eq!(summary(&look(&facts))[0].0, Note);
         facts.settings.values.insert("CUDA_VISIBLE_DEVICES", "1".to_owned());
         assert!(look(&facts).is_empty(), "no program sees it");
     }

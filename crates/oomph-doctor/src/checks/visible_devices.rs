@@ -16,7 +16,7 @@ pub(super) fn look(facts: &Facts) -> Vec<Finding> {
     }
     let listed = facts.settings.get("CUDA_VISIBLE_DEVICES");
     let mut findings: Vec<Finding> = listed.and_then(|listed| hidden(facts, listed)).into_iter().collect();
-    // By speed unless told otherwise; among equal cards the order is the bus's, and a name is one card's in any order.
+    // CUDA orders by speed by default; equal cards are in bus order, and a UUID names one card in any order.
     let differ = cards.iter().any(|card| card.name != cards[0].name);
     let by_name =
         listed.is_some_and(|listed| listed.split(',').all(|entry| entry.trim().starts_with("GPU-")));
@@ -78,7 +78,7 @@ fn hidden(facts: &Facts, listed: &str) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::laid_out::{GIB, card, machine, told, with_settings};
+    use crate::checks::test_fixtures::{GIB, card, machine, summary, with_settings};
     use crate::finding::Level::{Note, Wrong};
     use oomph_host::Surroundings;
 
@@ -91,23 +91,23 @@ mod tests {
 
     #[test]
     fn what_hides_cards_is_said() {
-        assert_eq!(told(&look(&cards(""))), [(Wrong, "CUDA_VISIBLE_DEVICES= hides all 3 GPUs")]);
-        assert_eq!(told(&look(&cards("-1"))), [(Wrong, "CUDA_VISIBLE_DEVICES=-1 hides all 3 GPUs")]);
+        assert_eq!(summary(&look(&cards(""))), [(Wrong, "CUDA_VISIBLE_DEVICES= hides all 3 GPUs")]);
+        assert_eq!(summary(&look(&cards("-1"))), [(Wrong, "CUDA_VISIBLE_DEVICES=-1 hides all 3 GPUs")]);
         assert_eq!(
-            told(&look(&cards("0,7,1"))),
+            summary(&look(&cards("0,7,1"))),
             [(Wrong, "CUDA_VISIBLE_DEVICES=0,7,1: there is no GPU \"7\"")]
         );
         assert!(look(&cards("0,7,1"))[0].means.as_deref().unwrap().contains("see 1 of 3 GPUs"));
         assert_eq!(
-            told(&look(&cards("2,0"))),
+            summary(&look(&cards("2,0"))),
             [(Note, "CUDA_VISIBLE_DEVICES=2,0: programs see 2 of 3 GPUs")]
         );
         assert_eq!(
-            told(&look(&cards("GPU-8932"))),
+            summary(&look(&cards("GPU-8932"))),
             [(Note, "CUDA_VISIBLE_DEVICES=GPU-8932: programs see 1 of 3 GPUs")]
         );
         assert_eq!(
-            told(&look(&cards("all"))),
+            summary(&look(&cards("all"))),
             [(Wrong, "CUDA_VISIBLE_DEVICES=all: there is no GPU \"all\"")]
         );
         assert!(look(&cards("0,1,2")).is_empty());
@@ -116,10 +116,10 @@ mod tests {
     #[test]
     fn a_card_that_is_listed_twice_leaves_none() {
         let title = "CUDA_VISIBLE_DEVICES=0,1,0 names GPU \"0\" twice";
-        assert_eq!(told(&look(&cards("0,1,0"))), [(Wrong, title)]);
+        assert_eq!(summary(&look(&cards("0,1,0"))), [(Wrong, title)]);
         assert!(cards("0,1,0").visible().is_empty());
         let named = "GPU-8932f937-d72c,GPU-8932f937-d72c";
-        assert_eq!(told(&look(&cards(named)))[0].0, Wrong);
+        assert_eq!(summary(&look(&cards(named)))[0].0, Wrong);
         // The list ends before that.
         assert_eq!(cards("0,-1,0").visible().len(), 1);
         let mut facts = cards("MIG-1,MIG-2");
@@ -141,7 +141,7 @@ mod tests {
     fn cards_of_several_kinds_are_counted_by_speed() {
         let mut facts = cards("0,1,2");
         facts.sample.gpus.cards[1].name = "NVIDIA H200".to_owned();
-        assert_eq!(told(&look(&facts)), [(Note, "cuda:0 may be another card than nvidia-smi's GPU 0")]);
+        assert_eq!(summary(&look(&facts)), [(Note, "cuda:0 may be another card than nvidia-smi's GPU 0")]);
         facts.settings.values.insert("CUDA_VISIBLE_DEVICES", "GPU-8932".to_owned());
         assert_eq!(look(&facts).len(), 1, "a name is one card's in any order");
         facts.settings.values.insert("CUDA_VISIBLE_DEVICES", "0,1,2".to_owned());

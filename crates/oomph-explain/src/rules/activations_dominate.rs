@@ -70,7 +70,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         }
     }
     let finding = (context.what_if().half_batch())
-        .tell(finding.at(places), "with half the batch", "allocated peak, at half the batch")
+        .add_to(finding.at(places), "with half the batch", "allocated peak, at half the batch")
         .fix(if context.trains_now() {
             Fix::new(
                 Grade::Safe,

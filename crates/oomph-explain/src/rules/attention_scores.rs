@@ -98,7 +98,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         .at(places);
     vec![
         saved
-            .tell(finding, "without them", "allocated peak")
+            .add_to(finding, "without them", "allocated peak")
             .fix(
                 Fix::new(
                     Grade::ChangesNumerics,

@@ -36,7 +36,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         return Vec::new();
     }
     let waiting = context.kept().iter().filter(|kept| kept.how == How::BackwardOnce);
-    let found = waiting.filter(|kept| super::worth_telling(context, kept)).map(|kept| {
+    let found = waiting.filter(|kept| super::is_worth_a_finding(context, kept)).map(|kept| {
         let saved = context.what_if().freed_early(kept.blocks.iter().copied());
         let made = kept.made_at.map(|frame| context.place_of_frame(frame, true));
         let title = super::with_place(
@@ -54,7 +54,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         }
         finding = super::line_of_holder(finding, kept.holder.as_ref()).at(kept.places(context));
         saved
-            .tell(finding, "with each freed before the next", "allocated peak")
+            .add_to(finding, "with each freed before the next", "allocated peak")
             .fix(
                 Fix::new(Grade::Safe, "call backward for each part: gradients add up")
                     .code("(loss / parts).backward()"),

@@ -2,7 +2,7 @@
 //!
 //! ## What it sees
 //!
-//! A line that joins tensors of shapes like (N, 1) and (N,): PyTorch stretches both to (N, N), without a word. The result is
+//! A line that joins tensors of shapes like (N, 1) and (N,): PyTorch silently broadcasts both to (N, N). The result is
 //! N times as large as either, and it is wrong as well: every prediction is held against every target.
 //!
 //! ```python

@@ -90,7 +90,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         Fix::new(Grade::Safe, "memory is too tight for the cache to work: bring the peak down")
     };
     vec![
-        // What the allocator does under pressure is an effect: its cause is told by other rules.
+        // What the allocator does under pressure is an effect: its cause is found by other rules.
         Finding::new(CODE, if asked { Severity::Warning } else { Severity::Note }, title)
             .because(format!("{} went back to the device; every round waits for it", bytes(bytes_back)))
             .at(places)

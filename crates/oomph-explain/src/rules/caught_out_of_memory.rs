@@ -1,9 +1,9 @@
-//! Memory ran out, but somebody caught it and went on.
+//! Memory ran out, but the error was caught and the program went on.
 //!
 //! ## What it sees
 //!
 //! Out-of-memories after which the program allocated again. Two kinds: a library asks for a workspace, does
-//! without when it cannot have it, and nobody notices (cuDNN choosing an algorithm); or the program
+//! without when it cannot have it, and nothing is reported (cuDNN choosing an algorithm); or the program
 //! catches the exception, for instance to search for a batch size.
 //!
 //! ## What to do

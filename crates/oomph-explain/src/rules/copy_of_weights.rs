@@ -31,7 +31,7 @@ use oomph_words::{bytes, plural, printable};
 pub(super) const CODE: &str = "OM207";
 const CAUSE: &str = "copy_of_weights";
 
-/// So many makers are looked at.
+/// Most makers that are compared.
 const MOST_GROUPS: usize = 64;
 
 /// Blocks that one line made, by size.
@@ -97,12 +97,12 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         // The checkpoint may have come first, and the model after it.
         let is_first = original.loaded && !copy.loaded;
         let (extra, frame) = if is_first { (original, groups[earlier].0) } else { (copy, groups[later].0) };
-        return vec![told(context, extra, frame, matched)];
+        return vec![finding_of(context, extra, frame, matched)];
     }
     by_census(context, whole).into_iter().collect()
 }
 
-/// The program's own lines that lead to a block, down to where an object begins to make itself: two models are told apart by who makes them.
+/// The program's own lines that lead to a block, down to where an object begins to make itself: two models differ by the code that makes them.
 fn made_by(context: &Context, stack: StackId) -> Vec<FrameId> {
     let recording = context.recording;
     let makes_itself =
@@ -114,7 +114,7 @@ fn made_by(context: &Context, stack: StackId) -> Vec<FrameId> {
         .collect()
 }
 
-fn told(context: &Context, copy: &Group, frame: Option<FrameId>, matched: u64) -> Finding {
+fn finding_of(context: &Context, copy: &Group, frame: Option<FrameId>, matched: u64) -> Finding {
     let place = match frame {
         Some(frame) => context.place_of_frame(frame, true),
         None => Place::Before,
@@ -149,7 +149,7 @@ fn told(context: &Context, copy: &Group, frame: Option<FrameId>, matched: u64) -
     let finding = Finding::new(CODE, severity, title)
         .because(format!("its {} have the sizes of the parameters, one for one", plural(count, "block")))
         .at(vec![Where { place: place.clone(), bytes: matched, count }]);
-    let finding = fixes(saved.tell(finding, "without the copy", "allocated peak"), copy.loaded);
+    let finding = fixes(saved.add_to(finding, "without the copy", "allocated peak"), copy.loaded);
     let much = matched as f64 >= 0.20 * context.capacity() as f64;
     let weight = if copy.loaded || !copy.copied || much { Weight::Mistake } else { Weight::Oversized };
     let name = held_by.map(|holder| holder.name.clone());

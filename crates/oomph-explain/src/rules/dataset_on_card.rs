@@ -109,7 +109,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         place.into_iter().map(|place| Where { place, bytes: held, count: blocks.len() as u64 }).collect();
     vec![
         saved
-            .tell(Finding::new(CODE, Severity::Warning, title).at(places), "without it", "allocated peak")
+            .add_to(Finding::new(CODE, Severity::Warning, title).at(places), "without it", "allocated peak")
             .fix(
                 Fix::new(Grade::Safe, "leave it in host memory, and move a batch at a time")
                     .code("x = images[i:j].cuda(non_blocking=True)"),

@@ -60,7 +60,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
             );
             Some(
                 saved
-                    .tell(
+                    .add_to(
                         Finding::new(CODE, Severity::Note, title).at(context.places(copies)),
                         "with one of them",
                         "allocated peak, with one of them",

@@ -2,7 +2,7 @@
 //!
 //! ## What it sees
 //!
-//! Tensors of float64 on the card. NumPy makes float64 unless it is told otherwise, and one float64 operand makes the result of
+//! Tensors of float64 on the card. NumPy makes float64 by default, and one float64 operand makes the result of
 //! every operation float64: twice the memory, and on most cards a small part of the speed.
 //!
 //! ```python
@@ -38,7 +38,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         census.modules.iter().filter(|module| is_double(&module.dtype)).max_by_key(|module| module.bytes);
     let on_line = (census.frames.iter().flat_map(|frame| &frame.tensors))
         .find(|tensor| is_double(&tensor.dtype) && tensor.device.starts_with("cuda"));
-    // A model of doubles makes activations of doubles, which nobody sees but the graph.
+    // A model of doubles makes activations of doubles, which are visible only in the graph.
     let hidden = if module.is_some() || on_line.is_some() {
         context.held_of(Kind::Activation) + context.held_of(Kind::Temporary) + oom.size
     } else {

@@ -50,7 +50,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     );
     vec![
         saved
-            .tell(
+            .add_to(
                 Finding::new(CODE, Severity::Warning, title).at(context.places(alive)),
                 "without them",
                 "allocated peak",

@@ -54,7 +54,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
 }
 
 fn of_forwards(context: &Context, kept: &Kept) -> Option<Finding> {
-    if !super::worth_telling(context, kept) {
+    if !super::is_worth_a_finding(context, kept) {
         return None;
     }
     let saved = context.what_if().freed_early(kept.blocks.iter().copied());
@@ -80,7 +80,7 @@ fn of_forwards(context: &Context, kept: &Kept) -> Option<Finding> {
         .at(kept.places(context));
     let finding = super::line_of_holder(finding, kept.holder.as_ref());
     Some(
-        fixes(saved.tell(finding, "with each of them freed before the next forward", "allocated peak"))
+        fixes(saved.add_to(finding, "with each of them freed before the next forward", "allocated peak"))
             .caused_by(CAUSE, Weight::Mistake, kept.bytes)
             .likely_if(kept.likely)
             .patched(kept.patch(context, CAUSE)),
@@ -104,7 +104,7 @@ fn of_steps(context: &Context, grown: &super::tensors_kept::Grown) -> Finding {
              instance by append or +=",
         )
         .at(grown.places.clone());
-    fixes(grown.saved.tell(finding, "with each of them freed at the end of its step", "allocated peak"))
+    fixes(grown.saved.add_to(finding, "with each of them freed at the end of its step", "allocated peak"))
         .caused_by(CAUSE, Weight::Mistake, grown.bytes)
         .likely_if(context.census.is_none())
         .patched(grown.places.first().and_then(|place| Patch::at(CAUSE, &place.place, grown.name.clone())))

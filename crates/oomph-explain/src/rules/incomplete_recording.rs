@@ -1,4 +1,4 @@
-//! The recording does not tell everything, and the report says what it lacks.
+//! The recording is incomplete; the report lists what is missing.
 //!
 //! ## What it sees
 //!
@@ -72,7 +72,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     }
     let allocations = context.actions[Action::Alloc as usize];
     if allocations > 0 && context.without_stack == allocations {
-        lacks.push("no event has a stack: lines and kinds cannot be told".to_owned());
+        lacks.push("no event has a stack: lines and kinds are unknown".to_owned());
         fix = Some(Fix::new(Grade::Safe, "record stacks").code(record));
     }
     if history.contradictions > 0 {
@@ -87,7 +87,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     if lacks.is_empty() {
         return Vec::new();
     }
-    let mut finding = Finding::new(CODE, Severity::Note, "The recording does not tell everything");
+    let mut finding = Finding::new(CODE, Severity::Note, "The recording is incomplete");
     finding.details = lacks;
     finding.fixes.extend(fix);
     vec![finding]

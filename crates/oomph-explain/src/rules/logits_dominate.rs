@@ -79,7 +79,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     );
     vec![
         saved
-            .tell(
+            .add_to(
                 Finding::new(CODE, Severity::Warning, title)
                     .because(
                         "each is a number for every token and every class; the loss and its gradient make \

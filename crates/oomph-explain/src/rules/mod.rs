@@ -54,7 +54,7 @@ rules! {
     incomplete_recording,
 }
 
-/// The rule that tells what the program died of.
+/// The rule that names what the program died of.
 pub(crate) const FATAL: &str = fatal_out_of_memory::CODE;
 
 /// A rule.
@@ -100,11 +100,11 @@ fn matters(bytes: u64, peak: u64, share: f64, at_least: u64) -> bool {
 }
 
 /// Whether what forwards leave behind is much, and is a habit rather than an algorithm that needs two results at once.
-fn worth_telling(context: &Context, kept: &Kept) -> bool {
+fn is_worth_a_finding(context: &Context, kept: &Kept) -> bool {
     let died = context.fatal().is_some();
     let whole = if died { context.capacity() } else { context.peak() };
     let named = kept.holder.is_some();
-    // Validation after validation; two or three forwards belong to many an algorithm, until somebody is named who keeps them.
+    // Validation after validation; two or three forwards belong to many an algorithm, until the holder that keeps them is known.
     let rounds = match kept.how {
         How::NoGradMissing if died => 1,
         How::TensorsKept if died && named => 2,

@@ -2,7 +2,7 @@
 //!
 //! ## What it sees
 //!
-//! Each forward is looked at by itself. One whose activations no backward pass uses, and which are still there when the same
+//! Each forward is checked by itself. One whose activations no backward pass uses, and which are still there when the same
 //! line begins the next forward, has recorded a graph for nothing: validation after training, inference, a teacher, a
 //! feature extractor. In a program that calls modules and never goes backward, what the layers make lives until the whole
 //! forward is over. `model.eval()` changes dropout and batch norm; it does not turn gradients off.
@@ -19,7 +19,7 @@
 //!
 //! ## How the numbers come about
 //!
-//! Activations are measured: made inside a module's call, alive after it. That nobody will go backward is proved where the recorder
+//! Activations are measured: made inside a module's call, alive after it. That no backward pass will come is proved where the recorder
 //! was inside the process (the module is in evaluation mode, no optimizer is there), and likely otherwise. The saving is
 //! replayed: the peak without all of them, less the two largest, which one layer needs as its input and output in
 //! any case.
@@ -82,7 +82,7 @@ fn with_fixes(finding: Finding) -> Finding {
 }
 
 fn over_forwards(context: &Context, kept: &Kept) -> Option<Finding> {
-    if !super::worth_telling(context, kept) {
+    if !super::is_worth_a_finding(context, kept) {
         return None;
     }
     let made = kept.made_at.map(|frame| context.place_of_frame(frame, true));
@@ -108,7 +108,7 @@ fn over_forwards(context: &Context, kept: &Kept) -> Option<Finding> {
     let finding = finding.at(places);
     let saved = without_graph(context, &sites_of(context, kept.made_at));
     Some(
-        with_fixes(saved.tell(finding, "without them", "allocated peak"))
+        with_fixes(saved.add_to(finding, "without them", "allocated peak"))
             .caused_by(CAUSE, Weight::Mistake, kept.bytes)
             .likely_if(kept.likely)
             .patched(kept.patch(context, CAUSE)),
@@ -163,14 +163,14 @@ fn not_trained(context: &Context) -> Option<Finding> {
     let saved = without_graph(context, &sites_of(context, Some(frame)));
     Some(
         saved
-            .tell(finding, "without them", "allocated peak")
+            .add_to(finding, "without them", "allocated peak")
             .fix(Fix::new(Grade::Safe, "run it without gradients").code("with torch.no_grad():"))
             .caused_by(CAUSE, Weight::Mistake, held)
             .patched(Patch::at(CAUSE, &place, None)),
     )
 }
 
-/// A program that died in a forward of its own, which nobody would have followed with a backward pass.
+/// A program that died in a forward of its own, which no backward pass would have followed.
 fn one_forward(context: &Context) -> Option<Finding> {
     context.fatal()?;
     let census = context.census?;
@@ -211,7 +211,7 @@ fn one_forward(context: &Context) -> Option<Finding> {
     let finding = Finding::new(CODE, Severity::Warning, title).because(why).at(places.collect());
     let saved = without_graph(context, &sites_of(context, last.own));
     Some(
-        with_fixes(saved.tell(finding, "without them", "allocated peak"))
+        with_fixes(saved.add_to(finding, "without them", "allocated peak"))
             .caused_by(CAUSE, Weight::Mistake, held)
             .patched(place.as_ref().and_then(|place| Patch::at(CAUSE, place, None))),
     )
@@ -261,7 +261,7 @@ fn whole_recording(context: &Context) -> Option<Finding> {
         .at(context.places(at_peak.iter().copied()));
     let made = context.forwards.all().last().and_then(|forward| forward.own);
     Some(
-        with_fixes(saved.tell(finding, "without them", "allocated peak"))
+        with_fixes(saved.add_to(finding, "without them", "allocated peak"))
             .caused_by(CAUSE, Weight::Mistake, activations)
             .likely_if(true)
             .patched(made.and_then(|frame| Patch::at(CAUSE, &context.place_of_frame(frame, true), None))),

@@ -132,7 +132,7 @@ fn at_the_peak(context: &Context) -> Option<Finding> {
         .copied()
         .filter(|&index| all.alive(index as usize, context.history.peak.allocated.moment));
     let finding = Finding::new(CODE, Severity::Warning, title).at(context.places(at_peak));
-    Some(saved.tell(finding, "without it", "allocated peak").fix(in_pieces()).caused_by(
+    Some(saved.add_to(finding, "without it", "allocated peak").fix(in_pieces()).caused_by(
         CAUSE,
         Weight::Oversized,
         size,

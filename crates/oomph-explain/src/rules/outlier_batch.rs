@@ -99,7 +99,7 @@ fn in_forward(context: &Context) -> Option<Finding> {
             bytes(usual)
         ))
         .at(places.collect());
-    Some(fixes(saved.tell(finding, "with that batch like the others", "allocated peak")).caused_by(
+    Some(fixes(saved.add_to(finding, "with that batch like the others", "allocated peak")).caused_by(
         CAUSE,
         Weight::Mistake,
         held,

@@ -3,7 +3,7 @@
 //! ## What it sees
 //!
 //! CUDA graphs and `torch.cuda.MemPool` take memory from pools of their own. What is free in them looks free in
-//! the totals, but serves nobody else until the graph or pool is gone.
+//! the totals, but can be used by nothing else until the graph or pool is gone.
 //!
 //! ## What to do
 //!

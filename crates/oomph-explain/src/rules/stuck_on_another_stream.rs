@@ -14,7 +14,7 @@
 //! ## How the numbers come about
 //!
 //! Measured at the reserved or the allocated peak, whichever is worse: free bytes in segments of other streams than the one with the most memory, and blocks
-//! let go but waiting for another stream.
+//! freed but waiting for another stream.
 
 use super::matters;
 use crate::context::Context;

@@ -45,7 +45,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     let from_convolutions =
         (alive.iter()).any(|&index| context.sources.of_stack(all.stack(index as usize)).convolution);
     let finding = Finding::new(CODE, Severity::Note, title).at(context.places(alive));
-    let mut finding = saved.tell(finding, "without any of them", "allocated peak, without any of them");
+    let mut finding = saved.add_to(finding, "without any of them", "allocated peak, without any of them");
     if from_convolutions {
         finding = finding.fix(
             Fix::new(Grade::ChangesNumerics, "let cuDNN choose by rule")

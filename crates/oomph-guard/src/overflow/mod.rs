@@ -107,7 +107,7 @@ impl Backing {
 /// What lives in a block, as the recorder knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Kind {
-    /// Nobody said.
+    /// Not known.
     #[default]
     Unknown,
     /// Weights.
@@ -313,7 +313,7 @@ pub struct Overflow<D> {
     nothing_to_restore: bool,
     trial: Trial,
     totals: Totals,
-    told: HashSet<(u64, u64)>,
+    noted: HashSet<(u64, u64)>,
 }
 
 impl<D: Driver> Overflow<D> {
@@ -349,7 +349,7 @@ impl<D: Driver> Overflow<D> {
             nothing_to_restore: false,
             trial: Trial::default(),
             totals: Totals::default(),
-            told: HashSet::new(),
+            noted: HashSet::new(),
         }
     }
 
@@ -466,7 +466,7 @@ impl<D: Driver> Overflow<D> {
             }
         }
         if !whole {
-            // What the driver does not let go of is never used for anything else.
+            // What the driver does not release is never used for anything else.
             self.totals.failures += 1;
             segment.tracking = Tracking::Fixed;
             self.live += segment.parts.iter().map(|part| part.size).sum::<usize>();
@@ -542,7 +542,7 @@ impl<D: Driver> Overflow<D> {
             on_host |= self.attach(base, first, last);
         }
         if on_host {
-            self.tell(address, length, false);
+            self.note_served(address, length, false);
         }
         self.note_live();
         if !came {
@@ -575,7 +575,7 @@ impl<D: Driver> Overflow<D> {
         self.capturing = if begins { self.capturing + 1 } else { self.capturing.saturating_sub(1) };
     }
 
-    /// Gives up so many bytes of device memory, for somebody who cannot use the host. False if it cannot.
+    /// Gives up so many bytes of device memory, for a caller that cannot use the host. False if it cannot.
     pub fn make_room(&mut self, bytes: u64) -> bool {
         self.synchronized = false;
         let Some(target) = self.device.created.checked_sub(granules(bytes.div_ceil(GRANULE))) else {
@@ -598,7 +598,7 @@ impl<D: Driver> Overflow<D> {
         true
     }
 
-    /// Lends so many bytes of the host's share to somebody who maps them himself. False if there are not so many.
+    /// Lends so many bytes of the host's share to a caller that maps them itself. False if there are not so many.
     pub fn lend(&mut self, bytes: u64) -> bool {
         let count = granules(bytes.div_ceil(GRANULE));
         let fits = count <= self.host.to_make();
@@ -630,8 +630,8 @@ impl<D: Driver> Overflow<D> {
         }
     }
 
-    fn tell(&mut self, address: u64, size: u64, moved: bool) {
-        if self.totals.served.len() < SERVED && self.told.insert((address, size)) {
+    fn note_served(&mut self, address: u64, size: u64, moved: bool) {
+        if self.totals.served.len() < SERVED && self.noted.insert((address, size)) {
             let seconds = self.started.elapsed().as_secs_f64();
             self.totals.served.push(Served { address, size, seconds, moved });
         }

@@ -31,7 +31,7 @@ impl Pool {
         self.limit.saturating_sub(self.created)
     }
 
-    /// So much can be had without taking it from anybody.
+    /// How much is available without taking it from another block.
     pub fn available(&self) -> usize {
         self.unused + self.to_make()
     }

@@ -218,7 +218,7 @@ impl<D: Driver> Overflow<D> {
                 let needed = self.split(address, first, last);
                 missing.extend(needed.into_iter().flatten());
             } else {
-                // The driver does not let go of what is free: rather beyond the limit than not at all.
+                // The driver does not release what is free: rather beyond the limit than not at all.
                 self.totals.failures += 1;
                 self.remake(Place::Host, size);
                 let backing = self.take_piece(address, size).unwrap_or(Backing::Nothing);
@@ -332,7 +332,7 @@ impl<D: Driver> Overflow<D> {
             let done = self.remap(one, one.old, one.new);
             self.close(one, Place::Host, done);
             if done {
-                self.tell(one.address, one.bytes(), true);
+                self.note_served(one.address, one.bytes(), true);
                 moved += one.size;
             }
         }

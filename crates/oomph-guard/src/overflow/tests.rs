@@ -239,7 +239,7 @@ impl Random {
 struct Program {
     segments: Vec<(u64, u64)>,
     blocks: Vec<(u64, u64, u64)>,
-    /// Segments of somebody whose blocks nobody hears of: start, length, what they were filled with.
+    /// Segments of another allocator, whose blocks are not reported: start, length, what they were filled with.
     strangers: Vec<(u64, u64, u64)>,
 }
 
@@ -408,7 +408,7 @@ fn optimizer_state_is_on_the_host_while_activations_need_the_device() {
         let before = fake.0.borrow().synchronized;
         overflow.block(activations, 8 * GRANULE as i64, 1);
         assert_eq!(overflow.on_host(), 2, "the device has room for the activations");
-        assert_eq!(fake.0.borrow().synchronized, before, "and nobody waits for them");
+        assert_eq!(fake.0.borrow().synchronized, before, "and nothing waits for them");
         for cell in (state..state + 4 * GRANULE).step_by(CELL as usize) {
             assert_eq!(*fake.0.borrow_mut().cell(cell), (step << 50) + cell);
         }

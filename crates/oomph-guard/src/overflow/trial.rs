@@ -2,7 +2,7 @@
 //!
 //! What is best depends on the bus, on what the driver's calls cost and on how kernels use what they read over the bus: it
 //! is measured. Once steps go alike, each way has a few steps; the first of them is not counted. Without any look at
-//! memory or the driver: [`super::policy`] tells what it sees and does what is chosen.
+//! memory or the driver: [`super::policy`] reports what it sees and does what is chosen.
 
 use std::time::Duration;
 
@@ -28,16 +28,16 @@ pub const POLICIES: [Policy; 4] = [
 const WITH_STATE: usize = 2;
 
 /// Steps that must go alike before anything is tried.
-const ALIKE: u32 = 2;
+const STEPS_ALIKE: u32 = 2;
 /// Steps of each way, of which the first is not counted.
 const STEPS: u32 = 3;
 /// A way that is so much slower than the best is left after one step that counts.
-const HOPELESS: f64 = 1.5;
+const MUCH_SLOWER: f64 = 1.5;
 /// Steps after which all is tried again, and before which it is not, however much changes.
 const AGAIN: u32 = 500;
 const NOT_BEFORE: u32 = 50;
 
-/// What a step was like, to tell whether the next is.
+/// What a step was like, to compare the next with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pattern {
     /// Blocks that came and went.
@@ -118,7 +118,7 @@ impl Trial {
             Stage::Waiting(steps) => {
                 let steps = if alike { steps + 1 } else { 0 };
                 (self.pattern, self.stage) = (pattern, Stage::Waiting(steps));
-                if steps >= ALIKE {
+                if steps >= STEPS_ALIKE {
                     self.times = [None; POLICIES.len()];
                     self.try_from(0);
                 }
@@ -132,7 +132,7 @@ impl Trial {
             Stage::Trying(index, steps, began) => {
                 let time = now().saturating_sub(began) / steps;
                 let best = self.times.iter().flatten().min().copied();
-                let hopeless = best.is_some_and(|best| time > best.mul_f64(HOPELESS));
+                let hopeless = best.is_some_and(|best| time > best.mul_f64(MUCH_SLOWER));
                 if steps + 1 < STEPS && !hopeless {
                     self.stage = Stage::Trying(index, steps + 1, began);
                     return;
@@ -145,7 +145,7 @@ impl Trial {
             Stage::Kept(steps, unlike) => {
                 let unlike = if alike { 0 } else { unlike + 1 };
                 self.stage = Stage::Kept(steps + 1, unlike);
-                if steps >= AGAIN || unlike > ALIKE && steps >= NOT_BEFORE {
+                if steps >= AGAIN || unlike > STEPS_ALIKE && steps >= NOT_BEFORE {
                     self.stage = Stage::Waiting(0);
                 }
             }

@@ -21,7 +21,7 @@ fn read(path: &Path) -> oomph_trace::Recording {
 }
 
 /// As the hook does it.
-fn tell(recorder: &mut Recorder, slot: u64, size: i64, reserved: u64) {
+fn report(recorder: &mut Recorder, slot: u64, size: i64, reserved: u64) {
     let address = BASE + slot * (1 << 20);
     if !recorder.follow(0, address, size, reserved) {
         recorder.block(0, address, size, 0, reserved, 0, &Stack::empty());
@@ -29,7 +29,7 @@ fn tell(recorder: &mut Recorder, slot: u64, size: i64, reserved: u64) {
 }
 
 /// The same, from a line of its own.
-fn tell_from(recorder: &mut Recorder, line: u64, slot: u64, size: i64) {
+fn report_from(recorder: &mut Recorder, line: u64, slot: u64, size: i64) {
     let frame = Frame { name: "step".into(), file: "/home/me/train.py".into(), line: line as u32 };
     let mut stack = Stack::empty();
     stack.hash = line + 1;
@@ -90,7 +90,7 @@ proptest! {
                         None => { live.insert(*slot, *size); happened += 1; *size }
                     };
                     whole.last_mut().unwrap().push((size > 0, *slot));
-                    tell(&mut recorder, *slot, size, 64 << 20);
+                    report(&mut recorder, *slot, size, 64 << 20);
                 }
                 Operation::Flush => recorder.flush(),
                 Operation::Step => {
@@ -102,13 +102,13 @@ proptest! {
         }
         let counts = recorder.counts();
         prop_assert!(recorder.finish());
-        let told = read(&path);
-        prop_assert!(!told.source.truncated);
-        let device = &told.devices[0];
-        prop_assert_eq!(device.events.len() as u64 + told.repeated.events, happened);
-        prop_assert_eq!(counts[2], told.repeated.steps);
-        let ends = told.annotations.len() as u64;
-        prop_assert_eq!(ends + told.repeated.steps, steps);
+        let recording = read(&path);
+        prop_assert!(!recording.source.truncated);
+        let device = &recording.devices[0];
+        prop_assert_eq!(device.events.len() as u64 + recording.repeated.events, happened);
+        prop_assert_eq!(counts[2], recording.repeated.steps);
+        let ends = recording.annotations.len() as u64;
+        prop_assert_eq!(ends + recording.repeated.steps, steps);
         // Replayed, it ends where the program ended.
         let mut blocks: BTreeMap<u64, u64> = BTreeMap::new();
         for row in 0..device.events.len() {
@@ -124,7 +124,7 @@ proptest! {
         prop_assert!(device.events.time.is_sorted());
     }
 
-    /// Whether a step is followed or told, lines hold what the blocks hold that are there.
+    /// Whether a step is followed or written, lines hold what the blocks hold that are there.
     #[test]
     fn lines_hold_what_is_live_at_every_moment(operations in operations()) {
         let folder = tempfile::tempdir().unwrap();
@@ -134,7 +134,7 @@ proptest! {
             match operation {
                 Operation::Toggle(slot, size) => {
                     let size = live.remove(slot).map_or_else(|| { live.insert(*slot, *size); *size }, |size| -size);
-                    tell_from(&mut recorder, slot % 3, *slot, size);
+                    report_from(&mut recorder, slot % 3, *slot, size);
                 }
                 Operation::Flush => recorder.flush(),
                 Operation::Step => { recorder.step("Optimizer.step#A.step", true); }
@@ -162,7 +162,7 @@ proptest! {
             match operation {
                 Operation::Toggle(slot, size) => {
                     let size = live.remove(slot).map_or_else(|| { live.insert(*slot, *size); *size }, |size| -size);
-                    tell(&mut recorder, *slot, size, 64 << 20);
+                    report(&mut recorder, *slot, size, 64 << 20);
                 }
                 Operation::Flush => recorder.flush(),
                 Operation::Step => { recorder.step("Optimizer.step#A.step", true); }
@@ -171,8 +171,8 @@ proptest! {
         recorder.out_of_memory(0, 1 << 20, 0, &Stack::empty());
         recorder.finish();
         prop_assert!(std::fs::metadata(&path).unwrap().len() <= most);
-        let told = read(&path);
-        let Some(device) = told.devices.first() else { return Ok(()) };
+        let recording = read(&path);
+        let Some(device) = recording.devices.first() else { return Ok(()) };
         let mut blocks: BTreeMap<u64, u64> = BTreeMap::new();
         for row in 0..device.events.len() {
             let slot = device.events.address[row].wrapping_sub(BASE) / (1 << 20);
@@ -199,7 +199,7 @@ proptest! {
             match operation {
                 Operation::Toggle(slot, size) => {
                     let size = live.remove(slot).map_or_else(|| { live.insert(*slot, *size); *size }, |size| -size);
-                    tell(&mut recorder, *slot, size, 0);
+                    report(&mut recorder, *slot, size, 0);
                 }
                 Operation::Flush => recorder.flush(),
                 Operation::Step => { recorder.step("Optimizer.step#A.step", true); }
@@ -208,8 +208,8 @@ proptest! {
         recorder.flush();
         let bytes = std::fs::read(&path).unwrap();
         let cut = 12 + ((bytes.len() - 12) as f64 * share) as usize;
-        let told = oomph_trace::format::read(&bytes[..cut]).unwrap();
-        prop_assert!(told.source.truncated);
+        let recording = oomph_trace::format::read(&bytes[..cut]).unwrap();
+        prop_assert!(recording.source.truncated);
     }
 }
 
@@ -220,10 +220,10 @@ fn a_steady_program_is_followed_and_its_steps_are_counted() {
     let mut recorder = recorder(&path, 1 << 30);
     for step in 0..100 {
         for slot in 0..10 {
-            tell(&mut recorder, slot, 512, 0);
+            report(&mut recorder, slot, 512, 0);
         }
         for slot in 0..10 {
-            tell(&mut recorder, slot, -512, 0);
+            report(&mut recorder, slot, -512, 0);
         }
         let is_new = recorder.step("Optimizer.step#A.step", true);
         assert_eq!(is_new, step == 0, "step {step}");
@@ -240,35 +240,35 @@ fn steps_that_are_alike_by_turns_are_followed_too() {
     let path = folder.path().join("a.oomph");
     let mut recorder = recorder(&path, 1 << 30);
     for step in 0..100 {
-        tell(&mut recorder, step % 2, 512, 0);
+        report(&mut recorder, step % 2, 512, 0);
         if step > 0 {
-            tell(&mut recorder, (step + 1) % 2, -512, 0);
+            report(&mut recorder, (step + 1) % 2, -512, 0);
         }
         recorder.step("Optimizer.step#A.step", true);
     }
     assert!(recorder.finish());
-    let told = read(&path);
-    assert!(told.repeated.steps >= 94, "{:?}", told.repeated);
-    assert_eq!(told.devices[0].events.len() as u64 + told.repeated.events, 100 + 2 * 99);
+    let recording = read(&path);
+    assert!(recording.repeated.steps >= 94, "{:?}", recording.repeated);
+    assert_eq!(recording.devices[0].events.len() as u64 + recording.repeated.events, 100 + 2 * 99);
 }
 
 #[test]
-fn a_step_that_leaves_the_pattern_is_told_from_its_begin() {
+fn a_step_that_leaves_the_pattern_is_written_from_its_begin() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.oomph");
     let mut recorder = recorder(&path, 1 << 30);
     for last in [2, 2, 3] {
         for slot in [0, 1, last] {
-            tell(&mut recorder, slot, 512, 0);
+            report(&mut recorder, slot, 512, 0);
         }
         for slot in [0, 1, last] {
-            tell(&mut recorder, slot, -512, 0);
+            report(&mut recorder, slot, -512, 0);
         }
         recorder.step("Optimizer.step#A.step", true);
     }
     assert!(recorder.finish());
-    let told = read(&path);
-    assert_eq!((told.devices[0].events.len(), told.repeated.steps), (18, 1));
+    let recording = read(&path);
+    assert_eq!((recording.devices[0].events.len(), recording.repeated.steps), (18, 1));
 }
 
 #[test]
@@ -277,15 +277,15 @@ fn a_file_ends_where_it_may_not_grow() {
     let path = folder.path().join("a.oomph");
     let mut recorder = recorder(&path, 4096);
     for slot in 0..10_000 {
-        tell(&mut recorder, slot, 512, 0);
+        report(&mut recorder, slot, 512, 0);
         if slot % 100 == 0 {
             recorder.flush();
         }
     }
     assert!(!recorder.finish());
     assert!(std::fs::metadata(&path).unwrap().len() <= 4096);
-    let told = read(&path);
-    assert!(told.source.truncated && !told.devices[0].events.is_empty());
+    let recording = read(&path);
+    assert!(recording.source.truncated && !recording.devices[0].events.is_empty());
 }
 
 #[test]
@@ -294,10 +294,10 @@ fn a_free_is_whole_wherever_a_chunk_ends() {
     let path = folder.path().join("a.oomph");
     // So small that chunks end after 256 rows.
     let mut recorder = recorder(&path, 64 << 10);
-    tell(&mut recorder, 9, 512, 0);
+    report(&mut recorder, 9, 512, 0);
     for _ in 0..600 {
-        tell(&mut recorder, 0, 512, 0);
-        tell(&mut recorder, 0, -512, 0);
+        report(&mut recorder, 0, 512, 0);
+        report(&mut recorder, 0, -512, 0);
     }
     assert!(recorder.finish());
     let events = &read(&path).devices[0].events;
@@ -316,11 +316,11 @@ fn the_first_censuses_and_the_last_are_in_the_file() {
     let killed: Vec<u64> = read(&path).censuses.iter().map(|census| census.asked).collect();
     assert_eq!(killed, (0..15).collect::<Vec<u64>>());
     assert!(recorder.finish());
-    let told = read(&path);
-    let asked: Vec<u64> = told.censuses.iter().map(|census| census.asked).collect();
+    let recording = read(&path);
+    let asked: Vec<u64> = recording.censuses.iter().map(|census| census.asked).collect();
     assert_eq!(asked, (0..15).chain([39]).collect::<Vec<u64>>());
-    assert_eq!(told.censuses[15].holders[0].name, "history");
-    assert!(!told.source.truncated && told.warnings.is_empty());
+    assert_eq!(recording.censuses[15].holders[0].name, "history");
+    assert!(!recording.source.truncated && recording.warnings.is_empty());
 }
 
 #[test]
@@ -328,12 +328,15 @@ fn a_census_for_which_there_is_no_room_costs_no_events() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.oomph");
     let mut recorder = recorder(&path, 64 << 10);
-    tell(&mut recorder, 0, 512, 0);
+    report(&mut recorder, 0, 512, 0);
     recorder.census(format!("{{\"asked\":1,\"x\":\"{}\"}}", "x".repeat(100 << 10)).as_bytes());
-    tell(&mut recorder, 1, 512, 0);
+    report(&mut recorder, 1, 512, 0);
     assert!(recorder.finish());
-    let told = read(&path);
-    assert_eq!((told.devices[0].events.len(), told.censuses.len(), told.source.truncated), (2, 0, false));
+    let recording = read(&path);
+    assert_eq!(
+        (recording.devices[0].events.len(), recording.censuses.len(), recording.source.truncated),
+        (2, 0, false)
+    );
 }
 
 #[test]
@@ -347,44 +350,44 @@ fn a_status_has_what_pytorch_reports_and_what_was_there_before() {
     let segment = Segment { address: BASE, size: 2 << 20, blocks, ..Segment::default() };
     recorder.begin_with(device, &[segment]);
     recorder.card(device, Card { name: "T4".into(), total: 16 << 30, is_virtual: true });
-    let told = recorder.status();
-    let here = &told.devices[0];
-    assert_eq!((told.steps, here.device, here.allocated, here.peak), (0, device, 3072, 3072));
+    let status = recorder.status();
+    let here = &status.devices[0];
+    assert_eq!((status.steps, here.device, here.allocated, here.peak), (0, device, 3072, 3072));
     assert_eq!((here.reserved, here.last_peak), (2 << 20, None));
     assert_eq!(here.lines, [("before the recording".to_owned(), 3048)]);
     assert!(here.card.as_ref().is_some_and(|card| card.is_virtual && card.name == "T4"));
     for (most, rest) in [(9000, 4000), (7000, 4000)] {
-        gauges::tell(device, most);
-        gauges::tell(device, rest);
+        gauges::set(device, most);
+        gauges::set(device, rest);
         recorder.step("Optimizer.step#A.step", true);
     }
-    let told = recorder.status();
-    let here = &told.devices[0];
-    assert_eq!((told.steps, here.allocated, here.peak, here.last_peak), (2, 4000, 9000, Some(7000)));
+    let status = recorder.status();
+    let here = &status.devices[0];
+    assert_eq!((status.steps, here.allocated, here.peak, here.last_peak), (2, 4000, 9000, Some(7000)));
 }
 
 #[test]
-fn the_lines_that_hold_most_are_told() {
+fn the_lines_that_hold_most_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let mut recorder = recorder(&folder.path().join("a.oomph"), 1 << 30);
     for line in 1..=20 {
-        tell_from(&mut recorder, line, line, 512 * (line as i64 * 7 % 20 + 1));
+        report_from(&mut recorder, line, line, 512 * (line as i64 * 7 % 20 + 1));
     }
-    let told: Vec<u64> = recorder.status().devices[0].lines.iter().map(|line| line.1 / 512).collect();
-    assert_eq!(told, [20, 19, 18, 17, 16, 15, 14, 13]);
+    let largest: Vec<u64> = recorder.status().devices[0].lines.iter().map(|line| line.1 / 512).collect();
+    assert_eq!(largest, [20, 19, 18, 17, 16, 15, 14, 13]);
 }
 
 #[test]
-fn kinds_are_told_once_for_each_block() {
+fn kinds_are_written_once_for_each_block() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.oomph");
     let mut recorder = recorder(&path, 1 << 30);
-    tell(&mut recorder, 0, 512, 0);
+    report(&mut recorder, 0, 512, 0);
     recorder.kinds(0, &[BASE, BASE, BASE + 7], "parameter");
     recorder.kinds(0, &[BASE], "parameter");
     assert!(recorder.finish());
-    let told = read(&path);
-    let events = &told.devices[0].events;
+    let recording = read(&path);
+    let events = &recording.devices[0].events;
     assert_eq!(events.action, [Told::Alloc, Told::Annotate]);
-    assert_eq!(told.strings.get(events.category[0].1), "parameter");
+    assert_eq!(recording.strings.get(events.category[0].1), "parameter");
 }

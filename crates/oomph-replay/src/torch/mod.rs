@@ -45,7 +45,7 @@ pub struct Torch {
     /// The last pair that was looked up: programs stay on a stream.
     last_pair: ((u32, u32), u32),
     pools: Vec<Pool>,
-    /// Blocks that the program has let go of and that another stream still holds, oldest first; among them some that are
+    /// Blocks that the program has freed and that another stream still holds, oldest first; among them some that are
     /// back already.
     pending: Vec<Handle>,
     still_pending: usize,
@@ -311,7 +311,7 @@ impl Torch {
     /// segments that are free as a whole it does not, unless garbage is collected by age.
     fn is_tied(&self, lane: u32, key: Key, chosen: BlockId) -> bool {
         /// Where more are equal, it is taken to make a difference.
-        const LOOKED_AT: usize = 8;
+        const MOST_CHECKED: usize = 8;
         if self.addresses.are_real() {
             return false;
         }
@@ -320,7 +320,7 @@ impl Torch {
         let mut equals = (self.lanes[lane as usize].free.range(key..).skip(1))
             .take_while(|(other, _)| other.size() == key.size())
             .map(|(_, &id)| &self.blocks[id]);
-        for _ in 0..LOOKED_AT {
+        for _ in 0..MOST_CHECKED {
             let Some(other) = equals.next() else { return false };
             if other.segment != chosen.segment && (by_age || chosen.is_split() || other.is_split()) {
                 return true;

@@ -154,7 +154,7 @@ struct Process<'a> {
     user: Option<&'a str>,
     /// Whether it is yours.
     yours: bool,
-    /// `program` unless it is everybody's.
+    /// `program` unless it is a well-known program.
     name: Option<&'a str>,
     /// As the kernel abbreviates it.
     state: Option<char>,

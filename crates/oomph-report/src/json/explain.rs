@@ -471,7 +471,7 @@ pub(crate) struct Finding<'a> {
     title: &'a str,
     /// **Stable.** The cause that it names, see below; the first finding of a program that died always has one.
     cause: Option<&'static str>,
-    /// The cause is inferred from stacks, order and lifetimes, not proved: the recorder was not inside the process, or could not tell.
+    /// The cause is inferred from stacks, order and lifetimes, not proved: the recorder was not inside the process, or could not find out.
     likely: bool,
     /// Bytes that the cause accounts for when memory ran out, or at the peak.
     held_bytes: Option<u64>,

@@ -24,7 +24,7 @@ pub use rule::rules;
 
 use serde::Serialize;
 
-/// Changes when a key changes its meaning or goes away.
+/// Changes when a key changes its meaning or is removed.
 pub const SCHEMA_VERSION: u32 = 1;
 
 /// What every document begins with.

@@ -1,4 +1,4 @@
-//! What is told before any script runs, and where none runs: in a mail, in print, in a reader for the blind.
+//! What the page shows without scripts: in a mail, in print, in a screen reader.
 
 use crate::html::{self, escape};
 use crate::picture;

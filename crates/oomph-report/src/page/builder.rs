@@ -168,19 +168,19 @@ impl Builder {
         let Wanted { memory: asked, typed, .. } = &self.wanted;
         let end = device.events.time.last().copied().unwrap_or(0);
         let source = |file: &str, line: u32| (means.source)(file, line, end);
-        let told = |limit: Option<Limit>, what_if: Option<&NamedTuning>| {
+        let subject = |limit: Option<Limit>, what_if: Option<&NamedTuning>| {
             let extras = Extras { limit, what_if, source: &source };
             Subject::of(place, &read.named(), recording, explained, detail, &extras)
         };
         let limit = asked.and_then(|memory| Limit::asked(memory, typed));
         if replayable(device).is_err() {
-            return Ok(told(limit, None));
+            return Ok(subject(limit, None));
         }
         let history = History::of(recording, device);
         let fatal = oomph_explain::fatal_out_of_memory(recording, device);
         if !replays {
             let replayer = Replayer::quick(recording, device, &history, fatal);
-            return Ok(told(limit.or_else(|| Limit::recorded(&replayer.memory)), None));
+            return Ok(subject(limit.or_else(|| Limit::recorded(&replayer.memory)), None));
         }
         let replayer = Replayer::new(recording, device, &history, None, fatal);
         let progress = (means.progress)();
@@ -188,7 +188,7 @@ impl Builder {
         drop(progress);
         let tuning = tuning?;
         let named = NamedTuning::of(&read.name, typed, device, &replayer, &tuning);
-        Ok(told(limit.or_else(|| Limit::recorded(&replayer.memory)), Some(&named)))
+        Ok(subject(limit.or_else(|| Limit::recorded(&replayer.memory)), Some(&named)))
     }
 
     /// How many recordings there are.

@@ -1,4 +1,4 @@
-//! Columns of numbers as text that stands inside a page: varints, deflated, in base64.
+//! Columns of numbers as text inside a page: varints, deflated, in base64.
 //!
 //! Browsers inflate natively. What repeats from step to step is found by deflate as long as a column has few bytes a row, so what
 //! takes few distinct values goes in as their index.

@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_are_told_by_their_names() {
+    fn ranks_are_listed_by_name() {
         let differ = |one: &str, other: &str| differ_in_rank(Path::new(one), Path::new(other));
         assert!(differ("run/rank0.pickle", "run/rank1.pickle"));
         assert!(differ("snapshot_rank_0.pickle", "snapshot_rank_12.pickle"));

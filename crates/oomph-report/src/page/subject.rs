@@ -15,7 +15,7 @@ use oomph_trace::{Device, NEVER, Recording};
 use oomph_words::{bytes, harmless, printable};
 use std::collections::HashMap;
 
-/// What else is told about a device.
+/// What else is shown of a device.
 pub struct Extras<'a> {
     /// What the process could have, if that is known.
     pub limit: Option<Limit>,
@@ -36,7 +36,7 @@ pub struct Subject {
     pub(super) headline: String,
 }
 
-/// Times are told to this share of the recording, or as well as so many corners of a line can.
+/// Times have a resolution of this share of the recording, or of so many points of a line.
 const FINEST_TIME: u64 = 1_000_000;
 const MOST_TIMES: usize = 40_000;
 /// How long a name may be.
@@ -59,7 +59,7 @@ impl Subject {
     ) -> Self {
         let explanation = named.explanation;
         let mut packer = Packer { prefix: format!("c{number}-"), columns: Vec::new() };
-        // Addresses are told from the lowest on: drivers hand out some that scripts could not count to.
+        // Addresses are relative to the lowest: some are beyond the exact integers of JavaScript.
         let blocks = detail.address.iter().copied();
         let base = blocks.chain(detail.segments.iter().map(|change| change.range.address)).min().unwrap_or(0);
         let allocations = allocations(&mut packer, detail, base);
@@ -168,7 +168,7 @@ fn allocations(packer: &mut Packer, detail: &Detail, base: u64) -> data::Allocat
         freed => u64::from(freed.saturating_sub(born)) + 1,
     });
     let life = packer.put("life", &Column::of(lives));
-    // What the program asked for decides most of what a block takes: one number tells all of it.
+    // What the program asked for decides most of what a block takes: one number stands for the whole shape.
     let (mut shapes, mut addresses) = (Distinct::default(), Distinct::default());
     let requests = detail.requested.iter().zip(&detail.rounded).zip(&detail.size);
     let shape = requests.map(|((&requested, &rounded), &size)| {
@@ -283,7 +283,7 @@ fn line_row(strings: &mut Names, line: &DetailLine, source: &dyn Fn(&str, u32) -
     let through = line.through.as_deref().map_or(-1, |through| strings.index(through));
     match &line.place {
         Place::Line { file, line, function, own } => {
-            // A library's line is nobody's secret and nobody's news.
+            // Only the program's own lines are quoted.
             let text = own.then(|| source(file, *line)).flatten();
             let text = text.map_or(-1, |text| strings.index(text.trim()));
             let flags = u32::from(*own) | 2;

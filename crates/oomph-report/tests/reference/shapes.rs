@@ -10,7 +10,7 @@ pub enum Shape {
     Number,
     Text,
     Boolean,
-    /// Whatever somebody else made.
+    /// Any JSON value.
     Anything,
     List(Box<Shape>),
     /// A list of so many.
@@ -297,7 +297,7 @@ fn derives_serialize(attributes: &[Attribute]) -> bool {
     does
 }
 
-/// What serde is told.
+/// The attributes for serde.
 #[derive(Default)]
 struct Rules {
     rename: Option<String>,

@@ -1,7 +1,7 @@
 //! Reading `PYTORCH_CUDA_ALLOC_CONF` as PyTorch reads it: what it accepts, what it refuses, and in which words.
 //!
 //! There are two parsers: the old one (up to 2.9) checks its separators and knows only spaces; the new one (from 2.10
-//! on) swallows whatever stands where a separator should, and goes over the text twice, for the keys of all
+//! on) swallows whatever is where a separator should be, and goes over the text twice, for the keys of all
 //! accelerators and for those of CUDA.
 
 use super::Conf;
@@ -220,7 +220,7 @@ impl Parser {
                         ));
                     }
                 };
-                // Whatever stands here is taken for the comma.
+                // Any character here is taken for the comma.
                 at += 1 + usize::from(at + 1 < self.tokens.len());
             }
         }

@@ -15,7 +15,7 @@ pub fn write_json(recording: &Recording, out: impl Write) -> io::Result<()> {
 
 struct JsonWriter<W> {
     out: W,
-    /// Whether something stands before, in the same container.
+    /// Whether something comes before, in the same container.
     comma: bool,
 }
 

@@ -1,10 +1,10 @@
-//! The shape of a PyTorch snapshot, told to an encoder one value after the other.
+//! The shape of a PyTorch snapshot, passed to an encoder one value after the other.
 
 use crate::intern::StackId;
 use crate::recording::{Action, BlockState, Device, PoolId, Recording, SettingValue, Stage};
 use std::io;
 
-/// What an encoder must be able to write. Lengths are told before the content.
+/// What an encoder must be able to write. Lengths come before the content.
 pub(super) trait Encoder {
     fn list(&mut self, length: usize) -> io::Result<()>;
     fn end_list(&mut self, length: usize) -> io::Result<()>;

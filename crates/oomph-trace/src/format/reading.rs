@@ -109,7 +109,7 @@ impl Reading {
             let before = self.recording.strings.len();
             self.recording.strings.intern(input.text()?);
             if self.recording.strings.len() == before {
-                return Err(FormatError::Damaged("a text stands in the table twice"));
+                return Err(FormatError::Damaged("a string is in the table twice"));
             }
         }
         Ok(())
@@ -133,7 +133,7 @@ impl Reading {
             let before = self.recording.stacks.len();
             self.recording.stacks.intern(&frames);
             if self.recording.stacks.len() == before {
-                return Err(FormatError::Damaged("a stack stands in the table twice"));
+                return Err(FormatError::Damaged("a stack is in the table twice"));
             }
         }
         Ok(())

@@ -38,7 +38,7 @@ impl Compression {
     }
 }
 
-/// What became of the unpacking, for an error message that tells the cause rather than its effect.
+/// What became of the unpacking, for an error message that names the cause rather than its effect.
 #[derive(Clone, Default)]
 pub(super) struct State {
     packed: Arc<AtomicU64>,
@@ -121,7 +121,7 @@ const CHUNKS_AHEAD: usize = 4;
 pub(super) fn read_ahead(mut source: impl Read + Send + 'static) -> ReadAhead {
     let (full, chunks) = sync_channel(CHUNKS_AHEAD);
     let (empty, spares) = sync_channel::<Chunk>(CHUNKS_AHEAD + 2);
-    // Not joined: a reader that waits on a pipe would hold us up. It stops when nobody listens any more.
+    // Not joined: a reader that waits on a pipe would hold us up. It stops when the channel is closed.
     std::thread::spawn(move || {
         loop {
             let chunk = spares.try_recv().unwrap_or_default().refill(&mut source);

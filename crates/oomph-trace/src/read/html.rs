@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use base64::read::DecoderReader;
 use std::io::{self, BufRead, BufReader, Read};
 
-/// What stands before the data in the page.
+/// What comes before the data in the page.
 const OPENING: &[u8] = b"\"base64\": \"";
 
 pub(super) fn looks_like_html(text: &[u8]) -> bool {

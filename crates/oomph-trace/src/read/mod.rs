@@ -136,7 +136,7 @@ pub fn read_bytes(bytes: &[u8]) -> Result<Recording, ReadError> {
     read_plain(&bytes[..bytes.len().min(HEAD)], bytes)
 }
 
-/// How much of the beginning is looked at to tell the format.
+/// How much of the beginning is read to recognise the format.
 const HEAD: usize = 512;
 
 /// Streams that the pickle reader can take chunk by chunk.

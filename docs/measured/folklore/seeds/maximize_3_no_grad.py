@@ -1,6 +1,6 @@
 """How can I maximize GPU memory usage in Google Colab? Example 3.
 
-Mended: my_model.pt is not there, so a model is made and saved first; torch.load refuses a whole model since PyTorch 2.6 unless it is told weights_only=False.
+Mended: my_model.pt is not there, so a model is made and saved first; torch.load refuses a whole model since PyTorch 2.6 without weights_only=False.
 """
 
 import torch

@@ -76,13 +76,13 @@ class PreparedFit(LoopFit):
 
     def _cover(self) -> None:
         super()._cover()
-        self._tell_scaled()
+        self._patch_scaled_step()
 
     def _uncover(self) -> None:
         super()._uncover()
-        self._tell_scaled()
+        self._patch_scaled_step()
 
-    def _tell_scaled(self) -> None:
+    def _patch_scaled_step(self) -> None:
         """With a gradient scaler, Accelerate calls the ``step`` that the optimizer had when it was prepared."""
         if self.prepared.scaler is not None:
             from accelerate.optimizer import patch_optimizer_step

@@ -24,7 +24,7 @@ from oomph.fitting.planning.payload import NotPackable, pack
 from oomph.fitting.planning.plan import Plan
 from oomph.fitting.running.batches import cuts, samples, take
 from oomph.fitting.running.ranks import without_ddp
-from oomph.fitting.running.repeating import let_go
+from oomph.fitting.running.repeating import release_memory
 from oomph.live.out_of_memory import is_out_of_memory
 
 try:
@@ -86,7 +86,7 @@ class FitCallback(TrainerCallback):
         self._leave()
 
     def _leave(self) -> None:
-        """Trainer, model and optimizer as they were. The plan is kept, to be looked at."""
+        """Trainer, model and optimizer as they were. The plan stays available."""
         self._inside.close()
         if self.fit is not None:
             self.fit.close()
@@ -141,7 +141,7 @@ class FitCallback(TrainerCallback):
                 raise FitError("memory ran out in the evaluation of one sample") from failed
             self._evaluated_at_once = -(-size // 2)
             print(f"oomph.fit: out of memory in evaluation; {self._evaluated_at_once} samples at once from now on", file=sys.stderr)
-            let_go(trainer.args.device)
+            release_memory(trainer.args.device)
 
     def _in_parts(self, trainer: Any, plain: Callable[..., Any], model: torch.nn.Module, inputs: Any, size: int, *args: Any, **kwargs: Any) -> Any:
         from transformers.trainer_pt_utils import nested_concat
@@ -222,4 +222,4 @@ def _caller(callback: FitCallback) -> Any:
         if isinstance(caller, Trainer) and callback in caller.callback_handler.callbacks:
             return caller
         frame = frame.f_back
-    raise FitError("oomph.FitCallback was called by nobody who is a transformers.Trainer")
+    raise FitError("oomph.FitCallback was not called by a transformers.Trainer")

@@ -105,7 +105,7 @@ class FitLightning(*_BASES):  # type: ignore[misc]
         self._leave()
 
     def _leave(self) -> None:
-        """Trainer, module and optimizer as they were. The plan is kept, to be looked at."""
+        """Trainer, module and optimizer as they were. The plan stays available."""
         self._inside.close()
         if self.fit is not None:
             self.fit.close()
@@ -121,7 +121,7 @@ class FitLightning(*_BASES):  # type: ignore[misc]
                 # Before the forward pass and not after it: the gradients of the first parts stay.
                 plain._zero_grad_fn()
             # Ranks are brought together at the end of the batch, and not within its last backward pass.
-            with torch.enable_grad(), _without_talk(trainer.strategy):
+            with torch.enable_grad(), _without_sync(trainer.strategy):
                 return self._run(trainer, loop, kwargs, plain._backward_fn, last)
 
         plain.closure = closure
@@ -251,6 +251,6 @@ def _takes_no_index(module: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _without_talk(strategy: Any) -> Iterator[None]:
+def _without_sync(strategy: Any) -> Iterator[None]:
     with strategy.block_backward_sync() if ranks.several() and hasattr(strategy, "block_backward_sync") else contextlib.nullcontext():
         yield

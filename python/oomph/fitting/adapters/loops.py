@@ -1,4 +1,4 @@
-"""A fit inside somebody else's training loop: Trainer, Lightning and Accelerate call backward and the optimizer themselves.
+"""A fit inside a library's training loop: Trainer, Lightning and Accelerate call backward and the optimizer themselves.
 
 The loop gives a batch and a way to run a part of it, and calls the optimizer when it wants to. What is left to the modules of each library is to
 find these places, and to say how the loss is computed, so that a child process can do it too.
@@ -18,7 +18,7 @@ from oomph.fitting.errors import FitError
 from oomph.fitting.fit import Fit
 from oomph.fitting.planning.plan import Plan
 from oomph.fitting.running import ranks
-from oomph.fitting.running.repeating import Before, let_go
+from oomph.fitting.running.repeating import Before, release_memory
 from oomph.fitting.running.step import Through
 from oomph.live.out_of_memory import is_out_of_memory
 
@@ -125,7 +125,7 @@ class LoopFit(Fit):
             self._update()
             return loss
 
-        # What schedulers look for; the step below tells them that it was called.
+        # What schedulers look for; the step below shows them that it was called.
         step._wrapped_by_lr_sched = step._with_counter = True  # type: ignore[attr-defined]
         self._covered = [self.optimizer.__dict__.get("step")]
         self.optimizer.step = step
@@ -152,7 +152,7 @@ class LoopFit(Fit):
         else:
             return
         # No activations are alive now, so what is cached can go. Parameters that were updated already are not updated again.
-        let_go(self.device)
+        release_memory(self.device)
         try:
             running.scaled.step()
         except Exception as error:

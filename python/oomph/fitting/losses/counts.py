@@ -21,7 +21,7 @@ from oomph.fitting.errors import NotSplittable
 _MEAN = 1  # torch.nn._reduction.get_enum("mean")
 _SUM = 2
 
-# The functions below torch.nn.functional that have a mean over all elements of what they return without one, and where `reduction` stands
+# The functions below torch.nn.functional that have a mean over all elements of what they return without one, and where `reduction` is
 # among their arguments. Their names are looked up when they are called, so replacing them there reaches `from torch.nn.functional import
 # mse_loss` too.
 _OF_ELEMENTS = {

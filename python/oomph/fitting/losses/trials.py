@@ -1,7 +1,7 @@
 """Which rule makes the loss and the gradients of a batch from those of its parts: found by trying both on a few samples.
 
-The rules are stated in ``counts``. A loss alone does not tell: a fresh model has the same one whatever it is shown, so gradients are
-compared too. An example does not tell either what padding will do that it has not: `Verifier` tries again where a batch has more of it.
+The rules are stated in ``counts``. A loss alone is not enough: a fresh model has the same one whatever it is shown, so gradients are
+compared too. An example does not show either what padding will do that it has not: `Verifier` tries again where a batch has more of it.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def verify(weighing: Weighing, compute_loss: ComputeLoss, batch: Any, model: nn.
                     holds = trial.holds(weighing.kind, precision.loss)
                     with contextlib.suppress(Exception):  # No memory for gradients: the losses have been compared.
                         holds = holds and _gradients_agree(compute_loss, batch, model, weighing.kind, trial, precision) is not False
-        except Exception:  # Nothing to be had in evaluation: the step itself will say it, and better.
+        except Exception:  # It fails in evaluation: the step itself will report it, and better.
             return []
     if not holds:
         raise NotSplittable(
@@ -237,7 +237,7 @@ def _trials(compute_loss: ComputeLoss, batch: Any, places: list[list[Place]]) ->
 
 
 def _ends(count: int) -> list[Place]:
-    """Uneven parts tell the rules apart, and where one has no targets another cut may help."""
+    """Uneven parts distinguish the rules, and where one has no targets another cut may help."""
     size = min(count, _SAMPLES)
     first, last = list(range(size)), list(range(count - size, count))
     places = [(first, 1), (last, size - 1), (first, size - 1), (last, 1), (first, size // 2)]

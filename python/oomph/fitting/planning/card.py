@@ -95,7 +95,7 @@ def room_on(card: Card, budget: str | int) -> Room:
 
 def room_here(device: torch.device, card: Card, budget: str | int, own: int) -> Room:
     """On the card of this process; ``own`` is what the model, the optimizer and the example hold on it already."""
-    # What nobody holds any more is not taken for somebody else's: weights that were tied after they were made, for instance.
+    # Unreachable tensors must not count as another program's memory: weights that were tied after they were made, for instance.
     gc.collect()
     torch.cuda.synchronize(device)
     torch.cuda.empty_cache()

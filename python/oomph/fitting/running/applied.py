@@ -1,4 +1,4 @@
-"""What was done to somebody's model, and takes itself back: the one protocol of ``oomph.fit`` and ``oomph.fit_inference``."""
+"""Changes to a model that can be undone: the one protocol of ``oomph.fit`` and ``oomph.fit_inference``."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from oomph.fitting.errors import NotSplittable
 
 # What data sets and tokenizers call the targets.
 _NAMES_OF_TARGETS = ("labels", "label", "targets", "target")
-# How many elements of a sample are looked at for padding.
+# How many elements of a sample are checked for padding.
 _ELEMENTS_SEEN = 4096
 
 

@@ -12,7 +12,7 @@ from oomph.fitting.planning.inference_plan import InferencePlan
 from oomph.fitting.running.applied import Applied
 from oomph.fitting.running.batches import moved, samples, take
 from oomph.fitting.running.outputs import join, moved_to, pad_and_join
-from oomph.fitting.running.repeating import let_go
+from oomph.fitting.running.repeating import release_memory
 from oomph.fitting.techniques.allocator import hold_to
 from oomph.fitting.techniques.blocks import find_blocks
 from oomph.fitting.techniques.inference import FULL, PRUNED, SMALLER, TECHNIQUES, THERE
@@ -113,7 +113,7 @@ class FitInference(Applied):
 
     def forward(self, part: Any) -> Any:
         if isinstance(part, Mapping):
-            # A cache of keys and values that nobody reads is only memory.
+            # A cache of keys and values that is not read only costs memory.
             quiet = {} if "use_cache" in part or not hasattr(getattr(self.model, "config", None), "use_cache") else {"use_cache": False}
             return self.model(**part, **quiet)
         return self.model(*part) if isinstance(part, (tuple, list)) else self.model(part)
@@ -162,7 +162,7 @@ class FitInference(Applied):
             self.stream.rest()
         if plan is None:
             raise error
-        let_go(self.device)
+        release_memory(self.device)
         self.chosen = plan
         if plan.streamed and self.stream is None:
             self._do(next(one for one in TECHNIQUES if one.name == "streamed"))

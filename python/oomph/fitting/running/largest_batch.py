@@ -36,7 +36,7 @@ def find_batch(step: Callable[[int], Any], *, effective: int, largest: int | Non
     last of the `accumulate` parts is smaller, and ``oomph.micro_batches(batch, found.accumulate)`` makes them even. The effective batch
     stays what it is, and so do learning rate and result, where accelerate's find_executable_batch_size gives the loop a smaller batch.
 
-    What an attempt that failed held is let go before the next. Any other error than out-of-memory is raised. On several ranks the least
+    What a failed attempt held is freed before the next. Any other error than out-of-memory is raised. On several ranks the least
     counts; a step that waits for other ranks would hang when one of them fails, so let it run without averaging gradients (``no_sync``).
     """
     if effective < 1 or tries < 1 or largest is not None and largest < 1:

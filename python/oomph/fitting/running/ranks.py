@@ -48,9 +48,9 @@ def worst(code: int, device: torch.device) -> int:
     """The highest of all ranks. All ranks must ask."""
     if not several():
         return code
-    told = torch.tensor([code], device=device)
-    dist.all_reduce(told, op=dist.ReduceOp.MAX)
-    return int(told.item())
+    highest = torch.tensor([code], device=device)
+    dist.all_reduce(highest, op=dist.ReduceOp.MAX)
+    return int(highest.item())
 
 
 def least_room(room: Room) -> Room:

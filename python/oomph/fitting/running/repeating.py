@@ -42,7 +42,7 @@ class Before:
                     buffer.copy_(value)
 
 
-def let_go(device: torch.device) -> None:
+def release_memory(device: torch.device) -> None:
     """Gives back what nothing holds any more. What failed must have been forgotten before."""
     gc.collect()
     if device.type == "cuda":

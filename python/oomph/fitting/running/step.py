@@ -196,7 +196,7 @@ class Running:
             self._unscaled = True
 
     def update(self, begun: bool = False) -> None:
-        """The optimizer's step, and gradients let go. Called again after an out-of-memory, it goes on where it was; ``begun`` says that another has begun it."""
+        """The optimizer's step; frees the gradients. Called again after an out-of-memory, it goes on where it was; ``begun`` says that another has begun it."""
         begun = begun or getattr(self.states, "in_progress", False)
         if not begun:
             self.unscale()

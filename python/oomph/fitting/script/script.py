@@ -76,7 +76,7 @@ class Script:
         except SyntaxError as error:
             self.refused = Refused(f"the source cannot be read: {error}", _BY_HAND)
         self.autocast = seen.backward.autocast if seen.backward is not None else None
-        # What the script's names stood for is let go of: it must not stay on the card.
+        # What the script's names referred to is freed: it must not stay on the card.
         if seen.backward is not None:
             seen.backward.locals, seen.backward.after, seen.backward.globals, seen.backward.arguments = {}, {}, {}, ()
 
@@ -102,11 +102,11 @@ class Script:
     def _in_library(self, file: str) -> str:
         """What to do about a loop that is not the script's."""
         library = file.rsplit("-packages/", 1)[-1].split("/", 1)[0]
-        told = f"the loop is inside {library}"
+        found = f"the loop is inside {library}"
         if library not in _CALLBACKS:
-            return f"{told} ({os.path.basename(file)}): oomph.fit needs a loop of your own"
+            return f"{found} ({os.path.basename(file)}): oomph.fit needs a loop of your own"
         arguments = self._of_budget()
-        return f"{told}: give its Trainer callbacks=[oomph.{_CALLBACKS[library]}({', '.join(arguments)})]"
+        return f"{found}: give its Trainer callbacks=[oomph.{_CALLBACKS[library]}({', '.join(arguments)})]"
 
     def _of_budget(self) -> list[str]:
         task = self.task
@@ -150,7 +150,7 @@ class Script:
         loss_of = _Within(LossOf(step.loss), self.reader.backward.autocast_around)
         # A scaler is a few numbers: plans are the same with it.
         fitted = Fit(step.model, self.optimizer, loss_of, step.batch, tuple(self.task["allow"]), self._clip(seen))  # type: ignore[arg-type]
-        self._let_go(step)
+        self._free_leftovers(step)
         self._check(step, loss_of)
         held = torch.cuda.memory_allocated() - bytes_on(fitted.device, fitted.model, self.optimizer, step.batch)
         self._weigh(fitted)
@@ -169,7 +169,7 @@ class Script:
             said = plan(things, {"facts": fitted._facts(room, card), "speeds": speeds.to_dict(), "progress": os.devnull})
             found, blocks = Found.from_dict(said), said["blocks"]
         fitted.plan.found, fitted.plan.blocks = found, blocks
-        fitted._say_what_was_seen()
+        fitted._note_what_was_seen()
         if not as_it_is:
             if fitted._weighing is not None:
                 notes.append(f"{fitted._weighing.reason}; oomph.fit checks it with numbers when it runs")
@@ -192,7 +192,7 @@ class Script:
             "notes": [note for note in dict.fromkeys(notes) if note not in why_not],
         }
 
-    def _let_go(self, step: Step) -> None:
+    def _free_leftovers(self, step: Step) -> None:
         """Of what the last step of the script left: gradients, optimizer state, and results that its globals still hold."""
         main = sys.modules.get("__main__")
         for name, value in list(vars(main).items()) if main is not None else []:
@@ -308,7 +308,7 @@ def _card(given: dict[str, Any]) -> Card:
 
 
 def _near(file: str) -> str:
-    """As somebody in this folder would write it."""
+    """Relative to this folder."""
     near = os.path.relpath(file)
     return file if near.startswith("..") else near
 

@@ -26,7 +26,7 @@ from oomph.live.library_code import is_installed
 
 _LOOPS = (ast.For, ast.While, ast.AsyncFor)
 _CONTAINERS = (list, dict, set, deque)
-# Methods that change a container, for what is not there to be looked at.
+# Methods that change a container, for objects that cannot be inspected.
 _CONTAINER_METHODS = {"append", "extend", "insert", "add", "update", "setdefault", "pop", "popitem", "remove", "clear"}
 
 
@@ -191,8 +191,8 @@ class Reader:
             return True
         if isinstance(value, int) and value > 1:
             written = ast.unparse(divisor) if isinstance(divisor, ast.Constant) else f"{ast.unparse(divisor)} ({value})"
-            told = "which is kept: if that is for gradient accumulation, leave it out, and give the whole batch at once"
-            self.notes.append(f"line {divisor.lineno} divides by {written}, {told}")
+            advice = "which is kept: if that is for gradient accumulation, leave it out, and give the whole batch at once"
+            self.notes.append(f"line {divisor.lineno} divides by {written}, {advice}")
         return False
 
     # -- the statements that count
@@ -277,7 +277,7 @@ class Reader:
         return [ast.copy_location(ast.parse(f"{name} = {name}.clone()").body[0], kept[0]) for name in changed]
 
     def value(self, node: ast.expr, names: Mapping[str, Any] | None = None) -> Any:
-        """What an expression stands for, if it can be had without calling anything of the script."""
+        """The value of an expression, if it can be read without calling anything of the script."""
         if any(isinstance(one, (ast.Call, ast.Await, ast.Yield, ast.NamedExpr)) for one in ast.walk(node)):
             return None
         try:
@@ -604,7 +604,7 @@ def _free(statements: list[ast.stmt], expression: ast.expr) -> list[str]:
                 read(part)
             defined.update(_stores(node))
             return
-        # What stands before its blocks: conditions, what a loop goes over, what `with` opens.
+        # What comes before its blocks: conditions, what a loop goes over, what `with` opens.
         for part in ast.iter_child_nodes(node):
             if not isinstance(part, (ast.stmt, ast.ExceptHandler, ast.match_case)):
                 read(part)

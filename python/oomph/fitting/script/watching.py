@@ -16,7 +16,7 @@ from typing import Any
 
 from oomph.live.library_code import is_installed
 
-# Frames of a call that are looked at, from the inside.
+# Frames of a call that are checked, from the inside.
 _DEPTH = 40
 
 
@@ -294,7 +294,7 @@ def _version(tensor: Any) -> int:
 
 
 def _names(frame: Any) -> dict[str, Any]:
-    """What the names of a frame stand for. Before Python 3.13 a frame that was asked keeps a copy, and with it what the script lets go of."""
+    """What the names of a frame stand for. Before Python 3.13 a frame that was asked keeps a copy, and with it what the script frees."""
     names = dict(frame.f_locals)
     if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         frame.f_locals.clear()

@@ -1,7 +1,7 @@
 """Activations of blocks in host memory: what blocks save for the backward leaves the GPU behind them and comes back ahead of the backward.
 
 Whole storages are copied, so that views keep their strides and tensors that share memory go once. Copies run on streams of their own, one
-each way. Memory is let go where the computing stream has been told to wait for the copy, one block behind: so the peak depends on the
+each way. Memory is freed where the computing stream has been made to wait for the copy, one block behind: so the peak depends on the
 program only, not on how fast the link is, and is the same on the virtual GPU. Host memory comes from a pool of own slabs
 (``HostMemory``), which lasts from step to step.
 """
@@ -62,7 +62,7 @@ class OffloadedBlocks:
             for take_off in self._undo:
                 take_off()
             self._undo = []
-            self._transfer.let_go()
+            self._transfer.release_memory()
             compile_again(self._model)
 
 
@@ -116,7 +116,7 @@ class HostMemory:
     def give(self, piece: Piece) -> None:
         self._returned.append(piece)
 
-    def let_go(self) -> None:
+    def release_memory(self) -> None:
         """Forgets the slabs: each is freed when nothing is in it any more."""
         self._slabs = []
 
@@ -167,7 +167,7 @@ def _unregister(memory: torch.Tensor) -> None:
 
 
 class _Call:
-    """One call of a block in a forward: what of it went away, in order."""
+    """One call of a block in a forward: what of it was moved to the host, in order."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -184,7 +184,7 @@ class _Away:
         # What was saved, to see that it does not change while it is copied.
         self.watched: tuple[torch.Tensor, int] | None = None
         self.changed = False
-        # The end of the copy to the host; and of the copy back, with the stream that has not been told of it.
+        # The end of the copy to the host; and of the copy back, with the stream that does not wait for it yet.
         self.gone: torch.cuda.Event | None = None
         self.fetched: tuple[torch.cuda.Stream, torch.cuda.Event] | None = None
         lane.living += 1
@@ -195,7 +195,7 @@ class _Away:
         self.lane.memory.give(self.piece)
 
     def forget(self) -> None:
-        """Lets go of the memory on the device; where it came back unused, the computing stream first waits for the copy into it."""
+        """Frees the memory on the device; where it came back unused, the computing stream first waits for the copy into it."""
         self.lane.settle(self)
         self.present = None
 
@@ -238,7 +238,7 @@ class _Lane:
         return away
 
     def leave(self, away: _Away) -> None:
-        """Lets go of the memory on the device that a copy is made from: what comes next on the computing stream waits for the copy."""
+        """Frees the memory on the device that a copy is made from: what comes next on the computing stream waits for the copy."""
         if away.watched is not None and away.gone is not None:
             torch.cuda.current_stream(self.device).wait_event(away.gone)
             away.check()
@@ -272,7 +272,7 @@ class _Lane:
 
 
 class _Saved:
-    """What the graph holds in place of a tensor that went away."""
+    """What the graph holds in place of a tensor that was moved to the host."""
 
     def __init__(self, away: _Away, call: _Call, tensor: torch.Tensor) -> None:
         self.away, self.call = away, call
@@ -303,9 +303,9 @@ class _Transfer:
     def held(self) -> int:
         return sum(lane.memory.size for lane in self._lanes.values())
 
-    def let_go(self) -> None:
+    def release_memory(self) -> None:
         for lane in self._lanes.values():
-            lane.memory.let_go()
+            lane.memory.release_memory()
 
     def around(self, block: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not torch.is_grad_enabled():
@@ -327,7 +327,7 @@ class _Transfer:
         return call
 
     def _behind(self, call: _Call) -> None:
-        """Lets go of what the blocks before this one have sent."""
+        """Frees what the blocks before this one have sent."""
         for earlier in self._calls[max(0, call.index - 2) : call.index]:
             for away in _alive(earlier):
                 away.lane.leave(away)

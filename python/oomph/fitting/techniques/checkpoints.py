@@ -172,7 +172,7 @@ class _Caches:
 class _Buffers:
     """The buffers of a block that its forward changes, so that a second forward sees and leaves what the first did.
 
-    Which these are is known after a first forward; for that one, all are kept. Statistics of PyTorch's own norms are not looked at by
+    Which these are is known after a first forward; for that one, all are kept. Statistics of PyTorch's own norms are not compared by
     a forward that changes them, so of these nothing is kept.
     """
 
@@ -201,7 +201,7 @@ class _Buffers:
         return bool(self._unread or self._kept)
 
     def learn(self, block: str) -> set[tuple[str, str]]:
-        """Which buffers the first forward has changed; the copies of the others are let go."""
+        """Which buffers the first forward has changed; the copies of the others are freed."""
         changed = {place for place, (buffer, version) in self._seen.items() if self._owners[place]._buffers.get(place[1]) is not buffer or buffer._version != version}
         known = self._known
         if known is not None and not changed <= known:

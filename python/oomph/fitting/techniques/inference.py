@@ -1,4 +1,4 @@
-"""The techniques of ``oomph.fit_inference``: one entry for each, in the order in which they are told. They are applied to a ``running.inference.FitInference``."""
+"""The techniques of ``oomph.fit_inference``: one entry for each, in the order in which they are listed. They are applied to a ``running.inference.FitInference``."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TECHNIQUES: tuple[Technique, ...] = (
         allowed="two of every four weights of linear layers dropped (fp16 or bf16, compute capability 8.0 or newer)",
         turn=5,
     ),
-    # The cache is transformers' own: it is told when it generates.
+    # The cache is transformers' own: it is passed to `generate`.
     Technique("cache", lambda *_: "the cache in host memory", "same numbers; pays with copies", is_new=lambda before, after: before != after and after == "offloaded"),
     Technique(
         "cache",

@@ -109,7 +109,7 @@ def _fused_works(family: type[Optimizer], device: torch.device, dtype: torch.dty
         parameter = torch.zeros(1, device=device, dtype=dtype, requires_grad=True)
         parameter.grad = torch.zeros_like(parameter)
         trial = family([parameter], lr=0.0, fused=True)
-        _raw_step(family)(trial)  # Without hooks: nobody counts this step.
+        _raw_step(family)(trial)  # Without hooks: this step is not counted.
     except (RuntimeError, TypeError, ValueError) as error:
         if is_out_of_memory(error):
             raise
@@ -134,7 +134,7 @@ _Part = list[tuple[dict[str, Any], list[Tensor]]]
 
 @dataclass
 class _Attempt:
-    """A step that has begun: hooks have been told, and ``parts`` are not updated yet."""
+    """A step that has begun: hooks have been called, and ``parts`` are not updated yet."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -170,7 +170,7 @@ class ResumableStep:
         def step(*args: Any, **kwargs: Any) -> Any:
             return kept(*args, **kwargs) if self._undone else self.step(*args, **kwargs)
 
-        # A scheduler that is made later has nothing to add to this: `step` tells it that it was called.
+        # A scheduler that is made later has nothing to add to this: `step` shows it that it was called.
         step._wrapped_by_lr_sched = step._with_counter = True  # type: ignore[attr-defined]
         self._installed = step
         self.optimizer.step = step
@@ -470,14 +470,14 @@ class StatesOnHost(ResumableStep):
     def _take_what_is_there(self) -> None:
         has_state = [p for group in self.optimizer.param_groups for p in group["params"] if self.optimizer.state.get(p)]
         for bucket in self._new_buckets(has_state):
-            self._send_home(_Guest(bucket, None))
+            self._copy_to_host(_Guest(bucket, None))
             self._lane(bucket).wait_for_all()
         self.synchronize()
 
     def _new_buckets(self, params: list[Tensor]) -> list[_Bucket]:
         made: list[_Bucket] = []
         for device in dict.fromkeys(p.device for p in params):
-            # Before the first step nobody knows what an optimizer will keep; Adam keeps two values for each one of the parameter.
+            # Before the first step it is unknown what an optimizer will keep; Adam keeps two values for each one of the parameter.
             pieces = _in_pieces((p for p in params if p.device == device), self.bucket_bytes, lambda p: 2 * size_of(p))
             made.extend(_Bucket(piece) for piece in pieces)
         self._buckets.extend(made)
@@ -492,12 +492,12 @@ class StatesOnHost(ResumableStep):
         due = [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
         known = {p for bucket in self._buckets for p in bucket.params}
         for bucket in self._buckets:
-            self._take_home_again(bucket)
+            self._move_back_to_host(bucket)
         self._new_buckets([p for p in due if p not in known])
         due_now = set(due)
         return [bucket for bucket in self._buckets if not due_now.isdisjoint(bucket.params)]
 
-    def _take_home_again(self, bucket: _Bucket) -> None:
+    def _move_back_to_host(self, bucket: _Bucket) -> None:
         """``load_state_dict`` puts state on the device, in tensors of its own."""
         values = [self.optimizer.state.get(place.param, {}).get(place.key) for place, _ in bucket.homes]
         if all(value is host for value, (_, host) in zip(values, bucket.homes)):
@@ -519,21 +519,21 @@ class StatesOnHost(ResumableStep):
         try:
             while parts:
                 # Before the next one comes, the last but one must have left.
-                self._see_off(leaving, leave=1)
+                self._wait_for_copies(leaving, leave=1)
                 guest = coming or self._bring(parts[0])
                 coming = self._bring_if_there_is_room(parts[1]) if len(parts) > 1 else None
                 self._update_guest(guest, group_of)
                 parts.popleft()
-                leaving.append(self._send_home(guest))
+                leaving.append(self._copy_to_host(guest))
                 guest = None  # So that its memory is free when it has left.
                 if coming is None:
-                    self._see_off(leaving)
+                    self._wait_for_copies(leaving)
         finally:
             # Memory that the streams still read or write goes back to the program when it is dropped here.
             for lanes in self._lanes.values():
                 lanes.wait_for_all()
 
-    def _see_off(self, leaving: deque[_Guest], leave: int = 0) -> None:
+    def _wait_for_copies(self, leaving: deque[_Guest], leave: int = 0) -> None:
         while len(leaving) > leave:
             guest = leaving.popleft()
             self._lane(guest.bucket).wait(guest.left)
@@ -573,7 +573,7 @@ class StatesOnHost(ResumableStep):
                 state[place.param][place.key] = host
             raise
 
-    def _send_home(self, guest: _Guest) -> _Guest:
+    def _copy_to_host(self, guest: _Guest) -> _Guest:
         bucket, state = guest.bucket, self.optimizer.state
         places = bucket.lay_out(state)
         if len(places) != len(bucket.homes) or not all(place.like(home) for place, (home, _) in zip(places, bucket.homes)):
@@ -639,14 +639,14 @@ def to_8bit(optimizer: Optimizer) -> Replaced:
     # Schedulers ask the optimizer that they were made with whether it has stepped.
     old = weakref.ref(optimizer)
 
-    def tell_schedulers(*_: Any) -> None:
+    def mark_as_called(*_: Any) -> None:
         if (first := old()) is not None:
             first._opt_called = True
 
-    told = new.register_step_post_hook(tell_schedulers)
+    hook = new.register_step_post_hook(mark_as_called)
 
     def undo() -> None:
-        told.remove()
+        hook.remove()
         for group, was in zip(optimizer.param_groups, before):
             for key in [key for key in group if key not in was]:
                 del group[key]

@@ -1,4 +1,4 @@
-"""The techniques of ``oomph.fit``: one line for each, in the order in which they are counted and told."""
+"""The techniques of ``oomph.fit``: one line for each, in the order in which they are counted and listed."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from oomph.fitting.errors import FitError
 from oomph.fitting.techniques.technique import WEIGHTS, Technique
 
-# Fours of weights that are looked at in one go: what sorts them takes memory too.
+# Groups of four weights that are sorted at once: sorting takes memory too.
 _FOURS = 1 << 18
 _PIP = "\n\nhint: pip install torchao (or bitsandbytes)"
 

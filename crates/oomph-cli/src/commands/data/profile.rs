@@ -1,6 +1,6 @@
 //! `oomph data profile`: what is in it, and what it could take.
 
-use super::{Opened, Reading, Watched, told};
+use super::{Opened, Reading, Watched, shown_error};
 use crate::Outcome;
 use crate::arguments::Format;
 use crate::printer::{Printer, width};
@@ -44,14 +44,14 @@ fn within(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(Policy::Relative(error)) => Ok(error),
         Ok(Policy::Exact) => {
-            Err("exactness is told in any case; write rel: and a number, such as rel:1e-6".to_owned())
+            Err("exact types are always shown; write rel: and a number, such as rel:1e-6".to_owned())
         }
         Err(error) => Err(error.to_string()),
     }
 }
 
 pub(super) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    let locations = source::expand(&arguments.paths).map_err(|error| told(&error))?;
+    let locations = source::expand(&arguments.paths).map_err(|error| shown_error(&error))?;
     let mut found: Vec<(String, Profile)> = Vec::new();
     let mut outcome = Outcome::Fine;
     for location in locations {
@@ -62,7 +62,7 @@ pub(super) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         match profiles {
             Ok(profiles) => found.extend(profiles.into_iter().map(|profile| (location.clone(), profile))),
             Err(error) => {
-                printer.error(&format!("{:#}", told(&error)));
+                printer.error(&format!("{:#}", shown_error(&error)));
                 outcome = Outcome::Failed;
             }
         }

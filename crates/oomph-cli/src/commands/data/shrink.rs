@@ -1,6 +1,6 @@
 //! `oomph data shrink`: the same values in a smaller file.
 
-use super::{Opened, Reading, Watched, heard, told};
+use super::{Opened, Reading, Watched, heard, shown_error};
 use crate::Outcome;
 use crate::outputs::{self, Outputs};
 use crate::printer::Printer;
@@ -53,7 +53,7 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let inputs = [PathBuf::from(&arguments.input)];
     Outputs { inputs: &inputs, force: arguments.force }.check(&[&arguments.output])?;
-    let opened = arguments.reading.open(&arguments.input).map_err(|error| told(&error))?;
+    let opened = arguments.reading.open(&arguments.input).map_err(|error| shown_error(&error))?;
     arguments.check_ending(&opened)?;
     // From here on a signal ends the pass, and what it was writing goes with it.
     let listener = Mutex::new(Listener::start()?);
@@ -110,11 +110,12 @@ impl Arguments {
     fn table(&self, input: &Input, listener: &Mutex<Listener>, printer: &Printer) -> anyhow::Result<Profile> {
         let options = Options { policy: self.policy, ..self.reading.options() };
         let watched = |doing| Watched { bar: printer.progress(doing), listener: Some(listener) };
-        let profiled = profile::of(input, &options, &watched("profiling")).map_err(|error| told(&error))?;
+        let profiled =
+            profile::of(input, &options, &watched("profiling")).map_err(|error| shown_error(&error))?;
         let rows = usize::try_from(self.row_group_rows).unwrap_or(usize::MAX);
         outputs::write_whole(&self.output, self.force, |out| {
             let written = write::parquet(input, &profiled, out, rows, &options, &watched("writing"));
-            written.map(|_| ()).map_err(|error| told(&error))
+            written.map(|_| ()).map_err(|error| shown_error(&error))
         })?;
         Ok(profiled.profile)
     }
@@ -127,7 +128,7 @@ impl Arguments {
             let shrunk = load_array(array, &profiled, &options, &watched("converting"))?;
             Ok((shrunk, profiled.profile))
         };
-        let (shrunk, profile) = shrink().map_err(|error| told(&error))?;
+        let (shrunk, profile) = shrink().map_err(|error| shown_error(&error))?;
         let Shrunk::Dense(dense) = shrunk else { bail!("{}: became a sparse matrix", self.input) };
         outputs::write_whole(&self.output, self.force, |mut out| Ok(write_npy(&mut out, &dense)?))?;
         Ok(profile)

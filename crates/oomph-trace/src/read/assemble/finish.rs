@@ -1,7 +1,7 @@
 //! From the one value that is left to a recording; and what to do with a file that was cut off.
 
 use super::machine::{Assembler, DictState, ListState, RawSegment, Rows, Skipped};
-use super::typed::is_telling;
+use super::typed::identifies_dict;
 use super::value::{Value, View, known};
 use crate::read::ReadError;
 use crate::recording::{
@@ -39,7 +39,7 @@ impl Assembler {
     /// Whether the unfinished dictionary `start..` is an event, a frame, a block or a segment.
     fn is_one_thing(&self, start: usize) -> bool {
         let keys = || self.stack[start..].iter().step_by(2).map(|value| value.key());
-        keys().any(is_telling) || keys().any(|key| matches!(key, Some(known::TOTAL_SIZE | known::NAME)))
+        keys().any(identifies_dict) || keys().any(|key| matches!(key, Some(known::TOTAL_SIZE | known::NAME)))
     }
 
     /// A list of one element is written as list, element, APPEND: if the file ends before the APPEND, the

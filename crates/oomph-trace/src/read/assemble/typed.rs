@@ -33,7 +33,7 @@ impl Assembler {
         let key = if key == Some(known::ACTION) {
             key
         } else {
-            (start..end).step_by(2).map(|i| self.stack[i].key()).find(|&key| is_telling(key)).flatten()
+            (start..end).step_by(2).map(|i| self.stack[i].key()).find(|&key| identifies_dict(key)).flatten()
         };
         match key? {
             known::ACTION => self.take_event(start, end),
@@ -120,7 +120,7 @@ impl Assembler {
         value
     }
 
-    /// Takes back what a row that is not to be had put into sparse columns.
+    /// Removes what a dropped row put into sparse columns.
     fn drop_sparse(&mut self, row: u32) {
         let events = &mut self.events;
         for column in
@@ -357,9 +357,9 @@ impl Assembler {
     }
 }
 
-/// Keys that tell what a dictionary is.
+/// Keys that identify a dictionary.
 #[inline]
-pub(super) fn is_telling(key: Option<StringId>) -> bool {
+pub(super) fn identifies_dict(key: Option<StringId>) -> bool {
     matches!(key, Some(known::ACTION | known::FILENAME | known::BLOCKS | known::STATE))
 }
 

@@ -65,7 +65,7 @@ pub struct EventTemplate {
 /// How every PyTorch since 2.2 begins an event. These are read without looking at what field is next.
 const USUAL_START: [Field; 5] = [Field::Action, Field::Address, Field::Size, Field::Stream, Field::Time];
 
-/// What an event puts into the memo, in order: the dictionary itself, then what stands in it.
+/// What an event puts into the memo, in order: the dictionary itself, then its content.
 #[derive(Clone, Copy)]
 enum Memoised {
     Text(u32),

@@ -44,7 +44,7 @@ impl Memo {
         self.slots.push(packed);
     }
 
-    /// Sets a slot, and tells whether it held something else.
+    /// Sets a slot, and returns whether it held something else.
     pub fn put(&mut self, slot: usize, value: Value) -> bool {
         if slot == self.slots.len() {
             self.push(value);
@@ -102,7 +102,7 @@ mod tests {
         assert_eq!(memo.get(0xffff_ffff), Some(Value::NONE));
         assert_eq!(memo.get(5), None);
         assert!(!memo.put(3, Value::text(1)));
-        assert!(memo.put(3, Value::text(2)), "an overwritten slot is told");
+        assert!(memo.put(3, Value::text(2)), "an overwritten slot is reported");
         assert_eq!(memo.get(3), Some(Value::text(2)));
         assert_eq!(memo.get(1), None);
     }

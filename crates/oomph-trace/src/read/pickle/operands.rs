@@ -1,6 +1,6 @@
 //! Numbers and texts as opcodes carry them. Beyond the end of the bytes are zeros.
 
-/// Texts longer than this are cut: nothing in a snapshot is, and a name of a gigabyte helps nobody.
+/// Texts longer than this are cut: nothing in a snapshot is that long, and a name of a gigabyte is useless.
 const LONGEST_TEXT: usize = 1 << 20;
 
 #[inline]

@@ -1,4 +1,4 @@
-//! Stacks that were read before, told by the bytes of the memo reads that they consist of.
+//! Stacks that were read before, recognised by the bytes of the memo reads that they consist of.
 
 use super::op;
 use crate::intern::StackId;
@@ -61,7 +61,7 @@ pub struct SeenStacks {
     hasher: DefaultHashBuilder,
     /// The last few stacks, as one number, and what followed them.
     past: usize,
-    expected: Box<[u32; Self::PASTS]>,
+    expected: Box<[u32; Self::SLOTS]>,
 }
 
 struct SeenStack {
@@ -78,7 +78,7 @@ impl Default for SeenStacks {
             table: HashTable::new(),
             hasher: DefaultHashBuilder::default(),
             past: 0,
-            expected: Box::new([0; Self::PASTS]),
+            expected: Box::new([0; Self::SLOTS]),
         }
     }
 }
@@ -86,7 +86,7 @@ impl Default for SeenStacks {
 impl SeenStacks {
     /// Beyond this many bytes of names, stacks are interned one by one.
     const LIMIT: usize = 256 << 20;
-    const PASTS: usize = 1 << 13;
+    const SLOTS: usize = 1 << 13;
 
     fn name(&self, seen: &SeenStack) -> &[u8] {
         &self.bytes[seen.start..seen.start + seen.length]
@@ -119,7 +119,7 @@ impl SeenStacks {
     /// Older stacks move out of the number as newer ones move in: about three count.
     #[inline]
     fn pass(&mut self, index: u32) {
-        self.past = ((self.past << 4) ^ index as usize) % Self::PASTS;
+        self.past = ((self.past << 4) ^ index as usize) % Self::SLOTS;
     }
 
     pub fn remember(&mut self, gets: &[u8], stack: StackId) {
