@@ -48,10 +48,9 @@ test:
 
 fetched: $(VENV)/.ready $(VENV_2_11)/.ready $(WEB)/.ready $(CHROMIUM) $(TMUX_COMMAND)
 
-# Every example too: tests run them.
+# Everything in one call, examples and the extension module too: what one waits for, another uses the time for.
 compiled:
-	cargo test --workspace --locked --no-run
-	cargo build --locked -p oomph-cli -p oomph-python
+	cargo build --workspace --all-targets --locked
 
 format: $(VENV)/.ready $(WEB)/.ready
 	cargo fmt --all

@@ -787,7 +787,8 @@ def test_verbose_says_what_was_found_staged_and_started_and_nothing_is_said_othe
     for said in ("found PyTorch", "staged the virtual GPU", "on a virtual GPU gpu=\"t4\"", "starting program=", "ended status=exit status: 0", "it left status="):
         assert said in err and said not in quiet[2], said
     assert "LD_PRELOAD" not in err
-    by_variable = oomph(*words, env={**os.environ, "OOMPH_LOG": "oomph_stage=debug"})
+    by_variable = oomph(*words, "--token=hidden", env={**os.environ, "OOMPH_LOG": "oomph_stage=debug"})
     assert "LD_PRELOAD" in by_variable[2] and "it left" not in by_variable[2]
+    assert "hidden" not in by_variable[2], "arguments may hold secrets"
     code, out, err = oomph(*words, env={**os.environ, "OOMPH_LOG": "oomph=loud"})
     assert code == 2 and "OOMPH_LOG" in err

@@ -8,7 +8,7 @@ use tracing_subscriber::prelude::*;
 /// The variable; a level (`debug`) or levels by crate (`oomph_stage=debug,oomph_predict=trace`), as everywhere in Rust.
 const VARIABLE: &str = "OOMPH_LOG";
 
-/// Starts logging. `-v` says what was found, staged and started, `-vv` with which arguments and variables. What the variable says counts before it.
+/// Starts logging. `-v` says what was found, staged and started, `-vv` with which variables; arguments are never shown. What the variable says counts before it.
 pub(crate) fn start(verbose: u8) -> Result<(), String> {
     let targets = match std::env::var(VARIABLE) {
         Ok(text) if !text.trim().is_empty() => {

@@ -53,11 +53,11 @@ impl Launch {
         if !self.preload.is_empty() {
             self.command.env("LD_PRELOAD", before("LD_PRELOAD", &self.preload));
         }
-        info!(program = %self.command.get_program().display(), "starting");
-        for argument in self.command.get_args() {
-            debug!(argument = %argument.display());
-        }
+        // No arguments: people pass tokens in them, and this is what they paste into a bug report.
+        let arguments = self.command.get_args().len();
+        info!(program = %self.command.get_program().display(), arguments, "starting");
         for (name, value) in self.command.get_envs() {
+            let value = if holds_arguments(name) { Some(OsStr::new("(not shown)")) } else { value };
             debug!(name = %name.display(), value = %value.unwrap_or(OsStr::new("(removed)")).display());
         }
         let began = Instant::now();
@@ -65,6 +65,11 @@ impl Launch {
         info!(status = %ended.status, signal = ended.signal, seconds = began.elapsed().as_secs_f32(), "ended");
         Ok(ended)
     }
+}
+
+/// The tasks that oomph hands to its own Python have the program's arguments in them.
+fn holds_arguments(variable: &OsStr) -> bool {
+    ["OOMPH_PREDICT", "OOMPH_RUN"].iter().any(|name| variable == *name)
 }
 
 /// A variable that lists files or folders, with these first. The loader takes spaces for separators too, so what was there stays as it was written.

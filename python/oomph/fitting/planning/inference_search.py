@@ -19,6 +19,8 @@ from oomph.fitting.running.batches import samples
 from oomph.fitting.running.inference import FitInference
 from oomph.fitting.techniques import optimizers
 from oomph.fitting.techniques.blocks import find_blocks
+from oomph.fitting.techniques.inference import TECHNIQUES
+from oomph.fitting.techniques.technique import Technique
 from oomph.fitting.techniques.weights import why_not_semi_structured
 
 
@@ -37,7 +39,6 @@ class _Search:
         self.progress = options["progress"]
         self.count, self.blocks = samples(self.batch), len(find_blocks(self.model))
         self.tried: Tried[InferencePlan] = Tried(self.measure, options["limit"], options["host"])
-        self.fits = self.tried.fits
         #: What pruning saved, by plan.
         self.saved: dict[InferencePlan, int] = {}
         self.notes: list[str] = []
@@ -51,23 +52,7 @@ class _Search:
         return {**answer, "reserved": self.tried.measure(chosen or least.plan).reserved, "blocks": self.blocks, "notes": self.notes}
 
     def choose(self) -> InferencePlan | None:
-        bases = [InferencePlan()]
-        if "bf16-weights" in self.allow:
-            bases.append(bases[-1].but(bf16_weights=True))
-        if self.generate is not None:
-            bases.append(bases[-1].but(cache="offloaded"))
-            if "8bit-cache" in self.allow:
-                bases.append(bases[-1].but(cache="quantized"))
-        for bits in (8, 4):
-            if f"{bits}bit-weights" in self.allow:
-                bases.append(bases[-1].but(bits=bits))
-        if "pruning" in self.allow:
-            base = bases[-1].but(bits=0, pruned=True)
-            why = why_not_semi_structured(self.model, torch.cuda.get_device_capability(), base.bf16_weights)
-            if why is None:
-                bases.append(base)
-            else:
-                self.notes.append(f"pruning saves nothing here: {why}")
+        bases = self.tried.bases(InferencePlan(), filter(self.may, TECHNIQUES), "bfloat16")
         for base in bases:
             size = self.largest_size(base)
             if size is not None:
@@ -76,17 +61,26 @@ class _Search:
         if not self.blocks or (size := self.largest_size(base)) is None:
             return None
         # The fewer travel, the faster.
-        low, high = 0, self.blocks
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if self.fits(base.but(size=size, streamed=middle)) else (middle, high)
-        return base.but(size=size, streamed=high)
+        counts = range(1, self.blocks + 1)
+        return base.but(size=size, streamed=counts[self.tried.first(counts, lambda count: base.but(size=size, streamed=count))])
+
+    def may(self, technique: Technique) -> bool:
+        """Whether it may be done, and does something here."""
+        if technique.allow is not None and technique.allow not in self.allow:
+            return False
+        if technique.name == "cache":
+            return self.generate is not None
+        if technique.name == "pruned":
+            why = why_not_semi_structured(self.model, torch.cuda.get_device_capability(), "bf16-weights" in self.allow)
+            if why is not None:
+                self.notes.append(f"pruning saves nothing here: {why}")
+            return why is None
+        return True
 
     def largest_size(self, base: InferencePlan) -> int | None:
         sizes = list(dict.fromkeys([0, *(-(-self.count // (1 << power)) for power in range(1, self.count.bit_length() + 1))]))
-        if not self.fits(base.but(size=sizes[-1])):
-            return None
-        return next(size for size in sizes if self.fits(base.but(size=size)))
+        index = self.tried.first(sizes, lambda size: base.but(size=size))
+        return sizes[index] if index < len(sizes) else None
 
     def measure(self, plan: InferencePlan) -> Measured[InferencePlan]:
         """What PyTorch reserves at most, in two parts and with the outputs of all."""

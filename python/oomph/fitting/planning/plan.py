@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,13 @@ class Plan:
         return not (self.autocast or self.optimizer_8bit or self.bf16_weights)
 
 
-AnyPlan = TypeVar("AnyPlan")
+class Changeable(Protocol):
+    """A plan of which another can be made."""
+
+    def but(self, **changes: Any) -> Self: ...
+
+
+AnyPlan = TypeVar("AnyPlan", bound=Changeable)
 
 
 @dataclass(frozen=True)

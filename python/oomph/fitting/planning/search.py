@@ -5,11 +5,12 @@ It runs nothing: it is given a function that measures a plan, and one that estim
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic
 
 from oomph.fitting.planning.plan import AnyPlan, Measured, Plan
+from oomph.fitting.techniques.technique import Technique
 from oomph.fitting.techniques.training import ALLOWABLE, TECHNIQUES
 
 # Estimated times that are nearer to each other than this are taken to be the same.
@@ -102,6 +103,25 @@ class Tried(Generic[AnyPlan]):
         measured = self.measure(plan)
         return measured.reserved <= self.limit and measured.host <= self.host
 
+    def bases(self, first: AnyPlan, techniques: Iterable[Technique], half: str) -> list[AnyPlan]:
+        """The first plan, and upon it one technique after another, from what changes least to what changes most."""
+        bases = [first]
+        for technique in sorted(techniques, key=lambda one: one.turn):
+            if technique.asked is not None:
+                bases.append(bases[-1].but(**technique.asked(half)))
+        return bases
+
+    def first(self, values: Sequence[int], plan_of: Callable[[int], AnyPlan]) -> int:
+        """The index of the first value whose plan fits, where all after it do; the length if none does."""
+        low, high = 0, len(values)
+        if not values or not self.fits(plan_of(values[-1])):
+            return high
+        high -= 1
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self.fits(plan_of(values[middle])) else (middle + 1, high)
+        return low
+
 
 class Search(Tried[Plan]):
     """One search for a training step. ``measure`` runs a plan for a step or two, ``seconds`` estimates without running it, ``prove`` runs it for longer,
@@ -151,21 +171,17 @@ class Search(Tried[Plan]):
         return plan.but(defer_logits=defers)
 
     def most_frugal(self) -> Plan:
-        plan = self.bases()[-1].but(checkpoint=self.facts.blocks, offload=self.facts.blocks, states_on_host=self.facts.hosts)
+        plan = self.allowed()[-1].but(checkpoint=self.facts.blocks, offload=self.facts.blocks, states_on_host=self.facts.hosts)
         plan = plan if not self.facts.hosts else plan.but(optimizer_8bit=False)
         return plan.but(micro=1) if self.facts.splits and self.facts.batch > 1 else plan
 
-    def bases(self) -> list[Plan]:
+    def allowed(self) -> list[Plan]:
         """What is the same for every size of a part: the exact techniques that cost nothing, then what is allowed beyond them."""
-        bases = [self.free()]
-        for technique in ALLOWABLE:
-            if technique.allow in self.facts.allow and technique.asked is not None:
-                bases.append(bases[-1].but(**technique.asked(self.facts.half)))
-        return bases
+        return self.bases(self.free(), [one for one in ALLOWABLE if one.allow in self.facts.allow], self.facts.half)
 
     def choose(self) -> Plan | None:
         found: list[Plan] = []
-        for base in self.bases():
+        for base in self.allowed():
             here = self.explore(base, found)
             if not here and self.facts.hosts:
                 here = self.explore(base.but(states_on_host=True, optimizer_8bit=False), found)
@@ -190,7 +206,7 @@ class Search(Tried[Plan]):
         sizes, blocks = self.sizes(), self.facts.blocks
         if blocks and self.measure(base.but(micro=sizes[-1], checkpoint=blocks, offload=blocks)).reserved > self.limit:
             return []
-        plain = _first(sizes, lambda size: self.fits(base.but(micro=size)))
+        plain = self.first(sizes, lambda size: base.but(micro=size))
         fitting = [base.but(micro=sizes[plain])] if plain < len(sizes) else []
         best = min((self.seconds(plan) for plan in [*found, *fitting]), default=float("inf"))
         if not blocks:
@@ -207,7 +223,7 @@ class Search(Tried[Plan]):
             if self.fits(part.but(checkpoint=blocks)):
                 plan = part.but(checkpoint=blocks[: self._least_blocks(part)])
             elif self.fits(part.but(checkpoint=blocks, offload=blocks)):
-                count = 1 + _first(list(range(1, len(blocks) + 1)), lambda n: self.fits(part.but(checkpoint=blocks, offload=blocks[:n])))
+                count = 1 + self.first(range(1, len(blocks) + 1), lambda n: part.but(checkpoint=blocks, offload=blocks[:n]))
                 plan = part.but(checkpoint=blocks, offload=blocks[:count])
             else:
                 continue
@@ -225,10 +241,8 @@ class Search(Tried[Plan]):
         for step in (guess + 1, guess, (low + high) // 2):
             if low < step < high:
                 low, high = (low, step) if self.fits(part.but(checkpoint=blocks[:step])) else (step, high)
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if self.fits(part.but(checkpoint=blocks[:middle])) else (middle, high)
-        return high
+        left = range(low + 1, high + 1)
+        return left[self.first(left, lambda count: part.but(checkpoint=blocks[:count]))]
 
     def chain(self, chosen: Plan) -> list[Measured]:
         """One technique after another, in the order in which they are counted."""
@@ -258,15 +272,3 @@ class Search(Tried[Plan]):
                 rungs.append(measured)
                 below = measured.reserved
         return rungs
-
-
-def _first(values: list[int], fits: Callable[[int], bool]) -> int:
-    """The index of the first value that fits, where all after it do; the length if none does."""
-    low, high = 0, len(values)
-    if not values or not fits(values[-1]):
-        return high
-    high -= 1
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if fits(values[middle]) else (middle + 1, high)
-    return low

@@ -22,14 +22,15 @@ def _in_bits(bits: int, turn: int) -> Technique:
         is_new=lambda before, after: before != after and after == bits,
         allow=f"{bits}bit-weights",
         allowed=f"weights of linear layers in {bits} bits",
+        asked=lambda _: {"bits": bits},
         turn=turn,
     )
 
 
 TECHNIQUES: tuple[Technique, ...] = (
-    dataclasses.replace(BF16_WEIGHTS, apply=lambda fitted: bf16_weights(fitted.model), stage=FULL, allowed="weights in bfloat16", turn=1),
-    _in_bits(8, turn=2),
-    _in_bits(4, turn=3),
+    dataclasses.replace(BF16_WEIGHTS, apply=lambda fitted: bf16_weights(fitted.model), stage=FULL, allowed="weights in bfloat16", asked=lambda _: {"bf16_weights": True}, turn=1),
+    _in_bits(8, turn=4),
+    _in_bits(4, turn=5),
     Technique(
         "pruned",
         lambda *_: "two of every four weights dropped (allowed)",
@@ -38,10 +39,18 @@ TECHNIQUES: tuple[Technique, ...] = (
         stage=PRUNED,
         allow="pruning",
         allowed="two of every four weights of linear layers dropped (fp16 or bf16, compute capability 8.0 or newer)",
-        turn=5,
+        asked=lambda _: {"bits": 0, "pruned": True},
+        turn=6,
     ),
     # The cache is transformers' own: it is passed to `generate`.
-    Technique("cache", lambda *_: "the cache in host memory", "same numbers; pays with copies", is_new=lambda before, after: before != after and after == "offloaded"),
+    Technique(
+        "cache",
+        lambda *_: "the cache in host memory",
+        "same numbers; pays with copies",
+        is_new=lambda before, after: before != after and after == "offloaded",
+        asked=lambda _: {"cache": "offloaded"},
+        turn=2,
+    ),
     Technique(
         "cache",
         lambda *_: "the cache in 8 bits (allowed)",
@@ -49,7 +58,8 @@ TECHNIQUES: tuple[Technique, ...] = (
         is_new=lambda before, after: before != after and after == "quantized",
         allow="8bit-cache",
         allowed="the cache of keys and values in 8 bits (needs hqq)",
-        turn=4,
+        asked=lambda _: {"cache": "quantized"},
+        turn=3,
     ),
     Technique(
         "streamed",

@@ -30,9 +30,10 @@ class Technique:
     stage: int = BLOCKS
     #: Whether the values of two plans differ in a way that is worth words.
     is_new: Callable[[Any, Any], bool] = _begins
-    #: Its name in ``allow=``, if it changes numbers, and what that means; then what it makes of a plan, given the 16-bit type of the card, and when it is tried.
+    #: Its name in ``allow=``, if it changes numbers, and what that means.
     allow: str | None = None
     allowed: str = ""
+    #: What it makes of a plan, given the 16-bit type of the card, and in which order it is tried: what changes least comes first.
     asked: Callable[[str], dict[str, Any]] | None = None
     turn: int = 0
     #: It stays from one plan to the next, where both have it: to undo it would lose something.
