@@ -53,8 +53,9 @@ for _ignored, _handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, sign
 # The files that take longest, begun first: at the end both workers are then done at about the same time. (pytest-xdist's own order, by the number of
 # tests, leaves the few long ones for last: one worker ended minutes after the other.)
 LONGEST = (
-    "test_fit", "test_predict_programs", "test_package", "test_fit_integrations", "test_fit_script", "test_run", "test_report", "test_data_stream",
-    "test_notebook", "test_predict", "test_doctor_loader", "test_allocator_model", "test_attacks", "test_data_cloud", "test_data_share", "test_top",
+    "test_predict_programs", "test_report", "test_fit", "test_run", "test_fit_script", "test_predict", "test_data_stream", "test_notebook", "test_ram",
+    "test_fit_integrations", "test_grid", "test_top", "test_predict_phases", "test_census", "test_guard", "test_doctor_loader", "test_fix", "test_fit_inference",
+    "test_diagnosis", "test_inside", "test_data_share", "test_attacks", "test_doctor", "test_fit_split", "test_docs", "test_package",
 )
 
 

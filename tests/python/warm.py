@@ -49,7 +49,7 @@ class Warm:
         bare = ["env", "-u", "OOMPH_RUN", "-u", "PYTHONPATH", python, "-c", SERVER, door]
         words = ["run", "--quiet", "--no-recording", "--gpu", "t4", "--python", python, *bare]
         with open(folder / "said", "w") as said:
-            server = subprocess.Popen([self.command, *map(str, words)], stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+            server = subprocess.Popen([self.command, *map(str, words)], stdin=subprocess.PIPE, stdout=said, stderr=said)
         until = time.monotonic() + 60
         while not (folder / "environment").exists():
             assert server.poll() is None and time.monotonic() < until, (folder / "said").read_text()
@@ -63,7 +63,8 @@ class Warm:
 
     def end(self):
         for _, server in self.started.values():
-            server.terminate()
+            # It ends when nobody can write to it any more: also where nobody comes to say so.
+            server.stdin.close()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 server.wait(10)
             server.kill()

@@ -13,7 +13,8 @@ PYTHON, SOCKET, ENVIRONMENT = "", "", {}
 # Read by what is imported after PyTorch, or not before CUDA is initialised.
 READ_LATER = {
     "OOMPH_PREDICT", "OOMPH_RUN", "OOMPH_VIRTUAL_GPU", "LD_PRELOAD", "LD_LIBRARY_PATH", "TRITON_LIBCUDA_PATH", "PYTHONPATH", "PYTEST_CURRENT_TEST", "PWD",
-    "OLDPWD", "SHLVL", "COLUMNS", "LINES", "_", "HF_HUB_OFFLINE", "HF_HOME", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "XDG_CACHE_HOME", "TMPDIR", "HOME",
+    "OLDPWD", "SHLVL", "COLUMNS", "LINES", "_", "HF_HUB_OFFLINE", "HF_HOME", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
+    "MASTER_PORT", "XDG_CACHE_HOME", "TMPDIR", "HOME",
 }
 
 
@@ -45,13 +46,16 @@ def asked_of_a_server(words):
 
 
 def run(asked):
-    """Sends it, passes signals on, and ends as it ended."""
+    """Sends it, passes signals on, and ends as it ended. Returns if there is no server any more."""
     import json
     import signal
     import socket
 
     server = socket.socket(socket.AF_UNIX)
-    server.connect(SOCKET)
+    try:
+        server.connect(SOCKET)
+    except OSError:
+        return
     data = json.dumps(asked).encode()
     socket.send_fds(server, [b"%d\n" % len(data)], [0, 1, 2])
     server.sendall(data)

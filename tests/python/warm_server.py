@@ -4,6 +4,7 @@ To a program it looks like a Python of its own: PyTorch is not among its modules
 initialised before: the card is read from the program's environment.
 """
 
+import contextlib
 import faulthandler
 import importlib.abc
 import importlib.util
@@ -41,12 +42,21 @@ class Again(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def received(client):
-    """What is asked for, with the three files of its input and output."""
+    """What is asked for, with the three files of its input and output; None if whoever asked was killed meanwhile."""
     data, files, _, _ = socket.recv_fds(client, 1 << 16, 3)
     size, _, data = data.partition(b"\n")
-    while len(data) < int(size):
-        data += client.recv(1 << 16)
-    return json.loads(data), files
+    while size and len(data) < int(size):
+        more = client.recv(1 << 16)
+        if not more:
+            return None, files
+        data += more
+    return json.loads(data) if size else None, files
+
+
+def tell(client, data):
+    """Whoever asked, if it is still there."""
+    with contextlib.suppress(OSError):
+        client.sendall(data)
 
 
 def next_program(door):
@@ -54,13 +64,16 @@ def next_program(door):
     running = {}
     while True:
         asking = [client for client, _ in running.values() if client is not None]
-        ready, _, _ = select.select([door, *running, *asking], [], [])
+        ready, _, _ = select.select([0, door, *running, *asking], [], [])
+        if 0 in ready:
+            # The tests are over, or were killed.
+            os._exit(0)
         for process in [process for process in running if process in ready]:
             client, pid = running.pop(process)
             _, status = os.waitpid(pid, 0)
             os.close(process)
             if client is not None:
-                client.sendall(json.dumps(os.waitstatus_to_exitcode(status)).encode())
+                tell(client, json.dumps(os.waitstatus_to_exitcode(status)).encode())
                 client.close()
         for process, (client, pid) in running.items():
             if client in ready:
@@ -70,7 +83,7 @@ def next_program(door):
         if door in ready:
             client, _ = door.accept()
             asked, files = received(client)
-            pid = os.fork()
+            pid = os.fork() if asked else None
             if pid == 0:
                 door.close()
                 for one, _ in running.values():
@@ -82,8 +95,11 @@ def next_program(door):
                 return asked, files
             for file in files:
                 os.close(file)
-            client.sendall(b"%d\n" % pid)
+            if pid is None:
+                client.close()
+                continue
             running[os.pidfd_open(pid)] = client, pid
+            tell(client, b"%d\n" % pid)
 
 
 def become(asked, files):
