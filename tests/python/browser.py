@@ -52,6 +52,15 @@ class Opened:
         self.ready()
         return self
 
+    def hold_to_silence(self):
+        """No warning, no error, no request but for the page itself. The next page begins anew."""
+        said, requests = self.said.copy(), set(self.requests)
+        self.said.clear()
+        self.requests.clear()
+        assert said == []
+        # A link to a part of the page is no request.
+        assert requests == {self.page.url.partition("#")[0]} - {"about:blank"}
+
     def ready(self):
         """Everything is drawn."""
         self.until("() => document.documentElement.dataset.ready")
@@ -76,6 +85,10 @@ class Opened:
     def state(self):
         """What the reader has chosen."""
         return self.run("({ ...window.oomph.store.state })")
+
+    def framed(self):
+        """Waits for two frames: what is in sight is drawn then."""
+        self.run("() => new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)))")
 
     def drawn(self):
         """Waits until what is out of sight is drawn as well."""

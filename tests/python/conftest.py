@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass
 
 import pytest
+from warm import Warm
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FIXTURES = ROOT / "fixtures"
@@ -52,8 +53,9 @@ for _ignored, _handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, sign
 # The files that take longest, begun first: at the end both workers are then done at about the same time. (pytest-xdist's own order, by the number of
 # tests, leaves the few long ones for last: one worker ended minutes after the other.)
 LONGEST = (
-    "test_fit", "test_predict_programs", "test_package", "test_fit_integrations", "test_fit_script", "test_run", "test_report", "test_data_stream",
-    "test_notebook", "test_predict", "test_doctor_loader", "test_allocator_model", "test_attacks", "test_data_cloud", "test_data_share", "test_top",
+    "test_predict_programs", "test_report", "test_fit", "test_run", "test_fit_script", "test_predict", "test_data_stream", "test_notebook", "test_ram",
+    "test_fit_integrations", "test_grid", "test_top", "test_predict_phases", "test_census", "test_guard", "test_doctor_loader", "test_fix", "test_fit_inference",
+    "test_diagnosis", "test_inside", "test_data_share", "test_attacks", "test_doctor", "test_fit_split", "test_docs", "test_package",
 )
 
 
@@ -126,11 +128,19 @@ def explain(oomph):
 
 
 @pytest.fixture(scope="session")
-def on_virtual_gpu(oomph):
-    """Runs this Python on two virtual cards, as its user would; gives the completed process."""
+def warm(tmp_path_factory):
+    """Gives a Python that has imported PyTorch already, for a real one."""
+    pythons = Warm(COMMAND, tmp_path_factory.mktemp("warm"))
+    yield pythons
+    pythons.end()
 
-    def run(*words, gpu="t4", python=sys.executable, env=None, timeout=300):
-        command = [oomph.binary, "run", "--quiet", "--no-recording", "--gpu", gpu, "--devices", "2", python, *words]
+
+@pytest.fixture(scope="session")
+def on_virtual_gpu(oomph, warm):
+    """Runs a Python, a warm one unless another is named, on two virtual cards, as its user would; gives the completed process."""
+
+    def run(*words, gpu="t4", python=None, env=None, timeout=300):
+        command = [oomph.binary, "run", "--quiet", "--no-recording", "--gpu", gpu, "--devices", "2", python or warm(sys.executable), *words]
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "python"), **(env or {})}
         return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment)
 
@@ -152,13 +162,13 @@ class Predicted:
 
 
 @pytest.fixture(scope="session")
-def predict(oomph):
-    """Runs a program on a virtual GPU. What stands before the program's name are options of `oomph predict`."""
+def predict(oomph, warm):
+    """Runs a program on a virtual GPU, with a warm Python unless another is named. What stands before the program's name are options of `oomph predict`."""
 
-    def run(*words, gpu="h200", python=sys.executable, cwd=PROGRAMS, format="json", recording=None, env=None, timeout=900):
+    def run(*words, gpu="h200", python=None, cwd=PROGRAMS, format="json", recording=None, env=None, timeout=900):
         kept = ["--output", recording] if recording else ["--no-recording"]
         card = ["--gpu", gpu] if gpu else []
-        options = [*card, "--python", python, "--format", format, *kept]
+        options = [*card, "--python", python or warm(sys.executable), "--format", format, *kept]
         # Programs take minutes where the machine is shared; downloads are nobody's business here.
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", **(env or {})}
         code, out, err = oomph("predict", *options, *words, cwd=cwd, env=environment, timeout=timeout)

@@ -309,7 +309,7 @@ print(json.dumps(out))
 @pytest.fixture
 def on_gpu(on_virtual_gpu):
     def run(gpu, program=ON_GPU):
-        done = on_virtual_gpu("-c", program, ROOT / "python", Path(__file__).parent, gpu=gpu, env={"PYTHONWARNINGS": "ignore"})
+        done = on_virtual_gpu("-c", program, ROOT / "python", Path(__file__).parent, gpu=gpu)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout.splitlines()[-1])
 

@@ -342,7 +342,7 @@ print(json.dumps(out))
 
 
 def test_on_a_gpu_the_state_passes_through(on_virtual_gpu):
-    done = on_virtual_gpu("-c", ON_GPU, ROOT / "python", env={"PYTHONWARNINGS": "ignore"})
+    done = on_virtual_gpu("-c", ON_GPU, ROOT / "python")
     assert done.returncode == 0, done.stderr
     out = json.loads(done.stdout.splitlines()[-1])
     # 640 MiB of state, 64 MiB at a time: one goes, one is updated, one comes.

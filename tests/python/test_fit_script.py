@@ -229,14 +229,14 @@ for step in range(5):
 
 
 @pytest.fixture
-def fit(oomph, tmp_path):
+def fit(oomph, warm, tmp_path):
     """Plans for a script; gives the exit code, what --format json says (None if nothing), stdout and stderr."""
 
     def run(text, *options, format="json", arguments=()):
         path = text if isinstance(text, pathlib.Path) else tmp_path / "train.py"
         if path != text:
             path.write_text(text.lstrip("\n"))
-        words = ["fit", *options, "--python", sys.executable, "--format", format, path.name, *arguments]
+        words = ["fit", *options, "--python", warm(sys.executable), "--format", format, path.name, *arguments]
         code, out, err = oomph(*words, cwd=path.parent, timeout=600)
         return code, json.loads(out) if format == "json" and out else None, out, err
 

@@ -64,11 +64,13 @@ def oomph(tmp_path):
     return run
 
 
-def card(size):
-    return ["--gpu", "t4", "--memory", size, "--python", sys.executable]
+@pytest.fixture
+def card(warm):
+    """A T4 with less memory."""
+    return lambda size: ["--gpu", "t4", "--memory", size, "--python", warm(sys.executable)]
 
 
-def test_the_way_that_runs_is_shown_and_git_applies_it(oomph, tmp_path):
+def test_the_way_that_runs_is_shown_and_git_applies_it(oomph, card, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SNAPSHOTS)
     # As it is, it does not fit.
@@ -90,7 +92,7 @@ def test_the_way_that_runs_is_shown_and_git_applies_it(oomph, tmp_path):
     assert (again["fits"], again["total"]) == (True, said["checked"]["total"])
 
 
-def test_a_change_that_breaks_the_program_is_not_shown(oomph, tmp_path):
+def test_a_change_that_breaks_the_program_is_not_shown(oomph, card, tmp_path):
     (tmp_path / "train.py").write_text(CLOSURES)
     done = oomph("predict", *card("1GiB"), "--steps", "0", "--fix", "-o", "train.oomph", "train.py")
     assert "no change is offered: the program does not run with what was tried (AttributeError" in done.stderr

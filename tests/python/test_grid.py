@@ -43,9 +43,9 @@ def test_every_family_is_held_against_the_gpu():
 
 
 @pytest.mark.parametrize("words", ROWS)
-def test_peaks_equal_what_the_gpu_reported(predict, words):
+def test_peaks_equal_what_the_gpu_reported(predict, warm, words):
     row = measured()[words]
-    predicted = predict("--until", "steps", "grid.py", *words.split(), python=PYTHON_2_11)
+    predicted = predict("--until", "steps", "grid.py", *words.split(), python=warm(PYTHON_2_11))
     assert predicted.code == 0, predicted.err
     assert predicted.told["steps"] == 3
     allocated, reserved = predicted.peak

@@ -767,20 +767,20 @@ print("TOOK", told["allocated_bytes.large_pool.allocated"], told["allocated_byte
 
 
 @pytest.mark.parametrize("python", [pytest.param(sys.executable, id="newest"), pytest.param(PYTHON_2_11, id="2.11")])
-def test_attention_in_parts_takes_what_it_takes_without_oomph_watching(predict, on_virtual_gpu, tmp_path, python):
+def test_attention_in_parts_takes_what_it_takes_without_oomph_watching(predict, on_virtual_gpu, warm, tmp_path, python):
     """PyTorch adds the mask to a copy of the scores where a mode is active, and in place otherwise: 128 MiB more are asked for in every step. Peaks need not show it; holes do."""
     script = tmp_path / "attention.py"
     script.write_text(ATTENTION)
-    plain = on_virtual_gpu(script, gpu="h200", python=python)
-    watched = predict("--steps", "0", script, python=python)
+    plain = on_virtual_gpu(script, gpu="h200", python=warm(python))
+    watched = predict("--steps", "0", script, python=warm(python))
     assert watched.code == 0, watched.err
     told = [re.findall(r"TOOK (\d+) (\d+) (\d+)", text)[-1] for text in (plain.stdout, watched.out + watched.err)]
     assert told[0] == told[1]
 
 
-def test_verbose_says_what_was_found_staged_and_started_and_nothing_is_said_otherwise(oomph, script, tmp_path):
+def test_verbose_says_what_was_found_staged_and_started_and_nothing_is_said_otherwise(oomph, warm, script, tmp_path):
     program = script("import torch\ntorch.empty(1000, device='cuda')\n")
-    words = ["predict", "--gpu", "t4", "--python", sys.executable, "--no-recording", program]
+    words = ["predict", "--gpu", "t4", "--python", warm(sys.executable), "--no-recording", program]
     quiet = oomph(*words)
     code, out, err = oomph("-v", *words)
     assert (quiet[0], code) == (0, 0) and quiet[1] == out

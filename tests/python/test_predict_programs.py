@@ -185,11 +185,11 @@ def compared():
 
 
 @pytest.mark.parametrize("words", list(compared()))
-def test_peaks_equal_what_the_gpu_reported(predict, words):
+def test_peaks_equal_what_the_gpu_reported(predict, warm, words):
     row = measured()[words]
     assert row["torch"] == "2.11.0+cu130"
     ranks = ["--ranks", "1"] if row["words"][0] in ("ddp.py", "fsdp2.py") else []
-    predicted = predict("--steps", "0", *ranks, *row["words"], python=PYTHON_2_11)
+    predicted = predict("--steps", "0", *ranks, *row["words"], python=warm(PYTHON_2_11))
     assert predicted.code == 0, predicted.err
     told = predicted.told["predictions"][0] if ranks else predicted.told
     peak = told["peak"]["allocated"], told["peak"]["reserved"]

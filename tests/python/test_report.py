@@ -60,12 +60,28 @@ def see(browser, written):
         return opened
 
     yield open_page
-    for opened in all_opened:
-        assert opened.said == []
-        # A link to a part of the page is no request.
-        assert set(opened.requests) == {opened.page.url.partition("#")[0]}
-    for context in contexts:
+    for context, opened in zip(contexts, all_opened):
+        opened.hold_to_silence()
         context.close()
+
+
+@pytest.fixture(scope="module")
+def kept_page(browser):
+    """One page for all who only look, so high that everything is in sight: a context of one's own takes as long as opening a file."""
+    with browser.new_context(viewport={"width": 1280, "height": 8000}) as context:
+        yield Opened.new(context)
+
+
+@pytest.fixture
+def look(kept_page, written):
+    """Opens the page of these words where the one before was, which is held to its silence."""
+
+    def turn(*words, path=None):
+        kept_page.hold_to_silence()
+        return kept_page.goto(path or written(*words))
+
+    yield turn
+    kept_page.hold_to_silence()
 
 
 def chosen(opened, **state):
@@ -87,6 +103,17 @@ NUMBERS = """() => {
     alive: memory.aliveAt(at).length,
     flame: ["own", "python", "all"].map((show) => memory.flameAt(at, show).bytes),
     segments: memory.segmentsAt(at).reduce((sum, { size }) => sum + size, 0),
+  };
+}"""
+
+# What is written for the reader, in one question.
+WORDS = """(subject) => {
+  const text = (selector) => document.querySelector(selector).innerText;
+  return {
+    answer: ["allocated", "reserved", "requested"].map((name) => text(`#answer-${subject} [data-number=${name}]`)),
+    summary: text("#peak .peak-summary strong"),
+    rows: [...document.querySelectorAll("#peak .peak-table tbody tr[data-line] td:first-child")].map((cell) => cell.innerText.trim()),
+    sentence: text("#allocator .allocator-sentence strong").trim(),
   };
 }"""
 
@@ -117,9 +144,9 @@ def assert_same_numbers(seen, device):
 
 
 @pytest.mark.parametrize("recording", list(recordings()), ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_every_recording_is_shown_with_the_numbers_of_explain(see, explain, recording):
+def test_every_recording_is_shown_with_the_numbers_of_explain(look, explain, recording):
     told = explain(recording)
-    opened = see("--what-if", "never", recording)
+    opened = look("--what-if", "never", recording)
     devices = told["devices"]
     heads = opened.run("JSON.parse(document.getElementById('oomph-page').textContent).subjects")
     assert [head["device"] for head in heads] == [device["ordinal"] for device in devices]
@@ -129,16 +156,14 @@ def test_every_recording_is_shown_with_the_numbers_of_explain(see, explain, reco
             chosen(opened, subject=subject)
         seen = opened.run(NUMBERS)
         assert_same_numbers(seen, device)
-        opened.drawn()
+        opened.framed()
         # The same in words: the answer, the table and its sum, the allocator's sentence.
-        answer = f"#answer-{subject}"
-        for name in ("allocated", "reserved", "requested"):
-            assert opened.text(f"{answer} [data-number={name}]") == bytes_in_words(device["peak"][name])
-        assert bytes_in_words(device["peak"]["allocated"]) in opened.text("#peak .peak-summary strong")
-        rows = opened.texts("#peak .peak-table tbody tr[data-line] td:first-child")
+        shown = opened.run(WORDS, subject)
+        assert shown["answer"] == [bytes_in_words(device["peak"][name]) for name in ("allocated", "reserved", "requested")]
+        assert bytes_in_words(device["peak"]["allocated"]) in shown["summary"]
         held = sorted((row["bytes"] for row in device["at_peak"]["by_line"]), reverse=True)
-        assert rows == [bytes_in_words(size) for size in held[:25]]
-        assert opened.texts("#allocator .allocator-sentence strong")[0] == f"{bytes_in_words(device['reserved_at_peak']['reserved'])} reserved"
+        assert shown["rows"] == [bytes_in_words(size) for size in held[:25]]
+        assert shown["sentence"] == f"{bytes_in_words(device['reserved_at_peak']['reserved'])} reserved"
     findings = " ".join(opened.texts("#answer summary"))
     if len(devices) == 1:
         for finding in told["findings"]:
@@ -936,7 +961,7 @@ def test_hostile_names_are_text_in_a_comparison_and_among_ranks(see, hostile, wr
         assert other.name in opened.text("body")
 
 
-def test_what_can_be_read_of_an_attack_is_shown_in_silence(see, oomph, tmp_path):
+def test_what_can_be_read_of_an_attack_is_shown_in_silence(look, oomph, tmp_path):
     """Contradictions, numbers without sense, strings of every kind: a page, or an error and no page."""
     shown = 0
     for path in sorted((ROOT / "attacks").iterdir()):
@@ -947,7 +972,7 @@ def test_what_can_be_read_of_an_attack_is_shown_in_silence(see, oomph, tmp_path)
         assert code in (0, 2) and page.exists() == (code == 0) and "panicked" not in err, path.name
         if code == 0:
             shown += 1
-            opened = see(path=page)
+            opened = look(path=page)
             assert opened.run("window.ran") is None and opened.page.locator(".failure[role=alert]").count() == 0, path.name
     assert shown > 20
 

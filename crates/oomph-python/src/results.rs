@@ -7,7 +7,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::{Array as _, ArrayRef, RecordBatch, RecordBatchOptions, make_array};
 use arrow_buffer::{BooleanBuffer, Buffer};
 use arrow_data::ArrayDataBuilder;
-use arrow_ipc::reader::StreamReader;
+use arrow_ipc::reader::StreamDecoder;
 use arrow_ipc::writer::StreamWriter;
 use arrow_schema::{ArrowError, DataType, Field, TimeUnit};
 use oomph_data::arrays::{Compressed, Csr, Dense, Order, TypedBuffer};
@@ -122,8 +122,16 @@ impl Table {
     /// The rows that were packed.
     #[staticmethod]
     fn unpacked(py: Python<'_>, packed: &[u8]) -> PyResult<Self> {
-        let batch =
-            py.detach(|| StreamReader::try_new(packed, None)?.next().transpose()).map_err(not_exportable)?;
+        // Not by a reader: that makes room for what a length says, and nonsense says gigabytes.
+        let unpack = || {
+            let mut decoder = StreamDecoder::new();
+            let batch = decoder.decode(&mut Buffer::from(packed))?;
+            if batch.is_none() {
+                decoder.finish()?;
+            }
+            Ok(batch)
+        };
+        let batch = py.detach(unpack).map_err(not_exportable)?;
         batch.map(Self::batch).ok_or_else(|| PyValueError::new_err("packed rows without rows"))
     }
 

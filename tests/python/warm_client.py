@@ -1,0 +1,85 @@
+"""Stands in for a Python: sends what it is asked to run to a `warm_server`, and is all that whoever started it sees of it. See `warm`.
+
+What a server cannot do as a Python of its own would (other flags, other libraries before it, limits, variables that are read when a process starts),
+the real Python does, in this process's place.
+"""
+
+import os
+import sys
+
+# By `warm`: the Python that this stands in for, the server's socket, and the environment that the server was started in.
+PYTHON, SOCKET, ENVIRONMENT = "", "", {}
+
+# Read by what is imported after PyTorch, or not before CUDA is initialised.
+READ_LATER = {
+    "OOMPH_PREDICT", "OOMPH_RUN", "OOMPH_VIRTUAL_GPU", "LD_PRELOAD", "LD_LIBRARY_PATH", "TRITON_LIBCUDA_PATH", "PYTHONPATH", "PYTEST_CURRENT_TEST", "PWD",
+    "OLDPWD", "SHLVL", "COLUMNS", "LINES", "_", "HF_HUB_OFFLINE", "HF_HOME", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
+    "MASTER_PORT", "XDG_CACHE_HOME", "TMPDIR", "HOME",
+}
+
+
+def libraries(environment):
+    """What comes before all others in a process, by name: the same files lie in another folder each time."""
+    names = [os.path.basename(path) for path in environment.get("LD_PRELOAD", "").replace(" ", ":").split(":") if path]
+    return list(dict.fromkeys(names))
+
+
+def asked_of_a_server(words):
+    """What a server is to run; None if it cannot."""
+    import resource
+
+    environment = dict(os.environ)
+    different = {name for name in {*environment, *ENVIRONMENT} if environment.get(name) != ENVIRONMENT.get(name)}
+    places = [place for place in environment.get("PYTHONPATH", "").split(":") if place]
+    imported = [os.path.join(place, name) for place in places for name in ("usercustomize.py", "torch", "numpy")]
+    limited = any(resource.getrlimit(kind)[0] != resource.RLIM_INFINITY for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA, resource.RLIMIT_CPU))
+    if different - READ_LATER or limited or libraries(environment) != libraries(ENVIRONMENT) or any(map(os.path.exists, imported)):
+        return None
+    asked = {"folder": os.getcwd(), "environment": environment, "python": sys.argv[0], "script": None, "code": None, "faulthandler": False}
+    if words[:2] == ["-X", "faulthandler"]:
+        asked["faulthandler"], words = True, words[2:]
+    if words[:1] == ["-c"]:
+        return {**asked, "code": words[1], "words": ["-c", *words[2:]]}
+    if words and not words[0].startswith("-"):
+        return {**asked, "script": os.path.abspath(words[0]), "words": words}
+    return None
+
+
+def run(asked):
+    """Sends it, passes signals on, and ends as it ended. Returns if there is no server any more."""
+    import json
+    import signal
+    import socket
+
+    server = socket.socket(socket.AF_UNIX)
+    try:
+        server.connect(SOCKET)
+    except OSError:
+        return
+    data = json.dumps(asked).encode()
+    socket.send_fds(server, [b"%d\n" % len(data)], [0, 1, 2])
+    server.sendall(data)
+    answer = server.makefile("rb")
+    pid = int(answer.readline())
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, lambda number, frame: os.kill(pid, number))
+    code = json.loads(answer.read())
+    if code < 0:
+        if -code != signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+def main(words):
+    asked = asked_of_a_server(words)
+    if asked is not None:
+        run(asked)
+    # Who asks it where it is must come back to this file.
+    if words[:1] == ["-c"]:
+        words[1] = f"import sys; sys.executable = {sys.argv[0]!r}\n{words[1]}"
+    os.execv(PYTHON, [PYTHON, *words])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
