@@ -132,8 +132,9 @@ def record(path: str | os.PathLike[str] = "recording.oomph", *, quiet: bool = Fa
 
 
 def live(name: str) -> Any:
-    """A module of ``oomph.live``: the copy that ``oomph run`` has put into this process, if it has."""
-    return sys.modules.get(f"_oomph_live.{name}") or importlib.import_module(f"oomph.live.{name}")
+    """A module of ``oomph.live``: the copy that ``oomph run`` or ``oomph predict`` has put into this process, if it has."""
+    copies = (sys.modules.get(f"{package}.{name}") for package in ("_oomph_live", "_oomph_virtual"))
+    return next(filter(None, copies), None) or importlib.import_module(f"oomph.live.{name}")
 
 
 def library() -> str:

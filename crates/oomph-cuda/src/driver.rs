@@ -4,7 +4,7 @@ use crate::card::Card;
 use crate::state::{
     self, Handle, INVALID_DEVICE, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, OUT_OF_MEMORY, SUCCESS, new_handle,
 };
-use crate::{allocation, handle, loaded, lock, memory, put, queue};
+use crate::{allocation, handle, loaded, lock, mappings, memory, put, queue};
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::Mutex;
@@ -372,6 +372,19 @@ pub extern "C" fn cuMemRelease(id: u64) -> c_int {
 }
 
 #[unsafe(no_mangle)]
+pub extern "C" fn cuMemMap(address: u64, size: usize, _offset: usize, id: u64, _flags: u64) -> c_int {
+    let device = lock(&PHYSICAL).get(&id).and_then(|(device, _)| *device);
+    mappings::mapped(device, address, size as u64);
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuMemUnmap(address: u64, size: usize) -> c_int {
+    mappings::unmapped(address, size as u64);
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
 pub extern "C" fn cuMemGetAllocationGranularity(
     place: *mut usize,
     _properties: *const AllocationProperties,
@@ -503,7 +516,7 @@ launches! { cuLaunchKernel cuLaunchKernelEx cuLaunchCooperativeKernel }
 
 does_nothing! {
     cuInit cuLogsRegisterCallback cuLogsUnregisterCallback cuCtxSetCurrent cuCtxPushCurrent_v2 cuCtxSynchronize cuCtxDestroy_v2 cuDevicePrimaryCtxRelease_v2
-    cuMemMap cuMemUnmap cuMemSetAccess cuMemcpyAsync cuMemsetD32Async cuMemsetD8Async
+    cuMemSetAccess cuMemcpyAsync cuMemsetD32Async cuMemsetD8Async
     cuModuleUnload cuLibraryUnload cuFuncSetAttribute cuFuncSetCacheConfig
     cuTensorMapEncodeTiled
     cuStreamSynchronize cuStreamDestroy_v2 cuStreamWaitEvent cuEventRecord cuEventDestroy_v2 cuEventSynchronize

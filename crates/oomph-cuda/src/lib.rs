@@ -25,6 +25,7 @@ pub mod dnn;
 pub mod driver;
 pub mod guarded;
 pub mod loaded;
+pub mod mappings;
 pub mod memory;
 pub mod nccl;
 pub mod nvml;

@@ -7,6 +7,7 @@ use oomph_explain::{Explanation, explain};
 use oomph_gpus::Gpu;
 use oomph_trace::Recording;
 use std::fs::File;
+use std::io;
 use std::sync::Arc;
 
 /// Whether it fits.
@@ -132,11 +133,13 @@ impl Prediction {
                 None => PredictError::NoGpu,
             });
         }
-        let path = ran.recording();
         let unreadable = |error: String| PredictError::Recording(error);
-        let file = File::open(&path).map_err(|error| unreadable(error.to_string()))?;
-        let mut recording = oomph_trace::read(file).map_err(|error| unreadable(error.to_string()))?;
-        recording.censuses = ran.censuses();
+        let recording = match File::open(ran.recording()) {
+            Ok(file) => oomph_trace::read(file).map_err(|error| unreadable(error.to_string()))?,
+            // Of an allocator that cannot be recorded, only totals are known.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Recording::default(),
+            Err(error) => return Err(unreadable(error.to_string())),
+        };
         let explanation = explain(&recording);
         let index = world.map_or(0, |world| world.rank as usize);
         // The device that did the most: a program may choose another than the first.

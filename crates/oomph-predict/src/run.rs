@@ -3,8 +3,8 @@
 use oomph_child::Listener;
 use oomph_gpus::Gpu;
 use oomph_stage::installed::Installed;
+use oomph_stage::libraries::RECORD;
 use oomph_stage::{Launch, StageError, VirtualGpu, package};
-use oomph_trace::census::{Census, LARGEST_CENSUS, MOST_CENSUSES};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::cell::RefCell;
@@ -191,21 +191,9 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// The recording: a snapshot of PyTorch's, if the GPU was used.
+    /// The recording, if the GPU was used and its allocator is one that can be recorded.
     pub fn recording(&self) -> PathBuf {
-        self.folder.path().join("recording.pickle")
-    }
-
-    /// Who held what when memory ran out, if it did. What cannot be read says nothing.
-    pub fn censuses(&self) -> Vec<Census> {
-        let read = || {
-            let file = File::open(self.left("census.json")).ok()?;
-            let most = (LARGEST_CENSUS * MOST_CENSUSES) as u64;
-            let mut all: Vec<Census> = serde_json::from_reader(io::BufReader::new(file.take(most))).ok()?;
-            all.truncate(MOST_CENSUSES);
-            Some(all)
-        };
-        read().unwrap_or_default()
+        self.left("recording.oomph")
     }
 
     /// Another file that was left.
@@ -289,6 +277,7 @@ pub struct Runner<'a> {
     installed: &'a Installed,
     listener: RefCell<Listener>,
     card: VirtualGpu,
+    recorder: PathBuf,
     steps: u32,
     until: Until,
     conf: Option<String>,
@@ -323,7 +312,7 @@ struct Task<'a> {
     until: Until,
     folder: &'a Path,
     world: Option<World>,
-    record: bool,
+    recorder: Option<&'a Path>,
     #[serde(skip_serializing_if = "Option::is_none")]
     fit: Option<&'a Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -347,7 +336,9 @@ impl<'a> Runner<'a> {
         let card = VirtualGpu::set(installed)?;
         package::write_parts(&card.folder().join("python"), PACKAGE, &["live", "virtual"])
             .map_err(StageError::from)?;
-        Ok(Runner { installed, listener, card, steps, until, conf })
+        let recorder =
+            RECORD.write(card.folder()).map_err(|error| StageError::write(card.folder(), error))?;
+        Ok(Runner { installed, listener, card, recorder, steps, until, conf })
     }
 
     /// Runs a program on a card.
@@ -409,16 +400,16 @@ impl<'a> Runner<'a> {
             until: self.until,
             folder: folder.path(),
             world,
-            record: true,
+            recorder: Some(&self.recorder),
             fit: None,
             forwards: None,
             seconds: None,
             source: None,
         };
         match purpose {
-            Some(Purpose::Unrecorded) => task.record = false,
+            Some(Purpose::Unrecorded) => task.recorder = None,
             // Lines are not asked for, and the search would fill the recording.
-            Some(Purpose::Fit(fit)) => (task.fit, task.record) = (Some(*fit), false),
+            Some(Purpose::Fit(fit)) => (task.fit, task.recorder) = (Some(*fit), None),
             Some(Purpose::Trial(trial)) => {
                 (task.steps, task.forwards, task.seconds) =
                     (trial.steps, Some(trial.forwards), Some(trial.seconds));

@@ -3,6 +3,7 @@
 //! - `c10::reportMemoryUsageToProfiler`: every block that is handed out or taken back, with its true size.
 //! - `roundup_power2_divisions`: what was requested, before rounding.
 //! - `cudaMalloc` and `cudaFree`: segments.
+//! - On the virtual GPU `oomph-cuda` tells what is mapped into expandable segments. On a real card nobody does: it is worked out of what is reserved in all.
 //!
 //! Only the entries of `libc10_cuda` are redirected, and all calls are passed on.
 
@@ -39,6 +40,8 @@ type Malloc = extern "C" fn(*mut *mut c_void, usize) -> c_int;
 type Free = extern "C" fn(*mut c_void) -> c_int;
 type GetDevice = extern "C" fn(*mut c_int) -> c_int;
 type GuardBlock = extern "C" fn(c_int, u64, i64);
+type TellMappings = extern "C" fn(Mapping);
+type Mapping = extern "C" fn(c_int, u64, u64, c_int);
 
 /// A C++ struct of a device and a number, given back in two registers.
 #[repr(C)]
@@ -103,6 +106,11 @@ pub fn attach() -> bool {
     elf::redirect(LIBRARY, &mut redirects);
     let listens = redirects.first().is_some_and(|redirect| redirect.done);
     if listens && !ATTACHED.swap(true, Relaxed) {
+        if let Some(found) = elf::find(c"oomph_tell_mappings") {
+            // SAFETY: the virtual GPU's function of that name.
+            let tell = unsafe { std::mem::transmute::<usize, TellMappings>(found) };
+            tell(mapping_hook);
+        }
         // SAFETY: the handler only stores flags.
         unsafe { pthread_atfork(None, None, Some(session::forked)) };
     }
@@ -143,7 +151,8 @@ extern "C" fn report_hook(block: *mut c_void, size: i64, allocated: usize, reser
             let (device, address, reserved) = (u32::from(index), block as u64, reserved as u64);
             let requested = REQUESTED.try_with(|place| if size > 0 { place.take() } else { 0 }).unwrap_or(0);
             if !recorder.follow(device, address, size, reserved) {
-                let stack = python::walk(0, if size > 0 { python::DEEPEST } else { python::SHALLOW });
+                let stack =
+                    python::walk(0, if size > 0 { python::DEEPEST } else { recorder.frames_of_frees() });
                 let stream = if size > 0 { current_stream(index) } else { 0 };
                 recorder.block(device, address, size, requested, reserved, stream, &stack);
             }
@@ -194,4 +203,26 @@ extern "C" fn free_hook(address: *mut c_void) -> c_int {
     // SAFETY: the function that the call was meant for; without it nothing was redirected.
     let next = unsafe { std::mem::transmute::<usize, Free>(NEXT_FREE.load(Relaxed)) };
     next(address)
+}
+
+extern "C" fn mapping_hook(device: c_int, address: u64, size: u64, is_mapped: c_int) {
+    if !session::is_recording() {
+        return;
+    }
+    let stack = python::walk(0, python::DEEPEST);
+    match (u8::try_from(device), is_mapped) {
+        (_, 0) => {
+            if let Some(recorder) = session::lock().as_mut() {
+                recorder.unmapped(address, size, &stack);
+            }
+        }
+        (Ok(device), _) => {
+            let stream = current_stream(device);
+            if let Some(recorder) = session::lock().as_mut() {
+                recorder.mapped(u32::from(device), address, size, stream, &stack);
+            }
+        }
+        // Not a card's memory.
+        _ => {}
+    }
 }

@@ -41,8 +41,15 @@ pub struct Held {
     pub size: u64,
     pub stream: u32,
     pub stack: u32,
-    /// Mapped into an expandable segment: nobody says where, only how much.
+    /// Mapped into an expandable segment: on a real card nobody says where, only how much.
     pub mapped: bool,
+}
+
+impl Held {
+    /// Whether it is mapped like another, from the same place.
+    fn is_like(&self, other: &Held) -> bool {
+        self.mapped == other.mapped && self.stream == other.stream && self.stack == other.stack
+    }
 }
 
 /// What is known of a device.
@@ -128,6 +135,36 @@ impl Device {
         Some((start, held))
     }
 
+    /// So much was mapped there, and is a part of what it adjoins if that was mapped from the same place.
+    pub fn map(&mut self, address: u64, held: Held) {
+        self.reserved += held.size;
+        let before = self.segments.range_mut(..address).next_back();
+        match before.filter(|(start, before)| **start + before.size == address && before.is_like(&held)) {
+            Some((_, before)) => before.size += held.size,
+            None => {
+                self.segments.insert(address, held);
+            }
+        }
+    }
+
+    /// So much is no longer mapped there, if it was.
+    fn unmap(&mut self, address: u64, size: u64) -> Option<Held> {
+        let (&start, &held) = self.segments.range(..=address).next_back()?;
+        let (end, held_to) = (address.saturating_add(size), start.saturating_add(held.size));
+        if !held.mapped || end > held_to {
+            return None;
+        }
+        self.segments.remove(&start);
+        if start < address {
+            self.segments.insert(start, Held { size: address - start, ..held });
+        }
+        if end < held_to {
+            self.segments.insert(end, Held { size: held_to - end, ..held });
+        }
+        self.reserved = self.reserved.saturating_sub(size);
+        Some(Held { size, ..held })
+    }
+
     /// A segment is gone, if it was there.
     fn remove_segment(&mut self, address: u64) -> Option<Held> {
         let held = self.segments.remove(&address)?;
@@ -201,6 +238,11 @@ impl Ledger {
         }
         self.around ^= fingerprint(device, address, &live);
         Some(live)
+    }
+
+    /// So much is no longer mapped there, if it was: from which device.
+    pub fn unmap(&mut self, address: u64, size: u64) -> Option<(u32, Held)> {
+        self.devices.iter_mut().find_map(|device| Some((device.ordinal, device.unmap(address, size)?)))
     }
 
     /// A segment is gone, if it was there: from which device.

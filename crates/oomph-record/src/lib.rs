@@ -11,6 +11,7 @@
 //! loaded into other people's processes. It changes nothing there but three entries of a table of imported functions,
 //! and passes every call on. What it cannot understand it leaves out; it never stops the program.
 
+mod backward;
 mod cut;
 mod elf;
 mod encode;
@@ -32,11 +33,12 @@ mod repeats;
 mod reserve;
 mod session;
 mod spread;
+mod stacks;
 mod state;
 mod status;
 mod tables;
 
-use recorder::Recorder;
+use recorder::{Extent, Recorder};
 use session::lock;
 use std::ffi::{CStr, c_char, c_int};
 
@@ -52,18 +54,68 @@ pub extern "C" fn oomph_record_attach() -> c_int {
     if frames { 0 } else { 2 }
 }
 
-/// Begins a file. 0, or the number of an error of the operating system.
+/// Begins a file. 0, or the number of an error of the operating system. With `whole` everything is written: see [`recorder::Extent`].
 ///
 /// # Safety
 /// `path` is a string of C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn oomph_record_start(path: *const c_char, most_bytes: u64) -> c_int {
+pub unsafe extern "C" fn oomph_record_start(path: *const c_char, most_bytes: u64, whole: c_int) -> c_int {
     if path.is_null() {
         return 22;
     }
     // SAFETY: the caller's string.
     let path = unsafe { CStr::from_ptr(path) };
-    session::start(path, most_bytes)
+    session::start(path, most_bytes, if whole == 0 { Extent::News } else { Extent::Whole })
+}
+
+/// Files that begin with this are oomph's own, and left out of stacks.
+///
+/// # Safety
+/// `own` is a string of C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn oomph_record_leave_out(own: *const c_char) {
+    if !own.is_null() && !session::is_forked() {
+        // SAFETY: the caller's string.
+        stacks::leave_out(&unsafe { CStr::from_ptr(own) }.to_string_lossy());
+    }
+}
+
+/// What the lines of a generated file were made from: see [`stacks::made_from`].
+///
+/// # Safety
+/// `file` and `lines` are strings of C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn oomph_record_made_from(file: *const c_char, lines: *const c_char) {
+    if !file.is_null() && !lines.is_null() && !session::is_forked() {
+        // SAFETY: the caller's strings.
+        let (file, lines) = unsafe { (CStr::from_ptr(file), CStr::from_ptr(lines)) };
+        stacks::made_from(&file.to_string_lossy(), &lines.to_string_lossy());
+    }
+}
+
+/// The node of autograd's graph with this number has been made, where the calling thread is. Of several such calls the first is right. Below 0 there are
+/// none.
+#[unsafe(no_mangle)]
+pub extern "C" fn oomph_record_forward(number: i64) {
+    if let (Ok(number), Some(recorder)) = (u64::try_from(number), lock().as_mut()) {
+        recorder.forward(number, || python::walk(0, python::DEEPEST));
+    }
+}
+
+/// The calling thread runs the node with this number and name, until it is told another.
+///
+/// # Safety
+/// `name` is a string of C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn oomph_record_backward(number: u64, name: *const c_char) {
+    if name.is_null() {
+        return;
+    }
+    // SAFETY: the caller's string.
+    let name = unsafe { CStr::from_ptr(name) };
+    if let Some(recorder) = lock().as_mut() {
+        backward::does(recorder.backward(number, &name.to_string_lossy()));
+    }
 }
 
 /// Segments and blocks as they are: at the beginning, what was there before the recording; at the end, its final state.
@@ -160,6 +212,22 @@ pub unsafe extern "C" fn oomph_record_mark(name: *const c_char) {
     let name = unsafe { CStr::from_ptr(name) };
     if let Some(recorder) = lock().as_mut() {
         recorder.mark(&name.to_string_lossy());
+    }
+}
+
+/// A range that the program has named begins (0) or has ended (1).
+///
+/// # Safety
+/// `name` is a string of C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn oomph_record_range(name: *const c_char, ended: c_int) {
+    if name.is_null() {
+        return;
+    }
+    // SAFETY: the caller's string.
+    let name = unsafe { CStr::from_ptr(name) };
+    if let Some(recorder) = lock().as_mut() {
+        recorder.range(&name.to_string_lossy(), ended != 0);
     }
 }
 

@@ -48,6 +48,11 @@ impl Places {
         self.of_stack.push(place);
     }
 
+    /// The next stack: its line is another's.
+    pub fn add_same_as(&mut self, stack: u32) {
+        self.of_stack.push(self.of(stack));
+    }
+
     /// The line of a stack.
     pub fn of(&self, stack: u32) -> Place {
         self.of_stack.get(stack as usize).copied().unwrap_or(NO_LINE)

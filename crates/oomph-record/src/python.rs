@@ -68,6 +68,7 @@ pub struct Stack {
 }
 
 /// A frame, in words.
+#[derive(Clone)]
 pub struct Frame {
     /// The function.
     pub name: String,

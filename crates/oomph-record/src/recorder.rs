@@ -12,6 +12,7 @@
 #[allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
 mod tests;
 
+use crate::backward::{self, Forwards};
 use crate::cut::Cut;
 use crate::event::{Annotation, Event, Stage};
 use crate::file::{File, Kind};
@@ -20,7 +21,7 @@ use crate::layout::Action;
 use crate::ledger::{Device, Held, Ledger, Live};
 use crate::output::Output;
 use crate::places;
-use crate::python::Stack;
+use crate::python::{self, Stack};
 use crate::repeats::{Course, Follower, Left, Stretch};
 use crate::state::Segment;
 use crate::status::{Card, DeviceStatus, Status};
@@ -69,10 +70,21 @@ struct Censuses {
     last: Vec<u8>,
 }
 
+/// How much of what happens is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// What is new: steps that go as one before are counted, and a place where memory is let go has its innermost frames. For a run, which may be long.
+    News,
+    /// Everything. For a prediction, which is a few steps.
+    Whole,
+}
+
 /// A recording that grows.
 pub struct Recorder {
+    extent: Extent,
     output: Output,
     tables: Tables,
+    forwards: Forwards,
     ledger: Ledger,
     follower: Follower,
     /// Not written yet, as are the devices' events.
@@ -88,14 +100,19 @@ pub struct Recorder {
 
 impl Recorder {
     /// Begins with nothing.
-    pub fn new(file: File) -> Self {
+    pub fn new(file: File, extent: Extent) -> Self {
         let output = Output::new(file);
         Self {
+            extent,
             most_rows: output.most_rows(),
             output,
             tables: Tables::new(),
+            forwards: Forwards::default(),
             ledger: Ledger::default(),
-            follower: Follower::new(),
+            follower: match extent {
+                Extent::News => Follower::new(),
+                Extent::Whole => Follower::idle(),
+            },
             annotations: Vec::new(),
             cut: Cut::default(),
             clock: Clock::default(),
@@ -199,7 +216,7 @@ impl Recorder {
         stream: i64,
         stack: &Stack,
     ) {
-        let stack = self.tables.stack(stack);
+        let stack = self.stack(stack, size > 0);
         if size < 0 && !self.ledger.device(device).live.contains_key(&address) {
             return;
         }
@@ -217,6 +234,38 @@ impl Recorder {
             let Some(live) = self.ledger.take(device, address) else { return };
             self.event(device, Action::FreeRequested, address, live.requested, live.stream, stack, 0);
             self.completed(device);
+        }
+    }
+
+    /// A stack's number. Who asks for memory without being anywhere in Python may be known to run a backward pass.
+    fn stack(&mut self, stack: &Stack, asks: bool) -> u32 {
+        match self.tables.stack(stack) {
+            0 if asks => backward::stack(),
+            stack => stack,
+        }
+    }
+
+    /// How many frames are to be looked at where memory is let go.
+    pub fn frames_of_frees(&self) -> usize {
+        match self.extent {
+            Extent::News => python::SHALLOW,
+            Extent::Whole => python::DEEPEST,
+        }
+    }
+
+    /// A node of autograd's graph has been made, here.
+    pub fn forward(&mut self, number: u64, walk: impl FnOnce() -> Stack) {
+        if !self.forwards.knows(number) {
+            let stack = self.tables.stack(&walk());
+            self.forwards.made(number, stack);
+        }
+    }
+
+    /// A node is run. The stack that stands for that, or 0 if nobody knows who made it.
+    pub fn backward(&mut self, number: u64, name: &str) -> u32 {
+        match self.forwards.stack_of(number) {
+            0 => 0,
+            forward => self.tables.backward_of(forward, name),
         }
     }
 
@@ -238,6 +287,45 @@ impl Recorder {
         }
         while let Some((address, held)) = self.ledger.device(device).shrink_to(reserved) {
             self.event(device, Action::SegmentUnmap, address, held.size, held.stream, held.stack, 0);
+        }
+    }
+
+    /// Memory was mapped into an expandable segment.
+    pub fn mapped(&mut self, device: u32, address: u64, size: u64, stream: i64, stack: &Stack) {
+        self.stop_following();
+        let stack = self.tables.stack(stack);
+        let here = self.ledger.device(device);
+        let stream = here.stream(stream);
+        here.map(address, Held { size, stream, stack, mapped: true });
+        self.mapping_event(device, Action::SegmentMap, address, size, stream, stack);
+    }
+
+    /// It was unmapped.
+    pub fn unmapped(&mut self, address: u64, size: u64, stack: &Stack) {
+        self.stop_following();
+        if let Some((device, held)) = self.ledger.unmap(address, size) {
+            let stack = self.tables.stack(stack);
+            self.mapping_event(device, Action::SegmentUnmap, address, size, held.stream, stack);
+        }
+    }
+
+    /// The driver is asked page by page: what PyTorch wants at once is one event.
+    fn mapping_event(
+        &mut self,
+        device: u32,
+        action: Action,
+        address: u64,
+        size: u64,
+        stream: u32,
+        stack: u32,
+    ) {
+        match self.ledger.device(device).events.last_mut() {
+            Some(last)
+                if last.action == action && last.stack == stack && last.address + last.size == address =>
+            {
+                last.size += size;
+            }
+            _ => self.event(device, action, address, size, stream, stack, 0),
         }
     }
 
@@ -268,7 +356,7 @@ impl Recorder {
         self.stop_following();
         self.flush();
         self.catch_up();
-        let stack = self.tables.stack(stack);
+        let stack = self.stack(stack, true);
         self.event(device, Action::OutOfMemory, free, size, 0, stack, 0);
         self.flush();
         if self.output.take_back_the_end() {
@@ -333,7 +421,10 @@ impl Recorder {
             }
         }
         self.annotate_at(name, if ended { Stage::End } else { Stage::Start }, now);
-        if ended && let Some(pattern) = self.follower.look_for_a_pattern(name, self.ledger.around()) {
+        if ended
+            && self.extent == Extent::News
+            && let Some(pattern) = self.follower.look_for_a_pattern(name, self.ledger.around())
+        {
             self.follower.follow(pattern, self.clock.now());
         }
         ended
@@ -343,6 +434,12 @@ impl Recorder {
     pub fn mark(&mut self, name: &str) {
         let (name, now) = (self.tables.string(name), self.clock.now());
         self.annotate_at(name, Stage::Mark, now);
+    }
+
+    /// A range of the program's begins or has ended.
+    pub fn range(&mut self, name: &str, ended: bool) {
+        let (name, now) = (self.tables.string(name), self.clock.now());
+        self.annotate_at(name, if ended { Stage::End } else { Stage::Start }, now);
     }
 
     fn annotate_at(&mut self, name: u32, stage: Stage, time: i64) {

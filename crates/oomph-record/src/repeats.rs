@@ -199,6 +199,11 @@ impl Follower {
         }
     }
 
+    /// Never finds anything the same.
+    pub fn idle() -> Self {
+        Self { sequence: None, ..Self::new() }
+    }
+
     /// Whether the program goes on as it did before. If it does not, but did until now, it has to be [left](Self::leave).
     #[inline]
     pub fn goes_on_with(&mut self, block: Touch) -> bool {

@@ -4,7 +4,7 @@
 
 use crate::file::File;
 use crate::gauges;
-use crate::recorder::Recorder;
+use crate::recorder::{Extent, Recorder};
 use crate::reserve::MEMORY;
 use crate::status::{self, Publisher};
 use std::ffi::{CStr, OsStr, c_int, c_void};
@@ -56,8 +56,18 @@ unsafe extern "C" {
     fn pthread_self() -> *mut c_void;
 }
 
+/// Which recording this is: another number for each, and between two.
+pub fn turn() -> u64 {
+    TURN.load(Relaxed)
+}
+
+/// Whether this is a forked child.
+pub fn is_forked() -> bool {
+    FORKED.load(Relaxed)
+}
+
 /// Begins a recording; one that was under way ends.
-pub fn start(path: &CStr, most_bytes: u64) -> c_int {
+pub fn start(path: &CStr, most_bytes: u64, extent: Extent) -> c_int {
     if FORKED.load(Relaxed) {
         return 1;
     }
@@ -67,8 +77,12 @@ pub fn start(path: &CStr, most_bytes: u64) -> c_int {
         Err(error) => return error,
     };
     gauges::begin();
-    *lock() = Some(Recorder::new(file));
-    *publisher() = Publisher::new(Path::new(OsStr::from_bytes(path.to_bytes())));
+    *lock() = Some(Recorder::new(file, extent));
+    *publisher() = match extent {
+        Extent::News => Publisher::new(Path::new(OsStr::from_bytes(path.to_bytes()))),
+        // It is over before anybody looks, and no card is taken.
+        Extent::Whole => None,
+    };
     let turn = TURN.fetch_add(1, Relaxed) + 1;
     RECORDING.store(true, Relaxed);
     // Signals are the program's business: this thread takes none.

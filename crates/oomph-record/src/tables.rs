@@ -2,17 +2,24 @@
 //!
 //! Boundary: numbers are given in order, and what is new waits here until it is in the file. What a chunk is, the caller knows.
 
+use crate::backward::MARK;
 use crate::file::{Content, Kind};
 use crate::places::Places;
 use crate::python::{Frame, Stack};
 use crate::spread::Map;
+use crate::stacks;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Every string, frame and stack so far.
 pub struct Tables {
     strings: HashMap<String, u32>,
     frames: HashMap<(u32, u32, u32), u32>,
-    stacks: HashMap<Vec<u32>, u32>,
+    stacks: HashMap<Arc<[u32]>, u32>,
+    /// The frames of each stack, in order of their numbers.
+    by_id: Vec<Arc<[u32]>>,
+    /// Stacks that stand for backward passes, by the stack of the forward and the node's name.
+    backwards: Map<(u32, u32), u32>,
     by_hash: Map<u64, u32>,
     places: Places,
     new_strings: Unwritten,
@@ -33,6 +40,8 @@ impl Tables {
             strings: HashMap::new(),
             frames: HashMap::new(),
             stacks: HashMap::new(),
+            by_id: Vec::new(),
+            backwards: Map::default(),
             by_hash: Map::default(),
             places: Places::new(),
             new_strings: Unwritten::default(),
@@ -69,7 +78,7 @@ impl Tables {
         if let Some(id) = self.by_hash.get(&stack.hash) {
             return *id;
         }
-        self.add_stack(stack.hash, stack.frames())
+        self.add_stack(stack.hash, stacks::told(stack.frames()))
     }
 
     pub(crate) fn add_stack(&mut self, hash: u64, frames: Vec<Frame>) -> u32 {
@@ -78,26 +87,55 @@ impl Tables {
         id
     }
 
+    /// The stack that stands for the backward pass of what another one made, by a node of this name.
+    pub fn backward_of(&mut self, forward: u32, name: &str) -> u32 {
+        let name = self.string(name);
+        if let Some(id) = self.backwards.get(&(forward, name)) {
+            return *id;
+        }
+        let file = self.string(MARK);
+        let mut ids = vec![self.frame((name, file, 0))];
+        ids.extend(
+            forward
+                .checked_sub(1)
+                .and_then(|at| self.by_id.get(at as usize))
+                .into_iter()
+                .flat_map(|ids| ids.iter()),
+        );
+        let id = self.number_of(ids, |places, _| places.add_same_as(forward));
+        self.backwards.insert((forward, name), id);
+        id
+    }
+
     /// Two places in one line are one stack.
     fn stack_of(&mut self, frames: Vec<Frame>) -> u32 {
         let mut ids = Vec::with_capacity(frames.len());
         for frame in &frames {
             let key = (self.string(&frame.name), self.string(&frame.file), frame.line);
-            let next = self.frames.len() as u32;
-            let id = *self.frames.entry(key).or_insert(next);
-            if id == next {
-                for number in [key.0, key.1, key.2] {
-                    self.new_frames.body.varint(u64::from(number));
-                }
-                self.new_frames.count += 1;
-            }
-            ids.push(id);
+            ids.push(self.frame(key));
         }
         if ids.is_empty() {
             return 0;
         }
-        let next = self.stacks.len() as u32 + 1;
-        if let Some(id) = self.stacks.get(&ids) {
+        self.number_of(ids, |places, ids| places.add(&frames, ids))
+    }
+
+    /// The number of a frame: function, file, line.
+    fn frame(&mut self, key: (u32, u32, u32)) -> u32 {
+        let next = self.frames.len() as u32;
+        let id = *self.frames.entry(key).or_insert(next);
+        if id == next {
+            for number in [key.0, key.1, key.2] {
+                self.new_frames.body.varint(u64::from(number));
+            }
+            self.new_frames.count += 1;
+        }
+        id
+    }
+
+    /// The number of the stack of these frames; a new one gets its line by `place`.
+    fn number_of(&mut self, ids: Vec<u32>, place: impl FnOnce(&mut Places, &[u32])) -> u32 {
+        if let Some(id) = self.stacks.get(ids.as_slice()) {
             return *id;
         }
         self.new_stacks.body.varint(ids.len() as u64);
@@ -105,9 +143,12 @@ impl Tables {
             self.new_stacks.body.varint(u64::from(*id));
         }
         self.new_stacks.count += 1;
-        self.places.add(&frames, &ids);
-        self.stacks.insert(ids, next);
-        next
+        place(&mut self.places, &ids);
+        let ids: Arc<[u32]> = ids.into();
+        self.by_id.push(Arc::clone(&ids));
+        let id = self.by_id.len() as u32;
+        self.stacks.insert(ids, id);
+        id
     }
 
     /// Writes what is new with `chunk`, which says whether it was written. Whether all is written that events refer to.

@@ -19,12 +19,19 @@ class Native:
     def __init__(self, path):
         # With the interpreter's lock: the library looks at the frames that are there.
         library = ctypes.PyDLL(path)
-        library.oomph_record_start.argtypes = [ctypes.c_char_p, ctypes.c_uint64]
+        library.oomph_record_start.argtypes = [ctypes.c_char_p, ctypes.c_uint64, ctypes.c_int]
+        library.oomph_record_leave_out.argtypes = [ctypes.c_char_p]
+        library.oomph_record_made_from.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
+        library.oomph_record_forward.argtypes = [ctypes.c_int64]
+        library.oomph_record_forward.restype = None
+        library.oomph_record_backward.argtypes = [ctypes.c_uint64, ctypes.c_char_p]
+        library.oomph_record_backward.restype = None
         library.oomph_record_state.argtypes = [ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
         library.oomph_record_kinds.argtypes = [ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
         library.oomph_record_card.argtypes = [ctypes.c_uint32, ctypes.c_char_p, ctypes.c_uint64, ctypes.c_int]
         library.oomph_record_settings.argtypes = [ctypes.c_char_p]
         library.oomph_record_step.argtypes = [ctypes.c_char_p, ctypes.c_int]
+        library.oomph_record_range.argtypes = [ctypes.c_char_p, ctypes.c_int]
         library.oomph_record_mark.argtypes = [ctypes.c_char_p]
         library.oomph_record_oom.argtypes = [ctypes.c_uint32, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint32]
         library.oomph_record_census.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
@@ -33,6 +40,9 @@ class Native:
         library.oomph_record_peak.restype = ctypes.c_uint64
         self.library = library
         self.knows_lines = False
+        # Called for every operation of a prediction.
+        self.forward = library.oomph_record_forward
+        self.backward = library.oomph_record_backward
 
     def attach(self):
         """Puts the recorder under PyTorch's allocator. False if there is none that it knows."""
@@ -43,12 +53,24 @@ class Native:
             _loaded = self
         return outcome != 1
 
-    def start(self, path, most_bytes):
-        error = self.library.oomph_record_start(path.encode(), most_bytes)
+    def start(self, path, most_bytes, whole):
+        error = self.library.oomph_record_start(path.encode(), most_bytes, whole)
         if error:
             import os
 
             raise OSError(error, os.strerror(error), path)
+
+    def leave_out(self, files):
+        """Files that begin like this are oomph's own, and in no stack."""
+        self.library.oomph_record_leave_out(files.encode())
+
+    def made_from(self, file, lines):
+        """``lines``: first lines of a generated file, each with the frames that it stands for, innermost first (line, function, file)."""
+        rows = []
+        for first, frames in lines:
+            rows.append(str(first))
+            rows.extend(f"\t{line}\t{function}\t{place}" for line, function, place in frames)
+        self.library.oomph_record_made_from(file.encode(), "\n".join(rows).encode())
 
     def state(self, device, segments, at_the_end):
         """Tells what PyTorch's snapshot says of a device's segments."""
@@ -80,6 +102,9 @@ class Native:
     def step(self, name, ended):
         """True if a step has ended that was not the same as one before."""
         return bool(self.library.oomph_record_step(name, ended))
+
+    def range(self, name, ended):
+        self.library.oomph_record_range(name, ended)
 
     def mark(self, name):
         self.library.oomph_record_mark(name)

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 
-from . import frames, native
+from . import frames, generated, native
 from .handlers import Handlers
 from .out_of_memory import is_out_of_memory
 
@@ -30,9 +30,11 @@ _attached = None
 class Recording:
     """A recording under way, or ended."""
 
-    def __init__(self, path, most_bytes=MOST_BYTES):
+    def __init__(self, path, most_bytes=MOST_BYTES, whole=False):
+        """``whole``: steps that go as one before are written too, see the crate ``oomph-record``."""
         self.path = os.path.abspath(os.fspath(path))
         self.most_bytes = most_bytes
+        self.in_whole = whole
         self.active = False
         self.whole = None
         self.steps = 0
@@ -57,7 +59,7 @@ class Recording:
 
         self.censuses = Turns()
         self.recorder = recorder
-        recorder.start(self.path, self.most_bytes)
+        recorder.start(self.path, self.most_bytes, self.in_whole)
         self.active = True
         snapshot = torch.cuda.memory._snapshot()
         for device, segments in by_device(snapshot).items():
@@ -149,13 +151,13 @@ class Recording:
                     self.cells.add(file)
                     self.recorder.mark(f"{CELL} {number} {file}".encode())
 
-    def stop(self):
-        """Ends the recording with the final state. Once."""
+    def stop(self, died=None):
+        """Ends the recording with the final state. Once. ``died``: whether an out-of-memory has ended the program, if somebody knows."""
         if not self.active or os.getpid() != self.process:
             return
         self.active = False
         atexit.unregister(self.stop)
-        if self.out_of_memories and not died_of_it():
+        if self.out_of_memories and not (died_of_it() if died is None else died):
             self.recorder.mark(WENT_ON)
         self.mark_cells()
         with contextlib.suppress(Exception):
@@ -211,13 +213,15 @@ def note(found, tensor):
 class Attachment:
     """What is put into PyTorch once a process, and serves one recording after another."""
 
-    def __init__(self, torch, library, guard=None):
+    def __init__(self, torch, library, guard=None, lets_go=True):
         self.recorder = native.Native(library)
+        generated.watch(self.recorder)
         self.current = None
         # `oomph run` has begun the current one, and wants it to the end of the program.
         self.is_of_run = False
         self.guard = guard
-        self.handlers = None
+        self.lets_go, self.handlers = lets_go, None
+        self.observes = False
         from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
         register_optimizer_step_pre_hook(self.before_step)
@@ -242,11 +246,12 @@ class Attachment:
         recording.begin(self.recorder)
 
     def watch(self):
-        """Lets go of the frames of an out-of-memory that is caught, recorded or not."""
+        """Hears of out-of-memories, and lets go of the frames of one that is caught, recorded or not."""
         import torch
 
-        if self.handlers is None:
-            self.handlers = Handlers(torch.cuda.OutOfMemoryError)
+        if not self.observes:
+            self.observes = True
+            self.handlers = Handlers(torch.cuda.OutOfMemoryError) if self.lets_go else None
             # Observers can be added, but not taken off again. An allocator that is not PyTorch's native one has none.
             with contextlib.suppress(RuntimeError):
                 torch._C._cuda_attach_out_of_memory_observer(self.out_of_memory)
@@ -263,15 +268,16 @@ class Attachment:
         try:
             if self.current is not None:
                 self.current.out_of_memory(device, asked, total, free)
-            self.handlers.expect()
+            if self.handlers is not None:
+                self.handlers.expect()
         except Exception as error:
             # Nothing of ours takes the place of PyTorch's error.
             print(f"oomph: {error}", file=sys.stderr)
 
 
-def attachment(torch, library, guard=None):
-    """The one of this process."""
+def attachment(torch, library, guard=None, lets_go=True):
+    """The one of this process. ``lets_go``: whether a program finds more memory after an out-of-memory than it would without oomph."""
     global _attached
     if _attached is None:
-        _attached = Attachment(torch, library, guard)
+        _attached = Attachment(torch, library, guard, lets_go)
     return _attached

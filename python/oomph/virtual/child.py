@@ -1,8 +1,9 @@
 """Starts a program on the virtual GPU, records it, stops it when enough was seen, and writes down what happened.
 
 Enough are some steps, and what ``phases`` sees after them. Run by ``oomph predict`` as ``python -c ...`` with a description in
-``OOMPH_PREDICT`` (JSON): ``kind`` (script, module or notebook), ``target``, ``args``, ``steps``, ``until`` (steps, validation or end), ``folder`` for what is left behind: ``recording.pickle``, ``census.json`` and ``facts.json``. A change that is tried adds ``source`` (a file of JSON:
-other texts for files), ``record`` (false: nothing but the facts is left), ``forwards`` (another number for those than for steps) and ``seconds`` (when it is stopped in any case).
+``OOMPH_PREDICT`` (JSON): ``kind`` (script, module or notebook), ``target``, ``args``, ``steps``, ``until`` (steps, validation or end), ``recorder`` (its library; without, nothing but the facts is left),
+``folder`` for what is left behind: ``recording.oomph`` and ``facts.json``. A change that is tried adds ``source`` (a file of JSON:
+other texts for files), ``forwards`` (another number for those than for steps) and ``seconds`` (when it is stopped in any case).
 """
 
 import atexit
@@ -13,22 +14,19 @@ import gc
 import io
 import json
 import os
-import pickle
 import signal
 import sys
 import threading
 import time
 import types
 
-from . import substitute
+from . import own_frames, substitute
+from .frames import chain
 from .imports import AfterImport
 from .library_code import is_installed, is_torch
 from .out_of_memory import is_out_of_memory
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-
-# As many as a recording has.
-MOST_CENSUSES = 16
 
 
 class Stop(BaseException):
@@ -46,13 +44,13 @@ class Run:
         self.stopped = 0
         self.written = False
         self.writing = threading.RLock()
-        self.recorded = task.get("record", True)
         self.compiled = False
         self.began = time.time()
         self.phases = None
         self.values = self.reads = self.backward = None
         self.torch = None
-        self.turns, self.censuses = None, []
+        self.recorded = None
+        self.died_of_memory = False
 
     # -- PyTorch
 
@@ -60,7 +58,11 @@ class Run:
         """Called once PyTorch has been imported, before the program goes on."""
         self.torch = torch
         self.facts["torch"] = torch.__version__
-        torch.cuda._lazy_call(self.start_recording)
+        if self.task.get("recorder"):
+            from .recorded import Recorded
+
+            self.recorded = Recorded(torch, self.task["recorder"], os.path.join(self.task["folder"], "recording.oomph"), self.facts["notes"])
+        torch.cuda._lazy_call(self.cuda_is_here)
         from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
         register_optimizer_step_pre_hook(self.before_step)
@@ -79,7 +81,7 @@ class Run:
         library.oomph_unmodelled.restype = ctypes.c_size_t
         self.library = library
         self.reads = reads.Reads()
-        self.backward = backward.Backward(torch)
+        self.backward = backward.Backward(torch, self.recorded and self.recorded.recorder)
         self.values = values.Values(library, self.reads, self.backward)
         leave_the_compiler_out(torch, type(self.values).__torch_dispatch__)
         reads.watch(torch, self.values, self.reads)
@@ -99,41 +101,11 @@ class Run:
         if world:
             ranks.prepare(torch, world, self.facts)
 
-    def start_recording(self):
+    def cuda_is_here(self):
         self.phases.started = time.time()
-        if self.recorded:
-            self.record_history(self.torch.cuda.memory._record_memory_history)
-            self.watch_for_out_of_memory()
+        if self.recorded is not None:
+            self.recorded.begin()
         self.check_kernels(self.torch.cuda.get_device_capability(), self.torch.cuda.get_arch_list())
-
-    def record_history(self, record):
-        try:
-            # Stacks of frees too: explain tells activations from temporaries by them. See `backward` for what they cost.
-            record(enabled="all", context="all", stacks="python", max_entries=10_000_000)
-        except TypeError:
-            record(True)
-        except RuntimeError:
-            self.recorded = False
-            backend = self.torch.cuda.memory.get_allocator_backend()
-            self.facts["notes"].append(f"PyTorch records nothing with {backend}: only totals are known, no lines")
-
-    def watch_for_out_of_memory(self):
-        from .census import Turns
-
-        self.turns = Turns()
-        # An allocator that is not PyTorch's native one has no observers.
-        with contextlib.suppress(RuntimeError):
-            self.torch._C._cuda_attach_out_of_memory_observer(self.out_of_memory)
-
-    def out_of_memory(self, device, asked, total, free):
-        """PyTorch's observer: called before it raises, in the thread that asked."""
-        if self.written or os.getpid() != self.process:
-            return
-        census = self.turns.take(self.torch, device, asked, total, free)
-        if census is not None:
-            # The last one is what the program died of.
-            del self.censuses[MOST_CENSUSES - 1 :]
-            self.censuses.append(census)
 
     def check_kernels(self, capability, known):
         """Notes a card that this PyTorch has no kernels for. Binaries serve their major version, sources all later ones."""
@@ -293,7 +265,8 @@ class Run:
                     torch.utils._python_dispatch._pop_mode()
             facts["cuda"] = torch.cuda.is_initialized()
         if facts["cuda"]:
-            self.write_recording()
+            if self.recorded is not None:
+                self.recorded.end(self.died_of_memory)
             facts["devices"] = [self.device(index) for index in range(torch.cuda.device_count())]
             facts["reads"] = [*self.reads.report(), *filter(None, [facts.pop("growth", None)])]
             size = self.library.oomph_unmodelled(None, 0)
@@ -321,19 +294,6 @@ class Run:
             "ooms": get("num_ooms"),
             "peak_driver": int(self.library.oomph_peak(index)),
         }
-
-    def write_recording(self):
-        snapshot = {"segments": [], "device_traces": []}
-        if self.recorded:
-            forgive_unknown_lines()
-            with without_the_compilers_lines(self.torch):
-                snapshot = self.torch.cuda.memory._snapshot()
-                self.torch.cuda.memory._record_memory_history(enabled=None)
-                self.backward.attribute(snapshot)
-        with open(os.path.join(self.task["folder"], "recording.pickle"), "wb") as file:
-            pickle.dump(snapshot, file, protocol=4)
-        with open(os.path.join(self.task["folder"], "census.json"), "wb") as file:
-            file.write(b"[" + b",".join(self.censuses) + b"]")
 
 
 def leave_the_compiler_out(torch, dispatch):
@@ -374,36 +334,6 @@ def without_graph_breaks(torch, step):
             return plain(self, *args, **kwargs)
 
     return stepping
-
-
-@contextlib.contextmanager
-def without_the_compilers_lines(torch):
-    """Who asks for the lines of stacks asks Inductor for those of its code, and imports it for that. Where nobody has, there are none."""
-    if "torch._inductor" in sys.modules:
-        yield
-        return
-    torch._inductor = types.SimpleNamespace()
-    try:
-        yield
-    finally:
-        # PyTorch imports it at the first look, again.
-        del torch._inductor
-
-
-def forgive_unknown_lines():
-    """A snapshot asks Inductor for the lines of its code; of some of it PyTorch 2.4 knows none, and says so by an error."""
-    codecache = sys.modules.get("torch._inductor.codecache")
-    asked = getattr(getattr(codecache, "PyCodeCache", None), "stack_frames_for_code", None)
-    if asked is None:
-        return
-
-    def stack_frames_for_code(path, line):
-        try:
-            return asked(path, line)
-        except ValueError:
-            return None
-
-    codecache.PyCodeCache.stack_frames_for_code = staticmethod(stack_frames_for_code)
 
 
 def run_file(path, name="__main__"):
@@ -571,14 +501,6 @@ def end_workers():
 
 
 def failed(run, error):
-    import traceback
-
+    run.died_of_memory = any(is_out_of_memory(one) for one in chain(error))
     run.failed(f"{type(error).__name__}: {error}", "out_of_memory" if is_out_of_memory(error) else "failed")
-    from .backward import without_ours
-
-    told = one = traceback.TracebackException.from_exception(error)
-    while one is not None:
-        named = [{"filename": frame.filename, "frame": frame} for frame in reversed(one.stack)]
-        one.stack = traceback.StackSummary.from_list(part["frame"] for part in reversed(without_ours(named)))
-        one = one.__cause__ or one.__context__
-    print("".join(told.format()), end="", file=sys.stderr)
+    print(own_frames.formatted(error), end="", file=sys.stderr)

@@ -13,7 +13,7 @@ const BASE: u64 = 0x7f00_0000_0000;
 
 fn recorder(path: &Path, most: u64) -> Recorder {
     let path = CString::new(path.to_str().unwrap()).unwrap();
-    Recorder::new(File::create(&path, most).unwrap())
+    Recorder::new(File::create(&path, most).unwrap(), Extent::News)
 }
 
 fn read(path: &Path) -> oomph_trace::Recording {
@@ -390,4 +390,82 @@ fn kinds_are_written_once_for_each_block() {
     let events = &recording.devices[0].events;
     assert_eq!(events.action, [Told::Alloc, Told::Annotate]);
     assert_eq!(recording.strings.get(events.category[0].1), "parameter");
+}
+
+#[test]
+fn a_whole_recording_has_every_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.oomph");
+    let name = CString::new(path.to_str().unwrap()).unwrap();
+    let mut recorder = Recorder::new(File::create(&name, 1 << 30).unwrap(), Extent::Whole);
+    for _ in 0..20 {
+        tell(&mut recorder, 1, 512, 0);
+        tell(&mut recorder, 1, -512, 0);
+        assert!(recorder.step("Optimizer.step#A.step", true));
+    }
+    assert!(recorder.finish());
+    let told = read(&path);
+    assert_eq!(told.repeated, oomph_trace::Repeated::default());
+    assert_eq!((told.devices[0].events.len(), told.annotations.len()), (60, 20));
+}
+
+#[test]
+fn what_a_backward_pass_asks_for_has_the_line_of_its_forward() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.oomph");
+    let mut recorder = recorder(&path, 1 << 30);
+    let frame = |line| Frame { name: "forward".into(), file: "/home/me/train.py".into(), line };
+    for (number, line) in [(7, 3), (7, 4), (8, 5)] {
+        let mut stack = Stack::empty();
+        stack.hash = u64::from(line);
+        recorder.tables.add_stack(stack.hash, vec![frame(line)]);
+        recorder.forward(number, || stack);
+    }
+    backward::does(recorder.backward(7, "MulBackward0"));
+    tell(&mut recorder, 1, 512, 0);
+    // Not where it is let go, nor of a node that nobody saw.
+    tell(&mut recorder, 1, -512, 0);
+    backward::does(recorder.backward(9, "AddBackward0"));
+    tell(&mut recorder, 2, 512, 0);
+    backward::does(0);
+    assert!(recorder.finish());
+    let told = read(&path);
+    let lines_of = |row: usize| -> Vec<(String, String, u32)> {
+        let frames = told.stacks.get(told.devices[0].events.stack[row]).iter();
+        let text = |id| told.strings.get(id).to_owned();
+        frames
+            .map(|frame| told.stacks.frame(*frame))
+            .map(|frame| (text(frame.name), text(frame.file), frame.line))
+            .collect()
+    };
+    let line = |name: &str, file: &str, line| (name.to_owned(), file.to_owned(), line);
+    assert_eq!(lines_of(0), [line("MulBackward0", "<autograd>", 0), line("forward", "/home/me/train.py", 3)]);
+    assert!((1..4).all(|row| lines_of(row).is_empty()));
+}
+
+#[test]
+fn what_is_mapped_page_by_page_is_one_event() {
+    const PAGE: u64 = 2 << 20;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.oomph");
+    let mut recorder = recorder(&path, 1 << 30);
+    for page in 0..4 {
+        recorder.mapped(0, BASE + page * PAGE, PAGE, 0, &Stack::empty());
+    }
+    // What is reserved in all is known already: nothing is worked out of it.
+    recorder.block(0, BASE, 512, 0, 4 * PAGE, 0, &Stack::empty());
+    for page in [1, 2, 7] {
+        recorder.unmapped(BASE + page * PAGE, PAGE, &Stack::empty());
+    }
+    recorder.block(0, BASE, -512, 0, 2 * PAGE, 0, &Stack::empty());
+    recorder.mapped(0, BASE + PAGE, PAGE, 0, &Stack::empty());
+    assert!(recorder.finish());
+    let told = read(&path);
+    let events = &told.devices[0].events;
+    let rows = |action: Told| -> Vec<(u64, u64)> {
+        let rows = (0..events.len()).filter(|&row| events.action[row] == action);
+        rows.map(|row| ((events.address[row] - BASE) / PAGE, events.size[row] / PAGE)).collect()
+    };
+    assert_eq!(rows(Told::SegmentMap), [(0, 4), (1, 1)]);
+    assert_eq!(rows(Told::SegmentUnmap), [(1, 2)]);
 }

@@ -1,0 +1,60 @@
+//! Allocations of the backward pass, and the forward line that caused them.
+//!
+//! Autograd's threads have no Python stack, but every node of its graph has a number, which is known when the forward pass makes it and when the
+//! backward pass runs it. Who sees both tells them: a prediction does, which sees every operation; a run does not.
+//!
+//! Boundary: knows numbers of nodes and of stacks; what a stack is, [`crate::tables`] knows.
+
+use crate::session;
+use crate::spread::Map;
+use std::cell::Cell;
+
+/// The file of the innermost frame of a stack that stands for the backward pass of what follows; `oomph explain` knows it.
+pub const MARK: &str = "<autograd>";
+
+/// Graphs that are this old are gone.
+const MOST: usize = 1 << 20;
+
+thread_local! {
+    /// The recording in which this thread was told what it does, and the stack that stands for it.
+    static DOES: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
+}
+
+/// This thread runs the backward pass that this stack stands for, until it runs another.
+pub fn does(stack: u32) {
+    let _ = DOES.try_with(|does| does.set((session::turn(), stack)));
+}
+
+/// The stack of what this thread runs; 0 if it is not in a backward pass, or nobody has said so.
+pub fn stack() -> u32 {
+    let (turn, stack) = DOES.try_with(Cell::get).unwrap_or_default();
+    if turn == session::turn() { stack } else { 0 }
+}
+
+/// Which stack made each node, by its number.
+#[derive(Default)]
+pub struct Forwards {
+    made_by: Map<u64, u32>,
+    newest: u64,
+}
+
+impl Forwards {
+    /// Whether it is known who made a node. The first has made it: operations that make none find the number of one before.
+    pub fn knows(&self, number: u64) -> bool {
+        self.made_by.contains_key(&number)
+    }
+
+    pub fn made(&mut self, number: u64, stack: u32) {
+        self.made_by.insert(number, stack);
+        self.newest = self.newest.max(number);
+        if self.made_by.len() > MOST {
+            let oldest = self.newest.saturating_sub(MOST as u64 / 2);
+            self.made_by.retain(|number, _| *number > oldest);
+        }
+    }
+
+    /// Who made a node; 0 if nobody knows.
+    pub fn stack_of(&self, number: u64) -> u32 {
+        self.made_by.get(&number).copied().unwrap_or(0)
+    }
+}

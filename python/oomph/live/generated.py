@@ -1,0 +1,54 @@
+"""Tells the recorder which lines of a program the code was made from that Inductor generates: a compiled model has the lines of its model then.
+
+Boundary: Inductor keeps that for PyTorch's own recorder, in a table of its insides; where there is none, such code has the lines of its file.
+"""
+
+import contextlib
+import re
+import sys
+
+from .imports import AfterImport
+
+_CODE_CACHE = "torch._inductor.codecache"
+_FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)\n')
+
+
+class _Watched(dict):
+    """Lines and what they were made from, by file; says so of each that comes in."""
+
+    def __init__(self, recorder, known):
+        super().__init__()
+        self.recorder = recorder
+        self.update(known)
+        for file, lines in known.items():
+            self.tell(file, lines)
+
+    def __setitem__(self, file, lines):
+        super().__setitem__(file, lines)
+        self.tell(file, lines)
+
+    def tell(self, file, lines):
+        # Nothing of ours may stop a compilation.
+        with contextlib.suppress(Exception):
+            if lines:
+                firsts, traces = lines
+                self.recorder.made_from(file, [(first, frames_of(trace)) for first, trace in zip(firsts, traces)])
+
+
+def frames_of(trace):
+    """Line, function and file of each frame of a traceback in words, innermost first."""
+    return [(int(line), function, file) for file, line, function in reversed(_FRAME.findall(trace or ""))]
+
+
+def watch(recorder):
+    """From now on, and what has been generated already."""
+
+    def is_here(module):
+        with contextlib.suppress(AttributeError):
+            module.PyCodeCache.linemaps = _Watched(recorder, module.PyCodeCache.linemaps)
+
+    module = sys.modules.get(_CODE_CACHE)
+    if module is not None:
+        is_here(module)
+    else:
+        sys.meta_path.insert(0, AfterImport(_CODE_CACHE, is_here))
