@@ -198,6 +198,37 @@ y.sum().backward()  # line 6
     assert 6 not in lines or lines[6]["bytes"] < MIB
 
 
+GROWS = """
+import oomph
+import torch
+
+torch.cuda.init()
+with oomph.record("other.oomph") as recording, torch.profiler.record_function("growing"):
+    blocks = [torch.empty(30 << 20, dtype=torch.uint8, device="cuda") for _ in range(4)]
+    del blocks[2:]
+    torch.cuda.empty_cache()
+    blocks.append(torch.empty(90 << 20, dtype=torch.uint8, device="cuda"))
+print("recorded to", recording.path)
+"""
+
+
+def test_expandable_segments_ranges_and_recordings_of_the_script_s_own(predict, script, explain, oomph, tmp_path):
+    """What only a prediction's recorder hears of, and that there is one recorder."""
+    recording = tmp_path / "grows.oomph"
+    environment = {"PYTHONPATH": str(ROOT / "python")}
+    predicted = predict("--conf", "expandable_segments:True", script(GROWS), gpu="t4", cwd=tmp_path, recording=recording, env=environment)
+    assert predicted.code == 0, predicted.err
+    assert "recording.oomph" in predicted.err and not (tmp_path / "other.oomph").exists()
+    code, out, err = oomph("replay", "--format", "json", recording)
+    assert code == 0, err
+    assert (json.loads(out)["exact"], json.loads(out)["address_mismatches"]) == (True, 0)
+    (device,) = explain(recording)["devices"]
+    assert device["peak"]["reserved"] == predicted.told["peak"]["reserved"]
+    snapshot = tmp_path / "grows.json"
+    assert oomph("convert", recording, "-o", snapshot)[0] == 0
+    told = json.loads(snapshot.read_text())["external_annotations"]
+    assert [(one["stage"], one["name"]) for one in told if one["name"] == "growing"] == [("START", "growing"), ("END", "growing")]
+
 # --- searching --------------------------------------------------------------------------------------------
 
 

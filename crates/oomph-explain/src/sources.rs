@@ -4,7 +4,7 @@
 //! library away, and reads off a stack what the program was doing ([`Phase`]).
 
 use hashbrown::HashMap;
-use oomph_trace::{Action, Frame, FrameId, NO_STACK, Recording, StackId};
+use oomph_trace::{Action, FORWARD_FOLLOWS, Frame, FrameId, NO_STACK, Recording, StackId};
 use oomph_words::is_library_file;
 
 /// What the program was doing when it allocated, as far as the stack shows.
@@ -171,10 +171,6 @@ fn is_attention(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     (name.contains("attention") || name.contains("attn")) && !name.contains("sdpa") && !name.contains("flash")
 }
-
-/// The file of a frame that oomph's own recorder puts innermost: the rest of the stack is of the forward pass, whose
-/// backward pass this is.
-const FORWARD_FOLLOWS: &str = "<autograd>";
 
 #[derive(Clone, Copy, Default)]
 struct FrameFacts {

@@ -5,40 +5,34 @@
 //!
 //! Boundary: knows numbers of nodes and of stacks; what a stack is, [`crate::tables`] knows.
 
-use crate::session;
 use crate::spread::Map;
 use std::cell::Cell;
-
-/// The file of the innermost frame of a stack that stands for the backward pass of what follows; `oomph explain` knows it.
-pub const MARK: &str = "<autograd>";
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Graphs that are this old are gone.
 const MOST: usize = 1 << 20;
 
+/// How many recordings there were.
+static COUNT: AtomicU64 = AtomicU64::new(0);
+
 thread_local! {
-    /// The recording in which this thread was told what it does, and the stack that stands for it.
-    static DOES: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
+    /// The recording in which this thread was told what it runs, and the stack that stands for it.
+    static RUNS: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
 }
 
-/// This thread runs the backward pass that this stack stands for, until it runs another.
-pub fn does(stack: u32) {
-    let _ = DOES.try_with(|does| does.set((session::turn(), stack)));
-}
-
-/// The stack of what this thread runs; 0 if it is not in a backward pass, or nobody has said so.
-pub fn stack() -> u32 {
-    let (turn, stack) = DOES.try_with(Cell::get).unwrap_or_default();
-    if turn == session::turn() { stack } else { 0 }
-}
-
-/// Which stack made each node, by its number.
-#[derive(Default)]
+/// Which stack made each node, by its number, and what threads run.
 pub struct Forwards {
+    recording: u64,
     made_by: Map<u64, u32>,
     newest: u64,
 }
 
 impl Forwards {
+    /// Of a recording that begins.
+    pub fn new() -> Self {
+        Self { recording: COUNT.fetch_add(1, Relaxed) + 1, made_by: Map::default(), newest: 0 }
+    }
+
     /// Whether it is known who made a node. The first has made it: operations that make none find the number of one before.
     pub fn knows(&self, number: u64) -> bool {
         self.made_by.contains_key(&number)
@@ -56,5 +50,16 @@ impl Forwards {
     /// Who made a node; 0 if nobody knows.
     pub fn stack_of(&self, number: u64) -> u32 {
         self.made_by.get(&number).copied().unwrap_or(0)
+    }
+
+    /// This thread runs the backward pass that this stack stands for, until it runs another.
+    pub fn runs(&self, stack: u32) {
+        let _ = RUNS.try_with(|runs| runs.set((self.recording, stack)));
+    }
+
+    /// The stack of what this thread runs; 0 if it is not in a backward pass, or nobody has said so.
+    pub fn running(&self) -> u32 {
+        let (recording, stack) = RUNS.try_with(Cell::get).unwrap_or_default();
+        if recording == self.recording { stack } else { 0 }
     }
 }

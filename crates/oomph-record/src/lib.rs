@@ -114,7 +114,7 @@ pub unsafe extern "C" fn oomph_record_backward(number: u64, name: *const c_char)
     // SAFETY: the caller's string.
     let name = unsafe { CStr::from_ptr(name) };
     if let Some(recorder) = lock().as_mut() {
-        backward::does(recorder.backward(number, &name.to_string_lossy()));
+        recorder.backward(number, &name.to_string_lossy());
     }
 }
 

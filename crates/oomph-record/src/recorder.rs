@@ -12,7 +12,7 @@
 #[allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic)]
 mod tests;
 
-use crate::backward::{self, Forwards};
+use crate::backward::Forwards;
 use crate::cut::Cut;
 use crate::event::{Annotation, Event, Stage};
 use crate::file::{File, Kind};
@@ -107,7 +107,7 @@ impl Recorder {
             most_rows: output.most_rows(),
             output,
             tables: Tables::new(),
-            forwards: Forwards::default(),
+            forwards: Forwards::new(),
             ledger: Ledger::default(),
             follower: match extent {
                 Extent::News => Follower::new(),
@@ -240,7 +240,7 @@ impl Recorder {
     /// A stack's number. Who asks for memory without being anywhere in Python may be known to run a backward pass.
     fn stack(&mut self, stack: &Stack, asks: bool) -> u32 {
         match self.tables.stack(stack) {
-            0 if asks => backward::stack(),
+            0 if asks => self.forwards.running(),
             stack => stack,
         }
     }
@@ -261,12 +261,13 @@ impl Recorder {
         }
     }
 
-    /// A node is run. The stack that stands for that, or 0 if nobody knows who made it.
-    pub fn backward(&mut self, number: u64, name: &str) -> u32 {
-        match self.forwards.stack_of(number) {
+    /// A node is run, by this thread.
+    pub fn backward(&mut self, number: u64, name: &str) {
+        let stack = match self.forwards.stack_of(number) {
             0 => 0,
             forward => self.tables.backward_of(forward, name),
-        }
+        };
+        self.forwards.runs(stack);
     }
 
     /// What was let go last is back in its pool: where blocks wait for other streams is not known.
@@ -445,6 +446,10 @@ impl Recorder {
     fn annotate_at(&mut self, name: u32, stage: Stage, time: i64) {
         for device in self.ledger.devices() {
             self.annotations.push(Annotation { device: device.ordinal, time, name, stage });
+        }
+        if self.ledger.devices().is_empty() {
+            // Before there is anything on any: most programs use the first.
+            self.annotations.push(Annotation { device: 0, time, name, stage });
         }
     }
 

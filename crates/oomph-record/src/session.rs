@@ -56,11 +56,6 @@ unsafe extern "C" {
     fn pthread_self() -> *mut c_void;
 }
 
-/// Which recording this is: another number for each, and between two.
-pub fn turn() -> u64 {
-    TURN.load(Relaxed)
-}
-
 /// Whether this is a forked child.
 pub fn is_forked() -> bool {
     FORKED.load(Relaxed)

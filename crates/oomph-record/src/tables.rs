@@ -2,8 +2,8 @@
 //!
 //! Boundary: numbers are given in order, and what is new waits here until it is in the file. What a chunk is, the caller knows.
 
-use crate::backward::MARK;
 use crate::file::{Content, Kind};
+use crate::layout::FORWARD_FOLLOWS;
 use crate::places::Places;
 use crate::python::{Frame, Stack};
 use crate::spread::Map;
@@ -93,7 +93,7 @@ impl Tables {
         if let Some(id) = self.backwards.get(&(forward, name)) {
             return *id;
         }
-        let file = self.string(MARK);
+        let file = self.string(FORWARD_FOLLOWS);
         let mut ids = vec![self.frame((name, file, 0))];
         ids.extend(
             forward

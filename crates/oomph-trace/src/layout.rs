@@ -1,4 +1,4 @@
-//! What a recorder and a reader of `.oomph` files agree on: the first bytes, kinds of chunks, numbers of actions, how numbers are written.
+//! What a recorder and a reader of `.oomph` files agree on: the first bytes, kinds of chunks, numbers of actions, how numbers are written, which frame marks a backward pass.
 //!
 //! `oomph-record` compiles this file too, by its path: it lives in other people's processes and may depend on nothing. So nothing may be used here but `core` and `Vec`.
 
@@ -7,6 +7,9 @@ pub const MAGIC: &[u8; 8] = b"OOMPH\r\n\x1a";
 
 /// The version that is written.
 pub const VERSION: u16 = 1;
+
+/// The file of a frame that the recorder puts innermost: the rest of the stack is of the forward pass, whose backward pass this is.
+pub const FORWARD_FOLLOWS: &str = "<autograd>";
 
 /// An enumeration whose numbers are part of the format: listed once, so that a list of all of them lacks none.
 macro_rules! numbered {

@@ -21,6 +21,8 @@ class Recorded:
         self.recorder = self.attachment.recorder
         self.recorder.leave_out(_HERE + os.sep)
         self.recording = Recording(path, whole=True)
+        # The script's own `oomph.record` is this one.
+        self.attachment.current, self.attachment.is_of_run = self.recording, True
         self.recording.on_cut = lambda: notes.append("the recording became too large, or the disk is full: of what came later only the end is in it")
 
     def begin(self):
@@ -35,7 +37,6 @@ class Recorded:
             # Raised in the midst of CUDA's beginning, it would be the end of CUDA.
             self.notes.append(f"nothing was recorded: {error}. Only totals are known, no lines")
             return
-        self.attachment.is_of_run = True
         tell_ranges(self.torch, self.recorder)
         if not self.recorder.knows_lines:
             self.notes.append("lines are not known: this Python is laid out in a way that oomph does not know")
