@@ -399,8 +399,8 @@ fn a_whole_recording_has_every_step() {
     let name = CString::new(path.to_str().unwrap()).unwrap();
     let mut recorder = Recorder::new(File::create(&name, 1 << 30).unwrap(), Extent::Whole);
     for _ in 0..20 {
-        tell(&mut recorder, 1, 512, 0);
-        tell(&mut recorder, 1, -512, 0);
+        report(&mut recorder, 1, 512, 0);
+        report(&mut recorder, 1, -512, 0);
         assert!(recorder.step("Optimizer.step#A.step", true));
     }
     assert!(recorder.finish());
@@ -422,11 +422,11 @@ fn what_a_backward_pass_asks_for_has_the_line_of_its_forward() {
         recorder.forward(number, || stack);
     }
     recorder.backward(7, "MulBackward0");
-    tell(&mut recorder, 1, 512, 0);
+    report(&mut recorder, 1, 512, 0);
     // Not where it is let go, nor of a node that nobody saw.
-    tell(&mut recorder, 1, -512, 0);
+    report(&mut recorder, 1, -512, 0);
     recorder.backward(9, "AddBackward0");
-    tell(&mut recorder, 2, 512, 0);
+    report(&mut recorder, 2, 512, 0);
     assert!(recorder.finish());
     let told = read(&path);
     let lines_of = |row: usize| -> Vec<(String, String, u32)> {
