@@ -240,10 +240,10 @@ class Parent:
         except subprocess.TimeoutExpired:
             child.kill()
             out, err = child.communicate()
-        told = [line.strip() for line in err.splitlines() if "overflowed into host memory" in line]
+        reported = [line.strip() for line in err.splitlines() if "overflowed into host memory" in line]
         for line in out.splitlines():
             if line.startswith("ROW "):
-                self.rows.append({**json.loads(line[4:]), "told": told[0] if told else ""})
+                self.rows.append({**json.loads(line[4:]), "reported": reported[0] if reported else ""})
         with open(os.path.join(self.out, "log.txt"), "a") as log:
             log.write(f"== {label} ({child.returncode}, {time.time() - self.began:.0f} s)\n{out}\n{err}\n")
         with open(os.path.join(self.out, "rows.jsonl"), "w") as file:
@@ -316,8 +316,8 @@ class Parent:
                 slow = f"{over['ms']:.1f} ms ({over['ms'] / plain['ms']:.2f} times)"
                 same = "equal" if over["losses"] == plain["losses"] else f"{max(abs(a - b) for a, b in zip(over['losses'], plain['losses'])):.2g} apart at most"
             lines.append(f"| {name} {LARGE[name]} | {plain['allocated'] / GIB:.2f} GiB | {plain['ms']:.1f} ms | {dead} | {slow} | {same} |")
-            if over is not None and over["told"]:
-                notes.append(f"{name}: {over['told']}")
+            if over is not None and over["reported"]:
+                notes.append(f"{name}: {over['reported']}")
         lines += ["", *notes]
         for row in of("caught"):
             lines.append(f"\nCaught out-of-memory: {row['before']} bytes allocated before, {row['peak']} at most, {row['after']} in the handler.")

@@ -154,11 +154,11 @@ class Predicted:
     code: int
     out: str
     err: str
-    told: dict | None
+    reported: dict | None
 
     @property
     def peak(self):
-        return self.told["peak"]["allocated"], self.told["peak"]["reserved"]
+        return self.reported["peak"]["allocated"], self.reported["peak"]["reserved"]
 
 
 @pytest.fixture(scope="session")
@@ -172,7 +172,7 @@ def predict(oomph, warm):
         # Programs take minutes where the machine is shared; downloads are nobody's business here.
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", **(env or {})}
         code, out, err = oomph("predict", *options, *words, cwd=cwd, env=environment, timeout=timeout)
-        told = json.loads(out) if format == "json" and out else None
-        return Predicted(code, out, err, told)
+        reported = json.loads(out) if format == "json" and out else None
+        return Predicted(code, out, err, reported)
 
     return run

@@ -271,7 +271,7 @@ def test_the_card_and_the_largest_tensors(taken):
     assert sizes == sorted(sizes, reverse=True) and sizes[:4] == [4 * MiB] * 4
     assert census["holders"][census["tensors"][0]["holder"]]["name"] == "history"
     assert len({tensor["address"] for tensor in census["tensors"]}) == len(sizes)
-    # What is told is what PyTorch has, less what only its graphs hold.
+    # What is reported is what PyTorch has, less what only its graphs hold.
     assert [one["bytes"] for one in census["holders"]] == sorted((one["bytes"] for one in census["holders"]), reverse=True)
 
 
@@ -391,8 +391,8 @@ print(json.dumps({"seconds": time.monotonic() - begun, "allocated": allocated() 
 def test_threads_locks_strangers_and_no_memory(tmp_path):
     code, out, err, found = ran(tmp_path, BEHAVIOUR)
     assert code == 0 and "Traceback" not in err, err
-    told = json.loads(out)
-    assert told["allocated"] is True
+    reported = json.loads(out)
+    assert reported["allocated"] is True
     thread, backward, hostile, *many = found
     assert [frame["function"] for frame in thread["frames"]] == ["run_out", "work"]
     mine, other = holder(thread, "mine"), holder(thread, "held_by_another")
@@ -404,7 +404,7 @@ def test_threads_locks_strangers_and_no_memory(tmp_path):
     kept = holder(hostile, "hostile.kept")
     assert (kept["container"], kept["bytes"]) == ("tensor", MiB)
     # At most a twentieth of the time goes into them, once four were taken.
-    print(f"200 caught out-of-memories: {told['seconds']:.2f} s, {len(many)} more censuses")
+    print(f"200 caught out-of-memories: {reported['seconds']:.2f} s, {len(many)} more censuses")
     assert len(found) <= 16
 
 

@@ -395,8 +395,8 @@ def test_a_frame_gives_a_frame(kind, mixed):
     }
     frame = frames[kind]()
     small = data.shrink(frame)
-    told = data.profile(frame)
-    assert (told.rows, told["a"].exact.type, told["b"].nulls) == (3, "uint8", 1)
+    reported = data.profile(frame)
+    assert (reported.rows, reported["a"].exact.type, reported["b"].nulls) == (3, "uint8", 1)
     if kind == "pandas":
         assert isinstance(small, pd.DataFrame) and small.index.tolist() == [7, 8, 9] and small["a"].dtype == "uint8" and small["b"].dtype == "category"
         assert frame["a"].equals(small["a"].astype("float64"))
@@ -678,16 +678,16 @@ def test_a_table_of_zeros_becomes_a_matrix(tmp_path):
     assert isinstance(data.load(tmp_path / "table.csv", sparse="never"), data.Table)
 
 
-# -- how it is told
+# -- how it is reported
 
 
 def test_a_profile_says_what_the_command_says(mixed, oomph):
     code, out, err = oomph("data", "profile", "--format", "json", mixed)
     assert code == 0, err
-    told = json.loads(out)
-    told.pop("schema_version")
+    reported = json.loads(out)
+    reported.pop("schema_version")
     profile = data.profile(mixed)
-    assert profile.as_dict() == told
+    assert profile.as_dict() == reported
     assert profile["gap"].exact.type == "int8" and profile["gap"].nulls == 43 and profile.rows == 300
     shown = str(profile)
     assert "300 rows take" in shown and "\x1b" not in shown and "Next" not in shown and "dictionary[int8]" in shown
@@ -775,10 +775,10 @@ def test_other_threads_run_meanwhile(large):
 
 
 def test_progress_is_told_in_order(large):
-    told = []
-    data.load(large, progress=lambda doing, done, total: told.append((doing, done / total)))
-    assert [doing for doing, _ in told][-1] == "loading" and told[-1][1] == 1
-    assert [share for doing, share in told if doing == "profiling"] == sorted(share for doing, share in told if doing == "profiling")
+    reported = []
+    data.load(large, progress=lambda doing, done, total: reported.append((doing, done / total)))
+    assert [doing for doing, _ in reported][-1] == "loading" and reported[-1][1] == 1
+    assert [share for doing, share in reported if doing == "profiling"] == sorted(share for doing, share in reported if doing == "profiling")
 
 
 def test_what_progress_raises_ends_the_work(large):

@@ -109,13 +109,13 @@ def test_a_relative_error_is_kept_and_told(error):
     for scale in (1.0, 1e-6, 1e5, 1e-39, 1e39, 1e-300):
         for drawn in (rng.standard_normal(500) * scale, np.abs(rng.standard_normal(500).astype("f4")) + np.float32(0.1), np.array([0.0, -0.0, np.nan, np.inf, 1 / 3])):
             result = data.load(drawn, policy=f"rel:{error}")
-            told = data.profile(drawn, within=f"rel:{error}")["array"].within
+            reported = data.profile(drawn, within=f"rel:{error}")["array"].within
             there = np.isfinite(drawn) & (drawn != 0)
             with np.errstate(over="ignore", invalid="ignore"):
                 changes = np.abs(result.astype("f8") - drawn)[there] / np.abs(drawn[there].astype("f8"))
                 singles = np.abs(drawn.astype("f4").astype("f8") - drawn)[there] / np.abs(drawn[there].astype("f8"))
-            assert result.dtype.name == told.type
-            assert changes.max() == (told.worst_relative_error or 0.0) <= error
+            assert result.dtype.name == reported.type
+            assert changes.max() == (reported.worst_relative_error or 0.0) <= error
             assert same(result[~there], drawn[~there])
             assert result.itemsize <= 4 or singles.max() > error
 

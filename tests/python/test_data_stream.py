@@ -294,7 +294,7 @@ def test_a_broken_row_is_named_by_its_line(tmp_path):
 
 
 class Slow(http.server.BaseHTTPRequestHandler):
-    """A web server that thinks for two seconds once it is told to."""
+    """A web server that waits two seconds once it is asked to."""
 
     content, thinking = b"", threading.Event()
 
@@ -440,7 +440,7 @@ def test_a_stateful_loader_goes_on_where_it_was_left(folder):
     for workers, options in ((0, {}), (2, {}), (2, {"persistent_workers": True})):
         first, second = epochs(loader(workers, **options), 2)
         assert sorted(sum(first, [])) == sorted(sum(second, [])) == list(range(ROWS))
-        # Workers that are made anew for an epoch are told which it is.
+        # Workers that are made anew for an epoch are given its number.
         assert (first == second) == (options == {} and workers > 0)
         for count in (5, len(first) - 1, len(first)):
             begun = loader(workers, **options)
@@ -561,7 +561,7 @@ class Sent:
 
 
 class Scripted:
-    """A source that gives what it is told to: batches at once, late ones (None before them), errors."""
+    """A source that gives what it was set to: batches at once, late ones (None before them), errors."""
 
     def __init__(self, *script):
         self.script = list(script)

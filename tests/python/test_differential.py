@@ -24,14 +24,14 @@ def test_there_are_recordings():
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name.removesuffix(".pickle.xz"))
 def test_counts_agree_with_pythons_unpickling(path, explain):
     snapshot = load(path)
-    told = explain(path)
+    reported = explain(path)
     for ordinal, trace in enumerate(snapshot["device_traces"]):
-        device = next(device for device in told["devices"] if device["ordinal"] == ordinal)
+        device = next(device for device in reported["devices"] if device["ordinal"] == ordinal)
         assert device["events"] == len(trace)
         assert device["actions"] == dict(collections.Counter(entry["action"] for entry in trace))
         assert len(device["ooms"]) == sum(entry["action"] == "oom" for entry in trace)
         assert [oom["size"] for oom in device["ooms"]] == [e["size"] for e in trace if e["action"] == "oom"]
-    for device in told["devices"]:
+    for device in reported["devices"]:
         blocks = [b for s in snapshot["segments"] if s["device"] == device["ordinal"] for b in s["blocks"]]
         assert device["live_blocks"] == sum(b["state"] != "inactive" for b in blocks)
 
@@ -76,7 +76,7 @@ def test_own_format_explains_the_same(name, oomph, explain, tmp_path):
     code, _, err = oomph("convert", path, "-o", out)
     assert code == 0, err
     before, after = explain(path), explain(out)
-    for told in (before, after):
-        told.pop("file")
-        told.pop("format")
+    for reported in (before, after):
+        reported.pop("file")
+        reported.pop("format")
     assert after == before

@@ -113,7 +113,7 @@ def test_zero_shares_out_the_optimizers_state_and_nothing_else(predict):
     predicted = predict("--ranks", "2", "train_ranks.py", "--how", "zero", "--batch-size", "1", gpu="t4", cwd=ROOT / "examples")
     assert predicted.code == 0, predicted.err
     parameters = 124_439_808 * 4
-    ranks = [{kind["kind"]: kind["bytes"] for kind in one["kinds"]} for one in predicted.told["predictions"]]
+    ranks = [{kind["kind"]: kind["bytes"] for kind in one["kinds"]} for one in predicted.reported["predictions"]]
     assert len(ranks) == 2
     for held in ranks:
         assert held["parameters"] == pytest.approx(parameters, rel=0.01)

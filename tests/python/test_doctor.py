@@ -35,7 +35,7 @@ def nvml(tmp_path_factory):
 
 @pytest.fixture
 def python(tmp_path):
-    """An interpreter that answers as it is told, and has nothing else in common with Python."""
+    """An interpreter that answers as it is reported, and has nothing else in common with Python."""
 
     def make(torch="2.11.0+cu128", cuda="12.8", **more):
         installed = [{"folder": "/nowhere/torch", "version": torch, "cuda": cuda, "hip": None}] if torch else []
@@ -67,8 +67,8 @@ def doctor(oomph, tmp_path):
     return run
 
 
-def of(told, check):
-    return [finding for finding in told["findings"] if finding["check"] == check]
+def of(reported, check):
+    return [finding for finding in reported["findings"] if finding["check"] == check]
 
 
 def cards_on_bus():
@@ -83,30 +83,30 @@ def cards_on_bus():
 
 @pytest.mark.skipif(cards_on_bus() > 0, reason="there is a GPU here")
 def test_without_a_gpu_nothing_is_wrong(doctor, python):
-    code, told = doctor(python=python("2.11.0+cpu", None))
-    (driver,) = of(told, "driver")
+    code, reported = doctor(python=python("2.11.0+cpu", None))
+    (driver,) = of(reported, "driver")
     assert (driver["level"], driver["title"]) == ("note", "there is no NVIDIA GPU here")
-    assert told["gpus"] == [] and told["driver"] is None
+    assert reported["gpus"] == [] and reported["driver"] is None
     # Unless this very machine is short of something.
-    assert (code, told["wrong"]) == (int(bool(of_level(told, "wrong"))), len(of_level(told, "wrong")))
-    assert not [finding for finding in of_level(told, "wrong") if finding["about"] in ("torch", "driver", "packages", "allocator", "oomph")]
+    assert (code, reported["wrong"]) == (int(bool(of_level(reported, "wrong"))), len(of_level(reported, "wrong")))
+    assert not [finding for finding in of_level(reported, "wrong") if finding["about"] in ("torch", "driver", "packages", "allocator", "oomph")]
 
 
-def of_level(told, level):
-    return [finding for finding in told["findings"] if finding["level"] == level]
+def of_level(reported, level):
+    return [finding for finding in reported["findings"] if finding["level"] == level]
 
 
 def test_a_build_with_cuda_on_a_machine_without_a_gpu_is_no_fault(doctor, python):
-    _, told = doctor(python=python())
-    assert [finding["level"] for finding in of(told, "torch-build")] == ["fine"]
+    _, reported = doctor(python=python())
+    assert [finding["level"] for finding in of(reported, "torch-build")] == ["fine"]
 
 
 def test_numbers_of_the_machine_are_the_kernels(doctor, python):
-    _, told = doctor(python=python())
+    _, reported = doctor(python=python())
     meminfo = dict(re.findall(r"(\w+):\s+(\d+) kB", pathlib.Path("/proc/meminfo").read_text()))
-    assert told["machine"]["ram"]["total"] == int(meminfo["MemTotal"]) << 10
+    assert reported["machine"]["ram"]["total"] == int(meminfo["MemTotal"]) << 10
     there = os.statvfs("/dev/shm")
-    assert told["machine"]["shm"]["total"] == there.f_blocks * there.f_frsize
+    assert reported["machine"]["shm"]["total"] == there.f_blocks * there.f_frsize
 
 
 # --- PyTorch ----------------------------------------------------------------------------------------------
@@ -116,28 +116,28 @@ def test_the_installed_pytorch_is_read_and_not_imported(doctor):
     import torch
 
     began = time.monotonic()
-    _, told = doctor(python=sys.executable)
+    _, reported = doctor(python=sys.executable)
     took = time.monotonic() - began
-    (found,) = told["python"]["torch"]
+    (found,) = reported["python"]["torch"]
     assert (found["version"], found["cuda"]) == (torch.__version__, torch.version.cuda)
-    assert told["python"]["version"] == ".".join(map(str, sys.version_info[:3]))
+    assert reported["python"]["version"] == ".".join(map(str, sys.version_info[:3]))
     if torch.version.cuda:
-        assert told["python"]["architectures"] == torch._C._cuda_getArchFlags().split()
-    assert not of(told, "torch-twice") and not [f for f in of(told, "packages") if f["level"] == "wrong"]
+        assert reported["python"]["architectures"] == torch._C._cuda_getArchFlags().split()
+    assert not of(reported, "torch-twice") and not [f for f in of(reported, "packages") if f["level"] == "wrong"]
     # Importing takes seconds; this is a busy machine's time for reading files.
     assert took < 20
 
 
 def test_a_driver_that_is_too_old_for_pytorch_is_wrong(doctor, nvml, python):
     env = {"FAKE_NVML_DRIVER": "550.54.14", "FAKE_NVML_CUDA": "12040"}
-    code, told = doctor(nvml=nvml, python=python("2.11.0+cu130", "13.0"), env=env)
-    (finding,) = of(told, "torch-and-driver")
+    code, reported = doctor(nvml=nvml, python=python("2.11.0+cu130", "13.0"), env=env)
+    (finding,) = of(reported, "torch-and-driver")
     assert code == 1 and finding["level"] == "wrong"
     assert finding["title"] == "PyTorch 2.11.0+cu130 is built for CUDA 13.0, driver 550.54.14 can do 12.4"
     assert "580.65.06" in finding["means"] and finding["command"].endswith("/whl/cu126")
     # Within a major version any driver of that generation does.
-    _, told = doctor(nvml=nvml, python=python("2.11.0+cu128", "12.8"), env=env)
-    assert of(told, "torch-and-driver") == []
+    _, reported = doctor(nvml=nvml, python=python("2.11.0+cu128", "12.8"), env=env)
+    assert of(reported, "torch-and-driver") == []
 
 
 def test_what_is_to_be_typed_is_for_what_the_environment_has(doctor, nvml, tmp_path):
@@ -159,8 +159,8 @@ def test_what_is_to_be_typed_is_for_what_the_environment_has(doctor, nvml, tmp_p
 
 
 def test_a_build_without_cuda_beside_a_gpu_is_wrong(doctor, nvml, python):
-    code, told = doctor(nvml=nvml, python=python("2.11.0+cpu", None))
-    assert code == 1 and of(told, "torch-build")[0]["title"] == "PyTorch 2.11.0+cpu is built without CUDA, and there is a GPU"
+    code, reported = doctor(nvml=nvml, python=python("2.11.0+cpu", None))
+    assert code == 1 and of(reported, "torch-build")[0]["title"] == "PyTorch 2.11.0+cpu is built without CUDA, and there is a GPU"
 
 
 def test_an_environment_that_sees_the_systems_pytorch_beside_its_own_is_a_note(doctor, tmp_path):
@@ -173,25 +173,25 @@ def test_an_environment_that_sees_the_systems_pytorch_beside_its_own_is_a_note(d
     # As the folders of the system come: after the environment's.
     (site / "system.pth").write_text(f"{system}\n")
     chosen = tmp_path / "venv" / "bin" / "python"
-    _, told = doctor(python=chosen)
-    (finding,) = of(told, "torch-twice")
+    _, reported = doctor(python=chosen)
+    (finding,) = of(reported, "torch-twice")
     assert finding["level"] == "note" and finding["means"].startswith("2.11.0 is imported; 2.4.0 is hidden by it.")
     # What PYTHONPATH puts before the environment's own is another matter.
-    _, told = doctor(python=chosen, env={"PYTHONPATH": str(system)})
-    assert [finding["level"] for finding in of(told, "torch-twice")] == ["wrong"]
+    _, reported = doctor(python=chosen, env={"PYTHONPATH": str(system)})
+    assert [finding["level"] for finding in of(reported, "torch-twice")] == ["wrong"]
 
 
 def test_a_file_that_hides_pytorch_is_wrong(doctor, python, tmp_path):
     (tmp_path / "torch.py").write_text("")
-    code, told = doctor(python=python())
-    assert code == 1 and of(told, "torch-build")[0]["title"] == "torch.py in this folder is imported instead of PyTorch"
+    code, reported = doctor(python=python())
+    assert code == 1 and of(reported, "torch-build")[0]["title"] == "torch.py in this folder is imported instead of PyTorch"
 
 
 def test_modules_of_the_current_folder_are_not_run(doctor, tmp_path):
     for name in ("json.py", "ast.py", "os.py", "torch.py"):
         (tmp_path / name).write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
-    _, told = doctor(python=sys.executable)
-    assert told["python"]["version"] and not (tmp_path / "ran").exists()
+    _, reported = doctor(python=sys.executable)
+    assert reported["python"]["version"] and not (tmp_path / "ran").exists()
 
 
 def test_a_python_that_is_not_there_is_an_error(oomph):
@@ -208,14 +208,14 @@ def test_a_python_that_answers_nonsense_is_an_error(oomph, python, tmp_path, ans
 
 
 def test_settings_that_this_version_refuses_are_wrong(doctor, python):
-    code, told = doctor(python=python("2.10.0"), env={"PYTORCH_ALLOC_CONF": "large_segment_size_mb:64"})
-    (finding,) = of(told, "allocator-settings")
+    code, reported = doctor(python=python("2.10.0"), env={"PYTORCH_ALLOC_CONF": "large_segment_size_mb:64"})
+    (finding,) = of(reported, "allocator-settings")
     assert code == 1 and finding["title"] == "PyTorch 2.10.0 refuses PYTORCH_ALLOC_CONF=large_segment_size_mb:64"
     assert finding["fix"] == "PyTorch has large_segment_size_mb from 2.11 on"
-    _, told = doctor(python=python("2.9.1"), env={"PYTORCH_ALLOC_CONF": "expandable_segments:True"})
-    assert [f["title"] for f in of(told, "allocator-variable")] == ["PYTORCH_ALLOC_CONF is not read by PyTorch 2.9.1"]
-    _, told = doctor(python=python(), env={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True,max_split_size_mb:128"})
-    finding = of(told, "allocator-trouble")[0]
+    _, reported = doctor(python=python("2.9.1"), env={"PYTORCH_ALLOC_CONF": "expandable_segments:True"})
+    assert [f["title"] for f in of(reported, "allocator-variable")] == ["PYTORCH_ALLOC_CONF is not read by PyTorch 2.9.1"]
+    _, reported = doctor(python=python(), env={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True,max_split_size_mb:128"})
+    finding = of(reported, "allocator-trouble")[0]
     assert finding["level"] == "wrong" and "2.11.0+cu128" in finding["means"]
 
 
@@ -226,65 +226,65 @@ def test_settings_that_this_version_refuses_are_wrong(doctor, python):
     "error, title", [(18, "the driver was updated without a restart"), (4, "this user may not use the GPU"), (9, "the driver is installed, but not loaded")]
 )
 def test_a_driver_that_does_not_answer_says_why(doctor, nvml, python, error, title):
-    code, told = doctor(nvml=nvml, python=python(), env={"FAKE_NVML_ERROR": str(error)})
-    (finding,) = of(told, "driver")
+    code, reported = doctor(nvml=nvml, python=python(), env={"FAKE_NVML_ERROR": str(error)})
+    (finding,) = of(reported, "driver")
     assert finding["title"].startswith(title)
     # A driver without a card is no fault; one that refuses is.
     is_wrong = error != 9 or cards_on_bus() > 0
     assert finding["level"] == ("wrong" if is_wrong else "note")
     assert code == 1 or not is_wrong
-    assert finding["command"] and told["gpus"] == []
+    assert finding["command"] and reported["gpus"] == []
 
 
 @pytest.mark.parametrize("error", [17, 4, 9])
 def test_a_job_that_has_not_asked_for_a_gpu_is_told_how(doctor, nvml, python, error):
     env = {"FAKE_NVML_ERROR": str(error), "SLURM_JOB_ID": "77"}
-    _, told = doctor(nvml=nvml, python=python(), env=env)
-    (finding,) = of(told, "driver")
+    _, reported = doctor(nvml=nvml, python=python(), env=env)
+    (finding,) = of(reported, "driver")
     assert (finding["level"], finding["command"]) == ("note", "srun --gres=gpu:1 …")
-    _, told = doctor(nvml=nvml, python=python(), env={**env, "SLURM_GPUS_ON_NODE": "1"})
-    assert "srun" not in of(told, "driver")[0]["command"]
+    _, reported = doctor(nvml=nvml, python=python(), env={**env, "SLURM_GPUS_ON_NODE": "1"})
+    assert "srun" not in of(reported, "driver")[0]["command"]
 
 
 def test_a_gpu_that_the_system_blocks_is_told_in_words(doctor, nvml, python):
-    _, told = doctor(nvml=nvml, python=python(), env={"FAKE_NVML_ERROR": "17"})
-    assert of(told, "driver")[0]["title"] == "a control group keeps this process from the GPU"
+    _, reported = doctor(nvml=nvml, python=python(), env={"FAKE_NVML_ERROR": "17"})
+    assert of(reported, "driver")[0]["title"] == "a control group keeps this process from the GPU"
 
 
 def test_a_library_that_is_none_is_told(doctor, python, tmp_path):
     (tmp_path / "libnvidia-ml.so.1").write_text("not a library")
-    _, told = doctor(nvml=tmp_path / "libnvidia-ml.so.1", python=python())
-    assert of(told, "driver") and told["gpus"] == []
+    _, reported = doctor(nvml=tmp_path / "libnvidia-ml.so.1", python=python())
+    assert of(reported, "driver") and reported["gpus"] == []
 
 
 # --- cards ------------------------------------------------------------------------------------------------
 
 
 def test_what_is_usable_of_each_card(doctor, nvml, python, oomph):
-    _, told = doctor(nvml=nvml, python=python())
+    _, reported = doctor(nvml=nvml, python=python())
     _, catalogue, _ = oomph("gpus", "--format", "json")
     contexts = {card["title"]: card["context"] for card in json.loads(catalogue)["gpus"]}
-    first, second = told["gpus"]
+    first, second = reported["gpus"]
     assert (first["name"], second["name"]) == ("NVIDIA H200", "NVIDIA GeForce RTX 4090")
-    for card in told["gpus"]:
+    for card in reported["gpus"]:
         assert card["free"] == card["total"] - card["used"] - card["reserved"]
         assert card["usable"] == card["free"] - card["context"]
         assert card["context"] == contexts.get(card["name"], 400 * MIB)
-    assert (told["driver"], told["driver_cuda"], first["compute_capability"]) == ("580.95.05", "13.0", "9.0")
+    assert (reported["driver"], reported["driver_cuda"], first["compute_capability"]) == ("580.95.05", "13.0", "9.0")
 
 
 def test_hidden_cards_are_told(doctor, nvml, python):
-    code, told = doctor(nvml=nvml, python=python(), env={"CUDA_VISIBLE_DEVICES": ""})
-    assert code == 1 and of(told, "visible-devices")[0]["title"] == "CUDA_VISIBLE_DEVICES= hides all 2 GPUs"
-    _, told = doctor(nvml=nvml, python=python(), env={"CUDA_VISIBLE_DEVICES": "GPU-fa4e0000-0000-0000-0000-000000000001"})
-    assert of(told, "visible-devices")[0]["title"] == "CUDA_VISIBLE_DEVICES=1: programs see 1 of 2 GPUs"
-    assert "fa4e" not in json.dumps(told)
+    code, reported = doctor(nvml=nvml, python=python(), env={"CUDA_VISIBLE_DEVICES": ""})
+    assert code == 1 and of(reported, "visible-devices")[0]["title"] == "CUDA_VISIBLE_DEVICES= hides all 2 GPUs"
+    _, reported = doctor(nvml=nvml, python=python(), env={"CUDA_VISIBLE_DEVICES": "GPU-fa4e0000-0000-0000-0000-000000000001"})
+    assert of(reported, "visible-devices")[0]["title"] == "CUDA_VISIBLE_DEVICES=1: programs see 1 of 2 GPUs"
+    assert "fa4e" not in json.dumps(reported)
 
 
 def test_a_card_that_is_listed_twice_leaves_none(doctor, nvml, python):
     """As PyTorch counts them."""
-    _, told = doctor(nvml=nvml, python=python(), env={"CUDA_VISIBLE_DEVICES": "1,0,1"})
-    finding = of(told, "visible-devices")[0]
+    _, reported = doctor(nvml=nvml, python=python(), env={"CUDA_VISIBLE_DEVICES": "1,0,1"})
+    finding = of(reported, "visible-devices")[0]
     assert (finding["level"], finding["title"]) == ("wrong", 'CUDA_VISIBLE_DEVICES=1,0,1 names GPU "1" twice')
     script = "import torch; print(torch.cuda._parse_visible_devices())"
     ran = subprocess.run([sys.executable, "-c", script], env={**os.environ, "CUDA_VISIBLE_DEVICES": "1,0,1"}, capture_output=True, text=True, check=True)
@@ -294,12 +294,12 @@ def test_a_card_that_is_listed_twice_leaves_none(doctor, nvml, python):
 def test_cards_that_programs_do_not_see_decide_nothing(doctor, nvml, python):
     full, empty = f"{24 * GIB},{24 * GIB},0,NVIDIA GeForce RTX 4090", f"{24 * GIB},0,0,NVIDIA GeForce RTX 4090"
     env = {"FAKE_NVML_CARDS": ";".join([full] * 3 + [empty] + [full] * 4), "CUDA_VISIBLE_DEVICES": "3"}
-    _, told = doctor(nvml=nvml, python=python(), env=env)
-    assert len(told["gpus"]) == 8
-    assert [(finding["about"], finding["level"]) for finding in of(told, "card")] == [("GPU 3", "fine"), ("GPUs", "fine")]
-    assert of(told, "card")[1]["title"].endswith("and 4 more") and of(told, "unaccounted-memory") == []
-    _, told = doctor(nvml=nvml, python=python(), env={**env, "CUDA_VISIBLE_DEVICES": "0"})
-    assert [(finding["about"], finding["level"]) for finding in of(told, "card")] == [("GPU 0", "wrong"), ("GPUs", "fine")]
+    _, reported = doctor(nvml=nvml, python=python(), env=env)
+    assert len(reported["gpus"]) == 8
+    assert [(finding["about"], finding["level"]) for finding in of(reported, "card")] == [("GPU 3", "fine"), ("GPUs", "fine")]
+    assert of(reported, "card")[1]["title"].endswith("and 4 more") and of(reported, "unaccounted-memory") == []
+    _, reported = doctor(nvml=nvml, python=python(), env={**env, "CUDA_VISIBLE_DEVICES": "0"})
+    assert [(finding["about"], finding["level"]) for finding in of(reported, "card")] == [("GPU 0", "wrong"), ("GPUs", "fine")]
 
 
 @contextlib.contextmanager
@@ -343,29 +343,29 @@ def test_a_shared_card_with_dead_and_stopped_processes(doctor, nvml, python):
             "FAKE_NVML_CARDS": f"{24 * GIB},{20 * GIB},0,NVIDIA GeForce RTX 4090",
             "FAKE_NVML_PROCESSES": f"0,{zombie},{6 * GIB};0,{halted},{4 * GIB};0,{os.getpid()},{2 * GIB}",
         }
-        code, told = doctor(nvml=nvml, python=python(), env=env)
+        code, reported = doctor(nvml=nvml, python=python(), env=env)
         _, text = doctor(nvml=nvml, python=python(), env=env, format="text")
     assert code == 1
-    first, second = of(told, "dead-processes")
+    first, second = of(reported, "dead-processes")
     assert (first["level"], second["level"]) == ("wrong", "wrong")
     assert first["command"] is None and first["fix"].startswith("its parent (")
     assert first["title"].endswith("is dead and holds 6.00 GiB") and second["title"].endswith("is stopped and holds 4.00 GiB")
-    (processes,) = [card["processes"] for card in told["gpus"]]
+    (processes,) = [card["processes"] for card in reported["gpus"]]
     assert {process["bytes"]: process["state"] for process in processes if process["bytes"] > 2 * GIB} == {6 * GIB: "Z", 4 * GIB: "T"}
     assert len(processes) == 3 and all(process["yours"] for process in processes)
     # 20 GiB are used, 12 GiB by processes.
-    (unaccounted,) = of(told, "unaccounted-memory")
+    (unaccounted,) = of(reported, "unaccounted-memory")
     assert unaccounted["title"] == "8.00 GiB are used by no process that can be seen"
-    # People are told who; programs are not.
+    # People see who; programs do not.
     assert f"(pid {zombie}) is dead and holds 6.00 GiB" in text and f"kill -KILL {halted}" in text
-    assert not re.search(rf"\b({zombie}|{halted})\b", json.dumps(told))
+    assert not re.search(rf"\b({zombie}|{halted})\b", json.dumps(reported))
 
 
 @on_the_machine
 def test_a_card_for_one_process_that_has_one(doctor, nvml, python):
     env = {"FAKE_NVML_EXCLUSIVE": "1", "FAKE_NVML_MIG": "0", "FAKE_NVML_PROCESSES": f"1,{os.getpid()},{GIB}"}
-    code, told = doctor(nvml=nvml, python=python(), env=env)
-    levels = {finding["about"]: finding["level"] for finding in of(told, "card-mode")}
+    code, reported = doctor(nvml=nvml, python=python(), env=env)
+    levels = {finding["about"]: finding["level"] for finding in of(reported, "card-mode")}
     assert code == 1 and levels == {"GPU 0": "note", "GPU 1": "wrong"}
 
 
@@ -387,17 +387,17 @@ def on_virtual(oomph):
 def test_on_the_virtual_gpu(on_virtual, oomph):
     code, out, err = on_virtual("--format", "json")
     assert out, err
-    told = json.loads(out)
+    reported = json.loads(out)
     _, catalogue, _ = oomph("gpus", "t4", "--format", "json")
     (t4,) = json.loads(catalogue)["gpus"]
-    (card,) = told["gpus"]
+    (card,) = reported["gpus"]
     assert (card["name"], card["virtual"], card["total"], card["compute_capability"]) == (t4["title"], True, t4["memory"], t4["compute_capability"])
     assert card["usable"] == pytest.approx(t4["usable"], abs=t4["context"] + 2 * MIB)
     # Nothing that oomph itself puts under the program is held against it.
-    about = {finding["check"] for finding in told["findings"] if finding["level"] == "wrong"}
+    about = {finding["check"] for finding in reported["findings"] if finding["level"] == "wrong"}
     assert not about & {"driver", "card", "other-libraries", "visible-devices", "unaccounted-memory", "torch-and-driver", "torch-and-card"}
-    assert of(told, "other-libraries") == []
-    assert code == int(told["wrong"] > 0)
+    assert of(reported, "other-libraries") == []
+    assert code == int(reported["wrong"] > 0)
 
 
 def test_deep_goes_through_all_stages_on_the_virtual_gpu(on_virtual):
@@ -407,7 +407,7 @@ def test_deep_goes_through_all_stages_on_the_virtual_gpu(on_virtual):
     assert finding["level"] == "fine" and finding["title"].startswith("PyTorch sees Tesla T4 with 14."), finding
 
 
-# A PyTorch that comes as far as it is told, and then fails as it is told.
+# A PyTorch that comes as far as it is reported, and then fails as it is reported.
 FAKE_TORCH = """
 import os, types
 
@@ -440,8 +440,8 @@ def fails_at(doctor, nvml, tmp_path):
 
     def run(stage, how="raise RuntimeError('CUDA error: it broke\\nFor debugging consider')", format="text"):
         env = {"PYTHONPATH": str(tmp_path / "path"), "FAKE_TORCH_FAILS_AT": stage, "FAKE_TORCH_FAILS_WITH": how}
-        _, told = doctor("--deep", nvml=nvml, python=sys.executable, format=format, env={**env, "COLUMNS": "300"})
-        return told
+        _, reported = doctor("--deep", nvml=nvml, python=sys.executable, format=format, env={**env, "COLUMNS": "300"})
+        return reported
 
     return run
 
@@ -501,10 +501,10 @@ def test_the_variable_that_is_said_to_be_read_is_the_one_that_pytorch_reads(oomp
     environment = {name: value for name, value in os.environ.items() if not NOT_OURS.search(name)}
     code, out, err = oomph("run", "--gpu", "t4", "--no-recording", sys.executable, "-c", IN_FORCE, env={**environment, **settings}, cwd=ROOT)
     assert (code, out.split()) == (0, [str(value)]), err
-    _, told = doctor(python=sys.executable, env=settings)
-    (read,) = [finding["title"] for finding in of(told, "allocator-settings")]
+    _, reported = doctor(python=sys.executable, env=settings)
+    (read,) = [finding["title"] for finding in of(reported, "allocator-settings")]
     assert read.endswith(f"=max_split_size_mb:{value}")
-    ignored = {finding["title"].split("=")[0] for finding in of(told, "allocator-variable")}
+    ignored = {finding["title"].split("=")[0] for finding in of(reported, "allocator-variable")}
     assert ignored == set(settings) - {read.split("=")[0]}
 
 
@@ -514,18 +514,18 @@ def test_the_variable_that_is_said_to_be_read_is_the_one_that_pytorch_reads(oomp
 def test_a_control_group_with_a_small_limit(doctor, python):
     with control_group(4 * GIB) as folder:
         enter = folder / "cgroup.procs"
-        _, told = doctor(python=python(), preexec_fn=lambda: enter.write_text("0"))
-    finding = of(told, "ram")[0]
-    assert told["machine"]["group"]["limit"] == 4 * GIB
+        _, reported = doctor(python=python(), preexec_fn=lambda: enter.write_text("0"))
+    finding = of(reported, "ram")[0]
+    assert reported["machine"]["group"]["limit"] == 4 * GIB
     assert finding["level"] == "note" and re.match(r"(3\.\d+|4\.00) GiB of 4\.00 GiB left \(the control group's limit", finding["title"])
 
 
 def test_a_control_group_that_leaves_too_little(doctor, python):
     with control_group(300 * MIB) as folder:
         enter = folder / "cgroup.procs"
-        code, told = doctor(python=python(), preexec_fn=lambda: enter.write_text("0"))
-    assert code == 1 and of(told, "ram")[0]["level"] == "wrong"
-    assert "of 300 MiB left" in of(told, "ram")[0]["title"]
+        code, reported = doctor(python=python(), preexec_fn=lambda: enter.write_text("0"))
+    assert code == 1 and of(reported, "ram")[0]["level"] == "wrong"
+    assert "of 300 MiB left" in of(reported, "ram")[0]["title"]
 
 
 def test_limits_of_the_shell_are_told(doctor, nvml, python):
@@ -534,9 +534,9 @@ def test_limits_of_the_shell_are_told(doctor, nvml, python):
     def limit():
         resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 
-    code, told = doctor(nvml=nvml, python=python(), preexec_fn=limit)
-    assert told["limits"]["open_files"] == 256
-    assert [finding["title"] for finding in of(told, "process-limits")] == ["a process may open 256 files (ulimit -n)"]
+    code, reported = doctor(nvml=nvml, python=python(), preexec_fn=limit)
+    assert reported["limits"]["open_files"] == 256
+    assert [finding["title"] for finding in of(reported, "process-limits")] == ["a process may open 256 files (ulimit -n)"]
 
 
 # --- places -----------------------------------------------------------------------------------------------
@@ -547,9 +547,9 @@ def test_limits_of_the_shell_are_told(doctor, nvml, python):
     [("COLAB_RELEASE_TAG", "release-colab", "colab", "Colab"), ("KAGGLE_KERNEL_RUN_TYPE", "Interactive", "kaggle", "Kaggle"), ("SLURM_JOB_ID", "7", "slurm", "Slurm")],
 )
 def test_places_are_recognised(doctor, python, variable, value, place, word):
-    _, told = doctor(python=python(), env={variable: value})
-    assert place in told["surroundings"]
-    assert any(finding["title"].startswith(f"{word}: ") for finding in of(told, "surroundings"))
+    _, reported = doctor(python=python(), env={variable: value})
+    assert place in reported["surroundings"]
+    assert any(finding["title"].startswith(f"{word}: ") for finding in of(reported, "surroundings"))
 
 
 # --- nothing private --------------------------------------------------------------------------------------
@@ -596,7 +596,7 @@ def test_nothing_private_is_in_a_report(doctor, nvml, tmp_path, format):
         assert private not in shown, private
     for name in (os.environ.get("USER") or "root", socket.gethostname(), str(pid)):
         assert not re.search(rf"\b{re.escape(name)}\b", shown), name
-    # People at the machine are told the names.
+    # People at the machine see the names.
     assert secret in text
 
 
@@ -631,20 +631,20 @@ def test_what_is_hidden_changes_no_level_and_no_exit_code(doctor, python, value)
 
 
 def test_json_has_the_documented_keys(doctor, nvml, python):
-    _, told = doctor(nvml=nvml, python=python(), env={"FAKE_NVML_PROCESSES": f"0,{os.getpid()},{GIB}"})
-    assert list(told)[0] == "schema_version"
-    assert set(told) == {
+    _, reported = doctor(nvml=nvml, python=python(), env={"FAKE_NVML_PROCESSES": f"0,{os.getpid()},{GIB}"})
+    assert list(reported)[0] == "schema_version"
+    assert set(reported) == {
         "schema_version", "wrong", "findings", "oomph", "surroundings", "driver", "driver_cuda", "gpus", "machine", "limits", "python", "settings",
     }  # fmt: skip
-    assert all(set(finding) == {"check", "about", "level", "title", "means", "fix", "command"} for finding in told["findings"])
-    card = told["gpus"][0]
+    assert all(set(finding) == {"check", "about", "level", "title", "means", "fix", "command"} for finding in reported["findings"])
+    card = reported["gpus"][0]
     assert set(card) == {
         "index", "name", "virtual", "total", "used", "reserved", "free", "context", "usable", "compute_capability", "mig", "exclusive", "processes",
     }  # fmt: skip
     assert set(card["processes"][0]) == {"user", "yours", "name", "state", "kind", "bytes"}
-    assert set(told["python"]) == {"version", "virtual_environment", "conda", "torch", "architectures", "packages", "oomph"}
+    assert set(reported["python"]) == {"version", "virtual_environment", "conda", "torch", "architectures", "packages", "oomph"}
     documented = (ROOT / "docs" / "reference" / "json.md").read_text().partition("## doctor")[2]
-    keys = {*told, *(f"gpus[].{key}" for key in card), *(f"python.{key}" for key in told["python"])} - {"schema_version"}
+    keys = {*reported, *(f"gpus[].{key}" for key in card), *(f"python.{key}" for key in reported["python"])} - {"schema_version"}
     for key in keys:
         assert f"`{key}`" in documented, key
 

@@ -141,7 +141,7 @@ def measured(name):
     """One loader, run in this process: what was predicted, and what its workers and batches took."""
     make, settings = CASES[name]
     loader = DataLoader(make(), **settings)
-    told = oomph.doctor(loader)
+    reported = oomph.doctor(loader)
     batches = iter(loader)
     workers = [worker.pid for worker in batches._workers]
     epochs = 4 if loader.persistent_workers else 1
@@ -155,8 +155,8 @@ def measured(name):
                 used = max(used, *map(private, workers))
         if epoch + 1 < epochs:
             batches = iter(loader)
-    expected = {"worker": told.worker, "worker_error": told.need.worker.error, "shm": told.shm, "shm_error": told.need.shm_error}
-    return {**expected, "measured_worker": used, "measured_shm": most_shm, "text": str(told)}
+    expected = {"worker": reported.worker, "worker_error": reported.need.worker.error, "shm": reported.shm, "shm_error": reported.need.shm_error}
+    return {**expected, "measured_worker": used, "measured_shm": most_shm, "text": str(reported)}
 
 
 def len_of(loader):
@@ -234,36 +234,36 @@ def room(monkeypatch):
 
 def test_the_answer_comes_first_and_what_to_do_last(room):
     loader = DataLoader(Listed(300_000), batch_size=64, num_workers=4, shuffle=True)
-    told = oomph.doctor(loader)
-    lines = str(told).splitlines()
+    reported = oomph.doctor(loader)
+    lines = str(reported).splitlines()
     assert lines[0].startswith("Fits: 4 workers and their batches take ") and lines[0].endswith("and 100 GiB of RAM are left")
-    assert told.fits and told.workers == 4 and told.findings[0].what.startswith("Each worker copies ")
+    assert reported.fits and reported.workers == 4 and reported.findings[0].what.startswith("Each worker copies ")
     assert lines[-1] == "Next: loader.dataset.items = oomph.data.share(loader.dataset.items)"
-    assert str(told) == repr(told)
-    page = told._repr_html_()
+    assert str(reported) == repr(reported)
+    page = reported._repr_html_()
     assert lines[0] in page and "oomph.data.share(loader.dataset.items)" in page
     loader.dataset.items = share(loader.dataset.items)
-    told = oomph.doctor(loader)
-    assert told.findings == [] and told.worker < 20 * MIB and told.dataset_shared == loader.dataset.items.nbytes
-    for number in (told.total, told.error, told.worker, told.shm, told.pinned, told.batch, told.dataset_objects, told.dataset_buffers, told.dataset_shared):
+    reported = oomph.doctor(loader)
+    assert reported.findings == [] and reported.worker < 20 * MIB and reported.dataset_shared == loader.dataset.items.nbytes
+    for number in (reported.total, reported.error, reported.worker, reported.shm, reported.pinned, reported.batch, reported.dataset_objects, reported.dataset_buffers, reported.dataset_shared):
         assert type(number) is int
 
 
 def test_shared_memory_that_is_too_small_is_named_before_the_bus_error(room):
     room(shm=64 * MIB)
     loader = DataLoader(Images(200, 256), batch_size=32, num_workers=4)
-    told = oomph.doctor(loader)
+    reported = oomph.doctor(loader)
     batch = 32 * 3 * 256 * 256 * 4
-    assert told.batch == batch and told.shm == 9 * batch and not told.fits
-    assert str(told).startswith("Does not fit: batches take 216 MiB of /dev/shm, where 64.0 MiB of 64.0 MiB are free")
-    assert told.findings[0].what == "/dev/shm is too small by 176 MiB"
-    assert "Bus error" in told.findings[0].why and "--shm-size=1g" in told.findings[0].fix
+    assert reported.batch == batch and reported.shm == 9 * batch and not reported.fits
+    assert str(reported).startswith("Does not fit: batches take 216 MiB of /dev/shm, where 64.0 MiB of 64.0 MiB are free")
+    assert reported.findings[0].what == "/dev/shm is too small by 176 MiB"
+    assert "Bus error" in reported.findings[0].why and "--shm-size=1g" in reported.findings[0].fix
     # 24 MiB a batch, of which one in use and one of error: one ahead is 24 MiB + 48.
-    assert (told.workers, told.prefetch) == (0, 2)
+    assert (reported.workers, reported.prefetch) == (0, 2)
     room(shm=128 * MIB)
-    told = oomph.doctor(loader)
-    assert (told.workers, told.prefetch) == (3, 1)
-    assert str(told).splitlines()[-1].endswith("the same with num_workers=3 and prefetch_factor=1, which fits")
+    reported = oomph.doctor(loader)
+    assert (reported.workers, reported.prefetch) == (3, 1)
+    assert str(reported).splitlines()[-1].endswith("the same with num_workers=3 and prefetch_factor=1, which fits")
 
 
 def test_a_loader_that_fills_a_real_shared_memory_runs_when_it_is_fixed():
@@ -271,9 +271,9 @@ def test_a_loader_that_fills_a_real_shared_memory_runs_when_it_is_fixed():
         import os, time, oomph
         from test_doctor_loader import DataLoader, Images
         loader = DataLoader(Images(300, 128), batch_size=32, num_workers=3)
-        told = oomph.doctor(loader)
-        print(told.fits, told.shm > told.room.shm_size == 32 << 20)
-        fixed = told.limit(loader)
+        reported = oomph.doctor(loader)
+        print(reported.fits, reported.shm > reported.room.shm_size == 32 << 20)
+        fixed = reported.limit(loader)
         print(fixed.num_workers, fixed.prefetch_factor, sum(len(batch) for batch in fixed))
         try:
             batches = iter(loader)
@@ -295,16 +295,16 @@ def test_a_loader_that_fills_a_real_shared_memory_runs_when_it_is_fixed():
 def test_ram_that_is_too_little_lowers_workers_to_what_fits(room):
     loader = DataLoader(Listed(300_000), batch_size=64, num_workers=8, shuffle=True)
     room(ram=500 * MIB)
-    told = oomph.doctor(loader)
-    assert not told.fits and 1 <= told.workers < 8
-    assert fits(needs.need(told.facts, told.workers, told.prefetch), told.room)
-    assert not fits(needs.need(told.facts, told.workers + 1, 1), told.room)
-    assert str(told).startswith("Does not fit: 8 workers") and any(finding.what.startswith("RAM lacks ") for finding in told.findings)
+    reported = oomph.doctor(loader)
+    assert not reported.fits and 1 <= reported.workers < 8
+    assert fits(needs.need(reported.facts, reported.workers, reported.prefetch), reported.room)
+    assert not fits(needs.need(reported.facts, reported.workers + 1, 1), reported.room)
+    assert str(reported).startswith("Does not fit: 8 workers") and any(finding.what.startswith("RAM lacks ") for finding in reported.findings)
     fixed = oomph.doctor(loader, fix=True)
-    assert fixed.num_workers == told.workers and loader.num_workers == 8 and oomph.doctor(fixed).fits
+    assert fixed.num_workers == reported.workers and loader.num_workers == 8 and oomph.doctor(fixed).fits
     room(ram=1000)
-    told = oomph.doctor(loader)
-    assert told.workers == 0 and str(told).splitlines()[-1] == "Next: a smaller batch_size: not even one batch, in this process, fits"
+    reported = oomph.doctor(loader)
+    assert reported.workers == 0 and str(reported).splitlines()[-1] == "Next: a smaller batch_size: not even one batch, in this process, fits"
 
 
 def test_a_loader_that_fits_is_given_back_itself(room):
@@ -436,14 +436,14 @@ def test_pinned_tensors_are_rounded_up_to_a_power_of_two(monkeypatch):
     monkeypatch.setattr(_doctor, "_has_accelerator", lambda torch: True)
     data = TensorDataset(torch.zeros(1000, 300_000 // 4 + 1, dtype=torch.uint8))
     loader = DataLoader(data, batch_size=200, num_workers=2, pin_memory=True)
-    told = oomph.doctor(loader)
-    assert told.batch_pinned == 16 * MIB and told.pinned == 5 * 16 * MIB
+    reported = oomph.doctor(loader)
+    assert reported.batch_pinned == 16 * MIB and reported.pinned == 5 * 16 * MIB
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", "pinned_max_round_threshold_mb:8")
     assert oomph.doctor(loader).batch_pinned == 200 * 75_001
     monkeypatch.delenv("PYTORCH_ALLOC_CONF")
     wasteful = DataLoader(data, batch_size=250, num_workers=2, pin_memory=True)
-    told = oomph.doctor(wasteful)
-    assert told.batch_pinned == 32 * MIB and [finding.what for finding in told.findings] == ["70.6 MiB of pinned memory is rounding"]
+    reported = oomph.doctor(wasteful)
+    assert reported.batch_pinned == 32 * MIB and [finding.what for finding in reported.findings] == ["70.6 MiB of pinned memory is rounding"]
 
 
 def test_what_is_not_a_loader_is_refused():

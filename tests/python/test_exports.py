@@ -96,9 +96,9 @@ def test_tensorboard_reads_the_numbers_of_explain(name, tensorboard, explain):
 
     moment = device["peak_at"]["allocated"]["event"]
     kinds = [tag for tag in run.Tags()["scalars"] if tag.startswith("memory_by_kind_gib/")]
-    told = {tag.split("/")[1]: dict(in_bytes(run.Scalars(tag)))[moment] for tag in kinds}
+    reported = {tag.split("/")[1]: dict(in_bytes(run.Scalars(tag)))[moment] for tag in kinds}
     expected = {row["kind"]: row["bytes"] for row in device["at_peak"]["by_kind"]}
-    assert {kind: value for kind, value in told.items() if value} == expected
+    assert {kind: value for kind, value in reported.items() if value} == expected
 
 
 @pytest.mark.parametrize("name", ["out_of_memory", "annotated", "streams", "t5_lengths"])
@@ -112,7 +112,7 @@ def test_tensorboard_reads_the_training_steps(name, tensorboard, explain):
 
 def test_tensorboard_shows_pictures_and_findings(tensorboard, explain):
     image = pytest.importorskip("PIL.Image")
-    told = explain(RECORDINGS["out_of_memory"])
+    reported = explain(RECORDINGS["out_of_memory"])
     (run,) = tensorboard(RECORDINGS["out_of_memory"]).values()
     (tag,) = run.Tags()["images"]
     assert tag == "pictures/segments at the allocated peak"
@@ -126,7 +126,7 @@ def test_tensorboard_shows_pictures_and_findings(tensorboard, explain):
     assert "\n- teal: activations, " in run.SummaryMetadata(tag).summary_description
     (event,) = run.Tensors("findings")
     (text,) = event.tensor_proto.string_val
-    for finding in told["findings"]:
+    for finding in reported["findings"]:
         assert finding["code"] in text.decode()
     metadata = run.SummaryMetadata("findings")
     assert metadata.plugin_data.plugin_name == "text"

@@ -518,7 +518,7 @@ def tell(**what):
 
 @pytest.fixture
 def virtually(on_virtual_gpu, tmp_path):
-    """Runs code after GPT on a virtual T4; gives (what it told, stderr)."""
+    """Runs code after GPT on a virtual T4; gives (what it reported, stderr)."""
 
     def run(code, gpu="t4", fails=False):
         script = tmp_path / "train.py"
@@ -531,7 +531,7 @@ def virtually(on_virtual_gpu, tmp_path):
 
 
 def test_a_step_that_does_not_fit_is_planned_and_takes_what_was_predicted(virtually):
-    told, err = virtually("""
+    reported, err = virtually("""
         model = GPT().cuda()
         optimizer = torch.optim.AdamW(model.parameters())
         ids = torch.randint(20000, (32, 257), device="cuda")
@@ -543,18 +543,18 @@ def test_a_step_that_does_not_fit_is_planned_and_takes_what_was_predicted(virtua
         stats, said = torch.cuda.memory_stats(), fit.plan.to_dict()
         tell(allocated=allocated, reserved=reserved, ooms=stats["num_ooms"], retries=stats["num_alloc_retries"], plan=said, text=str(fit.plan), history=fit.plan.history)
     """)
-    (told,) = told
-    chosen = next(one for one in [told["plan"]["plain"], *told["plan"]["chain"]] if one["plan"] == told["plan"]["chosen"])
-    assert told["plan"]["plain"]["reserved"] > 2 * GIB >= told["reserved"]
-    assert abs(told["allocated"] - chosen["allocated"]) <= 0.005 * chosen["allocated"]
-    assert abs(told["reserved"] - chosen["reserved"]) <= 0.02 * chosen["reserved"]
-    assert told["ooms"] == told["retries"] == 0 and told["history"] == []
-    assert "the plain step" in told["text"] and "logits and cross-entropy in pieces" in told["text"]
+    (reported,) = reported
+    chosen = next(one for one in [reported["plan"]["plain"], *reported["plan"]["chain"]] if one["plan"] == reported["plan"]["chosen"])
+    assert reported["plan"]["plain"]["reserved"] > 2 * GIB >= reported["reserved"]
+    assert abs(reported["allocated"] - chosen["allocated"]) <= 0.005 * chosen["allocated"]
+    assert abs(reported["reserved"] - chosen["reserved"]) <= 0.02 * chosen["reserved"]
+    assert reported["ooms"] == reported["retries"] == 0 and reported["history"] == []
+    assert "the plain step" in reported["text"] and "logits and cross-entropy in pieces" in reported["text"]
     assert err.startswith("oomph.fit: ")
 
 
 def test_an_out_of_memory_leads_one_rung_down_and_the_batch_is_repeated(virtually):
-    told, err = virtually("""
+    reported, err = virtually("""
         model = GPT().cuda()
         optimizer = torch.optim.AdamW(model.parameters())
         fit = oomph.fit(model, optimizer, loss=loss_fn, batch=torch.randint(20000, (8, 129), device="cuda"), budget="1600MiB")
@@ -565,7 +565,7 @@ def test_an_out_of_memory_leads_one_rung_down_and_the_batch_is_repeated(virtuall
         fit.step(torch.randint(20000, (8, 1025), device="cuda"))
         tell(steps=fit.steps, updates=len(counted), history=fit.plan.history, ooms=torch.cuda.memory_stats()["num_ooms"], plan=fit.plan.chosen.to_dict())
     """)
-    first, after = told
+    first, after = reported
     assert first["plan"] == Plan().to_dict()
     assert after["ooms"] >= 1 and after["steps"] == after["updates"] == 1
     assert after["history"] and all("out of memory; one rung down" in line for line in after["history"])
@@ -573,7 +573,7 @@ def test_an_out_of_memory_leads_one_rung_down_and_the_batch_is_repeated(virtuall
 
 
 def test_an_optimizer_that_runs_out_goes_on_with_its_state_on_the_host(virtually):
-    told, _ = virtually("""
+    reported, _ = virtually("""
         model = nn.Sequential(*(nn.Linear(4096, 4096, bias=False) for _ in range(8))).cuda()   # 512 MiB of weights
         optimizer = torch.optim.AdamW(model.parameters())
         batch = (torch.zeros(4, 4096, device="cuda"), torch.zeros(4, 4096, device="cuda"))
@@ -586,13 +586,13 @@ def test_an_optimizer_that_runs_out_goes_on_with_its_state_on_the_host(virtually
         steps = {float(state["step"]) for state in optimizer.state.values()}
         tell(steps=fit.steps, on_host=fit.plan.chosen.states_on_host, history=fit.plan.history, devices=sorted({state["exp_avg"].device.type for state in optimizer.state.values()}), number=len(optimizer.state))
     """)
-    (told,) = told
-    assert told["steps"] == 2 and told["on_host"] and told["devices"] == ["cpu"] and told["number"] == 8
-    assert "out of memory in the optimizer" in told["history"][0]
+    (reported,) = reported
+    assert reported["steps"] == 2 and reported["on_host"] and reported["devices"] == ["cpu"] and reported["number"] == 8
+    assert "out of memory in the optimizer" in reported["history"][0]
 
 
 def test_wrong_use_says_the_least_budget_that_could_work_and_it_does(virtually):
-    told, _ = virtually("""
+    reported, _ = virtually("""
         model = GPT(layers=4)
         optimizer = torch.optim.AdamW(model.parameters())
         ids = torch.randint(20000, (4, 65))
@@ -631,7 +631,7 @@ def test_wrong_use_says_the_least_budget_that_could_work_and_it_does(virtually):
         undo()
         tell(during=during, after=others(), fraction=torch.cuda.get_per_process_memory_fraction(0))
     """)
-    on_cpu, below, weights, *fitted = told
+    on_cpu, below, weights, *fitted = reported
     assert "the model is on the CPU" in on_cpu["error"] and 'model.to("cuda")' in on_cpu["error"] and "least budget that could work" in on_cpu["error"]
     assert "whatever is done" in below["error"] and "the parameters alone are" in below["error"]
     assert 2 * weights["weights"] < below["least"] < 4 * weights["weights"] + 500 * MIB
@@ -642,7 +642,7 @@ def test_wrong_use_says_the_least_budget_that_could_work_and_it_does(virtually):
 
 def test_a_trial_that_the_gpu_has_no_room_for_is_run_through_host_memory(virtually):
     """Whether a batch can be cut is tried with two samples, as they are. Where these do not fit, it is found out all the same."""
-    told, _ = virtually("""
+    reported, _ = virtually("""
         from oomph.fitting.running.spill import with_room
         model = GPT(layers=6).cuda()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -667,7 +667,7 @@ def test_a_trial_that_the_gpu_has_no_room_for_is_run_through_host_memory(virtual
         fit = oomph.fit(model, optimizer, loss=loss_fn, batch=ids, plan=oomph.Plan(micro=1, checkpoint=tuple(f"layers.{number}" for number in range(6))), quiet=True)
         tell(why_not=fit._not_splittable)
     """)
-    assert told == [{"shape": [20000, 512], "attempts": [0, 1], "fits": True}, {"why_not": None}]
+    assert reported == [{"shape": [20000, 512], "attempts": [0, 1], "fits": True}, {"why_not": None}]
 
 
 def test_a_trial_is_run_again_after_any_refusal_of_memory_and_no_other_failure():
@@ -693,7 +693,7 @@ def test_a_trial_is_run_again_after_any_refusal_of_memory_and_no_other_failure()
 
 
 def test_a_plan_that_takes_too_much_host_memory_is_no_matter_of_the_budget(virtually):
-    told, _ = virtually("""
+    reported, _ = virtually("""
         model = GPT(layers=4).cuda()
         optimizer = torch.optim.AdamW(model.parameters())
         ids = torch.randint(20000, (4, 65), device="cuda")
@@ -708,14 +708,14 @@ def test_a_plan_that_takes_too_much_host_memory_is_no_matter_of_the_budget(virtu
         except oomph.FitError as error:
             tell(lines=str(error).splitlines())
     """)
-    first, *others = told[0]["lines"]
+    first, *others = reported[0]["lines"]
     assert re.fullmatch(r"it does not fit: the GPU's \S+ MiB would do, but host memory does not", first)
     assert any(re.fullmatch(r"that takes \S+ MiB of host memory, of which 819 KiB may be used", line) for line in others)
 
 
 def test_what_is_allowed_is_used_and_what_is_not_is_not(virtually):
     """A T4 has no bfloat16: its 16 bits are float16, with a scaler, as for a loss that has one already."""
-    told, _ = virtually("""
+    reported, _ = virtually("""
         model = GPT(layers=3).cuda()
         ids = torch.randint(20000, (16, 257), device="cuda")
         for how in ({}, {"allow": ("bf16",)}, {"scaler": torch.amp.GradScaler("cuda")}):
@@ -728,16 +728,16 @@ def test_what_is_allowed_is_used_and_what_is_not_is_not(virtually):
                     predicted=predicted and predicted.reserved, timed=fit.plan.speeds.measured,
                 )
     """)
-    exact, allowed, scaled = told
+    exact, allowed, scaled = reported
     # What a virtual card takes is how busy this machine is, and says nothing about which plan is fast.
-    assert not any(each["timed"] for each in told)
+    assert not any(each["timed"] for each in reported)
     assert exact["autocast"] is None and exact["exact"] and exact["predicted"]
     assert allowed["autocast"] == "float16" and not allowed["exact"] and allowed["predicted"]
     assert scaled["autocast"] is None and scaled["exact"] and scaled["predicted"] and "could not be predicted" not in str(scaled["notes"])
 
 
 def test_a_model_that_cannot_be_sent_is_fitted_while_it_runs(virtually):
-    told, err = virtually("""
+    reported, err = virtually("""
         model = GPT().cuda()
         import threading; model.lock = threading.Lock()
         optimizer = torch.optim.AdamW(model.parameters())
@@ -746,7 +746,7 @@ def test_a_model_that_cannot_be_sent_is_fitted_while_it_runs(virtually):
         fit.step(ids)
         tell(history=fit.plan.history, notes=fit.plan.notes)
     """)
-    assert "cannot be sent to another process" in told[0]["notes"][0] and told[0]["history"]
+    assert "cannot be sent to another process" in reported[0]["notes"][0] and reported[0]["history"]
     assert "memory is saved when it runs out" in err
 
 
@@ -762,7 +762,7 @@ def test_ranks_step_down_together_and_have_the_gradients_of_ddp(tmp_path):
         import oomph
         from oomph.fitting import fit as module
         torch.set_num_threads(1)
-        rank, meet, told = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+        rank, meet, reported = int(sys.argv[1]), sys.argv[2], sys.argv[3]
         dist.init_process_group("gloo", init_method=f"file://{meet}", rank=rank, world_size=2)
         torch.manual_seed(0)
         class Model(nn.Module):
@@ -798,7 +798,7 @@ def test_ranks_step_down_together_and_have_the_gradients_of_ddp(tmp_path):
             oomph.fit(small, torch.optim.SGD(small.parameters()), loss=nn.CrossEntropyLoss(), batch=batches[0], gpu="t4", budget="1MiB", quiet=True)
         except oomph.FitError as error:
             refused = str(error).splitlines()[0]
-        with open(told, "w") as file:
+        with open(reported, "w") as file:
             json.dump([far < 1e-6, fit.plan.chosen.micro, len(fit.plan.history), refused[:44]], file)
         # A process that ends while the other still talks to it may be aborted.
         dist.barrier()
@@ -808,11 +808,11 @@ def test_ranks_step_down_together_and_have_the_gradients_of_ddp(tmp_path):
     """)
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "OMP_NUM_THREADS": "1"}
-    told = [tmp_path / f"rank{rank}.json" for rank in range(2)]
-    commands = [[sys.executable, script, str(rank), tmp_path / "meet", told[rank]] for rank in range(2)]
+    reported = [tmp_path / f"rank{rank}.json" for rank in range(2)]
+    commands = [[sys.executable, script, str(rank), tmp_path / "meet", reported[rank]] for rank in range(2)]
     ranks = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) for command in commands]
     for rank in ranks:
         _, err = rank.communicate(timeout=300)
         assert rank.returncode == 0, err[-3000:]
     # Only the first has asked; all say the same.
-    assert [json.loads(path.read_text()) for path in told] == [[True, 3, 1, "it does not fit in 1.00 MiB, whatever is don"]] * 2
+    assert [json.loads(path.read_text()) for path in reported] == [[True, 3, 1, "it does not fit in 1.00 MiB, whatever is don"]] * 2

@@ -33,7 +33,7 @@ class Block(torch.nn.Module):
 
 
 class Model(torch.nn.Module):
-    """Predicts the next token; gives its loss like a model of transformers, the count of targets included where it is told."""
+    """Predicts the next token; gives its loss like a model of transformers, the count of targets included where it is reported."""
 
     def __init__(self):
         super().__init__()
@@ -111,7 +111,7 @@ def trained(folder, callbacks=(), model_class=None, trainer_class=None, **argume
     return trainer
 
 
-def told(trainer, key):
+def reported(trainer, key):
     return [entry[key] for entry in trainer.state.log_history if key in entry]
 
 
@@ -127,7 +127,7 @@ def test_a_trainer_trains_as_without_the_callback(tmp_path, model_class, accumul
     assert callback.plan.chosen == CUT
     assert fitted.state.global_step == plain.state.global_step == STEPS == callback.fit.steps
     for key in ("loss", "learning_rate", "grad_norm"):
-        same(told(fitted, key), told(plain, key), 2e-4 if key == "grad_norm" else 1e-5)
+        same(reported(fitted, key), reported(plain, key), 2e-4 if key == "grad_norm" else 1e-5)
     same(list(fitted.model.parameters()), list(plain.model.parameters()), 1e-4)
     assert "training_step" not in vars(fitted) and "step" not in vars(fitted.optimizer.optimizer), "everything is taken back"
 
@@ -145,10 +145,10 @@ def test_losses_of_people_and_label_smoothing_stay_in_force(tmp_path):
 
     plain = trained(tmp_path, trainer_class=Penalised, max_steps=5)
     fitted = trained(tmp_path, [FitCallback(plan=CUT, quiet=True)], trainer_class=Penalised, max_steps=5)
-    same(told(fitted, "loss"), told(plain, "loss"))
+    same(reported(fitted, "loss"), reported(plain, "loss"))
     plain = trained(tmp_path, label_smoothing_factor=0.1, max_steps=5)
     fitted = trained(tmp_path, [FitCallback(plan=CUT, quiet=True)], label_smoothing_factor=0.1, max_steps=5)
-    same(told(fitted, "loss"), told(plain, "loss"))
+    same(reported(fitted, "loss"), reported(plain, "loss"))
 
 
 class Fails:
@@ -180,7 +180,7 @@ def test_out_of_memory_in_the_second_batch_of_an_update_repeats_both(tmp_path):
     fitted = trained(tmp_path, [callback, FailLater()], gradient_accumulation_steps=2, max_steps=6)
     assert [line.split(":")[0] for line in callback.plan.history] == ["step 3"]
     assert fitted.state.global_step == 6
-    same(told(fitted, "loss"), told(plain, "loss"))
+    same(reported(fitted, "loss"), reported(plain, "loss"))
     same(list(fitted.model.parameters()), list(plain.model.parameters()), 1e-4)
 
 
@@ -199,7 +199,7 @@ def test_an_evaluation_that_runs_out_of_memory_goes_on_in_parts(tmp_path):
             return super().prediction_step(model, inputs, *args, **kwargs)
 
     fitted = trained(tmp_path, [FitCallback(plan=Plan(), quiet=True)], trainer_class=Tight, **settings)
-    same(told(fitted, "eval_loss"), told(plain, "eval_loss"))
+    same(reported(fitted, "eval_loss"), reported(plain, "eval_loss"))
 
 
 # -- Lightning

@@ -475,7 +475,7 @@ def on_the_gpu(on_virtual_gpu, tmp_path_factory):
 
 
 def test_each_saves_more(on_the_gpu):
-    peak = {mode: told["peaks"][-1] for mode, told in on_the_gpu["modes"].items()}
+    peak = {mode: reported["peaks"][-1] for mode, reported in on_the_gpu["modes"].items()}
     inputs, weights = 12 * on_the_gpu["input"], on_the_gpu["parameters"]
     one_layer = (peak["plain"] - weights) / 12
     assert peak["plain"] > 2 * peak["checkpoint"] > 2 * peak["checkpoint+offload"]
@@ -488,12 +488,12 @@ def test_each_saves_more(on_the_gpu):
 
 
 def test_every_step_takes_the_same(on_the_gpu):
-    for mode, told in on_the_gpu["modes"].items():
-        assert len(set(told["peaks"][1:])) == 1, mode
-        assert len(set(told["pinned"][1:])) == 1 and len(set(told["sent"])) == 1, mode
+    for mode, reported in on_the_gpu["modes"].items():
+        assert len(set(reported["peaks"][1:])) == 1, mode
+        assert len(set(reported["pinned"][1:])) == 1 and len(set(reported["sent"])) == 1, mode
         # Forwards within the backward give its thread a workspace for matrix products, in some releases of PyTorch.
-        assert 0 <= told["left"] - on_the_gpu["modes"]["plain"]["left"] <= MIB, mode
-    sent = {mode: told["sent"][-1] for mode, told in on_the_gpu["modes"].items()}
+        assert 0 <= reported["left"] - on_the_gpu["modes"]["plain"]["left"] <= MIB, mode
+    sent = {mode: reported["sent"][-1] for mode, reported in on_the_gpu["modes"].items()}
     assert sent["checkpoint+offload"] == 12 * on_the_gpu["input"]
     assert sent["offload"] > 5 * sent["checkpoint+offload"]
     for mode in ("offload", "checkpoint+offload"):

@@ -244,7 +244,7 @@ def fit(oomph, warm, tmp_path):
 
 
 def changed(path, lines):
-    """The script with the lines changed as it was told."""
+    """The script with the lines changed as it was asked for."""
     source = path.read_text().splitlines()
     gone = {number for line in lines if line["kind"] == "remove" for number in range(line["line"], line["end_line"] + 1)}
     out = []
@@ -297,38 +297,38 @@ def trains_the_same(script, changed_script):
 
 
 def test_a_script_with_a_criterion_gets_a_plan_and_lines_that_train_the_same(fit, tmp_path):
-    code, told, _, err = fit(CRITERION, "--budget", "530MiB")
+    code, reported, _, err = fit(CRITERION, "--budget", "530MiB")
     assert code == 0, err
-    assert (told["verdict"], told["fits"], told["schema_version"]) == ("with_a_plan", True, 1)
-    assert told["budget"] == 530 * MIB and told["limit"] < told["budget"]
-    chosen = told["plan"]["chosen"]
-    assert chosen["reserved"] <= told["limit"] - told["margin"] < told["script"]["reserved"]
-    assert 0 < chosen["plan"]["micro"] < 16384 and told["plan"]["samples"] == 16384
-    assert told["script"]["steps"] == 2
-    assert told["loss"] == {"text": "criterion", "definition": "", "batch": "(x, y)"}
-    lines = [f"{line['kind']} {line['line']} {line['text'].strip()}" for line in told["lines"] if line["kind"] == "add"]
+    assert (reported["verdict"], reported["fits"], reported["schema_version"]) == ("with_a_plan", True, 1)
+    assert reported["budget"] == 530 * MIB and reported["limit"] < reported["budget"]
+    chosen = reported["plan"]["chosen"]
+    assert chosen["reserved"] <= reported["limit"] - reported["margin"] < reported["script"]["reserved"]
+    assert 0 < chosen["plan"]["micro"] < 16384 and reported["plan"]["samples"] == 16384
+    assert reported["script"]["steps"] == 2
+    assert reported["loss"] == {"text": "criterion", "definition": "", "batch": "(x, y)"}
+    lines = [f"{line['kind']} {line['line']} {line['text'].strip()}" for line in reported["lines"] if line["kind"] == "add"]
     assert lines == [
         "add 1 import oomph",
         "add 10 fit = None",
         'add 14 fit = fit or oomph.fit(net, opt, loss=criterion, batch=(x, y), budget="530MiB", clip_grad_norm=1)\n    loss = fit.step((x, y))',
     ]
-    assert [(line["line"], line["end_line"]) for line in told["lines"] if line["kind"] == "remove"] == [(13, 18)]
-    assert told["places"]["model_call"] == {"file": "train.py", "line": 14}
-    assert told["places"]["backward"] == {"file": "train.py", "line": 16}
-    assert told["places"]["optimizer"] == {"file": "train.py", "line": 9}
-    assert told["places"]["optimizer_step"] == {"file": "train.py", "line": 18}
+    assert [(line["line"], line["end_line"]) for line in reported["lines"] if line["kind"] == "remove"] == [(13, 18)]
+    assert reported["places"]["model_call"] == {"file": "train.py", "line": 14}
+    assert reported["places"]["backward"] == {"file": "train.py", "line": 16}
+    assert reported["places"]["optimizer"] == {"file": "train.py", "line": 9}
+    assert reported["places"]["optimizer_step"] == {"file": "train.py", "line": 18}
     new = tmp_path / "changed.py"
-    new.write_text(changed(tmp_path / "train.py", told["lines"]))
+    new.write_text(changed(tmp_path / "train.py", reported["lines"]))
     assert trains_the_same(tmp_path / "train.py", new)
 
 
 def test_a_model_that_gives_its_loss_is_called_with_its_batch(fit, tmp_path):
-    code, told, _, err = fit(KEYWORDS, "--budget", "530MiB")
+    code, reported, _, err = fit(KEYWORDS, "--budget", "530MiB")
     assert code == 0, err
-    assert told["loss"] == {"text": "None", "definition": "", "batch": "batch"}
-    assert told["plan"]["blocks"] == 3
-    assert any("uses outputs, which fit.step does not give back" in note for note in told["notes"])
-    text = changed(tmp_path / "train.py", told["lines"])
+    assert reported["loss"] == {"text": "None", "definition": "", "batch": "batch"}
+    assert reported["plan"]["blocks"] == 3
+    assert any("uses outputs, which fit.step does not give back" in note for note in reported["notes"])
+    text = changed(tmp_path / "train.py", reported["lines"])
     assert 'fit = fit or oomph.fit(self.model, self.optimizer, loss=None, batch=batch, budget="530MiB")' in text
     new = tmp_path / "changed.py"
     new.write_text(text.replace("        print(outputs.logits.shape)\n", ""))
@@ -336,9 +336,9 @@ def test_a_model_that_gives_its_loss_is_called_with_its_batch(fit, tmp_path):
 
 
 def test_other_steps_become_a_function_of_the_scripts_own_lines(fit, tmp_path):
-    code, told, _, err = fit(MIXED, "--budget", "518MiB", "--allow", "bf16")
+    code, reported, _, err = fit(MIXED, "--budget", "518MiB", "--allow", "bf16")
     assert code == 0, err
-    assert told["loss"]["definition"] == textwrap.dedent("""\
+    assert reported["loss"]["definition"] == textwrap.dedent("""\
         def loss_fn(model, batch):
             data_part, labels_part = batch
             with torch.autocast(device, dtype=torch.bfloat16):
@@ -348,20 +348,20 @@ def test_other_steps_become_a_function_of_the_scripts_own_lines(fit, tmp_path):
                 loss = F.cross_entropy(logits, target, label_smoothing=smoothing)
                 loss = loss + 0.0001 * logits.square().mean()
             return loss""")
-    assert told["loss"]["batch"] == "(data[i:i + size], labels[i:i + size])"
-    assert any("backward 2 times" in note for note in told["notes"])
-    assert any(note.startswith("line 20 is no part of the loss and removed") for note in told["notes"])
-    text = changed(tmp_path / "train.py", told["lines"])
+    assert reported["loss"]["batch"] == "(data[i:i + size], labels[i:i + size])"
+    assert any("backward 2 times" in note for note in reported["notes"])
+    assert any(note.startswith("line 20 is no part of the loss and removed") for note in reported["notes"])
+    text = changed(tmp_path / "train.py", reported["lines"])
     assert 'budget="518MiB", allow=("bf16",))' in text
     compile(text, "changed.py", "exec")
 
 
 def test_a_batch_without_a_name_gets_one(fit, tmp_path):
-    code, told, _, err = fit(NAMELESS, "--budget", "518MiB")
+    code, reported, _, err = fit(NAMELESS, "--budget", "518MiB")
     assert code == 0, err
-    assert told["loss"]["batch"] == "inputs"
-    assert told["loss"]["definition"] == "def loss_fn(model, inputs):\n    return model(inputs).square().mean()"
-    text = changed(tmp_path / "train.py", told["lines"])
+    assert reported["loss"]["batch"] == "inputs"
+    assert reported["loss"]["definition"] == "def loss_fn(model, inputs):\n    return model(inputs).square().mean()"
+    text = changed(tmp_path / "train.py", reported["lines"])
     assert "    inputs = torch.randn(16384, 64).to(device)\n    fit = fit or oomph.fit(model, optimizer, loss=loss_fn, batch=inputs" in text
     new = tmp_path / "changed.py"
     new.write_text(text)
@@ -369,9 +369,9 @@ def test_a_batch_without_a_name_gets_one(fit, tmp_path):
 
 
 def test_what_changes_in_place_is_part_of_the_loss(fit, tmp_path):
-    code, told, _, err = fit(IN_PLACE, "--budget", "530MiB")
+    code, reported, _, err = fit(IN_PLACE, "--budget", "530MiB")
     assert code == 0, err
-    assert told["loss"]["definition"] == textwrap.dedent("""\
+    assert reported["loss"]["definition"] == textwrap.dedent("""\
         def loss_fn(model, batch):
             x, banned, y = batch
             y = y.clone()
@@ -382,7 +382,7 @@ def test_what_changes_in_place_is_part_of_the_loss(fit, tmp_path):
             y[y == 3] = -100
             loss = F.cross_entropy(logits, y)
             return loss / temperature""")
-    text = changed(tmp_path / "train.py", told["lines"])
+    text = changed(tmp_path / "train.py", reported["lines"])
     new = tmp_path / "changed.py"
     new.write_text("\n".join(line for line in text.splitlines() if "logits.shape" not in line))
     assert trains_the_same(tmp_path / "train.py", new)
@@ -397,16 +397,16 @@ def test_what_changes_in_place_is_part_of_the_loss(fit, tmp_path):
     ],
 )
 def test_what_cannot_be_read_is_refused_with_lines_to_write(fit, done, why):
-    code, told, _, err = fit(UNCLEAR.replace("DONE", done), "--gpu", "t4")
-    assert code == 2 and told["verdict"] == "unknown", err
-    assert why in told["why"] and "oomph.fit(model, optimizer, loss=loss_fn" in told["by_hand"]
+    code, reported, _, err = fit(UNCLEAR.replace("DONE", done), "--gpu", "t4")
+    assert code == 2 and reported["verdict"] == "unknown", err
+    assert why in reported["why"] and "oomph.fit(model, optimizer, loss=loss_fn" in reported["by_hand"]
 
 
 def test_a_gradient_scaler_goes_along(fit, tmp_path):
-    code, told, _, err = fit(SCALED, "--budget", "530MiB")
+    code, reported, _, err = fit(SCALED, "--budget", "530MiB")
     assert code == 0, err
-    assert any("GradScaler goes to oomph.fit" in note for note in told["notes"])
-    text = changed(tmp_path / "train.py", told["lines"])
+    assert any("GradScaler goes to oomph.fit" in note for note in reported["notes"])
+    text = changed(tmp_path / "train.py", reported["lines"])
     assert 'fit = fit or oomph.fit(net, opt, loss=loss_fn, batch=(x, y), budget="530MiB", clip_grad_norm=0.5, scaler=half)' in text
     assert not any(gone in text for gone in ("half.scale", "half.unscale_", "half.step", "half.update", "zero_grad", "clip_grad_norm_"))
     new = tmp_path / "changed.py"
@@ -415,33 +415,33 @@ def test_a_gradient_scaler_goes_along(fit, tmp_path):
 
 
 def test_what_fits_is_left_alone(fit):
-    code, told, _, err = fit(CRITERION, "--gpu", "t4")
+    code, reported, _, err = fit(CRITERION, "--gpu", "t4")
     assert code == 0, err
-    assert told["verdict"] == "as_it_is" and told["least_budget"] is None
-    assert told["script"]["reserved"] < 512 * MIB
+    assert reported["verdict"] == "as_it_is" and reported["least_budget"] is None
+    assert reported["script"]["reserved"] < 512 * MIB
 
 
 def test_what_does_not_fit_is_told_with_the_least_budget(fit):
-    code, told, _, err = fit(CRITERION, "--budget", "495MiB")
+    code, reported, _, err = fit(CRITERION, "--budget", "495MiB")
     assert code == 1, err
-    assert told["verdict"] == "not_at_all" and told["plan"]["chosen"] is None
-    assert told["least_budget"] > 495 * MIB
+    assert reported["verdict"] == "not_at_all" and reported["plan"]["chosen"] is None
+    assert reported["least_budget"] > 495 * MIB
 
 
 def test_two_optimizers_are_refused(fit):
-    code, told, _, err = fit(GAN, "--gpu", "t4")
-    assert code == 2 and told["verdict"] == "unknown" and told["fits"] is None
-    assert "2 optimizers step (train.py:9, train.py:11)" in told["why"] and told["why"] in err
+    code, reported, _, err = fit(GAN, "--gpu", "t4")
+    assert code == 2 and reported["verdict"] == "unknown" and reported["fits"] is None
+    assert "2 optimizers step (train.py:9, train.py:11)" in reported["why"] and reported["why"] in err
 
 
 def test_a_script_that_does_not_train_is_refused(fit):
-    code, told, _, err = fit("import torch\nprint(torch.nn.Linear(4, 4).cuda()(torch.ones(2, 4, device='cuda')).shape)\n", "--gpu", "t4", format="text")
-    assert code == 2 and told is None
+    code, reported, _, err = fit("import torch\nprint(torch.nn.Linear(4, 4).cuda()(torch.ones(2, 4, device='cuda')).shape)\n", "--gpu", "t4", format="text")
+    assert code == 2 and reported is None
     assert "no optimizer stepped" in err
 
 
 def test_gpt_2_fits_a_t4_with_fewer_logits(fit):
-    code, told, out, err = fit(ROOT / "examples" / "train_gpt2.py", "--gpu", "t4", format="text", arguments=("--batch-size", "16"))
+    code, reported, out, err = fit(ROOT / "examples" / "train_gpt2.py", "--gpu", "t4", format="text", arguments=("--batch-size", "16"))
     assert code == 0, err
     first, *rest = out.splitlines()
     assert first.startswith("fits with oomph.fit: ") and "of 14.5 GiB" in first

@@ -98,7 +98,7 @@ def test_a_change_that_breaks_the_program_is_not_shown(oomph, card, tmp_path):
     assert "no change is offered: the program does not run with what was tried (AttributeError" in done.stderr
     assert "A change for it" not in done.stdout and "Out of memory" in done.stdout
     said = oomph("explain", "--fix", *card("1GiB"), "--format", "json", "train.oomph", "--", "train.py")
-    told = json.loads(said.stdout)
-    assert told["patch"] is None and told["no_patch"].startswith("the program does not run with what was tried (AttributeError")
+    reported = json.loads(said.stdout)
+    assert reported["patch"] is None and reported["no_patch"].startswith("the program does not run with what was tried (AttributeError")
     refused = oomph("explain", "--fix", "--format", "patch", "--way", "9", "train.oomph")
     assert refused.returncode == 2 and "there is no way 9 to write it" in refused.stderr

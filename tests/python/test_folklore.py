@@ -87,8 +87,8 @@ def test_what_nobody_measured_of_the_whole_card_is_marked():
         row = RESULTS[name]
         assert document.WHOLE_CARD in TIPS[name].shows
         for kind in ("gpu", "virtual"):
-            told = document.shown(TIPS[name], {**row, "where": {**row["where"], "kind": kind}})
-            assert ("in use on the card (modelled)" in told) == (kind == "virtual")
+            reported = document.shown(TIPS[name], {**row, "where": {**row["where"], "kind": kind}})
+            assert ("in use on the card (modelled)" in reported) == (kind == "virtual")
 
 
 def test_all_that_needs_a_gpu_was_measured_on_one():

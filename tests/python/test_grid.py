@@ -47,7 +47,7 @@ def test_peaks_equal_what_the_gpu_reported(predict, warm, words):
     row = measured()[words]
     predicted = predict("--until", "steps", "grid.py", *words.split(), python=warm(PYTHON_2_11))
     assert predicted.code == 0, predicted.err
-    assert predicted.told["steps"] == 3
+    assert predicted.reported["steps"] == 3
     allocated, reserved = predicted.peak
     assert allocated == pytest.approx(row["peak_allocated"], rel=0.003)
     assert reserved == pytest.approx(row["peak_reserved"], rel=0.01)

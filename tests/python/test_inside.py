@@ -88,7 +88,7 @@ def until(condition):
     pytest.fail("it never came true")
 
 
-def told(folder, pid):
+def reported(folder, pid):
     """The file of a process, if it is there. It is always whole."""
     try:
         text = (folder / f"{pid}.json").read_text()
@@ -101,7 +101,7 @@ def said(folder, expected, steps):
     """What a process says once it says what PyTorch counts."""
 
     def condition():
-        inside = told(folder, expected["pid"])
+        inside = reported(folder, expected["pid"])
         if inside is None or inside["steps"] != steps or not inside["devices"]:
             return None
         (device,) = inside["devices"]
@@ -110,7 +110,7 @@ def said(folder, expected, steps):
     try:
         return until(condition)
     except pytest.fail.Exception:
-        pytest.fail(f"PyTorch counts {expected}, {steps} steps; said is {told(folder, expected['pid'])}")
+        pytest.fail(f"PyTorch counts {expected}, {steps} steps; said is {reported(folder, expected['pid'])}")
 
 
 def start_ticks(pid):
@@ -224,7 +224,7 @@ def test_workers_say_nothing_and_what_a_killed_process_left_is_removed(start, tm
     assert [file.name for file in folder.iterdir() if file.suffix == ".json"] == [f"{torch['pid']}.json"]
     os.kill(torch["pid"], signal.SIGKILL)
     assert program.end() == 137
-    # Nobody could take it away; of whom it is can be told by number and start, and there is no such process.
+    # Nobody could take it away; whose it is is known by number and start, and there is no such process.
     left = folder / f"{torch['pid']}.json"
     assert json.loads(left.read_text())["pid"] == torch["pid"]
     with pytest.raises(FileNotFoundError):

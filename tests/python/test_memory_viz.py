@@ -46,8 +46,8 @@ def test_oomph_reads_memory_viz_pages(plot, explain, tmp_path):
         snapshot = pickle.load(file)
     page = tmp_path / "page.html"
     page.write_text(getattr(_memory_viz, plot)(snapshot))
-    told, expected = explain(page), explain(path)
-    assert told["devices"] == expected["devices"]
+    reported, expected = explain(page), explain(path)
+    assert reported["devices"] == expected["devices"]
 
 
 def test_oomph_reads_torchs_json(explain, tmp_path):

@@ -105,8 +105,8 @@ def test_an_sdist_has_all_that_a_wheel_is_made_of(tmp_path):
         archive.extractall(tmp_path, filter="data")
     source = tmp_path / sdist.name.removesuffix(".tar.gz")
     # That cargo finds every member and the lock file holds; what build scripts and `include_str!` read is beside them.
-    told = subprocess.run(["cargo", "metadata", "--locked", "--offline", "--format-version", "1"], cwd=source, capture_output=True, text=True)
-    assert told.returncode == 0, told.stderr
+    reported = subprocess.run(["cargo", "metadata", "--locked", "--offline", "--format-version", "1"], cwd=source, capture_output=True, text=True)
+    assert reported.returncode == 0, reported.stderr
     assert (source / "build_backend" / "oomph_build.py").is_file()
     for tracked in subprocess.run(["git", "ls-files", "crates", "python"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split():
         assert (source / tracked).is_file() or not (ROOT / tracked).is_file(), tracked

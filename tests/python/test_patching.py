@@ -769,7 +769,7 @@ CHANGES = {
             optimizer.step()
         """,
     ),
-    "one backward for the mean, which is told": (
+    "one backward for the mean, which is reported": (
         "backward_once",
         "total",
         """

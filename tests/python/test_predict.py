@@ -88,38 +88,38 @@ def trained(predict, tmp_path_factory):
 
 
 def test_json_has_the_documented_keys(trained):
-    told = trained[0].told
-    assert set(told) == {
+    reported = trained[0].reported
+    assert set(reported) == {
         "schema_version", "program", "gpu", "rank", "fits", "close", "margin", "peak", "context", "total", "needs", "ended", "error",
         "steps", "forwards", "reached", "ooms", "retries", "step", "where", "kinds", "findings", "uncertain", "unmodelled_calls", "alloc_conf", "recording",
     }  # fmt: skip
-    assert told["schema_version"] == 1
-    assert told["program"] == "train.py"
-    assert set(told["gpu"]) == {"name", "title", "memory", "compute_capability"}
-    assert (told["fits"], told["close"], told["needs"], told["rank"], told["error"]) == (True, False, None, None, None)
-    assert (told["steps"], told["ended"], told["ooms"], told["retries"]) == (3, "stopped", 0, 0)
-    assert told["reached"] == {"steps": 3, "forwards": 0, "phases": ["training"], "loops_cut": 0, "finished": False}
-    assert [one["what"] for one in told["uncertain"]] == ["not_reached"] and told["unmodelled_calls"] == []
-    assert told["recording"] == str(trained[1])
+    assert reported["schema_version"] == 1
+    assert reported["program"] == "train.py"
+    assert set(reported["gpu"]) == {"name", "title", "memory", "compute_capability"}
+    assert (reported["fits"], reported["close"], reported["needs"], reported["rank"], reported["error"]) == (True, False, None, None, None)
+    assert (reported["steps"], reported["ended"], reported["ooms"], reported["retries"]) == (3, "stopped", 0, 0)
+    assert reported["reached"] == {"steps": 3, "forwards": 0, "phases": ["training"], "loops_cut": 0, "finished": False}
+    assert [one["what"] for one in reported["uncertain"]] == ["not_reached"] and reported["unmodelled_calls"] == []
+    assert reported["recording"] == str(trained[1])
 
 
 def test_the_peak_is_named_by_step_line_and_kind(trained):
-    told = trained[0].told
-    assert told["step"] in (1, 2, 3)
-    assert told["where"]["own"] and os.path.basename(told["where"]["file"]) == "train.py"
-    kinds = {kind["kind"]: kind["bytes"] for kind in told["kinds"]}
+    reported = trained[0].reported
+    assert reported["step"] in (1, 2, 3)
+    assert reported["where"]["own"] and os.path.basename(reported["where"]["file"]) == "train.py"
+    kinds = {kind["kind"]: kind["bytes"] for kind in reported["kinds"]}
     weights = 4 * (1024 * 4096 + 4096 + 4096 * 1024 + 1024)
     assert kinds["parameters"] == weights
     assert kinds["optimizer_state"] == pytest.approx(2 * weights, rel=0.001)
-    assert sum(kinds.values()) == told["peak"]["allocated"]
+    assert sum(kinds.values()) == reported["peak"]["allocated"]
 
 
 def test_total_and_margin_add_up(trained):
-    told = trained[0].told
+    reported = trained[0].reported
     # Nothing but PyTorch's allocator takes memory here.
-    assert told["total"] == told["context"] + told["peak"]["reserved"]
-    assert told["margin"] == told["gpu"]["memory"] - told["total"]
-    assert told["peak"]["allocated"] <= told["peak"]["reserved"]
+    assert reported["total"] == reported["context"] + reported["peak"]["reserved"]
+    assert reported["margin"] == reported["gpu"]["memory"] - reported["total"]
+    assert reported["peak"]["allocated"] <= reported["peak"]["reserved"]
 
 
 def test_stdout_holds_the_result_and_stderr_what_the_script_prints(trained):
@@ -131,7 +131,7 @@ def test_stdout_holds_the_result_and_stderr_what_the_script_prints(trained):
 
 
 def test_without_a_number_of_steps_it_runs_to_its_end(predict, script):
-    finished = predict("--steps", "0", script(TRAIN)).told
+    finished = predict("--steps", "0", script(TRAIN)).reported
     assert (finished["steps"], finished["ended"]) == (10, "finished")
 
 
@@ -149,10 +149,10 @@ def test_text_says_the_answer_first_and_names_the_recording_after_the_script_and
 
 
 def test_the_recording_is_explained(trained, explain):
-    told, explained = trained[0].told, explain(trained[1])
+    reported, explained = trained[0].reported, explain(trained[1])
     (device,) = explained["devices"]
-    assert device["peak"]["allocated"] == told["peak"]["allocated"]
-    assert device["peak"]["reserved"] == told["peak"]["reserved"]
+    assert device["peak"]["allocated"] == reported["peak"]["allocated"]
+    assert device["peak"]["reserved"] == reported["peak"]["reserved"]
     assert (device["steps"]["count"], device["completeness"]["complete"]) == (3, True)
 
 
@@ -163,11 +163,11 @@ def test_the_recording_is_replayed_as_it_was(trained, oomph):
     assert (replayed["fits"], replayed["exact"]) == ("yes", True)
     assert (replayed["address_mismatches"], replayed["other_differences"]) == (0, 0)
     assert replayed["peak"] == replayed["recorded"]["peak"]
-    assert replayed["peak"]["reserved"] == trained[0].told["peak"]["reserved"]
+    assert replayed["peak"]["reserved"] == trained[0].reported["peak"]["reserved"]
 
 
 def test_the_recording_is_tuned_and_compared(trained, oomph):
-    peak = trained[0].told["peak"]
+    peak = trained[0].reported["peak"]
     code, out, err = oomph("tune", "--format", "json", trained[1])
     assert code == 0, err
     assert json.loads(out)["trials"][0]["peak"]["reserved"] == peak["reserved"]
@@ -223,11 +223,11 @@ def test_expandable_segments_ranges_and_recordings_of_the_script_s_own(predict, 
     assert code == 0, err
     assert (json.loads(out)["exact"], json.loads(out)["address_mismatches"]) == (True, 0)
     (device,) = explain(recording)["devices"]
-    assert device["peak"]["reserved"] == predicted.told["peak"]["reserved"]
+    assert device["peak"]["reserved"] == predicted.reported["peak"]["reserved"]
     snapshot = tmp_path / "grows.json"
     assert oomph("convert", recording, "-o", snapshot)[0] == 0
-    told = json.loads(snapshot.read_text())["external_annotations"]
-    assert [(one["stage"], one["name"]) for one in told if one["name"] == "growing"] == [("START", "growing"), ("END", "growing")]
+    reported = json.loads(snapshot.read_text())["external_annotations"]
+    assert [(one["stage"], one["name"]) for one in reported if one["name"] == "growing"] == [("START", "growing"), ("END", "growing")]
 
 # --- searching --------------------------------------------------------------------------------------------
 
@@ -246,16 +246,16 @@ def boundary(oomph):
 
 def test_max_finds_the_boundary(predict, script, boundary):
     predicted = predict("--memory", LITTLE, "--max", "--n", script(BLOCKS), gpu="t4")
-    told = predicted.told
+    reported = predicted.reported
     assert predicted.code == 0, predicted.err
     # 23 MiB stay free, which is not close.
-    assert (told["argument"], told["largest"], told["largest_close"]) == ("--n", boundary, None)
-    fits = {row["value"]: row["fits"] for row in told["tried"]}
+    assert (reported["argument"], reported["largest"], reported["largest_close"]) == ("--n", boundary, None)
+    fits = {row["value"]: row["fits"] for row in reported["tried"]}
     assert fits[boundary] is True and fits[boundary + 1] is False
     assert sorted(fits) == list(fits)
     # Doubled until it does not fit, then halved: no more runs than that.
     assert len(fits) <= 2 * (boundary + 1).bit_length()
-    assert all(row["peak"]["reserved"] == row["value"] * BLOCK for row in told["tried"] if row["fits"])
+    assert all(row["peak"]["reserved"] == row["value"] * BLOCK for row in reported["tried"] if row["fits"])
 
 
 def test_what_only_just_fits_is_told_apart_from_what_is_safely_inside(predict, oomph, script, boundary):
@@ -263,30 +263,30 @@ def test_what_only_just_fits_is_told_apart_from_what_is_safely_inside(predict, o
     # 2 MiB stay free with one more block than this would be safe with.
     memory = str(context + (boundary + 1) * BLOCK + 2 * MIB)
     predicted = predict("--memory", memory, "--max", "--n", script(BLOCKS), gpu="t4")
-    told = predicted.told
-    assert (predicted.code, told["largest"], told["largest_close"]) == (0, boundary, boundary + 1)
+    reported = predicted.reported
+    assert (predicted.code, reported["largest"], reported["largest_close"]) == (0, boundary, boundary + 1)
     close = predict("--memory", memory, "--sweep", f"--n={boundary + 1}", script(BLOCKS), gpu="t4", format="text")
     assert (close.code, "none of these is safely inside" in close.out) == (0, True)
     assert f"--n {boundary + 1} fits with only 2.00 MiB to spare: too close to be sure" in close.out
 
 
 def test_a_sweep_over_a_range_finds_the_boundary(predict, script, boundary):
-    told = predict("--memory", LITTLE, "--sweep", f"--n=1..{boundary + 1}", script(BLOCKS), "--n", "9", gpu="t4").told
-    assert told["largest"] == boundary
-    fits = {row["value"]: row["fits"] for row in told["tried"]}
+    reported = predict("--memory", LITTLE, "--sweep", f"--n=1..{boundary + 1}", script(BLOCKS), "--n", "9", gpu="t4").reported
+    assert reported["largest"] == boundary
+    fits = {row["value"]: row["fits"] for row in reported["tried"]}
     assert fits[1] and fits[boundary] and not fits[boundary + 1]
 
 
 def test_a_sweep_over_a_list_tries_these_values(predict, script, boundary):
     few, many = boundary - 1, boundary + 1
-    told = predict("--memory", LITTLE, "--sweep", f"--n={few},{many}", script(BLOCKS), gpu="t4").told
-    assert [(row["value"], row["fits"]) for row in told["tried"]] == [(few, True), (many, False)]
-    assert told["largest"] == few
+    reported = predict("--memory", LITTLE, "--sweep", f"--n={few},{many}", script(BLOCKS), gpu="t4").reported
+    assert [(row["value"], row["fits"]) for row in reported["tried"]] == [(few, True), (many, False)]
+    assert reported["largest"] == few
 
 
 def test_a_sweep_in_which_nothing_fits(predict, script):
     predicted = predict("--memory", LITTLE, "--sweep", "--n=50", script(BLOCKS), gpu="t4")
-    assert (predicted.code, predicted.told["largest"]) == (1, None)
+    assert (predicted.code, predicted.reported["largest"]) == (1, None)
 
 
 def test_a_sweep_that_cannot_be_understood(predict, script):
@@ -297,7 +297,7 @@ def test_a_sweep_that_cannot_be_understood(predict, script):
 def test_several_cards_are_one_table_of_few_runs(predict, script):
     # 18.75 GiB: too much for a T4, which runs twice (without end, and short); the A100s are alike and run once.
     predicted = predict("--gpus", "t4,a100-40gb,a100-80gb", script(BLOCKS), "--n", "300", gpu=None)
-    rows = {row["gpu"]["name"]: row for row in predicted.told["predictions"]}
+    rows = {row["gpu"]["name"]: row for row in predicted.reported["predictions"]}
     assert predicted.code == 0  # it fits on one of them
     assert {name: row["fits"] for name, row in rows.items()} == {"t4": False, "a100-40gb": True, "a100-80gb": True}
     assert rows["t4"]["needs"]["reserved"] == rows["a100-40gb"]["peak"]["reserved"] == 300 * BLOCK
@@ -315,20 +315,20 @@ SEGMENTS = BLOCKS + 'print([segment["is_expandable"] for segment in torch.cuda.m
 def test_allocator_settings_are_obeyed(predict, script):
     predicted = predict("--conf", "expandable_segments:True", script(SEGMENTS))
     assert predicted.code == 0 and "[True]" in predicted.err
-    assert predicted.told["alloc_conf"] == "expandable_segments:True"
+    assert predicted.reported["alloc_conf"] == "expandable_segments:True"
 
 
 def test_memory_takes_the_place_of_the_cards_own(predict, script, oomph):
     path = script(SEGMENTS)
     predicted = predict("--memory", "512MiB", path, gpu="t4")
-    told = predicted.told
-    assert (told["gpu"]["memory"], told["fits"]) == (512 * MIB, True)
+    reported = predicted.reported
+    assert (reported["gpu"]["memory"], reported["fits"]) == (512 * MIB, True)
     assert "[False, False, False]" in predicted.err  # without settings
-    assert told["margin"] == 512 * MIB - 3 * BLOCK - card(oomph, "t4")["context"]
+    assert reported["margin"] == 512 * MIB - 3 * BLOCK - card(oomph, "t4")["context"]
     short = predict("--memory", "128MiB", path, gpu=None)
-    assert (short.code, short.told["fits"]) == (1, False)
-    assert short.told["needs"]["reserved"] == 3 * BLOCK
-    assert short.told["margin"] == 128 * MIB - short.told["needs"]["total"] < 0
+    assert (short.code, short.reported["fits"]) == (1, False)
+    assert short.reported["needs"]["reserved"] == 3 * BLOCK
+    assert short.reported["margin"] == 128 * MIB - short.reported["needs"]["total"] < 0
 
 
 # --- what goes wrong --------------------------------------------------------------------------------------
@@ -374,7 +374,7 @@ ValueError: this is mine
 """
     assert shown in predicted.err
     assert "_oomph_virtual" not in predicted.err and "child.py" not in predicted.err
-    assert predicted.told is None or predicted.told["fits"] is None
+    assert predicted.reported is None or predicted.reported["fits"] is None
 
 
 def test_an_error_inside_pytorch_has_no_frames_of_oomph(predict, script):
@@ -428,7 +428,7 @@ except torch.OutOfMemoryError:
     print("no")
 """)
     predicted = predict(path, gpu="t4")
-    assert (predicted.code, predicted.told["fits"], predicted.told["needs"]["reserved"]) == (1, False, 20 << 30)
+    assert (predicted.code, predicted.reported["fits"], predicted.reported["needs"]["reserved"]) == (1, False, 20 << 30)
 
 
 def test_out_of_memory_is_pytorchs_own(answers):
@@ -446,8 +446,8 @@ with torch.no_grad():
     )
     assert is_the_class
     assert message.startswith("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 14.56 GiB of which 14.46 GiB is free.")
-    assert (predicted.told["fits"], predicted.told["ooms"]) == (True, 1)
-    assert "it adapts to the card" in predicted.told["uncertain"][0]["why"]
+    assert (predicted.reported["fits"], predicted.reported["ooms"]) == (True, 1)
+    assert "it adapts to the card" in predicted.reported["uncertain"][0]["why"]
 
 
 @pytest.mark.parametrize("whom, code", [("everyone", 130), ("oomph", 143)])
@@ -499,7 +499,7 @@ def test_a_temporary_folder_that_the_loader_would_take_apart(predict, script, tm
     temporary = tmp_path / "my files" / "a:b"
     temporary.mkdir(parents=True)
     predicted = predict(script(BLOCKS), env={"TMPDIR": str(temporary)})
-    assert (predicted.code, predicted.told["peak"]["reserved"]) == (0, 3 * BLOCK)
+    assert (predicted.code, predicted.reported["peak"]["reserved"]) == (0, 3 * BLOCK)
 
 
 # --- the card ---------------------------------------------------------------------------------------------
@@ -540,9 +540,9 @@ answers = [{
         "info": [known["memory"] - known["context"], known["memory"]],
         "allocated": 0,
     }
-    told = predicted.told
-    assert memory == told["gpu"]["memory"]
-    assert memory - free == told["total"] == told["context"] + 3 * BLOCK
+    reported = predicted.reported
+    assert memory == reported["gpu"]["memory"]
+    assert memory - free == reported["total"] == reported["context"] + 3 * BLOCK
     assert predicted.peak == (3 * BLOCK, 3 * BLOCK)
 
 
@@ -559,7 +559,7 @@ class Valued:
 
     def uncertain(self, name):
         """The doubts about one of them."""
-        return [one for one in self.predicted.told["uncertain"] if one["file"] == str(self.folder / f"{name}.py")]
+        return [one for one in self.predicted.reported["uncertain"] if one["file"] == str(self.folder / f"{name}.py")]
 
 
 @pytest.fixture(scope="module")
@@ -569,8 +569,8 @@ def valued(predict, tmp_path_factory):
     parts = {"integers": INTEGERS, "travels": TRAVELS, "drawn": DRAWN, "unknown": UNKNOWN, "scaled": SCALED, "steered": STEERED}
     for name, text in parts.items():
         (folder / f"{name}.py").write_text(text.lstrip("\n"))
-    lines = ["import json, os, runpy, sys", "told = {name: runpy.run_path(os.path.abspath(name + '.py'))['answers'] for name in sys.argv[1:]}"]
-    (folder / "all.py").write_text("\n".join([*lines, "json.dump(told, open('answers.json', 'w'))\n"]))
+    lines = ["import json, os, runpy, sys", "reported = {name: runpy.run_path(os.path.abspath(name + '.py'))['answers'] for name in sys.argv[1:]}"]
+    (folder / "all.py").write_text("\n".join([*lines, "json.dump(reported, open('answers.json', 'w'))\n"]))
     predicted = predict("--steps", "0", "all.py", *parts, cwd=folder)
     assert predicted.code == 0, predicted.err
     return Valued(folder, json.loads((folder / "answers.json").read_text()), predicted)
@@ -792,8 +792,8 @@ with sdpa_kernel(SDPBackend.MATH):
         optimizer.zero_grad()
         model(x, mask).square().mean().backward()
         optimizer.step()
-told = torch.cuda.memory_stats()
-print("TOOK", told["allocated_bytes.large_pool.allocated"], told["allocated_bytes.all.peak"], told["reserved_bytes.all.peak"], flush=True)
+reported = torch.cuda.memory_stats()
+print("TOOK", reported["allocated_bytes.large_pool.allocated"], reported["allocated_bytes.all.peak"], reported["reserved_bytes.all.peak"], flush=True)
 """
 
 
@@ -805,8 +805,8 @@ def test_attention_in_parts_takes_what_it_takes_without_oomph_watching(predict, 
     plain = on_virtual_gpu(script, gpu="h200", python=warm(python))
     watched = predict("--steps", "0", script, python=warm(python))
     assert watched.code == 0, watched.err
-    told = [re.findall(r"TOOK (\d+) (\d+) (\d+)", text)[-1] for text in (plain.stdout, watched.out + watched.err)]
-    assert told[0] == told[1]
+    reported = [re.findall(r"TOOK (\d+) (\d+) (\d+)", text)[-1] for text in (plain.stdout, watched.out + watched.err)]
+    assert reported[0] == reported[1]
 
 
 def test_verbose_says_what_was_found_staged_and_started_and_nothing_is_said_otherwise(oomph, warm, script, tmp_path):

@@ -110,28 +110,28 @@ def ran(predict, tmp_path):
     return run
 
 
-def whats(told):
-    return [one["what"] for one in told["uncertain"]]
+def whats(reported):
+    return [one["what"] for one in reported["uncertain"]]
 
 
 def test_validation_that_dies_is_no_fit(ran):
     dies = LOADER.replace("VALIDATED", 'torch.empty(20 << 30, dtype=torch.uint8, device="cuda")')
     predicted = ran(dies)
-    told = predicted.told
-    assert (predicted.code, told["fits"], told["ended"], told["steps"]) == (1, False, "out_of_memory", 3)
-    assert told["reached"]["phases"] == ["training", "validation"]
+    reported = predicted.reported
+    assert (predicted.code, reported["fits"], reported["ended"], reported["steps"]) == (1, False, "out_of_memory", 3)
+    assert reported["reached"]["phases"] == ["training", "validation"]
     # As it was before: the three steps alone fit, and that is all that is said.
     stopped = ran(dies, "--until", "steps")
-    assert (stopped.code, stopped.told["steps"], whats(stopped.told)) == (0, 3, ["not_reached"])
+    assert (stopped.code, stopped.reported["steps"], whats(stopped.reported)) == (0, 3, ["not_reached"])
 
 
 def test_a_whole_epoch_is_seen_and_nothing_is_saved(ran, tmp_path):
     (tmp_path / "best.pt").write_text("the weights of a week")
     os.utime(tmp_path / "best.pt")
     predicted = ran(LOADER.replace("VALIDATED", "pass"))
-    told = predicted.told
-    assert (predicted.code, told["fits"], told["uncertain"]) == (0, True, []), predicted.err
-    assert told["reached"] == {
+    reported = predicted.reported
+    assert (predicted.code, reported["fits"], reported["uncertain"]) == (0, True, []), predicted.err
+    assert reported["reached"] == {
         "steps": 5, "forwards": 0, "phases": ["training", "validation", "save", "second_epoch"], "loops_cut": 2, "finished": False,
     }  # fmt: skip
     assert "validated 3 batches" in predicted.err
@@ -142,18 +142,18 @@ def test_validation_that_keeps_its_outputs_is_run_until_it_dies(ran):
     # 20 MiB a batch, 50 batches, 2 GiB: fits. Half of that: does not, long after the third batch.
     grows = LOADER.replace("VALIDATED", "kept.append(out)")
     fits, dies = ran(grows, "--memory", "2GiB"), ran(grows, "--memory", "1GiB")
-    assert (fits.code, fits.told["fits"]) == (0, True) and "validated 50 batches" in fits.err
-    assert fits.told["peak"]["allocated"] > 50 * (20 << 20)
-    assert (dies.code, dies.told["ended"], dies.told["reached"]["phases"]) == (1, "out_of_memory", ["training", "validation"])
+    assert (fits.code, fits.reported["fits"]) == (0, True) and "validated 50 batches" in fits.err
+    assert fits.reported["peak"]["allocated"] > 50 * (20 << 20)
+    assert (dies.code, dies.reported["ended"], dies.reported["reached"]["phases"]) == (1, "out_of_memory", ["training", "validation"])
 
 
 def test_memory_that_still_rises_when_the_time_is_over(ran):
     slow = LOADER.replace("VALIDATED", "kept.append(out); import time; time.sleep(1)")
     began = time.time()
     predicted = ran(slow, "--memory", "1GiB")
-    told = predicted.told
-    assert (predicted.code, told["ended"], whats(told)) == (0, "stopped", ["growth", "not_reached"])
-    growth = told["uncertain"][0]
+    reported = predicted.reported
+    assert (predicted.code, reported["ended"], whats(reported)) == (0, "stopped", ["growth", "not_reached"])
+    growth = reported["uncertain"][0]
     assert growth["why"].startswith("memory still rose by 20 MiB a batch in validation when the limit came, after ")
     assert "more it would not fit" in growth["why"]
     assert growth["line"] == 1 + LOADER.lstrip("\n").splitlines().index("        for batch, (x,) in enumerate(validation):")
@@ -161,23 +161,23 @@ def test_memory_that_still_rises_when_the_time_is_over(ran):
 
 
 def test_a_loop_of_its_own_is_followed_for_a_while(ran):
-    near, far = ran(OWN.replace("FAR", "8")).told, ran(OWN.replace("FAR", "80"))
+    near, far = ran(OWN.replace("FAR", "8")).reported, ran(OWN.replace("FAR", "80"))
     # The teacher is a part of every step; the line below it is not.
     assert (near["reached"]["phases"], near["uncertain"]) == (["training", "validation", "second_epoch"], [])
     assert near["steps"] == 11
-    told = far.told
-    assert (far.code, told["fits"], told["reached"]["phases"], told["steps"]) == (0, True, ["training"], 33)
-    assert whats(told) == ["not_reached"]
+    reported = far.reported
+    assert (far.code, reported["fits"], reported["reached"]["phases"], reported["steps"]) == (0, True, ["training"], 33)
+    assert whats(reported) == ["not_reached"]
     text = ran(OWN.replace("FAR", "80"), format="text").out
     assert "fits so far: 33 training steps; validation was not reached. " in text
 
 
 def test_a_failure_after_the_steps_is_told(ran):
     predicted = ran(LOADER.replace("VALIDATED", 'raise ValueError("no such metric")'))
-    told = predicted.told
-    assert (predicted.code, told["fits"], told["error"]) == (0, True, None)
-    assert any("ValueError: no such metric" in one["why"] for one in told["uncertain"])
-    assert "not_reached" in whats(told)
+    reported = predicted.reported
+    assert (predicted.code, reported["fits"], reported["error"]) == (0, True, None)
+    assert any("ValueError: no such metric" in one["why"] for one in reported["uncertain"])
+    assert "not_reached" in whats(reported)
 
 
 def test_a_file_of_before_is_not_written_over(ran, tmp_path):
@@ -185,13 +185,13 @@ def test_a_file_of_before_is_not_written_over(ran, tmp_path):
     predicted = ran(LOADER.replace("VALIDATED", "open('metrics.json', 'w').write('[]'); open('new.txt', 'w')"))
     assert predicted.code == 0, predicted.err
     assert (tmp_path / "metrics.json").read_text() == "{}"
-    assert any("stopped before it would write over" in one["why"] for one in predicted.told["uncertain"])
+    assert any("stopped before it would write over" in one["why"] for one in predicted.reported["uncertain"])
 
 
 @pytest.mark.parametrize("text", [pytest.param(TRAINER, id="transformers"), pytest.param(LIGHTNING, id="lightning")])
 def test_frameworks_come_to_their_evaluation(ran, text):
     predicted = ran(text)
-    told = predicted.told
-    assert (predicted.code, told["fits"]) == (0, True), predicted.err
-    assert told["reached"]["phases"] == ["training", "validation", "save", "second_epoch"]
-    assert told["steps"] == 5
+    reported = predicted.reported
+    assert (predicted.code, reported["fits"]) == (0, True), predicted.err
+    assert reported["reached"]["phases"] == ["training", "validation", "save", "second_epoch"]
+    assert reported["steps"] == 5

@@ -44,10 +44,10 @@ def test_every_program_is_tested():
 @pytest.mark.parametrize("words", cases(TRAINED))
 def test_programs_run_three_steps_and_take_what_they_take(predict, words):
     predicted = predict("--until", "steps", *words.split())
-    told = predicted.told
+    reported = predicted.reported
     assert predicted.code == 0, predicted.err
-    assert (told["fits"], told["steps"], told["ended"], told["error"]) == (True, 3, "stopped", None)
-    assert told["margin"] == told["gpu"]["memory"] - told["total"] > 0
+    assert (reported["fits"], reported["steps"], reported["ended"], reported["error"]) == (True, 3, "stopped", None)
+    assert reported["margin"] == reported["gpu"]["memory"] - reported["total"] > 0
     # Another PyTorch than the GPU's: workspaces and optimizers differ by some tens of MiB, not by more.
     row = measured().get(words) or measured()[words + " --steps 12"]
     allocated, reserved = predicted.peak
@@ -56,9 +56,9 @@ def test_programs_run_three_steps_and_take_what_they_take(predict, words):
 
 
 def test_eight_bit_optimizers_hold_their_state_in_bytes(predict):
-    told = predict("adam_8bit.py").told
-    assert (told["fits"], told["steps"]) == (True, 3)
-    kinds = {kind["kind"]: kind["bytes"] for kind in told["kinds"]}
+    reported = predict("adam_8bit.py").reported
+    assert (reported["fits"], reported["steps"]) == (True, 3)
+    kinds = {kind["kind"]: kind["bytes"] for kind in reported["kinds"]}
     # Two moments of one byte each, for parameters of four.
     assert kinds["optimizer_state"] == pytest.approx(kinds["parameters"] / 2, rel=0.1)
 
@@ -66,29 +66,29 @@ def test_eight_bit_optimizers_hold_their_state_in_bytes(predict):
 def test_generation_ends_by_a_value_that_it_reads(predict):
     predicted = predict("generate.py")
     assert predicted.code == 0, predicted.err
-    assert (predicted.told["steps"], predicted.told["ended"]) == (0, "finished")
+    assert (predicted.reported["steps"], predicted.reported["ended"]) == (0, "finished")
     assert predicted.peak == last_peak(predicted.err)
     assert predicted.peak[0] == pytest.approx(measured()["generate.py"]["allocated"], rel=0.15)
 
 
 def test_values_of_the_attention_mask_choose_the_kernel(predict):
     """Without padding, transformers drops the mask, and PyTorch takes another attention."""
-    padded, plain = predict("llama_causal.py").told, predict("llama_causal.py", "--no-padding").told
+    padded, plain = predict("llama_causal.py").reported, predict("llama_causal.py", "--no-padding").reported
     assert (padded["steps"], plain["steps"]) == (3, 3)
     assert padded["peak"]["allocated"] != plain["peak"]["allocated"]
 
 
 def test_lines_that_steer_by_the_loss_are_named(predict):
     predicted = predict("steering.py")
-    told = predicted.told
-    assert (predicted.code, told["steps"]) == (0, 3)
+    reported = predicted.reported
+    assert (predicted.code, reported["steps"]) == (0, 3)
     text = (PROGRAMS / "steering.py").read_text().splitlines()
-    lines = {one["line"]: text[one["line"] - 1].strip() for one in told["uncertain"]}
+    lines = {one["line"]: text[one["line"] - 1].strip() for one in reported["uncertain"]}
     # Lengths, masks and the loss scale are known. The loss is not, and two lines decide by it.
     assert all("loss.item()" in line or "bad >= args.patience" in line for line in lines.values()), lines
     assert any(line.startswith("best, bad = ") for line in lines.values())
-    assert {one["what"] for one in told["uncertain"]} == {"branch"}
-    assert {one["file"] for one in told["uncertain"]} == {str(PROGRAMS / "steering.py")}
+    assert {one["what"] for one in reported["uncertain"]} == {"branch"}
+    assert {one["file"] for one in reported["uncertain"]} == {str(PROGRAMS / "steering.py")}
     # Trimmed to the longest sequence, which lies between 64 and 384 of 512.
     lengths = [int(length) for length in re.findall(r"step \d length (\d+)", predicted.err)]
     assert lengths and all(64 <= length <= 384 for length in lengths)
@@ -96,7 +96,7 @@ def test_lines_that_steer_by_the_loss_are_named(predict):
 
 def test_a_distributed_program_is_reported_rank_by_rank(predict):
     predicted = predict("--ranks", "2", "ddp.py")
-    ranks = predicted.told["predictions"]
+    ranks = predicted.reported["predictions"]
     assert predicted.code == 0, predicted.err
     assert [(one["rank"], one["fits"], one["steps"]) for one in ranks] == [(0, True, 3), (1, True, 3)]
     for one in ranks:
@@ -105,61 +105,61 @@ def test_a_distributed_program_is_reported_rank_by_rank(predict):
 
 
 def test_shards_shrink_with_the_number_of_ranks(predict):
-    (alone,) = predict("--ranks", "1", "fsdp2.py").told["predictions"]
+    (alone,) = predict("--ranks", "1", "fsdp2.py").reported["predictions"]
     shared = predict("--ranks", "2", "fsdp2.py")
     assert shared.code == 0, shared.err
-    assert [one["steps"] for one in shared.told["predictions"]] == [3, 3]
-    for one in shared.told["predictions"]:
+    assert [one["steps"] for one in shared.reported["predictions"]] == [3, 3]
+    for one in shared.reported["predictions"]:
         assert one["peak"]["allocated"] < 0.8 * alone["peak"]["allocated"]
         assert one["peak"]["reserved"] < alone["peak"]["reserved"]
 
 
 def test_a_program_that_does_not_fit_dies_of_pytorchs_own_error(predict):
     predicted = predict("too_big.py", gpu="t4")
-    told = predicted.told
+    reported = predicted.reported
     assert predicted.code == 1
-    assert (told["fits"], told["ended"], told["steps"]) == (False, "out_of_memory", 0)
+    assert (reported["fits"], reported["ended"], reported["steps"]) == (False, "out_of_memory", 0)
     assert re.search(r"^torch\.OutOfMemoryError: CUDA out of memory\. Tried to allocate \d", predicted.err, re.MULTILINE)
     assert "GPU 0 has a total capacity of 14.56 GiB" in predicted.err
-    first = told["findings"][0]
+    first = reported["findings"][0]
     assert first["severity"] == "error" and first["cause"] in ("batch_too_large", "one_temporary"), first["title"]
-    assert told["needs"]["total"] > told["gpu"]["memory"] >= told["total"]
-    assert told["margin"] == told["gpu"]["memory"] - told["needs"]["total"] < 0
+    assert reported["needs"]["total"] > reported["gpu"]["memory"] >= reported["total"]
+    assert reported["margin"] == reported["gpu"]["memory"] - reported["needs"]["total"] < 0
 
 
 def test_a_program_that_catches_its_out_of_memory_goes_on(predict):
     predicted = predict("caught_oom.py", gpu="t4")
-    told = predicted.told
-    assert (predicted.code, told["fits"], told["steps"]) == (0, True, 3)
+    reported = predicted.reported
+    assert (predicted.code, reported["fits"], reported["steps"]) == (0, True, 3)
     halved = re.findall(r"batch size (\d+) does not fit, trying (\d+)", predicted.err)
-    assert halved and told["ooms"] == len(halved)
-    assert any("it adapts to the card" in one["why"] for one in told["uncertain"])
-    assert told["total"] <= told["gpu"]["memory"]
+    assert halved and reported["ooms"] == len(halved)
+    assert any("it adapts to the card" in one["why"] for one in reported["uncertain"])
+    assert reported["total"] <= reported["gpu"]["memory"]
 
 
 def test_inference_is_stopped_after_three_forwards(predict):
-    told = predict("--until", "steps", "inference.py").told
-    assert (told["fits"], told["steps"], told["forwards"], told["ended"]) == (True, 0, 3, "stopped")
-    assert told["peak"]["allocated"] == pytest.approx(measured()["inference.py"]["allocated"], rel=0.15)
+    reported = predict("--until", "steps", "inference.py").reported
+    assert (reported["fits"], reported["steps"], reported["forwards"], reported["ended"]) == (True, 0, 3, "stopped")
+    assert reported["peak"]["allocated"] == pytest.approx(measured()["inference.py"]["allocated"], rel=0.15)
 
 
 def test_a_notebook_runs_cell_by_cell(predict):
-    told = predict("notebook.ipynb").told
-    assert (told["fits"], told["steps"]) == (True, 3)
-    assert re.search(r"notebook\.ipynb\[3\]$", told["where"]["file"])
-    assert "the notebook ran without its shell commands and magics" in [one["why"] for one in told["uncertain"]]
+    reported = predict("notebook.ipynb").reported
+    assert (reported["fits"], reported["steps"]) == (True, 3)
+    assert re.search(r"notebook\.ipynb\[3\]$", reported["where"]["file"])
+    assert "the notebook ran without its shell commands and magics" in [one["why"] for one in reported["uncertain"]]
 
 
 def test_a_package_runs_as_a_module(predict):
     predicted = predict("-m", "package_demo")
     assert predicted.code == 0, predicted.err
-    assert (predicted.told["program"], predicted.told["steps"]) == ("-m package_demo", 3)
+    assert (predicted.reported["program"], predicted.reported["steps"]) == ("-m package_demo", 3)
 
 
 def test_libraries_that_nobody_modelled_are_named(predict):
     predicted = predict("fft_and_linalg.py")
     assert predicted.code == 0, predicted.err
-    names = {call["name"] for call in predicted.told["unmodelled_calls"]}
+    names = {call["name"] for call in predicted.reported["unmodelled_calls"]}
     assert any(name.startswith("cufft") for name in names) and any(name.startswith("cusolver") for name in names), names
 
 
@@ -191,8 +191,8 @@ def test_peaks_equal_what_the_gpu_reported(predict, warm, words):
     ranks = ["--ranks", "1"] if row["words"][0] in ("ddp.py", "fsdp2.py") else []
     predicted = predict("--steps", "0", *ranks, *row["words"], python=warm(PYTHON_2_11))
     assert predicted.code == 0, predicted.err
-    told = predicted.told["predictions"][0] if ranks else predicted.told
-    peak = told["peak"]["allocated"], told["peak"]["reserved"]
+    reported = predicted.reported["predictions"][0] if ranks else predicted.reported
+    peak = reported["peak"]["allocated"], reported["peak"]["reserved"]
     # To its end, so that the program's own last words are the same.
     assert peak == last_peak(predicted.err)
     close = (0.15, 0.15) if row["words"][0] in RANDOM else (0.01, 0.05)

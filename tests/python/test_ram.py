@@ -547,8 +547,8 @@ def test_the_box_of_a_process_that_the_kernel_killed_names_the_kernel(child, tmp
             ctypes.memset(ctypes.addressof(ctypes.c_char.from_buffer(area)), 1, 1 << 30)
         """, before=enter)
         assert killed.returncode == -signal.SIGKILL
-        told = child("oomph.guard_ram()", before=enter)
-    first, second, *_ = told.stderr.splitlines()
+        reported = child("oomph.guard_ram()", before=enter)
+    first, second, *_ = reported.stderr.splitlines()
     assert "while running cell [7]: area[:] = 1: probably killed by the machine's kernel for its memory" in first
     assert first.endswith(", as its count of kills says")
     assert "of 400 MiB" in second
@@ -592,12 +592,12 @@ def test_a_killed_process_is_told_by_the_next_start_and_only_once(flight, child,
     [box] = flight.iterdir()
     assert b"SECRET" not in box.read_bytes() and b"/home/me" not in box.read_bytes()
     assert box.stat().st_mode & 0o777 == 0o600
-    told = child("oomph.guard_ram()").stderr.splitlines()
-    assert told[0].startswith(f"oomph: train.py (process {pid}) ended at ")
-    assert told[0].endswith("while running cell [3]: model = load(): stopped from outside, or crashed")
-    assert told[1].startswith("oomph: its last sample: RAM ") and "(+1" in told[1]
-    assert told[2] == "oomph: it had been warned: RAM is short"
-    assert len(told) == 3 and list(flight.iterdir()) == []
+    reported = child("oomph.guard_ram()").stderr.splitlines()
+    assert reported[0].startswith(f"oomph: train.py (process {pid}) ended at ")
+    assert reported[0].endswith("while running cell [3]: model = load(): stopped from outside, or crashed")
+    assert reported[1].startswith("oomph: its last sample: RAM ") and "(+1" in reported[1]
+    assert reported[2] == "oomph: it had been warned: RAM is short"
+    assert len(reported) == 3 and list(flight.iterdir()) == []
     assert child("oomph.guard_ram()").stderr == ""
 
 

@@ -119,7 +119,7 @@ WORDS = """(subject) => {
 
 
 def key_of(row):
-    """A line as both know it: what is told of it, and what it holds."""
+    """A line as both know it: what is reported of it, and what it holds."""
     real = row.get("real", row.get("place") == "line")
     place = (row["file"], row["line"], row["function"], row["own"]) if real else ()
     return place, row["through"] or "", row["bytes"], row["count"], row["kind"]
@@ -145,9 +145,9 @@ def assert_same_numbers(seen, device):
 
 @pytest.mark.parametrize("recording", list(recordings()), ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_every_recording_is_shown_with_the_numbers_of_explain(look, explain, recording):
-    told = explain(recording)
+    reported = explain(recording)
     opened = look("--what-if", "never", recording)
-    devices = told["devices"]
+    devices = reported["devices"]
     heads = opened.run("JSON.parse(document.getElementById('oomph-page').textContent).subjects")
     assert [head["device"] for head in heads] == [device["ordinal"] for device in devices]
     for subject, device in enumerate(devices):
@@ -166,7 +166,7 @@ def test_every_recording_is_shown_with_the_numbers_of_explain(look, explain, rec
         assert shown["sentence"] == f"{bytes_in_words(device['reserved_at_peak']['reserved'])} reserved"
     findings = " ".join(opened.texts("#answer summary"))
     if len(devices) == 1:
-        for finding in told["findings"]:
+        for finding in reported["findings"]:
             assert finding["code"] in findings and finding["title"] in " ".join(findings.split()), finding["code"]
 
 
@@ -350,7 +350,7 @@ def test_annotations_are_reached_without_a_mouse(see):
         reached.append(opened.state["moment"])
     assert reached == sorted(reached) and len(set(reached)) > 3
     opened.until("() => window.oomph.store.state.moment > 0")
-    # The innermost is told.
+    # The innermost is reported.
     assert "in “Optimizer.step#Adam.step”" in opened.page.locator(CHART).get_attribute("aria-valuetext")
     opened.page.locator(".annotations summary").click()
     button = opened.page.locator(".annotations button", has_text="my step 1")
@@ -608,8 +608,8 @@ def test_the_map_tells_of_blocks_and_the_table_of_segments(see):
     opened.until("(segments) => document.querySelectorAll('#allocator .allocator-table tbody tr').length === segments", segments)
     opened.page.locator("#allocator .allocator-panel .map").first.focus()
     opened.page.keyboard.press("ArrowRight")
-    told = opened.text("#allocator .allocator-details")
-    assert re.search(r"Segment \d+ of \d+: .* at 0x[0-9a-f]+", told), told
+    reported = opened.text("#allocator .allocator-details")
+    assert re.search(r"Segment \d+ of \d+: .* at 0x[0-9a-f]+", reported), reported
     assert "record_cases.py:202" in opened.text("#allocator .allocator-keepers")
 
 
@@ -621,21 +621,21 @@ def test_what_if_is_what_tune_says(see, oomph, name, options):
     recording = H200 / f"{name}.pickle.xz"
     code, out, err = oomph("tune", "--format", "json", *options, recording)
     assert code in (0, 1), err
-    told = json.loads(out)
+    reported = json.loads(out)
     opened = see(*options, recording)
     found = opened.run("window.oomph.memory().head.what_if")
-    assert found["lower_bound"] == told["lower_bound"]
-    assert found["paste"] == (told["best"] and told["best"]["line"])
+    assert found["lower_bound"] == reported["lower_bound"]
+    assert found["paste"] == (reported["best"] and reported["best"]["line"])
     assert [(one["conf"], one["recorded"], one["least"], one["peak_reserved"]) for one in found["trials"]] == [
-        (one["conf"], one["recorded"], one["least_memory"], one["peak"]["reserved"]) for one in told["trials"]
+        (one["conf"], one["recorded"], one["least_memory"], one["peak"]["reserved"]) for one in reported["trials"]
     ]
-    assert [one["conf"] for one in found["trials"] if one["best"]] == ([told["best"]["conf"]] if told["best"] else [])
-    if "fits" in told["trials"][0]:
-        assert [one["fit"] for one in found["trials"]] == [one["fits"] for one in told["trials"]]
+    assert [one["conf"] for one in found["trials"] if one["best"]] == ([reported["best"]["conf"]] if reported["best"] else [])
+    if "fits" in reported["trials"][0]:
+        assert [one["fit"] for one in found["trials"]] == [one["fits"] for one in reported["trials"]]
     opened.page.locator("#what-if").scroll_into_view_if_needed()
     rows = opened.page.locator("#what-if tbody tr")
-    assert rows.count() == len(told["trials"])
-    for row, trial in zip(rows.all(), told["trials"]):
+    assert rows.count() == len(reported["trials"])
+    for row, trial in zip(rows.all(), reported["trials"]):
         text = row.inner_text()
         assert bytes_in_words(trial["peak"]["reserved"]) in text and (trial["conf"] or "PyTorch's defaults") in text
     if found["paste"]:
@@ -654,20 +654,20 @@ BEFORE, AFTER = H200 / "seed_fragment4.pickle.xz", H200 / "seed_fragment4-cap0.5
 def test_two_recordings_are_compared_as_diff_does(see, oomph, before, after):
     code, out, err = oomph("diff", "--format", "json", before, after)
     assert code in (0, 1), err
-    (told,) = json.loads(out)["devices"]
+    (reported,) = json.loads(out)["devices"]
     opened = see("--as", "diff", "--what-if", "never", before, after)
     (found,) = opened.run("window.oomph.page.diff")
     heads = opened.run("window.oomph.page.subjects")
     for side in ("before", "after"):
-        assert {name: heads[found[side]]["peak"][name]["bytes"] for name in told[side]} == told[side]
+        assert {name: heads[found[side]]["peak"][name]["bytes"] for name in reported[side]} == reported[side]
     changed = lambda rows: sorted((row["before"], row["after"]) for row in rows if row["before"] != row["after"])
-    assert changed(found["lines"]) == changed(told["by_line"]) and changed(found["lines"])
+    assert changed(found["lines"]) == changed(reported["by_line"]) and changed(found["lines"])
     assert sorted((row["key"], *pair) for row in found["kinds"] for pair in [(row["before"], row["after"])] if pair[0] != pair[1]) == sorted(
-        (row["kind"], row["before"], row["after"]) for row in told["by_kind"] if row["before"] != row["after"]
+        (row["kind"], row["before"], row["after"]) for row in reported["by_kind"] if row["before"] != row["after"]
     )
-    by = told["after"]["reserved"] - told["before"]["reserved"]
+    by = reported["after"]["reserved"] - reported["before"]["reserved"]
     assert change_in_words(by) in opened.text("#diff [data-peak=reserved]")
-    most = max(told["by_line"], key=lambda row: abs(row["grown"]))
+    most = max(reported["by_line"], key=lambda row: abs(row["grown"]))
     first = opened.page.locator("#diff .diff-table").last.locator("tbody tr").first
     assert change_in_words(most["grown"]) in first.inner_text() and f":{most['line']} {most['function']}" in first.inner_text()
     opened.page.fill("#diff-search", "no such line")

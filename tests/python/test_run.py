@@ -176,7 +176,7 @@ def test_each_rank_has_its_own_file(run, script, tmp_path):
 
 
 def test_a_fatal_out_of_memory_is_explained_under_pytorchs_error(run, script):
-    # In a Python of its own, in which nobody is above the program: an error that is fatal is told from one that is caught.
+    # In a Python of its own, in which nobody is above the program: an error that is fatal is reported from one that is caught.
     done = run(script(TRAIN + "\nstep(1 << 21)\n"), python=sys.executable)
     assert done.returncode == 1
     error, explanation = done.stderr.index("torch.OutOfMemoryError: CUDA out of memory"), done.stderr.index("error OM3")
@@ -432,7 +432,7 @@ model = torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.ReLU(), torch.n
 oomph._record.library()
 
 
-def train(path, told):
+def train(path, reported):
     oomph.record(path, quiet=True)
     there = model.cuda()
     optimizer = torch.optim.AdamW(there.parameters())
@@ -442,24 +442,24 @@ def train(path, told):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        os.pwrite(told, (number + 1).to_bytes(8, "little"), 0)
+        os.pwrite(reported, (number + 1).to_bytes(8, "little"), 0)
 
 
 def begun(path):
-    told = os.open(path + ".steps", os.O_CREAT | os.O_RDWR)
+    reported = os.open(path + ".steps", os.O_CREAT | os.O_RDWR)
     child = os.fork()
     if child == 0:
-        train(path, told)
-    return child, told
+        train(path, reported)
+    return child, reported
 
 
-def ended(child, told, moment):
+def ended(child, reported, moment):
     time.sleep(moment)
-    steps = int.from_bytes(os.pread(told, 8, 0), "little")
+    steps = int.from_bytes(os.pread(reported, 8, 0), "little")
     time.sleep(0.4)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    return steps, int.from_bytes(os.pread(told, 8, 0), "little")
+    return steps, int.from_bytes(os.pread(reported, 8, 0), "little")
 
 
 wishes = [line.split() for line in sys.stdin]
@@ -479,9 +479,9 @@ def test_a_recording_cut_by_sigkill_at_any_moment_is_readable(run, script, tmp_p
     wishes = "".join(f"{path} {moment}\n" for path, moment in moments)
     done = run("--no-recording", script(BUDDIES), input=wishes)
     assert done.returncode == 0, done.stderr
-    told = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
-    assert len(told) == 12 and sum(after > 0 for _, after in told) >= 6, told
-    for (path, _), (before, after) in zip(moments, told):
+    reported = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
+    assert len(reported) == 12 and sum(after > 0 for _, after in reported) >= 6, reported
+    for (path, _), (before, after) in zip(moments, reported):
         if not path.exists():
             assert after == 0
             continue

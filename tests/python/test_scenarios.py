@@ -4,12 +4,12 @@ import pytest
 from synthetic import APPLY, CALL, LINEAR, MIB, OPTIMIZER, TO_DEVICE, Program, lib, train
 
 
-def codes(told):
-    return [finding["code"] for finding in told["findings"]]
+def codes(reported):
+    return [finding["code"] for finding in reported["findings"]]
 
 
-def kinds(told):
-    return {row["kind"]: row["bytes"] for row in told["devices"][0]["at_peak"]["by_kind"]}
+def kinds(reported):
+    return {row["kind"]: row["bytes"] for row in reported["devices"][0]["at_peak"]["by_kind"]}
 
 
 @pytest.fixture
@@ -23,10 +23,10 @@ def explained(explain, tmp_path):
 def test_a_plain_loop_is_the_measure(explained):
     program = Program()
     train(program)
-    told = explained(program)
-    assert codes(told) == ["OM304"]
-    assert kinds(told) == {"activations": 320 * MIB, "parameters": 48 * MIB}
-    assert told["devices"][0]["steps"]["count"] == 4
+    reported = explained(program)
+    assert codes(reported) == ["OM304"]
+    assert kinds(reported) == {"activations": 320 * MIB, "parameters": 48 * MIB}
+    assert reported["devices"][0]["steps"]["count"] == 4
 
 
 def test_a_step_run_as_the_optimizers_closure(explained):
@@ -71,12 +71,12 @@ def dies(program, device_free=50):
 def test_death_in_the_first_forward_pass_is_not_called_inference(explained):
     program = Program()
     dies(program)
-    told = explained(program)
-    assert "OM202" not in codes(told)
-    (oom,) = told["devices"][0]["ooms"]
+    reported = explained(program)
+    assert "OM202" not in codes(reported)
+    (oom,) = reported["devices"][0]["ooms"]
     assert oom["fatal"] and oom["reason"] == "out_of_memory" and not oom["limited"]
     # The device had 50 of the 400 MiB: 350 more would have done.
-    assert told["findings"][0]["cause"] == "one_temporary"
+    assert reported["findings"][0]["cause"] == "one_temporary"
 
 
 def test_a_handlers_allocation_does_not_undo_a_death(explained, oomph, tmp_path):
@@ -84,8 +84,8 @@ def test_a_handlers_allocation_does_not_undo_a_death(explained, oomph, tmp_path)
     for block in dies(program):
         program.free(block, program.line(50))
     program.alloc(0.001, program.line(60, "report"))
-    told = explained(program)
-    assert [oom["outcome"] for oom in told["devices"][0]["ooms"]] == ["fatal"]
+    reported = explained(program)
+    assert [oom["outcome"] for oom in reported["devices"][0]["ooms"]] == ["fatal"]
     code, out, _ = oomph("check", program.dump(tmp_path / "died.pickle"), "--max-peak", "10GiB")
     assert code == 1 and out.startswith("died:")
 
@@ -134,10 +134,10 @@ def test_holes_and_the_devices_rest_together_would_have_served(explained):
         for i in range(40)
     ])]  # fmt: skip
     program.snapshot = lambda **_: snapshot
-    told = explained(program)
-    (oom,) = told["devices"][0]["ooms"]
+    reported = explained(program)
+    (oom,) = reported["devices"][0]["ooms"]
     assert (oom["reason"], oom["usable_free"], oom["largest_free"]) == ("fragmentation", 500 * MIB, 50 * MIB)
-    assert "OM401" in codes(told)
+    assert "OM401" in codes(reported)
 
 
 def test_a_leak_in_one_of_two_optimizers_steps(explained):
@@ -145,8 +145,8 @@ def test_a_leak_in_one_of_two_optimizers_steps(explained):
     program = Program()
     leak = lambda index, blocks: blocks[:2] if index % 2 else []  # noqa: E731
     train(program, steps=16, leak=leak)
-    told = explained(program)
-    growth = next(finding for finding in told["findings"] if finding["code"] == "OM201")
+    reported = explained(program)
+    growth = next(finding for finding in reported["findings"] if finding["code"] == "OM201")
     assert growth["where"][0]["line"] == 15
     assert "80.0 MiB" in growth["title"]
 
@@ -163,9 +163,9 @@ def test_loops_that_prepare_are_not_steps(explained):
         block = program.alloc(20, LINEAR, CALL, program.line(21))
         program.free(block, program.line(21))
         program.free(data, program.line(21))
-    told = explained(program)
-    assert told["devices"][0]["steps"]["count"] == 10
-    assert "OM201" not in codes(told)
+    reported = explained(program)
+    assert reported["devices"][0]["steps"]["count"] == 10
+    assert "OM201" not in codes(reported)
 
 
 def test_weights_copies_and_buckets_are_not_called_duplicates_or_inputs(explained):
@@ -176,9 +176,9 @@ def test_weights_copies_and_buckets_are_not_called_duplicates_or_inputs(explaine
     bucket = lib("torch/nn/parallel/distributed.py", 1190, "_ddp_init_helper")
     [program.alloc(25, bucket, program.line(14)) for _ in range(10)]
     train(program)
-    told = explained(program)
-    assert len(weights) == 8 and "OM203" not in codes(told)
-    found = kinds(told)
+    reported = explained(program)
+    assert len(weights) == 8 and "OM203" not in codes(reported)
+    found = kinds(reported)
     assert found["parameters"] == (8 * 64 + 48) * MIB
     assert found.get("inputs", 0) == 0
     # Of 25 MiB a segment of 26 is made, and the rest stays with the block.
@@ -193,15 +193,15 @@ def test_without_the_beginning_reserved_is_not_held_against_allocated(explained,
     for block in blocks:
         program.free(block, program.line(16))
     forgotten = len(program.events) - (0 if forget == "all" else 2)
-    told = explained(program, forget=forgotten)
-    assert "OM401" not in codes(told) and "OM901" in codes(told)
+    reported = explained(program, forget=forgotten)
+    assert "OM401" not in codes(reported) and "OM901" in codes(reported)
 
 
 def test_annotations_of_the_current_device_serve_another(explained):
     program = Program()
     train(program)
-    told = explained(program, device=1)
-    (device,) = told["devices"]
+    reported = explained(program, device=1)
+    (device,) = reported["devices"]
     assert device["ordinal"] == 1 and device["steps"]["found_by"] == "annotations"
 
 
@@ -209,9 +209,9 @@ def test_a_recorder_told_to_leave_completed_frees_out(explained):
     program = Program()
     train(program)
     program.events = [event for event in program.events if event["action"] != "free_completed"]
-    told = explained(program)
-    assert told["devices"][0]["completeness"]["contradictions"] == 0
-    assert kinds(told)["activations"] == 320 * MIB
+    reported = explained(program)
+    assert reported["devices"][0]["completeness"]["contradictions"] == 0
+    assert kinds(reported)["activations"] == 320 * MIB
 
 
 def test_diff_follows_code_that_moved(oomph, tmp_path):

@@ -596,8 +596,8 @@ def test_cards_show_what_nvml_says_and_who_is_on_them(top, child, nvml, nvml_lib
     )
     screen = top(width=200, env=environment)
     shown = screen.wait(lambda shown: "NVIDIA L4" in shown and row_of(shown, one.pid))
-    told = told_by_nvml(nvml_library)
-    for index, card in enumerate(told):
+    reported = told_by_nvml(nvml_library)
+    for index, card in enumerate(reported):
         line = next(line for line in shown.splitlines() if line.startswith(f"GPU {index} "))
         for piece in (
             f"{size(card['used'])} of {size(card['total'])}",
@@ -609,7 +609,7 @@ def test_cards_show_what_nvml_says_and_who_is_on_them(top, child, nvml, nvml_lib
             card["name"],
         ):
             assert piece in line, (piece, line)
-    assert size(told[0]["processes"][str(one.pid)]) in row_of(shown, one.pid)
+    assert size(reported[0]["processes"][str(one.pid)]) in row_of(shown, one.pid)
     # Sorted by GPU memory: the largest first.
     assert shown.index(row_of(shown, one.pid)) < shown.index(row_of(shown, two.pid)) < shown.index(row_of(shown, unseen))
     assert f"pid {unseen} (not visible from here)" in row_of(shown, unseen)
@@ -671,7 +671,7 @@ def test_prometheus_hears_how_long_the_driver_is_silent(exporter, nvml):
         assert time.monotonic() < end
         time.sleep(0.1)
     assert values["oomph_nvml_age_seconds", frozenset()] >= 2
-    # What stands still is not told as if it were now; RAM is.
+    # What stands still is not reported as if it were now; RAM is.
     assert not any(name.startswith("oomph_gpu") for name, _ in values)
     assert values["oomph_ram_total_bytes", frozenset()] == meminfo()["MemTotal"]
     nvml()
@@ -734,10 +734,10 @@ def test_lines_of_json_are_whole_and_true(oomph, nvml, nvml_library, child):
     assert process["parent"] == os.getpid()
     assert sorted(process["on_gpus"], key=lambda one: one["card"]) == [{"card": 0, "bytes": None}, {"card": 1, "bytes": GIB}]
     assert process["busy"] == 0
-    for card, told in zip(last["gpus"]["cards"], told_by_nvml(nvml_library), strict=True):
+    for card, reported in zip(last["gpus"]["cards"], told_by_nvml(nvml_library), strict=True):
         for key in ("name", "uuid", "total", "used", "free", "reserved", "busy", "temperature", "power"):
-            assert card[key] == told[key], key
-    # Command lines are told only if asked for.
+            assert card[key] == reported[key], key
+    # Command lines are reported only if asked for.
     assert "hush" not in out
     _, out, _ = oomph("top", "--json-lines", "--count", 1, "--commands", env=environment)
     assert "--secret=hush" in out

@@ -24,7 +24,7 @@ def started(warm, oomph, tmp_path):
 
 def test_a_prediction_is_that_of_a_fresh_process(predict):
     fresh, warm = predict("plain_loop.py", python=sys.executable), predict("plain_loop.py")
-    assert (fresh.told, fresh.err, fresh.code) == (warm.told, warm.err, warm.code)
+    assert (fresh.reported, fresh.err, fresh.code) == (warm.reported, warm.err, warm.code)
 
 
 PROGRAM = f"""

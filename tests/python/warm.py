@@ -13,7 +13,7 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 
-# Given by -c, as oomph gives a program: no line of it is taken for the program's own, and errors are told without it.
+# Given by -c, as oomph gives a program: no line of it is taken for the program's own, and errors are reported without it.
 SERVER = f"""
 import sys
 sys.path[0] = {str(HERE)!r}

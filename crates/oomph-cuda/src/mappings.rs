@@ -8,7 +8,7 @@ type Listener = extern "C" fn(c_int, u64, u64, c_int);
 
 static LISTENER: OnceLock<Listener> = OnceLock::new();
 
-/// From here on this is told.
+/// From here on this is called.
 #[unsafe(no_mangle)]
 pub extern "C" fn oomph_tell_mappings(listener: Option<Listener>) {
     if let Some(listener) = listener {

@@ -16,7 +16,7 @@ const MOST: usize = 1 << 20;
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// The recording in which this thread was told what it runs, and the stack that stands for it.
+    /// The recording in which this thread's backward pass was reported, and the stack that stands for it.
     static RUNS: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
 }
 

@@ -102,7 +102,7 @@ pub extern "C" fn oomph_record_forward(number: i64) {
     }
 }
 
-/// The calling thread runs the node with this number and name, until it is told another.
+/// The calling thread runs the node with this number and name, until it runs another.
 ///
 /// # Safety
 /// `name` is a string of C.

@@ -1,4 +1,4 @@
-//! From the frames that are there to those that are told: with the lines that generated code was made from, and without oomph's own.
+//! From the frames that are there to those that are recorded: with the lines that generated code was made from, and without oomph's own.
 //!
 //! Python says both, and beforehand: the hooks cannot ask. It holds for the process, whichever recording comes.
 //!
@@ -64,16 +64,16 @@ fn frame_of(row: &str) -> Option<Frame> {
     Some(Frame { line, name: parts.next()?.to_owned(), file: parts.next()?.to_owned() })
 }
 
-/// The frames of a stack as they are told.
-pub fn told(frames: Vec<Frame>) -> Vec<Frame> {
+/// The frames of a stack as they are recorded.
+pub fn recorded(frames: Vec<Frame>) -> Vec<Frame> {
     match known().as_ref() {
-        Some(known) => known.told(frames),
+        Some(known) => known.recorded(frames),
         None => frames,
     }
 }
 
 impl Known {
-    fn told(&self, frames: Vec<Frame>) -> Vec<Frame> {
+    fn recorded(&self, frames: Vec<Frame>) -> Vec<Frame> {
         let frames = match self.made_from.is_empty() {
             true => frames,
             false => self.with_what_it_was_made_from(frames),
@@ -158,8 +158,8 @@ mod tests {
         };
         known.made_from.insert("/tmp/torchinductor_me/ab/cab.py".into(), made("a.py"));
         let call = |line| Frame { name: "call".into(), file: "/tmp/torchinductor_me/ab/cab.py".into(), line };
-        assert_eq!(names(&known.told(vec![call(9)])), ["call"]);
-        assert_eq!(names(&known.told(vec![call(12)])), ["call", "forward", "train"]);
-        assert_eq!(names(&known.told(vec![call(31)])), ["call"]);
+        assert_eq!(names(&known.recorded(vec![call(9)])), ["call"]);
+        assert_eq!(names(&known.recorded(vec![call(12)])), ["call", "forward", "train"]);
+        assert_eq!(names(&known.recorded(vec![call(31)])), ["call"]);
     }
 }

@@ -78,7 +78,7 @@ impl Tables {
         if let Some(id) = self.by_hash.get(&stack.hash) {
             return *id;
         }
-        self.add_stack(stack.hash, stacks::told(stack.frames()))
+        self.add_stack(stack.hash, stacks::recorded(stack.frames()))
     }
 
     pub(crate) fn add_stack(&mut self, hash: u64, frames: Vec<Frame>) -> u32 {

@@ -2,7 +2,7 @@
 
 Autograd's threads have no Python stack, so the recorder finds no line for what they allocate: often a third of all
 allocations. Every node of the graph has a number, though, which is known both when the forward pass makes it and when
-the backward pass runs it, and the recorder is told of both.
+the backward pass runs it, and both are reported to the recorder.
 
 Backward passes run without the mode that watches values: where a mode is active, PyTorch adds gradients up and scatters
 them out of place, with copies that it would not make otherwise. A hook on each node reports when it runs instead.

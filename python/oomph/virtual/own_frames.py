@@ -30,8 +30,8 @@ def without_own(frames):
 
 def formatted(error):
     """The traceback of an error, and of those that it came of."""
-    told = one = traceback.TracebackException.from_exception(error)
+    formatted = one = traceback.TracebackException.from_exception(error)
     while one is not None:
         one.stack = traceback.StackSummary.from_list(without_own(list(one.stack)))
         one = one.__cause__ or one.__context__
-    return "".join(told.format())
+    return "".join(formatted.format())

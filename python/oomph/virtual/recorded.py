@@ -48,12 +48,12 @@ class Recorded:
 
 def tell_ranges(torch, recorder):
     """Tells of the ranges that a program names (``torch.profiler.record_function``), as PyTorch's own recorder does, and as optimizers name what they do.
-    A run does without: it would be told of every step, also of those that are only counted."""
+    A run does without: it would hear of every step, also of those that are only counted."""
     ranges = torch.autograd.profiler.record_function
     enter, leave = ranges.__enter__, ranges.__exit__
 
     def tell(name, ended):
-        # Steps are told by `recording`.
+        # `recording` reports steps.
         if not name.startswith("Optimizer.step#"):
             recorder.range(name.encode(errors="replace"), ended)
 

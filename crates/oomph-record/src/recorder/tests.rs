@@ -404,9 +404,9 @@ fn a_whole_recording_has_every_step() {
         assert!(recorder.step("Optimizer.step#A.step", true));
     }
     assert!(recorder.finish());
-    let told = read(&path);
-    assert_eq!(told.repeated, oomph_trace::Repeated::default());
-    assert_eq!((told.devices[0].events.len(), told.annotations.len()), (60, 20));
+    let recording = read(&path);
+    assert_eq!(recording.repeated, oomph_trace::Repeated::default());
+    assert_eq!((recording.devices[0].events.len(), recording.annotations.len()), (60, 20));
 }
 
 #[test]
@@ -428,12 +428,12 @@ fn what_a_backward_pass_asks_for_has_the_line_of_its_forward() {
     recorder.backward(9, "AddBackward0");
     report(&mut recorder, 2, 512, 0);
     assert!(recorder.finish());
-    let told = read(&path);
+    let recording = read(&path);
     let lines_of = |row: usize| -> Vec<(String, String, u32)> {
-        let frames = told.stacks.get(told.devices[0].events.stack[row]).iter();
-        let text = |id| told.strings.get(id).to_owned();
+        let frames = recording.stacks.get(recording.devices[0].events.stack[row]).iter();
+        let text = |id| recording.strings.get(id).to_owned();
         frames
-            .map(|frame| told.stacks.frame(*frame))
+            .map(|frame| recording.stacks.frame(*frame))
             .map(|frame| (text(frame.name), text(frame.file), frame.line))
             .collect()
     };
@@ -459,8 +459,8 @@ fn what_is_mapped_page_by_page_is_one_event() {
     recorder.block(0, BASE, -512, 0, 2 * PAGE, 0, &Stack::empty());
     recorder.mapped(0, BASE + PAGE, PAGE, 0, &Stack::empty());
     assert!(recorder.finish());
-    let told = read(&path);
-    let events = &told.devices[0].events;
+    let recording = read(&path);
+    let events = &recording.devices[0].events;
     let rows = |action: Told| -> Vec<(u64, u64)> {
         let rows = (0..events.len()).filter(|&row| events.action[row] == action);
         rows.map(|row| ((events.address[row] - BASE) / PAGE, events.size[row] / PAGE)).collect()
