@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from warm import AT_FIRST
 
 # What is in memory before the program asks for it, which only a forked process has.
 WARM = "'torch._C' in sys.modules and 'torch' not in sys.modules"
@@ -17,7 +18,8 @@ def started(warm, oomph, tmp_path):
     def run(text, *words, python=None, options=("--no-recording",), **more):
         (tmp_path / "program.py").write_text(text)
         command = [oomph.binary, "run", "--quiet", *options, "--gpu", "t4", "--python", python or warm(sys.executable), "program.py", *words]
-        return subprocess.run(command, cwd=tmp_path, text=True, capture_output=True, timeout=300, **more)
+        # Without what imports of other tests have set.
+        return subprocess.run(command, cwd=tmp_path, text=True, capture_output=True, timeout=300, **{"env": AT_FIRST, **more})
 
     return run
 
@@ -37,7 +39,7 @@ sys.exit(7)
 
 
 def test_a_program_has_its_words_environment_files_and_end(started):
-    warm, fresh = (started(PROGRAM, "--lr", "1", python=python, input="said\n", env={**os.environ, "ASKED": "yes"}) for python in (None, sys.executable))
+    warm, fresh = (started(PROGRAM, "--lr", "1", python=python, input="said\n", env={**AT_FIRST, "ASKED": "yes"}) for python in (None, sys.executable))
     assert warm.returncode == fresh.returncode == 7 and warm.stderr == fresh.stderr
     # A variable that no list names is a reason for a process of its own.
     assert warm.stdout == fresh.stdout and fresh.stdout.startswith("False __main__ ")

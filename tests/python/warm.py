@@ -12,6 +12,8 @@ import subprocess
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
+# Before tests import what sets variables of its own.
+AT_FIRST = dict(os.environ)
 
 # Given by -c, as oomph gives a program: no line of it is taken for the program's own, and errors are reported without it.
 SERVER = f"""
@@ -49,7 +51,7 @@ class Warm:
         bare = ["env", "-u", "OOMPH_RUN", "-u", "PYTHONPATH", python, "-c", SERVER, door]
         words = ["run", "--quiet", "--no-recording", "--gpu", "t4", "--python", python, *bare]
         with open(folder / "said", "w") as said:
-            server = subprocess.Popen([self.command, *map(str, words)], stdin=subprocess.PIPE, stdout=said, stderr=said)
+            server = subprocess.Popen([self.command, *map(str, words)], stdin=subprocess.PIPE, stdout=said, stderr=said, env=AT_FIRST)
         until = time.monotonic() + 60
         while not (folder / "environment").exists():
             assert server.poll() is None and time.monotonic() < until, (folder / "said").read_text()
