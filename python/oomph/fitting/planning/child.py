@@ -25,6 +25,9 @@ from oomph.fitting.techniques.allocator import use_expandable_segments
 from oomph.fitting.techniques.blocks import find_blocks, get_block
 from oomph.live.out_of_memory import is_out_of_memory
 
+# So many more are a library that was imported.
+_MANY_MODULES = 50
+
 
 def answer(entry: str, folder: str) -> None:
     """What the script of ``asking`` calls: the answer goes into a file, whole or not at all."""
@@ -74,6 +77,7 @@ class Trials:
         self.model, self.optimizer, self.loss_of, self.batch = things["model"], things["optimizer"], things["loss_of"], things["batch"]
         self.weighing, self.clip, self.scales = things["weighing"], things["clip_grad_norm"], things.get("scales", False)
         self.speeds, self.progress = speeds, progress
+        self.modules = 0
         self.state = {key: dict(value) for key, value in self.optimizer.state.items()}
         self.parameters = sum(p.numel() * p.element_size() for p in self.model.parameters())
         self.forwards: dict[Any, ForwardCosts] = {}
@@ -98,6 +102,10 @@ class Trials:
         self.optimizer.state.clear()
         self.optimizer.state.update({key: dict(value) for key, value in self.state.items()})
         gc.collect()
+        if len(sys.modules) > self.modules + _MANY_MODULES:
+            # The compiler, mostly, which comes with the first checkpoint. It stays: no collection between plans need look at it.
+            self.modules = len(sys.modules)
+            gc.freeze()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
 
