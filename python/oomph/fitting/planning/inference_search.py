@@ -21,7 +21,6 @@ from oomph.fitting.techniques import optimizers
 from oomph.fitting.techniques.blocks import find_blocks
 from oomph.fitting.techniques.inference import TECHNIQUES
 from oomph.fitting.techniques.technique import Technique
-from oomph.fitting.techniques.weights import why_not_semi_structured
 
 
 def plan_in_child(things: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
@@ -68,14 +67,10 @@ class _Search:
         """Whether it may be done, and does something here."""
         if technique.allow is not None and technique.allow not in self.allow:
             return False
-        if technique.name == "cache":
-            return self.generate is not None
-        if technique.name == "pruned":
-            why = why_not_semi_structured(self.model, torch.cuda.get_device_capability(), "bf16-weights" in self.allow)
-            if why is not None:
-                self.notes.append(f"pruning saves nothing here: {why}")
-            return why is None
-        return True
+        why_not = technique.why_not(self)
+        if why_not:
+            self.notes.append(why_not)
+        return why_not is None
 
     def largest_size(self, base: InferencePlan) -> int | None:
         sizes = list(dict.fromkeys([0, *(-(-self.count // (1 << power)) for power in range(1, self.count.bit_length() + 1))]))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
+
+import torch
 
 from oomph.fitting.techniques.technique import Technique
 from oomph.fitting.techniques.weight_stream import WeightStream
-from oomph.fitting.techniques.weights import BF16_WEIGHTS, bf16_weights, prune, quantize_weights
+from oomph.fitting.techniques.weights import BF16_WEIGHTS, bf16_weights, prune, quantize_weights, why_not_semi_structured
 
 # In which order they are applied. What is pruned need never be whole on the GPU; what is quantised must be there.
 FULL, PRUNED, THERE, SMALLER = range(4)
@@ -27,6 +30,15 @@ def _in_bits(bits: int, turn: int) -> Technique:
     )
 
 
+def _saves_nothing(search: Any) -> str | None:
+    why = why_not_semi_structured(search.model, torch.cuda.get_device_capability(), "bf16-weights" in search.allow)
+    return why and f"pruning saves nothing here: {why}"
+
+
+def _nothing_is_generated(search: Any) -> str | None:
+    return "" if search.generate is None else None
+
+
 TECHNIQUES: tuple[Technique, ...] = (
     dataclasses.replace(BF16_WEIGHTS, apply=lambda fitted: bf16_weights(fitted.model), stage=FULL, allowed="weights in bfloat16", asked=lambda _: {"bf16_weights": True}, turn=1),
     _in_bits(8, turn=4),
@@ -41,6 +53,7 @@ TECHNIQUES: tuple[Technique, ...] = (
         allowed="two of every four weights of linear layers dropped (fp16 or bf16, compute capability 8.0 or newer)",
         asked=lambda _: {"bits": 0, "pruned": True},
         turn=6,
+        why_not=_saves_nothing,
     ),
     # The cache is transformers' own: it is passed to `generate`.
     Technique(
@@ -50,6 +63,7 @@ TECHNIQUES: tuple[Technique, ...] = (
         is_new=lambda before, after: before != after and after == "offloaded",
         asked=lambda _: {"cache": "offloaded"},
         turn=2,
+        why_not=_nothing_is_generated,
     ),
     Technique(
         "cache",
@@ -60,6 +74,7 @@ TECHNIQUES: tuple[Technique, ...] = (
         allowed="the cache of keys and values in 8 bits (needs hqq)",
         asked=lambda _: {"cache": "quantized"},
         turn=3,
+        why_not=_nothing_is_generated,
     ),
     Technique(
         "streamed",

@@ -36,6 +36,8 @@ class Technique:
     #: What it makes of a plan, given the 16-bit type of the card, and in which order it is tried: what changes least comes first.
     asked: Callable[[str], dict[str, Any]] | None = None
     turn: int = 0
+    #: Why it does nothing here, given the search (``planning.inference_search``): None if it does, no words where nobody would expect it to.
+    why_not: Callable[[Any], str | None] = lambda _: None
     #: It stays from one plan to the next, where both have it: to undo it would lose something.
     lasts: bool = False
 
