@@ -73,7 +73,7 @@ struct Censuses {
 /// How much of what happens is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
-    /// What is new: steps that go as one before are counted, and a place where memory is let go has its innermost frames. For a run, which may be long.
+    /// What is new: steps that go as one before are counted, and a place where memory is freed has its innermost frames. For a run, which may be long.
     News,
     /// Everything. For a prediction, which is a few steps.
     Whole,
@@ -245,7 +245,7 @@ impl Recorder {
         }
     }
 
-    /// How many frames are to be looked at where memory is let go.
+    /// How many frames are to be looked at where memory is freed.
     pub fn frames_of_frees(&self) -> usize {
         match self.extent {
             Extent::News => python::SHALLOW,
@@ -270,7 +270,7 @@ impl Recorder {
         self.forwards.runs(stack);
     }
 
-    /// What was let go last is back in its pool: where blocks wait for other streams is not known.
+    /// What was freed last is back in its pool: where blocks wait for other streams is not known.
     fn completed(&mut self, device: u32) {
         self.counts.seen += 1;
         let here = self.ledger.device(device);
@@ -322,9 +322,11 @@ impl Recorder {
     ) {
         match self.ledger.device(device).events.last_mut() {
             Some(last)
-                if last.action == action && last.stack == stack && last.address + last.size == address =>
+                if last.action == action
+                    && last.stack == stack
+                    && last.address.saturating_add(last.size) == address =>
             {
-                last.size += size;
+                last.size = last.size.saturating_add(size);
             }
             _ => self.event(device, action, address, size, stream, stack, 0),
         }

@@ -423,7 +423,7 @@ fn what_a_backward_pass_asks_for_has_the_line_of_its_forward() {
     }
     recorder.backward(7, "MulBackward0");
     report(&mut recorder, 1, 512, 0);
-    // Not where it is let go, nor of a node that nobody saw.
+    // Not where it is freed, nor of a node that nobody saw.
     report(&mut recorder, 1, -512, 0);
     recorder.backward(9, "AddBackward0");
     report(&mut recorder, 2, 512, 0);
