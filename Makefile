@@ -86,11 +86,11 @@ web-test: $(WEB)/.ready
 	done && \
 	cp -p "$$committed"/report.* $(ASSETS)/ && rm -r "$$committed"
 
-# Two at a time. Tests of one file stay in one process: many share what was run or started once.
+# Three at a time, for two cores: some wait. Tests of one file stay in one process: many share what was run or started once.
 # The command and the extension module in one call: what both are made of is then compiled once.
 python-test: $(VENV)/.ready $(VENV_2_11)/.ready $(CHROMIUM) $(TMUX_COMMAND)
 	cargo build --locked -p oomph-cli -p oomph-python
-	$(VENV_PYTHON) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations=12 tests/python
+	$(VENV_PYTHON) -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations=12 tests/python
 
 # How often the first headline names the cause, over tests/diagnosis. Takes about twenty minutes on two cores.
 diagnose: $(VENV)/.ready

@@ -9,7 +9,6 @@ import sys
 from dataclasses import dataclass
 
 import pytest
-from warm import Warm
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FIXTURES = ROOT / "fixtures"
@@ -44,18 +43,24 @@ os.environ.setdefault("OOMPH_COMMAND", COMMAND)
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# Downloads are nobody's business here. Libraries read it when they are imported.
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+# It keeps the environment as it is now: programs that have another cannot be forked.
+from warm import Warm  # noqa: E402
+
 # Tests that are started with nohup, or in the background of a shell, ignore these, and so would the programs that they send them to.
 for _ignored, _handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
     if signal.getsignal(_ignored) is signal.SIG_IGN:
         signal.signal(_ignored, _handler)
 
 
-# The files that take longest, begun first: at the end both workers are then done at about the same time. (pytest-xdist's own order, by the number of
+# The files that take longest, begun first: at the end all workers are then done at about the same time. (pytest-xdist's own order, by the number of
 # tests, leaves the few long ones for last: one worker ended minutes after the other.)
 LONGEST = (
-    "test_predict_programs", "test_report", "test_fit", "test_run", "test_fit_script", "test_predict", "test_data_stream", "test_notebook", "test_ram",
-    "test_fit_integrations", "test_grid", "test_top", "test_predict_phases", "test_census", "test_guard", "test_doctor_loader", "test_fix", "test_fit_inference",
-    "test_diagnosis", "test_inside", "test_data_share", "test_attacks", "test_doctor", "test_fit_split", "test_docs", "test_package",
+    "test_predict_programs", "test_fit", "test_report", "test_run", "test_fit_script", "test_ram", "test_fit_integrations", "test_guard", "test_top",
+    "test_doctor_loader", "test_diagnosis", "test_predict", "test_data_stream", "test_notebook", "test_warm", "test_census", "test_inside", "test_fit_inference",
+    "test_attacks", "test_doctor", "test_data_share", "test_fit_memory", "test_data_cloud", "test_fit_optimizer", "test_fit_split", "test_docs", "test_package",
 )
 
 
@@ -130,7 +135,9 @@ def explain(oomph):
 @pytest.fixture(scope="session")
 def warm(tmp_path_factory):
     """Gives a Python that has imported PyTorch already, for a real one."""
-    pythons = Warm(COMMAND, tmp_path_factory.mktemp("warm"))
+    folder = tmp_path_factory.getbasetemp()
+    # One for all processes of the tests: pytest-xdist gives each a folder in the same one.
+    pythons = Warm(COMMAND, (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "warm")
     yield pythons
     pythons.end()
 
@@ -169,8 +176,8 @@ def predict(oomph, warm):
         kept = ["--output", recording] if recording else ["--no-recording"]
         card = ["--gpu", gpu] if gpu else []
         options = [*card, "--python", python or warm(sys.executable), "--format", format, *kept]
-        # Programs take minutes where the machine is shared; downloads are nobody's business here.
-        environment = {**os.environ, "HF_HUB_OFFLINE": "1", **(env or {})}
+        # Programs take minutes where the machine is shared.
+        environment = {**os.environ, **(env or {})}
         code, out, err = oomph("predict", *options, *words, cwd=cwd, env=environment, timeout=timeout)
         reported = json.loads(out) if format == "json" and out else None
         return Predicted(code, out, err, reported)

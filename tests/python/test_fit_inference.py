@@ -354,10 +354,14 @@ def test_on_a_gpu_two_blocks_are_there_at_a_time(on_gpu):
     assert "compute capability 8.0" in out["sparse"]
 
 
-def test_a_plan_is_found_without_a_gpu(net, oomph, monkeypatch, capsys):
-    if not Path(oomph.binary).exists():
-        pytest.skip("the command is not built")
-    monkeypatch.setenv("OOMPH_COMMAND", oomph.binary)
+@pytest.fixture
+def planned_warm(warm, monkeypatch):
+    """Plans are made by a Python that has imported PyTorch already."""
+    monkeypatch.setattr(sys, "executable", warm(sys.executable))
+
+
+@pytest.mark.usefixtures("planned_warm")
+def test_a_plan_is_found_without_a_gpu(net, capsys):
     model = Net(1024, 8)  # 256 MiB of weights.
     example = torch.zeros(512, 64, 16)
     fitted = fit_inference(model, example, gpu="t4", budget="400MiB")
@@ -369,10 +373,8 @@ def test_a_plan_is_found_without_a_gpu(net, oomph, monkeypatch, capsys):
     assert 200 << 20 < refused.value.least < 400 << 20
 
 
-def test_pruning_is_planned_where_the_card_has_it(net, oomph, monkeypatch):
-    if not Path(oomph.binary).exists():
-        pytest.skip("the command is not built")
-    monkeypatch.setenv("OOMPH_COMMAND", oomph.binary)
+@pytest.mark.usefixtures("planned_warm")
+def test_pruning_is_planned_where_the_card_has_it(net):
     model, example = Net(1024, 8).bfloat16(), torch.zeros(64, 16, dtype=torch.bfloat16)  # 128 MiB of weights, 72 when they are pruned.
     fitted = fit_inference(model, example, gpu="a100-40gb", budget="600MiB", allow=["pruning"], quiet=True)
     assert fitted.chosen.pruned and not fitted.chosen.streamed

@@ -9,14 +9,20 @@ import sys
 
 # By `warm`: the Python that this stands in for, the server's socket, and the environment that the server was started in.
 PYTHON, SOCKET, ENVIRONMENT = "", "", {}
+# By `warm_server`: what a server may have imported beside PyTorch. Those before import those after them.
+LIBRARIES, COMPILER = (), ""
 
+# Read by libraries when they are imported. PyTorch is not among them.
+READ_BY_LIBRARIES = ("HF_HUB_OFFLINE", "HF_HOME", "XDG_CACHE_HOME", "HOME", "TMPDIR", "RANK", "LOCAL_RANK")
 # Read by what is imported after PyTorch, or not before CUDA is initialised.
 READ_LATER = {
     "OOMPH_PREDICT", "OOMPH_RUN", "OOMPH_VIRTUAL_GPU", "LD_PRELOAD", "LD_LIBRARY_PATH", "TRITON_LIBCUDA_PATH", "PYTHONPATH", "PYTEST_CURRENT_TEST", "PWD",
     "OLDPWD", "SHLVL", "COLUMNS", "LINES", "_", "HF_HUB_OFFLINE", "HF_HOME", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
     "MASTER_PORT", "XDG_CACHE_HOME", "TMPDIR", "HOME",
+    # Each process of pytest-xdist has another.
+    "PYTEST_XDIST_WORKER",
     # Set by polars, Ray and Lightning where a test has imported them.
-    "_RJEM_MALLOC_CONF", "RAY_CLIENT_MODE", "PYTORCH_NVML_BASED_CUDA_CHECK", "TORCHINDUCTOR_CACHE_DIR",
+    "_RJEM_MALLOC_CONF", "RAY_CLIENT_MODE", "RAY_AUTH_MODE", "RAY_USAGE_STATS_ENABLED", "PYTHONBREAKPOINT", "PYTORCH_NVML_BASED_CUDA_CHECK", "TORCHINDUCTOR_CACHE_DIR",
 }
 
 
@@ -33,7 +39,7 @@ def asked_of_a_server(words):
     environment = dict(os.environ)
     different = {name for name in {*environment, *ENVIRONMENT} if environment.get(name) != ENVIRONMENT.get(name)}
     places = [place for place in environment.get("PYTHONPATH", "").split(":") if place]
-    imported = [os.path.join(place, name) for place in places for name in ("usercustomize.py", "torch", "numpy")]
+    imported = [os.path.join(place, name) for place in places for name in ("usercustomize.py", "torch", "numpy", *LIBRARIES)]
     limited = any(resource.getrlimit(kind)[0] != resource.RLIM_INFINITY for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA, resource.RLIMIT_CPU))
     unknown = different - READ_LATER
     if unknown:
@@ -52,6 +58,33 @@ def asked_of_a_server(words):
     return None
 
 
+def door_for(asked):
+    """The socket of the server that has imported what the program imports."""
+    predicted = "OOMPH_PREDICT" in asked["environment"]
+    path, text = asked["script"], asked["code"] or ""
+    if predicted:
+        import json
+
+        task = json.loads(asked["environment"]["OOMPH_PREDICT"])
+        # A rank is told later which one it is.
+        path, text = None if task.get("world") else task.get("target"), ""
+    if path:
+        try:
+            with open(os.path.join(asked["folder"], path), encoding="utf-8") as file:
+                text = file.read()
+        except (OSError, ValueError):
+            # Whoever runs it will say so.
+            pass
+    as_imported = all(asked["environment"].get(name) == ENVIRONMENT.get(name) for name in READ_BY_LIBRARIES)
+    for library in LIBRARIES if as_imported else ():
+        if f"import {library}" in text or f"from {library}" in text:
+            return f"{SOCKET}-{library}"
+    # A program imports PyTorch's compiler at the latest in the first step of its optimizer, and oomph.fit when it tries checkpoints. A prediction leaves
+    # it out.
+    compiles = "oomph.fit" in text or (not predicted and "torch" in text)
+    return f"{SOCKET}-{COMPILER}" if compiles else SOCKET
+
+
 def run(asked):
     """Sends it, passes signals on, and ends as it ended. Returns if there is no server any more."""
     import json
@@ -60,14 +93,18 @@ def run(asked):
 
     server = socket.socket(socket.AF_UNIX)
     try:
-        server.connect(SOCKET)
+        server.connect(door_for(asked))
     except OSError:
         return
     data = json.dumps(asked).encode()
     socket.send_fds(server, [b"%d\n" % len(data)], [0, 1, 2])
     server.sendall(data)
     answer = server.makefile("rb")
-    pid = int(answer.readline())
+    begun = answer.readline()
+    if not begun:
+        # It could not import what it was for.
+        return
+    pid = int(begun)
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, lambda number, frame: os.kill(pid, number))
     code = json.loads(answer.read())

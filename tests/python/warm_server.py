@@ -1,11 +1,15 @@
 """A Python that has imported PyTorch on the virtual GPU, and forks once for each program that is sent to it. See `warm`.
 
 To a program it looks like a Python of its own: PyTorch is not among its modules until the program imports it, and is there at once then. CUDA is not
-initialised before: the card is read from the program's environment.
+initialised before: the card is read from the program's environment. Programs that import one of a few large libraries are forked from a process that has
+imported it too.
 """
 
+import atexit
 import contextlib
 import faulthandler
+import gc
+import importlib
 import importlib.abc
 import importlib.util
 import json
@@ -18,27 +22,45 @@ import sys
 import types
 
 
-class Again(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Gives the PyTorch that is in memory to the first who imports it, in the way of an import: hooks that wait for one are called."""
+# What programs import beside PyTorch, and what of it they use. Each imports those below it too. Not among them is what looks at the card when it is
+# imported, as bitsandbytes does: transformers' trainer, accelerate and peft bring it.
+LIBRARIES = {
+    "lightning": ["lightning.pytorch"],
+    "transformers": [
+        "transformers", "transformers.models.gpt2.modeling_gpt2", "transformers.models.llama.modeling_llama", "transformers.models.bert.modeling_bert",
+    ],
+    "torchvision": ["torchvision"],
+}
+COMPILER = "torch._dynamo"
+# Variables that a library has set when it was imported: a program that imports it has them too.
+SET_BY_IMPORTS = {}
+# Not seen by a program until it imports them.
+HIDDEN = ["torch", "lightning", "transformers", "torchvision"]
 
-    def __init__(self, torch, first=None):
-        self.torch, self.first = torch, first
-        self.kept = torch.__spec__, torch.__loader__
+
+class Again(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Gives a package that is in memory to the first who imports it, in the way of an import: hooks that wait for one are called."""
+
+    def __init__(self, package, first=None):
+        self.package, self.first = package, first
+        self.kept = package.__spec__, package.__loader__
 
     def find_spec(self, name, path, target=None):
-        if name != "torch":
+        if name != self.package.__name__:
             return None
         # A loader for each search: those who wait put their own function into it.
-        loader, places = Again(self.torch, first=self), list(self.torch.__path__)
-        return importlib.util.spec_from_file_location(name, self.torch.__file__, loader=loader, submodule_search_locations=places)
+        loader, places = Again(self.package, first=self), list(self.package.__path__)
+        return importlib.util.spec_from_file_location(name, self.package.__file__, loader=loader, submodule_search_locations=places)
 
     def create_module(self, spec):
-        return self.torch
+        return self.package
 
     def exec_module(self, module):
         module.__spec__, module.__loader__ = self.kept
         if self.first in sys.meta_path:
             sys.meta_path.remove(self.first)
+        # The others import it, and whoever waits for it is called then.
+        importlib.import_module("torch")
 
 
 def received(client):
@@ -59,15 +81,38 @@ def tell(client, data):
         client.sendall(data)
 
 
-def next_program(door):
-    """Waits for programs, and returns in each process that is forked for one. Tells who asked how it ended; who goes away has it ended."""
-    running = {}
+def leave(doors, running):
+    """In a process that was forked: what is the server's."""
+    for door in doors:
+        door.close()
+    for process, (client, _) in running.items():
+        os.close(process)
+        if client is not None:
+            client.close()
+
+
+def next_program(doors):
+    """Waits for programs, and returns in each process that is forked for one. Tells who asked how it ended; who goes away has it ended.
+
+    Behind each of the other doors is a server of its own, forked when somebody first comes there: it imports what the door is named after.
+    """
+    door, running = doors.pop(None), {}
     while True:
         asking = [client for client, _ in running.values() if client is not None]
-        ready, _, _ = select.select([0, door, *running, *asking], [], [])
+        ready, _, _ = select.select([0, door, *doors.values(), *running, *asking], [], [])
         if 0 in ready:
             # The tests are over, or were killed.
+            for _, pid in running.values():
+                os.kill(pid, signal.SIGKILL)
             os._exit(0)
+        for name in [name for name, other in doors.items() if other in ready]:
+            other = doors.pop(name)
+            if os.fork() == 0:
+                leave([door, *doors.values()], running)
+                door, doors, running = other, {}, {}
+                import_all(name)
+                break
+            other.close()
         for process in [process for process in running if process in ready]:
             client, pid = running.pop(process)
             _, status = os.waitpid(pid, 0)
@@ -85,12 +130,7 @@ def next_program(door):
             asked, files = received(client)
             pid = os.fork() if asked else None
             if pid == 0:
-                door.close()
-                for one, _ in running.values():
-                    if one is not None:
-                        one.close()
-                for process in running:
-                    os.close(process)
+                leave([door, *doors.values()], running)
                 client.close()
                 return asked, files
             for file in files:
@@ -102,14 +142,33 @@ def next_program(door):
             tell(client, b"%d\n" % pid)
 
 
+def import_all(library):
+    """What programs import with it. Some of it may not be installed for this Python, or not fit its PyTorch."""
+    before = dict(os.environ)
+    for module in LIBRARIES.get(library, [library]):
+        with contextlib.suppress(Exception):
+            importlib.import_module(module)
+    SET_BY_IMPORTS.update((name, value) for name, value in os.environ.items() if before.get(name) != value)
+    made_ready()
+
+
+def made_ready():
+    """To be forked: programs need not look at what is here when they collect garbage, nor have pages of their own for it."""
+    assert not sys.modules["torch"].cuda.is_initialized()
+    gc.collect()
+    gc.freeze()
+
+
 def become(asked, files):
     """This process is the program's from here on."""
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
+    # What is left over at the end is to be found then: libraries count what leaks.
+    atexit.register(gc.unfreeze)
     os.chdir(asked["folder"])
     os.environ.clear()
-    os.environ.update(asked["environment"])
+    os.environ.update({**SET_BY_IMPORTS, **asked["environment"]})
     sys.executable = asked["python"]
     sys.argv = asked["words"]
     if asked["faulthandler"]:
@@ -136,16 +195,22 @@ def tell_environment(folder):
     os.rename(part, os.path.join(folder, "environment"))
 
 
-def serve(path):
-    """Gives the text of a program and its namespace, in the process that is to run it."""
+def opened(path):
     door = socket.socket(socket.AF_UNIX)
     door.bind(path)
     door.listen(16)
-    tell_environment(os.path.dirname(path))
-    import torch
+    return door
 
-    assert not torch.cuda.is_initialized()
-    asked, files = next_program(door)
-    del sys.modules["torch"]
-    sys.meta_path.insert(0, Again(torch))
+
+def serve(path):
+    """Gives the text of a program and its namespace, in the process that is to run it."""
+    doors = {None: opened(path), **{name: opened(f"{path}-{name}") for name in (*LIBRARIES, COMPILER)}}
+    tell_environment(os.path.dirname(path))
+    import torch  # noqa: F401
+
+    made_ready()
+    asked, files = next_program(doors)
+    for name in HIDDEN:
+        if name in sys.modules:
+            sys.meta_path.insert(0, Again(sys.modules.pop(name)))
     return become(asked, files)
