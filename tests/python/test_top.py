@@ -25,6 +25,12 @@ FAKE_NVML = ROOT / "crates" / "oomph-host" / "tests" / "nvml" / "fake_nvml.c"
 NUMBERS = itertools.count()
 
 
+@pytest.fixture(autouse=True)
+def alone(tmp_path_factory, monkeypatch):
+    """What programs of other tests say of themselves is not seen here: they run at the same time."""
+    monkeypatch.setenv("OOMPH_STATUS_FOLDER", str(tmp_path_factory.mktemp("said") / "status"))
+
+
 def size(value):
     """Bytes as oomph writes them."""
     for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
