@@ -7,7 +7,7 @@ use crate::context::Context;
 use crate::finding::Place;
 use crate::kinds::Kind;
 use crate::line::{LineKey, line_key, through};
-use crate::sources::{is_native, is_own_file};
+use crate::sources::is_native;
 use hashbrown::HashMap;
 use oomph_settings::rounding::round_size;
 use oomph_trace::{FrameId, Moment, Ranges, Reserved, StackId, Stage};
@@ -223,7 +223,7 @@ impl Lines {
                     file: recording.strings.get(frame.file).to_owned(),
                     line: frame.line,
                     function: recording.strings.get(frame.name).to_owned(),
-                    own: is_own_file(recording, &frame),
+                    own: context.sources.is_own(id),
                     native: is_native(recording, &frame),
                 });
                 frames.len() as u32 - 1

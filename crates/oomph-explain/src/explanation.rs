@@ -347,13 +347,7 @@ fn stacks(context: &Context) -> Vec<StackBytes> {
         .take(MOST_STACKS)
         .map(|sum| StackBytes {
             frames: (context.recording.stacks.get(sum.stack).iter().take(MOST_FRAMES))
-                .map(|&frame| {
-                    let own = crate::sources::is_own_file(
-                        context.recording,
-                        &context.recording.stacks.frame(frame),
-                    );
-                    context.place_of_frame(frame, own)
-                })
+                .map(|&frame| context.place_of_frame(frame, context.sources.is_own(frame)))
                 .collect(),
             bytes: sum.bytes,
             count: sum.count,

@@ -213,11 +213,10 @@ fn how_graph(
 fn around<'a>(observed: &'a Observed, forward: &crate::forwards::Forward) -> Vec<&'a str> {
     let recording = observed.recording;
     let stack = observed.device.events.stack.get(forward.start as usize).copied().unwrap_or_default();
-    let frames = recording.stacks.get(stack).iter().map(|&frame| recording.stacks.frame(frame));
-    (frames.rev())
-        .take_while(|frame| !crate::sources::is_module_call(recording, frame))
-        .filter(|frame| crate::sources::is_own_file(recording, frame))
-        .map(|frame| recording.strings.get(frame.name))
+    (recording.stacks.get(stack).iter().rev())
+        .take_while(|&&id| !crate::sources::is_module_call(recording, &recording.stacks.frame(id)))
+        .filter(|&&id| observed.sources.is_own(id))
+        .map(|&id| recording.strings.get(recording.stacks.frame(id).name))
         .collect()
 }
 

@@ -267,8 +267,7 @@ impl<'a> Observed<'a> {
     }
 
     fn is_own(&self, frame: FrameId) -> bool {
-        let frame = self.recording.stacks.frame(frame);
-        crate::sources::is_own_file(self.recording, &frame)
+        self.sources.is_own(frame)
     }
 
     /// When a moment was, in seconds after the first event.

@@ -80,6 +80,8 @@ pub struct StackFacts {
 /// The facts of every stack of a recording.
 pub struct Sources {
     facts: Vec<StackFacts>,
+    /// Whether a frame is of the program's own files: a name may be long, so it is looked at once.
+    own: Vec<bool>,
     /// Whether allocations have stacks, so that one without is autograd's.
     pub has_stacks: bool,
 }
@@ -107,12 +109,17 @@ impl Sources {
             (events.action.iter().zip(&events.stack))
                 .any(|(&action, &stack)| action == Action::Alloc && stack != NO_STACK)
         });
-        Self { facts, has_stacks }
+        Self { facts, own: frames.iter().map(|frame| frame.own).collect(), has_stacks }
     }
 
     /// The facts of a stack.
     pub fn of_stack(&self, stack: StackId) -> &StackFacts {
         self.facts.get(stack as usize).unwrap_or(&self.facts[NO_STACK as usize])
+    }
+
+    /// Whether a frame is of the program's own files.
+    pub fn is_own(&self, frame: FrameId) -> bool {
+        self.own.get(frame as usize).copied().unwrap_or(false)
     }
 
     /// Whether any stack of the recording is of this sort.
@@ -135,12 +142,6 @@ impl Sources {
 pub fn is_native(recording: &Recording, frame: &Frame) -> bool {
     let (name, file) = (recording.strings.get(frame.name), recording.strings.get(frame.file));
     is_native_frame(name, file)
-}
-
-/// Whether a frame is of the program's own files.
-pub fn is_own_file(recording: &Recording, frame: &Frame) -> bool {
-    let (name, file) = (recording.strings.get(frame.name), recording.strings.get(frame.file));
-    !is_native_frame(name, file) && !is_library_file(file)
 }
 
 /// Whether a frame is the call of a module.

@@ -299,8 +299,10 @@ pub fn least_memory(
     // Fails below `low`, completes at `high`.
     let mut low = if high > enough { high / 2 } else { units(replayer.lower_bound()).saturating_sub(1) };
     low = low.min(high.saturating_sub(1));
+    // Mostly what it reserves with plenty is what it needs: one step less fails, and nothing is left to bisect.
+    let mut just_below = high == enough;
     while high - low > 1 {
-        let middle = low + (high - low) / 2;
+        let middle = if std::mem::take(&mut just_below) { high - 1 } else { low + (high - low) / 2 };
         match in_units(middle) {
             Some(found) => (high, retries) = (middle, found),
             None => low = middle,

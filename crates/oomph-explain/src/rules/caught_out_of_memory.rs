@@ -18,8 +18,9 @@
 //! to nothing was freed in between.
 
 use crate::context::Context;
-use crate::finding::{Finding, Severity, Where};
+use crate::finding::{Finding, Place, Severity, Where};
 use crate::oom::{OutOfMemory, Outcome};
+use hashbrown::HashMap;
 use oomph_words::{bytes, plural};
 
 pub(super) const CODE: &str = "OM102";
@@ -60,15 +61,15 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
 
 fn places(context: &Context, ooms: &[&OutOfMemory]) -> Vec<Where> {
     let mut places: Vec<Where> = Vec::new();
+    let mut known: HashMap<Place, usize> = HashMap::new();
     for oom in ooms {
         let place = context.place(oom.stack, oom.moment + 1);
-        match places.iter_mut().find(|known| known.place == place) {
-            Some(known) => {
-                known.count += 1;
-                known.bytes = known.bytes.max(oom.size);
-            }
-            None => places.push(Where { place, bytes: oom.size, count: 1 }),
-        }
+        let at = *known.entry(place.clone()).or_insert_with(|| {
+            places.push(Where { place, bytes: 0, count: 0 });
+            places.len() - 1
+        });
+        places[at].count += 1;
+        places[at].bytes = places[at].bytes.max(oom.size);
     }
     places.sort_by_key(|place| std::cmp::Reverse(place.bytes));
     places

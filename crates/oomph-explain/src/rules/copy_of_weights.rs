@@ -110,7 +110,7 @@ fn made_by(context: &Context, stack: StackId) -> Vec<FrameId> {
     (recording.stacks.get(stack).iter().rev())
         .take_while(|&&id| !makes_itself(&recording.stacks.frame(id)))
         .copied()
-        .filter(|&id| crate::sources::is_own_file(recording, &recording.stacks.frame(id)))
+        .filter(|&id| context.sources.is_own(id))
         .collect()
 }
 

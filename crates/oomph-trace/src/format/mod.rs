@@ -4,7 +4,7 @@
 //! Layout (all numbers little-endian; *varint* is LEB128, *zigzag* a signed number as varint):
 //!
 //! ```text
-//! file    = magic[8] version:u16 flags:u16 chunk*
+//! file    = magic[8] version:u16 flags:u16 chunk*          (flags: none so far; a reader refuses those it does not know)
 //! magic   = "OOMPH\r\n\x1a"           (a transfer that mangles line ends or stops at ^Z is noticed)
 //! chunk   = kind:u8 raw:u32 packed:u32 crc:u32 bytes[packed]
 //!           raw: bytes when unpacked, at most 32 MiB; bytes: one zstd frame; crc: CRC-32 of bytes
@@ -31,9 +31,11 @@ mod bytes;
 mod reading;
 mod writing;
 
+use crate::budget::{LARGEST_RATIO, Swells};
 use crate::layout::Kind;
 pub use crate::layout::{MAGIC, VERSION};
 pub use reading::read;
+pub(crate) use reading::read_within;
 pub use writing::Writer;
 
 /// No chunk unpacks to more.
@@ -55,6 +57,15 @@ pub enum FormatError {
     /// A single stack or segment that is too large to be written.
     #[error("the recording has a stack or a segment too large for a chunk ({} MiB)", LARGEST_CHUNK >> 20)]
     TooLarge,
+    /// It unpacks to more than any recording of its size.
+    #[error("the recording grows more than {LARGEST_RATIO}-fold when unpacked, which no recording does")]
+    Bomb,
+    /// Something small that asks for memory without measure.
+    #[error(transparent)]
+    Swells(#[from] Swells),
+    /// It says of itself what this oomph does not know.
+    #[error("this recording has flags that this oomph does not know ({0:#06x}): update oomph")]
+    Flags(u16),
     /// A chunk that is whole contradicts the layout.
     #[error("the recording is damaged: {0}")]
     Damaged(&'static str),

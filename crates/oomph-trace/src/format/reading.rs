@@ -2,6 +2,7 @@
 
 use super::bytes::In;
 use super::{FormatError, Kind, LARGEST_CHUNK, MAGIC, VERSION};
+use crate::budget::{Budget, Meter};
 use crate::census::{Census, MOST_CENSUSES};
 use crate::intern::{Frame, FrameId};
 use crate::recording::{
@@ -12,7 +13,26 @@ use std::collections::BTreeMap;
 use std::io::{self, Read};
 
 /// Reads a recording. A file that was cut off gives what is whole, with a warning.
-pub fn read(mut source: impl Read) -> Result<Recording, FormatError> {
+pub fn read(source: impl Read) -> Result<Recording, FormatError> {
+    let meter = Meter::default();
+    read_within(Counted { source, meter: meter.clone() }, Budget::new(meter, true))
+}
+
+struct Counted<R> {
+    source: R,
+    meter: Meter,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let length = self.source.read(into)?;
+        self.meter.add(length as u64);
+        Ok(length)
+    }
+}
+
+/// The same, within what the file may take.
+pub(crate) fn read_within(mut source: impl Read, budget: Budget) -> Result<Recording, FormatError> {
     let mut header = [0u8; 12];
     source.read_exact(&mut header).map_err(|error| match error.kind() {
         io::ErrorKind::UnexpectedEof => FormatError::Magic,
@@ -25,9 +45,14 @@ pub fn read(mut source: impl Read) -> Result<Recording, FormatError> {
     if version != VERSION {
         return Err(FormatError::Version(version));
     }
-    let mut reading = Reading::default();
+    let flags = u16::from_le_bytes([header[10], header[11]]);
+    if flags != 0 {
+        return Err(FormatError::Flags(flags));
+    }
+    let mut reading =
+        Reading { recording: Recording::default(), devices: BTreeMap::new(), unknown: 0, budget };
     let complete = loop {
-        match next_chunk(&mut source)? {
+        match next_chunk(&mut source, &mut reading.budget)? {
             Next::Chunk(kind, content) => match Kind::from_number(kind) {
                 Some(Kind::End) => break true,
                 Some(kind) => reading.take(kind, In(&content))?,
@@ -39,13 +64,16 @@ pub fn read(mut source: impl Read) -> Result<Recording, FormatError> {
     Ok(reading.finish(complete))
 }
 
+/// What an event takes, with room to grow.
+const EVENT: usize = 48;
+
 enum Next {
     Chunk(u8, Vec<u8>),
     Ended,
 }
 
 /// The next chunk, if it is whole: a short one, or one whose sum is wrong, is where a writer was killed.
-fn next_chunk(source: &mut impl Read) -> Result<Next, FormatError> {
+fn next_chunk(source: &mut impl Read, budget: &mut Budget) -> Result<Next, FormatError> {
     let mut header = [0u8; 13];
     let mut packed = Vec::new();
     if !fill(source, &mut header)? {
@@ -59,6 +87,9 @@ fn next_chunk(source: &mut impl Read) -> Result<Next, FormatError> {
     source.take(u64::from(length)).read_to_end(&mut packed)?;
     if packed.len() < length as usize || crc32fast::hash(&packed) != crc {
         return Ok(Next::Ended);
+    }
+    if !budget.unpack(raw) {
+        return Err(FormatError::Bomb);
     }
     let mut content = Vec::new();
     let mut unpacked = zstd::stream::read::Decoder::new(&packed[..])?.take(raw as u64 + 1);
@@ -77,14 +108,25 @@ fn fill(source: &mut impl Read, into: &mut [u8]) -> io::Result<bool> {
     }
 }
 
-#[derive(Default)]
 struct Reading {
     recording: Recording,
     devices: BTreeMap<u32, Device>,
     unknown: u64,
+    budget: Budget,
 }
 
 impl Reading {
+    /// So many elements of so many bytes are about to be stored, with room to grow.
+    fn charge(&mut self, count: usize, bytes: usize, what: &'static str) -> Result<(), FormatError> {
+        if self.budget.charge(count.saturating_mul(bytes), what) {
+            return Ok(());
+        }
+        Err(self
+            .budget
+            .refused()
+            .map_or(FormatError::Damaged("it takes too much memory"), FormatError::Swells))
+    }
+
     fn take(&mut self, kind: Kind, input: In) -> Result<(), FormatError> {
         match kind {
             Kind::Strings => self.strings(input),
@@ -97,6 +139,7 @@ impl Reading {
             Kind::Annotations => self.annotations(input),
             Kind::Repeats => self.repeats(input),
             Kind::Census => {
+                self.charge(input.0.len(), 8, "who held memory")?;
                 self.census(input.0);
                 Ok(())
             }
@@ -105,7 +148,10 @@ impl Reading {
     }
 
     fn strings(&mut self, mut input: In) -> Result<(), FormatError> {
-        for _ in 0..input.count()? {
+        let count = input.count()?;
+        self.charge(count, 24, "texts")?;
+        self.charge(input.0.len(), 1, "texts")?;
+        for _ in 0..count {
             let before = self.recording.strings.len();
             self.recording.strings.intern(input.text()?);
             if self.recording.strings.len() == before {
@@ -116,7 +162,9 @@ impl Reading {
     }
 
     fn frames(&mut self, mut input: In) -> Result<(), FormatError> {
-        for _ in 0..input.count()? {
+        let count = input.count()?;
+        self.charge(count, 64, "frames")?;
+        for _ in 0..count {
             let frame = Frame { name: input.number()?, file: input.number()?, line: input.number()? };
             self.recording.stacks.intern_frame(frame);
         }
@@ -125,7 +173,10 @@ impl Reading {
 
     fn stacks(&mut self, mut input: In) -> Result<(), FormatError> {
         let mut frames: Vec<FrameId> = Vec::new();
-        for _ in 0..input.count()? {
+        let count = input.count()?;
+        self.charge(count, 32, "stacks")?;
+        self.charge(input.0.len(), 6, "stacks")?;
+        for _ in 0..count {
             frames.clear();
             for _ in 0..input.count()? {
                 frames.push(input.number()?);
@@ -147,20 +198,26 @@ impl Reading {
     }
 
     fn describe(&mut self, mut input: In) -> Result<(), FormatError> {
-        let device = self.device(input.number()?)?;
+        let ordinal = input.number()?;
         let flags = input.byte()?;
         let max_entries = input.varint()?;
+        let count = input.count()?;
+        self.charge(count, 8, "streams")?;
+        let device = self.device(ordinal)?;
         device.overflowed = (flags & 2 != 0).then_some(flags & 4 != 0);
         device.max_entries = (flags & 8 != 0).then_some(max_entries);
-        let count = input.count()?;
         device.streams = (0..count).map(|_| input.zigzag()).collect::<Result<_, _>>()?;
         Ok(())
     }
 
     fn events(&mut self, mut input: In) -> Result<(), FormatError> {
-        let events = &mut self.device(input.number()?)?.events;
-        let base = events.len() as u32;
+        let ordinal = input.number()?;
         let count = input.count()?;
+        self.charge(count, EVENT, "events")?;
+        // What is rare stands behind the columns, a byte or more each.
+        self.charge(input.0.len().saturating_sub(6 * count), 12, "events")?;
+        let events = &mut self.device(ordinal)?.events;
+        let base = events.len() as u32;
         for &number in input.bytes(count)? {
             let action = Action::from_number(number).ok_or(FormatError::Damaged("an unknown action"))?;
             events.action.push(action);
@@ -194,9 +251,14 @@ impl Reading {
     }
 
     fn state(&mut self, mut input: In) -> Result<(), FormatError> {
-        let device = self.device(input.number()?)?;
+        let ordinal = input.number()?;
+        let count = input.count()?;
+        self.charge(count, 160, "segments")?;
+        // Four bytes a block at the least.
+        self.charge(input.0.len() / 4, 64, "blocks")?;
+        let device = self.device(ordinal)?;
         device.has_final_state = true;
-        for _ in 0..input.count()? {
+        for _ in 0..count {
             let mut segment = Segment {
                 address: input.varint()?,
                 size: input.varint()?.min(oomph_settings::rounding::LARGEST_SIZE),
@@ -232,6 +294,8 @@ impl Reading {
     }
 
     fn settings(&mut self, json: &[u8]) -> Result<(), FormatError> {
+        // A value of JSON in memory, from a byte and a comma.
+        self.charge(json.len(), 64, "settings")?;
         let value: serde_json::Value =
             serde_json::from_slice(json).map_err(|_| FormatError::Damaged("the settings are not JSON"))?;
         let settings = &mut self.recording.settings;
@@ -256,7 +320,9 @@ impl Reading {
 
     fn annotations(&mut self, mut input: In) -> Result<(), FormatError> {
         let mut time = 0i64;
-        for _ in 0..input.count()? {
+        let count = input.count()?;
+        self.charge(count, 32, "annotations")?;
+        for _ in 0..count {
             let device = input.number()?;
             time = time.wrapping_add(input.zigzag()?);
             let name = input.number()?;

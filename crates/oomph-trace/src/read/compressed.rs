@@ -5,15 +5,12 @@
 
 use super::ReadError;
 use super::window::{Chunk, Chunks};
+use crate::budget::{Meter, may_unpack};
 use std::io::{self, Read};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-/// Real snapshots were seen to shrink 4- to 34-fold, even two million events that repeat.
-const LARGEST_RATIO: u64 = 100;
-/// Below this much nothing is suspicious.
-const ALWAYS_ALLOWED: u64 = 16 << 20;
 /// xz may ask for a dictionary of gigabytes; its strongest preset takes 65 MiB.
 const XZ_MEMORY: u64 = 256 << 20;
 
@@ -41,13 +38,18 @@ impl Compression {
 /// What became of the unpacking, for an error message that names the cause rather than its effect.
 #[derive(Clone, Default)]
 pub(super) struct State {
-    packed: Arc<AtomicU64>,
+    packed: Meter,
     bomb: Arc<AtomicBool>,
 }
 
 impl State {
+    /// How much of the file was read, as it lies on the disk.
+    pub(super) fn packed(&self) -> Meter {
+        self.packed.clone()
+    }
+
     pub(super) fn explain(&self, error: ReadError) -> ReadError {
-        if self.bomb.load(Ordering::Relaxed) { ReadError::Bomb { ratio: LARGEST_RATIO } } else { error }
+        if self.bomb.load(Ordering::Relaxed) { ReadError::Bomb } else { error }
     }
 }
 
@@ -83,7 +85,7 @@ struct Counted<R> {
 impl<R: Read> Read for Counted<R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let n = self.source.read(into)?;
-        self.state.packed.fetch_add(n as u64, Ordering::Relaxed);
+        self.state.packed.add(n as u64);
         Ok(n)
     }
 }
@@ -106,8 +108,7 @@ impl Read for Bounded {
             }
         };
         self.length += n as u64;
-        let packed = self.state.packed.load(Ordering::Relaxed);
-        if self.length > ALWAYS_ALLOWED.max(packed.saturating_mul(LARGEST_RATIO)) {
+        if !may_unpack(self.state.packed.read(), self.length) {
             self.state.bomb.store(true, Ordering::Relaxed);
             return Err(io::Error::other("compression bomb"));
         }
@@ -117,21 +118,26 @@ impl Read for Bounded {
 
 const CHUNKS_AHEAD: usize = 4;
 
-/// Reads in a second thread, a few chunks ahead.
-pub(super) fn read_ahead(mut source: impl Read + Send + 'static) -> ReadAhead {
+/// Reads in a second thread, a few chunks ahead. `packed` says how much of the file was read, where that is not what comes out.
+pub(super) fn read_ahead(mut source: impl Read + Send + 'static, packed: Option<Meter>) -> ReadAhead {
     let (full, chunks) = sync_channel(CHUNKS_AHEAD);
     let (empty, spares) = sync_channel::<Chunk>(CHUNKS_AHEAD + 2);
     // Not joined: a reader that waits on a pipe would hold us up. It stops when the channel is closed.
     std::thread::spawn(move || {
+        let mut plain = 0;
         loop {
-            let chunk = spares.try_recv().unwrap_or_default().refill(&mut source);
+            let mut chunk = spares.try_recv().unwrap_or_default().refill(&mut source);
+            if let Ok(chunk) = &mut chunk {
+                plain += chunk.content().len() as u64;
+                chunk.read = packed.as_ref().map_or(plain, Meter::read);
+            }
             let last = chunk.as_ref().map_or(true, |chunk| chunk.content().is_empty());
             if full.send(chunk).is_err() || last {
                 return;
             }
         }
     });
-    ReadAhead { chunks, empty, chunk: Chunk::default(), position: 0 }
+    ReadAhead { chunks, empty, chunk: Chunk::default(), position: 0, meter: Meter::default() }
 }
 
 /// The receiving end. Whole chunks for who can use them ([`Chunks`]), plain reading for the others.
@@ -140,9 +146,15 @@ pub(super) struct ReadAhead {
     empty: SyncSender<Chunk>,
     chunk: Chunk,
     position: usize,
+    meter: Meter,
 }
 
 impl ReadAhead {
+    /// How much of the file was read for what was handed over: not more, whatever lies ready. So the same file meets the same limits each time.
+    pub(super) fn meter(&self) -> Meter {
+        self.meter.clone()
+    }
+
     /// Hands the chunks over as they are.
     pub(super) fn into_chunks(self) -> impl Chunks {
         WholeChunks(self)
@@ -151,7 +163,10 @@ impl ReadAhead {
     fn next_chunk(&mut self, spare: Chunk) -> io::Result<Chunk> {
         let _ = self.empty.try_send(spare);
         // A sender that is gone has said everything.
-        self.chunks.recv().unwrap_or_else(|_| Ok(Chunk::default()))
+        let Ok(next) = self.chunks.recv() else { return Ok(Chunk::default()) };
+        let next = next?;
+        self.meter.set(next.read);
+        Ok(next)
     }
 }
 
@@ -166,9 +181,10 @@ impl Chunks for WholeChunks {
 impl Read for ReadAhead {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         if self.position == self.chunk.content().len() {
+            // Before the next comes: if none does, the reader may ask again.
+            self.position = 0;
             let spare = std::mem::take(&mut self.chunk);
             self.chunk = self.next_chunk(spare)?;
-            self.position = 0;
         }
         let left = &self.chunk.content()[self.position..];
         let n = into.len().min(left.len());

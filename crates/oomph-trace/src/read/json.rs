@@ -4,6 +4,7 @@
 
 use super::ReadError;
 use super::assemble::{Assembler, Value};
+use crate::budget::Budget;
 use crate::recording::{Format, Recording};
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use std::fmt;
@@ -13,10 +14,12 @@ use std::io::Read;
 const BATCH: usize = 1000;
 
 /// Reads a snapshot written as JSON.
-pub(super) fn read(source: impl Read) -> Result<Recording, ReadError> {
-    let mut assembler = Assembler::new();
+pub(super) fn read(source: impl Read, budget: Budget) -> Result<Recording, ReadError> {
+    let mut assembler = Assembler::new(budget);
     let mut deserializer = serde_json::Deserializer::from_reader(source);
-    match Node(&mut assembler).deserialize(&mut deserializer) {
+    let read = Node(&mut assembler).deserialize(&mut deserializer);
+    assembler.check()?;
+    match read {
         Ok(()) => assembler.finish(Format::TorchJson, false),
         Err(error) if error.is_io() => Err(ReadError::Io(error.into())),
         Err(error) if error.is_eof() => {
@@ -43,6 +46,9 @@ impl<'de> DeserializeSeed<'de> for Node<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        if self.0.is_crowded() {
+            self.0.make_room().map_err(D::Error::custom)?;
+        }
         deserializer.deserialize_any(self)
     }
 }

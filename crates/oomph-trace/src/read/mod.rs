@@ -10,6 +10,7 @@ mod json;
 mod pickle;
 mod window;
 
+use crate::budget::{Budget, LARGEST_RATIO, Meter, Swells};
 use crate::format;
 use crate::recording::{Format, Recording, Warning};
 use std::fs::File;
@@ -89,13 +90,13 @@ pub enum ReadError {
     NoSnapshotInPage,
     /// Something small that unpacks to something enormous.
     #[error(
-        "the compressed file grows more than {ratio}-fold when unpacked, which no \
+        "the compressed file grows more than {LARGEST_RATIO}-fold when unpacked, which no \
              recording does; unpack it yourself if you trust it"
     )]
-    Bomb {
-        /// The limit.
-        ratio: u64,
-    },
+    Bomb,
+    /// Something small that asks for memory or work without measure.
+    #[error(transparent)]
+    Swells(#[from] Swells),
     /// An oomph recording that cannot be read.
     #[error(transparent)]
     Format(#[from] format::FormatError),
@@ -118,12 +119,12 @@ pub fn read(source: impl Read + Send + 'static) -> Result<Recording, ReadError> 
                 Ok(peeked) => peeked,
                 Err(error) => return Err(state.explain(error.into())),
             };
-            let outcome = read_plain(&head, compressed::read_ahead(unpacked));
+            let outcome = read_plain(&head, compressed::read_ahead(unpacked, Some(state.packed())), true);
             outcome.map_err(|error| state.explain(error))
         }
         None => {
             let (head, source) = peek(source, HEAD)?;
-            read_plain(&head, compressed::read_ahead(source))
+            read_plain(&head, compressed::read_ahead(source, None), false)
         }
     }
 }
@@ -133,7 +134,7 @@ pub fn read_bytes(bytes: &[u8]) -> Result<Recording, ReadError> {
     if compressed::Compression::of(bytes).is_some() {
         return read(io::Cursor::new(bytes.to_vec()));
     }
-    read_plain(&bytes[..bytes.len().min(HEAD)], bytes)
+    read_plain(&bytes[..bytes.len().min(HEAD)], bytes, false)
 }
 
 /// How much of the beginning is read to recognise the format.
@@ -142,11 +143,18 @@ const HEAD: usize = 512;
 /// Streams that the pickle reader can take chunk by chunk.
 trait Stream: Read + Sized {
     fn chunks(self) -> impl window::Chunks;
+
+    /// How much of the file was read, as it lies on the disk.
+    fn meter(&self) -> Meter;
 }
 
 impl Stream for compressed::ReadAhead {
     fn chunks(self) -> impl window::Chunks {
         self.into_chunks()
+    }
+
+    fn meter(&self) -> Meter {
+        self.meter()
     }
 }
 
@@ -154,20 +162,27 @@ impl Stream for &[u8] {
     fn chunks(self) -> impl window::Chunks {
         self
     }
+
+    fn meter(&self) -> Meter {
+        let meter = Meter::default();
+        meter.set(self.len() as u64);
+        meter
+    }
 }
 
-fn read_plain(head: &[u8], source: impl Stream) -> Result<Recording, ReadError> {
+fn read_plain(head: &[u8], source: impl Stream, is_packed: bool) -> Result<Recording, ReadError> {
+    let budget = Budget::new(source.meter(), is_packed || head.starts_with(format::MAGIC));
     let text = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head).trim_ascii_start();
     if head.is_empty() {
         Err(ReadError::Empty)
     } else if head.starts_with(format::MAGIC) {
-        Ok(format::read(source)?)
+        Ok(format::read_within(source, budget)?)
     } else if head[0] == 0x80 {
-        pickle::read(source.chunks(), Format::TorchPickle)
+        pickle::read(source.chunks(), Format::TorchPickle, budget)
     } else if text.starts_with(b"{") || text.starts_with(b"[") {
-        json::read(skip_to_text(source))
+        json::read(skip_to_text(source), budget)
     } else if html::looks_like_html(text) {
-        pickle::read(html::snapshot_in(source)?, Format::TorchHtml)
+        pickle::read(html::snapshot_in(source)?, Format::TorchHtml, budget)
     } else {
         Err(ReadError::NotASnapshot)
     }

@@ -23,6 +23,8 @@ pub(super) struct Chunk {
     bytes: Vec<u8>,
     start: usize,
     end: usize,
+    /// Bytes of the file that had been read when this piece was there, as it lies on the disk.
+    pub(super) read: u64,
 }
 
 impl Chunk {
@@ -77,7 +79,7 @@ pub(super) struct Window<C> {
 
 impl<C: Chunks> Window<C> {
     pub(super) fn new(source: C) -> Self {
-        let chunk = Chunk { bytes: vec![0; PADDING], start: 0, end: 0 };
+        let chunk = Chunk { bytes: vec![0; PADDING], ..Chunk::default() };
         Self { source, chunk, spare: Chunk::default(), position: 0, before: 0, ended: false }
     }
 

@@ -1,14 +1,19 @@
 //! From the one value that is left to a recording; and what to do with a file that was cut off.
 
 use super::machine::{Assembler, DictState, ListState, RawSegment, Rows, Skipped};
-use super::typed::identifies_dict;
+use super::typed::{EVENT, identifies_dict};
 use super::value::{Value, View, known};
+use crate::intern::StringId;
 use crate::read::ReadError;
 use crate::recording::{
     Annotation, Device, Events, Format, MOST_DEVICES, Recording, Repeated, SettingValue, Settings, Source,
     Stage, Warning,
 };
 use std::collections::BTreeMap;
+
+/// PyTorch has about forty settings, and one that is a table, of sixteen rows.
+const MOST_SETTINGS: usize = 1024;
+const MOST_OF_A_SETTING: usize = 64;
 
 impl Assembler {
     /// Closes whatever a truncated file left open, so that what was read is not lost.
@@ -63,6 +68,7 @@ impl Assembler {
 
     /// The recording, from the one value that is left on the stack.
     pub fn finish(mut self, format: Format, truncated: bool) -> Result<Recording, ReadError> {
+        self.check()?;
         let root = self.stack.first().copied().ok_or(ReadError::NotASnapshot)?;
         let top = match root.view() {
             View::Dict(dict) => match self.dicts.get(dict as usize) {
@@ -88,6 +94,7 @@ impl Assembler {
                 known::HOST_SEGMENTS | known::HOST_TRACES => top_level.has_host |= self.is_filled(value),
                 _ => known_keys -= 1,
             }
+            self.check()?;
         }
         let recognised = top_level.segments.is_some() || !top_level.traces.is_empty();
         if !recognised && (known_keys == 0 || !truncated) {
@@ -99,7 +106,7 @@ impl Assembler {
         {
             return Err(ReadError::NotASnapshot);
         }
-        Ok(self.into_recording(top_level, format, truncated))
+        self.into_recording(top_level, format, truncated)
     }
 
     fn is_empty_dict(&self, value: Value) -> bool {
@@ -172,12 +179,15 @@ impl Assembler {
         traces
     }
 
-    fn is_filled(&self, value: Value) -> bool {
+    fn is_filled(&mut self, value: Value) -> bool {
         match value.view() {
-            View::List(list) => match self.lists.get(list as usize) {
-                Some(ListState::Items(index)) => self.items[*index as usize]
-                    .iter()
-                    .any(|item| !matches!(item.view(), View::List(_)) || !self.list_is_empty(*item)),
+            View::List(list) => match self.lists.get(list as usize).copied() {
+                Some(ListState::Items(index)) => {
+                    let index = index as usize;
+                    self.work(self.items[index].len(), "lists that are named again and again")
+                        && (self.items[index].iter())
+                            .any(|item| !matches!(item.view(), View::List(_)) || !self.list_is_empty(*item))
+                }
                 Some(ListState::Empty) | None => false,
                 Some(_) => true,
             },
@@ -208,12 +218,15 @@ impl Assembler {
         }
     }
 
-    fn read_settings(&self, value: Value, top: &mut TopLevel) {
-        let settings = &mut top.settings;
-        let pairs = self.pairs_of(value);
-        settings.known = !pairs.is_empty();
-        for &(key, value) in pairs.iter().take(1024) {
+    fn read_settings(&mut self, value: Value, top: &mut TopLevel) {
+        let pairs: Vec<(Value, Value)> = self.pairs_of(value).iter().take(MOST_SETTINGS).copied().collect();
+        // A key that stands in a dictionary twice has its last value.
+        top.settings = Settings { known: !pairs.is_empty(), ..Settings::default() };
+        for (key, value) in pairs {
             let Some(key) = key.key() else { continue };
+            if !self.charge(self.size_of_setting(key, value), "settings") {
+                return;
+            }
             match key {
                 known::TRACE_ALLOC_OVERFLOWED => top.overflowed = self.plain_items(value),
                 known::TRACE_ALLOC_MAX_ENTRIES => top.max_entries = self.plain_items(value),
@@ -226,20 +239,45 @@ impl Assembler {
                 View::Float(index) => SettingValue::Float(self.floats[index as usize]),
                 View::Text(id) => SettingValue::Text(self.strings.get(id).to_owned()),
                 View::Dict(_) => SettingValue::Table(
-                    (self.pairs_of(value).iter().take(64))
+                    (self.pairs_of(value).iter().take(MOST_OF_A_SETTING))
                         .filter_map(|&(k, v)| Some((self.strings.get(k.key()?).to_owned(), self.signed(v))))
                         .collect(),
                 ),
                 _ => continue,
             };
-            settings.set(self.strings.get(key), setting);
+            top.settings.set(self.strings.get(key), setting);
         }
     }
 
-    fn read_annotations(&self, value: Value) -> Vec<Annotation> {
+    /// What a setting takes: texts that a file names again and again are copied each time.
+    fn size_of_setting(&self, key: StringId, value: Value) -> usize {
+        let text = |id: StringId| self.strings.get(id).len() + 64;
+        text(key)
+            + match value.view() {
+                // The configuration is kept twice.
+                View::Text(id) => 2 * text(id),
+                View::Dict(_) => (self.pairs_of(value).iter().take(MOST_OF_A_SETTING))
+                    .map(|(key, _)| key.key().map_or(0, text))
+                    .sum(),
+                _ => 0,
+            }
+    }
+
+    fn read_annotations(&mut self, value: Value) -> Vec<Annotation> {
         let View::List(list) = value.view() else { return Vec::new() };
-        let Some(ListState::Items(index)) = self.lists.get(list as usize) else { return Vec::new() };
-        (self.items[*index as usize].iter())
+        let Some(&ListState::Items(index)) = self.lists.get(list as usize) else { return Vec::new() };
+        let index = index as usize;
+        let what = "annotations";
+        for place in 0..self.items[index].len() {
+            let steps = self.pairs_of(self.items[index][place]).len() + 1;
+            if !self.work(steps, what) {
+                return Vec::new();
+            }
+        }
+        if !self.charge(32 * self.items[index].len(), what) {
+            return Vec::new();
+        }
+        (self.items[index].iter())
             .filter_map(|&item| {
                 let mut annotation = Annotation { device: 0, time: 0, name: 0, stage: Stage::Mark };
                 for &(key, value) in self.pairs_of(item) {
@@ -262,7 +300,12 @@ impl Assembler {
             .collect()
     }
 
-    fn into_recording(mut self, top: TopLevel, format: Format, truncated: bool) -> Recording {
+    fn into_recording(
+        mut self,
+        top: TopLevel,
+        format: Format,
+        truncated: bool,
+    ) -> Result<Recording, ReadError> {
         let has_final_state = top.segments.is_some();
         let mut devices: BTreeMap<u32, Device> = BTreeMap::new();
         for (ordinal, trace) in top.traces {
@@ -270,6 +313,14 @@ impl Assembler {
                 self.skipped.devices += 1;
                 continue;
             }
+            let rows = match &trace {
+                // All of them: the columns are moved.
+                Trace::Range(0, end) if *end as usize == self.events.len() => 0,
+                Trace::Range(first, end) => (end - first) as usize,
+                Trace::Rows(rows) => rows.len(),
+            };
+            self.charge(EVENT * rows, "events");
+            self.check()?;
             let events = match trace {
                 Trace::Range(first, end) => self.events.take_range(first as usize, end as usize),
                 Trace::Rows(rows) => self.events.pick(&rows),
@@ -293,6 +344,8 @@ impl Assembler {
             segment.blocks = start..device.blocks.len();
             device.segments.push(segment);
         }
+        self.charge(self.streams.len() * devices.len() * size_of::<i64>(), "streams");
+        self.check()?;
         for (ordinal, device) in &mut devices {
             device.ordinal = *ordinal;
             device.has_final_state = has_final_state;
@@ -314,7 +367,7 @@ impl Assembler {
             warnings: Vec::new(),
         };
         recording.warn_skipped(&self.skipped, top.has_host);
-        recording
+        Ok(recording)
     }
 }
 

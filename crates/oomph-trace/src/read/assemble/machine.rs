@@ -3,6 +3,7 @@
 //! Boundary: lists that turn out to be rows or stacks are kept as such; what a dictionary is, [`super::typed`] says.
 
 use super::value::{Value, View, known};
+use crate::budget::{Budget, Swells};
 use crate::intern::{FrameId, NO_STACK, StackId, Stacks, StringId, Strings};
 use crate::recording::{Block, Events, Segment};
 use hashbrown::HashMap;
@@ -25,6 +26,8 @@ pub(super) enum ListState {
     Empty,
     /// Frames, interned.
     Stack(StackId),
+    /// Frames of a list that has grown since: index into `growing`. Interned when something asks for the stack.
+    Frames(u32),
     /// Rows of one table, one after the other.
     Rows(Rows, u32, u32),
     /// Anything else: index into `items`.
@@ -50,13 +53,19 @@ pub(super) struct Skipped {
 
 /// The machine: a stack of values, and what finished ones turned out to be.
 pub struct Assembler {
+    budget: Budget,
+    /// Values that the stack may hold before [`Assembler::make_room`] is asked; none once the budget is spent.
+    room: usize,
     pub(super) stack: Vec<Value>,
     pub(super) marks: Vec<u32>,
     pub(super) wide: Vec<i128>,
     pub(super) floats: Vec<f64>,
     pub(super) lists: Vec<ListState>,
     pub(super) dicts: Vec<DictState>,
-    pub(super) tuples: Vec<Box<[Value]>>,
+    /// Where each tuple ends in `tuple_items`.
+    tuples: Vec<usize>,
+    tuple_items: Vec<Value>,
+    growing: Vec<Vec<FrameId>>,
     pub(super) items: Vec<Vec<Value>>,
     pub(super) pairs: Vec<Vec<(Value, Value)>>,
     pub(super) strings: Strings,
@@ -78,12 +87,14 @@ pub(super) struct RawSegment {
 }
 
 impl Assembler {
-    pub fn new() -> Self {
+    pub fn new(budget: Budget) -> Self {
         let mut strings = Strings::default();
         for text in known::TEXTS {
             strings.intern(text);
         }
         let mut assembler = Self {
+            budget,
+            room: 0,
             stack: Vec::new(),
             marks: Vec::new(),
             wide: Vec::new(),
@@ -91,6 +102,8 @@ impl Assembler {
             lists: Vec::new(),
             dicts: Vec::new(),
             tuples: Vec::new(),
+            tuple_items: Vec::new(),
+            growing: Vec::new(),
             items: Vec::new(),
             pairs: Vec::new(),
             strings,
@@ -106,6 +119,48 @@ impl Assembler {
         };
         assembler.stream(0);
         assembler
+    }
+
+    /// Bytes that are about to be stored. False if they must not be: nothing more is read then.
+    #[inline]
+    pub fn charge(&mut self, bytes: usize, what: &'static str) -> bool {
+        let may = self.budget.charge(bytes, what);
+        if !may {
+            self.room = 0;
+        }
+        may
+    }
+
+    /// Steps that are about to be done. False if they must not be: nothing more is read then.
+    #[inline]
+    pub fn work(&mut self, steps: usize, what: &'static str) -> bool {
+        let may = self.budget.work(steps, what);
+        if !may {
+            self.room = 0;
+        }
+        may
+    }
+
+    /// Whether [`Assembler::make_room`] must be asked before anything is pushed.
+    #[inline]
+    pub fn is_crowded(&self) -> bool {
+        self.stack.len() >= self.room
+    }
+
+    /// Room for more values on the stack, or why there is none. (The C++ writer leaves a whole trace there before it closes the list.)
+    #[cold]
+    pub fn make_room(&mut self) -> Result<(), Swells> {
+        const VALUES: usize = 1 << 12;
+        self.check()?;
+        if self.charge(VALUES * size_of::<Value>(), "values that nothing holds") {
+            self.room = self.stack.len() + VALUES;
+        }
+        self.check()
+    }
+
+    /// Why nothing more may be read, if so.
+    pub fn check(&self) -> Result<(), Swells> {
+        self.budget.refused().map_or(Ok(()), Err)
     }
 
     #[inline]
@@ -125,6 +180,7 @@ impl Assembler {
         match i64::try_from(value).ok().and_then(Value::int) {
             Some(small) => self.stack.push(small),
             None => {
+                self.charge(24, "large numbers");
                 self.stack.push(Value::tagged(3, self.wide.len() as u64));
                 self.wide.push(value);
             }
@@ -132,22 +188,29 @@ impl Assembler {
     }
 
     pub fn push_float(&mut self, value: f64) {
+        self.charge(12, "numbers");
         self.stack.push(Value::tagged(4, self.floats.len() as u64));
         self.floats.push(value);
     }
 
     pub fn push_text(&mut self, text: &str) {
-        let id = self.strings.intern(text);
+        let id = self.intern(text);
         self.stack.push(Value::text(id));
     }
 
     pub fn intern(&mut self, text: &str) -> StringId {
-        self.strings.intern(text)
+        let before = self.strings.len();
+        let id = self.strings.intern(text);
+        if self.strings.len() > before {
+            self.charge(text.len() + 24, "texts");
+        }
+        id
     }
 
     #[inline]
     pub fn push_new_list(&mut self) -> u32 {
         let id = self.lists.len() as u32;
+        self.charge(16, "lists");
         self.stack.push(Value::list(id));
         self.lists.push(ListState::Empty);
         id
@@ -155,6 +218,7 @@ impl Assembler {
 
     #[inline]
     pub fn push_new_dict(&mut self) {
+        self.charge(12, "dictionaries");
         self.stack.push(Value::dict(self.dicts.len() as u32));
         self.dicts.push(DictState::Empty);
     }
@@ -213,9 +277,17 @@ impl Assembler {
     /// `start..` are the elements of a tuple.
     pub fn close_tuple(&mut self, start: usize) {
         let start = start.min(self.stack.len());
-        let elements: Box<[Value]> = self.stack.drain(start..).collect();
+        self.charge(12 * (self.stack.len() - start + 1), "tuples");
+        self.tuple_items.extend(self.stack.drain(start..));
         self.stack.push(Value::tagged(8, self.tuples.len() as u64));
-        self.tuples.push(elements);
+        self.tuples.push(self.tuple_items.len());
+    }
+
+    /// The elements of a tuple.
+    pub(super) fn tuple(&self, index: u32) -> &[Value] {
+        let index = index as usize;
+        let start = index.checked_sub(1).and_then(|before| self.tuples.get(before)).copied().unwrap_or(0);
+        self.tuples.get(index).map_or(&[], |&end| &self.tuple_items[start..end])
     }
 
     /// `start..` are items for the list below `start`. False if there is no list there.
@@ -237,8 +309,10 @@ impl Assembler {
         if self.append_rows(list, start, end) || self.append_frames(list, start, end) {
             return;
         }
-        let index = self.items_of(list);
-        self.items[index].extend_from_slice(&self.stack[start..end]);
+        let Some(index) = self.items_of(list) else { return };
+        if self.charge(12 * (end - start), "lists") {
+            self.items[index].extend_from_slice(&self.stack[start..end]);
+        }
     }
 
     /// Rows of one table that follow on from what the list holds: only the range grows.
@@ -274,29 +348,73 @@ impl Assembler {
     }
 
     fn append_frames(&mut self, list: usize, start: usize, end: usize) -> bool {
-        let before = match self.lists[list] {
-            ListState::Empty => NO_STACK,
-            ListState::Stack(stack) => stack,
-            _ => return false,
-        };
+        let state = self.lists[list];
+        if !matches!(state, ListState::Empty | ListState::Stack(_) | ListState::Frames(_)) {
+            return false;
+        }
         self.frame_buffer.clear();
-        self.frame_buffer.extend_from_slice(self.stacks.get(before));
         for &value in &self.stack[start..end] {
             let View::Dict(dict) = value.view() else { return false };
             let Some(DictState::Frame(frame)) = self.dicts.get(dict as usize) else { return false };
             self.frame_buffer.push(*frame);
         }
-        self.lists[list] = ListState::Stack(self.stacks.intern(&self.frame_buffer));
+        // A list that grows is a stack only when something asks for it: a stack for each frame that is added would take the square of its length.
+        match state {
+            ListState::Stack(stack) => {
+                if self.charge(6 * self.stacks.get(stack).len() + 48, "stacks") {
+                    self.growing.push(self.stacks.get(stack).to_vec());
+                    self.lists[list] = ListState::Frames((self.growing.len() - 1) as u32);
+                    self.extend_growing(self.growing.len() - 1);
+                }
+            }
+            ListState::Frames(index) => self.extend_growing(index as usize),
+            _ => {
+                let frames = std::mem::take(&mut self.frame_buffer);
+                self.lists[list] = ListState::Stack(self.intern_stack(&frames));
+                self.frame_buffer = frames;
+            }
+        }
         true
     }
 
+    fn extend_growing(&mut self, index: usize) {
+        if self.charge(6 * self.frame_buffer.len(), "stacks") {
+            self.growing[index].extend_from_slice(&self.frame_buffer);
+        }
+    }
+
+    fn intern_stack(&mut self, frames: &[FrameId]) -> StackId {
+        if !self.work(frames.len(), "stacks") {
+            return NO_STACK;
+        }
+        let before = self.stacks.len();
+        let stack = self.stacks.intern(frames);
+        if self.stacks.len() > before {
+            self.charge(6 * frames.len() + 32, "stacks");
+        }
+        stack
+    }
+
     /// Turns whatever the list holds into plain items, and gives their index.
-    fn items_of(&mut self, list: usize) -> usize {
+    fn items_of(&mut self, list: usize) -> Option<usize> {
+        let length = match self.lists[list] {
+            ListState::Items(index) => return Some(index as usize),
+            ListState::Empty => 0,
+            ListState::Stack(stack) => self.stacks.get(stack).len(),
+            ListState::Frames(index) => self.growing[index as usize].len(),
+            ListState::Rows(_, first, end) => (end - first) as usize,
+        };
+        if !self.charge(24 * length + 32, "lists") {
+            return None;
+        }
         let items = match self.lists[list] {
-            ListState::Items(index) => return index as usize,
-            ListState::Empty => Vec::new(),
+            ListState::Empty | ListState::Items(_) => Vec::new(),
             ListState::Stack(stack) => {
                 let frames: Vec<FrameId> = self.stacks.get(stack).to_vec();
+                frames.into_iter().map(|frame| self.new_dict(DictState::Frame(frame))).collect()
+            }
+            ListState::Frames(index) => {
+                let frames = std::mem::take(&mut self.growing[index as usize]);
                 frames.into_iter().map(|frame| self.new_dict(DictState::Frame(frame))).collect()
             }
             ListState::Rows(kind, first, end) => (first..end)
@@ -309,7 +427,7 @@ impl Assembler {
         };
         self.items.push(items);
         self.lists[list] = ListState::Items((self.items.len() - 1) as u32);
-        self.items.len() - 1
+        Some(self.items.len() - 1)
     }
 
     fn new_dict(&mut self, state: DictState) -> Value {
@@ -342,11 +460,16 @@ impl Assembler {
                 self.dicts[dict] = state;
                 return;
             }
-            self.pairs.push(Vec::with_capacity((end - start) / 2));
+            if !self.charge(32, "dictionaries") {
+                return;
+            }
+            self.pairs.push(Vec::new());
             self.dicts[dict] = DictState::Pairs((self.pairs.len() - 1) as u32);
         }
         // A dictionary that grows after it was recognised keeps what it was: no writer does this.
-        if let DictState::Pairs(index) = self.dicts[dict] {
+        if let DictState::Pairs(index) = self.dicts[dict]
+            && self.charge(12 * (end - start), "dictionaries")
+        {
             let pairs = &mut self.pairs[index as usize];
             pairs.extend(self.stack[start..end].chunks_exact(2).map(|p| (p[0], p[1])));
         }
@@ -354,12 +477,18 @@ impl Assembler {
 
     /// The stack that a value stands for, if it is a list that can be one.
     #[inline]
-    pub fn stack_of(&self, value: Value) -> Option<StackId> {
+    pub fn stack_of(&mut self, value: Value) -> Option<StackId> {
         match value.view() {
             View::Stack(stack) => Some(stack),
-            View::List(list) => match self.lists.get(list as usize)? {
-                ListState::Stack(stack) => Some(*stack),
+            View::List(list) => match *self.lists.get(list as usize)? {
+                ListState::Stack(stack) => Some(stack),
                 ListState::Empty => Some(NO_STACK),
+                ListState::Frames(index) => {
+                    let frames = std::mem::take(&mut self.growing[index as usize]);
+                    let stack = self.intern_stack(&frames);
+                    self.lists[list as usize] = ListState::Stack(stack);
+                    Some(stack)
+                }
                 _ => None,
             },
             _ => None,

@@ -18,6 +18,11 @@ pub struct EventRow {
     pub time: i64,
 }
 
+/// What rows take, with room to grow and with what a pickle remembers of them.
+pub(super) const EVENT: usize = 64;
+const BLOCK: usize = 64;
+const SEGMENT: usize = 160;
+
 impl Default for EventRow {
     fn default() -> Self {
         Self { action: Action::Other, address: 0, size: 0, stream: 0, stack: NO_STACK, time: 0 }
@@ -45,6 +50,7 @@ impl Assembler {
 
     #[inline]
     fn take_event(&mut self, start: usize, end: usize) -> Option<DictState> {
+        self.charge(12 * (end - start), "events"); // what is rare stands in columns of its own
         let row = self.events.len() as u32;
         let mut event = EventRow::default();
         let mut size = Some(0u64);
@@ -101,6 +107,7 @@ impl Assembler {
 
     #[inline]
     fn add_event(&mut self, event: EventRow) -> u32 {
+        self.charge(EVENT, "events");
         let stream = self.stream(event.stream);
         let events = &mut self.events;
         events.action.push(event.action);
@@ -142,7 +149,12 @@ impl Assembler {
                 _ => {}
             }
         }
-        DictState::Frame(self.stacks.intern_frame(frame))
+        let before = self.stacks.frames().len();
+        let frame = self.stacks.intern_frame(frame);
+        if self.stacks.frames().len() > before {
+            self.charge(64, "frames");
+        }
+        DictState::Frame(frame)
     }
 
     fn take_block(&mut self, start: usize, end: usize) -> Option<DictState> {
@@ -184,11 +196,12 @@ impl Assembler {
             block.stack = stack;
         }
         block.requested = requested.unwrap_or(size);
+        self.charge(BLOCK, "blocks");
         self.blocks.push(block);
         Some(DictState::Block((self.blocks.len() - 1) as u32))
     }
 
-    fn newest_of_history(&self, history: Value) -> (Option<u64>, StackId) {
+    fn newest_of_history(&mut self, history: Value) -> (Option<u64>, StackId) {
         let newest = match history.view() {
             View::List(list) => match self.lists.get(list as usize) {
                 Some(ListState::Items(index)) => self.items[*index as usize].first().copied(),
@@ -198,15 +211,18 @@ impl Assembler {
         };
         let Some(View::Dict(dict)) = newest.map(Value::view) else { return (None, NO_STACK) };
         let Some(&DictState::Pairs(index)) = self.dicts.get(dict as usize) else { return (None, NO_STACK) };
-        let (mut size, mut stack) = (None, NO_STACK);
+        if !self.work(self.pairs[index as usize].len(), "histories of blocks") {
+            return (None, NO_STACK);
+        }
+        let (mut size, mut frames) = (None, None);
         for &(key, value) in &self.pairs[index as usize] {
             match key.key() {
                 Some(known::REAL_SIZE) => size = self.size(value),
-                Some(known::FRAMES) => stack = self.stack_id(value),
+                Some(known::FRAMES) => frames = Some(value),
                 _ => {}
             }
         }
-        (size, stack)
+        (size, frames.map_or(NO_STACK, |frames| self.stack_id(frames)))
     }
 
     fn take_segment(&mut self, start: usize, end: usize) -> Option<DictState> {
@@ -234,6 +250,7 @@ impl Assembler {
         segment.size = size;
         segment.stream = self.stream(stream);
         segment.blocks = self.place_blocks(segment.address, size, blocks);
+        self.charge(SEGMENT, "segments");
         self.segments.push(RawSegment { device, segment });
         Some(DictState::Segment((self.segments.len() - 1) as u32))
     }
@@ -252,6 +269,9 @@ impl Assembler {
                 self.lists[list] = ListState::Empty;
                 let items = std::mem::take(&mut self.items[index as usize]);
                 let start = self.blocks.len();
+                if !self.charge(BLOCK * items.len(), "blocks") {
+                    return 0..0;
+                }
                 let mut seen = HashSet::new();
                 for item in items {
                     match self.row(item) {
@@ -313,13 +333,13 @@ impl Assembler {
     }
 
     #[inline]
-    fn stack_id(&self, value: Value) -> StackId {
+    fn stack_id(&mut self, value: Value) -> StackId {
         self.stack_of(value).unwrap_or(NO_STACK)
     }
 
     fn pool_id(&self, value: Value) -> PoolId {
         let pair = match value.view() {
-            View::Tuple(index) => self.tuples[index as usize].get(..2),
+            View::Tuple(index) => self.tuple(index).get(..2),
             View::List(list) => match self.lists.get(list as usize) {
                 Some(ListState::Items(index)) => self.items[*index as usize].get(..2),
                 _ => None,
@@ -332,14 +352,18 @@ impl Assembler {
     fn joined_texts(&mut self, value: Value) -> Option<StringId> {
         let View::List(list) = value.view() else { return None };
         let ListState::Items(index) = *self.lists.get(list as usize)? else { return None };
+        if !self.work(self.items[index as usize].len(), "forward tracebacks") {
+            return None;
+        }
         let mut joined = String::new();
         for item in &self.items[index as usize] {
             joined.push_str(self.strings.get(item.key()?));
             if joined.len() > 1 << 16 {
-                break; // a traceback is a page of text; more is an attack on memory
+                break; // a traceback is a page of text
             }
         }
-        Some(self.strings.intern(&joined))
+        // Most events of a line share one traceback, which is hashed again for each.
+        self.work(joined.len() / 8, "forward tracebacks").then(|| self.intern(&joined))
     }
 
     #[inline]
@@ -347,12 +371,16 @@ impl Assembler {
         if self.last_stream.0 == raw && !self.streams.is_empty() {
             return self.last_stream.1;
         }
+        let before = self.streams.len();
         let streams = &mut self.streams;
         let id = *self.stream_ids.entry(raw).or_insert_with(|| {
             streams.push(raw);
             (streams.len() - 1) as u32
         });
         self.last_stream = (raw, id);
+        if self.streams.len() > before {
+            self.charge(64, "streams");
+        }
         id
     }
 }

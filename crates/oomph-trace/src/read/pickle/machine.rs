@@ -5,13 +5,11 @@ use super::memo::{Memo, memo_read};
 use super::op;
 use super::operands::{long, short_key, short_long, text, u32_at, u64_at};
 use super::stacks::{Put, SeenStacks, StackRun};
+use crate::budget::Budget;
 use crate::intern::StringId;
 use crate::read::ReadError;
 use crate::read::assemble::{Assembler, Value};
 use crate::read::window::{Chunks, PADDING, Window};
-
-/// The C++ writer leaves a whole trace on the stack before it closes the list; no process records more events than this.
-const MOST_VALUES: usize = 1 << 26;
 
 /// How a pickle ended.
 pub enum Ended {
@@ -36,9 +34,10 @@ struct Shortcuts {
 impl Shortcuts {
     /// Sets a memo slot. If it held something else, what a run of memo reads stands for has changed.
     #[inline]
-    fn put(&mut self, memo: &mut Memo, slot: usize, value: Value) {
+    fn put(&mut self, memo: &mut Memo, slot: usize, value: Value, assembler: &mut Assembler) {
+        assembler.charge(Memo::SLOT, "what it remembers");
         if memo.put(slot, value) {
-            self.stacks.clear();
+            assembler.work(self.stacks.clear(), "memo slots that are set again");
             self.template.forget_slots();
         }
     }
@@ -65,9 +64,9 @@ pub struct Machine {
 }
 
 impl Machine {
-    pub fn new() -> Self {
+    pub fn new(budget: Budget) -> Self {
         Self {
-            assembler: Assembler::new(),
+            assembler: Assembler::new(budget),
             memo: Memo::default(),
             shortcuts: Shortcuts::default(),
             // No text has this key: a length of 255 never comes here.
@@ -123,8 +122,8 @@ impl Machine {
                 }
             };
             let malformed = |what| ReadError::Malformed { offset: before.wrapping_add(p as u64), what };
-            if assembler.len() > MOST_VALUES {
-                return Err(malformed("more values are open than any snapshot has"));
+            if assembler.is_crowded() {
+                assembler.make_room()?;
             }
             macro_rules! need {
                 ($n:expr) => {{
@@ -147,6 +146,7 @@ impl Machine {
                 }
                 op::MEMOIZE => {
                     memo.push(assembler.top().ok_or_else(|| malformed("nothing to memoise"))?);
+                    assembler.charge(Memo::SLOT, "what it remembers");
                     1
                 }
                 op::BINPUT | op::LONG_BINPUT => {
@@ -156,7 +156,7 @@ impl Machine {
                     };
                     need!(length);
                     let top = assembler.top().ok_or_else(|| malformed("nothing to memoise"))?;
-                    shortcuts.put(memo, slot, top);
+                    shortcuts.put(memo, slot, top, assembler);
                     length
                 }
                 op::BININT => {
@@ -235,7 +235,9 @@ impl Machine {
                             None => {
                                 let value = read_run(run.gets, assembler, memo)
                                     .ok_or_else(|| malformed("a memo slot is read before it is set"))?;
-                                if let Some(stack) = assembler.stack_of(value) {
+                                if let Some(stack) = assembler.stack_of(value)
+                                    && assembler.charge(SeenStacks::cost(run.gets), "stacks")
+                                {
                                     shortcuts.stacks.remember(run.gets, stack);
                                 }
                                 value
@@ -244,7 +246,7 @@ impl Machine {
                         assembler.push(value);
                         match run.put {
                             Put::Next => memo.push(value),
-                            Put::Slot(slot) => shortcuts.put(memo, slot, value),
+                            Put::Slot(slot) => shortcuts.put(memo, slot, value, assembler),
                             Put::Nowhere => {}
                         }
                         run.length

@@ -20,6 +20,8 @@ impl Memo {
     /// Bits of a slot that are the number; the three above are the kind.
     const KIND_BITS: u32 = 29;
     const OTHER: u32 = 7;
+    /// What a slot takes at most, with room to grow.
+    pub const SLOT: usize = 16;
 
     #[inline]
     fn pack(&mut self, value: Value) -> u32 {

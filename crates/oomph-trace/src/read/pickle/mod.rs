@@ -13,12 +13,17 @@ mod stacks;
 
 use super::ReadError;
 use super::window::{Chunks, Window};
+use crate::budget::Budget;
 use crate::recording::Format;
 use machine::{Ended, Machine};
 
 /// Reads a pickled snapshot. The stream starts with the PROTO opcode.
-pub(super) fn read(source: impl Chunks, format: Format) -> Result<crate::Recording, ReadError> {
-    let mut machine = Machine::new();
+pub(super) fn read(
+    source: impl Chunks,
+    format: Format,
+    budget: Budget,
+) -> Result<crate::Recording, ReadError> {
+    let mut machine = Machine::new(budget);
     let mut window = Window::new(source);
     match machine.run(&mut window)? {
         Ended::Stop => machine.assembler.finish(format, false),

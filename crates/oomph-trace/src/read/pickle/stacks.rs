@@ -84,8 +84,6 @@ impl Default for SeenStacks {
 }
 
 impl SeenStacks {
-    /// Beyond this many bytes of names, stacks are interned one by one.
-    const LIMIT: usize = 256 << 20;
     const SLOTS: usize = 1 << 13;
 
     fn name(&self, seen: &SeenStack) -> &[u8] {
@@ -123,9 +121,6 @@ impl SeenStacks {
     }
 
     pub fn remember(&mut self, gets: &[u8], stack: StackId) {
-        if self.bytes.len() + gets.len() > Self::LIMIT {
-            return;
-        }
         let index = self.seen.len() as u32;
         self.seen.push(SeenStack { start: self.bytes.len(), length: gets.len(), stack });
         self.bytes.extend_from_slice(gets);
@@ -138,10 +133,18 @@ impl SeenStacks {
         self.pass(index);
     }
 
-    pub fn clear(&mut self) {
-        if !self.seen.is_empty() {
-            *self = Self::default();
+    /// What a stack takes here, with room to grow.
+    pub fn cost(gets: &[u8]) -> usize {
+        gets.len() + 2 * size_of::<SeenStack>()
+    }
+
+    /// Forgets everything; gives the steps that it took.
+    pub fn clear(&mut self) -> usize {
+        if self.seen.is_empty() {
+            return 1;
         }
+        *self = Self::default();
+        Self::SLOTS
     }
 }
 
