@@ -421,13 +421,14 @@ impl<'a> Runner<'a> {
             }
             None => {}
         }
-        // Once the package is imported, what is in it is found without the path.
+        // `-c` puts the current folder first, where anybody's `json.py` may lie: it goes before anything is imported. Once the package is
+        // imported, what is in it is found without the path.
         let imports = match purpose {
             Some(Purpose::Fit(_)) => format!("import oomph; from {PACKAGE}.fit import start as main"),
             _ => format!("from {PACKAGE}.child import main"),
         };
         let start = format!(
-            "import sys; sys.path.insert(0, {:?}); {imports}; sys.path[:] = [place for place in sys.path[1:] if place]; main()",
+            "import sys\nif sys.path[:1] == ['']: del sys.path[0]\nsys.path.insert(0, {:?}); {imports}; del sys.path[0]; main()",
             inside.join("python").display().to_string(),
         );
         let mut launch = Launch::new(Command::new(&self.installed.python));

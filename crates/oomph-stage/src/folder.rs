@@ -71,6 +71,62 @@ fn private<'a, 'b>() -> tempfile::Builder<'a, 'b> {
     tempfile::Builder::new()
 }
 
+/// Makes a folder that stays, for files that are loaded into programs: ours, and nobody else's to write to. Refuses one that another user made
+/// or could put another in the place of: in a shared folder anybody may be first.
+#[cfg(unix)]
+pub(crate) fn make_private(folder: &Path) -> io::Result<()> {
+    use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+    let refused =
+        |why: &str| io::Error::new(io::ErrorKind::PermissionDenied, format!("{}: {why}", folder.display()));
+    if let Some(parent) = folder.parent()
+        && !parent.exists()
+    {
+        std::fs::DirBuilder::new().mode(0o700).recursive(true).create(parent)?;
+    }
+    match std::fs::DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let user = rustix::process::geteuid().as_raw();
+    // Not through a link: whoever made it could turn it elsewhere.
+    let found = std::fs::symlink_metadata(folder)?;
+    if !found.is_dir() || found.uid() != user {
+        return Err(refused("another user made it, or it is a link"));
+    }
+    if found.mode() & 0o077 != 0 {
+        std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700))?;
+    }
+    // Whoever may write into a folder above may rename what is in it, but for folders where only the owner may.
+    for above in std::path::absolute(folder)?.ancestors().skip(1) {
+        let found = std::fs::metadata(above)?;
+        let is_trusted = found.uid() == user || found.uid() == 0;
+        let is_open = found.mode() & 0o022 != 0 && found.mode() & 0o1000 == 0;
+        if !is_trusted || is_open {
+            return Err(refused(&format!("other users may write to {}", above.display())));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(not(unix))]
+pub(crate) fn make_private(folder: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(folder)
+}
+
+/// Whether a file is ours, a file, and nobody else's to write to.
+#[cfg(unix)]
+pub(crate) fn is_private(file: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::symlink_metadata(file).is_ok_and(|found| {
+        found.is_file() && found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o022 == 0
+    })
+}
+
+#[cfg(not(unix))]
+pub(crate) fn is_private(file: &Path) -> bool {
+    file.is_file()
+}
+
 /// The dynamic loader splits its variables at spaces and colons, and expands what begins with a dollar.
 fn can_be_preloaded(path: &Path) -> bool {
     let splits = |character: char| character.is_ascii_whitespace() || [':', ';', '$'].contains(&character);

@@ -1,5 +1,6 @@
 //! The libraries that the command carries, as files.
 
+use crate::folder::{is_private, make_private};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -49,10 +50,10 @@ pub fn recorder() -> io::Result<PathBuf> {
     let mut hasher = DefaultHasher::new();
     RECORD.bytes.hash(&mut hasher);
     let version = format!("{}-{:016x}", env!("CARGO_PKG_VERSION"), hasher.finish());
-    let folders = oomph_gpus::folders::cache().into_iter().chain([std::env::temp_dir()]);
+    let cache = oomph_gpus::folders::cache().map(|folder| folder.join("oomph"));
     let mut last = io::Error::from(io::ErrorKind::NotFound);
-    for folder in folders {
-        match keep(&folder.join("oomph").join(&version)) {
+    for folder in cache.into_iter().chain([in_shared_folder()]) {
+        match keep(&folder, &version) {
             Ok(path) => return Ok(path),
             Err(error) => last = error,
         }
@@ -60,14 +61,25 @@ pub fn recorder() -> io::Result<PathBuf> {
     Err(last)
 }
 
-/// Whole or not at all, whoever else writes it at the same time.
-fn keep(folder: &Path) -> io::Result<PathBuf> {
+/// Where there is no cache that can be written: a folder of this user's own where everybody writes.
+fn in_shared_folder() -> PathBuf {
+    #[cfg(unix)]
+    let user = format!("oomph-{}", rustix::process::geteuid().as_raw());
+    #[cfg(not(unix))]
+    let user = "oomph";
+    std::env::temp_dir().join(user)
+}
+
+/// Whole or not at all, whoever else writes it at the same time; and only where nobody else can change it.
+fn keep(folder: &Path, version: &str) -> io::Result<PathBuf> {
+    make_private(folder)?;
+    let folder = folder.join(version);
+    make_private(&folder)?;
     let path = folder.join(RECORD.name);
-    if std::fs::read(&path).is_ok_and(|bytes| bytes == RECORD.bytes) {
+    if is_private(&path) && std::fs::read(&path).is_ok_and(|bytes| bytes == RECORD.bytes) {
         return Ok(path);
     }
-    std::fs::create_dir_all(folder)?;
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    let mut file = tempfile::NamedTempFile::new_in(&folder)?;
     file.write_all(RECORD.bytes)?;
     file.persist(&path)?;
     Ok(path)

@@ -422,7 +422,9 @@ def main(kind=Run):
             sys.path.insert(0, os.path.dirname(os.path.abspath(target)))
             run_notebook(os.path.abspath(target))
         else:
-            sys.path.insert(0, os.path.dirname(os.path.abspath(target)))
+            # As Python itself does: where the file truly lies, unless it is told to leave that out.
+            if not getattr(sys.flags, "safe_path", False):
+                sys.path.insert(0, os.path.dirname(os.path.realpath(target)))
             run_file(os.path.abspath(target))
     except Stop:
         pass

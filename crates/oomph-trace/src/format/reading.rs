@@ -150,7 +150,7 @@ impl Reading {
     fn strings(&mut self, mut input: In) -> Result<(), FormatError> {
         let count = input.count()?;
         self.charge(count, 24, "texts")?;
-        self.charge(input.0.len(), 1, "texts")?;
+        self.charge(input.0.len(), 2, "texts")?;
         for _ in 0..count {
             let before = self.recording.strings.len();
             self.recording.strings.intern(input.text()?);

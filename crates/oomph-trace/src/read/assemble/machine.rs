@@ -152,7 +152,8 @@ impl Assembler {
     pub fn make_room(&mut self) -> Result<(), Swells> {
         const VALUES: usize = 1 << 12;
         self.check()?;
-        if self.charge(VALUES * size_of::<Value>(), "values that nothing holds") {
+        // Twice: room grows by doubling.
+        if self.charge(2 * VALUES * size_of::<Value>(), "values that nothing holds") {
             self.room = self.stack.len() + VALUES;
         }
         self.check()
@@ -202,7 +203,7 @@ impl Assembler {
         let before = self.strings.len();
         let id = self.strings.intern(text);
         if self.strings.len() > before {
-            self.charge(text.len() + 24, "texts");
+            self.charge(2 * text.len() + 24, "texts");
         }
         id
     }
