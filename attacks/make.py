@@ -603,6 +603,220 @@ def compression():
     attack("nested_50.pickle.gz", "safe", "50 layers of gzip", deep)
 
 
+# --- what is small and asks for much --------------------------------------------------------------
+
+
+def again(slot, times):
+    return enc(Get(slot)) * times
+
+
+def keyed(**values):
+    """A dictionary whose keys are all read from the memo: `swelling` puts them there."""
+    return Raw(b"}(" + b"".join(enc(Get(KEYS[key])) + enc(value) for key, value in values.items()) + b"u")
+
+
+WORDS = ("action", "alloc", "oom", "addr", "size", "stream", "frames", "time_us", "name", "filename", "line", "forward_frames", "segment_alloc", "segment_map",
+         "segment_unmap", "free_requested", "free_completed", "history", "state", "stage", "START", "END", "total_size", "address", "blocks")
+KEYS = {word: 100 + number for number, word in enumerate(WORDS)}
+REMEMBER = b"".join(enc(Put(slot, word)) + b"0" for word, slot in KEYS.items())
+
+
+def happened(action, number, size=512, frames=Raw(b"]"), **more):
+    return enc(keyed(action=Get(KEYS[action]), addr=(number + 1) << 21, size=size, stream=0, frames=frames, time_us=number, **more))
+
+
+def one_frame(name="f", filename="a.py", line=1):
+    return enc(keyed(name=name, filename=filename, line=line))
+
+
+def of_events(events, before=b"", **more):
+    """A snapshot of these events, written out; `before` is put into the memo first."""
+    top = {"segments": Raw(b"]"), "device_traces": Raw(b"](](" + b"".join(events) + b"ee"), **more}
+    return PROTO + REMEMBER + before + enc(top) + b"."
+
+
+def zstd_parts(*parts):
+    """One frame: bytes as they are, and `(byte, count)` as RLE."""
+    blocks, total = [], 0
+    for part in parts:
+        if isinstance(part, bytes):
+            cut = [part[at:at + (128 << 10)] for at in range(0, len(part), 128 << 10)]
+            blocks += [(zstd_block(0, len(piece)), zstd_block(0, len(piece), True), piece) for piece in cut]
+            total += len(part)
+        else:
+            byte, left = part
+            total += left
+            while left:
+                run = min(left, 128 << 10)
+                blocks.append((zstd_block(1, run), zstd_block(1, run, True), bytes([byte])))
+                left -= run
+    frame = ZSTD + b"\xa0" + struct.pack("<I", total)
+    return frame + b"".join(open_ + piece for open_, _, piece in blocks[:-1]) + blocks[-1][1] + blocks[-1][2], total
+
+
+def swelling():
+    empty = Raw(b"]")
+    attack("swell_growing_stack.pickle", "safe", "a stack of 60,000 frames, appended one by one",
+           lambda: of_events([happened("alloc", 1, frames=Raw(b"]" + (enc(Get(0)) + b"a") * 60_000))], one_frame() + b"q\x000"))
+    attack("swell_used_and_grown.pickle", "safe", "a stack that is used, grows by a frame, is used again: 5,000 times",
+           lambda: of_events([happened("alloc", n, frames=Raw(enc(Get(1)) + enc(Get(0)) + b"a")) for n in range(5000)], one_frame() + b"q\x000]q\x010"))
+    table = Raw(b"}(" + enc(Put(1, "z")) + b"N" + (enc(Get(1)) + b"N") * 300_000 + b"u")
+    attack("swell_shared_annotation.pickle", "safe", "one annotation of 300,000 keys, 300,000 times",
+           lambda: of_events([happened("alloc", 1)], enc(table) + b"q\x000", external_annotations=Raw(b"](" + again(0, 300_000) + b"e")))
+
+    def history():
+        one = enc(keyed(state=None, size=1, history=Get(2)))
+        inside = {"blocks": Raw(b"](" + one * 100_000 + b"e"), "total_size": 1 << 40, "address": 1 << 20}
+        return (PROTO + REMEMBER + enc(table) + b"q\x000]" + enc(Get(0)) + b"aq\x020"
+                + enc({"segments": [inside], "device_traces": empty}) + b".")
+
+    attack("swell_shared_history.pickle", "safe", "a history of 300,000 keys in 100,000 blocks", history)
+
+    def forward(lines, before, count):
+        one = enc(keyed(action=None, size=1, forward_frames=lines))
+        return of_events([one] * count, before)
+
+    attack("swell_empty_forward.pickle", "safe", "a forward traceback of 300,000 empty lines in 100,000 events",
+           lambda: forward(Get(0), enc(Put(1, "")) + b"0](" + again(1, 300_000) + b"eq\x000", 100_000))
+
+    def forward_unique():
+        before = b"".join(enc(Put(300 + n, "B" * 60_000 + str(n))) + b"0" for n in range(20))
+        events = [enc(keyed(action=None, size=1, forward_frames=[Get(300 + n % 20), str(n)])) for n in range(20_000)]
+        return of_events(events, before)
+
+    attack("swell_forward_unique.pickle", "safe", "20,000 forward tracebacks of 60 KB, each another", forward_unique)
+
+    def settings(inner, times, repeats=1):
+        before = enc(Put(0, "A" * MIB)) + b"0" + enc(Put(2, "x")) + b"0" + enc(Put(3, "allocator_settings")) + b"0"
+        before += inner + b"}(" + (enc(Get(2)) + enc(Get(1))) * times + b"uq\x040"
+        top = enc({"segments": empty, "device_traces": [[event()]]})
+        return PROTO + REMEMBER + before + top[:-1] + (enc(Get(3)) + enc(Get(4))) * repeats + b"u."
+
+    attack("swell_settings_text.pickle", "safe", "one text of a megabyte as 1,024 settings", lambda: settings(enc(Get(0)) + b"q\x010", 1024))
+    attack("swell_settings_table.pickle", "safe", "a table of 64 keys of a megabyte as 1,024 settings",
+           lambda: settings(b"}(" + (enc(Get(0)) + b"K\x01") * 64 + b"uq\x010", 1024))
+    attack("swell_settings_repeat.pickle", "safe", "a thousand settings of 1 KB, 2,000 times", lambda: settings(enc(Put(1, "B" * 1024)) + b"0", 1024, 2000))
+
+    def repeated(key, item):
+        before = enc(Put(0, key)) + b"0" + item + b"q\x010](" + again(1, 300_000) + b"eq\x020"
+        top = enc({"segments": empty, "device_traces": [[event()]]})
+        return PROTO + before + top[:-1] + (enc(Get(0)) + enc(Get(2))) * 300_000 + b"u."
+
+    attack("swell_host_repeat.pickle", "safe", "host segments of 300,000 lists, 300,000 times", lambda: repeated("host_segments", b"]"))
+    attack("swell_annotations_repeat.pickle", "safe", "300,000 annotations, 300,000 times", lambda: repeated("external_annotations", b"}"))
+    attack("swell_tuples.pickle", "safe", "20 million tuples of one element",
+           lambda: PROTO + b"N" + b"\x85" * 20_000_000 + b"0" + VALID[2:])
+
+    def tuples_packed():
+        noise = b"".join(hashlib.sha256(struct.pack("<I", n)).digest() for n in range(20_000))
+        return zstd_parts(PROTO + b"B" + struct.pack("<I", len(noise)) + noise + b"0N", (0x85, 60_000_000), b"0" + VALID[2:])[0]
+
+    attack("swell_tuples.pickle.zst", "safe", "60 million tuples of one element, packed 94-fold", tuples_packed)
+    attack("swell_memo_set_again.pickle", "safe", "a memo slot that is set anew before each of 100,000 stacks",
+           lambda: hidden(one_frame_plain() + b"q\x000" + (b"K\x00q\x01K\x01q\x0100](h\x00h\x00e0") * 100_000 + b"N"))
+    attack("swell_streams.pickle", "safe", "100,000 streams, and 256 devices that each have them",
+           lambda: of_events([enc(keyed(action=Get(KEYS["alloc"]), size=1, stream=70_000 + n)) for n in range(100_000)])[:-len(b"eeu.")]
+           + b"e" + (b"](" + happened("alloc", 1) + b"e") * 255 + b"eu.")
+    attack("swell_stack.json", "safe", "a stack of 200,000 frames in JSON", lambda: b'{"segments":[],"device_traces":[[{"action":"alloc","addr":4096,"size":512,"frames":['
+           + b",".join([b'{"name":"f","filename":"a.py","line":1}'] * 200_000) + b"]}]]}")
+    attack("swell_cut_bomb.json.zst", "refused", "JSON that unpacks to 64 MiB of spaces and breaks off there", lambda: zstd_parts(b"[", (0x20, 64 * MIB))[0])
+
+
+def one_frame_plain():
+    return enc(frame())
+
+
+def crowds():
+    """As many of everything as fit into a few megabytes: no trick, but each has its own way to be slow."""
+    count = 60_000
+    attack("crowd_stacks.pickle", "safe", "60,000 blocks, each of a stack of its own",
+           lambda: of_events([happened("alloc", n, 2048, Raw(b"]" + one_frame(f"f{n}", f"m{n % 1000}.py", n % 65_000) + b"a")) for n in range(count)]))
+    attack("crowd_nested_ranges.pickle", "safe", "60,000 segments and as many blocks, each inside the one before",
+           lambda: of_events([enc(keyed(action=Get(KEYS[action]), addr=(n + 1) * 512, size=(1 << 40) - n * 1024, time_us=n))
+                              for action in ("segment_alloc", "alloc") for n in range(count)]))
+    spread = [int.from_bytes(hashlib.sha256(struct.pack("<I", n)).digest()[:8], "little") for n in range(4096)]
+    attack("crowd_maps.pickle", "safe", "120,000 pages mapped and unmapped, anywhere",
+           lambda: of_events([enc(keyed(action=Get(KEYS["segment_map" if n % 2 else "segment_unmap"]), addr=(spread[n % 4096] % (1 << 30)) * 512,
+                                        size=(spread[n * 7 % 4096] >> 32) % (1 << 30) * 512, time_us=n)) for n in range(2 * count)]))
+    attack("crowd_segments.pickle", "safe", "60,000 segments of a terabyte that overlap",
+           lambda: PROTO + REMEMBER + enc({"segments": Raw(b"](" + b"".join(enc(keyed(blocks=Raw(b"]"), address=n * 512, total_size=1 << 40)) for n in range(count)) + b"e"),
+                                          "device_traces": [[event()]]}) + b".")
+
+    def annotated(names):
+        marks = b"".join(enc(keyed(name=name, stage=Get(KEYS[stage]), time_us=time)) for name, stage, time in names)
+        return of_events([happened("alloc", n) for n in range(20_000)], external_annotations=Raw(b"](" + marks + b"e"))
+
+    attack("crowd_annotations.pickle", "safe", "60,000 annotations, all open at once",
+           lambda: annotated([(f"s{n}", "START", n) for n in range(count)] + [(f"s{n}", "END", 1_000_000 + n) for n in range(count)]))
+    attack("crowd_steps_marked.pickle", "safe", "60,000 steps that a profiler marked",
+           lambda: annotated([(f"ProfilerStep#{n}", stage, 3 * n + at) for n in range(count) for stage, at in (("START", 0), ("END", 2))]))
+
+    def steps():
+        events = []
+        for step in range(1500):
+            for action in ("alloc", "free_completed"):
+                events += [happened(action, 20 * step + n, 1 << 19, Raw(b"](" + one_frame(f"f{n}", "m.py", n + 1) + one_frame("step", "optim.py", 1) + b"e"))
+                           for n in range(20)]
+        return of_events(events)
+
+    attack("crowd_steps.pickle", "safe", "1,500 steps of an optimizer that frees nothing it took", steps)
+    attack("crowd_grow.pickle", "safe", "60,000 blocks of one line that are never freed",
+           lambda: of_events([happened("alloc", n, MIB if n != count // 2 else 512, Raw(b"]" + one_frame() + b"a")) for n in range(count)]))
+
+    def fragmented():
+        size = lambda n: 512 * (n % 4000 + 1)  # noqa: E731
+        events = [happened("alloc", n, size(n)) for n in range(count)]
+        for n in range(0, count, 2):
+            events += [happened("free_requested", n, size(n)), happened("free_completed", n, size(n))]
+        return of_events(events + [happened("alloc", count + n, 512 * (n % 4000 + 2)) for n in range(count // 2)])
+
+    attack("crowd_fragmented.pickle", "safe", "150,000 events of a heap that is full of holes", fragmented)
+    attack("crowd_long_names.pickle", "safe", "5,000 blocks of one line whose names have a megabyte",
+           lambda: of_events([happened("alloc", n, MIB, Raw(b"]" + enc(Get(0)) + b"a")) for n in range(5000)], one_frame("A" * MIB, "A" * MIB + ".py") + b"q\x000"))
+    attack("crowd_out_of_memory.pickle", "safe", "60,000 out-of-memories, each at another line",
+           lambda: of_events([happened("oom", n, 1 << 30, Raw(b"]" + one_frame(f"f{n}", "m.py", 1) + b"a")) for n in range(count)]))
+    attack("crowd_devices.pickle", "safe", "256 devices of 300 events",
+           lambda: PROTO + REMEMBER + enc({"segments": [], "device_traces": Raw(b"](" + (b"](" + b"".join(happened("alloc", n, MIB) for n in range(300)) + b"e") * 256 + b"e")}) + b".")
+
+
+def varint(number):
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes(out) + bytes([number])
+
+
+def own_format():
+    """Recordings of oomph itself: chunks that are packed, one by one."""
+
+    def chunk(kind, *parts):
+        packed, raw = zstd_parts(*parts)
+        return bytes([kind]) + struct.pack("<III", raw, len(packed), zlib.crc32(packed)) + packed
+
+    def recording(*chunks, version=1, flags=0):
+        return b"OOMPH\r\n\x1a" + struct.pack("<HH", version, flags) + b"".join(chunks)
+
+    def events(count):
+        return chunk(5, varint(0) + varint(count), (0, 6 * count), b"\0" * 5)
+
+    device = chunk(4, varint(0) + b"\0" + varint(0) + varint(1) + varint(0))
+    end = bytes([9]) + chunk(9, b"\0")[1:]
+    attack("oomph_events.oomph", "refused", "5.5 million events in a chunk of 1 KB", recording(device, events(5_500_000)))
+    attack("oomph_events_often.oomph", "refused", "the same chunk 20 times", recording(device, *[events(5_500_000)] * 20, end))
+    attack("oomph_events_within.oomph", "safe", "as many events as the rule for packed files lets through", recording(device, *[events(80_000)] * 34, end))
+    annotations = chunk(8, varint(6_000_000), (0, 24_000_000))
+    attack("oomph_annotations.oomph", "refused", "120 million annotations", recording(device, events(10), *[annotations] * 20, end))
+    segment = varint(0) + varint(1) + varint(1 << 20) + varint(1 << 30) + varint(0) + b"\0" + varint(0) * 3
+    attack("oomph_blocks.oomph", "refused", "60 million blocks", recording(device, *[chunk(6, segment + varint(6_000_000), (0, 24_000_000))] * 10, end))
+    attack("oomph_streams.oomph", "refused", "30 million streams on each of 40 devices",
+           lambda: recording(*[chunk(4, varint(n) + b"\0" + varint(0) + varint(30_000_000), (0, 30_000_000)) for n in range(40)], events(10), end))
+    attack("oomph_settings.oomph", "refused", "settings of eight million numbers", recording(device, events(10), chunk(7, b'{"settings":[0', *[b",", (0x30, 8_000_000)], b"]}"), end))
+    attack("oomph_version.oomph", "refused", "a version that is not known", recording(device, events(10), version=2))
+    attack("oomph_flags.oomph", "refused", "flags that are not known", recording(device, events(10), flags=0xFFFF))
+    attack("oomph_unknown_chunk.oomph", "safe", "a chunk of a kind that is not known", recording(device, events(10), chunk(77, b"hello"), end))
+
+
 def other():
     attack("empty.pickle", "refused", "an empty file", b"")
     for name, byte in (("80", b"\x80"), ("brace", b"{"), ("stop", b"."), ("1f", b"\x1f"), ("lt", b"<"), ("nul", b"\0"), ("space", b" ")):
@@ -626,7 +840,7 @@ def other():
 
 def all_attacks():
     for group in (code, memo, nesting, lengths, stack, sharing, numbers, contradictions, strings, wrong_types,
-                  json_and_html, compression, other):
+                  json_and_html, compression, swelling, crowds, own_format, other):
         group()
     names = [a[0] for a in ATTACKS]
     if len(set(names)) != len(names):

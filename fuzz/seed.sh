@@ -11,8 +11,12 @@ for file in fixtures/h200/*.pickle.xz; do
     head -c 20000 "$corpus/$name" > "$corpus/$name.head"
     [ "$(wc -c < "$corpus/$name")" -lt 120000 ] || rm "$corpus/$name"
 done
-for file in fixtures/shapes/*.pickle fixtures/shapes/*.json fixtures/shapes/*.html fixtures/shapes/*.gz fixtures/shapes/*.zst attacks/*.pickle attacks/*.json; do
-    [ ! -f "$file" ] || cp "$file" "$corpus/"
+# The large attacks too: their beginnings, which are read as files that were cut off.
+made=$(mktemp -d)
+trap 'rm -rf "$made"' EXIT
+python3 attacks/make.py "$made"
+for file in fixtures/shapes/*.pickle fixtures/shapes/*.json fixtures/shapes/*.html fixtures/shapes/*.gz fixtures/shapes/*.zst "$made"/*; do
+    if [ -f "$file" ]; then head -c 60000 "$file" > "$corpus/$(basename "$file")"; fi
 done
 target/release/oomph convert fixtures/h200/mlp64.pickle.xz -o "$corpus/mlp64.oomph" --force -q 2>/dev/null || true
 echo "$(ls "$corpus" | wc -l) seeds"
