@@ -56,7 +56,7 @@ def results_beside_temporaries():
     shows="allocated {allocated}, reserved {reserved}; {free} free, the largest piece {largest}; the request gets {got}, out-of-memories: {ooms:d}",
     verdict="true",
     holds=lambda n: n["ooms"] == 1 and n["got"] == 0 and n["free"] > 200 * MIB > n["largest"],
-    why="A block that lives on holds its segment, and what is free beside it is a hole. It takes such neighbours to run out: sizes that change are not enough.",
+    why="A block that lives on holds its segment, and what is free beside it is a hole. Sizes that change are not enough.",
     oomph="OM401 names the line whose blocks hold the segments; `oomph tune` says which setting would have got through.",
     card=lambda h200: "`seed_fragment4-cap0.55`: 375 MiB free in pieces of at most 365 MiB, 381 MiB asked for: out of memory ([out-of-memory.md](guides/out-of-memory.md#example-fragmentation))",
 )
@@ -89,7 +89,7 @@ def changing_sizes():
     holds=lambda n: n["expandable_lengths_reserved"] < 1.08 * n["plain_lengths_allocated"]
     and n["expandable_lengths_reserved"] < n["plain_lengths_reserved"]
     and (n["plain_results_ooms"], n["expandable_results_ooms"]) == (1, 0),
-    why="A segment grows where it is, page by page, so that no hole is too small for long. Not with memory that is shared between processes.",
+    why="A segment grows where it is, page by page. Not with memory that is shared between processes.",
     oomph="`oomph tune` replays your own recording under it; `oomph.fit` turns it on where it helps.",
     card=lambda h200: h200.under("expandable_segments:True", "bert_var16", "mobilenet_eval"),
     settings={"plain": {}, "expandable": {CONF: "expandable_segments:True"}},
@@ -115,7 +115,7 @@ def both_programs():
     times="a step takes {plain_lengths_ms:.1f} ms and {split_lengths_ms:.1f} ms",
     verdict="true, but",
     holds=lambda n: n["split_results_ooms"] == 0 and n["split_lengths_reserved"] > 1.1 * n["plain_lengths_reserved"],
-    why="Large blocks are no longer cut, so that small ones cannot sit in them; but a free large block serves requests of nearly its size only. It helps one program and costs another.",
+    why="Large blocks are no longer cut, so that small ones cannot sit in them; but a free large block serves requests of nearly its size only.",
     oomph="`oomph tune` tries 32 to 512 on your recording. Never together with expandable segments (pytorch#123548).",
     card=lambda h200: h200.under("max_split_size_mb:64", "seed_fragment4", "gpt2_lengths"),
     settings={"plain": {}, "split": {CONF: "max_split_size_mb:64"}},
@@ -131,7 +131,7 @@ def max_split_size():
     shows="allocated {plain_allocated} → {rounded_allocated}, reserved {plain_reserved} → {rounded_reserved}",
     verdict="true, but",
     holds=lambda n: n["rounded_reserved"] < n["plain_reserved"] and n["rounded_allocated"] > n["plain_allocated"],
-    why="Sizes that are nearly the same become the same, so that a free block serves the next step. Each block grows for it, by up to a quarter.",
+    why="Sizes that are nearly the same become the same, so that a free block serves the next step. Each block grows by up to a quarter.",
     oomph="`oomph tune` tries 4, 8 and 16 on your recording.",
     card=lambda h200: h200.under("roundup_power2_divisions:4", "bert_var16", "gpt2_lengths"),
     settings={"plain": {}, "rounded": {CONF: "roundup_power2_divisions:4"}},
@@ -143,11 +143,11 @@ def roundup_power2_divisions():
 @tip(
     group=GROUP,
     says="`garbage_collection_threshold:0.8` keeps memory low",
-    done="The training with changing lengths: with the defaults, with the setting, and both once more with PyTorch held to 3 GiB by `set_per_process_memory_fraction`.",
+    done="The training with changing lengths, without and with the setting; both once more with PyTorch held to 3 GiB by `set_per_process_memory_fraction`.",
     shows="reserved without a limit {plain_reserved} → {threshold_reserved}; under the limit of 3 GiB {limited_reserved} → {both_reserved}",
     verdict="true, but",
     holds=lambda n: n["threshold_reserved"] == n["plain_reserved"] and n["both_reserved"] < 0.95 * n["limited_reserved"],
-    why="The threshold is a share of the limit that `set_per_process_memory_fraction` sets. Under one, blocks that are not used are given back early; without one the setting is never used.",
+    why="It is a share of the limit that `set_per_process_memory_fraction` sets: blocks that are not used are given back early. Without a limit it is never used.",
     oomph="`oomph tune` tries it where the process has a limit; `oomph doctor` says when it is set without one.",
     settings={
         "plain": {},
@@ -171,7 +171,7 @@ def garbage_collection_threshold():
     shows="peak {named} with a name for each, {expression} in one expression, {inplace} in place; allocated after `del` {after}",
     verdict="false",
     holds=lambda n: (n["named"], n["expression"], n["inplace"], n["after"]) == (4 * GIB, 3 * GIB, GIB, 0),
-    why="Each operation makes a tensor, and a name holds it. Nothing else does: no result is remembered, and nothing is computed again if it is gone.",
+    why="Each operation makes a tensor, and a name holds it. No result is remembered, and nothing is computed again.",
     oomph="OM203 and OM303 find copies and temporaries that make the peak.",
 )
 def elementwise_operations():

@@ -67,7 +67,7 @@ def example(name):
     shows="GPU memory at its peak {peak}, in PyTorch's cache {kept}; the array {array}",
     verdict="does nothing",
     holds=lambda n: n["peak"] == n["kept"] == 0,
-    why="All of it is on the CPU: `from_numpy` shares the array, `clone()` does copy it, and `empty_cache()` has nothing to empty. `data_np`'s memory is held by the first tensor only, not by the clone.",
+    why="All of it is on the CPU: `from_numpy` shares the array, `clone()` copies it, and `empty_cache()` has nothing to empty. `data_np`'s memory is held by the first tensor only.",
     oomph="`oomph.who()` shows what is on the GPU.",
 )
 def maximize_1_copies():
@@ -110,7 +110,7 @@ def maximize_2_dataset(how):
     shows="peak {peak}, {grad_peak} without `no_grad()`; the model {weights}",
     verdict="true",
     holds=lambda n: n["peak"] < n["grad_peak"],
-    why="Without `no_grad()` the activations wait for a backward pass. `del large_tensor` comes after the forward pass, when the peak is over.",
+    why="[`no_grad()`](#no-grad) works. `del large_tensor` comes when the peak is over.",
     oomph="OM202.",
 )
 def maximize_3_no_grad():
@@ -127,7 +127,7 @@ def maximize_3_no_grad():
     shows="it prints 8000000 and 4000000 bytes; allocated at its end {held}",
     verdict="true, but",
     holds=lambda n: n["printed"] == 1 and n["held"] > 12_000_000,
-    why="Each number is right, but the float32 tensors are still there: the half ones come on top. `del a, b`, or make them half from the start.",
+    why="[The half tensors come on top](#half-makes-a-copy). `del a, b`, or make them half from the start.",
     oomph="OM203.",
 )
 def increase_1_half():
@@ -142,8 +142,8 @@ def increase_1_half():
     shows="peak {peak} and {larger_peak}, reserved {kept} and {larger_kept}",
     verdict="does nothing",
     holds=lambda n: n["larger_peak"] - n["peak"] < 4 * MIB and n["larger_kept"] - n["kept"] <= 4 * MIB,
-    why="The network is so small that weights, Adam's state and the workspace of cuBLAS are most of it. A batch 16 times as large is a megabyte more.",
-    oomph="`oomph explain` says what holds the memory before you shrink something.",
+    why="Weights, Adam's state and the workspace of cuBLAS are most of it.",
+    oomph="`oomph explain` says what holds the memory.",
 )
 def increase_3_batch():
     larger, variables, _ = on_the_gpu("increase_3_batch", lambda text: text.replace("batch_size = 16 ", "batch_size = 256 "))
@@ -159,7 +159,7 @@ def increase_3_batch():
     shows="most RAM on top {peak}; the array {array}; still there at the end {held}",
     verdict="false",
     holds=lambda n: n["peak"] >= n["array"] and n["held"] > 0.95 * n["array"],
-    why="The array is made first and whole. Each batch is a view of it: `del batch` gives back nothing, and `gc.collect()` has nothing to collect while `large_data` lives.",
+    why="The array is made first and whole, and [each batch is a view of it](#generators): `del batch` gives back nothing.",
     oomph="`oomph.data.stream(path, batch=1000, budget=\"1GiB\")` never has it whole.",
     needs="host",
 )
@@ -179,8 +179,8 @@ def resolve_1_generator():
     shows="it prints 763 → 381 MB and 763 → 191 MB; most RAM on top {peak}",
     verdict="true, but",
     holds=lambda n: n["printed"] == 1 and n["peak"] > 2 * 763 * MIB,
-    why="The small arrays are small, but the large ones are made first and `astype` copies: the peak is higher than without it. Ask for the type where the data is made or read.",
-    oomph="`oomph.data.load` reads straight into the smallest type that keeps every value; `oomph data profile` lists them.",
+    why="The large arrays are made first and `astype` copies: the peak is higher than without it. Ask for the type where the data is made or read.",
+    oomph="`oomph.data.load` reads straight into the smallest type that keeps every value.",
     needs="host",
 )
 def resolve_2_types():
@@ -228,7 +228,7 @@ def resolve_3_sparse():
     shows="allocated at its end {held}, which is the last tensor, {last}; peak {peak}; out-of-memories: {ooms:d}",
     verdict="false",
     holds=lambda n: n["held"] == n["last"] and n["ooms"] == 0,
-    why="`problematic_allocation` leaks nothing: no tensor of it needs gradients, so there is no graph, and its names end with each call.",
+    why="No tensor needs gradients, so there is no graph, and [its names end with each call](#without-backward).",
     oomph="OM201 finds what does accumulate.",
 )
 def float_tensor_1_no_backward():
@@ -245,7 +245,7 @@ def float_tensor_1_no_backward():
     shows="allocated at its end {held}, cached before the last tensor {cache}; held to 400 MiB: retries {retries:d}, out-of-memories {ooms:d}",
     verdict="false",
     holds=lambda n: n["held"] == 0 and n["ooms"] == 0 and 0 < n["cache"] < 32 * MIB,
-    why="Every tensor is deleted before the next is made, so whole segments are free, and PyTorch gives them back when it needs the room. Holes need a neighbour that lives on.",
+    why="Every tensor is deleted before the next is made, so whole segments are free. [Holes](#fragmentation) need a neighbour that lives on.",
     oomph="OM401 distinguishes real fragmentation from cache.",
 )
 def float_tensor_2_variable_sizes():
@@ -265,7 +265,7 @@ def float_tensor_2_variable_sizes():
     shows="allocated at its end {held}; peak {peak}, of which the last tensor is {last}",
     verdict="false",
     holds=lambda n: n["held"] == 0 and n["peak"] == n["last"],
-    why="After `del` all four tensors are gone; the peak is the last tensor alone. There is no graph, and nothing is computed again.",
+    why="After `del` all four are gone; the peak is the last tensor alone. [Nothing is cached](#elementwise-operations).",
     oomph="OM303.",
 )
 def float_tensor_3_elementwise():
@@ -280,7 +280,7 @@ def float_tensor_3_elementwise():
     shows="peak {peak}, at its end {held} allocated and {kept} reserved; in place the peak is {inplace_peak}",
     verdict="true, but",
     holds=lambda n: (n["peak"], n["held"], n["kept"], n["inplace_peak"]) == (8 * GIB, 0, 0, 4 * GIB),
-    why="It gives all back, after the peak is over. What decides whether it fits is the peak, and that is halved in place.",
+    why="It gives all back, after the peak is over. The peak decides whether it fits, and that is halved in place.",
     oomph="OM303 shows what makes the peak.",
 )
 def manage_1_del():
@@ -296,7 +296,7 @@ def manage_1_del():
     shows="peak {peak}, with gradients {grad_peak}",
     verdict="does nothing",
     holds=lambda n: n["peak"] == n["grad_peak"],
-    why="One linear layer keeps its input and its weight for the backward pass, and both are there anyway. `no_grad()` pays where there are activations between layers.",
+    why="One linear layer keeps its input and its weight, and both are there anyway. [`no_grad()`](#no-grad) pays where there are activations between layers.",
     oomph="OM202 says how much is kept.",
 )
 def manage_2_no_grad():

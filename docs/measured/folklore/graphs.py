@@ -55,7 +55,7 @@ def no_grad():
     times="{no_grad_ms:.2f} ms and {inference_mode_ms:.2f} ms",
     verdict="false",
     holds=lambda n: n["no_grad_peak"] == n["inference_mode_peak"],
-    why="Both keep nothing for a backward pass, to the byte. `inference_mode()` also leaves out version counters, which is time on the CPU, not memory on the GPU.",
+    why="Both keep nothing for a backward pass. `inference_mode()` also leaves out version counters, which is time on the CPU.",
     oomph="`oomph.fit_inference` uses `inference_mode`, for the time.",
 )
 def inference_mode():
@@ -69,7 +69,7 @@ def inference_mode():
     shows="peak {train_peak} and {eval_peak}; with dropout {dropout_train_peak} and {dropout_eval_peak}",
     verdict="does nothing",
     holds=lambda n: n["train_peak"] == n["eval_peak"] and n["dropout_eval_peak"] < n["dropout_train_peak"],
-    why="It changes what dropout and batch norm do, not whether activations are kept. Only what dropout itself keeps is saved. For memory it is `no_grad()`.",
+    why="It changes what dropout and batch norm do, not whether activations are kept. For memory it is `no_grad()`.",
     oomph="OM202.",
 )
 def eval_mode():
@@ -96,7 +96,7 @@ def eval_mode():
     shows="allocated {first} after the first call, {fifth} after the fifth; peak {first_peak} in the first, {fifth_peak} in the fifth; while the output is held {held}",
     verdict="false",
     holds=lambda n: n["first"] == n["fifth"] == 0 and n["first_peak"] == n["fifth_peak"] and n["held"] > 100 * MIB,
-    why="The graph hangs on the output. When the function returns, its names go, and the graph with them. Only an output or a loss that is *kept* keeps its graph.",
+    why="The graph hangs on the output, and goes when the function returns. Only an output or a loss that is *kept* keeps its graph.",
     oomph="OM201 finds outputs and losses that are kept, OM202 graphs that are never used.",
     rank=4,
     headline="A forward pass without `backward()` leaves nothing behind: {fifth} after five of them. A loss that is *kept* leaves its whole graph.",
@@ -128,11 +128,11 @@ def without_backward():
 @tip(
     group=GROUP,
     says="`total += loss` leaks: write `loss.item()`",
-    done="Losses are added up over six batches: in validation with gradients on, in training after `backward()`, and in validation with `loss.item()`.",
+    done="Losses are added up over six batches: in validation with gradients on, in training after `backward()`, in validation with `loss.item()`.",
     shows="growth for each batch: validation {validation}, training {training}, with `item()` {item}",
     verdict="true, but",
     holds=lambda n: n["validation"] > 100 * MIB and n["training"] <= 4096 and n["item"] == 0,
-    why="A loss holds its graph, and the graph its activations. `backward()` lets those go, so that after it only a number and nodes in RAM are kept. In validation nothing lets them go.",
+    why="A loss holds its graph, and the graph its activations. `backward()` lets those go; in validation nothing does.",
     oomph="OM201 names the line, the growth of each step and the saving.",
     card=lambda h200: f"`accumulate`: {h200('accumulate')} allocated after eight batches",
 )
@@ -168,7 +168,7 @@ def total_plus_loss():
     times="a step takes {kept_ms:.2f} ms and {none_ms:.2f} ms",
     verdict="true, but",
     holds=lambda n: 0 < n["kept_peak"] - n["none_peak"] <= 1.05 * n["gradients"],
-    why="Gradients that are gone leave room for activations of the next forward pass. It is the default since PyTorch 2.0: writing it changes nothing.",
+    why="Gradients that are gone leave room for the next forward pass. It is the default since PyTorch 2.0.",
     oomph="`oomph.fit` lets gradients go after each step.",
 )
 def set_to_none():
@@ -200,11 +200,11 @@ def set_to_none():
 @tip(
     group=GROUP,
     says="`retain_graph=True` is a harmless fix for “backward through the graph a second time”",
-    done="A forward and a backward pass, without and with `retain_graph=True`; what is allocated afterwards while the loss is held.",
+    done="A forward and a backward pass, without and with `retain_graph=True`, while the loss is held.",
     shows="kept after `backward()`: {plain} without, {retained} with it",
     verdict="false",
     holds=lambda n: n["plain"] <= 4096 and n["retained"] > 100 * MIB,
-    why="It keeps every activation until the loss goes. In a loop that is until the next loss is there: two graphs at once at the peak.",
+    why="It keeps every activation until the loss goes: in a loop, two graphs at once at the peak.",
     oomph="OM201 if it grows, OM304 if activations make the peak.",
 )
 def retain_graph():

@@ -14,13 +14,13 @@ GROUP = "Letting go"
 @tip(
     group=GROUP,
     says="`del x` frees GPU memory",
-    done="A tensor of 1 GiB is made and deleted; then another of that size is made.",
+    done="1 GiB is made and deleted; then 1 GiB more is made.",
     shows="allocated {allocated_before} → {allocated_after}, reserved {reserved_before} → {reserved_after}, in use on the card {used_before} → {used_after}; with the second tensor {reserved_again} reserved",
     verdict="true, but",
     holds=lambda n: n["allocated_before"] - n["allocated_after"] == GIB
     and n["reserved_after"] == n["reserved_before"] == n["reserved_again"]
     and abs(n["used_after"] - n["used_before"]) < 64 * MIB,
-    why="It is free for PyTorch at once, and the next tensor takes its place. It stays reserved, so `nvidia-smi` shows no change.",
+    why="It is free for PyTorch at once, and stays reserved, so `nvidia-smi` shows no change.",
     oomph="`oomph top` and `oomph.who()` show allocated and reserved apart.",
     rank=1,
     headline="`del` works at once, but `nvidia-smi` does not show it: 1 GiB deleted is {allocated_after} allocated and still {reserved_after} reserved.",
@@ -40,12 +40,12 @@ def del_frees():
 @tip(
     group=GROUP,
     says="`del` the big tensor once you have the part you need",
-    done="Of a tensor of 1 GiB the first ten numbers are kept as `part = x[:10]`; then `del x`; then `part = part.clone()`.",
+    done="The first ten numbers of 1 GiB are kept as `part = x[:10]`; then `del x`; then `part = part.clone()`.",
     shows="allocated {before} → {after_del} after `del`, {after_clone} after `clone()`",
     verdict="does nothing",
     holds=lambda n: n["after_del"] == n["before"] == GIB and n["after_clone"] == 512,
-    why="A slice is a view: 40 bytes hold all of the storage they lie in. So do other names, lists, closures and graphs.",
-    oomph="`oomph.who()` names every holder, and says *also held by*.",
+    why="A slice is a view: 40 bytes hold the whole storage. So do other names, lists, closures and graphs.",
+    oomph="`oomph.who()` names every holder.",
 )
 def del_beside_a_view():
     import torch
@@ -62,13 +62,13 @@ def del_beside_a_view():
 @tip(
     group=GROUP,
     says="`gc.collect()` after `del`, or memory is not freed",
-    done="A tensor of 1 GiB is deleted, then `gc.collect()` is called; the same with a tensor in an object that refers to itself.",
+    done="1 GiB is deleted, then `gc.collect()` is called; the same with a tensor in an object that refers to itself.",
     shows="given back by `gc.collect()`: {plain_collected} of 1 GiB; of the one in a cycle {cycle_collected}",
     times="one call takes {collect_ms:.0f} ms",
     verdict="true, but",
     holds=lambda n: n["plain_collected"] == 0 and n["cycle_collected"] == GIB,
-    why="Python frees unreferenced objects without the collector. Only objects in reference cycles wait for it: modules with hooks, exceptions, trainers.",
-    oomph="`oomph.who()` has a row *garbage in cycles*; `oomph.free()` collects and says what came back.",
+    why="Only objects in reference cycles wait for the collector: modules with hooks, exceptions, trainers.",
+    oomph="`oomph.who()` has a row *garbage in cycles*; `oomph.free()` collects.",
     rank=6,
     headline="`gc.collect()` gives back {plain_collected} of a tensor that was deleted, and all of one that is caught in a cycle.",
 )
@@ -99,8 +99,8 @@ def gc_collect():
     shows="peak allocated {plain_peak}, {batch_peak} and {all_peak}",
     verdict="does nothing",
     holds=lambda n: n["plain_peak"] == n["batch_peak"] == n["all_peak"],
-    why="The peak is in the backward pass, and by then the names hold the new batch. Names of the last step hold one batch while the next is loaded, no more.",
-    oomph="`oomph explain` says what was alive at the peak, by line.",
+    why="The peak is in the backward pass, and by then the names hold the new batch.",
+    oomph="`oomph explain`: what was alive at the peak, by line.",
 )
 def del_each_step():
     import torch
@@ -130,11 +130,11 @@ def del_each_step():
 @tip(
     group=GROUP,
     says="Catch the out-of-memory, call `empty_cache()`, try a smaller batch",
-    done="A function makes 1 GiB and then asks for 1 TiB. The handler calls `gc.collect()` and `empty_cache()`; the same again after the `except` block.",
+    done="A function makes 1 GiB and asks for 1 TiB. `gc.collect()` and `empty_cache()` in the handler, and again after the `except` block.",
     shows="allocated in the handler {inside}, after the block {after}",
     verdict="does nothing",
     holds=lambda n: n["inside"] == GIB and n["after"] == 0,
-    why="The exception holds its traceback, that the frames, and those their tensors. Inside the handler nothing can be given back; let the block end, then try again.",
+    why="The exception holds its traceback, that the frames, and those their tensors. Let the block end, then try again.",
     oomph="Under `oomph run` and `oomph.record()` the frames are cleared as the handler begins; `oomph.fit` steps down by itself. OM102.",
     card=lambda h200: "under oomph, 268,435,456 bytes before and the same in the handler ([live.md](measured/live.md#a-caught-out-of-memory))",
     rank=5,
@@ -165,8 +165,8 @@ def empty_cache_in_a_handler():
     holds=lambda n: n["allocated_before"] == n["allocated_after"] == GIB
     and n["reserved_before"] - n["reserved_after"] == GIB
     and abs(n["used_before"] - n["used_after"] - GIB) < 64 * MIB,
-    why="It gives what is already free back to the card: to other processes, and to what cuBLAS, NCCL and other libraries of this one take past PyTorch's allocator. No tensor is freed, and PyTorch's own allocations gain nothing.",
-    oomph="`oomph.free()` does it last and says how much came back. Who is on the card: `oomph top`.",
+    why="What is already free goes back to the card: to other processes, and to what cuBLAS, NCCL and other libraries take past PyTorch's allocator. No tensor is freed, and PyTorch's own allocations gain nothing.",
+    oomph="`oomph.free()` does it last and says how much came back.",
 )
 def empty_cache_once():
     import torch
@@ -183,12 +183,12 @@ def empty_cache_once():
 @tip(
     group=GROUP,
     says="`empty_cache()` before the big allocation, or it runs out of memory",
-    done="PyTorch is held to 1 GiB. Six tensors of 100 MiB are made and deleted; then a tensor of 800 MiB is asked for, without `empty_cache()`.",
+    done="PyTorch is held to 1 GiB. Six tensors of 100 MiB are made and deleted; then 800 MiB are asked for, without `empty_cache()`.",
     shows="{cached} in the cache, {largest} in one piece; the request succeeds; PyTorch emptied its cache {retries:d} time, out-of-memories: {ooms:d}",
     verdict="does nothing",
     holds=lambda n: n["retries"] == 1 and n["ooms"] == 0 and n["cached"] == 600 * MIB and n["got"] == 800 * MIB,
-    why="Before it raises, PyTorch gives its whole cache back and asks again, so what `empty_cache()` could free is not why a tensor does not fit. The exception: cuBLAS, NCCL and other libraries take memory past PyTorch's allocator, and nothing is emptied for them. Where one of those fails (`CUBLAS_STATUS_ALLOC_FAILED`, NCCL's out of memory), `empty_cache()` before it helps (pytorch/pytorch#128601).",
-    oomph="`oomph explain` counts these retries, and OM101 says why no free piece served.",
+    why="Before it raises, PyTorch gives its whole cache back and asks again. But cuBLAS, NCCL and other libraries take memory past PyTorch's allocator, and nothing is emptied for them: where one of those fails (`CUBLAS_STATUS_ALLOC_FAILED`, NCCL's out of memory), `empty_cache()` before it helps (pytorch/pytorch#128601).",
+    oomph="`oomph explain` counts these retries; OM101 says why no free piece served.",
     card=lambda h200: f"`fragment_oom`: {h200('fragment_oom', 'num_alloc_retries')} retry, {h200('fragment_oom', 'num_ooms')} out-of-memories",
     rank=2,
     headline="`empty_cache()` does nothing for PyTorch's own allocations: PyTorch does the same before it raises ({retries:d} retry, {ooms:d} errors). It can help what cuBLAS, NCCL and other libraries take past PyTorch's allocator.",
@@ -216,7 +216,7 @@ def empty_cache_against_oom():
     and n["emptied_taken"] >= 3
     and n["emptied_reserved"] >= 0.9 * n["plain_reserved"]
     and n.get("emptied_ms", 1) >= n.get("plain_ms", 0),
-    why="The step needs the same memory again, so the peak is the same. Each segment is then asked of the driver anew, which waits for the GPU.",
+    why="The step needs the same memory again. Each segment is asked of the driver anew, which waits for the GPU.",
     oomph="OM402 finds it in a recording.",
     card=lambda h200: f"`thrash`: {h200('thrash', 'num_device_alloc')} segments taken and {h200('thrash', 'num_device_free')} given back in six steps",
     rank=3,
@@ -273,12 +273,12 @@ def torch_empty_cache():
 @tip(
     group=GROUP,
     says="Restart the runtime: nothing else frees all of it",
-    done="A network is trained with Adam; then model, optimizer and batch are deleted, garbage is collected, workspaces of cuBLAS are cleared, the cache is emptied.",
+    done="A network is trained with Adam; then all is deleted, garbage is collected, workspaces of cuBLAS are cleared, the cache is emptied.",
     shows="in use on the card {used_start} with an empty context, {used_highest} while training, {used_end} afterwards; reserved afterwards {reserved_end}",
     verdict="true, but",
     holds=lambda n: n["reserved_end"] == 0 and n["used_highest"] - n["used_start"] > GIB // 2 and 0 <= n["used_end"] - n["used_start"] < GIB // 2,
-    why="All that PyTorch took comes back without a restart. What stays is the CUDA context, with the kernels that it loaded. Restart for what you cannot name, or to give back the context.",
-    oomph="`oomph.free()` frees what has no name and measures it; `oomph.who()` names the rest.",
+    why="All that PyTorch took comes back without a restart. What stays is the CUDA context, with its kernels. Restart for what you cannot name, or to give back the context.",
+    oomph="`oomph.free()` frees what has no name; `oomph.who()` names the rest.",
     rank=9,
     headline="A restart is rarely needed: after `del`, `gc.collect()` and `empty_cache()` the process keeps {reserved_end} of PyTorch's memory, and its CUDA context.",
 )
@@ -305,12 +305,12 @@ def restart_the_runtime():
 @tip(
     group=GROUP,
     says="In a notebook, `del x` and the memory is back",
-    done="A tensor of 1 GiB is displayed, as a notebook does with the last line of a cell; then `del x`.",
+    done="1 GiB is displayed, as the last line of a cell is; then `del x`.",
     shows="allocated {before} → {after_del} after `del`, {after_all} once `_` is gone as well",
     verdict="does nothing",
     holds=lambda n: n["before"] == n["after_del"] == GIB and n["after_all"] == 0,
-    why="Python keeps what was displayed as `_`, and IPython also as `Out[3]`, `_3`, `__` and `___`. After an error it keeps the traceback with all its frames.",
-    oomph="`oomph.who()` names `Out[3]` and tracebacks; `oomph.free()` frees them. `%load_ext oomph` says after each cell what changed.",
+    why="IPython keeps what was displayed as `_`, `__`, `___`, `Out[3]` and `_3`, and after an error the traceback with all its frames.",
+    oomph="`oomph.who()` names these; `oomph.free()` frees them.",
 )
 def del_in_a_notebook():
     import builtins

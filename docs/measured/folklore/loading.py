@@ -15,8 +15,8 @@ GROUP = "Data and RAM"
     shows="allocated on the GPU {gpu}, in use on the card +{used}; pinned RAM {pinned}, after `del` still {pinned_after}",
     verdict="false",
     holds=lambda n: n["gpu"] == 0 and n["used"] < 16 * MIB and n["pinned"] == 128 * MIB == n["pinned_after"],
-    why="Pinned memory is RAM that may not be swapped out. It takes none of the GPU, but PyTorch rounds it up to a power of two and keeps it when it is freed.",
-    oomph="`oomph.doctor(loader)` counts it; `oomph.free()` and `oomph.host.trim()` give the cache of pinned memory back; `oomph.data.stream` uses a ring of fixed size.",
+    why="It is RAM that may not be swapped out. It takes none of the GPU, but PyTorch rounds it up to a power of two and keeps it when it is freed.",
+    oomph="`oomph.doctor(loader)` counts it; `oomph.free()` and `oomph.host.trim()` give it back; `oomph.data.stream` uses a ring of fixed size.",
 )
 def pinned_memory():
     import torch
@@ -39,7 +39,7 @@ def pinned_memory():
     verdict="true, but",
     holds=lambda n: n["pageable"] == n["pageable_non_blocking"] == n["pinned_non_blocking"] == 64 * MIB
     and n.get("pinned_non_blocking_ms", 0) <= n.get("pageable_ms", 1),
-    why="It is about time only: GPU memory is the same to the byte. Without pinned memory `non_blocking` has nothing to work with. Batches that run ahead are more batches on the GPU.",
+    why="It is about time only. Without pinned memory `non_blocking` has nothing to work with. Batches that run ahead are more batches on the GPU.",
     oomph="`oomph.data.stream(device=\"cuda\")` copies through pinned buffers beside the work, and holds its budget.",
 )
 def non_blocking():
@@ -62,12 +62,12 @@ def non_blocking():
 @tip(
     group=GROUP,
     says="More DataLoader workers need no more memory: they share the dataset",
-    done="A list of 400,000 dicts is read through by a DataLoader with two workers; the memory of parent and workers together (PSS) before and at the end.",
+    done="A list of 400,000 dicts is read through by two workers; PSS of parent and workers together before and at the end.",
     shows="the list {items}, the parent {alone} without workers; together {first} after the first batches, {last} at the end",
     verdict="false",
     # Each worker reads half of the list: both together end with a copy of most of it, and get there as they read.
     holds=lambda n: n["last"] - n["alone"] > n["items"] / 2 and n["last"] - n["first"] > n["items"] / 4,
-    why="Reading a Python object counts a reference to it, which writes to its page, which copies the page into that worker. Each ends with a copy of all that it read.",
+    why="Reading a Python object counts a reference to it, which writes to its page, which copies the page into that worker.",
     oomph="`dataset.items = oomph.data.share(dataset.items)`; `oomph.doctor(loader)` says beforehand what workers will take.",
     needs="host",
 )
@@ -116,7 +116,7 @@ def dataloader_workers():
     shows="most RAM on top: {sliced}, {made}, {mapped}",
     verdict="true, but",
     holds=lambda n: n["sliced"] > 190 * MIB and n["made"] < 40 * MIB,
-    why="Only if the generator makes or reads the batch. A slice of an array that is there is a view; the array is in memory all the time. Pages of a mapped file count while they are read, and the machine takes them back.",
+    why="Only if the generator makes or reads the batch: a slice of an array that is there is a view. Pages of a mapped file count while they are read, and the machine takes them back.",
     oomph="`oomph.data.stream` reads files and object storage under a budget.",
     needs="host",
     settings={"sliced": {}, "made": {}, "mapped": {}},
@@ -211,7 +211,7 @@ def from_numpy():
     shows="array: {array_del} by `del`, {array_gc} by `gc.collect()`; dicts, {objects} in all: {objects_del} by `del`, {objects_gc} by `gc.collect()`, {objects_trim} by `malloc_trim`",
     verdict="does nothing",
     holds=lambda n: n["array_del"] > 250 * MIB and n["array_gc"] < 4 * MIB and n["objects_gc"] < n["objects"] // 10,
-    why="Unreferenced objects are freed without it. What stays resident is held by allocators, for pieces of pages that live on or for later.",
+    why="What stays resident is held by allocators, for pieces of pages that live on or for later.",
     oomph="`oomph.host.trim()` asks each allocator in turn and measures what came back.",
     needs="host",
 )
@@ -247,7 +247,7 @@ def gc_collect_ram():
     shows="RAM on top {threads} while they wait, which is {each} a thread",
     verdict="true, but",
     holds=lambda n: n["each"] < 256 * 1024,
-    why="A thread that waits costs next to nothing: its stack of 8 MiB is only reserved, and what it touches is resident. Threads that work take more, which was not measured: each its temporaries, and glibc keeps an arena for each of many. Processes are another matter: each DataLoader worker has its own memory.",
+    why="A thread that waits costs next to nothing: its stack of 8 MiB is only reserved. Threads that work take more, which was not measured: each its temporaries, and glibc keeps an arena for each of many. Each DataLoader worker is a process with its own memory.",
     oomph="`oomph.host.arenas(2)` for programs whose many threads allocate; `oomph.doctor(loader)` for workers.",
     needs="host",
 )

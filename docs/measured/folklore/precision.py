@@ -46,7 +46,7 @@ def train(model_of, loss_of, batch_of, how):
     times="a step of the GPT takes {gpt_fp32_ms:.1f} ms, {gpt_bf16_ms:.1f} ms, {gpt_fp16_ms:.1f} ms",
     verdict="true, but",
     holds=lambda n: 0.4 < n["gpt_bf16"] / n["gpt_fp32"] < 0.9 and abs(n["wide_bf16"] / n["wide_fp32"] - 1) < 0.05,
-    why="Autocast halves activations. Weights, gradients and the optimizer's state stay in float32, and a half copy of each weight lives until the forward pass ends.",
+    why="Autocast halves activations. Weights, gradients and state stay in float32, and a half copy of each weight lives until the forward pass ends.",
     oomph="`oomph.fit(allow=(\"bf16\",))`; float16 with a scaler where the card has no bfloat16. `oomph predict` says what it takes on your card.",
 )
 def mixed_precision():
@@ -121,7 +121,7 @@ def half_makes_a_copy():
     shows="in the end {kept} each; peak on the GPU {gpu_peak} and {cpu_peak}",
     verdict="true, but",
     holds=lambda n: n["kept"] == 128 * MIB and n["cpu_peak"] == 128 * MIB and n["gpu_peak"] == 384 * MIB,
-    why="NumPy makes float64, and `from_numpy` keeps it. Converted on the GPU, both are there at once: three times the result. Convert first, then copy.",
+    why="NumPy makes float64, and `from_numpy` keeps it. Converted on the GPU, both are there at once. Convert first, then copy.",
     oomph="`oomph data profile` says which columns need 64 bits; `oomph.data.load` never makes the large ones.",
 )
 def float64():
@@ -146,7 +146,7 @@ def float64():
     times="a forward pass takes {fp32_ms:.2f} ms and {int8_ms:.2f} ms",
     verdict="true, but",
     holds=lambda n: n["int8_weights"] < 0.27 * n["fp32_weights"] and n["int8_weights"] < n["int8_peak"] < n["fp32_peak"] and n["dynamic_errors"] == 1,
-    why="Measured were weights at inference. A layer is made whole when it is used, so its size comes on top; activations stay. `quantize_dynamic` is for the CPU. Training is another matter: weights that are trained stay float, but the optimizer's state can be kept in 8 bits, and frozen weights in 8 or 4 (QLoRA). Neither was measured here.",
+    why="A layer is made whole when it is used, so its size comes on top; activations stay. `quantize_dynamic` is for the CPU. Only inference was measured: in training, weights stay float, but the optimizer's state can be kept in 8 bits, and frozen weights in 8 or 4 (QLoRA).",
     oomph="`oomph.fit_inference(allow=(\"8bit-weights\",))`; `oomph.fit(allow=(\"8bit-optimizer\",))` for training.",
 )
 def int8_weights():

@@ -16,7 +16,7 @@ GROUP = "Smaller models"
     shows="weights {before}; pruned {pruned}, after `remove` {removed}; cut out {cut}",
     verdict="does nothing",
     holds=lambda n: n["pruned"] >= 1.9 * n["before"] and n["removed"] == n["before"] and n["cut"] < 0.3 * n["before"],
-    why="A zero takes four bytes as any other number, and while pruning a mask and the original are kept as well. Only what is cut out of the shape is gone.",
+    why="A zero takes four bytes too, and while pruning a mask and the original are kept as well. Only what is cut out of the shape is gone.",
     oomph="`oomph.fit_inference(allow=(\"pruning\",))` makes 2:4 sparse weights where the card has them, which do take less.",
 )
 def pruning():
@@ -54,7 +54,7 @@ def pruning():
     shows="dense {dense}; 1 %: COO {coo_1}, CSR {csr_1}; 50 %: COO {coo_50}, CSR {csr_50}",
     verdict="true, but",
     holds=lambda n: n["coo_1"] < n["dense"] / 10 and n["csr_1"] < n["dense"] / 10 and n["coo_50"] > 2 * n["dense"] and n["csr_50"] >= n["dense"],
-    why="Each value of COO brings two indices of 8 bytes: 20 bytes instead of 4, so it pays below a fifth. CSR with 32-bit indices pays below a half. Weights, activations and gradients of most networks are not that sparse.",
+    why="A value of COO brings two indices of 8 bytes, so it pays below a fifth. CSR with 32-bit indices pays below a half. Most weights, activations and gradients are not that sparse.",
     oomph="`oomph.data.load` makes a CSR matrix of a table that is mostly zeros, where that is smaller.",
 )
 def sparse_tensors():

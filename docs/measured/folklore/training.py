@@ -38,8 +38,8 @@ def train_gpt(rows, parts=1, steps=3, checkpointing=False, optimizer="AdamW", **
     times="a step takes {ms_32:.1f} ms, {ms_16:.1f} ms, {ms_8:.1f} ms",
     verdict="true, but",
     holds=lambda n: n["peak_32"] > n["peak_16"] > n["peak_8"] and n["peak_16"] > 0.5 * n["peak_32"] and n["peak_8"] > 0.3 * n["peak_32"],
-    why="Only activations shrink with the batch. Weights, gradients and the optimizer's state stay: 16 bytes a parameter with Adam.",
-    oomph="`oomph predict --max --batch-size train.py` finds the largest batch that fits. `oomph explain` replays half the batch (OM101).",
+    why="Only activations shrink. Weights, gradients and state stay: 16 bytes a parameter with Adam.",
+    oomph="`oomph predict --max --batch-size train.py` finds the largest batch that fits.",
 )
 def halve_the_batch():
     warm()
@@ -58,7 +58,7 @@ def halve_the_batch():
     times="a step takes {whole_ms:.1f} ms at once, {parts_ms:.1f} ms in parts",
     verdict="true",
     holds=lambda n: 0 <= n["parts"] - n["small"] <= 1.1 * n["gradients"] and n["parts"] < 0.6 * n["whole"],
-    why="Activations are those of one part; gradients, which are added up, stay through all of them. The mean must be taken over the targets of the whole batch, not part by part; batch norm sees parts.",
+    why="Activations are those of one part; gradients stay through all of them. The mean must be taken over the targets of the whole batch; batch norm sees parts.",
     oomph="`oomph.fit` cuts the batch and weighs parts by their targets; `oomph.micro_batches` does it for your own loop.",
     card=lambda h200: "ViT-L/16 in 15 GiB: 272 images in 12 parts at 320 a second, plain at most 30 at 312 ([fit.md](measured/fit.md))",
 )
@@ -78,8 +78,8 @@ def accumulation():
     times="a step takes {plain_ms:.1f} ms and {checkpointed_ms:.1f} ms",
     verdict="true",
     holds=lambda n: n["checkpointed"] < 0.75 * n["plain"] and n.get("checkpointed_ms", 1) > n.get("plain_ms", 0),
-    why="A block keeps its input only, and is run again in the backward pass. Logits, weights and the optimizer's state are not touched.",
-    oomph="`oomph.fit` checkpoints as many blocks as it takes, not all; results are equal to the bit.",
+    why="A block keeps its input only, and is run again in the backward pass. Logits, weights and state are not touched.",
+    oomph="`oomph.fit` checkpoints as many blocks as it takes, not all.",
     card=lambda h200: "`checkpointing.py` 1.95 GiB → 0.99 GiB allocated ([predictions.md](measured/predictions.md)); GPT-2 medium in 15 GiB: batch 2 → 13 ([fit.md](measured/fit.md))",
 )
 def checkpointing():
@@ -96,8 +96,8 @@ def checkpointing():
     shows="weights {weights}; state of SGD {sgd}, of SGD with momentum {momentum}, of Adam {adam}",
     verdict="true",
     holds=lambda n: n["sgd"] == 0 and 1 <= n["momentum"] / n["weights"] < 1.01 and 2 <= n["adam"] / n["weights"] < 1.01 * 2,
-    why="Two moments of four bytes for each parameter. They are made in the first `step()`, so that the peak is mostly in the second step.",
-    oomph="`oomph predict` runs three steps for that reason. `oomph.fit` can keep the state in host memory, or in 8 bits (`allow=`).",
+    why="Two moments of four bytes for each parameter, made in the first `step()`: the peak is mostly in the second.",
+    oomph="`oomph.fit` can keep the state in host memory, or in 8 bits (`allow=`).",
 )
 def optimizer_state():
     import torch
@@ -125,8 +125,8 @@ def optimizer_state():
     times="a step takes {default_ms:.2f} ms, {single_ms:.2f} ms, {fused_ms:.2f} ms",
     verdict="true",
     holds=lambda n: n["default"] - n["fused"] > 0.8 * n["weights"] and n["single"] < n["default"],
-    why="By default AdamW works on all parameters at once and makes a temporary as large as the model. Fused kernels make none.",
-    oomph="OM302 finds it and says what it saves. `oomph.fit` tries `fused` first: it costs nothing.",
+    why="By default AdamW works on all parameters at once, with a temporary as large as the model. Fused kernels make none.",
+    oomph="OM302 says what it saves. `oomph.fit` tries `fused` first.",
     card=lambda h200: f"`foreach` {h200('foreach')}, `fused` {h200('fused')} allocated",
     rank=10,
     headline="`AdamW(fused=True)` saves nearly a copy of the weights and costs nothing: {default} → {fused}.",
@@ -156,11 +156,11 @@ def fused_optimizer():
 @tip(
     group=GROUP,
     says="`ReLU(inplace=True)` halves activation memory",
-    done="A forward and a backward pass of thirteen layers with ReLU, each activation 16 MiB, without and with `inplace=True`.",
+    done="A forward and a backward pass of thirteen layers with ReLU, each activation 16 MiB, without and with it.",
     shows="peak {plain} and {inplace}",
     verdict="does nothing",
     holds=lambda n: abs(n["plain"] - n["inplace"]) < 8 * MIB,
-    why="ReLU's backward pass needs its output, not its input, so the input is freed as soon as nothing else needs it. In place saves that one tensor for a moment of the forward pass; the peak is in the backward pass.",
+    why="ReLU's backward pass needs its output, so its input is freed anyway. In place saves that one tensor for a moment of the forward pass; the peak is in the backward pass.",
     oomph="OM304 says which lines make activations.",
 )
 def inplace_relu():
@@ -182,13 +182,13 @@ def inplace_relu():
 @tip(
     group=GROUP,
     says="Freeze the layers that you do not train",
-    done="The small GPT with 32 sequences and AdamW: all of it trained, and with all but the last block and the head frozen.",
+    done="The small GPT with 32 sequences and AdamW: all of it trained; then only the last block and the head.",
     shows="peak allocated {all} → {frozen}",
     times="a step takes {all_ms:.1f} ms and {frozen_ms:.1f} ms",
     verdict="true",
     holds=lambda n: n["frozen"] < 0.6 * n["all"],
     why="Frozen layers have no gradients and no optimizer state, and below the last trained layer no activation is kept.",
-    oomph="`oomph predict` says how much before you try; `oomph explain` shows activations by line.",
+    oomph="`oomph predict` says how much before you try.",
     card=lambda h200: "`vit.py` 3.26 GiB, with `--freeze` 523 MiB allocated ([predictions.md](measured/predictions.md))",
 )
 def freeze_layers():
