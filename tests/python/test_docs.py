@@ -77,6 +77,27 @@ def test_every_document_is_in_the_index():
             assert f"({name.relative_to('docs')})" in index, f"{document} is not in docs/README.md"
 
 
+# Made from the code, whose parts may say the same to their own readers.
+GENERATED = {f"docs/reference/{name}.md" for name in ("commands", "doctor", "json", "python", "rules")} | {"docs/folklore.md"}
+
+
+def said(document, words):
+    """Every run of so many words of a document's prose, within a paragraph, an item or a cell."""
+    text = re.sub(r"```.*?```", "\n\n", (ROOT / document).read_text(), flags=re.DOTALL)
+    for part in re.split(r"\n\s*\n|\n(?=\s*[-*\d])|\|", re.sub(r"\]\([^)]*\)", "]", text)):
+        found = re.findall(r"[\w.'-]+", part.lower())
+        yield from (" ".join(found[i : i + words]) for i in range(len(found) - words + 1))
+
+
+def test_nothing_is_said_twice():
+    """Each fact has one place, and others link to it: no dozen words in a row stand in two documents, unless both are made from the code."""
+    places = {}
+    for document in DOCUMENTS:
+        for run in said(document, 12):
+            places.setdefault(run, set()).add(document)
+    assert not {run: sorted(where) for run, where in places.items() if len(where) > 1 and not where <= GENERATED}
+
+
 def test_the_readme_is_short_and_names_every_verb(oomph):
     text = (ROOT / "README.md").read_text()
     assert len(text.splitlines()) < 200
