@@ -57,7 +57,7 @@ def results_beside_temporaries():
     verdict="true",
     holds=lambda n: n["ooms"] == 1 and n["got"] == 0 and n["free"] > 200 * MIB > n["largest"],
     why="A block that lives on holds its segment, and what is free beside it is a hole. Sizes that change are not enough.",
-    oomph="OM401 names the line whose blocks hold the segments; `oomph tune` says which setting would have got through.",
+    oomph="OM401: the line whose blocks hold the segments; `oomph tune`: which setting gets through.",
     card=lambda h200: "`seed_fragment4-cap0.55`: 375 MiB free in pieces of at most 365 MiB, 381 MiB asked for: out of memory ([out-of-memory.md](guides/out-of-memory.md#example-fragmentation))",
 )
 def fragmentation():
@@ -72,7 +72,7 @@ def fragmentation():
     verdict="true",
     holds=lambda n: n["reserved"] > 1.1 * n["allocated"],
     why="A free block of another size does not fit, or is cut. The surplus is cache: with less room PyTorch gives it back and goes on, with a stall.",
-    oomph="`oomph tune` finds the setting and the least memory that the run completes in; OM401.",
+    oomph="`oomph tune`: the setting, and the least memory; OM401.",
     card=lambda h200: f"`bert_var16`: {h200('bert_var16')} allocated, {h200('bert_var16', 'reserved_bytes.all.peak')} reserved",
 )
 def changing_sizes():
@@ -90,7 +90,7 @@ def changing_sizes():
     and n["expandable_lengths_reserved"] < n["plain_lengths_reserved"]
     and (n["plain_results_ooms"], n["expandable_results_ooms"]) == (1, 0),
     why="A segment grows where it is, page by page. Not with memory that is shared between processes.",
-    oomph="`oomph tune` replays your own recording under it; `oomph.fit` turns it on where it helps.",
+    oomph="`oomph tune` replays your recording under it; `oomph.fit` turns it on.",
     card=lambda h200: h200.under("expandable_segments:True", "bert_var16", "mobilenet_eval"),
     settings={"plain": {}, "expandable": {CONF: "expandable_segments:True"}},
     rank=8,
@@ -116,7 +116,7 @@ def both_programs():
     verdict="true, but",
     holds=lambda n: n["split_results_ooms"] == 0 and n["split_lengths_reserved"] > 1.1 * n["plain_lengths_reserved"],
     why="Large blocks are no longer cut, so that small ones cannot sit in them; but a free large block serves requests of nearly its size only.",
-    oomph="`oomph tune` tries 32 to 512 on your recording. Never together with expandable segments (pytorch#123548).",
+    oomph="`oomph tune` tries 32 to 512. Never with expandable segments (pytorch#123548).",
     card=lambda h200: h200.under("max_split_size_mb:64", "seed_fragment4", "gpt2_lengths"),
     settings={"plain": {}, "split": {CONF: "max_split_size_mb:64"}},
 )
@@ -132,7 +132,7 @@ def max_split_size():
     verdict="true, but",
     holds=lambda n: n["rounded_reserved"] < n["plain_reserved"] and n["rounded_allocated"] > n["plain_allocated"],
     why="Sizes that are nearly the same become the same, so that a free block serves the next step. Each block grows by up to a quarter.",
-    oomph="`oomph tune` tries 4, 8 and 16 on your recording.",
+    oomph="`oomph tune` tries 4, 8 and 16.",
     card=lambda h200: h200.under("roundup_power2_divisions:4", "bert_var16", "gpt2_lengths"),
     settings={"plain": {}, "rounded": {CONF: "roundup_power2_divisions:4"}},
 )
@@ -148,7 +148,7 @@ def roundup_power2_divisions():
     verdict="true, but",
     holds=lambda n: n["threshold_reserved"] == n["plain_reserved"] and n["both_reserved"] < 0.95 * n["limited_reserved"],
     why="It is a share of the limit that `set_per_process_memory_fraction` sets: blocks that are not used are given back early. Without a limit it is never used.",
-    oomph="`oomph tune` tries it where the process has a limit; `oomph doctor` says when it is set without one.",
+    oomph="`oomph tune` tries it under a limit; `oomph doctor` says when there is none.",
     settings={
         "plain": {},
         "threshold": {CONF: "garbage_collection_threshold:0.8"},
@@ -172,7 +172,7 @@ def garbage_collection_threshold():
     verdict="false",
     holds=lambda n: (n["named"], n["expression"], n["inplace"], n["after"]) == (4 * GIB, 3 * GIB, GIB, 0),
     why="Each operation makes a tensor, and a name holds it. No result is remembered, and nothing is computed again.",
-    oomph="OM203 and OM303 find copies and temporaries that make the peak.",
+    oomph="OM203, OM303: copies and temporaries at the peak.",
 )
 def elementwise_operations():
     import torch

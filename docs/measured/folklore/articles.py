@@ -68,7 +68,7 @@ def example(name):
     verdict="does nothing",
     holds=lambda n: n["peak"] == n["kept"] == 0,
     why="All of it is on the CPU: `from_numpy` shares the array, `clone()` copies it, and `empty_cache()` has nothing to empty. `data_np`'s memory is held by the first tensor only.",
-    oomph="`oomph.who()` shows what is on the GPU.",
+    oomph="`oomph.who()`.",
 )
 def maximize_1_copies():
     numbers, _, _ = on_the_gpu("maximize_1_copies")
@@ -85,7 +85,7 @@ def maximize_1_copies():
     and abs(n["as_written"] - n["without_del"]) < 64 * MIB
     and n["as_written"] - n["with_batch"] > 64 * MIB,
     why="Making data on demand works. The `del` does nothing, because `batch` still holds both tensors; with `del batch` one batch less is there while the next is made.",
-    oomph="`oomph.doctor(loader)` says what the loader will take.",
+    oomph="`oomph.doctor(loader)`.",
     needs="host",
     settings={"as_written": {}, "without_del": {}, "with_batch": {}},
 )
@@ -198,7 +198,7 @@ def resolve_2_types():
     verdict="true, but",
     holds=lambda n: n["printed"] == 1 and n["dense_ram"] < 7629 * MIB // 2 and n["sparse"] > 40 * 8000,
     why="Sparse is smaller, but neither number is its size: `numpy.zeros` takes memory only where it is written, in pages of 4 KiB or of 2 MiB, and `.data` leaves out the indices and 100,001 starts of rows.",
-    oomph="`oomph data profile` counts indices, and says where sparse is smaller.",
+    oomph="`oomph data profile` counts indices.",
     needs="scipy",
 )
 def resolve_3_sparse():
@@ -229,7 +229,7 @@ def resolve_3_sparse():
     verdict="false",
     holds=lambda n: n["held"] == n["last"] and n["ooms"] == 0,
     why="No tensor needs gradients, so there is no graph, and [its names end with each call](#without-backward).",
-    oomph="OM201 finds what does accumulate.",
+    oomph="OM201.",
 )
 def float_tensor_1_no_backward():
     import torch
@@ -246,7 +246,7 @@ def float_tensor_1_no_backward():
     verdict="false",
     holds=lambda n: n["held"] == 0 and n["ooms"] == 0 and 0 < n["cache"] < 32 * MIB,
     why="Every tensor is deleted before the next is made, so whole segments are free. [Holes](#fragmentation) need a neighbour that lives on.",
-    oomph="OM401 distinguishes real fragmentation from cache.",
+    oomph="OM401: holes, not cache.",
 )
 def float_tensor_2_variable_sizes():
     import torch
@@ -281,7 +281,7 @@ def float_tensor_3_elementwise():
     verdict="true, but",
     holds=lambda n: (n["peak"], n["held"], n["kept"], n["inplace_peak"]) == (8 * GIB, 0, 0, 4 * GIB),
     why="It gives all back, after the peak is over. The peak decides whether it fits, and that is halved in place.",
-    oomph="OM303 shows what makes the peak.",
+    oomph="OM303.",
 )
 def manage_1_del():
     numbers, _, _ = on_the_gpu("manage_1_del")
@@ -297,7 +297,7 @@ def manage_1_del():
     verdict="does nothing",
     holds=lambda n: n["peak"] == n["grad_peak"],
     why="One linear layer keeps its input and its weight, and both are there anyway. [`no_grad()`](#no-grad) pays where there are activations between layers.",
-    oomph="OM202 says how much is kept.",
+    oomph="OM202.",
 )
 def manage_2_no_grad():
     grad, variables, _ = on_the_gpu("manage_2_no_grad", lambda text: text.replace("with torch.no_grad():", "with torch.enable_grad():"))

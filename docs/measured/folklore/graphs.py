@@ -38,7 +38,7 @@ def inference_peaks(*modes):
     verdict="true",
     holds=lambda n: n["no_grad_peak"] < n["grad_peak"] / 5,
     why="Without it every activation waits for a backward pass that never comes.",
-    oomph="OM202 finds it in a recording. `oomph.fit_inference` runs under `inference_mode`.",
+    oomph="OM202; `oomph.fit_inference`.",
     card=lambda h200: f"`eval_grad` {h200('eval_grad')}, `eval_nograd` {h200('eval_nograd')} allocated",
     rank=7,
     headline="`no_grad()` for inference is true and large: {no_grad_peak} instead of {grad_peak}. `inference_mode()` saves not a byte more, and `model.eval()` none at all.",
@@ -56,7 +56,7 @@ def no_grad():
     verdict="false",
     holds=lambda n: n["no_grad_peak"] == n["inference_mode_peak"],
     why="Both keep nothing for a backward pass. `inference_mode()` also leaves out version counters, which is time on the CPU.",
-    oomph="`oomph.fit_inference` uses `inference_mode`, for the time.",
+    oomph="`oomph.fit_inference` uses it, for the time.",
 )
 def inference_mode():
     return inference_peaks("no_grad", "inference_mode")
@@ -97,7 +97,7 @@ def eval_mode():
     verdict="false",
     holds=lambda n: n["first"] == n["fifth"] == 0 and n["first_peak"] == n["fifth_peak"] and n["held"] > 100 * MIB,
     why="The graph hangs on the output, and goes when the function returns. Only an output or a loss that is *kept* keeps its graph.",
-    oomph="OM201 finds outputs and losses that are kept, OM202 graphs that are never used.",
+    oomph="OM201: what is kept; OM202: graphs that are never used.",
     rank=4,
     headline="A forward pass without `backward()` leaves nothing behind: {fifth} after five of them. A loss that is *kept* leaves its whole graph.",
 )
@@ -133,7 +133,7 @@ def without_backward():
     verdict="true, but",
     holds=lambda n: n["validation"] > 100 * MIB and n["training"] <= 4096 and n["item"] == 0,
     why="A loss holds its graph, and the graph its activations. `backward()` lets those go; in validation nothing does.",
-    oomph="OM201 names the line, the growth of each step and the saving.",
+    oomph="OM201: the line, its growth, the saving.",
     card=lambda h200: f"`accumulate`: {h200('accumulate')} allocated after eight batches",
 )
 def total_plus_loss():
@@ -205,7 +205,7 @@ def set_to_none():
     verdict="false",
     holds=lambda n: n["plain"] <= 4096 and n["retained"] > 100 * MIB,
     why="It keeps every activation until the loss goes: in a loop, two graphs at once at the peak.",
-    oomph="OM201 if it grows, OM304 if activations make the peak.",
+    oomph="OM201, OM304.",
 )
 def retain_graph():
     from folklore import models

@@ -20,7 +20,7 @@ SEEN: list = []
     verdict="does nothing",
     holds=lambda n: n["written_seen"] == n["plain_seen"] == 50 and n["written_alive"] == n["plain_alive"] == 0,
     why="They are names of the function and end with it, one line later. Nothing happens in between.",
-    oomph="Nothing: oomph looks into PyTorch. `oomph top` shows the process.",
+    oomph="Nothing: oomph looks into PyTorch.",
     needs="tensorflow",
 )
 def increase_2_tensorflow():
@@ -52,7 +52,7 @@ def increase_2_tensorflow():
     verdict="true, but",
     holds=lambda n: n["growth"] < GIB < n["all"],
     why="Its documentation says: TensorFlow takes nearly the whole card when it starts; with memory growth it takes what it needs, and gives none back; set it before the GPU is first used.",
-    oomph="`oomph top` shows what such a process holds; `oomph run --budget` holds it to less.",
+    oomph="`oomph top`; `oomph run --budget`.",
     needs="tensorflow",
     settings={"all": {}, "growth": {}},
 )

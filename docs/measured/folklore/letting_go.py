@@ -21,7 +21,7 @@ GROUP = "Letting go"
     and n["reserved_after"] == n["reserved_before"] == n["reserved_again"]
     and abs(n["used_after"] - n["used_before"]) < 64 * MIB,
     why="It is free for PyTorch at once, and stays reserved, so `nvidia-smi` shows no change.",
-    oomph="`oomph top` and `oomph.who()` show allocated and reserved apart.",
+    oomph="`oomph top`, `oomph.who()`: allocated and reserved apart.",
     rank=1,
     headline="`del` works at once, but `nvidia-smi` does not show it: 1 GiB deleted is {allocated_after} allocated and still {reserved_after} reserved.",
 )
@@ -135,7 +135,7 @@ def del_each_step():
     verdict="does nothing",
     holds=lambda n: n["inside"] == GIB and n["after"] == 0,
     why="The exception holds its traceback, that the frames, and those their tensors. Let the block end, then try again.",
-    oomph="Under `oomph run` and `oomph.record()` the frames are cleared as the handler begins; `oomph.fit` steps down by itself. OM102.",
+    oomph="`oomph run` and `oomph.record()` clear the frames as the handler begins; `oomph.fit` steps down by itself. OM102.",
     card=lambda h200: "under oomph, 268,435,456 bytes before and the same in the handler ([live.md](measured/live.md#a-caught-out-of-memory))",
     rank=5,
     headline="`empty_cache()` inside `except OutOfMemoryError:` gives nothing back ({inside} stay allocated): the exception itself holds the tensors. After the block it is {after}.",
@@ -217,7 +217,7 @@ def empty_cache_against_oom():
     and n["emptied_reserved"] >= 0.9 * n["plain_reserved"]
     and n.get("emptied_ms", 1) >= n.get("plain_ms", 0),
     why="The step needs the same memory again. Each segment is asked of the driver anew, which waits for the GPU.",
-    oomph="OM402 finds it in a recording.",
+    oomph="OM402.",
     card=lambda h200: f"`thrash`: {h200('thrash', 'num_device_alloc')} segments taken and {h200('thrash', 'num_device_free')} given back in six steps",
     rank=3,
     headline="`empty_cache()` in each step leaves the peak at {emptied_peak} and takes {emptied_taken:d} segments from the driver in every step instead of {plain_taken:d}.",
@@ -262,7 +262,7 @@ def empty_cache_each_step():
     verdict="false",
     holds=lambda n: n["exists"] == 0 and n["exists_in_cuda"] == 1,
     why="There is no such function. It is `torch.cuda.empty_cache()`.",
-    oomph="`oomph.free()` calls the right one.",
+    oomph="`oomph.free()`.",
 )
 def torch_empty_cache():
     import torch

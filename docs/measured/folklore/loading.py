@@ -68,7 +68,7 @@ def non_blocking():
     # Each worker reads half of the list: both together end with a copy of most of it, and get there as they read.
     holds=lambda n: n["last"] - n["alone"] > n["items"] / 2 and n["last"] - n["first"] > n["items"] / 4,
     why="Reading a Python object counts a reference to it, which writes to its page, which copies the page into that worker.",
-    oomph="`dataset.items = oomph.data.share(dataset.items)`; `oomph.doctor(loader)` says beforehand what workers will take.",
+    oomph="`dataset.items = oomph.data.share(dataset.items)`; `oomph.doctor(loader)`: what workers will take.",
     needs="host",
 )
 def dataloader_workers():
@@ -159,7 +159,7 @@ def generators(how):
     verdict="true",
     holds=lambda n: 3.5 < n["listed"] / n["array"] < 4.6,
     why="A list has 8 bytes for each place and an object of 24 for each float; an array has the 8 bytes of the number.",
-    oomph="`oomph.data.share` keeps lists of numbers as arrays.",
+    oomph="`oomph.data.share` keeps them as arrays.",
     needs="host",
     settings={"listed": {}, "array": {}},
 )
@@ -182,7 +182,7 @@ def lists(how):
     verdict="false",
     holds=lambda n: n["from_numpy"] < 8 * MIB and n["tensor"] > 250 * MIB and n["clone"] > 250 * MIB and n["given_back"] < 8 * MIB,
     why="`from_numpy` shares the array's memory, and the last of the two holds it. `torch.tensor` and `clone()` copy.",
-    oomph="`oomph.data` hands tensors, arrays and frames over without a copy.",
+    oomph="`oomph.data` hands data over without a copy.",
     needs="host",
 )
 def from_numpy():
@@ -212,7 +212,7 @@ def from_numpy():
     verdict="does nothing",
     holds=lambda n: n["array_del"] > 250 * MIB and n["array_gc"] < 4 * MIB and n["objects_gc"] < n["objects"] // 10,
     why="What stays resident is held by allocators, for pieces of pages that live on or for later.",
-    oomph="`oomph.host.trim()` asks each allocator in turn and measures what came back.",
+    oomph="`oomph.host.trim()` asks each allocator, and measures.",
     needs="host",
 )
 def gc_collect_ram():

@@ -101,7 +101,7 @@ def bfloat16_weights():
     verdict="true, but",
     holds=lambda n: (n["before"], n["both"], n["after"]) == (GIB, GIB + GIB // 2, GIB // 2),
     why="It makes a second tensor. Memory first grows by half, and shrinks only when the first is freed.",
-    oomph="OM203 finds copies that live together.",
+    oomph="OM203: copies that live together.",
 )
 def half_makes_a_copy():
     import torch

@@ -55,7 +55,7 @@ def pruning():
     verdict="true, but",
     holds=lambda n: n["coo_1"] < n["dense"] / 10 and n["csr_1"] < n["dense"] / 10 and n["coo_50"] > 2 * n["dense"] and n["csr_50"] >= n["dense"],
     why="A value of COO brings two indices of 8 bytes, so it pays below a fifth. CSR with 32-bit indices pays below a half. Most weights, activations and gradients are not that sparse.",
-    oomph="`oomph.data.load` makes a CSR matrix of a table that is mostly zeros, where that is smaller.",
+    oomph="`oomph.data.load` makes a CSR matrix where that is smaller.",
 )
 def sparse_tensors():
     import torch
@@ -92,7 +92,7 @@ def sparse_tensors():
     verdict="false",
     holds=lambda n: n["straight"] >= 0.98 * n["model"] and n["cpu"] < 0.2 * n["model"] and n["mapped"] < 0.2 * n["model"],
     why="The loaded tensors and the model's are on the GPU together, once as large again. From the CPU they are copied one by one.",
-    oomph="`oomph predict` shows the peak of loading too; OM203 finds the copies.",
+    oomph="`oomph predict` shows the peak of loading; OM203.",
 )
 def load_checkpoint():
     import torch

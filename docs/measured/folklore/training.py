@@ -59,7 +59,7 @@ def halve_the_batch():
     verdict="true",
     holds=lambda n: 0 <= n["parts"] - n["small"] <= 1.1 * n["gradients"] and n["parts"] < 0.6 * n["whole"],
     why="Activations are those of one part; gradients stay through all of them. The mean must be taken over the targets of the whole batch; batch norm sees parts.",
-    oomph="`oomph.fit` cuts the batch and weighs parts by their targets; `oomph.micro_batches` does it for your own loop.",
+    oomph="`oomph.fit` weighs parts by their targets; `oomph.micro_batches` for your own loop.",
     card=lambda h200: "ViT-L/16 in 15 GiB: 272 images in 12 parts at 320 a second, plain at most 30 at 312 ([fit.md](measured/fit.md))",
 )
 def accumulation():
@@ -161,7 +161,7 @@ def fused_optimizer():
     verdict="does nothing",
     holds=lambda n: abs(n["plain"] - n["inplace"]) < 8 * MIB,
     why="ReLU's backward pass needs its output, so its input is freed anyway. In place saves that one tensor for a moment of the forward pass; the peak is in the backward pass.",
-    oomph="OM304 says which lines make activations.",
+    oomph="OM304: which lines make activations.",
 )
 def inplace_relu():
     import torch
