@@ -694,6 +694,24 @@ def test_a_profile_says_what_the_command_says(mixed, oomph):
     assert profile._repr_html_().startswith("<pre>") and "dictionary[int8]" in profile._repr_html_()
 
 
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path, oomph):
+    pipe = tmp_path / "pipe.csv"
+    os.mkfifo(pipe)
+    said = "is a pipe, and what comes through one cannot be read twice; write it into a file first"
+    # Nobody writes to it.
+    code, _, error = oomph("data", "profile", pipe, timeout=20)
+    assert code == 2 and error == f"error: {pipe}: {said}\n"
+    with pytest.raises(data.DataError, match=said):
+        data.load(pipe)
+    # Somebody does, as behind <(…) of a shell.
+    read, write = os.pipe()
+    os.write(write, b"a\n1\n")
+    code, _, error = oomph("data", "profile", f"/dev/fd/{read}", pass_fds=[read])
+    assert code == 2 and error == f"error: /dev/fd/{read}: {said}\n"
+    os.close(read)
+    os.close(write)
+
+
 def test_broken_rows_are_named_or_left_out(tmp_path):
     path = tmp_path / "table.csv"
     path.write_text("a,b\n1,2\n3\n4,5\n6,7,8\n")

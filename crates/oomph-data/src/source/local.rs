@@ -2,9 +2,10 @@
 
 use super::{ReadAt, Source};
 use crate::DataError;
+use rustix::fs::OFlags;
 use std::fs::{File, Metadata};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::sync::Arc;
 
 struct Local {
@@ -21,16 +22,20 @@ fn version(metadata: &Metadata) -> String {
 
 pub(super) fn open(path: &str) -> Result<Source, DataError> {
     let refused = |error| DataError::io(path, error);
-    let file = File::open(path).map_err(refused)?;
+    // Without waiting: a pipe that nobody writes to would never open.
+    let without_waiting = OFlags::NONBLOCK.bits() as i32;
+    let file = File::options().read(true).custom_flags(without_waiting).open(path).map_err(refused)?;
     let metadata = file.metadata().map_err(refused)?;
     if metadata.is_dir() {
         return Err(DataError::unreadable(path, "is a folder; end it with / to mean every data file in it"));
     }
     if !metadata.is_file() {
-        return Err(DataError::unreadable(
-            path,
-            "is not a plain file; what comes through a pipe cannot be read twice: write it into a file first",
-        ));
+        let what = if metadata.file_type().is_fifo() {
+            "is a pipe, and what comes through one cannot be read twice; write it into a file first"
+        } else {
+            "is a device, not a plain file; copy what it gives into one first"
+        };
+        return Err(DataError::unreadable(path, what));
     }
     let version = version(&metadata);
     Ok(Arc::new(Local { location: path.to_owned(), file, size: metadata.len(), version }))
@@ -85,6 +90,18 @@ mod tests {
         assert!(source.read_at(95, &mut into).unwrap_err().to_string().contains("is 100 bytes long"));
         file.as_file().set_len(50).unwrap();
         assert!(source.read_at(90, &mut into).unwrap_err().to_string().contains("has become shorter"));
+    }
+
+    #[test]
+    fn a_pipe_that_nobody_writes_to_is_refused_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe.csv");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)
+            .unwrap();
+        let error = super::open(pipe.to_str().unwrap()).err().unwrap().to_string();
+        assert!(error.ends_with("pipe.csv: is a pipe, and what comes through one cannot be read twice; write it into a file first"), "{error}");
+        let error = super::open("/dev/zero").err().unwrap().to_string();
+        assert_eq!(error, "/dev/zero: is a device, not a plain file; copy what it gives into one first");
     }
 
     #[test]
