@@ -712,6 +712,65 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path, oomph):
     os.close(write)
 
 
+def test_an_integer_beside_floats_is_kept_to_its_last_digit(tmp_path):
+    """No float is 2^53 + 1: it is an integer, however it is written, or text where the column has parts of a whole."""
+    (tmp_path / "table.csv").write_text("whole,half,third,far\n9007199254740993,9007199254740993,9007199254740993,18446744073709551615\n9007199254740993.0,9007199254740992.5,0.25,1e3\n")
+    loaded = data.load(tmp_path / "table.csv")
+    assert loaded.dtypes == {"whole": "int64", "half": "string", "third": "string", "far": "uint64"}
+    expected = {
+        "whole": [9007199254740993, 9007199254740993],
+        "half": ["9007199254740993", "9007199254740992.5"],
+        "third": ["9007199254740993", "0.25"],
+        "far": [2**64 - 1, 1000],
+    }
+    assert loaded.to_pyarrow().to_pydict() == expected and loaded.to_pandas()["whole"].tolist() == expected["whole"]
+    data.shrink(tmp_path / "table.csv", tmp_path / "small.parquet")
+    assert pa.parquet.read_table(tmp_path / "small.parquet").to_pydict() == expected
+    assert loaded.profile["whole"].range == ("9007199254740993", "9007199254740993")
+    assert loaded.profile["half"].notes == loaded.profile["third"].notes == ("integers beyond 2^53 beside floats: kept as text",)
+
+
+# Runs commands in order, and prints what each took: [exit code, stderr, peak resident bytes]. A child of this process, which is small, and not of the tests' own.
+MEASURE = """
+import json, os, subprocess, sys
+for command in json.load(sys.stdin):
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    error = process.stderr.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    print(json.dumps([os.waitstatus_to_exitcode(status), error, usage.ru_maxrss * 1024]))
+"""
+
+
+def test_a_text_file_is_profiled_in_bounded_memory(tmp_path, oomph):
+    """Not in as much as rows times keys, lines or cells are, whatever somebody wrote."""
+    different = tmp_path / "different.jsonl"
+    different.write_text("".join(f'{{"k{row}": 1}}\n' for row in range(20_000)))
+    many = tmp_path / "many.jsonl"
+    many.write_text("".join(f'{{"k{row % 3_000}": {row}}}\n' for row in range(10_000)))
+    cells = tmp_path / "cells.csv"
+    cells.write_bytes(b"1," * (1 << 20) + b"\n")
+    line = tmp_path / "line.csv"
+    with open(line, "wb") as file:
+        file.write(b"a,b\n1,2\n")
+        # A hole, which takes no room on the disk: a line of 300 MiB.
+        file.truncate(300 << 20)
+    commands = [[oomph.binary, "data", "profile", str(path)] for path in (different, many, cells, line)]
+    done = subprocess.run([sys.executable, "-S", "-c", MEASURE], input=json.dumps(commands), capture_output=True, text=True, check=True)
+    (refused, of_keys, _), (fine, _, of_many), (wide, of_cells, _), (long, of_line, _) = results = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (refused, fine, wide, long) == (2, 0, 2, 2)
+    assert f"{different}: has more than 16384 different keys, and each would be a column" in of_keys
+    assert f"{cells}: the first line has 1048577 cells, and a table has at most 262144 columns" in of_cells
+    assert f"{line}: line 3: the line does not end within 64 MiB" in of_line
+    # The longest line that is read, and as much again while room for it is made.
+    assert max(peak for _, _, peak in results) < 200 << 20, results
+    assert of_many < 100 << 20
+    few = tmp_path / "few.jsonl"
+    few.write_text("".join(f'{{"k{row % 300}": {row}}}\n' for row in range(1_000)))
+    loaded = data.load(few)
+    assert len(loaded.columns) == 300 and len(loaded) == 1_000
+    assert loaded["k7"].to_pyarrow().drop_null().to_pylist() == [7, 307, 607, 907] and loaded["k7"].to_list()[307:309] == [307, None]
+
+
 def test_broken_rows_are_named_or_left_out(tmp_path):
     path = tmp_path / "table.csv"
     path.write_text("a,b\n1,2\n3\n4,5\n6,7,8\n")

@@ -379,11 +379,15 @@ impl NumberStats {
         all.then_some((range.min, range.max))
     }
 
+    /// Smallest and largest of the floats; NaN is neither.
+    pub(crate) fn float_range(&self) -> Option<(f64, f64)> {
+        (self.floats.min <= self.floats.max).then_some((self.floats.min, self.floats.max))
+    }
+
     /// Smallest and largest as text; NaN is neither.
     pub fn range(&self) -> Option<[String; 2]> {
         if self.source.is_float() {
-            (self.floats.min <= self.floats.max)
-                .then(|| [float_text(self.floats.min), float_text(self.floats.max)])
+            self.float_range().map(|(min, max)| [float_text(min), float_text(max)])
         } else {
             self.integer_range().map(|(min, max)| [min.to_string(), max.to_string()])
         }

@@ -67,6 +67,12 @@ pub(crate) struct ColumnScan {
     floats: NumberStats,
     /// Integers that were counted only as integers.
     integers_alone: bool,
+    /// Floats so large that they may be the nearest to what is written, and not that: which integers are written, and
+    /// whether all of them are.
+    far_floats: Option<[i128; 2]>,
+    far_floats_are_whole: bool,
+    /// Integers and floats, and no type that holds them all.
+    unlike_numbers: bool,
     words: u64,
     leading_zeros: bool,
     too_large: bool,
@@ -100,6 +106,9 @@ impl ColumnScan {
             integers: NumberStats::new(Number::Int64, 0.0),
             floats: NumberStats::new(Number::Float64, tolerance),
             integers_alone: false,
+            far_floats: None,
+            far_floats_are_whole: true,
+            unlike_numbers: false,
             words: 0,
             leading_zeros: false,
             too_large: false,
@@ -121,10 +130,11 @@ impl ColumnScan {
         }
     }
 
-    /// Reads the cells of a chunk; gives their bytes as text.
+    /// Reads the cells of a chunk, and how many of its rows have none; gives their bytes as text.
     fn add<'a>(
         &mut self,
         format: &TextFormat,
+        absent: usize,
         cells: impl Iterator<Item = Field<'a>>,
         numbers: &mut Numbers,
     ) -> usize {
@@ -133,7 +143,8 @@ impl ColumnScan {
         numbers.floats.clear();
         let as_text = matches!(self.reading, Reading::Text | Reading::RawText);
         // In registers, not in the column: this is the innermost loop of the first pass.
-        let (mut rows, mut empty, mut text_bytes, mut strings, mut uncounted) = (0, 0, 0, 0, 0);
+        let (mut rows, mut empty) = (absent as u64, absent as u64);
+        let (mut text_bytes, mut strings, mut uncounted) = (0, 0, 0);
         for field in cells {
             rows += 1;
             if is_null_text(format, field) {
@@ -195,7 +206,12 @@ impl ColumnScan {
                 self.integers.add_u64(value);
                 self.integers_alone = true;
             }
-            Cell::Float(value) => numbers.floats.push(value),
+            Cell::Float(value) => {
+                if value.abs() >= parse::WHOLE_FLOATS && value.is_finite() {
+                    self.add_far_floats(parse::whole(field.text).map(|whole| [whole, whole]));
+                }
+                numbers.floats.push(value);
+            }
             Cell::Bool(_, spelling) => {
                 self.booleans += 1;
                 self.spelled_alike &= self.spelling.is_none_or(|known| known == spelling);
@@ -228,6 +244,15 @@ impl ColumnScan {
         self.uncounted += 1;
     }
 
+    /// Integers that are written as floats; none: one is no integer.
+    fn add_far_floats(&mut self, written: Option<[i128; 2]>) {
+        self.far_floats_are_whole &= written.is_some();
+        if let Some([least, most]) = written {
+            let [known_least, known_most] = self.far_floats.unwrap_or([least, most]);
+            self.far_floats = Some([least.min(known_least), most.max(known_most)]);
+        }
+    }
+
     fn add_moment(&mut self, moment: Moment) {
         self.moments += 1;
         self.most_digits = self.most_digits.max(moment.digits);
@@ -248,6 +273,10 @@ impl ColumnScan {
         self.integers.merge(&other.integers);
         self.floats.merge(&other.floats);
         self.integers_alone |= other.integers_alone;
+        self.far_floats_are_whole &= other.far_floats_are_whole;
+        if other.far_floats.is_some() {
+            self.add_far_floats(other.far_floats);
+        }
         self.words += other.words;
         self.leading_zeros |= other.leading_zeros;
         self.too_large |= other.too_large;
@@ -322,6 +351,21 @@ impl ColumnScan {
         self.integers.count > 0 && self.floats.count > 0 && self.integers.integer_range().is_none_or(far)
     }
 
+    /// Of integers among floats, where all are whole: as they are written, for the floats that were read may be others.
+    fn whole_range(&self) -> Option<[i128; 2]> {
+        if !self.floats.integer_valued || !self.far_floats_are_whole {
+            return None;
+        }
+        let (min, max) = self.integers.integer_range()?;
+        let [far_min, far_max] = self.far_floats.unwrap_or([min, max]);
+        let near = |value: f64| (value.abs() < parse::WHOLE_FLOATS).then_some(value as i128);
+        let (float_min, float_max) = self.floats.float_range()?;
+        Some([
+            min.min(far_min).min(near(float_min).unwrap_or(min)),
+            max.max(far_max).max(near(float_max).unwrap_or(max)),
+        ])
+    }
+
     /// Integers and floats together.
     fn numbers(&self) -> NumberStats {
         if self.floats.count == 0 {
@@ -341,8 +385,9 @@ impl ColumnScan {
     fn number(&self, relative_error: f64) -> Option<(Number, (Number, Option<f64>))> {
         let numbers = self.numbers();
         if self.integers_beyond_floats() {
-            let (min, max) = numbers.integer_range()?;
-            return Number::for_integers(min, max).map(|number| (number, (number, None)));
+            let [min, max] = self.whole_range()?;
+            let number = Number::for_integers(min, max)?;
+            return Some((number, (number, None)));
         }
         Some((numbers.exact()?, numbers.within(relative_error)?))
     }
@@ -377,7 +422,9 @@ impl ColumnScan {
             let (exact, (within, worst)) =
                 self.number(relative_error).unwrap_or((Number::Float64, (Number::Float64, None)));
             let now = usual(if self.floats.count > 0 { Number::Float64 } else { Number::Int64 });
-            (now, usual(exact), usual(within), worst, numbers.range())
+            let whole = self.whole_range().filter(|_| self.integers_beyond_floats());
+            let range = whole.map(|range| range.map(|end| end.to_string())).or_else(|| numbers.range());
+            (now, usual(exact), usual(within), worst, range)
         } else if booleans {
             (Target::Bool, Target::Bool, Target::Bool, None, None)
         } else if days {
@@ -416,6 +463,9 @@ impl ColumnScan {
         }
         if self.too_large {
             notes.push("integers beyond 64 bits: kept as text".to_owned());
+        }
+        if self.unlike_numbers {
+            notes.push("integers beyond 2^53 beside floats: kept as text".to_owned());
         }
         if self.reading == Reading::RawText {
             notes.push("strings and other values: kept as JSON".to_owned());
@@ -505,15 +555,18 @@ pub(crate) struct TextInput<'a> {
 /// Reads a text file, as often as its columns ask for.
 pub(crate) fn scan(input: &TextInput<'_>, observer: &dyn Observer) -> Result<TextScan, DataError> {
     let mut readings: HashMap<String, Reading> = HashMap::new();
-    let mut reasons: HashMap<String, (bool, bool)> = HashMap::new();
+    let mut reasons: HashMap<String, [bool; 3]> = HashMap::new();
     loop {
         let mut scan = scan_once(input, &readings, observer)?;
         let mut again = false;
         for (name, column) in scan.names.iter().zip(&mut scan.columns) {
             // What is read as text is not asked why it is: the pass that found out knows.
+            let unlike =
+                column.words == 0 && column.kinds() == [true, false, false, false] && column.is_text();
             let reason = reasons.entry_ref(name.as_str()).or_default();
-            *reason = (reason.0 | column.leading_zeros, reason.1 | column.too_large);
-            (column.leading_zeros, column.too_large) = *reason;
+            let [zeros, large, numbers] = *reason;
+            *reason = [zeros | column.leading_zeros, large | column.too_large, numbers | unlike];
+            [column.leading_zeros, column.too_large, column.unlike_numbers] = *reason;
             if let Some(reading) = column.read_again() {
                 readings.insert(name.clone(), reading);
                 again = true;
@@ -537,7 +590,7 @@ fn scan_once(
     let mut chunks = Chunks::open(source, format, on_error)?;
     let mut known = Keys::default();
     if format.delimiter.is_none() {
-        json_lines::new_keys(&mut known, chunks.head_lines()?);
+        json_lines::new_keys(&mut known, location, chunks.head_lines()?)?;
         known.set_raw(|name| reading_of(name) == Reading::RawText);
     }
     let named = if format.delimiter.is_some() { named } else { known.names() };
@@ -560,7 +613,7 @@ fn scan_once(
             if !worker.fields.has_unknown_key() {
                 break;
             }
-            learn_keys(&registry, worker, &chunk, &reading_of);
+            learn_keys(&registry, worker, location, &chunk, &reading_of)?;
             for name in worker.keys.names().iter().skip(worker.columns.len()) {
                 worker.columns.push(ColumnScan::new(reading_of(name), tolerance));
             }
@@ -570,8 +623,9 @@ fn scan_once(
             .columns
             .iter_mut()
             .enumerate()
-            .map(|(number, column)| {
-                column.add(format, worker.fields.column(&chunk.text, number), &mut worker.numbers)
+            .map(|(number, column)| match worker.fields.some(&chunk.text, number) {
+                Some((absent, cells)) => column.add(format, absent, cells, &mut worker.numbers),
+                None => column.add(format, 0, worker.fields.column(&chunk.text, number), &mut worker.numbers),
             })
             .collect();
         worker.chunks.push((chunk.number, ChunkSize { rows: worker.fields.rows(), text_bytes }));
@@ -590,13 +644,15 @@ fn scan_once(
 fn learn_keys(
     registry: &Mutex<Keys>,
     worker: &mut Worker,
+    location: &str,
     chunk: &Chunk,
     reading_of: &dyn Fn(&str) -> Reading,
-) {
+) -> Result<(), DataError> {
     let mut registry = registry.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    json_lines::new_keys(&mut registry, &chunk.text);
+    json_lines::new_keys(&mut registry, location, &chunk.text)?;
     registry.set_raw(|name| reading_of(name) == Reading::RawText);
     worker.keys = registry.clone();
+    Ok(())
 }
 
 /// What all threads found, in the order of the file.
@@ -611,10 +667,10 @@ fn together(
     let mut chunks: Vec<(usize, ChunkSize)> = Vec::new();
     let mut broken: Vec<(usize, BrokenRows)> = Vec::new();
     for worker in workers {
-        for (number, column) in worker.columns.iter().enumerate() {
+        for (number, column) in worker.columns.into_iter().enumerate() {
             match columns.get_mut(number) {
-                Some(known) => known.merge(column),
-                None => columns.push(column.clone()),
+                Some(known) => known.merge(&column),
+                None => columns.push(column),
             }
         }
         chunks.extend(worker.chunks);

@@ -135,10 +135,24 @@ impl Cutter {
                 return Err(self.too_long(most));
             }
             self.broken.push(self.line, "the record does not end: a quote opens and does not close, or it is longer than the budget allows".to_owned());
-            let end = memchr::memchr(b'\n', &self.rest).map_or(self.rest.len(), |at| at + 1);
-            self.take(end);
+            self.skip_line()?;
             self.line += 1;
             most = self.limits.text;
+        }
+    }
+
+    /// To the end of the line, however far that is: what is left of it would be taken for rows.
+    fn skip_line(&mut self) -> Result<(), DataError> {
+        loop {
+            if let Some(at) = memchr::memchr(b'\n', &self.rest) {
+                self.take(at + 1);
+                return Ok(());
+            }
+            self.take(self.rest.len());
+            if self.ended {
+                return Ok(());
+            }
+            self.fill(self.limits.block)?;
         }
     }
 

@@ -13,8 +13,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const CHUNK: usize = 1 << 18;
 /// And what it has of each column: what is noted of a column's part must be little beside the part.
 const CHUNK_OF_A_COLUMN: usize = 1 << 12;
-/// A record that is longer than this is not one: a quote was not closed.
+/// A record that is longer than this is not one: a quote was not closed, or lines do not end.
 const LONGEST_RECORD: usize = 64 << 20;
+/// JSON lines have no header that says how many columns there are, and what is noted of a chunk is as much as there are
+/// keys: after so many chunks the next are twice as large, a few times.
+const CHUNKS_OF_A_SIZE: usize = 256;
+const LARGER_TIMES: usize = 4;
 
 /// Whole records of a file.
 pub(crate) struct Chunk {
@@ -144,6 +148,9 @@ impl<'a> Chunks<'a> {
 
     /// The next whole records.
     pub(crate) fn next(&mut self) -> Result<Option<Chunk>, DataError> {
+        if self.format.delimiter.is_none() {
+            self.chunk = CHUNK << (self.number / CHUNKS_OF_A_SIZE).min(LARGER_TIMES);
+        }
         loop {
             if !self.ended && self.rest.len() < self.chunk {
                 self.read_more(self.chunk - self.rest.len())?;
@@ -166,25 +173,41 @@ impl<'a> Chunks<'a> {
                 self.line += super::lines(&chunk.text);
                 return Ok(Some(chunk));
             }
-            if self.rest.len() > LONGEST_RECORD {
+            if self.ended || self.rest.len() > LONGEST_RECORD {
                 self.give_up_a_record()?;
-            } else if !self.ended {
-                self.read_more(self.rest.len().max(self.chunk))?;
             } else {
-                self.give_up_a_record()?;
+                let most = LONGEST_RECORD + 1 - self.rest.len();
+                self.read_more(self.rest.len().max(self.chunk).min(most))?;
             }
         }
     }
 
-    /// A quote opened on the first line and nothing closes it: the line is broken, the next one may not be.
+    /// A quote opened on the first line and nothing closes it, or the line does not end. It is broken, the next one may not
+    /// be.
     fn give_up_a_record(&mut self) -> Result<(), DataError> {
-        let what = "a quote opens and does not close".to_owned();
+        let has_ends = memchr::memchr(b'\n', &self.rest).is_some();
+        let what = if has_ends || self.rest.len() <= LONGEST_RECORD {
+            "a quote opens and does not close"
+        } else {
+            "the line does not end within 64 MiB, which is longer than rows are: do lines end, and in newlines?"
+        };
+        let what = what.to_owned();
         if self.on_error == OnError::Fail {
             return Err(DataError::Row { location: self.location.clone(), line: self.line, what });
         }
         self.broken.push(self.line, what);
-        let end = memchr::memchr(b'\n', &self.rest).map_or(self.rest.len(), |at| at + 1);
-        self.rest.drain(..end);
+        // To the end of the line, however far that is: what is left of it would be taken for rows.
+        loop {
+            if let Some(at) = memchr::memchr(b'\n', &self.rest) {
+                self.rest.drain(..=at);
+                break;
+            }
+            self.rest.clear();
+            if self.ended {
+                break;
+            }
+            self.read_more(CHUNK)?;
+        }
         self.line += 1;
         Ok(())
     }
@@ -223,4 +246,36 @@ pub(crate) fn in_threads<State: Send>(
     };
     let states = threads::share(threads, observer, || chunks.next(), begin, work)?;
     Ok((states, chunks.broken))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::{Compression, memory};
+
+    #[test]
+    fn a_line_without_an_end_is_one_broken_row_and_not_held() {
+        let text = [b"a\n1\n".as_slice(), &vec![b'2'; 3 * LONGEST_RECORD], b"\n3\n"].concat();
+        let source = memory("t.csv", text);
+        let format = TextFormat {
+            delimiter: Some(b','),
+            header: true,
+            quote: b'"',
+            nulls: Vec::new(),
+            compression: Compression::None,
+        };
+        let mut chunks = Chunks::open(&source, &format, OnError::Skip).unwrap();
+        let mut read = Vec::new();
+        while let Some(chunk) = chunks.next().unwrap() {
+            read.push((chunk.first_line, chunk.text));
+            assert!(chunks.rest.capacity() <= 2 * LONGEST_RECORD, "{}", chunks.rest.capacity());
+        }
+        // None of the line is taken for a row.
+        assert_eq!(read, [(2, b"1\n".to_vec()), (4, b"3\n".to_vec())]);
+        assert_eq!((chunks.broken.count, chunks.broken.first[0].line), (1, 3));
+        let mut chunks = Chunks::open(&source, &format, OnError::Fail).unwrap();
+        chunks.next().unwrap();
+        let error = chunks.next().err().unwrap().to_string();
+        assert!(error.starts_with("t.csv: line 3: the line does not end within 64 MiB"), "{error}");
+    }
 }

@@ -58,7 +58,7 @@ impl Columns {
         let names = if format.delimiter.is_some() {
             header_names(location, format, head)?
         } else {
-            super::json_lines::new_keys(&mut keys, body);
+            super::json_lines::new_keys(&mut keys, location, body)?;
             keys.names()
         };
         if names.is_empty() {
@@ -331,7 +331,8 @@ fn unusual_integer(json: bool, field: Field<'_>) -> Option<i128> {
     }
     match parse::cell(field.text) {
         Cell::UInt(value) => Some(value.into()),
-        // 18446744073709551616.0 saturates to what no type has room for.
+        // A large one may be the nearest to what is written, and not that.
+        Cell::Float(value) if value.abs() >= parse::WHOLE_FLOATS => parse::whole(field.text),
         Cell::Float(value) if value.fract() == 0.0 && !(value == 0.0 && value.is_sign_negative()) => {
             Some(value as i128)
         }

@@ -31,7 +31,25 @@ pub(crate) struct Fields {
     ends: Vec<u32>,
     row_starts: Vec<u32>,
     scratch: Vec<u8>,
+    /// Where rows have cells for some columns only, which one each cell is for.
+    owners: Vec<Owner>,
+    /// The cells of each column, where [`Fields::index`] has looked for them.
+    by_column: Option<ByColumn>,
     unknown_key: bool,
+}
+
+/// The row and the column that a cell is for.
+#[derive(Clone, Copy)]
+struct Owner {
+    row: u32,
+    column: u32,
+}
+
+/// Cells by column, in the order of their rows. As much as there are cells: not as rows times columns.
+struct ByColumn {
+    cells: Vec<u32>,
+    /// For each column, where in `cells` its own end.
+    ends: Vec<u32>,
 }
 
 /// One cell.
@@ -53,6 +71,8 @@ impl Fields {
         self.ends.clear();
         self.row_starts.clear();
         self.scratch.clear();
+        self.owners.clear();
+        self.by_column = None;
         self.unknown_key = false;
     }
 
@@ -73,10 +93,22 @@ impl Fields {
         self.rows
     }
 
-    /// The cells of a column, from the first row on.
+    /// The cells of a column, from the first row on; nothing for a row that has none.
     pub(crate) fn column<'a>(&'a self, chunk: &'a [u8], column: usize) -> Column<'a> {
         let carriage = self.carriage && column + 1 == self.columns;
-        Column { fields: self, chunk, carriage, next: column, left: self.rows }
+        let there = self.by_column.as_ref().map(|by_column| by_column.of(column).iter());
+        Column { fields: self, chunk, carriage, there, next: column, left: self.rows }
+    }
+
+    /// Where only some rows have a cell for a column: how many have none, and the cells of the others.
+    pub(crate) fn some<'a>(
+        &'a self,
+        chunk: &'a [u8],
+        column: usize,
+    ) -> Option<(usize, impl Iterator<Item = Field<'a>>)> {
+        let cells = self.by_column.as_ref()?.of(column);
+        let there = cells.iter().map(move |&cell| self.kept_cell(chunk, cell as usize));
+        Some((self.rows - cells.len(), there))
     }
 
     #[inline(always)]
@@ -127,10 +159,45 @@ impl Fields {
         self.starts.len()
     }
 
+    /// The cell that was pushed last is for this column; those of a row come in the order of their columns.
+    pub(super) fn own(&mut self, column: usize) {
+        self.owners.push(Owner { row: self.rows as u32, column: column as u32 });
+    }
+
+    /// Finds the cells of each column, once all cells have an owner. Nothing is to be found where no row lacks one.
+    pub(super) fn index(&mut self) {
+        if self.owners.len() == self.rows * self.columns {
+            return;
+        }
+        let mut ends = vec![0_u32; self.columns];
+        for owner in &self.owners {
+            ends[owner.column as usize] += 1;
+        }
+        let mut next = 0;
+        for end in &mut ends {
+            (*end, next) = (next, next + *end);
+        }
+        let mut cells = vec![0_u32; self.owners.len()];
+        for (cell, owner) in self.owners.iter().enumerate() {
+            let place = &mut ends[owner.column as usize];
+            cells[*place as usize] = cell as u32;
+            *place += 1;
+        }
+        self.by_column = Some(ByColumn { cells, ends });
+    }
+
     /// Takes the last row back, which began at this cell.
     pub(super) fn forget_from(&mut self, cell: usize) {
         self.starts.truncate(cell);
         self.ends.truncate(cell);
+        self.owners.truncate(cell);
+    }
+}
+
+impl ByColumn {
+    fn of(&self, column: usize) -> &[u32] {
+        let start = if column == 0 { 0 } else { self.ends[column - 1] };
+        &self.cells[start as usize..self.ends[column] as usize]
     }
 }
 
@@ -139,6 +206,8 @@ pub(crate) struct Column<'a> {
     fields: &'a Fields,
     chunk: &'a [u8],
     carriage: bool,
+    /// Where only some rows have a cell: these.
+    there: Option<std::slice::Iter<'a, u32>>,
     next: usize,
     left: usize,
 }
@@ -149,6 +218,9 @@ impl<'a> Iterator for Column<'a> {
     #[inline(always)]
     fn next(&mut self) -> Option<Field<'a>> {
         self.left = self.left.checked_sub(1)?;
+        if self.there.is_some() {
+            return Some(self.next_of_some());
+        }
         let cell = self.next;
         self.next += self.fields.columns;
         Some(if self.fields.plain {
@@ -156,6 +228,22 @@ impl<'a> Iterator for Column<'a> {
         } else {
             self.fields.kept_cell(self.chunk, cell)
         })
+    }
+}
+
+impl<'a> Column<'a> {
+    /// The cell of the next row, or nothing.
+    #[inline(never)]
+    fn next_of_some(&mut self) -> Field<'a> {
+        let row = (self.fields.rows - 1 - self.left) as u32;
+        let of_row = |there: &mut std::slice::Iter<'a, u32>| {
+            let cell = *there.as_slice().first()?;
+            (self.fields.owners[cell as usize].row == row).then(|| there.next())?.copied()
+        };
+        match self.there.as_mut().and_then(of_row) {
+            Some(cell) => self.fields.kept_cell(self.chunk, cell as usize),
+            None => Field { text: &[], quoted: false },
+        }
     }
 }
 
@@ -296,6 +384,10 @@ impl Csv {
 
     /// Without quotes, and every row as wide as it should be: where the separators are says it all. False: it is not so.
     fn split_plain(self, chunk: &[u8], into: &mut Fields) -> bool {
+        // Before all separators are found, which may be millions in a line that is none of this table's.
+        if self.count_cells(chunk) != into.columns {
+            return false;
+        }
         into.separators.find(chunk, self.delimiter, b'\n');
         let rows = into.separators.count() / into.columns;
         let last = chunk.len() - usize::from(chunk.ends_with(b"\n"));
@@ -325,12 +417,12 @@ impl Csv {
         let mut at = 0;
         while at < chunk.len() {
             let (first, start) = (into.cells(), at);
-            let split = self.split_record(chunk, &mut at, into);
+            let mut cells = 0;
+            let split = self.split_record(chunk, &mut at, &mut cells, into);
             if split.is_err() {
                 // A quote too many may have swallowed lines that are whole: only its own is broken.
                 at = memchr(b'\n', &chunk[start..]).map_or(chunk.len(), |newline| start + newline + 1);
             }
-            let cells = into.cells() - first;
             let what = match split {
                 Err(what) => what,
                 Ok(()) if !text && std::str::from_utf8(&chunk[start..at.min(chunk.len())]).is_err() => {
@@ -352,8 +444,15 @@ impl Csv {
         Ok(())
     }
 
-    /// The cells of the record that begins at `at`, which then is where the next one does.
-    fn split_record(self, record: &[u8], at: &mut usize, into: &mut Fields) -> Result<(), String> {
+    /// The cells of the record that begins at `at`, which then is where the next one does. More than there are columns are
+    /// counted, and not kept: a line may have millions.
+    fn split_record(
+        self,
+        record: &[u8],
+        at: &mut usize,
+        cells: &mut usize,
+        into: &mut Fields,
+    ) -> Result<(), String> {
         loop {
             let start = *at;
             let quoted = record.get(start) == Some(&self.quote);
@@ -367,10 +466,14 @@ impl Csv {
             let line_ends = record.get(ends) != Some(&self.delimiter);
             let text_end =
                 if line_ends && ends > after && record[ends - 1] == b'\r' { ends - 1 } else { ends };
-            if !quoted {
-                into.push_plain(start, text_end, false);
-            } else if after != text_end {
+            if quoted && after != text_end {
                 return Err("text follows a closing quote".to_owned());
+            }
+            *cells += 1;
+            if *cells > into.columns {
+                // One too many.
+            } else if !quoted {
+                into.push_plain(start, text_end, false);
             } else if memchr(self.quote, &record[start + 1..after - 1]).is_none() {
                 into.push_plain(start + 1, after - 1, true);
             } else {
@@ -448,6 +551,18 @@ mod tests {
                 (5, "3 cells where there are 2 columns")
             ]
         );
+    }
+
+    #[test]
+    fn a_line_of_a_million_cells_is_counted_and_not_kept() {
+        let chunk = [b"1,2\n".as_slice(), &b"3,".repeat(500_000), b"\n\"4\",5\n"].concat();
+        let (mut fields, mut broken) = (Fields::default(), BrokenRows::default());
+        fields.clear(2);
+        let place = Place { location: "t.csv", first_line: 1, on_error: OnError::Skip };
+        COMMA.split(&chunk, &place, &mut fields, &mut broken).unwrap();
+        assert_eq!((fields.rows(), fields.cells()), (2, 4));
+        assert!(fields.starts.capacity() < 100, "{}", fields.starts.capacity());
+        assert_eq!(broken.first[0].what, "500001 cells where there are 2 columns");
     }
 
     #[test]

@@ -11,6 +11,9 @@ use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
 
+/// More different keys are no columns but values: a table of them would have almost as many cells as its rows squared.
+pub(crate) const MOST_KEYS: usize = 1 << 14;
+
 /// Which column a key is.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Keys {
@@ -26,9 +29,14 @@ impl Keys {
         Self { columns, raw }
     }
 
-    fn add(&mut self, key: &str) {
+    /// False: there are as many as there may be.
+    fn add(&mut self, key: &str) -> bool {
         let next = self.columns.len();
+        if next == MOST_KEYS && !self.columns.contains_key(key) {
+            return false;
+        }
         self.columns.entry_ref(key).or_insert(next);
+        true
     }
 
     /// Says which columns are kept as the JSON that they are.
@@ -110,14 +118,19 @@ fn parse(line: &[u8]) -> Result<Line<'_>, String> {
 }
 
 /// Adds the keys of a chunk that are new, in the order they come.
-pub(crate) fn new_keys(keys: &mut Keys, chunk: &[u8]) {
+pub(crate) fn new_keys(keys: &mut Keys, location: &str, chunk: &[u8]) -> Result<(), DataError> {
     for (_, line) in lines_of(chunk) {
-        if let Ok(Line(pairs)) = parse(line) {
-            for (key, _) in pairs {
-                keys.add(&key);
-            }
+        if let Ok(Line(pairs)) = parse(line)
+            && !pairs.iter().all(|(key, _)| keys.add(key))
+        {
+            let what = format!(
+                "has more than {MOST_KEYS} different keys, and each would be a column; where keys are values \
+                 (names of users, words), write them as values: {{\"key\": …, \"value\": …}}"
+            );
+            return Err(DataError::unreadable(location, what));
         }
     }
+    Ok(())
 }
 
 /// The values of the keys that are known, a row for each line of a chunk.
@@ -129,7 +142,7 @@ pub(crate) fn split(
     broken: &mut BrokenRows,
 ) -> Result<(), DataError> {
     let width = into.columns();
-    let mut row: Vec<Option<&RawValue>> = Vec::new();
+    let mut row: Vec<(usize, &RawValue)> = Vec::new();
     for (start, line) in lines_of(chunk) {
         let pairs = match parse(line) {
             Ok(Line(pairs)) => pairs,
@@ -139,26 +152,23 @@ pub(crate) fn split(
             }
         };
         row.clear();
-        row.resize(width, None);
-        let mut twice = None;
-        for (key, value) in pairs {
+        for (key, value) in &pairs {
             match keys.columns.get(key.as_ref()) {
-                Some(&column) if column < width => {
-                    if row[column].replace(value).is_some() {
-                        twice = Some(key);
-                    }
-                }
+                Some(&column) if column < width => row.push((column, value)),
                 _ => into.found_unknown_key(),
             }
         }
-        if let Some(key) = twice {
+        row.sort_by_key(|(column, _)| *column);
+        if let Some(twice) = row.windows(2).find(|two| two[0].0 == two[1].0).map(|two| two[0].0) {
+            let twice = pairs.iter().find(|(key, _)| keys.columns.get(key.as_ref()) == Some(&twice));
+            let key = twice.map_or("", |(key, _)| key.as_ref());
             place.broken(chunk, start, format!("duplicate key {key:?}"), broken)?;
             continue;
         }
         let first = into.cells();
-        let pushed = row.iter().enumerate().try_for_each(|(column, value)| {
+        let pushed = row.iter().try_for_each(|&(column, value)| {
             let raw = keys.raw.get(column).copied().unwrap_or(false);
-            push(chunk, value.map(RawValue::get), raw, start, into)
+            push(chunk, value.get(), raw, column, into)
         });
         match pushed {
             Ok(()) => into.end_row(start),
@@ -168,14 +178,15 @@ pub(crate) fn split(
             }
         }
     }
+    into.index();
     Ok(())
 }
 
-fn push(chunk: &[u8], value: Option<&str>, raw: bool, line: usize, into: &mut Fields) -> Result<(), String> {
-    let Some(text) = value.filter(|text| *text != "null") else {
-        into.push_plain(line, line, false);
+/// A null is as good as a key that is not there.
+fn push(chunk: &[u8], text: &str, raw: bool, column: usize, into: &mut Fields) -> Result<(), String> {
+    if text == "null" {
         return Ok(());
-    };
+    }
     // A value lies in the chunk: its place is found by its address.
     let start = text.as_ptr() as usize - chunk.as_ptr() as usize;
     if raw || !text.starts_with('"') {
@@ -187,6 +198,7 @@ fn push(chunk: &[u8], value: Option<&str>, raw: bool, line: usize, into: &mut Fi
             serde_json::from_str(text).map_err(|error| format!("a string that is not JSON: {error}"))?;
         into.push_rewritten(|scratch| scratch.extend_from_slice(unescaped.as_bytes()), true);
     }
+    into.own(column);
     Ok(())
 }
 
@@ -196,10 +208,45 @@ mod tests {
     use crate::OnError;
 
     #[test]
+    fn cells_are_as_many_as_values_not_as_rows_times_keys() {
+        let chunk: String =
+            (0..2_000).map(|row| format!("{{\"k{row}\": {row}, \"all\": \"x\"}}\n")).collect();
+        let mut keys = Keys::default();
+        new_keys(&mut keys, "t.jsonl", chunk.as_bytes()).unwrap();
+        let (mut fields, mut broken) = (Fields::default(), BrokenRows::default());
+        fields.clear(2_001);
+        let place = Place { location: "t.jsonl", first_line: 1, on_error: OnError::Fail };
+        split(&keys, chunk.as_bytes(), &place, &mut fields, &mut broken).unwrap();
+        assert_eq!((fields.rows(), fields.cells()), (2_000, 4_000));
+        // k0, all, k1, k2, …
+        let column: Vec<String> = fields
+            .column(chunk.as_bytes(), 8)
+            .map(|field| String::from_utf8_lossy(field.text).into_owned())
+            .collect();
+        assert_eq!(column.len(), 2_000);
+        assert_eq!((column[6].as_str(), column[7].as_str(), column[8].as_str()), ("", "7", ""));
+        let (absent, there) = fields.some(chunk.as_bytes(), 8).unwrap();
+        assert_eq!((absent, there.count()), (1_999, 1));
+        let (absent, there) = fields.some(chunk.as_bytes(), 1).unwrap();
+        assert_eq!((absent, there.count()), (0, 2_000));
+    }
+
+    #[test]
+    fn keys_that_are_values_are_refused_by_their_number() {
+        let lines = |keys: usize| -> String { (0..keys).map(|key| format!("{{\"k{key}\": 1}}\n")).collect() };
+        let mut keys = Keys::default();
+        new_keys(&mut keys, "t.jsonl", lines(MOST_KEYS).as_bytes()).unwrap();
+        // The same ones again are no new ones.
+        new_keys(&mut keys, "t.jsonl", lines(10).as_bytes()).unwrap();
+        let error = new_keys(&mut keys, "t.jsonl", lines(MOST_KEYS + 1).as_bytes()).unwrap_err().to_string();
+        assert!(error.starts_with("t.jsonl: has more than 16384 different keys, and each"), "{error}");
+    }
+
+    #[test]
     fn values_are_taken_as_they_are_written() {
         let chunk = b"{\"a\": 18446744073709551616, \"b\": \"x\\ny\"}\n\n{\"b\": null, \"c\": [1, {\"d\": 2}]}\n{\"a\": 1, \"a\": 2}\nno\n{\"a\": \"1\"}";
         let mut keys = Keys::default();
-        new_keys(&mut keys, chunk);
+        new_keys(&mut keys, "t.jsonl", chunk).unwrap();
         assert_eq!(keys.names(), ["a", "b", "c"]);
         let (mut fields, mut broken) = (Fields::default(), BrokenRows::default());
         fields.clear(3);

@@ -97,6 +97,10 @@ pub fn records_end(format: &TextFormat, chunk: &[u8]) -> Option<usize> {
     format.records_end(chunk)
 }
 
+/// A table of more columns than this is no table, but a line that is something else: what a column takes while it is profiled,
+/// times so many, would be gigabytes.
+const MOST_COLUMNS: usize = 1 << 18;
+
 const MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// The byte where records begin, after a byte order mark and the header, and the line of the first record.
@@ -124,6 +128,12 @@ pub(crate) fn header_names(
         return Err(DataError::unreadable(location, "is empty: there is no line with names of columns"));
     }
     let columns = csv.count_cells(record);
+    if columns > MOST_COLUMNS {
+        let what = format!(
+            "the first line has {columns} cells, and a table has at most {MOST_COLUMNS} columns: is it a CSV, and do its lines end in newlines?"
+        );
+        return Err(DataError::unreadable(location, what));
+    }
     let (mut fields, mut broken) = (Fields::default(), BrokenRows::default());
     fields.clear(columns);
     let place = Place { location, first_line: 1, on_error: crate::OnError::Fail };

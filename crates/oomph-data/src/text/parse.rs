@@ -299,6 +299,42 @@ fn slow_float(text: &[u8]) -> Option<f64> {
     if lost { None } else { Some(value) }
 }
 
+/// From here on floats are whole numbers, and not every whole number is one.
+pub(crate) const WHOLE_FLOATS: f64 = 9_007_199_254_740_992.0;
+
+/// The integer that a decimal number is, to its last digit: `9007199254740993.0`, `1.5e3`. None where it is none, or has no
+/// room in 64 bits.
+#[cold]
+pub(crate) fn whole(text: &[u8]) -> Option<i128> {
+    let (negative, unsigned) = sign(text);
+    let mantissa = mantissa(unsigned);
+    let exponent: i64 = match unsigned.get(mantissa.len() + 1..) {
+        Some(digits) => std::str::from_utf8(digits).ok()?.parse().ok()?,
+        None => 0,
+    };
+    let point = mantissa.iter().position(|byte| *byte == b'.').unwrap_or(mantissa.len());
+    let mut places = exponent.checked_sub((mantissa.len() - point).saturating_sub(1) as i64)?;
+    let mut value: i128 = 0;
+    let mut zeros = 0_u32;
+    // Zeros at the end are put off: they may be behind the point.
+    for digit in mantissa.iter().filter(|byte| **byte != b'.') {
+        match digit {
+            b'0' => zeros += 1,
+            b'1'..=b'9' => {
+                value = value
+                    .checked_mul(10_i128.checked_pow(zeros + 1)?)?
+                    .checked_add(i128::from(digit - b'0'))?;
+                zeros = 0;
+            }
+            _ => return None,
+        }
+    }
+    places = places.checked_add(i64::from(zeros))?;
+    let value = value.checked_mul(10_i128.checked_pow(u32::try_from(places).ok()?)?)?;
+    let value = if negative { -value } else { value };
+    (i128::from(i64::MIN)..=i128::from(u64::MAX)).contains(&value).then_some(value)
+}
+
 fn mantissa(text: &[u8]) -> &[u8] {
     text.split(|byte| matches!(byte, b'e' | b'E')).next().unwrap_or_default()
 }
@@ -455,6 +491,19 @@ mod tests {
         assert_eq!(cell(b"-1e-320"), Cell::Float(-1e-320));
         assert_eq!(cell(b"-inf"), Cell::Float(f64::NEG_INFINITY));
         assert!(matches!(cell(b"NaN"), Cell::Float(value) if value.is_nan()));
+    }
+
+    #[test]
+    fn whole_numbers_are_read_to_their_last_digit() {
+        assert_eq!(whole(b"9007199254740993.0"), Some(9_007_199_254_740_993));
+        assert_eq!(whole(b"-9007199254740993.000"), Some(-9_007_199_254_740_993));
+        assert_eq!(whole(b"9.007199254740993e15"), Some(9_007_199_254_740_993));
+        assert_eq!(whole(b"9007199254740993000.0E-2"), Some(90_071_992_547_409_930));
+        assert_eq!(whole(b"1e+19"), Some(10_000_000_000_000_000_000));
+        assert_eq!(whole(b"18446744073709551615."), Some(i128::from(u64::MAX)));
+        for text in ["9007199254740992.5", "18446744073709551616.0", "-1e19", "1e300", "1e-1", "inf"] {
+            assert_eq!(whole(text.as_bytes()), None, "{text}");
+        }
     }
 
     #[test]
