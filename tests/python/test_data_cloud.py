@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -310,6 +311,26 @@ def test_what_is_not_there_or_not_allowed_is_said_without_secrets(moto, through)
     for raised in (missing, no_bucket, refused, no_file):
         said = f"{raised.value!r} {raised.value}"
         assert KEY not in said and SECRET not in said
+
+
+def test_whoever_waits_for_a_server_is_told(folder, table, oomph, monkeypatch, caplog):
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    content = (folder / "rows.parquet").read_bytes()
+    with Web({"rows.parquet": content}) as web:
+        with Proxy(web.server_port, ["refuse"] * 3) as proxy:
+            place = address(proxy, "rows.parquet")
+            said = f"{place.partition('?')[0]}: the server answers 503 Service Unavailable; trying again"
+            code, out, error = oomph("data", "profile", place)
+        # Once, from the first time on, and without the signature.
+        assert (code, error, proxy.met["refuse"]) == (0, f"warning: {said}\n", 3) and "20,000 rows" in out
+        with Proxy(web.server_port, ["refuse"] * 3) as proxy, caplog.at_level("WARNING", "oomph.data"):
+            place = address(proxy, "rows.parquet")
+            assert rows([data.load(place)], table).equals(table)
+            deadline = time.monotonic() + 30
+            while not caplog.records and time.monotonic() < deadline:
+                time.sleep(0.01)
+            said = f"{place.partition('?')[0]}: the server answers 503 Service Unavailable; trying again"
+            assert [(record.name, record.getMessage()) for record in caplog.records] == [("oomph.data", said)]
 
 
 def test_an_object_that_changes_is_never_mixed(moto, folder, table, through):

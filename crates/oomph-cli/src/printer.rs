@@ -46,6 +46,14 @@ impl Printer {
         }
     }
 
+    /// Says what is doubtful, from wherever it is met: whoever waits is told by the thread that waits for them.
+    pub(crate) fn warner(&self) -> impl Fn(&str) + Send + Sync + use<> {
+        let (color, quiet) = (self.err.current_choice(), self.quiet);
+        move |message| {
+            Self::new(color, quiet).warning(message);
+        }
+    }
+
     /// Says what to do about it.
     pub(crate) fn hint(&mut self, message: &str) {
         if !self.quiet {

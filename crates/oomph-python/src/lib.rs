@@ -33,6 +33,7 @@ mod native {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        oomph_data::source::on_waiting(crate::work::warn);
         // The package asks: a library of another version answers differently.
         module.add("VERSION", env!("CARGO_PKG_VERSION"))
     }

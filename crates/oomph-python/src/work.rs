@@ -101,6 +101,21 @@ pub(crate) fn run<T: Send>(
     }
 }
 
+/// Logs what a reader waits for, as Python's programs log: on stderr, unless they say otherwise. On a thread of its own: the one
+/// that waits may hold what a Python thread waits for, which has the interpreter's lock.
+pub(crate) fn warn(words: &str) {
+    let words = words.to_owned();
+    let log = move || {
+        // None: the interpreter has ended, and nobody listens.
+        Python::try_attach(|py| -> PyResult<()> {
+            let logger = py.import("logging")?.call_method1("getLogger", ("oomph.data",))?;
+            logger.call_method1("warning", ("%s", words)).map(|_| ())
+        })
+    };
+    // A message that cannot be said is no reason to end the work.
+    let _ = std::thread::Builder::new().name("oomph-warn".to_owned()).spawn(log);
+}
+
 /// Waits for something that leaves nothing behind, such as an answer from the network: whoever presses Ctrl-C does not wait for
 /// its end.
 pub(crate) fn wait<T: Send + 'static>(

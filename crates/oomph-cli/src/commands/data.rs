@@ -40,6 +40,8 @@ enum Verb {
 }
 
 pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> {
+    let warn = printer.warner();
+    source::on_waiting(move |words| warn(&oomph_words::harmless(words)));
     match &arguments.verb {
         Verb::Profile(arguments) => profile::run(arguments, printer),
         Verb::Shrink(arguments) => shrink::run(arguments, printer),

@@ -1,12 +1,13 @@
 //! Object storage and web servers, by range.
 //!
-//! Requests are retried by `object_store`; a body that breaks off or stalls is asked for again from the byte where it
+//! Requests are retried by `object_store`, and whoever waits is told ([`super::telling`]); a body that breaks off or stalls is asked for again from the byte where it
 //! stopped. Every answer is held against the size and the version of the first one (its ETag, or else the time of its
 //! last change): bytes of two versions are never mixed.
 //!
 //! One thread of this process drives the network ([`Driver`]); whoever reads waits in their own thread.
 
 use super::location::{scheme, scrubbed, shown};
+use super::telling::{Answers, Telling};
 use super::{ReadAt, Source};
 use crate::DataError;
 use futures_util::StreamExt;
@@ -45,6 +46,7 @@ struct Object {
     location: String,
     store: Arc<dyn ObjectStore>,
     path: Path,
+    answers: Arc<Answers>,
     /// As the first answer said.
     meta: ObjectMeta,
     handle: Handle,
@@ -52,16 +54,21 @@ struct Object {
 }
 
 pub(super) fn open(location: &str) -> Result<Source, DataError> {
+    open_with(location, retries())
+}
+
+fn open_with(location: &str, retries: RetryConfig) -> Result<Source, DataError> {
     let shown = shown(location);
+    let answers = Answers::new(&shown);
     // First: it settles the cryptography that a store asks for.
     let handle = driver()?;
-    let (store, path) = store(location)?;
+    let (store, path) = store(location, &answers, retries)?;
     let first = if location.starts_with("http") {
-        handle.block_on(first_answer(&*store, &path))
+        handle.block_on(first_answer(&*store, &path, &answers))
     } else {
         handle.block_on(store.head(&path)).map(First::Meta)
     };
-    let meta = match first.map_err(|error| refused(&shown, &error))? {
+    let meta = match first.map_err(|error| refused(&shown, &answers, &error))? {
         First::Meta(meta) => meta,
         First::Whole(bytes) => return Ok(super::memory(&shown, bytes)),
         First::NoRanges(size) => {
@@ -73,7 +80,7 @@ pub(super) fn open(location: &str) -> Result<Source, DataError> {
             ));
         }
     };
-    Ok(Arc::new(Object { location: shown, store, path, meta, handle, process: std::process::id() }))
+    Ok(Arc::new(Object { location: shown, store, path, answers, meta, handle, process: std::process::id() }))
 }
 
 /// The objects that a pattern or prefix names, in order of their bytes.
@@ -83,7 +90,8 @@ pub(super) fn matching(location: &str) -> Result<Vec<String>, DataError> {
     let (bucket, key) = rest.split_once('/').unwrap_or((rest, ""));
     let pattern = super::pattern::Pattern::new(key);
     let handle = driver()?;
-    let (store, _) = store(&format!("{name}://{bucket}/"))?;
+    let answers = Answers::new(&shown);
+    let (store, _) = store(&format!("{name}://{bucket}/"), &answers, retries())?;
     let prefix = Path::parse(pattern.prefix.trim_end_matches('/'))
         .map_err(|error| DataError::unreadable(&shown, error.to_string()))?;
     let listed: Result<Vec<ObjectMeta>, Error> = handle.block_on(async {
@@ -95,7 +103,7 @@ pub(super) fn matching(location: &str) -> Result<Vec<String>, DataError> {
         Ok(found)
     });
     let mut found: Vec<String> = listed
-        .map_err(|error| refused(&shown, &error))?
+        .map_err(|error| refused(&shown, &answers, &error))?
         .into_iter()
         .filter(|meta| pattern.matches(meta.location.as_ref()))
         .map(|meta| format!("{name}://{bucket}/{}", meta.location))
@@ -105,8 +113,13 @@ pub(super) fn matching(location: &str) -> Result<Vec<String>, DataError> {
 }
 
 /// The store that an address is in, as the environment configures it, and the path inside.
-fn store(location: &str) -> Result<(Arc<dyn ObjectStore>, Path), DataError> {
+fn store(
+    location: &str,
+    answers: &Arc<Answers>,
+    retries: RetryConfig,
+) -> Result<(Arc<dyn ObjectStore>, Path), DataError> {
     let shown = shown(location);
+    let telling = Telling(Arc::clone(answers));
     let wrong = |error: &dyn std::fmt::Display| DataError::unreadable(&shown, scrubbed(&error.to_string()));
     let (name, rest) = scheme(location).unwrap_or_default();
     let (authority, key) = rest.split_once('/').unwrap_or((rest, ""));
@@ -117,7 +130,8 @@ fn store(location: &str) -> Result<(Arc<dyn ObjectStore>, Path), DataError> {
         let builder = HttpBuilder::new()
             .with_url(format!("{name}://{authority}/{query}"))
             .with_client_options(options)
-            .with_retry(retries());
+            .with_http_connector(telling)
+            .with_retry(retries);
         let path = Path::from_url_path(key).map_err(|error| wrong(&error))?;
         return Ok((Arc::new(builder.build().map_err(|error| wrong(&error))?), path));
     }
@@ -126,17 +140,20 @@ fn store(location: &str) -> Result<(Arc<dyn ObjectStore>, Path), DataError> {
     let base = format!("{name}://{authority}");
     let store: Result<Arc<dyn ObjectStore>, Error> = match name {
         "s3" | "s3a" => AmazonS3Builder::from_env()
-            .with_retry(retries())
+            .with_http_connector(telling)
+            .with_retry(retries)
             .with_url(base)
             .build()
             .map(|store| Arc::new(store) as _),
         "gs" => GoogleCloudStorageBuilder::from_env()
-            .with_retry(retries())
+            .with_http_connector(telling)
+            .with_retry(retries)
             .with_url(base)
             .build()
             .map(|store| Arc::new(store) as _),
         _ => MicrosoftAzureBuilder::from_env()
-            .with_retry(retries())
+            .with_http_connector(telling)
+            .with_retry(retries)
             .with_url(base)
             .build()
             .map(|store| Arc::new(store) as _),
@@ -153,13 +170,15 @@ enum First {
 }
 
 /// How large it is, asked with a range: addresses that are signed for GET answer no HEAD, and it shows whether ranges are given at all.
-async fn first_answer(store: &dyn ObjectStore, path: &Path) -> Result<First, Error> {
+async fn first_answer(store: &dyn ObjectStore, path: &Path, answers: &Answers) -> Result<First, Error> {
     let one_byte = GetOptions { range: Some(GetRange::Bounded(0..1)), ..GetOptions::default() };
     match store.get_opts(path, one_byte).await {
         Ok(answer) => Ok(First::Meta(answer.meta)),
         Err(
             error @ (Error::NotFound { .. } | Error::PermissionDenied { .. } | Error::Unauthenticated { .. }),
         ) => Err(error),
+        // Asked again without a range, a server that is down would be waited for twice.
+        Err(error) if answers.in_words().is_some() => Err(error),
         Err(_) => {
             let answer = store.get(path).await?;
             match answer.meta.size {
@@ -226,7 +245,7 @@ impl Object {
                     ));
                 }
                 // object_store has tried it again already.
-                Err(Get::Refused(error)) => return Err(refused(&self.location, &error)),
+                Err(Get::Refused(error)) => return Err(refused(&self.location, &self.answers, &error)),
             };
             attempt = if filled > before { 0 } else { attempt + 1 };
             if attempt == ATTEMPTS {
@@ -239,6 +258,7 @@ impl Object {
                 );
                 return Err(DataError::io(&self.location, error));
             }
+            self.answers.failed(format!("breaks its answer off ({broken})"));
             tokio::time::sleep(FIRST_WAIT * 2u32.pow(attempt)).await;
         }
     }
@@ -293,14 +313,14 @@ async fn receive(
 }
 
 /// A refusal, in words that say what to look at.
-fn refused(location: &str, error: &Error) -> DataError {
+fn refused(location: &str, answers: &Answers, error: &Error) -> DataError {
     let (kind, what) = match error {
         Error::NotFound { .. } => (io::ErrorKind::NotFound, "there is no such object".to_owned()),
         Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => (
             io::ErrorKind::PermissionDenied,
             "the store refuses: look at the credentials in the environment (AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_KEY; AWS_SKIP_SIGNATURE=true for public buckets)".to_owned(),
         ),
-        error => (io::ErrorKind::Other, scrubbed(&error.to_string())),
+        error => (io::ErrorKind::Other, answers.in_words().unwrap_or_else(|| scrubbed(&error.to_string()))),
     };
     DataError::io(location, io::Error::new(kind, what))
 }
@@ -332,4 +352,45 @@ fn driver() -> Result<Handle, DataError> {
         .map_err(failed)?;
     *driver = Some(Driver { process, handle: handle.clone() });
     Ok(handle)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+
+    /// A server that answers 503 to everything, on a port of this machine; it ends with the test.
+    fn unavailable() -> u16 {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                let _ = stream.read(&mut [0; 4096]);
+                let _ = stream.write_all(
+                    b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+                );
+            }
+        });
+        port
+    }
+
+    #[test]
+    fn a_server_that_is_down_is_named_with_how_often_it_was_asked() {
+        static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
+        super::super::on_waiting(|words| TOLD.lock().unwrap().push(words.to_owned()));
+        let location = format!("http://127.0.0.1:{}/a.csv?signature=secret", unavailable());
+        let retries = RetryConfig { max_retries: 3, ..retries() };
+        let error = open_with(&location, retries).err().unwrap().to_string();
+        let place = shown(&location);
+        // Once by itself, three times again, and not as often once more without a range.
+        assert!(
+            error.starts_with(&format!(
+                "{place}: the server answers 503 Service Unavailable: tried 4 times in "
+            )),
+            "{error}"
+        );
+        let said = format!("{place}: the server answers 503 Service Unavailable; trying again");
+        assert_eq!(*TOLD.lock().unwrap(), [said]);
+    }
 }

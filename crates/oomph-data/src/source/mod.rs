@@ -12,6 +12,7 @@ mod memory;
 mod pattern;
 mod recognise;
 mod sequential;
+mod telling;
 
 use crate::DataError;
 pub use expand::expand;
@@ -20,6 +21,7 @@ pub use memory::memory;
 pub use recognise::{Compression, Format, is_known_name, recognise};
 pub use sequential::Sequential;
 use std::sync::Arc;
+pub use telling::on_waiting;
 
 /// Something whose bytes can be read from anywhere, by several threads at once, more than once.
 pub trait ReadAt: Send + Sync {
