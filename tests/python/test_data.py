@@ -771,6 +771,19 @@ def test_a_text_file_is_profiled_in_bounded_memory(tmp_path, oomph):
     assert loaded["k7"].to_pyarrow().drop_null().to_pylist() == [7, 307, 607, 907] and loaded["k7"].to_list()[307:309] == [307, None]
 
 
+def test_a_day_is_a_datetime_to_whoever_reads_the_file(tmp_path):
+    (tmp_path / "table.csv").write_text("day,n\n2024-02-29,1\n,2\n0001-01-01,3\n9999-12-31,4\n")
+    data.shrink(tmp_path / "table.csv", tmp_path / "small.parquet")
+    days = pd.read_parquet(tmp_path / "small.parquet")["day"]
+    assert str(days.dtype) == "datetime64[ms]"
+    assert [None if pd.isna(day) else day.date().isoformat() for day in days] == ["2024-02-29", None, "0001-01-01", "9999-12-31"]
+    assert (days.dropna() + pd.Timedelta(days=1)).iloc[0] == pd.Timestamp("2024-03-01")
+    # A column that was days already stays one.
+    pa.parquet.write_table(pa.table({"day": pa.array([1, 2], pa.date32())}), tmp_path / "days.parquet")
+    data.shrink(tmp_path / "days.parquet", tmp_path / "small.parquet", force=True)
+    assert pa.parquet.read_schema(tmp_path / "small.parquet").field("day").type == pa.date32()
+
+
 def test_broken_rows_are_named_or_left_out(tmp_path):
     path = tmp_path / "table.csv"
     path.write_text("a,b\n1,2\n3\n4,5\n6,7,8\n")

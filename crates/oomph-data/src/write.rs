@@ -1,9 +1,9 @@
 //! The second pass into a file: Parquet with the types that were chosen.
 
 use crate::input::{Input, Options};
-use crate::load::{LoadedColumn, batch_schema, described, each_batch, plan};
+use crate::load::{LoadedColumn, Planned, batch_schema, described, each_batch, plan};
 use crate::profile::Profiled;
-use crate::target::type_name;
+use crate::target::{Target, type_name};
 use crate::{BrokenRows, DataError, Observer, Pass};
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow_cast::{CastOptions, cast_with_options};
@@ -56,7 +56,7 @@ pub fn parquet(
         .set_created_by(concat!("oomph ", env!("CARGO_PKG_VERSION")).to_owned())
         .build();
     // What the table says about itself goes along: pandas keeps there which column is its index.
-    let schema = known_to_parquet(&batch_schema(&plan), input.metadata());
+    let schema = known_to_parquet(&plan, input.metadata());
     let mut writer = ArrowWriter::try_new(out, schema.clone(), Some(properties)).map_err(refused)?;
     let mut write = |batch: &RecordBatch| {
         let batch = converted(batch, &schema).map_err(|error| refused(error.into()))?;
@@ -70,8 +70,12 @@ pub fn parquet(
     writer.finish().map_err(refused)?;
     let bytes = writer.bytes_written() as u64;
     let mut columns = described(&plan);
-    for (column, field) in columns.iter_mut().zip(schema.fields()) {
+    for ((column, field), planned) in columns.iter_mut().zip(schema.fields()).zip(&plan) {
         column.type_name = type_name(field.data_type());
+        if matches!(planned.target, Target::Date) {
+            // Moments have 64 bits, days 32.
+            column.bytes += 4 * profiled.profile.rows;
+        }
     }
     Ok(Written {
         columns,
@@ -82,12 +86,17 @@ pub fn parquet(
     })
 }
 
-/// Parquet has no seconds: they would be plain integers to every other reader. Milliseconds take as many bytes.
-fn known_to_parquet(schema: &Schema, metadata: HashMap<String, String>) -> SchemaRef {
-    let fields = schema.fields().iter().map(|field| {
+/// Parquet has no seconds: they would be plain integers to every other reader. Milliseconds take as many bytes. Days that were
+/// text are moments there too: pandas makes an object of every date, and datetimes of moments.
+fn known_to_parquet(plan: &[Planned], metadata: HashMap<String, String>) -> SchemaRef {
+    let schema = batch_schema(plan);
+    let fields = schema.fields().iter().zip(plan).map(|(field, planned)| {
         let known = match field.data_type() {
             DataType::Timestamp(TimeUnit::Second, zone) => {
                 DataType::Timestamp(TimeUnit::Millisecond, zone.clone())
+            }
+            DataType::Date32 if matches!(planned.target, Target::Date) => {
+                DataType::Timestamp(TimeUnit::Millisecond, None)
             }
             DataType::Date64 => DataType::Timestamp(TimeUnit::Millisecond, None),
             DataType::Time32(TimeUnit::Second) => DataType::Time32(TimeUnit::Millisecond),

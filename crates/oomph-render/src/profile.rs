@@ -436,15 +436,17 @@ pub struct Written<'a> {
     pub output: &'a str,
     /// Its bytes.
     pub file_bytes: u64,
+    /// What its columns take in memory.
+    pub memory: u64,
 }
 
 /// What was written, what it takes now, and what changed. For a terminal.
 pub fn written(written: &Written) -> String {
     let profile = written.profile;
     let sizes = profile.bytes;
-    let (after, kept) = match written.exact {
-        true => (sizes.exact, "with every value kept".to_owned()),
-        false => (sizes.within, format!("within {}", profile.within_policy)),
+    let kept = match written.exact {
+        true => "with every value kept".to_owned(),
+        false => format!("within {}", profile.within_policy),
     };
     let was = profile.file_bytes.map(|size| format!(" instead of {}", bytes(size))).unwrap_or_default();
     let mut out = format!(
@@ -452,9 +454,9 @@ pub fn written(written: &Written) -> String {
         printable(written.output),
         plural(profile.rows, "row"),
         bytes(written.file_bytes),
-        bytes(after),
+        bytes(written.memory),
         bytes(sizes.now),
-        percent(after, sizes.now)
+        percent(written.memory, sizes.now)
     );
     for column in profile.columns.iter().filter(|_| !written.exact) {
         if let Some(error) = column.within.worst_relative_error {
@@ -467,8 +469,26 @@ pub fn written(written: &Written) -> String {
             );
         }
     }
+    out.push_str(&narrow(written));
     broken(&mut out, &profile.broken_rows, Look::terminal(usize::MAX));
     out
+}
+
+/// Which columns are too small now to be computed with, and what to do about it.
+fn narrow(written: &Written) -> String {
+    const NARROW: [&str; 5] = ["int8", "uint8", "int16", "uint16", "float16"];
+    let columns = written.profile.columns.iter().filter(|column| {
+        let now = if written.exact { &column.exact } else { &column.within };
+        NARROW.contains(&now.type_name.as_str()) && now.type_name != column.now.type_name
+    });
+    let names: Vec<String> = columns.map(|column| printable(&column.name)).collect();
+    let (Some(first), count) = (names.first(), names.len()) else { return String::new() };
+    let others = if count > 3 { format!(" and {} more", count - 3) } else { String::new() };
+    format!(
+        "note: small types overflow without a word where they are computed with ({}{others}); widen them first: \
+         frame.astype({{\"{first}\": \"int64\"}})\n",
+        names[..count.min(3)].join(", ")
+    )
 }
 
 #[cfg(test)]
@@ -672,15 +692,22 @@ Next: oomph data shrink price.csv price.parquet
     fn a_smaller_file_names_every_column_that_changed() {
         let mut profile = prices();
         profile.broken_rows.push(3, "2 cells instead of 3".to_owned());
-        let exact = Written { profile: &profile, exact: true, output: "p.parquet", file_bytes: 5_000_000 };
+        let exact = Written {
+            profile: &profile,
+            exact: true,
+            output: "p.parquet",
+            file_bytes: 5_000_000,
+            memory: profile.bytes.exact,
+        };
         let expected = "\
 wrote p.parquet: 1,000,000 rows, 4.77 MiB on disk instead of 22.9 MiB
 9.66 MiB in memory instead of 24.9 MiB as usually loaded (39 %), with every value kept
+note: small types overflow without a word where they are computed with (age); widen them first: frame.astype({\"age\": \"int64\"})
 warning: 1 broken row left out
   line 3: 2 cells instead of 3
 ";
         assert_eq!(plain(&written(&exact)), expected);
-        let lossy = plain(&written(&Written { exact: false, ..exact }));
+        let lossy = plain(&written(&Written { exact: false, memory: profile.bytes.within, ..exact }));
         let named = "  price: float32 instead of float64, no value is off by more than 5.9e-8 of itself\n";
         assert!(lossy.contains("within rel:1e-6\n") && lossy.contains(named), "{lossy}");
     }

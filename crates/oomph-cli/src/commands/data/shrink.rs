@@ -64,12 +64,13 @@ pub(super) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
     if let Some(signal) = heard(&listener) {
         return Ok(Outcome::Interrupted(signal));
     }
-    let profile = done?;
+    let (profile, memory) = done?;
     let name = arguments.output.display().to_string();
     let written = Written {
         profile: &profile,
         exact: arguments.policy == Policy::Exact,
         output: &name,
+        memory,
         file_bytes: arguments.output.metadata().map_or(0, |metadata| metadata.len()),
     };
     printer.note(oomph_report::data::written(&written).trim_end());
@@ -107,20 +108,34 @@ impl Arguments {
         }
     }
 
-    fn table(&self, input: &Input, listener: &Mutex<Listener>, printer: &Printer) -> anyhow::Result<Profile> {
+    /// What was read, and what is written takes in memory.
+    fn table(
+        &self,
+        input: &Input,
+        listener: &Mutex<Listener>,
+        printer: &Printer,
+    ) -> anyhow::Result<(Profile, u64)> {
         let options = Options { policy: self.policy, ..self.reading.options() };
         let watched = |doing| Watched { bar: printer.progress(doing), listener: Some(listener) };
         let profiled =
             profile::of(input, &options, &watched("profiling")).map_err(|error| shown_error(&error))?;
         let rows = usize::try_from(self.row_group_rows).unwrap_or(usize::MAX);
+        let mut memory = 0;
         outputs::write_whole(&self.output, self.force, |out| {
-            let written = write::parquet(input, &profiled, out, rows, &options, &watched("writing"));
-            written.map(|_| ()).map_err(|error| shown_error(&error))
+            let written = write::parquet(input, &profiled, out, rows, &options, &watched("writing"))
+                .map_err(|error| shown_error(&error))?;
+            memory = written.columns.iter().map(|column| column.bytes).sum();
+            Ok(())
         })?;
-        Ok(profiled.profile)
+        Ok((profiled.profile, memory))
     }
 
-    fn array(&self, array: &Array, listener: &Mutex<Listener>, printer: &Printer) -> anyhow::Result<Profile> {
+    fn array(
+        &self,
+        array: &Array,
+        listener: &Mutex<Listener>,
+        printer: &Printer,
+    ) -> anyhow::Result<(Profile, u64)> {
         let options = ShrinkOptions { policy: self.policy, sparse: SparseChoice::Never, drop_zeros: false };
         let watched = |doing| Watched { bar: printer.progress(doing), listener: Some(listener) };
         let shrink = || -> Result<(Shrunk, Profile), DataError> {
@@ -131,6 +146,10 @@ impl Arguments {
         let (shrunk, profile) = shrink().map_err(|error| shown_error(&error))?;
         let Shrunk::Dense(dense) = shrunk else { bail!("{}: became a sparse matrix", self.input) };
         outputs::write_whole(&self.output, self.force, |mut out| Ok(write_npy(&mut out, &dense)?))?;
-        Ok(profile)
+        let memory = match self.policy {
+            Policy::Exact => profile.bytes.exact,
+            Policy::Relative(_) => profile.bytes.within,
+        };
+        Ok((profile, memory))
     }
 }
