@@ -9,13 +9,21 @@ import warnings
 import zoneinfo
 from typing import Any
 
+_BITS = {f"{kind}{bits}": bits for kind in ("int", "uint", "float") for bits in (8, 16, 32, 64) if (kind, bits) != ("float", 8)}
+
 
 class Column:
-    """One column. What it gives shares its memory, where the taker keeps values in the same way."""
+    """One column. What it gives shares its memory, where the taker keeps values in the same way.
 
-    def __init__(self, native: Any, name: str) -> None:
+    Numbers that were made smaller are handed to NumPy, pandas and torch as wide as they were, for small ones overflow without a word where people compute with them;
+    ``compact=True`` gives them as they are held. Arrow data is always as it is held.
+    """
+
+    def __init__(self, native: Any, name: str, usual: str | None = None) -> None:
         self._native = native
         self.name = name
+        # The type that the column had, or is usually loaded with, where another was chosen for it.
+        self._usual = usual
 
     def __len__(self) -> int:
         return len(self._native)
@@ -36,7 +44,7 @@ class Column:
         """Whether no row has a value."""
         return bool(self._native.arrow_type == "Null")
 
-    def parts(self, *, writable: bool = False) -> tuple[Any, Any]:
+    def parts(self, *, writable: bool = False, compact: bool = True) -> tuple[Any, Any]:
         """Numbers, booleans or codes, and which rows have none; both None where it is none of these, the second where all rows have one.
 
         ``writable`` numbers are a copy, unless only the table refers to them.
@@ -45,15 +53,31 @@ class Column:
             return None, None
         import numpy
 
-        values = None
+        valid = self._native.valid
+        missing = None if valid is None else ~numpy.asarray(valid)
+        values = numpy.asarray(self._native.values)
+        wide = self._wide(values.dtype, compact)
+        if wide != values.dtype:
+            return values.astype(wide), missing
         if writable:
+            del values
             alone = self._native.values_to_write
             values = numpy.asarray(alone) if alone is not None else numpy.array(self._native.values)
-        valid = self._native.valid
-        return numpy.asarray(self._native.values) if values is None else values, None if valid is None else ~numpy.asarray(valid)
+        return values, missing
 
-    def to_numpy(self) -> Any:
-        """An array: read-only, because the table's memory is shared. Text becomes objects; rows without a value are masked (None among objects)."""
+    def _wide(self, dtype: Any, compact: bool) -> Any:
+        """The type in which a number is given to whoever computes with it."""
+        if compact or self._usual is None or self._native.dictionary is not None or self._native.time is not None:
+            return dtype
+        import numpy
+
+        return numpy.dtype(usual_type(dtype.name, self._usual))
+
+    def to_numpy(self, *, compact: bool = False) -> Any:
+        """An array: read-only, because the table's memory is shared. Text becomes objects; rows without a value are masked (None among objects).
+
+        Numbers that were made smaller are a copy, as wide as they were; ``compact=True`` gives them as they are held.
+        """
         import numpy
 
         elements = self._native.elements
@@ -64,6 +88,10 @@ class Column:
             return numpy.array(self._native.to_list(), dtype=object)
         values = numpy.asarray(codes)
         valid = self._native.valid
+        wide = self._wide(values.dtype, compact)
+        if wide != values.dtype:
+            values = values.astype(wide)
+            values.flags.writeable = False
         if dictionary is not None:
             # One object more, for rows without a value, whose code may be anything.
             words = numpy.array([*Column(dictionary, self.name).to_list(), None], dtype=object)
@@ -112,10 +140,11 @@ class Column:
         simple = ("Utf8", "LargeUtf8", "Utf8View", "Binary", "LargeBinary", "BinaryView", "Null")
         return self._native.values is None and self._native.arrow_type not in simple and importlib.util.find_spec("pyarrow") is not None
 
-    def to_torch(self, nulls: Any = None) -> Any:
-        """A tensor on the CPU that shares the table's memory: of codes, where the column has a dictionary (``categories`` names them).
+    def to_torch(self, nulls: Any = None, *, compact: bool = False) -> Any:
+        """A tensor on the CPU: of codes, where the column has a dictionary (``categories`` names them).
 
-        ``nulls`` is what stands for rows without a value; a column that has such rows is refused without it.
+        It shares the table's memory, unless numbers were made smaller: those are a copy, as wide as they were, and codes have the 64 bits that torch wants of an
+        index. ``compact=True`` gives them as they are held. ``nulls`` is what stands for rows without a value; a column that has such rows is refused without it.
         """
         import numpy
         import torch
@@ -127,6 +156,8 @@ class Column:
         if codes is None:
             raise TypeError(f"column {self.name!r} is {self._native.arrow_type}, which torch has no tensors of; take it with to_numpy() or to_pyarrow()")
         values, valid = numpy.asarray(codes), self._native.valid
+        is_index = self._usual is not None and self._native.dictionary is not None and not compact
+        values = values.astype("int64" if is_index else self._wide(values.dtype, compact), copy=False)
         if valid is not None:
             missing = ~numpy.asarray(valid)
             if nulls is None:
@@ -158,18 +189,19 @@ class Column:
         dictionary = self._native.dictionary
         return None if dictionary is None else Column(dictionary, self.name).to_list()
 
-    def to_pandas(self, *, writable: bool = False) -> Any:
+    def to_pandas(self, *, writable: bool = False, compact: bool = False) -> Any:
         """What a column of a frame of pandas is made of: nullable integers where rows have no value, floats with NaN there, categories for codes.
 
-        It shares the table's memory where it can, and is then read-only; ``writable``: what others have too is copied.
+        It shares the table's memory where it can, and is then read-only; ``writable``: what others have too is copied. Numbers that were made smaller are a copy, as
+        wide as they were; ``compact=True`` gives them as they are held.
         """
         import pandas
 
         if self._needs_pyarrow:
             return self.to_pyarrow().to_pandas().array
-        values, missing = self.parts(writable=writable)
+        values, missing = self.parts(writable=writable, compact=compact)
         if values is None:
-            return _pandas_text(self._native)
+            return _pandas_text(self)
         if self._native.dictionary is not None:
             return self._pandas_categories(values, missing)
         if self._native.time is not None:
@@ -186,14 +218,16 @@ class Column:
         import numpy
         import pandas
 
-        words = self.categories or []
-        known = {word: place for place, word in enumerate(dict.fromkeys(word for word in words if word is not None and word == word))}
-        if len(known) < len(words):
-            table = numpy.array([known.get(word, -1) for word in words], dtype=numpy.int64)
+        words = pandas.Index(Column(self._native.dictionary, self.name).to_pandas())
+        if words.hasnans or not words.is_unique:
+            listed = words.tolist()
+            known = {word: place for place, word in enumerate(dict.fromkeys(word for word in listed if word is not None and word == word))}
+            table = numpy.array([known.get(word, -1) for word in listed], dtype=numpy.int64)
             codes = table[codes if missing is None else numpy.where(missing, 0, codes)]
+            words = pandas.Index(list(known))
         if missing is not None:
             codes = numpy.where(missing, -1, codes.astype(numpy.min_scalar_type(-int(codes.max(initial=0)) - 1)))
-        return pandas.Categorical.from_codes(codes, categories=pandas.Index(list(known)))
+        return pandas.Categorical.from_codes(codes, categories=words)
 
     def _pandas_times(self, values: Any, missing: Any) -> Any:
         import numpy
@@ -208,6 +242,14 @@ class Column:
         if self._native.zone is not None:
             return pandas.DatetimeIndex(times).tz_localize("UTC").tz_convert(self._native.zone).array
         return times
+
+
+def usual_type(held: str, usual: str) -> str:
+    """The type of numbers that were made smaller, for whoever computes with them: ``usual``, which they had or are usually loaded with, if it holds them all."""
+    if held not in _BITS or usual not in _BITS or _BITS[usual] <= _BITS[held]:
+        return held
+    # Only whole numbers are held as integers; a float has room for those of fewer bits than its own. What was unsigned has no negative values, whatever it is held in.
+    return held if held.startswith("float") and not usual.startswith("float") else usual
 
 
 def _of_type(nulls: Any, dtype: Any, column: str) -> Any:
@@ -252,11 +294,15 @@ def _pandas_floats(values: Any, missing: Any) -> Any:
     return pandas.arrays.FloatingArray(values if values.itemsize > 2 else values.astype("float32"), missing)
 
 
-def _pandas_text(native: Any) -> Any:
+def _pandas_text(column: Column) -> Any:
+    import numpy
     import pandas
 
-    if "Utf8" in native.arrow_type:
-        return pandas.array(native.to_list(), dtype="str")
-    import numpy
-
-    return numpy.array(native.to_list(), dtype=object)
+    native = column._native
+    if "Utf8" not in native.arrow_type:
+        return numpy.array(native.to_list(), dtype=object)
+    text = pandas.api.types.pandas_dtype("str")
+    # From version 3 on pandas has text as Arrow has it: its bytes are shared, and no object is made of any.
+    if getattr(text, "storage", None) == "pyarrow":
+        return text.__from_arrow__(column.to_pyarrow())
+    return pandas.array(native.to_list(), dtype="str")

@@ -77,7 +77,7 @@ def _smaller(column: Column, dtype: Any) -> Any:
     import pandas
 
     if str(dtype) not in _NULLABLE:
-        return pandas.Series(column.to_pandas(writable=True), copy=False)
+        return pandas.Series(column.to_pandas(writable=True, compact=True), copy=False)
     values, missing = column.parts(writable=True)
     if values.dtype == "float16":
         # Pandas' nullable floats have 32 or 64 bits.
@@ -99,5 +99,5 @@ def shrink_polars(frame: Any, columns: Sequence[str] | None, shrink: Shrinking) 
     if not ours:
         return frame.clone(), None
     table = shrink(frame.select(ours))
-    smaller = [column for column in table.to_polars().get_columns() if column.dtype != polars.Null]
+    smaller = [column for column in table.to_polars(compact=True).get_columns() if column.dtype != polars.Null]
     return frame.with_columns(smaller), table

@@ -43,6 +43,11 @@ def load(
     a :class:`Csr` where all columns are numbers and that is smaller (``sparse="never"`` and ``"always"`` decide otherwise); of ``.npy`` a NumPy array or a
     :class:`Csr`; of ``.npz`` one for each name.
 
+    The smallest types hold, they do not compute: ``column * 100`` of an int8 overflows without a word. Therefore ``to_pandas()``, ``to_polars()``, ``to_numpy()``,
+    ``to_scipy()`` and ``to_torch()`` of what this gives have the types that the data had (64 bits for numbers of text files; 32 for floats that the policy let change), and
+    the smallest with ``compact=True``. Arrow data has the smallest.
+    An array of a ``.npy`` file comes in its smallest type: widen it before you compute with it (``array.astype("float64")``).
+
     >>> frame = oomph.data.load("flights.csv").to_pandas()  # doctest: +SKIP
     """
     check_policy(policy)
@@ -83,9 +88,30 @@ def _warn(lossy: dict[str, float]) -> None:
         warnings.warn(f"values changed, as parts of themselves: {_changes_in_words(lossy)}", LossyWarning, stacklevel=3)
 
 
+# Types that a product of two ordinary numbers is too large for.
+_NARROW = ("int8", "uint8", "int16", "uint16", "float16")
+
+
+def _narrowed(profile: Profile, policy: str) -> tuple[str, ...]:
+    """The columns that were made so small that computing with them overflows."""
+    made = ((column.name, column.now.type, (column.exact if policy == "exact" else column.within).type) for column in profile.columns)
+    return tuple(name for name, now, small in made if small in _NARROW and small != now)
+
+
+def _how_to_widen(narrow: tuple[str, ...]) -> str:
+    """What is to be known of them, in a sentence."""
+    if not narrow:
+        return ""
+    named = ", ".join(map(repr, narrow[:3])) + (f" and {len(narrow) - 3} more" if len(narrow) > 3 else "")
+    return f"; small types overflow without a word where they are computed with ({named}): widen them first, as with .astype({{{narrow[0]!r}: 'int64'}})"
+
+
 @dataclass(frozen=True)
 class Shrunk:
-    """A file that was written: its bytes, those of what was read, and every column in which values changed, with the worst change."""
+    """A file that was written: its bytes, those of what was read, and every column in which values changed, with the worst change.
+
+    ``narrow`` names the columns that are so small now (under 32 bits) that arithmetic overflows without a word: widen them before you compute with them.
+    """
 
     path: str
     rows: int
@@ -93,22 +119,29 @@ class Shrunk:
     bytes_before: int | None
     lossy: dict[str, float]
     broken_rows: int
+    narrow: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         before = f" (was {text(self.bytes_before)})" if self.bytes_before is not None else ""
         changed = f"changed: {_changes_in_words(self.lossy)}" if self.lossy else "every value kept"
-        return f"{self.path}: {self.rows:,} rows, {text(self.bytes)}{before}, {changed}"
+        return f"{self.path}: {self.rows:,} rows, {text(self.bytes)}{before}, {changed}{_how_to_widen(self.narrow)}"
 
 
 @dataclass(frozen=True)
 class Report:
     """What was done to what is in memory: every column in which values changed, with the worst change, and the profile of the input.
 
-    ``profile`` is None where there was nothing to make smaller.
+    ``profile`` is None where there was nothing to make smaller. ``narrow`` names the columns that are so small now (under 32 bits) that arithmetic overflows without a
+    word: widen them before you compute with them. ``print`` says it.
     """
 
     lossy: dict[str, float]
     profile: Profile | None
+    narrow: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        changed = f"changed: {_changes_in_words(self.lossy)}" if self.lossy else "every value kept"
+        return f"{changed}{_how_to_widen(self.narrow)}"
 
 
 def shrink(
@@ -130,6 +163,9 @@ def shrink(
 
     An array gives a smaller array, or a SciPy matrix where that is smaller (a :class:`Csr` without SciPy); a frame gives a frame of the same kind, with the same
     index and labels. In frames of pandas and polars only numbers, booleans and text become smaller; every other column stays as it is.
+
+    Small types hold, they do not compute: of an int8, ``column * 100`` overflows without a word. Widen what you compute with first (``frame.astype({"age": "int64"})``,
+    ``array.astype("float64")``); ``report=True`` and what is given with ``out`` name the columns, in ``narrow``.
 
     With ``out`` a table is written as Parquet and an array as ``.npy``, whole or not at all, and a :class:`Shrunk` says what was; a file that is there is written
     over with ``force=True`` only, and what is read never.
@@ -170,13 +206,14 @@ def _in_memory(data: Any, policy: str, columns: list[str] | None, on_error: str,
     by_columns = {"pandas": shrink_pandas, "polars": shrink_polars}.get(frame_of(data) or "")
     if by_columns is not None:
         frame, table = by_columns(data, columns, smaller)
-        return frame, Report(table.lossy if table is not None else {}, table.profile if table is not None else None)
+        return frame, Report({}, None) if table is None else Report(table.lossy, table.profile, _narrowed(table.profile, policy))
     taken = take(data)
     # A frame stays a frame; who wants a matrix of one loads it.
     made = taken.input.load(policy, columns, on_error, "never" if taken.kind in ("pandas", "polars", "arrow") else sparse, on_progress)
     given = _given(made, policy)
     lossy = given.lossy if isinstance(given, (Table, Csr)) else _lossy(made, policy)
-    return _as_it_came(taken, given), Report(lossy, of_native(made.profile))
+    profile = of_native(made.profile)
+    return _as_it_came(taken, given), Report(lossy, profile, _narrowed(profile, policy))
 
 
 def _check_index(data: Any) -> None:
@@ -194,7 +231,8 @@ def _check_index(data: Any) -> None:
 def _write_table(taken: Taken, name: str, place: str, policy: str, columns: list[str] | None, on_error: str, on_progress: Any) -> Shrunk:
     written = json.loads(taken.input.write(place, policy, columns, on_error, on_progress))
     lossy = {column["name"]: column["worst_relative_error"] for column in written["columns"] if column["worst_relative_error"]}
-    return Shrunk(name, written["rows"], written["bytes"], written["bytes_before"], lossy, written["broken_rows"]["count"])
+    narrow = tuple(column["name"] for column in written["columns"] if column["type"] in _NARROW)
+    return Shrunk(name, written["rows"], written["bytes"], written["bytes_before"], lossy, written["broken_rows"]["count"], narrow)
 
 
 def _write_array(taken: Taken, name: str, place: str, policy: str, columns: list[str] | None, on_error: str, on_progress: Any) -> Shrunk:
@@ -209,7 +247,7 @@ def _write_array(taken: Taken, name: str, place: str, policy: str, columns: list
     profile = of_native(made.profile)
     array = _given(made, policy)
     before = profile.file_bytes if profile.file_bytes is not None else profile.bytes.now
-    return Shrunk(name, profile.rows, write_npy(place, array), before, _lossy(made, policy), 0)
+    return Shrunk(name, profile.rows, write_npy(place, array), before, _lossy(made, policy), 0, _narrowed(profile, policy))
 
 
 def _as_it_came(taken: Taken, made: Any) -> Any:
@@ -219,13 +257,13 @@ def _as_it_came(taken: Taken, made: Any) -> Any:
     if taken.kind == "tensor":
         import torch
 
-        return made.to_torch() if isinstance(made, Csr) else torch.from_numpy(made)
+        return made.to_torch(compact=True) if isinstance(made, Csr) else torch.from_numpy(made)
     if isinstance(made, Csr):
         try:
             import scipy.sparse
         except ImportError:
             return made
-        matrix = made.to_scipy()
+        matrix = made.to_scipy(compact=True)
         if not isinstance(taken.original, scipy.sparse.spmatrix):
             return matrix
         # To these, * is the product of matrices.

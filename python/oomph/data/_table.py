@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from oomph._sizes import text
-from oomph.data._column import Column
+from oomph.data._column import Column, usual_type
 from oomph.data._profile import BrokenRows, Profile, of_native
 
 
@@ -58,12 +58,12 @@ class Rows:
 
     def to_pandas(self) -> Any:
         """A ``pandas.DataFrame``: categories for codes, nullable integers where rows have no value, floats with NaN there. It can be written to."""
-        return self._as_frame(copy=False)
+        return self._as_frame(copy=False, compact=True)
 
-    def _as_frame(self, *, copy: bool) -> Any:
+    def _as_frame(self, *, copy: bool, compact: bool) -> Any:
         import pandas
 
-        columns = {place: self._at(place).to_pandas(writable=True) for place in range(len(self.columns))}
+        columns = {place: self._at(place).to_pandas(writable=True, compact=compact) for place in range(len(self.columns))}
         frame = pandas.DataFrame(columns, index=pandas.RangeIndex(len(self)), copy=copy)
         frame.columns = pandas.Index(self.columns, dtype=None if self.columns else object)
         return frame
@@ -94,7 +94,12 @@ def _unpacked(packed: bytes) -> Rows:
 
 
 class Table(Rows):
-    """A table in memory, in the smallest types that hold it."""
+    """A table in memory, in the smallest types that hold it.
+
+    Arrow data of it (``pyarrow.table(table)``, DuckDB) has these types. NumPy, pandas, polars and torch are given numbers in the types that the data had, or is usually
+    loaded with (``profile[name].now.type``: 64 bits for those of text files), because small ones overflow without a word in ``column * 100``. Floats that a relative
+    policy let change stay as small as it made them, but have 32 bits. ``compact=True`` gives all of them as they are held, for whoever stores and does not compute.
+    """
 
     def __init__(self, native: Any) -> None:
         super().__init__(native)
@@ -105,22 +110,52 @@ class Table(Rows):
         self.lossy: dict[str, float] = {name: error for name, _, _, error in described if error}
         self.profile: Profile = of_native(native.profile)
         self.broken_rows: BrokenRows = self.profile.broken_rows
+        self._usual = ["float32" if error else column.now.type for column, (_, _, _, error) in zip(self.profile.columns, described)]
         self._frame: Any = None
+        self._frame_is_compact = False
 
-    def to_pandas(self) -> Any:
-        """As of all rows. Numbers share the memory of the table where nothing else refers to it yet, and the table does not change with the frame: pandas copies a column
-        that others see before it writes.
+    def _at(self, place: int) -> Column:
+        return Column(self._native.column(place), self.columns[place], self._usual[place])
+
+    def to_pandas(self, *, compact: bool = False) -> Any:
+        """A ``pandas.DataFrame``: categories for codes, nullable integers where rows have no value, floats with NaN there. It can be written to, and the table does not
+        change with it.
+
+        Numbers are as wide as pandas itself would have them; ``compact=True`` gives the smallest types, and shares their memory.
         """
         import pandas
 
         if int(pandas.__version__.partition(".")[0]) < 3:
             # Frames of the same memory are not independent before pandas 3.
-            return self._as_frame(copy=True)
+            return self._as_frame(copy=True, compact=compact)
         if self._frame is None:
-            self._frame = self._as_frame(copy=False)
+            self._frame, self._frame_is_compact = self._as_frame(copy=False, compact=compact), compact
             # As long as there is this frame, which whoever looks at the memory keeps, no other writes there.
             self._native.keep(self._frame)
+        elif self._frame_is_compact != compact:
+            return self._as_frame(copy=True, compact=compact)
         return self._frame.copy(deep=False)
+
+    def to_polars(self, *, compact: bool = False) -> Any:
+        """A ``polars.DataFrame``. Numbers are as wide as polars itself would have them; ``compact=True`` gives the smallest types, and shares their memory."""
+        import polars
+
+        frame = polars.DataFrame(self)
+        if compact:
+            return frame
+        wide = {name: usual_type(str(kind).lower(), usual) for (name, kind), usual in zip(frame.schema.items(), self._usual)}
+        # As polars spells them: Int64, UInt64, Float64.
+        spelled = {name: kind.replace("uint", "UInt").replace("int", "Int").replace("float", "Float") for name, kind in wide.items()}
+        return frame.cast({name: getattr(polars, spelled[name]) for name, kind in frame.schema.items() if wide[name] != str(kind).lower()})
+
+    def to_numpy(self, *, compact: bool = False) -> dict[str, Any]:
+        """An array for each column; see :meth:`Column.to_numpy`."""
+        return {name: column.to_numpy(compact=compact) for name, column in self._by_name()}
+
+    def to_torch(self, nulls: Any = None, *, compact: bool = False) -> dict[str, Any]:
+        """A tensor for each column; see :meth:`Column.to_torch`. ``nulls`` is a value for all columns, or one for each by name."""
+        each = nulls if isinstance(nulls, Mapping) else dict.fromkeys(self.columns, nulls)
+        return {name: column.to_torch(nulls=each.get(name), compact=compact) for name, column in self._by_name()}
 
     def __repr__(self) -> str:
         return f"<oomph.data.Table: {len(self):,} rows, {len(self.columns)} columns, {size_and_savings(self.nbytes, self.profile, self.lossy)}>"
