@@ -283,6 +283,14 @@ def test_files_come_as_they_are_listed(folder):
     assert ids(numbers(os.fsencode(folder), shuffle=None)) == list(range(ROWS))
 
 
+def test_a_line_longer_than_the_budget_is_one_broken_row(tmp_path):
+    """None of it is taken for a row."""
+    (tmp_path / "long.csv").write_text("a\n1\n" + "2" * (3 << 20) + "\n3\n")
+    stream = data.stream(tmp_path / "long.csv", batch=10, budget="1MiB", on_error="skip", as_="numpy")
+    assert [batch["a"].tolist() for batch in stream] == [[1, 3]]
+    assert stream.broken_rows[0] == 1 and stream.broken_rows[1][0][0] == 3
+
+
 def test_a_broken_row_is_named_by_its_line(tmp_path):
     (tmp_path / "broken.csv").write_text("a,b\n" + "1,2\n" * 500 + "1,2,3\n" + "1,2\n" * 500)
     with pytest.raises(data.DataError, match=r"broken\.csv: line 502"):
