@@ -129,6 +129,7 @@ mod of_servers {
             Self: 'b,
         {
             Box::pin(async move {
+                use HttpErrorKind::{Connect, Interrupted, Request, Timeout};
                 let answer = self.client.execute(request).await;
                 // What object_store tries again.
                 match &answer {
@@ -139,10 +140,10 @@ mod of_servers {
                         self.answers.failed(format!("answers {}", response.status()));
                     }
                     Ok(_) => self.answers.came(),
-                    Err(error) if error.kind() == HttpErrorKind::Decode => {}
-                    Err(error) => {
+                    Err(error) if matches!(error.kind(), Connect | Request | Timeout | Interrupted) => {
                         self.answers.failed(format!("does not answer ({})", scrubbed(&error.to_string())));
                     }
+                    Err(_) => {}
                 }
                 answer
             })

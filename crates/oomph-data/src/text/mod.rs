@@ -3,6 +3,10 @@
 //! A file is cut into chunks of whole records ([`chunks`]), a chunk into cells ([`fields`], [`json_lines`]), and cells
 //! are read column by column ([`columns`]) by what they say ([`parse`]). Types are decided before: by the first pass, or
 //! from the head of the file ([`Columns::infer`]).
+//!
+//! Whatever the file says, a pass holds a few chunks, their cells that are there, and what is kept of each column: lines
+//! ([`chunks`]), columns ([`header_names`]) and keys of JSON ([`json_lines`]) each have a limit, and a file beyond it is
+//! refused by name.
 
 mod bytes;
 pub(crate) mod chunks;
