@@ -129,6 +129,21 @@ def oomph_relative(path):
     return oomph_exact(path, "rel:1e-6")
 
 
+def oomph_to_pandas(path, **how):
+    import oomph.data
+    import pandas  # noqa: F401: what the result is made of
+    import pyarrow  # noqa: F401: what it has text in
+
+    def load():
+        return oomph.data.load(path).to_pandas(**how)
+
+    return load, lambda frame: frame.memory_usage(deep=True).sum()
+
+
+def oomph_to_pandas_compact(path):
+    return oomph_to_pandas(path, compact=True)
+
+
 METHODS = {
     "pandas.read_csv": pandas,
     "pandas.read_parquet": pandas_parquet,
@@ -141,6 +156,8 @@ METHODS = {
     "duckdb, to Parquet": duckdb_parquet,
     "oomph.data.load, exact": oomph_exact,
     "oomph.data.load, rel:1e-6": oomph_relative,
+    "oomph.data.load, to_pandas": oomph_to_pandas,
+    "oomph.data.load, to_pandas, compact": oomph_to_pandas_compact,
 }
 
 

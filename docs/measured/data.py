@@ -1,6 +1,7 @@
 """What pandas, polars and oomph take while they load a table, beside what `oomph data profile` estimates: the table of data.md.
 
     python docs/measured/data.py --oomph target/release/oomph [--only ints,logs] [--folder FOLDER]
+    python docs/measured/data.py --oomph target/release/oomph --frames    what a frame of pandas takes: the table below it
 
 Makes each table, measures every loader on it in a process of its own (bench/data_peaks.py), and removes it. Needs pandas, polars, pyarrow, and 500 MB of disk.
 """
@@ -28,6 +29,8 @@ LOADERS = {
     "csv": {"pandas": "pandas.read_csv", "polars": "polars.read_csv", "oomph": "oomph.data.load, exact"},
     "parquet": {"pandas": "pandas.read_parquet", "polars": "polars.read_parquet", "oomph": "oomph.data.load, exact"},
 }
+FRAMES = ["pandas.read_csv", "oomph.data.load, to_pandas", "oomph.data.load, to_pandas, compact", "oomph.data.load, exact"]
+ROUNDS = 3
 
 random = np.random.default_rng(7)
 
@@ -101,6 +104,13 @@ OTHERS = {
 }
 
 
+# Much text, some of it different in every row, as a shop's mail has it; and what is mostly numbers.
+FRAMED = {
+    "much text": (1_135_000, lambda n: [unique(n, 24), unique(n, 60), unique(n, 20), words(n, 7, 4, 6), words(n, 4, 3, 8), words(n, 5000, 12, 22), whole(n, 20), cents(n), days(n)]),
+    "shop": FITTED["shop"],
+}
+
+
 def write(folder, columns):
     """The same table as CSV and as Parquet."""
     table = pa.table(dict(zip((f"c{index}" for index in range(len(columns))), columns)))
@@ -118,15 +128,30 @@ def measure(loader, path, native):
     return json.loads(done.stdout)
 
 
+def frames(folder, native):
+    """What it takes to have a frame of pandas; the best of some rounds, in which each loader comes once."""
+    print("| table | file, MB | loader | seconds | peak, MiB | result, MiB |\n|---|---:|---|---:|---:|---:|")
+    for name, (rows, make) in FRAMED.items():
+        with tempfile.TemporaryDirectory(dir=folder) as inside:
+            path = write(inside, make(rows))["csv"]
+            measured = [[measure(loader, path, native) for loader in FRAMES] for _ in range(ROUNDS)]
+            for loader, rounds in zip(FRAMES, zip(*measured)):
+                best = {key: min(row[key] for row in rounds) for key in ("seconds", "peak", "result")}
+                print(f"| {name} | {os.path.getsize(path) / 1e6:.0f} | {loader} | {best['seconds']:.2f} | {best['peak'] / 2**20:.0f} | {best['result'] / 2**20:.0f} |", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--oomph", default=str(ROOT / "target/release/oomph"))
     parser.add_argument("--only", default=",".join([*FITTED, *OTHERS]))
     parser.add_argument("--folder", default=None)
+    parser.add_argument("--frames", action="store_true")
     args = parser.parse_args()
     native = os.path.join(os.path.dirname(os.path.abspath(args.oomph)), "liboomph_native.so")
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("pandas", "polars", "pyarrow"))
     print(f"{versions}, Python {platform.python_version()}, {os.cpu_count()} cores, {datetime.date.today()}\n")
+    if args.frames:
+        return frames(args.folder, native)
     print("| table | file, MB | loader | peak, MB | of it private | estimated | off |\n|---|---:|---|---:|---:|---:|---:|")
     worst = {}
     for name, (rows, make) in {**FITTED, **OTHERS}.items():
