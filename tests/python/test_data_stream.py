@@ -652,5 +652,9 @@ def test_rows_that_are_arrays_keep_their_shape(tmp_path):
     assert masked.tolist() == [[1.0, 2.0], [None, None], [None, 4.0], [5.0, 6.0]]
     filled = next(iter(data.stream(folder / "vectors.parquet", as_="torch", nulls_as=-1)))["vector"]
     assert filled.tolist() == [[1.0, 2.0], [-1.0, -1.0], [-1.0, 4.0], [5.0, 6.0]]
-    with pytest.raises(ValueError, match="rows without a value"):
+    # What it says is what stream takes: its nulls= is what stands for nothing in text files.
+    with pytest.raises(ValueError, match=r"column 'vector' has .* without a value, .*: stream\(\.\.\., nulls_as=0\)$"):
         next(iter(data.stream(folder / "vectors.parquet", as_="torch")))
+    pa.parquet.write_table(pa.table({"label": [1, None]}), folder / "labels.parquet")
+    with pytest.raises(ValueError, match=r"column 'label' has 1 rows without a value, .*: stream\(\.\.\., nulls_as=0\)$"):
+        next(iter(data.stream(folder / "labels.parquet", as_="torch")))

@@ -146,12 +146,16 @@ class Column:
         It shares the table's memory, unless numbers were made smaller: those are a copy, as wide as they were, and codes have the 64 bits that torch wants of an
         index. ``compact=True`` gives them as they are held. ``nulls`` is what stands for rows without a value; a column that has such rows is refused without it.
         """
+        return self._as_tensor(nulls, "to_torch(nulls=0)")
+
+    def _as_tensor(self, nulls: Any, said_by: str) -> Any:
+        """As ``to_torch``. ``said_by`` is how its caller is told what stands for rows without a value."""
         import numpy
         import torch
 
         elements = self._native.elements
         if elements is not None:
-            return self._rows_to_torch(Column(elements, self.name), nulls)
+            return self._rows_as_tensor(Column(elements, self.name), nulls, said_by)
         codes = self._native.values
         if codes is None:
             raise TypeError(f"column {self.name!r} is {self._native.arrow_type}, which torch has no tensors of; take it with to_numpy() or to_pyarrow()")
@@ -161,27 +165,30 @@ class Column:
         if valid is not None:
             missing = ~numpy.asarray(valid)
             if nulls is None:
-                raise ValueError(f"column {self.name!r} has {int(missing.sum()):,} rows without a value, which a tensor cannot have; say what stands for them: to_torch(nulls=0)")
+                raise self._without_values(missing, said_by)
             values = numpy.where(missing, _of_type(nulls, values.dtype, self.name), values)
         with warnings.catch_warnings():
             # Torch has no read-only tensors. Whoever writes to this one changes the table, as documented.
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
             return torch.from_numpy(values)
 
-    def _rows_to_torch(self, elements: Column, nulls: Any) -> Any:
+    def _rows_as_tensor(self, elements: Column, nulls: Any, said_by: str) -> Any:
         """Rows that are arrays: a tensor with a dimension for each of theirs, and one for the rows."""
         import numpy
         import torch
 
-        tensor = elements.to_torch(nulls).reshape(len(self), *self._native.shape)
+        tensor = elements._as_tensor(nulls, said_by).reshape(len(self), *self._native.shape)
         if self._native.valid is None:
             return tensor
         missing = ~numpy.asarray(self._native.valid)
         if nulls is None:
-            raise ValueError(f"column {self.name!r} has {int(missing.sum()):,} rows without a value, which a tensor cannot have; say what stands for them: to_torch(nulls=0)")
+            raise self._without_values(missing, said_by)
         tensor = tensor.clone()
         tensor[torch.from_numpy(missing)] = _of_type(nulls, elements.to_numpy().dtype, self.name).item()
         return tensor
+
+    def _without_values(self, missing: Any, said_by: str) -> ValueError:
+        return ValueError(f"column {self.name!r} has {int(missing.sum()):,} rows without a value, which a tensor cannot have; say what stands for them: {said_by}")
 
     @property
     def categories(self) -> list[Any] | None:

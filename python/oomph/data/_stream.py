@@ -208,7 +208,7 @@ class _Formed:
         self._form: Callable[[Rows], Any] = {
             "arrow": lambda rows: rows,
             "numpy": Rows.to_numpy,
-            "torch": lambda rows: rows.to_torch(nulls=options.nulls_as),
+            "torch": lambda rows: rows._as_tensors(options.nulls_as, "stream(..., nulls_as=0)"),
         }[options.form]
 
     def __iter__(self) -> _Formed:

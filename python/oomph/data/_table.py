@@ -77,8 +77,11 @@ class Rows:
 
     def to_torch(self, nulls: Any = None) -> dict[str, Any]:
         """A tensor for each column, of the same memory; see :meth:`Column.to_torch`. ``nulls`` is a value for all columns, or one for each by name."""
+        return self._as_tensors(nulls, "to_torch(nulls=0)")
+
+    def _as_tensors(self, nulls: Any, said_by: str) -> dict[str, Any]:
         each = nulls if isinstance(nulls, Mapping) else dict.fromkeys(self.columns, nulls)
-        return {name: column.to_torch(nulls=each.get(name)) for name, column in self._by_name()}
+        return {name: column._as_tensor(each.get(name), said_by) for name, column in self._by_name()}
 
     def _by_name(self) -> Iterator[tuple[str, Column]]:
         if len(set(self.columns)) < len(self.columns):
