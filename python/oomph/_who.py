@@ -1,7 +1,8 @@
 """``oomph.who()``: what holds GPU memory now, by the name that the program has for it.
 
 Every CUDA tensor that Python can see is found, its memory counted once, and its holder named, by a walk from what can hold something:
-variables first, then what IPython remembers, tracebacks, running functions. What no walk reaches is traced backwards, by its referrers.
+variables first, then what IPython remembers, tracebacks, running functions, then the graphs of the tensors that were found (`_graphs.py`). What
+no walk reaches is traced backwards, by its referrers.
 Memory that no tensor of Python's accounts for is listed as such. Frees nothing: see `_free.py`.
 """
 
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from oomph._graphs import Graphs
 from oomph._measure import torch_on_gpu
 from oomph._sizes import MIB, percent, text
 from oomph.live import roots as places
@@ -33,6 +35,10 @@ _NEXT = "del what you no longer need, then oomph.free(), which frees what has no
 NOT_VISIBLE = "not visible to Python"
 _NOT_TRACED = "not looked into"
 GARBAGE = "garbage in cycles"
+GRAPH = "graph"
+
+# Kinds of what modules and optimizers hold.
+_OF_MODULES = ("parameters", "gradients", "buffers", "optimizer state")
 
 
 @dataclass(frozen=True)
@@ -103,14 +109,14 @@ def who(top: int = 20) -> Holders:
         return Holders([], 0, 0, top, on_gpu=False)
     devices = range(torch.cuda.device_count())
     allocated, reserved = (sum(ask(device) for device in devices) for ask in (torch.cuda.memory_allocated, torch.cuda.memory_reserved))
-    search = _Search(Tensors(torch), sys._getframe(1))
+    search = _Search(torch, sys._getframe(1))
     try:
         rows = search.rows()
         rest = allocated - sum(row.bytes for row in rows)
         if rest >= _SMALLEST_REST:
             rows.append(Holder(NOT_VISIBLE, rest, NOT_VISIBLE, search.invisible()))
     finally:
-        search.walk.drop()
+        search.drop()
     rows.sort(key=lambda row: -row.bytes)
     return Holders(rows, allocated, reserved, top)
 
@@ -118,8 +124,16 @@ def who(top: int = 20) -> Holders:
 class _Search:
     """One search, from the frame that asked."""
 
-    def __init__(self, tensors: Tensors, asked_from: types.FrameType) -> None:
-        self.tensors = tensors
+    def __init__(self, torch: Any, asked_from: types.FrameType) -> None:
+        self.tensors = tensors = Tensors(torch)
+        self.graphs = Graphs(torch, tensors)
+        # Tensors that a graph hangs on.
+        self._with_graph: list[Any] = []
+        self._walked = 0  # Of these.
+        # Of graphs, by their root: the root of the tensor that each hangs on, the graph that it is found in or itself, and other graphs that hold part of it.
+        self._hang_on: dict[int, int] = {}
+        self._part_of: dict[int, int] = {}
+        self._shared: dict[int, set[int]] = {}
         running = places.shell()
         modules = [module for module in list(sys.modules.values()) if isinstance(module, types.ModuleType)]
         walls: list[Any] = [sys.modules, places.namespace(running), *modules, *(module.__dict__ for module in modules)]
@@ -141,18 +155,47 @@ class _Search:
         del variables
         for roots in (places.outputs(running), places.tracebacks(running), places.running_functions(asked_from)):
             self.walk.go(roots)
+        self._walk_graphs()
         self._trace_backwards(everything)
+        self._walk_graphs()
 
     def _is_held(self, thing: Any) -> bool:
         return self.tensors.address(thing) is not None
 
     def _extra(self, thing: Any) -> Iterator[Edge]:
         if self.tensors.is_tensor(thing):
+            if self.tensors.has_graph(thing):
+                self._with_graph.append(thing)
             yield ".grad", self.tensors.gradient(thing)
+        elif self._hang_on:
+            yield from (("", kept) for kept in self.graphs.behind(thing))
 
     def _bytes(self, tensor: Any) -> int:
         """What it was seen with; another thread may have freed it meanwhile."""
         return self.tensors.memory.get(self.tensors.address(tensor) or 0, 0)
+
+    def _walk_graphs(self) -> None:
+        """What only a graph holds is named by the tensor that the graph hangs on, which may be one on the CPU."""
+        # A graph leads to all parameters that it trains. Those that have a name are not worth a word.
+        parameters = {self.tensors.address(tensor) for tensor in self.walk.found if self.tensors.learns(tensor)}
+        # Graphs lead to tensors that have graphs of their own.
+        while self._walked < len(self._with_graph):
+            by_root: dict[int, list[Any]] = {}
+            for tensor in self._with_graph[self._walked :]:
+                by_root.setdefault(self.walk.root_of(tensor), []).append(tensor)
+            self._walked = len(self._with_graph)
+            for root, tensors in by_root.items():
+                self._walk_graph(root, tensors, parameters)
+
+    def _walk_graph(self, root: int, tensors: list[Any], parameters: set[int | None]) -> None:
+        graph = len(self.walk.roots)
+        self._hang_on[graph] = self._hang_on.get(root, root)
+        whole = self._part_of[graph] = self._part_of.get(root, graph)
+        name = f"{self._path(tensors[0])} (graph)" if len(tensors) == 1 else f"{self.walk.roots[root][0]} (graphs)"
+        held, shared = self.graphs.held(tensors, whole)
+        self.walk.go([(name, GRAPH, [thing for thing in held if self.tensors.address(thing) not in parameters])])
+        for other in shared:
+            self._shared.setdefault(other, set()).add(whole)
 
     # --- what no walk from a root reaches ------------------------------------------------------------------
 
@@ -163,7 +206,7 @@ class _Search:
             if not left:
                 break
             largest = max(left, key=self._bytes)
-            mine = {id(thing) for thing in (everything, unreachable, left, self.walk.things, self.walk.found)}
+            mine = {id(thing) for thing in (everything, unreachable, left, self._with_graph, self.walk.things, self.walk.found)}
             root = self._behind(largest, mine)
             if root is not None:
                 self.walk.go([root])
@@ -224,32 +267,40 @@ class _Search:
         others: dict[int, set[int]] = {}
         for held in by_address.values():
             owner = max(held, key=self.tensors.extent)
-            root = self.walk.root_of(owner)
+            root = self._root_of(owner)
             groups.setdefault((root, self._kind(owner)), []).append(owner)
-            others.setdefault(root, set()).update(*map(self.walk.also, held), map(self.walk.root_of, held))
+            others.setdefault(root, set()).update(*map(self.walk.also, held), map(self._root_of, held), self._shared.get(root, ()))
         return [self._row(root, kind, held, others[root] - {root}) for (root, kind), held in groups.items()]
+
+    def _root_of(self, tensor: Any) -> int:
+        root = self.walk.root_of(tensor)
+        return self._part_of.get(root, root)
 
     def _row(self, root: int, kind: str, held: list[Any], others: set[int]) -> Holder:
         name, root_kind = self.walk.roots[root]
         size = sum(rounded(self._bytes(tensor)) for tensor in held)
-        if kind in ("parameters", "gradients", "buffers", "optimizer state"):
+        if kind in _OF_MODULES:
             how = f"{_count(sum(map(self.tensors.elements, held)))} {kind}" if kind == "parameters" else kind
         else:
             largest = max(held, key=self._bytes)
             how = self.tensors.describe(largest)
             path = self._path(largest)
-            if root_kind in (GARBAGE, _NOT_TRACED):
+            if root_kind in (GARBAGE, GRAPH, _NOT_TRACED):
                 how = f"{len(held)} tensors, the largest {how}" if len(held) > 1 else how
             elif len(held) == 1:
                 name = path
             else:
                 how = f"{len(held)} tensors, the largest {path}: {how}"
-            graphs = sum(map(self.tensors.has_graph, held))
-            if graphs:
+            graphs = sum(map(self._has_graph, held))
+            if root_kind == GRAPH:
+                how += ", a leaf of it" if self.tensors.learns(largest) else ", kept for a backward pass"
+            elif graphs:
                 how += ", with its graph" if len(held) == 1 else f", {graphs} with their graphs"
         if root_kind == GARBAGE:
             how += ", waits for gc.collect()"
-        also = sorted({self.walk.roots[other][0] for other in others} - {name})
+        # A graph leads to the parameters that it trains, and to the tensor that it hangs on.
+        of_graphs = {other for other in others if other in self._hang_on and (kind in _OF_MODULES or self._hang_on[other] == root)}
+        also = sorted({self.walk.roots[self._part_of.get(other, other)][0] for other in others - of_graphs} - {name})
         if also:
             how += f"; also held by {', '.join(also[:3])}{' and more' if len(also) > 3 else ''}"
         return Holder(name, size, kind if root_kind == places.VARIABLE else root_kind, how)
@@ -273,11 +324,20 @@ class _Search:
         path = "".join(name for name, _ in self.walk.steps_to(tensor))
         return root + path.replace("._modules", "").replace("._parameters", "").replace("._buffers", "")
 
+    def _has_graph(self, tensor: Any) -> bool:
+        """Whether a graph hangs on it that still holds something; what a graph itself holds is part of that graph."""
+        return self.walk.root_of(tensor) not in self._hang_on and self.graphs.is_held(tensor)
+
     def invisible(self) -> str:
         """What memory may be that no name leads to, and who probably holds it."""
-        graphs = [self._path(tensor) for tensor in self.walk.found if self.tensors.has_graph(tensor)]
+        graphs = [self._path(tensor) for tensor in self._with_graph if self._has_graph(tensor) and self.graphs.may_hold_more(tensor)]
         how = "held by autograd graphs, workspaces of libraries, or C++"
         return f"{how}; graphs hang on {', '.join(graphs[:3])}{' and more' if len(graphs) > 3 else ''}" if graphs else how
+
+    def drop(self) -> None:
+        self._with_graph.clear()
+        self.walk.drop()
+        self.graphs.drop()
 
 
 def _is_oomphs(thing: Any) -> bool:

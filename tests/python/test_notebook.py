@@ -456,7 +456,7 @@ def holders_text(kernel):
     return kernel.run("print(oomph.who())").stdout
 
 
-def test_a_live_graph_is_named_as_the_likely_holder(plain):
+def test_a_live_graph_is_named_as_the_holder(plain):
     plain.run(
         """
         weight = block(64).view(torch.float32).requires_grad_()
@@ -464,11 +464,36 @@ def test_a_live_graph_is_named_as_the_likely_holder(plain):
         """
     )
     found = holders(plain)
-    assert found["weight"][0] == 64 * MIB
-    size, kind, how = found["not visible to Python"]
-    assert size >= 64 * MIB and "graphs hang on loss" in how
+    assert found["weight"] == [64 * MIB, "tensor", "16777216 float32"]
+    assert found["loss (graph)"] == [64 * MIB, "graph", "16777216 float32, kept for a backward pass"]
+    assert found["loss"][2] == "scalar float32, with its graph"
     assert sum(row[0] for row in found.values()) == plain.allocated
     plain.run("del weight, loss")
+
+
+def test_a_graph_that_is_gone_holds_nothing(plain):
+    """After a backward pass a loss holds itself. What is held is named by the graph that holds it: of a loss that was copied to the CPU, or behind the hooks of a checkpoint."""
+    plain.run(
+        """
+        from torch.utils.checkpoint import checkpoint
+        weight = block(16).view(torch.float32).requires_grad_()
+        loss = weight.exp().sum()
+        loss.backward()
+        history = [weight.sin().cos().sum().cpu() for _ in range(2)]
+        inner = checkpoint(torch.cos, weight + 1, use_reentrant=False).sum()
+        """
+    )
+    found = holders(plain)
+    assert "loss (graph)" not in found and found["loss"] == [512, "tensor", "scalar float32"]
+    assert found["history (graphs)"] == [32 * MIB, "graph", "2 tensors, the largest 4194304 float32, kept for a backward pass"]
+    assert found["inner (graph)"] == [16 * MIB, "graph", "4194304 float32, kept for a backward pass"]
+    assert "not visible to Python" not in found
+    # Its leaves it does hold.
+    plain.run("del weight, history, inner")
+    rows = plain.value("[(row.name, row.bytes, row.how) for row in oomph.who().rows if row.name.startswith('loss')]")
+    assert sorted(rows) == [["loss", 512, "scalar float32"], ["loss (graph)", 16 * MIB, "4194304 float32, a leaf of it"], ["loss (graph)", 16 * MIB, "gradients"]]
+    plain.run("del loss")
+    assert plain.allocated == plain.before
 
 
 def test_garbage_in_cycles_is_named_and_collected(plain):

@@ -88,6 +88,14 @@ class Tensors:
     def has_graph(self, thing: Any) -> bool:
         return self.graph(thing) is not None
 
+    def learns(self, thing: Any) -> bool:
+        """Whether it is a leaf that gathers gradients: a parameter."""
+        try:
+            with self._torch._C.DisableTorchFunction():
+                return bool(self._base.is_leaf.__get__(thing) and self._base.requires_grad.__get__(thing))
+        except Exception:
+            return False
+
     def shape(self, thing: Any) -> tuple[list[int], str, str]:
         """Shape, dtype (without ``torch.``) and device; of what does not say, nothing."""
         try:
