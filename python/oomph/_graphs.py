@@ -113,7 +113,7 @@ class Graphs:
             try:
                 data, hook = one.data, one.unpack_hook
             except (AttributeError, RuntimeError):
-                unseen = True  # PyTorch before 2.7, and hooks in C++.
+                unseen = True  # An older PyTorch, and hooks in C++.
                 continue
             if data is not None:  # Else it was freed, or there never was one.
                 kept += [data, hook]
