@@ -693,11 +693,44 @@ def test_a_cell_that_runs_out_is_explained_after_its_traceback(loaded):
     assert "there is no such file" in loaded.run("%oomph report nowhere.oomph").stdout
 
 
+def traceback_of(cell):
+    """Its lines that say where, without numbers of cells."""
+    lines = [line for line in without_colours(cell.traceback).splitlines() if re.match(r"Cell In|File |/|~|  File |  Cell In", line)]
+    return [re.sub(r"In\[\d+\]|ipykernel_\d+/\d+", "", line).replace("<cell line: 0>()", "<module>") for line in lines]
+
+
 def test_an_error_in_an_explained_cell_is_an_error(loaded):
-    cell = loaded.run("%%oomph\n1 / 0", fails="ZeroDivisionError")
+    code = "def inverse(of):\n    return 1 / of\ninverse(0)"
+    cell = loaded.run(f"%%oomph\n{code}", fails="ZeroDivisionError")
     assert cell.shown == []
-    loaded.run("%%oomph\nx =", fails="SyntaxError")
+    again = loaded.run("%tb")
+    # As without the magic: two frames of the cell's own. Then they are cleared.
+    without = traceback_of(loaded.run(code, fails="ZeroDivisionError"))
+    assert len(without) == 2 and traceback_of(cell) == without
+    assert traceback_of(again) == [line.replace("(of)", "(***failed resolving arguments***)") for line in without]
+    broken = loaded.run("%%oomph\nx =", fails="SyntaxError")
+    assert len(traceback_of(broken)) == 1 and "_magics" not in broken.traceback and "x =" in without_colours(broken.traceback)
     assert "Peak" not in loaded.run(SIMPLE, fails="ValueError").said
+    assert loaded.value("get_ipython().custom_exceptions") == []
+
+
+def test_an_out_of_memory_in_an_explained_cell_shows_what_functions_were_called_with(loaded):
+    """IPython reads arguments out of the frames, which are not cleared before it has, whatever the error passes on its way."""
+    code = "def grow(gib):\n    with torch.no_grad():\n        return block(gib << 10)\ngrow(20)"
+    cell = loaded.run(f"%%oomph\n{code}", fails="OutOfMemoryError")
+    shown = without_colours(cell.traceback)
+    assert "failed resolving arguments" not in shown
+    assert len(traceback_of(cell)) == 3 and "grow(gib)" in shown and "block(mib)" in shown
+    assert loaded.allocated == loaded.before
+
+
+def test_what_the_magics_do_not_take_is_said_in_a_line(loaded):
+    loaded.run("ran = False")
+    cell = loaded.run("%%oomph who --all\nran = True", fails="UsageError")
+    assert cell.traceback == "" or "_magics" not in cell.traceback
+    assert "%%oomph takes no words, and got 'who --all'" in cell.stderr + cell.traceback and not loaded.value("ran")
+    cell = loaded.run("%oomph report 'cell.oomph", fails="UsageError")
+    assert "%oomph report 'cell.oomph: a quotation mark is not closed" in cell.stderr + cell.traceback and "shlex" not in cell.traceback
 
 
 # --- once the recorder is in the process, to its end --------------------------------------------------------

@@ -10,19 +10,32 @@ the interpreter makes it between two instructions, the first time in the handler
 
 import ctypes
 import sys
+from opcode import opmap
 
-from .frames import chain, release
+from .frames import chain, frames, release
 
 # Calls are made before the exception has arrived, too, in the exit methods on its way: each leaves another one pending,
 # until it is gone, or for some hundredths of a second.
 _MOST_TRIES = 20_000
 
 
+# Of those who show an exception and look into its frames for that. ``%load_ext oomph`` clears them afterwards; ``%%oomph`` runs a cell itself.
+_SHELLS = ("/IPython/", "/ipykernel/", "/oomph/notebook/")
+
+# What a handler begins with from Python 3.11 on, and what follows where it calls an exit method.
+_BEGINS, _CALLS_AN_EXIT_METHOD = opmap.get("PUSH_EXC_INFO"), opmap["WITH_EXCEPT_START"]
+
+
 def _is_of_a_shell(error):
-    """Whether IPython has caught it, to show it: it looks into the frames, and ``%load_ext oomph`` clears them afterwards."""
+    """Whether IPython has caught it, to show it."""
     trace = error.__traceback__
     file = trace.tb_frame.f_code.co_filename if trace is not None else ""
-    return "/IPython/" in file or "/ipykernel/" in file
+    return any(shell in file for shell in _SHELLS)
+
+
+def _is_passing(error):
+    """Whether it is in an exit method on its way out of a ``with``: who gets it in the end may want to show it, and if nobody does, nobody holds it."""
+    return any(0 <= frame.f_lasti and frame.f_code.co_code[frame.f_lasti] == _CALLS_AN_EXIT_METHOD for frame in frames(error.__traceback__))
 
 
 class Handlers:
@@ -57,17 +70,20 @@ class Handlers:
         return None
 
     def _handled(self, code, offset, error):
-        if not self._holds(error):
+        # Told at the first instruction of what handles it: an exit method, or the end of a handler that raises it again, are none to arrive at.
+        arrives = code.co_code[offset] == _BEGINS and code.co_code[offset + 2] != _CALLS_AN_EXIT_METHOD
+        if arrives and not self._holds(error):
             # Something else: the exception that was expected has been dealt with.
             sys.monitoring.set_events(self.tool, 0)
 
     def _holds(self, error):
-        """Whether this is what was expected, or came of it; then its frames are cleared."""
+        """Whether this is what was expected, or came of it; then its frames are cleared, once it has arrived."""
         expected = [one for one in chain(error) if isinstance(one, self.kind)] if error is not None else []
         # IPython may be handling another by now, that came while it showed this one: an import that had to be looked for.
         if not expected or any(_is_of_a_shell(one) for one in expected):
             return False
-        release(error)
+        if not any(_is_passing(one) for one in expected):
+            release(error)
         return True
 
     def _call(self, _):

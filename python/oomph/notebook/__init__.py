@@ -16,6 +16,7 @@ from oomph.live.frames import chain, release
 from oomph.live.out_of_memory import is_out_of_memory
 from oomph.notebook._line import Mark, line
 from oomph.notebook._magics import register, unregister
+from oomph.notebook._own_error import OwnErrors
 from oomph.notebook._recorded import running_recording
 from oomph.notebook._show import Explained, say
 
@@ -46,6 +47,7 @@ class Notebook:
 
     def __init__(self, shell: Any) -> None:
         self.shell = shell
+        self.own_errors = OwnErrors(shell)
         self.mode = "on"
         self.after_the_traceback: Explained | None = None
         self.last_recording: str | None = None
@@ -81,6 +83,7 @@ class Notebook:
 
     def _after(self, result: Any) -> None:
         _black_box.note("")
+        self.own_errors.forget()
         mark, self._mark = self._mark, None
         if self.mode == "off":
             self.after_the_traceback = None

@@ -34,7 +34,11 @@ def register(notebook: Any) -> None:
     shell = notebook.shell
 
     def oomph(line: str = "", cell: str | None = None) -> Any:
-        return _run_cell(notebook, cell) if cell is not None else _answer(notebook, line.strip())
+        if cell is None:
+            return _answer(notebook, line.strip())
+        if words := line.partition("#")[0].strip():
+            raise _usage(f"%%oomph takes no words, and got {words!r}: it records the cell below it. %oomph? says what %oomph takes")
+        return _run_cell(notebook, cell)
 
     oomph.__doc__ = _HELP
     shell.register_magic_function(oomph, magic_kind="line_cell", magic_name="oomph")
@@ -70,10 +74,21 @@ def _answer(notebook: Any, word: str) -> Any:
     return None
 
 
+def _usage(message: str) -> Exception:
+    """What IPython shows as one line."""
+    from IPython.core.error import UsageError
+
+    error: Exception = UsageError(message)
+    return error
+
+
 def _report(notebook: Any, path: str) -> Any:
     from oomph._report import report
 
-    named = shlex.split(path)
+    try:
+        named = shlex.split(path)
+    except ValueError:
+        raise _usage(f"%oomph report {path}: a quotation mark is not closed") from None
     if len(named) > 1:
         return report(*named)
     path = (named[0] if named else notebook.last_recording or running_recording()) or ""
@@ -85,6 +100,14 @@ def _report(notebook: Any, path: str) -> Any:
 
 def _run_cell(notebook: Any, cell: str) -> Any:
     """Runs a cell as IPython would, with a recording, and shows its explanation; gives the value of its last line."""
+    try:
+        return _run_recorded(notebook, cell)
+    except BaseException as error:
+        notebook.own_errors.expect(error, _run_recorded.__code__)
+        raise
+
+
+def _run_recorded(notebook: Any, cell: str) -> Any:
     shell = notebook.shell
     source = shell.transform_cell(cell)
     # Under the name that IPython gives to cells, so that tracebacks and recorded stacks show its lines.
