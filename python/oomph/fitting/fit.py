@@ -19,14 +19,14 @@ from oomph.fitting.losses.loss_of import LossOf
 from oomph.fitting.losses.trials import Verifier, learn_weighing
 from oomph.fitting.planning import words
 from oomph.fitting.planning.asking import NoAnswer, ask
-from oomph.fitting.planning.card import Card, Room, bytes_on, half_of, here, named, room_here, room_on
+from oomph.fitting.planning.card import Card, Room, asked_for, bytes_on, half_of, here, named, room_here, room_on
 from oomph.fitting.planning.costs import Speeds, assumed_speeds, measure_speeds
 from oomph.fitting.planning.payload import NotPackable, pack
 from oomph.fitting.planning.plan import Measured, Plan
 from oomph.fitting.planning.search import Facts, Found, Search
 from oomph.fitting.running import ranks
 from oomph.fitting.running.applied import Applied
-from oomph.fitting.running.batches import moved, samples, take
+from oomph.fitting.running.batches import moved, refuse_what_gives_batches, samples, take
 from oomph.fitting.running.repeating import Before, release_memory
 from oomph.fitting.running.spill import with_room
 from oomph.fitting.running.step import Running, device_of
@@ -62,14 +62,14 @@ def fit(
     ...     loss = fit.step(batch)
 
     ``batch`` is an example as large as they come: the longest sequences, the full number of samples. ``loss`` is ``loss(output, target)`` for batches
-    ``(input, target)``, or a function ``f(model, batch)`` whose first parameter is called ``model``, or None for models that give their loss themselves
-    (Hugging Face); it is the mean over the batch. ``budget`` is "auto" (what is free on this card), or a size such as "14GiB", the CUDA context
+    ``(input, target)``, or a function ``f(model, batch)``, or None for models that give their loss themselves (Hugging Face); it is the mean over the batch. ``budget`` is "auto" (what is free on this card), or a size such as "14GiB", the CUDA context
     included; ``gpu="t4"`` takes the budget of that card. The process is held to a budget that is named.
 
     Only what gives the same numbers is done. ``allow=("bf16", "8bit-optimizer", "bf16-weights")`` names what may be done beyond that.
     ``clip_grad_norm`` clips gradients before each update; ``scaler`` is the torch.amp.GradScaler of a loss in float16. ``plan`` takes a plan of before (``fit.plan.chosen``) and predicts nothing.
     """
     fitted = Fit(model, optimizer, LossOf(loss), batch, tuple(allow), clip_grad_norm, scaler)
+    fitted.loss_of.settled(fitted.model, batch)
     if plan is not None:
         fitted._apply_given(plan if isinstance(plan, Plan) else Plan.from_dict(plan))
     else:
@@ -164,7 +164,9 @@ class Fit(Applied):
             raise FitError(f"allow= knows {', '.join(ALLOWED)}, not {', '.join(unknown)}")
         if not isinstance(model, torch.nn.Module) or not isinstance(optimizer, torch.optim.Optimizer):
             raise FitError("oomph.fit(model, optimizer, ...) takes a torch.nn.Module and its torch.optim optimizer")
+        refuse_what_gives_batches(example)
         ranks.refuse_sharded(model)
+        _refuse_optimizer_of_another(model, optimizer)
         self.model, self.optimizer, self.loss_of, self.allow, self.clip_grad_norm = ranks.without_ddp(model), optimizer, loss_of, allow, clip_grad_norm
         self._close_the_one_before()
         self.scaler = scaler
@@ -200,14 +202,15 @@ class Fit(Applied):
     # -- planning
 
     def _plan_and_apply(self, budget: str | int, gpu: str | None) -> None:
+        budget = asked_for(budget)
         on_gpu = self.device.type == "cuda"
-        planning_only = not on_gpu and gpu is not None and not torch.cuda.is_available()
-        card = here(self.device) if on_gpu else named(gpu) if gpu is not None else here(torch.device("cuda:0")) if torch.cuda.is_available() else named("t4")
         if on_gpu:
+            card = here(self.device)
             wanted = named(gpu).memory if gpu is not None and budget == "auto" else budget
             room = room_here(self.device, card, wanted, bytes_on(self.device, self.model, self.optimizer, self.example))
             speeds = measure_speeds(self.device)
         else:
+            card = self._card_to_plan_for(gpu)
             room, speeds = room_on(card, budget), assumed_speeds(card.multiprocessors, card.capability)
         room = ranks.least_room(room)
         self._learn()
@@ -224,13 +227,6 @@ class Fit(Applied):
             self.plan.notes.append("the plain step is run, and memory is saved when it runs out")
         self.plan.found, self.plan.blocks = found, blocks
         self._note_what_was_seen()
-        if not on_gpu and not planning_only:
-            assert found is not None  # Else it was raised above.
-            least = room.needed_for(found.least.reserved, found.least.largest)
-            where = "there is no GPU here" if not torch.cuda.is_available() else 'move it with model.to("cuda") before the optimizer is made'
-            raise FitError(
-                f"the model is on the CPU: {where}. On {card.title} it needs {text(found.plain.reserved)} as it is; the least budget that could work is {text(least)}", least
-            )
         if found is not None and found.chosen is None:
             raise self._does_not_fit(found, room)
         if room.fraction is not None and on_gpu:
@@ -238,8 +234,17 @@ class Fit(Applied):
         self._rungs = list(found.rungs) if found is not None else self._unmeasured_rungs()
         chosen = found.chosen.plan if found is not None and found.chosen is not None else Plan()
         self.plan.chosen = chosen
-        if not planning_only:
+        if on_gpu:
             self._apply(chosen)
+
+    def _card_to_plan_for(self, gpu: str | None) -> Card:
+        """Of a model that is on no GPU: where there is none, plans are made for one that is named, and nothing is run."""
+        where = "the CPU" if self.device.type == "cpu" else f"the device {self.device.type!r}"
+        if torch.cuda.is_available():
+            raise FitError(f'the model is on {where}, and is planned on the GPU that it trains on: move it with model.to("cuda"), and make the optimizer after that')
+        if gpu is None:
+            raise FitError(f'the model is on {where}, and there is no GPU here: gpu="t4" makes a plan for that card, without running it')
+        return named(gpu)
 
     def _apply_given(self, plan: Plan) -> None:
         if plan.micro and (plan.micro < self.size or self._not_splittable is not None):
@@ -391,6 +396,7 @@ class Fit(Applied):
 
     def backward(self, batch: Any) -> torch.Tensor:
         """Forward and backward alone: gradients of the mean over the whole batch are in ``.grad`` then, on all ranks the same. One call for each ``update``."""
+        refuse_what_gives_batches(batch)
         running = self._run()
         if self._due and any(parameter.grad is not None for parameter in running.parameters()):
             raise FitError("fit.backward was called twice without fit.update: give it the whole batch, it cuts it by itself")
@@ -473,6 +479,7 @@ class Fit(Applied):
 
     def evaluate(self, batch: Any) -> torch.Tensor:
         """The loss of a batch without training: in eval mode, under inference_mode, in parts of the plan's size; fewer at a time if memory runs out."""
+        refuse_what_gives_batches(batch)
         was = [(module, module.training) for module in self.model.modules()]
         self.model.eval()
         try:
@@ -561,6 +568,13 @@ class Fit(Applied):
         self.plan.history.append(what)
         if ranks.first():
             print(f"oomph.fit: {what}", file=sys.stderr)
+
+
+def _refuse_optimizer_of_another(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """None of its parameters is the model's, which has some to train. Others it may have besides."""
+    own = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
+    if own and not any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"]):
+        raise FitError("the optimizer has none of this model's parameters, and would train another: make it of them, such as torch.optim.AdamW(model.parameters())")
 
 
 def _draws(model: torch.nn.Module) -> bool:

@@ -17,10 +17,10 @@ from torch import nn
 from oomph._sizes import text
 from oomph.fitting.errors import FitError
 from oomph.fitting.planning.asking import NoAnswer, ask
-from oomph.fitting.planning.card import Card, Room, bytes_on, here, named, room_here, room_on
+from oomph.fitting.planning.card import Card, Room, asked_for, bytes_on, here, named, room_here, room_on
 from oomph.fitting.planning.inference_plan import InferencePlan
 from oomph.fitting.planning.payload import NotPackable, pack
-from oomph.fitting.running.batches import samples
+from oomph.fitting.running.batches import refuse_what_gives_batches, samples
 from oomph.fitting.running.inference import FitInference
 from oomph.fitting.techniques.host import host_room
 from oomph.fitting.techniques.inference import ALLOWED
@@ -55,6 +55,8 @@ def fit_inference(
         raise FitError("a cache in 8 bits needs a package\n\nhint: pip install hqq")
     if generate is not None and "max_new_tokens" not in generate and "max_length" not in generate:
         raise FitError("how long sequences get decides over memory: say generate=dict(max_new_tokens=...)")
+    budget = asked_for(budget)
+    refuse_what_gives_batches(batch)
     count = samples(batch)
     on_gpu = torch.cuda.is_available()
     device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")

@@ -47,7 +47,7 @@ def fit_accelerate(
         raise missing("accelerate", "oomph.fit_accelerate") from None
     if not isinstance(optimizer, AcceleratedOptimizer):
         raise FitError("oomph.fit_accelerate takes what accelerator.prepare(model, optimizer) returns: this optimizer was not prepared")
-    loss_of = PreparedLoss(LossOf(loss), accelerator)
+    loss_of = PreparedLoss(LossOf(loss).settled(model, batch), accelerator)
     fitted = AccelerateLoop(accelerator, model, optimizer, loss_of, batch, allow, clip_grad_norm)
     fitted.start(budget=budget, gpu=gpu, plan=plan, quiet=quiet)
     return fitted

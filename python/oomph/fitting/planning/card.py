@@ -87,6 +87,18 @@ class Room:
         return -(-(reserved + margin + besides) // _MIB) * _MIB
 
 
+def asked_for(budget: Any) -> str | int:
+    """The budget as it was given, "auto" or in bytes; refused if it is no size."""
+    if budget == "auto":
+        return "auto"
+    if isinstance(budget, bool) or not isinstance(budget, (str, int, float)):
+        raise FitError(f'budget={budget!r} is no size: give "auto", or a size such as "14GiB"')
+    try:
+        return int(size_in_bytes(budget))  # type: ignore[arg-type]
+    except (ValueError, OverflowError) as error:
+        raise FitError(f"budget={budget!r}: {error}") from None
+
+
 def room_on(card: Card, budget: str | int) -> Room:
     """On a card that is not here: all of it, or a budget."""
     whole = card.memory if budget == "auto" else size_in_bytes(budget)

@@ -16,12 +16,28 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
-from oomph.fitting.errors import NotSplittable
+from oomph.fitting.errors import FitError, NotSplittable
 
 # What data sets and tokenizers call the targets.
 _NAMES_OF_TARGETS = ("labels", "label", "targets", "target")
 # How many elements of a sample are checked for padding.
 _ELEMENTS_SEEN = 4096
+
+
+# Of torch, of Hugging Face's datasets, and oomph's own.
+_GIVES_BATCHES = ("DataLoader", "Dataset", "IterableDataset", "DatasetDict", "Stream")
+
+
+def refuse_what_gives_batches(batch: Any) -> None:
+    """A loader, a dataset or an iterator in place of a batch."""
+    known = [kind.__name__ for kind in type(batch).__mro__ if kind.__name__ in _GIVES_BATCHES]
+    name = type(batch).__name__
+    if hasattr(type(batch), "__next__"):
+        raise FitError(f"the batch is a {name}, which gives batches: give one of them, next(...) of it")
+    if known and "Dataset" in known[-1]:
+        raise FitError(f"the batch is a {name}, which has samples: give one batch, as the training loop gets it, such as next(iter(DataLoader(dataset, batch_size=...)))")
+    if known:
+        raise FitError(f"the batch is a {name}, which gives batches: give one of them, such as next(iter(loader))")
 
 
 def samples(batch: Any) -> int:
