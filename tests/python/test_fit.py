@@ -217,6 +217,32 @@ def test_a_cell_that_is_run_again_begins_anew():
         fits[0].step(batch)
 
 
+def test_a_fit_is_given_back_where_it_may_be_reused():
+    torch.manual_seed(0)
+    model, batch = Language(), padded_batches(1)[0]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def epoch(weight, **more):
+        given = {"loss": lambda net, batch: token_mean(net, batch) * weight, "batch": batch, "plan": Plan(micro=3), "reuse": True, "quiet": True, **more}
+        return package.fit(model, optimizer, **given)
+
+    first = epoch(1.0)
+    expected = 2 * token_mean(model, batch).item()
+    # The same, with the loss of this call.
+    assert epoch(2.0) is first and first.step(batch).item() == pytest.approx(expected, rel=2e-6)
+    assert vars(optimizer)["_oomph_fit"] is first and "_oomph_fit" not in vars(copy.deepcopy(optimizer))
+    # Asked for in another way, for another optimizer, without the word, or after it was closed: a new one.
+    other = epoch(1.0, clip_grad_norm=1.0)
+    assert other is not first and epoch(1.0, clip_grad_norm=1.0) is other
+    anew = epoch(1.0, clip_grad_norm=1.0, reuse=False)
+    assert anew is not other and epoch(1.0, clip_grad_norm=1.0) not in (other, anew)
+    last = epoch(1.0, clip_grad_norm=1.0)
+    last.close()
+    assert epoch(1.0, clip_grad_norm=1.0) is not last
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert epoch(1.0, clip_grad_norm=1.0).optimizer is optimizer
+
+
 def test_a_batch_without_a_common_dimension_is_fitted_whole():
     torch.manual_seed(0)
     batch = (torch.randn(5, 4), torch.tensor([[0, 1, 2], [1, 2, 3]]))

@@ -1,5 +1,6 @@
 """`oomph fit` as its users meet it: the plan for a script, the lines to change in it, and what it cannot plan."""
 
+import ast
 import json
 import os
 import pathlib
@@ -8,6 +9,9 @@ import sys
 import textwrap
 
 import pytest
+
+pytest.importorskip("torch")
+from oomph.fitting.script.source import _runs_once  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MIB = 1 << 20
@@ -213,6 +217,68 @@ for step in range(3):
     print("loss", loss.item())
 """
 
+# A function that is called for every epoch, with a loss that each epoch weighs in another way, and a script that has something called fit.
+EPOCHS = """
+import sys
+import torch
+import torch.nn.functional as F
+
+device = sys.argv[1] if len(sys.argv) > 1 else "cuda"
+torch.manual_seed(0)
+
+
+def train_epoch(net, opt, fit, weight):
+    for step in range(3):
+        x, y = torch.randn(64, 16).to(device), torch.randint(10, (64,)).to(device)
+        opt.zero_grad()
+        loss = F.cross_entropy(net(x), y) * weight
+        loss.backward()
+        opt.step()
+        print("loss", loss.item())
+
+
+def main():
+    for fold in range(2):
+        net = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10)).to(device)
+        opt = torch.optim.Adam(net.parameters())
+        for epoch in range(3):
+            train_epoch(net, opt, None, 1.0 / (epoch + 1))
+
+
+main()
+"""
+
+# A method that is called for every batch.
+BATCHES = """
+import sys
+import torch
+import torch.nn.functional as F
+
+device = sys.argv[1] if len(sys.argv) > 1 else "cuda"
+torch.manual_seed(0)
+
+
+class Trainer:
+    def __init__(self):
+        self.net = torch.nn.Linear(16, 10).to(device)
+        self.opt = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+    def train_step(self, x, y):
+        self.opt.zero_grad()
+        loss = F.cross_entropy(self.net(x), y)
+        loss.backward()
+        self.opt.step()
+        return loss
+
+    def run(self):
+        for step in range(4):
+            loss = self.train_step(torch.randn(64, 16).to(device), torch.randint(10, (64,)).to(device))
+            print("loss", loss.item())
+
+
+Trainer().run()
+"""
+
 GAN = """
 import torch
 from torch import nn
@@ -285,15 +351,36 @@ for script in sys.argv[1:]:
 """
 
 
+# oomph.fit itself, which takes a plan that is given: says how often it was planned.
+COUNTED = """
+import runpy, sys
+import oomph
+from oomph.fitting.fit import Fit
+
+planned, apply, fit = [], Fit._apply_given, oomph.fit
+Fit._apply_given = lambda self, plan: (planned.append(1), apply(self, plan))[1]
+oomph.fit = lambda *given, **more: fit(*given, plan=oomph.Plan(), quiet=True, **more)
+for script in sys.argv[1:]:
+    print("script", script)
+    sys.argv = [script, "cpu"]
+    runpy.run_path(script, run_name="__main__")
+print("loss of", len(planned), "plans")
+"""
+
+
 def trains_the_same(script, changed_script):
     """Whether both say the same losses, and some. They run on the CPU in one process; each seeds its random numbers."""
-    command = [sys.executable, "-c", STAND_IN, script, changed_script]
+    before, after = losses_of(STAND_IN, script, changed_script)
+    return len(before) > 0 and before == after
+
+
+def losses_of(program, script, changed_script):
+    command = [sys.executable, "-c", program, script, changed_script]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
     assert done.returncode == 0, done.stderr
     _, before, after = done.stdout.split("script ")
-    before, after = ([line for line in text.splitlines() if line.startswith("loss")] for text in (before, after))
-    return len(before) > 0 and before == after
+    return tuple([line for line in text.splitlines() if line.startswith("loss")] for text in (before, after))
 
 
 def test_a_script_with_a_criterion_gets_a_plan_and_lines_that_train_the_same(fit, tmp_path):
@@ -412,6 +499,42 @@ def test_a_gradient_scaler_goes_along(fit, tmp_path):
     new = tmp_path / "changed.py"
     new.write_text(text)
     assert trains_the_same(tmp_path / "train.py", new)
+
+
+@pytest.mark.parametrize(("script", "plans", "losses"), [(EPOCHS, 2, 18), (BATCHES, 1, 4)], ids=["a function for each epoch", "a method for each batch"])
+def test_a_model_is_planned_once_wherever_its_step_is(fit, tmp_path, script, plans, losses):
+    code, reported, _, err = fit(script, "--gpu", "t4")
+    assert code == 0, err
+    new = tmp_path / "changed.py"
+    new.write_text(changed(tmp_path / "train.py", reported["lines"]))
+    before, after = losses_of(COUNTED, tmp_path / "train.py", new)
+    assert after[-1] == f"loss of {plans} plans"
+    numbers = [[float(line.split()[1]) for line in lines] for lines in (before, after[:-1])]
+    assert len(numbers[0]) == losses and numbers[1] == pytest.approx(numbers[0], rel=1e-6)
+    assert reported["notes"] == []
+
+
+ONCE = {
+    "at the top": ("train()", True),
+    "in main": ("def main():\n    train()\nif __name__ == '__main__':\n    main()", True),
+    "in a loop": ("for epoch in range(3):\n    train()", False),
+    "in main in a loop": ("def main():\n    train()\nfor fold in range(3):\n    main()", False),
+    "in two places": ("train()\ntrain()", False),
+    "in a list": ("[train() for fold in range(3)]", False),
+    "given away": ("repeat(train)", False),
+    "as a method": ("class Loop:\n    def run(self):\n        train()\nLoop().run()", True),
+    "as a method in a loop": ("class Loop:\n    def run(self):\n        train()\nfor fold in range(3):\n    Loop().run()", False),
+    "in a function inside another": ("def main():\n    def epoch():\n        train()\n    for number in range(3):\n        epoch()\nmain()", False),
+    "by itself": ("def main():\n    train()\n    main()", False),
+    "never": ("", False),
+}
+
+
+@pytest.mark.parametrize("how", ONCE)
+def test_a_function_that_runs_once_is_told_from_one_that_may_run_again(how):
+    calls, once = ONCE[how]
+    tree = ast.parse(f"def train():\n    pass\n{calls}\n")
+    assert _runs_once(tree, tree.body[0]) is once
 
 
 def test_what_fits_is_left_alone(fit):

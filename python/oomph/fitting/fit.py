@@ -40,6 +40,9 @@ from oomph.live.out_of_memory import is_out_of_memory
 # The fit that was made last for a model.
 _FITS: weakref.WeakKeyDictionary[torch.nn.Module, weakref.ref[Fit]] = weakref.WeakKeyDictionary()
 
+# What a fit that is to be given back is called on its optimizer: that lives as long, and neither copies nor saves what is not its own.
+_KEPT = "_oomph_fit"
+
 
 def fit(
     model: torch.nn.Module,
@@ -53,6 +56,7 @@ def fit(
     clip_grad_norm: float | None = None,
     scaler: Any = None,
     plan: Plan | dict[str, Any] | None = None,
+    reuse: bool = False,
     quiet: bool = False,
 ) -> Fit:
     """Makes the training step of a model fit the GPU, with the same result, and runs it.
@@ -67,7 +71,13 @@ def fit(
 
     Only what gives the same numbers is done. ``allow=("bf16", "8bit-optimizer", "bf16-weights")`` names what may be done beyond that.
     ``clip_grad_norm`` clips gradients before each update; ``scaler`` is the torch.amp.GradScaler of a loss in float16. ``plan`` takes a plan of before (``fit.plan.chosen``) and predicts nothing.
+    ``reuse=True`` plans once for a model and its optimizer: after that it gives the same fit back, with this ``loss``. It is for a function that is called again and again, such as for
+    every epoch.
     """
+    kept = fit_of_before(model, optimizer, tuple(allow), clip_grad_norm, scaler) if reuse else None
+    if kept is not None:
+        kept.take_loss(LossOf(loss).settled(kept.model, batch))
+        return kept
     fitted = Fit(model, optimizer, LossOf(loss), batch, tuple(allow), clip_grad_norm, scaler)
     fitted.loss_of.settled(fitted.model, batch)
     if plan is not None:
@@ -78,7 +88,17 @@ def fit(
         print(f"oomph.fit: {fitted.plan.summary()}", file=sys.stderr)
         for note in fitted.plan.notes:
             print(f"  {note}", file=sys.stderr)
+    if reuse:
+        fitted.keep()
     return fitted
+
+
+def fit_of_before(model: Any, optimizer: Any, allow: tuple[str, ...], clip_grad_norm: float | None, scaler: Any = None) -> Any:
+    """The fit that was kept for these, if it is not closed and was asked for in the same way."""
+    kept = getattr(optimizer, _KEPT, None)
+    if kept is None or kept.model is not ranks.without_ddp(model):
+        return None
+    return kept if (kept.allow, kept.clip_grad_norm, kept.scaler) == (allow, clip_grad_norm, scaler) else None
 
 
 class FitPlan:
@@ -190,6 +210,14 @@ class Fit(Applied):
         # Gradients are there that no update has used.
         self._due = False
         self.steps = 0
+
+    def keep(self) -> None:
+        """For ``fit_of_before``, until it is closed."""
+        setattr(self.optimizer, _KEPT, self)
+
+    def take_loss(self, loss_of: Any) -> None:
+        """Another loss of the same kind: a function that is defined anew knows its own variables only. In place, for all who have it."""
+        vars(self.loss_of).update(vars(loss_of))
 
     def _close_the_one_before(self) -> None:
         """A cell that is run again: what the fit of before has put around the model goes."""
@@ -517,6 +545,8 @@ class Fit(Applied):
     def close(self) -> None:
         """Takes everything back: the model and the optimizer as they were, but for what they have learnt. Optimizer state that is in host memory, and for which the
         GPU has no room, stays there, with a warning."""
+        if getattr(self.optimizer, _KEPT, None) is self:
+            delattr(self.optimizer, _KEPT)
         try:
             # Limits first: what comes back to the GPU may need more than the plan did.
             super().close()

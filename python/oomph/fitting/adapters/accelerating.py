@@ -11,6 +11,7 @@ import torch
 
 from oomph.fitting.adapters.loops import LoopFit, missing
 from oomph.fitting.errors import FitError
+from oomph.fitting.fit import fit_of_before
 from oomph.fitting.losses.loss_of import LossOf
 from oomph.fitting.planning.plan import Plan
 from oomph.fitting.running.ranks import without_ddp
@@ -28,6 +29,7 @@ def fit_accelerate(
     allow: Iterable[str] = (),
     clip_grad_norm: float | None = None,
     plan: Plan | dict[str, Any] | None = None,
+    reuse: bool = False,
     quiet: bool = False,
 ) -> AccelerateLoop:
     """``oomph.fit`` for what ``accelerator.prepare`` returned: a model and its optimizer.
@@ -39,7 +41,7 @@ def fit_accelerate(
     ...         scheduler.step()
 
     ``step`` is forward, ``accelerator.backward``, clipping, ``optimizer.step`` and ``zero_grad``, each when Accelerate says that it is due.
-    Precision is the accelerator's.
+    Precision is the accelerator's. ``reuse`` is as in ``oomph.fit``.
     """
     try:
         from accelerate.optimizer import AcceleratedOptimizer
@@ -48,8 +50,15 @@ def fit_accelerate(
     if not isinstance(optimizer, AcceleratedOptimizer):
         raise FitError("oomph.fit_accelerate takes what accelerator.prepare(model, optimizer) returns: this optimizer was not prepared")
     loss_of = PreparedLoss(LossOf(loss).settled(model, batch), accelerator)
+    allow = tuple(allow)
+    kept: AccelerateLoop | None = fit_of_before(model, optimizer.optimizer, allow, clip_grad_norm) if reuse else None
+    if kept is not None:
+        kept.take_loss(loss_of)
+        return kept
     fitted = AccelerateLoop(accelerator, model, optimizer, loss_of, batch, allow, clip_grad_norm)
     fitted.start(budget=budget, gpu=gpu, plan=plan, quiet=quiet)
+    if reuse:
+        fitted.keep()
     return fitted
 
 

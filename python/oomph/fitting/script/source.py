@@ -25,6 +25,9 @@ from oomph.fitting.script.watching import Backward, Place, Seen, tensors_in
 from oomph.live.library_code import is_installed
 
 _LOOPS = (ast.For, ast.While, ast.AsyncFor)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+# What may run what is in them more than once.
+_REPEATS = (*_LOOPS, ast.comprehension, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Lambda)
 _CONTAINERS = (list, dict, set, deque)
 # Methods that change a container, for objects that cannot be inspected.
 _CONTAINER_METHODS = {"append", "extend", "insert", "add", "update", "setdefault", "pop", "popitem", "remove", "clear"}
@@ -84,6 +87,7 @@ class Reader:
             raise NotRead(f"{backward.file}: the source is not there")
         self.tree = ast.parse("".join(self.source))
         # The globals of a script know already what came after the model's call.
+        self.is_main = backward.globals.get("__name__") == "__main__"
         self.names = dict(backward.locals) if backward.function == "<module>" else {**backward.globals, **backward.locals}
 
     # -- the whole
@@ -414,17 +418,19 @@ class Reader:
         lines = [Line(file, start, end, True, "".join(self.source[start - 1 : end]).rstrip("\n")) for start, end in starts]
         lines += [Line(place.file, place.line, place.line, True, linecache.getline(place.file, place.line).rstrip("\n")) for place in self._elsewhere(file)]
         name = loss.id if isinstance(loss, ast.Name) else "loss"
-        made = f"{step.call_text}{step.model_text}, {step.optimizer_text}, loss={step.loss_text}, batch={step.batch_text}{self.arguments})"
+        fit = self.free_name("fit")
+        # A function that is called for every epoch, or every batch, must not plan each time.
+        again = "" if self.function is self.tree or (self.is_main and _runs_once(self.tree, self.function)) else ", reuse=True"
+        made = f"{step.call_text}{step.model_text}, {step.optimizer_text}, loss={step.loss_text}, batch={step.batch_text}{self.arguments}{again})"
         made_there = [f"{indent}{name} = {text}" for name, (_, text) in self.made_there.items()]
-        comes = [f"{indent}{name} = fit.step({step.batch_text})"]
+        comes = [f"{indent}{name} = {fit}.step({step.batch_text})"]
         before, before_indent = (self.loops[0].lineno, " " * self.loops[0].col_offset) if self.loops else (at, indent)
         once = [textwrap.indent(step.definition, before_indent)] if step.definition else []
         if self.loops:
-            once.append(f"{before_indent}fit = None")
-            comes = [*made_there, f"{indent}fit = fit or {made}", *comes]
+            once.append(f"{before_indent}{fit} = None")
+            comes = [*made_there, f"{indent}{fit} = {fit} or {made}", *comes]
         else:
-            once += [*made_there, f"{indent}fit = {made}"]
-            step.notes.append(f"{self.backward.function} has no loop of its own: make `fit` once, beside the optimizer, and call fit.step for every batch")
+            once += [*made_there, f"{indent}{fit} = {made}"]
         imports = [node for node in self.tree.body if isinstance(node, (ast.Import, ast.ImportFrom)) and getattr(node, "module", "") != "__future__"]
         if not any(alias.name == "oomph" for node in imports if isinstance(node, ast.Import) for alias in node.names):
             first = imports[0].lineno if imports else 1
@@ -434,6 +440,13 @@ class Reader:
         step.lines = sorted(lines, key=lambda line: (line.file != file, line.line, not line.remove))
         self.say_what_goes_too(step)
         self.say_what_is_used_later(step, starts, name)
+
+    def free_name(self, name: str) -> str:
+        """A name that the script does not use."""
+        nodes = list(ast.walk(self.tree))
+        taken = {node.id for node in nodes if isinstance(node, ast.Name)} | {node.arg for node in nodes if isinstance(node, ast.arg)}
+        taken |= {found for node in nodes for found in (_stores(node) if isinstance(node, (*_FUNCTIONS, ast.ClassDef, ast.Import, ast.ImportFrom)) else ())}
+        return name if name not in taken else next(f"oomph_{name}{number or ''}" for number in range(99) if f"oomph_{name}{number or ''}" not in taken)
 
     def _elsewhere(self, file: str) -> Iterable[Place]:
         places = [*self.seen.zeroed, *self.seen.stepped, *self.seen.scaled, *(place for place, _ in self.seen.clipped)]
@@ -646,6 +659,28 @@ def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def _contains(node: Any, line: int) -> bool:
     return node.lineno <= line <= (node.end_lineno or node.lineno)
+
+
+def _runs_once(tree: ast.Module, function: ast.AST) -> bool:
+    """Whether a script runs a function once, as far as its source tells: it is called in one place, outside of loops, in what runs once itself."""
+    parents = {id(child): node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    seen: set[int] = set()
+    while isinstance(function, _FUNCTIONS):
+        name = function.name
+        uses = [node for node in ast.walk(tree) if (isinstance(node, ast.Name) and node.id == name) or (isinstance(node, ast.Attribute) and node.attr == name)]
+        same = [node for node in ast.walk(tree) if isinstance(node, _FUNCTIONS) and node.name == name]
+        if id(function) in seen or len(uses) != 1 or len(same) != 1 or function.decorator_list:
+            return False
+        seen.add(id(function))
+        node = parents[id(uses[0])]
+        if not isinstance(node, ast.Call) or node.func is not uses[0]:
+            return False
+        while not isinstance(node, (ast.Module, *_FUNCTIONS)):
+            if isinstance(node, _REPEATS):
+                return False
+            node = parents[id(node)]
+        function = node
+    return True
 
 
 def _blocks(statement: ast.stmt) -> list[list[ast.stmt]]:
