@@ -11,7 +11,7 @@ import textwrap
 import pytest
 
 pytest.importorskip("torch")
-from oomph.fitting.script.source import _runs_once  # noqa: E402
+from oomph.fitting.script.source import _runs_once
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MIB = 1 << 20
