@@ -49,7 +49,7 @@ fn main() -> ExitCode {
         Ok(Outcome::Failed) => ExitCode::from(2),
         Ok(Outcome::Passed(code)) => ExitCode::from(code),
         Ok(Outcome::Interrupted(signal)) => ExitCode::from(oomph_child::code_of(signal)),
-        // Whoever reads our output has seen enough: `oomph explain FILE | head` is no failure.
+        // Whoever reads what is written without an end, or as a whole file, has seen enough: `oomph top --json-lines | head` is no failure.
         Err(error) if printer::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             printer.error(&format!("{error:#}"));

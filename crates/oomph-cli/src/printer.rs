@@ -21,8 +21,17 @@ impl Printer {
         Self { out: AutoStream::new(io::stdout(), color), err: AutoStream::new(io::stderr(), color), quiet }
     }
 
-    /// Writes a result.
+    /// Writes a result. Whoever reads it may have seen enough (`oomph explain FILE | head`): the rest is not written, and
+    /// what was found out is still told by the exit code.
     pub(crate) fn data(&mut self, text: &str) -> io::Result<()> {
+        match self.line(text) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    /// Writes a part of a result that goes on until nobody reads it, which is an error here.
+    pub(crate) fn line(&mut self, text: &str) -> io::Result<()> {
         self.out.write_all(text.as_bytes())?;
         self.out.flush()
     }

@@ -79,7 +79,7 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         sort: arguments.sort,
     };
     if arguments.json_lines {
-        json_lines(&options, arguments.count, arguments.commands, |line| printer.data(line))?;
+        json_lines(&options, arguments.count, arguments.commands, |line| printer.line(line))?;
     } else if arguments.once || !std::io::stdout().is_terminal() {
         printer.data(&once(&options, width()))?;
     } else if let Some(signal) = watch(&options)? {
