@@ -252,20 +252,57 @@ def test_the_terminal_is_the_programs(script, tmp_path):
     assert os.read(ours, 1000).startswith(b"True True os.terminal_size")
 
 
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
-def test_signals_reach_the_program(script, tmp_path, sent):
-    path = script(
-        f"""
-        import signal, sys, time
-        signal.signal({int(sent)}, lambda *_: (print("heard", flush=True), sys.exit(5)))
-        print("ready", flush=True)
-        time.sleep(60)
-        """
-    )
-    done = subprocess.Popen([COMMAND, "run", "--python", sys.executable, str(path)], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+# All that end a process that does not listen to them, but for those that say that the process itself is broken.
+ENDING = [signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGXCPU,
+          signal.SIGXFSZ, signal.SIGIO, signal.SIGTERM]  # fmt: skip
+# Says which signals it hears of, and ends with the last.
+LISTENS = f"""
+import signal, sys, time
+for number in {[int(one) for one in ENDING]}:
+    signal.signal(number, lambda number, frame: (print("heard", number, flush=True), number == {int(signal.SIGTERM)} and sys.exit(5)))
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def listening(path, folder, **options):
+    """`oomph run` of a program that is ready to hear of signals."""
+    done = subprocess.Popen(
+        [COMMAND, "run", "--python", sys.executable, str(path)], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
+    )  # fmt: skip
     assert done.stdout.readline() == "ready\n"
-    done.send_signal(sent)
-    assert (done.stdout.read(), done.wait(60)) == ("heard\n", 5)
+    return done
+
+
+def test_signals_reach_the_program(script, tmp_path):
+    """Those that are sent to oomph alone, as `kill` does."""
+    done = listening(script(LISTENS), tmp_path)
+    for sent in ENDING:
+        done.send_signal(sent)
+        assert done.stdout.readline() == f"heard {int(sent)}\n"
+    assert (done.stdout.read(), done.wait(60)) == ("", 5)
+
+
+def test_signals_that_are_sent_to_everybody_do_not_come_twice(script, tmp_path):
+    done = listening(script(LISTENS), tmp_path, start_new_session=True)
+    for sent in (signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGINT):
+        os.killpg(done.pid, sent)
+        assert done.stdout.readline() == f"heard {int(sent)}\n"
+        # A second one would come before what is sent to oomph later.
+        done.send_signal(signal.SIGUSR2)
+        assert done.stdout.readline() == f"heard {int(signal.SIGUSR2)}\n"
+    # To one and then to all, as `timeout` does.
+    done.send_signal(signal.SIGTERM)
+    os.killpg(done.pid, signal.SIGTERM)
+    assert (done.stdout.read(), done.wait(60)) == (f"heard {int(signal.SIGTERM)}\n", 5)
+
+
+def test_signals_reach_a_program_with_a_process_group_of_its_own(script, tmp_path):
+    done = listening(script("import os\nos.setpgid(0, 0)\n" + LISTENS), tmp_path, start_new_session=True)
+    os.killpg(done.pid, signal.SIGINT)
+    assert done.stdout.readline() == f"heard {int(signal.SIGINT)}\n"
+    done.send_signal(signal.SIGTERM)
+    assert (done.stdout.read(), done.wait(60)) == (f"heard {int(signal.SIGTERM)}\n", 5)
 
 
 def test_interrupts_are_the_programs_own_business(script, tmp_path):

@@ -8,6 +8,8 @@ mod elsewhere;
 mod leftovers;
 #[cfg(unix)]
 mod unix;
+#[cfg(unix)]
+mod witness;
 
 #[cfg(not(unix))]
 pub use elsewhere::{Listener, RemovedOnSignal};

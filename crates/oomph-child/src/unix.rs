@@ -1,28 +1,37 @@
 //! Signals while a child runs.
 //!
-//! Ctrl-C (SIGINT) and Ctrl-\ (SIGQUIT) go to every process of the terminal, the child included: passed on, they would come twice,
-//! and the second would end a program that is saving its work after the first. The others are sent to oomph alone.
+//! Whatever would end oomph is passed on to the child, so that it is never left behind. What was sent to the whole process group
+//! (Ctrl-C at a terminal, `timeout`, a job's scheduler) has reached the child already: passed on, it would come twice, and the second would
+//! end a program that is saving its work after the first. The [`Witness`] tells the two apart.
 
 use crate::Ended;
-use rustix::process::{Pid, Signal, kill_process};
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use crate::witness::Witness;
+use rustix::process::{Pid, Signal, getpgid, getpgrp, kill_process};
+use signal_hook::consts::{
+    SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXCPU,
+    SIGXFSZ,
+};
 use signal_hook::iterator::Signals;
 use std::io;
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// What asks to end.
-const ENDING: [i32; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
+/// What asks to end: whoever does not listen to these dies of them.
+const ENDING: [i32; 10] =
+    [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGALRM, SIGVTALRM, SIGPROF, SIGXCPU, SIGXFSZ, SIGIO];
 /// What a program may use for itself, as those under Slurm do to save their work.
 const USER_DEFINED: [i32; 2] = [SIGUSR1, SIGUSR2];
-const PASSED_ON: [i32; 4] = [SIGHUP, SIGTERM, SIGUSR1, SIGUSR2];
+/// What a terminal sends to all of a group: not passed on where that cannot be told.
+const OF_TERMINALS: [i32; 2] = [SIGINT, SIGQUIT];
 
 /// Whether a listener handles signals already.
 pub(crate) static LISTENING: AtomicBool = AtomicBool::new(false);
 
 /// How often a child is looked after that was asked to end.
 const OFTEN: Duration = Duration::from_millis(20);
+/// `timeout` and others send a signal to the process, and right after that to its group.
+const RIGHT_AFTER: Duration = Duration::from_millis(50);
 
 /// Receives signals from its start to the end of the process: they no longer end the process, its owner handles them.
 #[derive(Debug)]
@@ -55,6 +64,7 @@ impl Listener {
         if self.heard().is_some() {
             return Err(io::ErrorKind::Interrupted.into());
         }
+        let mut witnesses: Vec<Witness> = Witness::start().into_iter().collect();
         let mut child = command.spawn()?;
         let mut deadline = None;
         loop {
@@ -68,11 +78,11 @@ impl Listener {
                 // SIGCHLD is among them: this ends when the child does.
                 self.signals.wait().collect()
             };
-            for signal in come {
-                note(&mut self.first, signal);
-                if PASSED_ON.contains(&signal) {
-                    send(&child, signal);
-                }
+            for signal in &come {
+                note(&mut self.first, *signal);
+            }
+            if come.iter().any(|signal| *signal != SIGCHLD) {
+                self.pass_on(come, &child, &mut witnesses);
             }
             if let (Some(patience), Some(_), None) = (patience, self.first, deadline) {
                 deadline = Some(Instant::now() + patience);
@@ -80,6 +90,45 @@ impl Listener {
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 child.kill()?;
             }
+        }
+    }
+
+    /// Passes signals on that the child does not have from elsewhere.
+    fn pass_on(&mut self, mut come: Vec<i32>, child: &Child, witnesses: &mut Vec<Witness>) {
+        // One that has seen the first of them sees no more.
+        witnesses.extend(Witness::start());
+        std::thread::sleep(RIGHT_AFTER);
+        for signal in self.signals.pending() {
+            note(&mut self.first, signal);
+            come.push(signal);
+        }
+        come.sort_unstable();
+        come.dedup();
+        let is_of_our_group =
+            pid(child).is_some_and(|pid| getpgid(Some(pid)).is_ok_and(|group| group == getpgrp()));
+        let mut has = |signal: i32| match witnesses.as_mut_slice() {
+            [] => OF_TERMINALS.contains(&signal),
+            all => all.iter_mut().any(|witness| witness.was_sent(signal)),
+        };
+        let missed: Vec<i32> = come
+            .iter()
+            .copied()
+            .filter(|signal| *signal != SIGCHLD && !(is_of_our_group && has(*signal)))
+            .collect();
+        // Before the child hears of anything: whoever sees that it has may send the next. One of them goes on, and what another has seen
+        // that is not yet heard of here counts then.
+        let mut is_watched = false;
+        witnesses.retain_mut(|witness| match witness.end() {
+            None => !std::mem::replace(&mut is_watched, true),
+            Some(signal) => {
+                (ENDING.contains(&signal) || USER_DEFINED.contains(&signal)) && !come.contains(&signal)
+            }
+        });
+        if !is_watched {
+            witnesses.extend(Witness::start());
+        }
+        for signal in missed {
+            send(child, signal);
         }
     }
 }
@@ -90,9 +139,12 @@ fn note(first: &mut Option<i32>, signal: i32) {
     }
 }
 
+fn pid(child: &Child) -> Option<Pid> {
+    i32::try_from(child.id()).ok().and_then(Pid::from_raw)
+}
+
 fn send(child: &Child, signal: i32) {
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    if let (Some(pid), Some(signal)) = (pid, Signal::from_named_raw(signal)) {
+    if let (Some(pid), Some(signal)) = (pid(child), Signal::from_named_raw(signal)) {
         // It has not been waited for, so the number is still its own; if it has ended meanwhile, nothing happens.
         let _ = kill_process(pid, signal);
     }

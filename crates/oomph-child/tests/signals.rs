@@ -76,14 +76,24 @@ fn what_programs_use_for_themselves_is_passed_on_and_ends_nobody() -> io::Result
     Ok(())
 }
 
+/// Whoever ends like this without a listener takes nobody along.
 #[test]
-fn ctrl_c_does_not_come_twice() -> io::Result<()> {
-    if is_ignored(Signal::INT) {
-        return Ok(());
+fn whatever_would_end_this_process_reaches_the_program() -> io::Result<()> {
+    let ending = [
+        Signal::INT,
+        Signal::QUIT,
+        Signal::ALARM,
+        Signal::VTALARM,
+        Signal::PROF,
+        Signal::XCPU,
+        Signal::XFSZ,
+        Signal::IO,
+    ];
+    for signal in ending.into_iter().filter(|signal| !is_ignored(*signal)) {
+        let number = signal.as_raw();
+        let ended = run(&format!("trap 'exit 9' {number}; {WAITS}"), Some(signal), None)?;
+        assert_eq!((ended.code(), ended.signal), (9, Some(number)));
     }
-    // To this process alone, where a terminal would have sent it to the program too.
-    let ended = run("trap 'exit 9' INT; touch $READY; sleep 0.5; exit 3", Some(Signal::INT), None)?;
-    assert_eq!((ended.code(), ended.signal), (3, Some(2)));
     Ok(())
 }
 
