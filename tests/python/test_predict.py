@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 
@@ -500,6 +501,30 @@ def test_a_temporary_folder_that_the_loader_would_take_apart(predict, script, tm
     temporary.mkdir(parents=True)
     predicted = predict(script(BLOCKS), env={"TMPDIR": str(temporary)})
     assert (predicted.code, predicted.reported["peak"]["reserved"]) == (0, 3 * BLOCK)
+
+
+WORKERS = """
+import torch
+
+model = torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+# Kept: nobody asks the workers to end by themselves.
+batches = iter(torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(4096, 64)), batch_size=8, num_workers=2))
+for (x,) in batches:
+    optimizer.zero_grad()
+    model(x.cuda()).square().mean().backward()
+    optimizer.step()
+"""
+
+
+def test_no_folder_of_a_worker_is_left_behind(oomph, script, tmp_path):
+    """Workers that are ended do not remove the folders of their sockets."""
+    path = script(WORKERS)
+    # Not below pytest's: the path of a socket may have 107 bytes.
+    with tempfile.TemporaryDirectory() as temporary:
+        for words in (["predict", "--no-recording", "--until", "steps"], ["fit"]):
+            code, _, err = oomph(*words, "--gpu", "t4", "--python", sys.executable, path, cwd=tmp_path, env={**os.environ, "TMPDIR": temporary})
+            assert (code, os.listdir(temporary)) == (0, []), err
 
 
 # --- the card ---------------------------------------------------------------------------------------------

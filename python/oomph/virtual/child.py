@@ -399,6 +399,8 @@ def main(kind=Run):
     task = json.loads(os.environ.pop("OOMPH_PREDICT"))
     run = kind(task)
     be_killed_first()
+    # Not in that of this run: a path that is longer than multiprocessing's own may be too long.
+    keep_sockets_in(os.path.dirname(task["folder"]))
     if task.get("world"):
         from . import ranks
 
@@ -461,6 +463,23 @@ def be_killed_first():
     """A prediction that fills the machine's own memory is what the kernel ends then, and nobody else's program."""
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
+
+
+# The longest path of a socket, and at least as much as multiprocessing puts behind the folder: where it has to, Python takes another.
+_LONGEST_SOCKET, _OF_MULTIPROCESSING = 107, 24
+
+
+def keep_sockets_in(folder):
+    """Where workers have their sockets: each makes a folder of its own (``pymp-…``) otherwise, and one that is ended does not remove it. This one goes with oomph."""
+
+    def process_is_here(process):
+        if len(os.fsencode(folder)) + _OF_MULTIPROCESSING <= _LONGEST_SOCKET:
+            process.current_process()._config["tempdir"] = folder
+
+    if "multiprocessing.process" in sys.modules:
+        process_is_here(sys.modules["multiprocessing.process"])
+    else:
+        sys.meta_path.insert(0, AfterImport("multiprocessing.process", process_is_here))
 
 
 def leave(code):
