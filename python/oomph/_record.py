@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import subprocess
@@ -50,10 +51,12 @@ class Recording:
         begun = recording.Recording(self.path)
 
         try:
-            with open(self.path, "wb"):
-                pass
+            attachment.recorder.check(self.path)
         except OSError as error:
-            raise RecordingError(f"{self.path} cannot be written: {error.strerror}") from error
+            # Another name is found when it begins; it may be that of a recording of this process, which ends then.
+            if error.errno != errno.EBUSY:
+                self._started = False
+                raise RecordingError(f"{self.path} cannot be written: {error.strerror}") from error
 
         def begin() -> None:
             # CUDA may come to life long after the recording was ended.
@@ -61,7 +64,9 @@ class Recording:
                 return
             try:
                 attachment.begin(begun)
-                self._live = begun
+                self._live, self.path = begun, begun.path
+                if begun.taken is not None and not self.quiet:
+                    print(f"oomph: {begun.taken} is being written by another run; this one goes to {begun.path}", file=sys.stderr)
             except Exception as error:
                 # Raised in the midst of CUDA's beginning, it would be the end of CUDA.
                 self._say(f"oomph: nothing is recorded: {error}")
@@ -124,6 +129,9 @@ def record(path: str | os.PathLike[str] = "recording.oomph", *, quiet: bool = Fa
 
     Use it as a context manager, or call ``stop()`` on what it gives. A recording that is under way in this process ends
     when another begins, unless it is that of ``oomph run``, which goes on and is the one that is given.
+
+    Only an older recording is written over, and no link is followed. If another program writes the file, the recording goes to
+    a name with a number (``recording-2.oomph``): ``path`` says which.
 
     >>> with oomph.record("train.oomph"):  # doctest: +SKIP
     ...     train()

@@ -1,5 +1,6 @@
 """`oomph predict` as its users meet it: what it says, what it writes, how it fails, and which values it keeps true."""
 
+import fcntl
 import json
 import os
 import pathlib
@@ -525,6 +526,61 @@ def test_no_folder_of_a_worker_is_left_behind(oomph, script, tmp_path):
         for words in (["predict", "--no-recording", "--until", "steps"], ["fit"]):
             code, _, err = oomph(*words, "--gpu", "t4", "--python", sys.executable, path, cwd=tmp_path, env={**os.environ, "TMPDIR": temporary})
             assert (code, os.listdir(temporary)) == (0, []), err
+
+
+# --- the recording's file ---------------------------------------------------------------------------------
+
+
+def test_a_recording_is_written_over_nothing_but_a_recording(oomph, warm, script, tmp_path):
+    path = script("open('started', 'w').close()\n")
+    (tmp_path / "notes").write_text("mine")
+    (tmp_path / "link").symlink_to("notes")
+    os.mkfifo(tmp_path / "pipe")
+    for words, why in (
+        (["-o", "notes"], "notes: exists already, and is no recording of oomph's (--force writes over it)"),
+        (["-o", "link"], "link: this is a link, and a recording is not written through one; name the file itself"),
+        (["-o", "pipe"], "pipe: this is no file but a pipe, a socket or a device; --no-recording writes none"),
+        (["--force", "-o", path.name], f"{path.name}: this is what is run or read; name another file to write to"),
+    ):
+        code, out, err = oomph("predict", "--gpu", "t4", "--python", warm(sys.executable), *words, path.name, cwd=tmp_path)
+        assert (code, out, err) == (2, "", f"error: {why}\n")
+    assert not (tmp_path / "started").exists() and (tmp_path / "notes").read_text() == "mine"
+
+
+def test_a_folder_that_cannot_be_written_takes_nothing_from_the_answer(oomph, warm, script):
+    """Nor does a recording that is being written."""
+    path = script(BLOCKS)
+    # Where root cannot make a file either.
+    code, out, err = oomph("predict", "--gpu", "h200", "--python", warm(sys.executable), "--format", "json", path, cwd="/sys")
+    reported = json.loads(out)
+    assert (code, reported["fits"], reported["peak"]["reserved"], reported["recording"]) == (0, True, 3 * BLOCK, None), err
+    assert f"warning: no recording is written: {path.stem}-h200.oomph: " in err
+
+
+def test_a_recording_that_somebody_writes_is_left_to_them(oomph, warm, script, tmp_path):
+    path = script(BLOCKS)
+    with open(tmp_path / f"{path.stem}-h200.oomph", "wb") as theirs:
+        fcntl.flock(theirs, fcntl.LOCK_SH)
+        code, out, err = oomph("predict", "--gpu", "h200", "--python", warm(sys.executable), "--format", "json", path, cwd=tmp_path)
+        assert os.fstat(theirs.fileno()).st_size == 0
+    assert (code, json.loads(out)["recording"]) == (0, f"{path.stem}-h200-2.oomph"), err
+    assert (tmp_path / f"{path.stem}-h200-2.oomph").stat().st_size > 0 and (tmp_path / f"{path.stem}-h200.oomph").stat().st_size == 0
+
+
+def test_what_is_no_text_reaches_the_script_unchanged(oomph, warm, explain, tmp_path):
+    """Names of files and arguments are bytes. The script runs out of memory, and an error names its file: all of what is written down has such a name in it."""
+    folder = os.path.join(os.fsencode(tmp_path), b"f\xff")
+    os.mkdir(folder)
+    with open(os.path.join(folder, b"tr\xe9.py"), "w") as file:
+        file.write("import os, sys, torch\nprint([os.fsencode(word) for word in [*sys.argv, os.getcwd(), __file__]], file=open('said', 'w'))\n")
+        file.write("kept = torch.empty(1 << 28, device='cuda')\ntry:\n    torch.empty(1 << 40, device='cuda')\nfinally:\n    raise RuntimeError(__file__)\n")
+    words = [os.fsdecode(b"tr\xe9.py"), os.fsdecode(b"a\x80\xffb")]
+    code, out, err = oomph("predict", "--gpu", "t4", "--python", warm(sys.executable), "--format", "json", *words, cwd=folder)
+    with open(os.path.join(folder, b"said")) as file:
+        assert file.read() == repr([b"tr\xe9.py", b"a\x80\xffb", folder, os.path.join(folder, b"tr\xe9.py")]) + "\n", err
+    assert (code, json.loads(out)["peak"]["allocated"]) == (1, 4 << 28), err
+    (device,) = explain(os.fsdecode(os.path.join(folder, b"tr\xe9-t4.oomph")))["devices"]
+    assert device["at_peak"]["by_line"][0]["file"].endswith("/f\ufffd/tr\ufffd.py")
 
 
 # --- the card ---------------------------------------------------------------------------------------------

@@ -4,10 +4,12 @@ import json
 import os
 import pty
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
+import time
 
 import pytest
 
@@ -56,7 +58,7 @@ def run(warm, tmp_path):
         card = ["--gpu", gpu] if gpu else []
         python = python or (warm(sys.executable) if gpu else sys.executable)
         command = [COMMAND, "run", "--python", str(python), *card, *map(str, words)]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, **{"env": ENVIRONMENT, **options})
+        return subprocess.run(command, capture_output=True, text=True, timeout=300, **{"env": ENVIRONMENT, "cwd": tmp_path, **options})
 
     return run
 
@@ -339,6 +341,185 @@ def test_the_environments_own_sitecustomize_still_runs(run, script, tmp_path):
     assert done.stdout == f"here {folder / 'sitecustomize.py'}\n"
 
 
+def test_under_a_budget_too_the_users_own_libraries_are_loaded(run, script, tmp_path):
+    """After oomph's, and separated as their user has it: by a space here."""
+    (library,) = {line.split()[-1] for line in open("/proc/self/maps") if "/libm.so" in line or "/libm-" in line}
+    for name in ("mine.so", "other.so"):
+        shutil.copy(library, tmp_path / name)
+    theirs = f"{tmp_path / 'mine.so'} {tmp_path / 'other.so'}"
+    path = script("import os\nprint(os.environ['LD_PRELOAD'])\nprint(any('/mine.so' in line for line in open('/proc/self/maps')))\n")
+    done = run("--budget", "4GiB", path, python=sys.executable, env={**ENVIRONMENT, "LD_PRELOAD": theirs})
+    preloaded, is_loaded = done.stdout.splitlines()
+    ours, mine = preloaded.split(":" + theirs)[0], preloaded.endswith(":" + theirs)
+    assert [os.path.basename(one) for one in ours.split(":")][:2] == ["liboomph_guard.so", "liboomph_cuda.so"]
+    assert (mine, is_loaded) == (True, "True")
+
+
+def test_the_path_of_modules_is_the_programs(run, script, tmp_path):
+    """An empty entry of PYTHONPATH is the current folder."""
+    path = script("import sys\nprint(sys.path)\n")
+    for entries in (":/x", "/x:", "/x::/y", ":", "/x:.:/y", ""):
+        environment = {**os.environ, "PYTHONPATH": entries}
+        alone = subprocess.run([sys.executable, path], cwd=tmp_path, capture_output=True, text=True, env=environment, check=True)
+        assert run(path, gpu=None, env=environment).stdout == alone.stdout, entries
+
+
+def test_what_is_no_text_reaches_the_program_unchanged(run, tmp_path):
+    """Names of files and arguments are bytes. The script runs out of memory, so that all of what is written down has such a name in it."""
+    folder = os.path.join(os.fsencode(tmp_path), b"f\xff")
+    os.mkdir(folder)
+    with open(os.path.join(folder, b"tr\xe9.py"), "w") as file:
+        file.write("import os, sys, torch\nprint([os.fsencode(word) for word in [*sys.argv, os.getcwd()]])\nkept = []\n")
+        file.write("while True:\n    kept.append(torch.empty(1 << 28, device='cuda'))\n")
+    done = run("-o", os.fsdecode(b"o\xfe.oomph"), os.fsdecode(b"tr\xe9.py"), os.fsdecode(b"a\x80\xffb"), cwd=folder, python=sys.executable)
+    assert (done.returncode, done.stdout) == (1, repr([b"tr\xe9.py", b"a\x80\xffb", folder]) + "\n"), done.stderr
+    assert sorted(os.listdir(folder)) == [b"o\xfe.oomph", b"tr\xe9.py"]
+    read = explained(os.fsdecode(os.path.join(folder, b"o\xfe.oomph")))
+    line = read["devices"][0]["at_peak"]["by_line"][0]
+    assert (line["file"].endswith("/f\ufffd/tr\ufffd.py"), line["line"], line["bytes"]) == (True, 5, 14 << 30)
+    # Who holds what is a text of its own in the recording.
+    assert any("`kept` (list of 14)" in finding["title"] for finding in read["findings"])
+
+
+# --- where the recording goes -----------------------------------------------------------------------------
+
+# Takes so many MiB, says so by a file, and waits for another.
+TAKES = """
+import os, sys, time
+import torch
+kept = torch.empty(int(sys.argv[1]) << 20, dtype=torch.uint8, device="cuda")
+open(sys.argv[2], "w").close()
+until = time.monotonic() + 120
+while not os.path.exists(sys.argv[3]) and time.monotonic() < until:
+    time.sleep(0.01)
+"""
+
+
+def taking(warm, folder, path, mib, made, awaited, **environment):
+    command = [COMMAND, "run", "--python", warm(sys.executable), "--gpu", "t4", str(path), str(mib), made, awaited]
+    return subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True, env={**ENVIRONMENT, **environment})
+
+
+def wait_for(path):
+    until = time.monotonic() + 120
+    while not path.exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert path.exists()
+
+
+def peak(path):
+    return explained(path)["devices"][0]["peak"]["allocated"] >> 20
+
+
+def test_two_runs_at_once_have_two_recordings(warm, script, tmp_path):
+    path = script(TAKES)
+    first = taking(warm, tmp_path, path, 400, "a", "b")
+    wait_for(tmp_path / "a")
+    second = taking(warm, tmp_path, path, 120, "b", "a")
+    said = [one.communicate(timeout=120)[1] for one in (first, second)]
+    assert (first.returncode, second.returncode) == (0, 0), said
+    assert sorted(one.name for one in tmp_path.glob("*.oomph")) == ["train-2.oomph", "train.oomph"]
+    assert (peak(tmp_path / "train.oomph"), peak(tmp_path / "train-2.oomph")) == (400, 120)
+    assert "another run" not in said[0] and "Next: oomph explain train.oomph" in said[0]
+    assert said[1].startswith("oomph: train.oomph is being written by another run; this one goes to train-2.oomph\n")
+    assert "Next: oomph explain train-2.oomph" in said[1]
+    # Both are done: the name is free again.
+    third = taking(warm, tmp_path, path, 40, "c", "a")
+    assert third.communicate(timeout=120) and peak(tmp_path / "train.oomph") == 40
+
+
+def test_ranks_write_the_files_of_their_own_run(warm, script, tmp_path):
+    path, rank = script(TAKES), {"RANK": "0", "WORLD_SIZE": "2"}
+    first = taking(warm, tmp_path, path, 400, "a", "b", **rank)
+    wait_for(tmp_path / "a")
+    second = taking(warm, tmp_path, path, 120, "b", "a", **rank)
+    said = [one.communicate(timeout=120)[1] for one in (first, second)]
+    # Nothing is left where nothing was written.
+    assert sorted(one.name for one in tmp_path.glob("*.oomph")) == ["train-2-rank0.oomph", "train-rank0.oomph"], said
+    assert (peak(tmp_path / "train-rank0.oomph"), peak(tmp_path / "train-2-rank0.oomph")) == (400, 120)
+
+
+def test_a_program_that_outlives_its_run_keeps_its_recording(warm, script, tmp_path):
+    path = script(TAKES)
+    killed = taking(warm, tmp_path, path, 400, "a", "end")
+    wait_for(tmp_path / "a")
+    killed.kill()
+    killed.wait(60)
+    second = taking(warm, tmp_path, path, 120, "b", "b")
+    assert "this one goes to train-2.oomph" in second.communicate(timeout=120)[1]
+    (tmp_path / "end").touch()
+    # Its standard error is closed when the program has ended.
+    assert killed.stderr.read() == ""
+    assert (peak(tmp_path / "train.oomph"), peak(tmp_path / "train-2.oomph")) == (400, 120)
+
+
+STARTED = "open('started', 'w').close()\n"
+
+
+def refused(done, tmp_path):
+    """What is said by a command that has started nothing."""
+    assert done.returncode == 2 and not (tmp_path / "started").exists(), done.stderr
+    return done.stderr
+
+
+def test_a_recording_is_written_over_nothing_but_a_recording(run, script, tmp_path):
+    path, notes = script(STARTED), tmp_path / "notes"
+    notes.write_text("mine")
+    (tmp_path / "link").symlink_to("notes")
+    (tmp_path / "nowhere").symlink_to("later")
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    for words, why in (
+        (["-o", "notes"], "notes: exists already, and is no recording of oomph's (--force writes over it)"),
+        (["-o", "train.py"], "train.py: this is what is run or read; name another file to write to"),
+        (["--force", "-o", "./train.py"], "./train.py: this is what is run or read; name another file to write to"),
+        (["--force", "-o", "link"], "link: this is a link, and a recording is not written through one; name the file itself"),
+        (["-o", "nowhere"], "nowhere: this is a link, and a recording is not written through one; name the file itself"),
+        (["-o", "folder"], "folder: this is a folder; name a file in it"),
+        (["-o", "pipe"], "pipe: this is no file but a pipe, a socket or a device; --no-recording writes none"),
+        (["-o", "/dev/null"], "/dev/null: this is no file but a pipe, a socket or a device; --no-recording writes none"),
+        (["-o", "not/there.oomph"], "not/there.oomph: there is no folder not"),
+    ):
+        assert refused(run(*words, path, gpu=None), tmp_path) == f"error: {why}\n"
+    # The usual name is no exception.
+    (tmp_path / "train.oomph").write_text("mine too")
+    assert refused(run(path, gpu=None), tmp_path) == "error: train.oomph: exists already, and is no recording of oomph's (--force writes over it)\n"
+    assert (notes.read_text(), (tmp_path / "train.oomph").read_text(), path.read_text()) == ("mine", "mine too", STARTED)
+    assert not (tmp_path / "later").exists()
+
+
+def test_force_writes_over_what_is_there_when_there_is_something_to_write(run, script, tmp_path):
+    notes = tmp_path / "notes"
+    notes.write_text("mine")
+    assert run("--force", "-o", "notes", script(STARTED), gpu=None).returncode == 0
+    assert (tmp_path / "started").exists() and notes.read_text() == "mine"
+    assert run("--force", "-o", "notes", script("import torch\nkept = torch.empty(1 << 22, device='cuda')\n")).returncode == 0
+    assert peak(notes) == 16
+
+
+def test_a_folder_that_cannot_be_written_does_not_stop_the_program(run, script):
+    # Not by root either.
+    done = run(script("print('there')\n"), gpu=None, cwd="/sys")
+    assert (done.returncode, done.stdout) == (0, "there\n")
+    assert done.stderr.startswith("warning: no recording is written: train.oomph: ") and len(done.stderr.splitlines()) == 1
+    assert run("-o", "train.oomph", script("print('there')\n"), gpu=None, cwd="/sys").returncode == 2
+
+
+def test_without_a_recorder_nothing_is_said_about_cuda(run, script):
+    path = script("print('there')\n")
+    unknown = "oomph: nothing was recorded: no Python of the program has loaded oomph's recorder, so what it did with CUDA is not known."
+    for words in ([sys.executable, "-I", path], [sys.executable, "-E", path], [sys.executable, "-S", path], ["echo", "there"]):
+        done = run(*words, gpu=None)
+        assert (done.returncode, done.stdout) == (0, "there\n")
+        assert done.stderr.startswith(unknown) and "did not use CUDA" not in done.stderr
+    assert run(path, gpu=None).stderr == "oomph: nothing was recorded: the program did not use CUDA through PyTorch\n"
+
+
+def test_a_recording_that_was_removed_is_called_that(run, script):
+    done = run(script("import os, torch\nkept = torch.empty(1 << 20, device='cuda')\nos.remove('train.oomph')\n"))
+    assert (done.returncode, done.stderr) == (0, "warning: train.oomph is gone: it was removed or renamed while the program ran\n")
+
+
 # --- what goes wrong --------------------------------------------------------------------------------------
 
 
@@ -365,10 +546,11 @@ def test_without_torch_the_program_fails_as_it_would(run, script, tmp_path):
 
 
 def test_a_full_disk_does_not_stop_the_program(run, script, tmp_path):
-    (tmp_path / "full.oomph").symlink_to("/dev/full")
-    done = run("-o", "full.oomph", script(TRAIN), "3")
+    # As much as a file may have here, and no more: Python ignores the signal that comes with it.
+    done = run(script("import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n" + TRAIN), "3")
     assert done.returncode == 0 and len(done.stdout.split()) == 2
-    assert "nothing was recorded: [Errno 28] No space left on device" in done.stderr
+    assert (tmp_path / "train.oomph").stat().st_size <= 4096
+    assert "or the disk is full: of what came later only the end is in it" in done.stderr
 
 
 def test_a_recording_that_became_too_large_says_so(run, script, tmp_path):
@@ -571,6 +753,43 @@ def test_record_to_a_place_that_cannot_be_written_says_so_at_once(run, script):
         """
     )
     assert run("--no-recording", path).stdout == "/nowhere/x.oomph cannot be written: No such file or directory\n3\n"
+
+
+def test_record_keeps_to_recordings_and_to_files_that_nobody_writes(run, script, tmp_path):
+    path = script(
+        """
+        import fcntl, os, oomph, torch
+        for name in ("notes", "link", "pipe"):
+            try:
+                oomph.record(name)
+            except oomph.RecordingError as error:
+                print(os.path.basename(str(error)))
+        other = open("a.oomph", "wb")
+        fcntl.flock(other, fcntl.LOCK_SH)
+        with oomph.record("a.oomph") as recording:
+            kept = torch.empty(1 << 20, device="cuda")
+        print(os.path.basename(recording.path))
+        # One that this process writes ends when another begins, whatever its name.
+        first = oomph.record("b.oomph", quiet=True)
+        with oomph.record("b.oomph", quiet=True) as recording:
+            pass
+        print(os.path.basename(recording.path), first.active)
+        """
+    )
+    (tmp_path / "notes").write_text("mine")
+    (tmp_path / "link").symlink_to("notes")
+    os.mkfifo(tmp_path / "pipe")
+    done = run("--no-recording", path)
+    assert done.stdout.splitlines() == [
+        "notes cannot be written: exists already, and is no recording of oomph's",
+        "link cannot be written: this is a link, and a recording is not written through one",
+        "pipe cannot be written: this is no file, but a pipe or a device",
+        "a-2.oomph",
+        "b.oomph False",
+    ], done.stderr
+    assert f"oomph: {tmp_path / 'a.oomph'} is being written by another run; this one goes to {tmp_path / 'a-2.oomph'}\n" in done.stderr
+    assert (tmp_path / "notes").read_text() == "mine" and (tmp_path / "a.oomph").stat().st_size == 0
+    assert [peak(tmp_path / name) for name in ("a-2.oomph", "b.oomph")] == [4, 4]
 
 
 def test_record_without_cuda_says_why(script, tmp_path):

@@ -5,6 +5,7 @@
 //! by `oomph-report`.
 
 mod arguments;
+mod claim;
 mod commands;
 mod files;
 mod fixing;

@@ -36,7 +36,7 @@ impl Outputs<'_> {
 }
 
 /// By where they lie, be they there or not, however they are written and linked.
-fn same_file(one: &Path, other: &Path) -> bool {
+pub(crate) fn same_file(one: &Path, other: &Path) -> bool {
     let place = |path: &Path| {
         path.canonicalize().or_else(|_| {
             let folder = folder_of(path).canonicalize()?;
@@ -46,7 +46,7 @@ fn same_file(one: &Path, other: &Path) -> bool {
     one == other || place(one).is_ok_and(|one| place(other).is_ok_and(|other| one == other))
 }
 
-fn folder_of(path: &Path) -> &Path {
+pub(crate) fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."))
 }
 

@@ -4,11 +4,12 @@ use oomph_child::Listener;
 use oomph_gpus::Gpu;
 use oomph_stage::installed::Installed;
 use oomph_stage::libraries::RECORD;
-use oomph_stage::{Launch, StageError, VirtualGpu, package};
+use oomph_stage::{Launch, StageError, VirtualGpu, handed, package};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -40,20 +41,18 @@ pub struct Program {
     /// What it is.
     pub kind: Kind,
     /// The file or the module.
-    pub target: String,
+    pub target: OsString,
     /// Its arguments.
-    pub arguments: Vec<String>,
+    pub arguments: Vec<OsString>,
 }
 
 impl Program {
     /// As it would be typed.
     pub fn typed(&self) -> String {
-        let mut words = vec![self.target.clone()];
-        if self.kind == Kind::Module {
-            words.insert(0, "-m".into());
-        }
-        words.extend(self.arguments.iter().cloned());
-        words.join(" ")
+        let words = std::iter::once(&self.target).chain(&self.arguments);
+        let words: Vec<String> = words.map(|word| word.display().to_string()).collect();
+        let module = if self.kind == Kind::Module { "-m " } else { "" };
+        format!("{module}{}", words.join(" "))
     }
 }
 
@@ -303,11 +302,12 @@ enum Purpose<'a> {
     Trial(&'a Trial),
 }
 
+/// What the program is, and what the user wrote, go as [`handed`] writes them; our own folders are text.
 #[derive(Serialize)]
 struct Task<'a> {
     kind: Kind,
-    target: &'a str,
-    args: &'a [String],
+    target: String,
+    args: Vec<String>,
     steps: u64,
     until: Until,
     folder: &'a Path,
@@ -394,8 +394,8 @@ impl<'a> Runner<'a> {
         let folder = tempfile::Builder::new().prefix("run-").tempdir_in(inside).map_err(temporary)?;
         let mut task = Task {
             kind: program.kind,
-            target: &program.target,
-            args: &program.arguments,
+            target: handed::text(&program.target),
+            args: program.arguments.iter().map(handed::text).collect(),
             steps: u64::from(self.steps),
             until: self.until,
             folder: folder.path(),

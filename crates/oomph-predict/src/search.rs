@@ -3,6 +3,7 @@
 use crate::prediction::{PredictError, Prediction, Verdict};
 use crate::run::{Program, Runner, Voice};
 use oomph_gpus::Gpu;
+use std::ffi::OsString;
 
 /// Which values are tried.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,17 +59,18 @@ impl Sweep {
         let mut program = program.clone();
         let arguments = &mut program.arguments;
         let assigned = format!("{}=", self.argument);
-        if let Some(at) = arguments.iter().position(|argument| *argument == self.argument) {
+        let starts = |argument: &OsString| argument.as_encoded_bytes().starts_with(assigned.as_bytes());
+        if let Some(at) = arguments.iter().position(|argument| *argument == *self.argument) {
             match arguments.get_mut(at + 1) {
-                Some(next) => *next = value.to_string(),
-                None => arguments.push(value.to_string()),
+                Some(next) => *next = value.to_string().into(),
+                None => arguments.push(value.to_string().into()),
             }
-        } else if let Some(argument) = arguments.iter_mut().find(|argument| argument.starts_with(&assigned)) {
-            *argument = format!("{assigned}{value}");
+        } else if let Some(argument) = arguments.iter_mut().find(|argument| starts(argument)) {
+            *argument = format!("{assigned}{value}").into();
         } else if self.argument.starts_with('-') {
-            arguments.extend([self.argument.clone(), value.to_string()]);
+            arguments.extend([self.argument.clone().into(), value.to_string().into()]);
         } else {
-            arguments.push(format!("{assigned}{value}"));
+            arguments.push(format!("{assigned}{value}").into());
         }
         program
     }
@@ -249,7 +251,7 @@ mod tests {
     use crate::run::Kind;
 
     fn program(arguments: &[&str]) -> Program {
-        let arguments = arguments.iter().map(|text| (*text).to_owned()).collect();
+        let arguments = arguments.iter().map(Into::into).collect();
         Program { kind: Kind::Script, target: "train.py".into(), arguments }
     }
 

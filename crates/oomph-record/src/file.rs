@@ -4,18 +4,74 @@
 //! other people's processes.
 
 use std::ffi::{CStr, OsStr, c_int};
-use std::io::Write;
+use std::fs::{Metadata, OpenOptions};
+use std::io::{Read, Write};
 use std::mem::ManuallyDrop;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 
 pub use crate::layout::Kind;
 use crate::layout::{MAGIC, VERSION, push_varint, push_zigzag};
 
+/// Neither through a link, nor waiting for who reads a pipe.
+const NO_FOLLOW: c_int = 0o400_000;
+const NO_WAIT: c_int = 0o4_000;
+/// A file with something in it that is no recording; not a file at all; a file that somebody writes.
+const EXISTS: c_int = 17;
+const NOT_A_FILE: c_int = 22;
+const TAKEN: c_int = 16;
+
+unsafe extern "C" {
+    fn flock(descriptor: c_int, operation: c_int) -> c_int;
+}
+
+/// Whose a file is before it is begun.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Owner {
+    /// Nobody's: it is taken, if it is a recording or empty, and nobody else writes it.
+    Nobody,
+    /// That of whoever has started the program: it has looked at the file, and shares its lock.
+    Starter,
+}
+
+impl Owner {
+    /// Opens the file, and makes it if it is not there; or says why nothing is to be written to it.
+    pub fn take(self, path: &Path) -> Result<(std::fs::File, Metadata), c_int> {
+        let file = opened(path, true).map_err(number)?;
+        let metadata = file.metadata().map_err(number)?;
+        if !metadata.is_file() {
+            return Err(NOT_A_FILE);
+        }
+        if self.finds_taken(&file) {
+            return Err(TAKEN);
+        }
+        let mut start = [0; MAGIC.len()];
+        let mut is_recording = || (&file).read_exact(&mut start).is_ok() && start == *MAGIC;
+        if self == Owner::Nobody && metadata.len() > 0 && !is_recording() {
+            return Err(EXISTS);
+        }
+        Ok((file, metadata))
+    }
+
+    /// Whether somebody else writes the file. Where a file system has no locks, nobody is known to. The lock goes with the last process that
+    /// has the file open.
+    fn finds_taken(self, file: &std::fs::File) -> bool {
+        const SHARED: c_int = 1;
+        const ALONE: c_int = 2;
+        const AT_ONCE: c_int = 4;
+        let how = if self == Owner::Starter { SHARED } else { ALONE };
+        // SAFETY: the descriptor is open.
+        let outcome = unsafe { flock(file.as_raw_fd(), how | AT_ONCE) };
+        outcome != 0 && std::io::Error::last_os_error().kind() == std::io::ErrorKind::WouldBlock
+    }
+}
+
 /// An `.oomph` file that grows.
 pub struct File {
     file: ManuallyDrop<std::fs::File>,
+    owner: Owner,
     path: PathBuf,
     /// Device and number of the file that was made.
     identity: (u64, u64),
@@ -35,17 +91,22 @@ fn kept_for_the_end(most: u64) -> u64 {
 
 impl File {
     /// Begins a file. The error is the operating system's.
-    pub fn create(path: &CStr, most: u64) -> Result<Self, c_int> {
-        let number = |error: std::io::Error| error.raw_os_error().unwrap_or(5);
+    pub fn create(path: &CStr, most: u64, owner: Owner) -> Result<Self, c_int> {
         let path = PathBuf::from(OsStr::from_bytes(path.to_bytes()));
-        let mut options = std::fs::OpenOptions::new();
-        let file = options.create(true).write(true).truncate(true).open(&path).map_err(number)?;
-        drop(file);
-        let file = std::fs::OpenOptions::new().append(true).open(&path).map_err(number)?;
-        let identity = file.metadata().map(|metadata| (metadata.dev(), metadata.ino())).map_err(number)?;
-        let file = ManuallyDrop::new(file);
-        let mut file =
-            Self { file, path, identity, length: 0, most, full: false, broken: false, scratch: Vec::new() };
+        let (file, metadata) = owner.take(&path)?;
+        file.set_len(0).map_err(number)?;
+        let identity = (metadata.dev(), metadata.ino());
+        let mut file = Self {
+            file: ManuallyDrop::new(file),
+            owner,
+            path,
+            identity,
+            length: 0,
+            most,
+            full: false,
+            broken: false,
+            scratch: Vec::new(),
+        };
         let [low, high] = VERSION.to_le_bytes();
         file.append(&[MAGIC.as_slice(), &[low, high, 0, 0]].concat(), most);
         if file.broken { Err(28) } else { Ok(file) }
@@ -80,8 +141,9 @@ impl File {
             return true;
         }
         // Not closed: it is somebody else's, or nobody's.
-        match std::fs::OpenOptions::new().append(true).open(&self.path) {
-            Ok(file) if same(&file, self.identity) => {
+        match opened(&self.path, false) {
+            // The lock went with the descriptor. Whoever has it now began the file anew.
+            Ok(file) if same(&file, self.identity) && !self.owner.finds_taken(&file) => {
                 self.file = ManuallyDrop::new(file);
                 true
             }
@@ -164,11 +226,24 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
+        const UNLOCK: c_int = 8;
         if self.is_ours() {
-            // SAFETY: dropped once, here, and the descriptor is ours.
-            unsafe { ManuallyDrop::drop(&mut self.file) };
+            // SAFETY: dropped once, here, and the descriptor is ours. Forked children may have it too: the lock goes now.
+            unsafe {
+                flock(self.file.as_raw_fd(), UNLOCK);
+                ManuallyDrop::drop(&mut self.file);
+            }
         }
     }
+}
+
+fn number(error: std::io::Error) -> c_int {
+    error.raw_os_error().unwrap_or(5)
+}
+
+/// What is written goes to its end; what it begins with is read.
+fn opened(path: &Path, make: bool) -> std::io::Result<std::fs::File> {
+    OpenOptions::new().read(true).append(true).create(make).custom_flags(NO_FOLLOW | NO_WAIT).open(path)
 }
 
 /// One zstd frame of stored blocks.
@@ -237,10 +312,51 @@ impl Content {
 
 #[cfg(test)]
 mod tests {
-    use super::crc32;
+    use super::{EXISTS, File, NOT_A_FILE, Owner, TAKEN, crc32};
+    use crate::layout::MAGIC;
+    use std::ffi::CString;
+    use std::path::Path;
+
+    fn create(path: &Path, owner: Owner) -> Result<File, i32> {
+        File::create(&CString::new(path.to_str().unwrap()).unwrap(), 1 << 20, owner)
+    }
 
     #[test]
     fn the_sum_is_that_of_everybody() {
         assert_eq!(crc32(b"123456789"), 0xCBF4_3926);
+    }
+
+    #[test]
+    fn a_file_has_one_writer_and_is_free_when_that_is_done() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.oomph");
+        let first = create(&path, Owner::Nobody).unwrap();
+        assert_eq!(create(&path, Owner::Nobody).err(), Some(TAKEN));
+        assert_eq!(create(&path, Owner::Starter).err(), Some(TAKEN));
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), first.length());
+        drop(first);
+        let shared = create(&path, Owner::Starter).unwrap();
+        assert_eq!(create(&path, Owner::Nobody).err(), Some(TAKEN));
+        drop(shared);
+        assert!(create(&path, Owner::Nobody).is_ok());
+    }
+
+    #[test]
+    fn only_recordings_are_written_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let (notes, link, old) =
+            (folder.path().join("notes"), folder.path().join("link"), folder.path().join("old.oomph"));
+        std::fs::write(&notes, "mine").unwrap();
+        std::os::unix::fs::symlink("old.oomph", &link).unwrap();
+        std::fs::write(&old, [MAGIC.as_slice(), b"and more of it"].concat()).unwrap();
+        assert_eq!(create(&notes, Owner::Nobody).err(), Some(EXISTS));
+        assert_eq!(std::fs::read(&notes).unwrap(), b"mine");
+        // ELOOP.
+        assert_eq!(create(&link, Owner::Nobody).err(), Some(40));
+        assert_eq!(create(Path::new("/dev/null"), Owner::Starter).err(), Some(NOT_A_FILE));
+        assert_eq!(create(&old, Owner::Nobody).unwrap().length(), 12);
+        assert_eq!(std::fs::metadata(&old).unwrap().len(), 12);
+        // Whoever has started the program has looked at it.
+        assert!(create(&notes, Owner::Starter).is_ok());
     }
 }

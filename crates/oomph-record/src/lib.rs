@@ -38,9 +38,12 @@ mod state;
 mod status;
 mod tables;
 
+use file::Owner;
 use recorder::{Extent, Recorder};
 use session::lock;
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, OsStr, c_char, c_int};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// Puts the hooks under the allocator of the PyTorch that is loaded, and learns how this Python lays out its frames.
 /// Call with the interpreter's lock, from a Python function. 0: done; 1: no PyTorch with CUDA; 2: done, but lines will not
@@ -55,17 +58,39 @@ pub extern "C" fn oomph_record_attach() -> c_int {
 }
 
 /// Begins a file. 0, or the number of an error of the operating system. With `whole` everything is written: see [`recorder::Extent`].
+/// With `claimed` the file is that of whoever has started the program: see [`file::Owner`].
 ///
 /// # Safety
 /// `path` is a string of C.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn oomph_record_start(path: *const c_char, most_bytes: u64, whole: c_int) -> c_int {
+pub unsafe extern "C" fn oomph_record_start(
+    path: *const c_char,
+    most_bytes: u64,
+    whole: c_int,
+    claimed: c_int,
+) -> c_int {
     if path.is_null() {
         return 22;
     }
     // SAFETY: the caller's string.
     let path = unsafe { CStr::from_ptr(path) };
-    session::start(path, most_bytes, if whole == 0 { Extent::News } else { Extent::Whole })
+    let extent = if whole == 0 { Extent::News } else { Extent::Whole };
+    let owner = if claimed == 0 { Owner::Nobody } else { Owner::Starter };
+    session::start(path, most_bytes, extent, owner)
+}
+
+/// Whether a file could be begun, which is made if it is not there. 0, or the number of an error of the operating system.
+///
+/// # Safety
+/// `path` is a string of C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn oomph_record_check(path: *const c_char) -> c_int {
+    if path.is_null() {
+        return 22;
+    }
+    // SAFETY: the caller's string.
+    let path = unsafe { CStr::from_ptr(path) };
+    Owner::Nobody.take(Path::new(OsStr::from_bytes(path.to_bytes()))).err().unwrap_or(0)
 }
 
 /// Files that begin with this are oomph's own, and left out of stacks.

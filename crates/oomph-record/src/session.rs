@@ -2,7 +2,7 @@
 //!
 //! Boundary: what a recording is, the [`Recorder`] knows.
 
-use crate::file::File;
+use crate::file::{File, Owner};
 use crate::gauges;
 use crate::recorder::{Extent, Recorder};
 use crate::reserve::MEMORY;
@@ -62,12 +62,12 @@ pub fn is_forked() -> bool {
 }
 
 /// Begins a recording; one that was under way ends.
-pub fn start(path: &CStr, most_bytes: u64, extent: Extent) -> c_int {
+pub fn start(path: &CStr, most_bytes: u64, extent: Extent, owner: Owner) -> c_int {
     if FORKED.load(Relaxed) {
         return 1;
     }
     stop();
-    let file = match File::create(path, most_bytes) {
+    let file = match File::create(path, most_bytes, owner) {
         Ok(file) => file,
         Err(error) => return error,
     };

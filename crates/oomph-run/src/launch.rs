@@ -6,7 +6,8 @@ use oomph_gpus::Gpu;
 use oomph_stage::guard::{Guard, Limits, Report};
 use oomph_stage::installed::{Installed, InstalledError, interpreters};
 use oomph_stage::libraries::RECORD;
-use oomph_stage::{Launch, StageError, VirtualGpu};
+use oomph_stage::{Launch, StageError, VirtualGpu, handed};
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,10 +18,10 @@ pub struct Program {
     /// The interpreter, for scripts and modules.
     pub python: Option<PathBuf>,
     /// What to run, and its arguments.
-    pub words: Vec<String>,
+    pub words: Vec<OsString>,
     /// Whether the first word is a module, as `python -m` takes it.
     pub module: bool,
-    /// Where the recording goes; none is made without.
+    /// Where the recording goes; none is made without. Whoever asks for it has made sure that it is nobody else's.
     pub output: Option<PathBuf>,
     /// How large a recording may become.
     pub most_bytes: u64,
@@ -39,6 +40,8 @@ pub struct Ran {
     pub ended: Ended,
     /// What its processes left.
     pub left: Vec<Left>,
+    /// Whether the recorder came into any of them.
+    pub was_entered: bool,
     /// What the guard of each process said.
     pub reports: Vec<Report>,
 }
@@ -106,10 +109,11 @@ impl Program {
         let mut launch = Launch::new(self.command()?);
         let stage = Stage::set()?;
         let task = Task {
-            library: &stage.library,
-            folder: stage.folder(),
-            output: self.output.as_deref(),
+            library: handed::text(&stage.library),
+            folder: handed::text(stage.folder()),
+            output: self.output.as_deref().map(handed::text),
             most_bytes: self.most_bytes,
+            starter: std::process::id(),
         };
         launch.command().env("OOMPH_RUN", serde_json::to_string(&task)?);
         launch.with_python(&stage.python());
@@ -131,13 +135,15 @@ impl Program {
         if let Some(guard) = &guard {
             launch.under(guard);
         }
-        let start =
-            |error| LaunchError::Start { program: self.words.first().cloned().unwrap_or_default(), error };
+        let start = |error| LaunchError::Start {
+            program: self.words.first().map(|word| word.display().to_string()).unwrap_or_default(),
+            error,
+        };
         // A program that saves its work when it is asked to end gets all the time it takes.
         let ended =
             Listener::start().and_then(|mut listener| launch.run(&mut listener, None)).map_err(start)?;
         let reports = guard.map(|guard| guard.reports()).unwrap_or_default();
-        Ok(Ran { ended, left: stage.collect(), reports })
+        Ok(Ran { ended, left: stage.collect(), was_entered: stage.was_entered(), reports })
     }
 
     fn command(&self) -> Result<Command, LaunchError> {
@@ -150,18 +156,20 @@ impl Program {
             return Ok(command);
         }
         let path = Path::new(first);
-        if first.ends_with(".ipynb") {
-            return Err(LaunchError::Notebook(first.clone()));
+        let bytes = first.as_encoded_bytes();
+        if bytes.ends_with(b".ipynb") {
+            return Err(LaunchError::Notebook(first.display().to_string()));
         }
         // As a shell would: a name without a folder is a command's, unless it is a script that lies here.
-        if path.is_file() && (first.ends_with(".py") || first.contains('/') && !is_executable(path))
+        let has_folder = bytes.contains(&b'/');
+        if path.is_file() && (bytes.ends_with(b".py") || has_folder && !is_executable(path))
             || path.is_dir() && path.join("__main__.py").is_file()
         {
             let mut command = Command::new(self.interpreter()?);
             command.arg(first).args(rest);
             return Ok(command);
         }
-        if first.contains('/') && path.is_file() || on_path(first).is_some() {
+        if has_folder && path.is_file() || on_path(first).is_some() {
             let mut command = Command::new(first);
             command.args(rest);
             return Ok(command);
@@ -171,12 +179,12 @@ impl Program {
             command.arg(first).args(rest);
             return Ok(command);
         }
-        Err(LaunchError::NoProgram(first.clone()))
+        Err(LaunchError::NoProgram(first.display().to_string()))
     }
 
     /// Whose PyTorch the virtual card is made for: an interpreter that is run by its name is meant.
     fn python_of_card(&self) -> Option<PathBuf> {
-        let first = Path::new(self.words.first().map_or("", String::as_str));
+        let first = self.words.first().map_or(Path::new(""), Path::new);
         let is_python = first.file_name().is_some_and(|name| name.to_string_lossy().starts_with("python"));
         self.python.clone().or_else(|| (is_python && !self.module).then(|| first.to_path_buf()))
     }
@@ -185,11 +193,11 @@ impl Program {
         if let Some(python) = &self.python {
             return Ok(python.clone());
         }
-        interpreters().iter().find_map(|name| on_path(name)).ok_or(LaunchError::NoPython)
+        interpreters().iter().find_map(|name| on_path(name.as_ref())).ok_or(LaunchError::NoPython)
     }
 }
 
-fn on_path(name: &str) -> Option<PathBuf> {
+fn on_path(name: &OsStr) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path)
         .map(|folder| folder.join(name))

@@ -1,7 +1,7 @@
 //! The folder that comes with a run: what is put into the program, and what its processes leave.
 
 use oomph_stage::libraries::RECORD;
-use oomph_stage::{StageError, folder, package};
+use oomph_stage::{StageError, folder, handed, package};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -10,13 +10,15 @@ const PACKAGE: &str = "_oomph_live";
 /// Python imports this in every process, before the program.
 const SITECUSTOMIZE: &str = "live/sitecustomize.py";
 
-/// What a process of the program receives.
+/// What a process of the program receives; paths as [`handed`] writes them.
 #[derive(Debug, Serialize)]
-pub(crate) struct Task<'a> {
-    pub(crate) library: &'a Path,
-    pub(crate) folder: &'a Path,
-    pub(crate) output: Option<&'a Path>,
+pub(crate) struct Task {
+    pub(crate) library: String,
+    pub(crate) folder: String,
+    pub(crate) output: Option<String>,
     pub(crate) most_bytes: u64,
+    /// The process that keeps the output for them.
+    pub(crate) starter: u32,
 }
 
 /// What a process of the program left: it has a recording, or could not make one.
@@ -27,6 +29,7 @@ pub struct Left {
     /// Its rank, among several.
     pub rank: Option<u32>,
     /// Its recording.
+    #[serde(deserialize_with = "handed::path")]
     pub recording: Option<PathBuf>,
     /// What is to be said about it.
     #[serde(default)]
@@ -62,6 +65,11 @@ impl Stage {
 
     fn left(&self) -> PathBuf {
         self.folder.path().join("left")
+    }
+
+    /// Whether the recorder came into any process of the program: each leaves a mark before the program begins.
+    pub(crate) fn was_entered(&self) -> bool {
+        self.folder.path().join("entered").exists()
     }
 
     /// What the processes left, ranks in order, then by process.

@@ -2,13 +2,14 @@
 //!
 //! [`installed`] finds the Python, its PyTorch and NVIDIA's libraries; [`virtual_gpu`] makes the libraries that stand in for CUDA
 //! (with [`stubs`] for what they need not answer); [`guard`] those that hold a program to a budget; [`libraries`] and [`package`] are
-//! what the command carries: three libraries and the Python package. [`launch`] starts a process with any of them: every
+//! what the command carries: three libraries and the Python package. [`handed`] is how paths reach that Python. [`launch`] starts a process with any of them: every
 //! process on the virtual GPU is started there, whoever asks.
 //!
 //! What the program does there, and what that means, is for others to say.
 
 pub mod folder;
 pub mod guard;
+pub mod handed;
 pub mod installed;
 pub mod launch;
 pub mod libraries;

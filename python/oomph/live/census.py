@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import gc
 import heapq
-import json
 import os
 import re
 import sys
@@ -30,6 +29,7 @@ from .graphs import Graphs
 from .library_code import is_library
 from .lines import ADD, APPEND, HOOK, Put, Sources, name_of
 from .tensors import Tensors, rounded
+from .utf8 import as_json
 from .walk import Walk, instance_dict
 
 # Seconds of this thread's time, after which the search for tensors, the walk, the groups, and lines and graphs end, so that what they found is written. Where other programs keep the machine
@@ -68,7 +68,7 @@ class Turns:
         self.taken += 1
         ended = time.monotonic()
         self._next = ended + min(_APART, _SHARE * (ended - begun))
-        return json.dumps(census, separators=(",", ":")).encode() if census is not None else None
+        return as_json(census) if census is not None else None
 
 
 def take(torch: Any, device: int, asked: int, total: int, free: int) -> dict[str, Any] | None:

@@ -2,10 +2,27 @@
 
 import array
 import ctypes
+import errno
+import os
+
+from .utf8 import encoded
+
+# Why a file is not begun, where the operating system's words say something else.
+REFUSED = {
+    errno.EEXIST: "exists already, and is no recording of oomph's",
+    errno.EINVAL: "this is no file, but a pipe or a device",
+    errno.ELOOP: "this is a link, and a recording is not written through one",
+    errno.EBUSY: "another program writes it",
+}
 
 PARAMETER, GRADIENT, OPTIMIZER_STATE = 1, 2, 3
 
 _loaded = None
+
+
+def raise_if(error, path):
+    if error:
+        raise OSError(error, REFUSED.get(error) or os.strerror(error), path)
 
 
 def loaded():
@@ -19,7 +36,8 @@ class Native:
     def __init__(self, path):
         # With the interpreter's lock: the library looks at the frames that are there.
         library = ctypes.PyDLL(path)
-        library.oomph_record_start.argtypes = [ctypes.c_char_p, ctypes.c_uint64, ctypes.c_int]
+        library.oomph_record_start.argtypes = [ctypes.c_char_p, ctypes.c_uint64, ctypes.c_int, ctypes.c_int]
+        library.oomph_record_check.argtypes = [ctypes.c_char_p]
         library.oomph_record_leave_out.argtypes = [ctypes.c_char_p]
         library.oomph_record_made_from.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
         library.oomph_record_forward.argtypes = [ctypes.c_int64]
@@ -53,12 +71,13 @@ class Native:
             _loaded = self
         return outcome != 1
 
-    def start(self, path, most_bytes, whole):
-        error = self.library.oomph_record_start(path.encode(), most_bytes, whole)
-        if error:
-            import os
+    def start(self, path, most_bytes, whole, claimed):
+        """``claimed``: `oomph run` has looked at the file, and keeps it for this process."""
+        raise_if(self.library.oomph_record_start(os.fsencode(path), most_bytes, whole, claimed), path)
 
-            raise OSError(error, os.strerror(error), path)
+    def check(self, path):
+        """Raises what would keep a recording from being begun there."""
+        raise_if(self.library.oomph_record_check(os.fsencode(path)), path)
 
     def leave_out(self, files):
         """Files that begin like this are oomph's own, and in no stack."""
@@ -70,7 +89,7 @@ class Native:
         for first, frames in lines:
             rows.append(str(first))
             rows.extend(f"\t{line}\t{function}\t{place}" for line, function, place in frames)
-        self.library.oomph_record_made_from(file.encode(), "\n".join(rows).encode())
+        self.library.oomph_record_made_from(encoded(file), encoded("\n".join(rows)))
 
     def state(self, device, segments, at_the_end):
         """Tells what PyTorch's snapshot says of a device's segments."""

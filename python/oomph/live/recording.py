@@ -6,6 +6,7 @@ tensors that an optimizer has, not a guess.
 
 import atexit
 import contextlib
+import errno
 import json
 import os
 import sys
@@ -13,6 +14,7 @@ import sys
 from . import frames, generated, native
 from .handlers import Handlers
 from .out_of_memory import is_out_of_memory
+from .utf8 import encoded
 
 # Nothing that ran out of memory has ended the program, as `oomph explain` knows it.
 WENT_ON = b"oomph.went_on"
@@ -20,6 +22,8 @@ WENT_ON = b"oomph.went_on"
 CELL = "oomph.cell"
 # A recording does not fill the disk.
 MOST_BYTES = 2 << 30
+# Names that are tried until one is nobody's.
+MOST_NAMES = 999
 # The kinds of blocks are reported for the first steps, then for steps that are new, at most one in so many.
 STEPS_REPORTED = 4
 ONE_IN = 16
@@ -30,12 +34,15 @@ _attached = None
 class Recording:
     """A recording under way, or ended."""
 
-    def __init__(self, path, most_bytes=MOST_BYTES, whole=False):
-        """``whole``: steps that go as one before are written too, see the crate ``oomph-record``."""
+    def __init__(self, path, most_bytes=MOST_BYTES, whole=False, claimed=False):
+        """``whole``: steps that go as one before are written too, see the crate ``oomph-record``. ``claimed``: `oomph run` keeps the file for this process."""
+        self.claimed = claimed
         self.path = os.path.abspath(os.fspath(path))
         self.most_bytes = most_bytes
         self.in_whole = whole
         self.active = False
+        # The name that was asked for, if somebody else writes it.
+        self.taken = None
         self.whole = None
         self.steps = 0
         self.out_of_memories = 0
@@ -59,7 +66,7 @@ class Recording:
 
         self.censuses = Turns()
         self.recorder = recorder
-        recorder.start(self.path, self.most_bytes, self.in_whole)
+        self.start(recorder)
         self.active = True
         snapshot = torch.cuda.memory._snapshot()
         for device, segments in by_device(snapshot).items():
@@ -72,6 +79,24 @@ class Recording:
         if util is not None:
             # Workers leave without Python's own exit, but not without this.
             util.Finalize(None, self.stop, exitpriority=100)
+
+    def start(self, recorder):
+        """Begins the file, or one of a similar name if somebody writes it: ``path`` says which."""
+        stem, end = os.path.splitext(self.path)
+        for number in range(1, MOST_NAMES + 1):
+            path = self.path if number == 1 else f"{stem}-{number}{end}"
+            try:
+                recorder.start(path, self.most_bytes, self.in_whole, self.claimed and number == 1)
+            except OSError as error:
+                # What is no recording stays, also where it has the name that would be next.
+                if error.errno != errno.EBUSY and (number == 1 or error.errno not in native.REFUSED):
+                    raise
+                busy = error
+                continue
+            self.taken = self.path if number > 1 else None
+            self.path = path
+            return
+        raise busy
 
     def report_cards(self, torch):
         """For whoever looks from outside, where a virtual card cannot be seen."""
@@ -149,7 +174,7 @@ class Recording:
             for file, number in cells():
                 if file not in self.cells:
                     self.cells.add(file)
-                    self.recorder.mark(f"{CELL} {number} {file}".encode())
+                    self.recorder.mark(encoded(f"{CELL} {number} {file}"))
 
     def stop(self, died=None):
         """Ends the recording with the final state. Once. ``died``: whether an out-of-memory has ended the program, if somebody knows."""

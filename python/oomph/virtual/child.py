@@ -2,7 +2,7 @@
 
 Enough are some steps, and what ``phases`` sees after them. Run by ``oomph predict`` as ``python -c ...`` with a description in
 ``OOMPH_PREDICT`` (JSON): ``kind`` (script, module or notebook), ``target``, ``args``, ``steps``, ``until`` (steps, validation or end), ``recorder`` (its library; without, nothing but the facts is left),
-``folder`` for what is left behind: ``recording.oomph`` and ``facts.json``. A change that is tried adds ``source`` (a file of JSON:
+``folder`` for what is left behind: ``recording.oomph`` and ``facts.json``. ``target`` and ``args`` have a letter for each byte (``handed.rs`` of the crate ``oomph-stage``). A change that is tried adds ``source`` (a file of JSON:
 other texts for files), ``forwards`` (another number for those than for steps) and ``seconds`` (when it is stopped in any case).
 """
 
@@ -25,6 +25,7 @@ from .frames import chain
 from .imports import AfterImport
 from .library_code import is_installed, is_torch
 from .out_of_memory import is_out_of_memory
+from .utf8 import as_json
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -278,8 +279,8 @@ class Run:
             self.phases.finish()
             facts["reached"] = {"phases": self.phases.reached, "cut": self.phases.cut, "doing": self.phases.doing}
         path = os.path.join(self.task["folder"], "facts.json")
-        with open(path + ".part", "w") as file:
-            json.dump(facts, file)
+        with open(path + ".part", "wb") as file:
+            file.write(as_json(facts))
         os.replace(path + ".part", path)
 
     def device(self, index):
@@ -412,8 +413,8 @@ def main(kind=Run):
             substitute.install(json.load(file))
     if "seconds" in task:
         run.stop_after(task["seconds"])
-    target = task["target"]
-    sys.argv = [target, *task["args"]]
+    target, *arguments = (os.fsdecode(word.encode("latin-1")) for word in (task["target"], *task["args"]))
+    sys.argv = [target, *arguments]
     code = 0
     started = time.time()
     try:

@@ -3,11 +3,11 @@
 The command puts its own ``oomph`` package beside this one; what is known about plans is there. The answer goes to ``fit.json``, beside ``facts.json``.
 """
 
-import json
 import os
 import sys
 
 from .child import Run, Stop, leave, main
+from .utf8 import as_json
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -75,8 +75,8 @@ class FitRun(Run):
                 self.note_peak()
             self.watcher.stop()
             answer = self.ask()
-        with open(os.path.join(self.task["folder"], "fit.json"), "w") as file:
-            json.dump(answer, file)
+        with open(os.path.join(self.task["folder"], "fit.json"), "wb") as file:
+            file.write(as_json(answer))
         super().write()
 
     def ask(self):

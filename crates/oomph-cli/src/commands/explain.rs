@@ -15,6 +15,7 @@ use oomph_report::{Named, TextOptions, html, json, markdown, picture, text};
 use oomph_trace::Recording;
 use oomph_words::Size;
 use oomph_words::harmless;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// Say where the memory went, why it ran out, and what to do
@@ -63,7 +64,7 @@ pub(crate) struct Arguments {
     pub(crate) way: Option<u16>,
     /// With --fix: the script or notebook and its arguments [default: the recorded one, without arguments]
     #[arg(value_name = "SCRIPT", last = true, requires = "fix")]
-    pub(crate) script: Vec<String>,
+    pub(crate) script: Vec<OsString>,
 }
 
 /// As other verbs have it, and with a picture.
@@ -262,7 +263,7 @@ fn recorded_program(recording: &Recording, finding: &Finding) -> anyhow::Result<
     let outermost = census.and_then(|census| census.frames.last()).map(|frame| frame.file.as_str());
     let file = outermost.or(finding.patch.as_ref().map(|patch| patch.file.as_str()));
     match file.and_then(fixing::named_here) {
-        Some(named) => predict::program(&[named.shown(Path::new("."))], false),
+        Some(named) => predict::program(&[named.shown(Path::new(".")).into()], false),
         None => anyhow::bail!(
             "which script was it? name it with its arguments: oomph explain --fix RECORDING -- train.py"
         ),

@@ -13,6 +13,7 @@ use oomph_predict::run::{RunError, Runner, Until};
 use oomph_report::fit::{self as report, NamedPlan};
 use oomph_stage::installed::Installed;
 use oomph_words::Size;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// What may be done only if it is named.
@@ -54,7 +55,7 @@ pub(crate) struct Arguments {
     pub(crate) module: bool,
     /// The script, notebook or module, and its arguments
     #[arg(value_name = "SCRIPT", trailing_var_arg = true, allow_hyphen_values = true, required = true)]
-    pub(crate) script: Vec<String>,
+    pub(crate) script: Vec<OsString>,
 }
 
 pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> {

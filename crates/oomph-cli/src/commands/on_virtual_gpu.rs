@@ -9,6 +9,7 @@ use clap::Args;
 use oomph_gpus::Gpu;
 use oomph_predict::prediction::unlimited;
 use oomph_predict::run::{Runner, Status, Until, Voice};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// Run a script on a virtual card with unlimited memory
@@ -22,7 +23,7 @@ pub(crate) struct Arguments {
     python: Option<PathBuf>,
     /// The script and its arguments
     #[arg(value_name = "SCRIPT", trailing_var_arg = true, allow_hyphen_values = true, required = true)]
-    script: Vec<String>,
+    script: Vec<OsString>,
 }
 
 pub(crate) fn run(arguments: &Arguments, _printer: &mut Printer) -> anyhow::Result<Outcome> {

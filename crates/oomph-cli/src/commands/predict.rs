@@ -1,6 +1,7 @@
 //! `oomph predict`: will it fit, before there is a GPU.
 
 use crate::arguments::Format;
+use crate::claim::{Claim, Wanted};
 use crate::fixing::Choice;
 use crate::memory::GpuParser;
 use crate::printer::{Printer, width};
@@ -17,6 +18,7 @@ use oomph_report::predict::{self, NamedPrediction};
 use oomph_stage::installed::Installed;
 use oomph_trace::format;
 use oomph_words::Size;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// Say whether a PyTorch script fits a card, without the card
@@ -74,6 +76,9 @@ pub(crate) struct Arguments {
     /// Where to write the recording [default: SCRIPT-GPU.oomph]
     #[arg(short, long, value_name = "OUT")]
     pub(crate) output: Option<PathBuf>,
+    /// Write over a file that is no recording
+    #[arg(long, conflicts_with_all = ["no_recording", "max", "sweep", "gpus", "ranks"])]
+    pub(crate) force: bool,
     /// Write no recording
     #[arg(long, conflicts_with = "output")]
     pub(crate) no_recording: bool,
@@ -91,7 +96,7 @@ pub(crate) struct Arguments {
     pub(crate) module: bool,
     /// The script, notebook or module, and its arguments
     #[arg(value_name = "SCRIPT", trailing_var_arg = true, allow_hyphen_values = true, required = true)]
-    pub(crate) script: Vec<String>,
+    pub(crate) script: Vec<OsString>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -148,15 +153,15 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
 }
 
 /// The program that was named, with its arguments.
-pub(super) fn program(script: &[String], module: bool) -> anyhow::Result<Program> {
+pub(super) fn program(script: &[OsString], module: bool) -> anyhow::Result<Program> {
     let Some((target, rest)) = script.split_first() else { anyhow::bail!("which script?") };
     if module {
         return Ok(Program { kind: Kind::Module, target: target.clone(), arguments: rest.to_vec() });
     }
     if !Path::new(target).is_file() {
-        anyhow::bail!("{target}: there is no such file");
+        anyhow::bail!("{}: there is no such file", target.display());
     }
-    let kind = if target.ends_with(".ipynb") { Kind::Notebook } else { Kind::Script };
+    let kind = if target.as_encoded_bytes().ends_with(b".ipynb") { Kind::Notebook } else { Kind::Script };
     Ok(Program { kind, target: target.clone(), arguments: rest.to_vec() })
 }
 
@@ -206,13 +211,14 @@ fn one(
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
     let gpu = card(arguments.gpu.as_ref(), arguments.memory)?;
+    let claim = claim(arguments, program, &gpu, printer)?;
     let mut prediction = Prediction::make(runner, program, &gpu, None, voice(printer))?;
     if prediction.verdict == Verdict::DoesNotFit {
         let waiting = printer.waiting("finding out what it would need");
         prediction.ask_needs(runner, program)?;
         drop(waiting);
     }
-    let written = write_recording(arguments, program, &prediction)?;
+    let written = claim.and_then(|claim| write_recording(&claim, &prediction, printer));
     let smaller = smaller_argument(program);
     let named = NamedPrediction {
         prediction: &prediction,
@@ -362,24 +368,40 @@ fn show(arguments: &Arguments, predictions: &[Prediction], printer: &mut Printer
     Ok(())
 }
 
-/// Writes the recording; the name says the script and the card, and one of before is written over.
-fn write_recording(
+/// The file for the recording, whose name says the script and the card. Before anything is run: what cannot be written is said at once.
+fn claim(
     arguments: &Arguments,
     program: &Program,
-    prediction: &Prediction,
-) -> anyhow::Result<Option<String>> {
+    gpu: &Gpu,
+    printer: &mut Printer,
+) -> anyhow::Result<Option<Claim>> {
     if arguments.no_recording {
         return Ok(None);
     }
-    let path = arguments.output.clone().unwrap_or_else(|| {
-        let stem = Path::new(&program.target).file_stem().and_then(|stem| stem.to_str()).unwrap_or("program");
-        PathBuf::from(format!("{stem}-{}.oomph", prediction.gpu.name))
-    });
-    outputs::write_whole(&path, true, |out| {
+    let mut usual = Path::new(&program.target).file_stem().unwrap_or("program".as_ref()).to_owned();
+    usual.push(format!("-{}.oomph", gpu.name));
+    let wanted = Wanted {
+        named: arguments.output.as_deref(),
+        usual: usual.into(),
+        inputs: &arguments.script,
+        force: arguments.force,
+    };
+    wanted.claim(printer)
+}
+
+/// Writes the recording. A disk that has no room for it takes nothing from the answer.
+fn write_recording(claim: &Claim, prediction: &Prediction, printer: &mut Printer) -> Option<String> {
+    let written = outputs::write_whole(claim.path(), true, |out| {
         format::Writer::new(out)?.finish(&prediction.recording)?;
         Ok(())
-    })?;
-    Ok(Some(path.display().to_string()))
+    });
+    match written {
+        Ok(()) => Some(claim.path().display().to_string()),
+        Err(error) => {
+            printer.warning(&format!("no recording is written: {error:#}"));
+            None
+        }
+    }
 }
 
 /// The script's argument for the batch, if its text names one.

@@ -1,5 +1,6 @@
 //! `oomph run`: a program as it is, recorded while it runs.
 
+use crate::claim::{Claim, Wanted};
 use crate::memory::GpuParser;
 use crate::printer::{Printer, width};
 use crate::{Outcome, files};
@@ -7,12 +8,14 @@ use clap::Args;
 use oomph_explain::{Explanation, SegmentLines};
 use oomph_gpus::Gpu;
 use oomph_report::{Named, TextOptions, run, text};
-use oomph_run::Program;
 use oomph_run::left::Left;
+use oomph_run::{Program, Ran};
 use oomph_stage::guard::Limits;
 use oomph_stage::libraries;
 use oomph_trace::Recording;
 use oomph_words::Size;
+use std::ffi::OsString;
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// Run a program, recording what it does to GPU memory
@@ -29,6 +32,9 @@ use std::path::{Path, PathBuf};
 ///
 /// Every Python process of the program is recorded, each rank in its own file. Standard input, output and the terminal are
 /// the program's; what oomph says goes to stderr. Signals reach the program, and its exit code is the result.
+///
+/// A recording is written over an older one of the same name, and over nothing else. If another run is writing it, this one goes
+/// to a name with a number: train-2.oomph.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  oomph run train.py --batch-size 8\n  oomph run -m mypackage.train\n  oomph run torchrun --nproc-per-node 4 train.py     # train-rank0.oomph, train-rank1.oomph …\n  oomph run --budget 15GiB train.py                  # as on a smaller card\n  oomph run --budget 15GiB --overflow 8GiB train.py  # slower instead of dead\n  oomph run --gpu t4 train.py                        # on a virtual card: no GPU is needed\n\nEverything after the program's name is the program's. Exits as the program does; 2 if it could not be started."
@@ -49,6 +55,9 @@ pub(crate) struct Arguments {
     /// Where to write the recording [default: PROGRAM.oomph]
     #[arg(short, long, value_name = "OUT")]
     pub(crate) output: Option<PathBuf>,
+    /// Write over a file that is no recording
+    #[arg(long, conflicts_with = "no_recording")]
+    pub(crate) force: bool,
     /// Write no recording
     #[arg(long, conflicts_with = "output")]
     pub(crate) no_recording: bool,
@@ -71,7 +80,7 @@ pub(crate) struct Arguments {
         allow_hyphen_values = true,
         required_unless_present = "library"
     )]
-    pub(crate) program: Vec<String>,
+    pub(crate) program: Vec<OsString>,
 }
 
 pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> {
@@ -79,11 +88,12 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         printer.data(&format!("{}\n", libraries::recorder()?.display()))?;
         return Ok(Outcome::Fine);
     }
+    let claim = claim(arguments, printer)?;
     let program = Program {
         python: arguments.python.clone(),
         words: arguments.program.clone(),
         module: arguments.module,
-        output: if arguments.no_recording { None } else { Some(output(arguments)?) },
+        output: claim.as_ref().map(|claim| std::path::absolute(claim.path())).transpose()?,
         most_bytes: arguments.recording_limit.0,
         limits: Limits {
             budget: arguments.budget.map(|size| size.0),
@@ -103,7 +113,7 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         }
     };
     let recordings = read(&ran.left, printer);
-    report(&ran.left, &recordings, !arguments.no_recording, printer);
+    report(&ran, &recordings, claim.is_some(), printer);
     let lines: Vec<SegmentLines> = recordings.iter().map(|one| SegmentLines::of(&one.recording)).collect();
     for report in &ran.reports {
         let line_of = |address| lines.iter().find_map(|one| one.place(address)).map(|place| place.short());
@@ -113,16 +123,22 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
 }
 
 /// `train.py` gives `train.oomph`, here.
-fn output(arguments: &Arguments) -> anyhow::Result<PathBuf> {
-    let named = || {
-        let words = &arguments.program;
-        // `torchrun --nproc-per-node 4 train.py` is about train.py.
-        let script = words.iter().find(|word| word.ends_with(".py")).or(words.first());
-        let stem = script.and_then(|word| Path::new(word).file_stem()).unwrap_or("program".as_ref());
-        Path::new(stem).with_extension("oomph")
-    };
-    Ok(std::path::absolute(arguments.output.clone().unwrap_or_else(named))?)
+fn claim(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Option<Claim>> {
+    if arguments.no_recording {
+        return Ok(None);
+    }
+    let words = &arguments.program;
+    // `torchrun --nproc-per-node 4 train.py` is about train.py.
+    let script = words.iter().find(|word| word.as_encoded_bytes().ends_with(b".py")).or(words.first());
+    let stem = script.and_then(|word| Path::new(word).file_stem()).unwrap_or("program".as_ref());
+    let usual = Path::new(stem).with_extension("oomph");
+    let wanted = Wanted { named: arguments.output.as_deref(), usual, inputs: words, force: arguments.force };
+    wanted.claim(printer)
 }
+
+const NO_CUDA: &str = "oomph: nothing was recorded: the program did not use CUDA through PyTorch";
+const NOT_LOADED: &str = "oomph: nothing was recorded: no Python of the program has loaded oomph's recorder, so what it did with CUDA is not known. \
+    The recorder comes by PYTHONPATH, which python -I and -E ignore, and by the module site, which -S leaves out: run it without these, or put oomph.record() into the program";
 
 struct Read {
     name: String,
@@ -133,6 +149,11 @@ struct Read {
 fn read(left: &[Left], printer: &mut Printer) -> Vec<Read> {
     let mut all = Vec::new();
     for path in left.iter().filter_map(|one| one.recording.as_deref()) {
+        if path.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+            let name = shorter(path);
+            printer.warning(&format!("{name} is gone: it was removed or renamed while the program ran"));
+            continue;
+        }
         match files::read(path, printer) {
             Ok(recording) => {
                 let explanation = oomph_explain::explain(&recording);
@@ -145,13 +166,14 @@ fn read(left: &[Left], printer: &mut Printer) -> Vec<Read> {
 }
 
 /// What was recorded, and why the program died if memory is the reason.
-fn report(left: &[Left], recordings: &[Read], wanted: bool, printer: &mut Printer) {
-    for note in left.iter().flat_map(|one| &one.notes) {
+fn report(ran: &Ran, recordings: &[Read], wanted: bool, printer: &mut Printer) {
+    for note in ran.left.iter().flat_map(|one| &one.notes) {
         printer.warning(note);
     }
     if recordings.is_empty() {
-        if wanted && left.iter().all(|one| one.notes.is_empty()) {
-            printer.note("oomph: nothing was recorded: the program did not use CUDA through PyTorch");
+        // Whoever left word had a recording or could not make one, and that was said.
+        if wanted && ran.left.is_empty() {
+            printer.note(if ran.was_entered { NO_CUDA } else { NOT_LOADED });
         }
         return;
     }

@@ -1,6 +1,7 @@
 //! What a file says is what happened, whether it was written or counted.
 
 use super::*;
+use crate::file::Owner;
 use crate::python::Frame;
 use crate::state::Block;
 use oomph_trace::Action as Told;
@@ -13,7 +14,7 @@ const BASE: u64 = 0x7f00_0000_0000;
 
 fn recorder(path: &Path, most: u64) -> Recorder {
     let path = CString::new(path.to_str().unwrap()).unwrap();
-    Recorder::new(File::create(&path, most).unwrap(), Extent::News)
+    Recorder::new(File::create(&path, most, Owner::Nobody).unwrap(), Extent::News)
 }
 
 fn read(path: &Path) -> oomph_trace::Recording {
@@ -397,7 +398,7 @@ fn a_whole_recording_has_every_step() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.oomph");
     let name = CString::new(path.to_str().unwrap()).unwrap();
-    let mut recorder = Recorder::new(File::create(&name, 1 << 30).unwrap(), Extent::Whole);
+    let mut recorder = Recorder::new(File::create(&name, 1 << 30, Owner::Nobody).unwrap(), Extent::Whole);
     for _ in 0..20 {
         report(&mut recorder, 1, 512, 0);
         report(&mut recorder, 1, -512, 0);
