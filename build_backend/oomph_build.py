@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import json
 import os
 import pathlib
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -61,12 +63,27 @@ prepare_metadata_for_build_editable = prepare_metadata_for_build_wheel
 
 @contextlib.contextmanager
 def _data() -> Iterator[pathlib.Path]:
-    """The folder that maturin takes data from, for as long as it runs."""
-    DATA.mkdir(parents=True, exist_ok=True)
-    try:
-        yield DATA
-    finally:
-        shutil.rmtree(DATA)
+    """The folder that maturin takes data from, for as long as it runs: empty, whatever a build that was killed has left."""
+    DATA.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(DATA.with_suffix(".lock")):
+        shutil.rmtree(DATA, ignore_errors=True)
+        DATA.mkdir()
+        try:
+            yield DATA
+        finally:
+            shutil.rmtree(DATA, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _alone(path: pathlib.Path) -> Iterator[None]:
+    """One build at a time in this checkout: the folder is one, and maturin takes the command away while it packs it. The lock goes with its process."""
+    with open(path, "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("waiting for another build in this folder", file=sys.stderr, flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _add_extension(data: pathlib.Path, config_settings: Settings) -> None:

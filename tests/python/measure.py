@@ -1,6 +1,6 @@
-"""Explain each recording named on stdin, and print what it took, a JSON line each.
+"""Give each recording named on stdin to a verb (explain, unless another is named), and print what it took, a JSON line each.
 
-    python -S measure.py OOMPH FOLDER SECONDS < paths
+    python -S measure.py OOMPH FOLDER SECONDS [VERB] < paths
 
 A line is [exit code, stderr, peak resident bytes, seconds].
 """
@@ -12,11 +12,13 @@ import subprocess
 import sys
 import time
 
-binary, folder, seconds = sys.argv[1], sys.argv[2], int(sys.argv[3])
+binary, folder, seconds, verb = sys.argv[1], sys.argv[2], int(sys.argv[3]), (sys.argv[4:] or ["explain"])[0]
+# To where it is forgotten: these write no file.
+output = ["-o", "/dev/null"] if verb == "report" else []
 for path in sys.stdin.read().splitlines():
     start = time.monotonic()
     process = subprocess.Popen(
-        [binary, "explain", path],
+        [binary, verb, path, *output],
         cwd=folder,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

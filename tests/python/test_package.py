@@ -110,3 +110,36 @@ def test_an_sdist_has_all_that_a_wheel_is_made_of(tmp_path):
     assert (source / "build_backend" / "oomph_build.py").is_file()
     for tracked in subprocess.run(["git", "ls-files", "crates", "python"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split():
         assert (source / tracked).is_file() or not (ROOT / tracked).is_file(), tracked
+
+
+# A build of the wheel, but for what is built: it says that it has begun, and ends when a line comes.
+HOLD = """
+import pathlib, sys
+sys.path.insert(0, 'build_backend')
+import oomph_build
+oomph_build.DATA = pathlib.Path(sys.argv[1]) / "wheel-data"
+with oomph_build._data() as data:
+    found = sorted(path.name for path in data.iterdir())
+    (data / "platlib" / "oomph").mkdir(parents=True)
+    print(found, flush=True)
+    sys.stdin.readline()
+    assert (data / "platlib" / "oomph").is_dir()
+"""
+
+
+def test_two_builds_in_one_checkout_wait_for_each_other_and_a_killed_one_breaks_none(tmp_path):
+    def begin():
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], cwd=ROOT, text=True, **pipes)
+
+    with begin() as killed:
+        assert killed.stdout.readline() == "[]\n"
+        killed.kill()
+    assert (tmp_path / "wheel-data" / "platlib").exists(), "it left what it had"
+    with begin() as first:
+        assert first.stdout.readline() == "[]\n", "what was left is gone"
+        with begin() as second:
+            assert second.stderr.readline() == "waiting for another build in this folder\n"
+            assert first.communicate("\n") == ("", "") and first.returncode == 0
+            assert second.communicate("\n") == ("[]\n", "") and second.returncode == 0
+    assert not (tmp_path / "wheel-data").exists()

@@ -790,6 +790,17 @@ def test_no_width_makes_it_scroll_sideways(see, wide):
     assert opened.run("document.documentElement.scrollWidth") <= wide
 
 
+def test_on_a_phone_the_line_is_in_sight(see):
+    """Beside its bytes: what holds the memory is what the page is opened for."""
+    opened = see(H200 / "bert_var16.pickle.xz", "--what-if", "never")
+    opened.page.set_viewport_size({"width": 390, "height": 800})
+    opened.drawn()
+    for cell in ("thead th:nth-child(1)", "thead th:nth-child(5)", "tbody tr td:nth-child(1)", "tbody tr .place"):
+        box = opened.page.locator(f".peak-table {cell}").first.bounding_box()
+        assert box["x"] >= 0 and box["x"] + box["width"] <= 390, (cell, box)
+    assert box["width"] >= 150, box
+
+
 # --- for everyone -----------------------------------------------------------------------------------------
 
 # What a checker of accessibility asks first.

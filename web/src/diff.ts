@@ -1,6 +1,7 @@
 // Two recordings side by side: peaks, what grew and what shrank, and both timelines one over the other.
 
 import type { App } from "./app.ts";
+import { along, commonAxis } from "./common-axis.ts";
 import type { DiffDevice } from "./data.ts";
 import { el, fill } from "./dom.ts";
 import { bytes, change, grouped, percent, plural } from "./format.ts";
@@ -26,7 +27,7 @@ interface Row {
 
 export function mount(host: HTMLElement, app: App): void {
   const content = el("div");
-  const chart = lineChart("Allocated and reserved bytes of both recordings, over their length", HEIGHT, null);
+  const chart = lineChart("Allocated and reserved bytes of both recordings, one over the other", HEIGHT, null);
   host.append(content);
   let shown: DiffDevice | undefined;
   let draw: (() => void) | null = null;
@@ -54,50 +55,44 @@ export function mount(host: HTMLElement, app: App): void {
 
 /** Fills `content`, and gives the function that draws the chart. */
 function show(content: HTMLElement, app: App, device: DiffDevice, chart: LineChart): () => void {
+  const heading = el("h3", {}, "Over the recordings");
   fill(
     content,
     peaks(app, device),
-    el("h3", {}, "Over the recordings"),
+    heading,
     chart.element,
     el("h3", {}, "By kind, at the peak"),
     kinds(app, device),
     el("h3", {}, "By line, at the peak"),
     ...lines(device),
   );
-  return () => void drawChart(app, device, chart);
+  return () => void drawChart(app, device, chart, heading);
 }
 
-async function drawChart(app: App, device: DiffDevice, chart: LineChart): Promise<void> {
+async function drawChart(app: App, device: DiffDevice, chart: LineChart, heading: HTMLElement): Promise<void> {
   const sides = [
     [device.before, "before", "--series-1"],
     [device.after, "after", "--series-2"],
   ] as const;
-  const points = Array.from({ length: POINTS }, (_, index) => index / (POINTS - 1));
-  const series = await Promise.all(
-    sides.map(async ([subject, name, property]) => {
-      if (subject === null) {
-        return [];
-      }
-      const memory = await app.memoryOf(subject);
-      const { allocated, reserved } = memory.timeline("kind", 0, memory.head.events, POINTS);
-      // A recording with fewer moments than points has fewer columns.
-      const spread = (values: Float64Array): number[] =>
-        points.map((_, index) => values[Math.floor((index * values.length) / POINTS)]!);
-      const stroke = colour(property);
-      return [
-        { name: `${name}: allocated`, colour: stroke, values: spread(allocated), width: 2 },
-        { name: `${name}: reserved`, colour: stroke, values: spread(reserved), width: 1, dash: [4, 3] },
-      ];
-    }),
+  const there = await Promise.all(
+    sides.flatMap(([subject, name, property]) =>
+      subject === null ? [] : [app.memoryOf(subject).then((memory) => ({ memory, name, property }))],
+    ),
   );
-  chart.show(
-    {
-      points,
-      short: (share) => `${Math.round(share * 100)} %`,
-      long: (share) => `${Math.round(share * 100)} % of the recording`,
-    },
-    series.flat(),
+  const axis = commonAxis(
+    there.map(({ memory }) => memory),
+    POINTS,
   );
+  heading.textContent = `Over the recordings, ${axis.by}`;
+  const series = there.flatMap(({ memory, name, property }) => {
+    const { allocated, reserved } = along(axis, memory);
+    const stroke = colour(property);
+    return [
+      { name: `${name}: allocated`, colour: stroke, values: allocated, width: 2 },
+      { name: `${name}: reserved`, colour: stroke, values: reserved, width: 1, dash: [4, 3] },
+    ];
+  });
+  chart.show(axis, series);
 }
 
 function peaks(app: App, device: DiffDevice): HTMLElement {

@@ -45,13 +45,13 @@ impl Printer {
 
     /// Says what went wrong.
     pub(crate) fn error(&mut self, message: &str) {
-        let _ = writeln!(self.err, "{RED}error{RED:#}: {message}");
+        let _ = writeln!(self.err, "{RED}error{RED:#}: {}", shown(message));
     }
 
     /// Says what is doubtful.
     pub(crate) fn warning(&mut self, message: &str) {
         if !self.quiet {
-            let _ = writeln!(self.err, "{YELLOW}warning{YELLOW:#}: {message}");
+            let _ = writeln!(self.err, "{YELLOW}warning{YELLOW:#}: {}", shown(message));
         }
     }
 
@@ -66,14 +66,14 @@ impl Printer {
     /// Says what to do about it.
     pub(crate) fn hint(&mut self, message: &str) {
         if !self.quiet {
-            let _ = writeln!(self.err, "\n{CYAN}hint{CYAN:#}: {message}");
+            let _ = writeln!(self.err, "\n{CYAN}hint{CYAN:#}: {}", shown(message));
         }
     }
 
     /// Says what was done.
     pub(crate) fn note(&mut self, message: &str) {
         if !self.quiet {
-            let _ = writeln!(self.err, "{message}");
+            let _ = writeln!(self.err, "{}", shown(message));
         }
     }
 
@@ -110,6 +110,11 @@ impl Printer {
     pub(crate) fn shows_progress(&self) -> bool {
         !self.quiet && io::stderr().is_terminal() && std::env::var_os("OOMPH_NO_PROGRESS").is_none()
     }
+}
+
+/// A message, in which names of files are other people's text. Its lines are ours.
+fn shown(message: &str) -> String {
+    message.split('\n').map(oomph_words::harmless).collect::<Vec<_>>().join("\n")
 }
 
 /// Shows how far long work is, once it takes longer than a second; gone when dropped.

@@ -510,6 +510,73 @@ fn a_full_disk_is_an_error_and_leaves_nothing() {
     assert_eq!(piped.status.code(), Some(2), "{}", shown(piped));
 }
 
+/// A recording of so many events that share one stack of so many frames: small, but not in JSON.
+fn with_one_long_stack(path: &Path, events: usize, frames: usize) {
+    let mut recording = oomph_trace::Recording::default();
+    let name = recording.strings.intern("a_function_of_some_length");
+    let file = recording.strings.intern("model.py");
+    let frame = recording.stacks.intern_frame(oomph_trace::Frame { name, file, line: 1 });
+    let stack = recording.stacks.intern(&vec![frame; frames]);
+    let mut device = oomph_trace::Device { streams: vec![0], ..Default::default() };
+    for row in 0..events as u64 {
+        device.events.action.push(oomph_trace::Action::Alloc);
+        device.events.address.push(row << 20);
+        device.events.size.push(512);
+        device.events.stream.push(0);
+        device.events.stack.push(stack);
+        device.events.time.push(row as i64);
+    }
+    recording.devices.push(device);
+    let writer = oomph_trace::format::Writer::new(std::fs::File::create(path).unwrap()).unwrap();
+    writer.finish(&recording).unwrap();
+}
+
+#[test]
+fn a_conversion_that_would_grow_without_bound_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let (long, json) = (folder.path().join("long.oomph"), folder.path().join("long.json"));
+    with_one_long_stack(&long, 20_000, 2_000);
+    assert!(long.metadata().unwrap().len() < 100_000);
+    let convert = |file: &Path, out: &Path| {
+        oomph(&["convert", &file.display().to_string(), "-o", &out.display().to_string()]).output().unwrap()
+    };
+    let refused = convert(&long, &json);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    // 67 bytes a frame, and a comma.
+    assert!(
+        said.contains("as JSON this recording takes 2.53 GiB") && said.contains("or say --force"),
+        "{said}"
+    );
+    assert!(!json.exists());
+    assert_eq!(convert(&long, &folder.path().join("long.pickle")).status.code(), Some(0));
+    // What is not large is written, and is as large as was said: stacks are nearly all of it.
+    let short = folder.path().join("short.oomph");
+    with_one_long_stack(&short, 100, 2_000);
+    assert_eq!(convert(&short, &json).status.code(), Some(0));
+    let recording = oomph_trace::read_path(&short).unwrap();
+    let (said, is) =
+        (oomph_trace::export::stacks_in_json(&recording).unwrap(), json.metadata().unwrap().len());
+    assert!(said < is && is - said < 100 * 200, "{said} of {is}");
+}
+
+#[test]
+fn the_name_of_a_file_cannot_turn_an_error_around() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("gpj.\u{202e}\u{1b}[31mexe.pickle");
+    std::fs::write(&file, b"nothing").unwrap();
+    for verb in ["explain", "replay", "convert"] {
+        let mut command = oomph(&[verb, &file.display().to_string()]);
+        if verb == "convert" {
+            command.args(["-o", "out.oomph"]);
+        }
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("gpj.\u{fffd}\u{fffd}[31mexe.pickle: this is not"), "{said:?}");
+    }
+}
+
 /// Exit code and stderr with a reader that has gone before anything is written.
 fn unread(arguments: &[&str]) -> (Option<i32>, String) {
     let (reader, writer) = std::io::pipe().unwrap();

@@ -16,7 +16,7 @@ const ALWAYS_UNPACKED: u64 = 16 << 20;
 /// Elements of a plain file: a snapshot takes a third of its size in memory, hardly ever more than it.
 const PLAIN: Allowance = Allowance { always: 8 << 20, times: 16 };
 /// The same of a packed one, an `.oomph` recording included: an event may take a byte there, and 50 in memory.
-const PACKED: Allowance = Allowance { always: 64 << 20, times: 100 };
+const PACKED: Allowance = Allowance { always: 32 << 20, times: 100 };
 /// References that are followed: a few a byte, in real files.
 const WORK: Allowance = Allowance { always: 64 << 20, times: 128 };
 

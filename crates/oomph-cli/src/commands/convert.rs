@@ -24,7 +24,7 @@ pub(crate) struct Arguments {
     /// The format [default: by the output's ending]
     #[arg(long, value_enum)]
     pub(crate) to: Option<Target>,
-    /// Write over a file that exists
+    /// Write over a file that exists, and JSON of any size
     #[arg(long)]
     pub(crate) force: bool,
 }
@@ -39,6 +39,9 @@ pub(crate) enum Target {
     Pickle,
 }
 
+/// More is hardly what was meant: no reader of JSON takes it.
+const LARGE_JSON: u64 = 2 << 30;
+
 pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let target = match arguments.to {
         Some(target) => target,
@@ -47,6 +50,17 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
     let recording = files::read(&arguments.file, printer)?;
     for warning in &recording.warnings {
         printer.warning(&format!("{}: {}", arguments.file.display(), warning.message));
+    }
+    if target == Target::Json && !arguments.force {
+        let stacks = export::stacks_in_json(&recording)?;
+        if stacks > LARGE_JSON {
+            bail!(
+                "{}: as JSON this recording takes {} or more, because JSON writes every stack out again at each event. \
+                 Write .pickle or .oomph instead, or say --force",
+                arguments.output.display(),
+                oomph_words::bytes(stacks)
+            );
+        }
     }
     outputs::write_whole(&arguments.output, arguments.force, |out| match target {
         Target::Oomph => {

@@ -3,6 +3,7 @@
 use super::snapshot::{Encoder, encode};
 use crate::intern::StackId;
 use crate::recording::{PoolId, Recording};
+use hashbrown::HashMap;
 use std::io::{self, Write};
 
 /// Writes a snapshot as JSON, in the shape that PyTorch's pickle has.
@@ -11,6 +12,44 @@ pub fn write_json(recording: &Recording, out: impl Write) -> io::Result<()> {
     encode(recording, &mut writer)?;
     writer.out.write_all(b"\n")?;
     writer.out.flush()
+}
+
+/// Bytes that stacks alone take in JSON. A stack that a million events share is stored once in a recording, and a million times there.
+pub fn stacks_in_json(recording: &Recording) -> io::Result<u64> {
+    let mut sizes: HashMap<StackId, u64> = HashMap::new();
+    let mut sum = 0u64;
+    for device in &recording.devices {
+        let events = device.events.stack.iter().copied();
+        let segments = device.segments.iter().map(|segment| segment.stack);
+        let blocks = device.blocks.iter().map(|block| block.stack);
+        for stack in events.chain(segments).chain(blocks) {
+            let size = match sizes.get(&stack) {
+                Some(&size) => size,
+                None => {
+                    let mut writer = JsonWriter { out: Counter(0), comma: false };
+                    writer.stack(recording, stack)?;
+                    sizes.insert(stack, writer.out.0);
+                    writer.out.0
+                }
+            };
+            sum = sum.saturating_add(size);
+        }
+    }
+    Ok(sum)
+}
+
+/// Counts, and keeps nothing.
+struct Counter(u64);
+
+impl Write for Counter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 struct JsonWriter<W> {

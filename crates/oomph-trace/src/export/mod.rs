@@ -7,5 +7,5 @@ mod json;
 mod pickle;
 mod snapshot;
 
-pub use json::write_json;
+pub use json::{stacks_in_json, write_json};
 pub use pickle::write_pickle;
