@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from oomph.live.graphs import MOST_NODES
+from oomph.live.graphs import MOST_IN_A_ROW, MOST_NODES
 from oomph.live.tensors import Tensors
 from oomph.live.walk import instance_dict
 
@@ -41,9 +41,10 @@ class Graphs:
         """What the graph of these tensors holds and none before it did, and the graphs before it that it holds part of. ``graph`` is its number."""
         held: list[Any] = []
         shared: set[int] = set()
-        waiting: list[tuple[Any, list[Any] | None]] = [(self._tensors.graph(tensor), None) for tensor in tensors]
+        # With how many lead to it from the tensor.
+        waiting: list[tuple[Any, list[Any] | None, int]] = [(self._tensors.graph(tensor), None, 0) for tensor in tensors]
         while waiting:
-            node, following = waiting.pop()
+            node, following, before = waiting.pop()
             known = self._nodes.get(id(node))
             if following is not None and known is not None:
                 # All behind it is known now: a graph has no circles.
@@ -56,13 +57,15 @@ class Graphs:
             elif type(node) is self._leaf:
                 held.append(node.variable)
                 self._nodes[id(node)] = _Node(node, graph, False, False)
+            elif before >= MOST_IN_A_ROW:
+                self._nodes[id(node)] = _Node(node, graph, True, True)
             elif len(self._nodes) < MOST_NODES:
                 following = [after for after, _ in node.next_functions if after is not None]
                 here, is_held, is_opaque = self._of(node)
                 held += here
                 self._nodes[id(node)] = _Node(node, graph, is_held, is_opaque)
-                waiting.append((node, following))
-                waiting += [(after, None) for after in following]
+                waiting.append((node, following, before))
+                waiting += [(after, None, before + 1) for after in following]
         return held, shared - {graph}
 
     def is_held(self, tensor: Any) -> bool:

@@ -487,3 +487,36 @@ def test_what_it_costs(tmp_path):
         assert census["milliseconds"] < 3000 or os.getloadavg()[0] > 2 * os.cpu_count()
     # Where the machine is busy, it stops before it has looked at a hundred thousand.
     assert [holder(census, "kept")["length"] for census in found if census["complete"]][:2] == [1_000, 10_000]
+
+
+LONG_SUM = """
+import torch
+from oomph import _graphs
+from oomph.live import graphs
+from oomph.live.tensors import Tensors
+
+def total():
+    sum = torch.ones(1, requires_grad=True)
+    for _ in range(60_000):
+        sum = sum * 1.5
+    return sum
+
+sum = total()
+census = graphs.Graphs(torch, lambda: False)
+print(census.of([sum.grad_fn]).nodes, census.complete)
+census.drop()
+del sum
+sum = total()
+who = _graphs.Graphs(torch, Tensors(torch))
+print(len(who.held([sum], 1)[0]) > 0, who.is_held(sum), who.may_hold_more(sum))
+who.drop()
+del sum, who
+print("it goes on")
+"""
+
+
+def test_a_sum_of_a_whole_epoch_is_looked_at_without_killing_the_program():
+    """PyTorch frees nodes that Python has looked at one inside the other: a walk down all of a long sum makes the program's own `del` overflow the stack."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "python")}
+    done = subprocess.run([sys.executable, "-c", LONG_SUM], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "5001 False\nTrue True True\nit goes on\n"), done.stderr

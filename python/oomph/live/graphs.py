@@ -10,6 +10,9 @@ from typing import Any, NamedTuple
 
 # Nodes visited in all. One takes about a microsecond and a hundred bytes.
 MOST_NODES = 150_000
+# Nodes in a row. PyTorch frees a node that Python has looked at inside the one before it: after a walk down 45,000 in a row, the program's own
+# `del` overflows the stack and kills it (torch 2.15, a stack of 8 MiB). What was not looked at is freed one by one.
+MOST_IN_A_ROW = 5_000
 # Parameters that are followed through the graph to see whether forwards are chained, and nodes that this looks at.
 _FOLLOWED = 6
 _MOST_CHAIN = 20_000
@@ -39,6 +42,7 @@ class Graphs:
         # A node's object is freed when nothing refers to it, and another may get its identity: they are kept until the end.
         self._next: dict[int, tuple[Any, list[Any]]] = {}
         self.complete = True
+        self._stopped = False
 
     def of(self, last: Iterable[Any]) -> Graph:
         """The graph that ends in these nodes."""
@@ -50,29 +54,35 @@ class Graphs:
         return Graph(len(order), forwards, forwards > 1 and self._is_chained(order, uses, forwards))
 
     def _visit(self, last: Any, order: list[int], uses: dict[int, int]) -> None:
-        if not self.complete or id(last) in self._next:
+        if self._stopped or id(last) in self._next:
             return
-        waiting: list[tuple[Any, bool]] = [(last, False)]
+        # How many lead to a node from the last one; None comes back to it when all that it leads to is done.
+        waiting: list[tuple[Any, int | None]] = [(last, 0)]
         while waiting:
-            node, is_done = waiting.pop()
+            node, before = waiting.pop()
             identity = id(node)
-            if is_done:
+            if before is None:
                 order.append(identity)
                 continue
             if identity in self._next:
                 continue
             if len(self._next) >= MOST_NODES or (len(self._next) % _OFTEN == 0 and self._enough()):
-                self.complete = False
+                self.complete, self._stopped = False, True
                 return
+            if before >= MOST_IN_A_ROW:
+                self.complete = False
+                self._next[identity] = (node, [])
+                order.append(identity)
+                continue
             following = [after for after, _ in node.next_functions if after is not None]
             self._next[identity] = (node, following)
-            waiting.append((node, True))
+            waiting.append((node, None))
             for after in following:
                 if type(after) is self._leaf:
                     uses[id(after)] = uses.get(id(after), 0) + 1
                     self._next.setdefault(id(after), (after, []))
                 else:
-                    waiting.append((after, False))
+                    waiting.append((after, before + 1))
 
     def _is_chained(self, order: list[int], uses: dict[int, int], forwards: int) -> bool:
         """Whether a path through the graph passes the same parameter again and again: side by side, each path passes it once."""
