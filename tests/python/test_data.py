@@ -16,6 +16,7 @@ import sys
 import textwrap
 import threading
 import time
+import tracemalloc
 import warnings
 
 import duckdb
@@ -60,7 +61,13 @@ def makers(rng):
     floats = lambda: rng.choice(HARD_FLOATS) if rng.random() < 0.3 else rng.uniform(-1e9, 1e9)  # noqa: E731
     whole = lambda: float(rng.randint(-300, 300))  # noqa: E731
     halves = lambda: np.float16(rng.choice([0.0, -0.0, math.nan, math.inf, 6e-8, 65504.0]) if rng.random() < 0.5 else rng.uniform(-100, 100))  # noqa: E731
-    made += [(pa.float64(), floats), (pa.float32(), lambda: float(np.float32(min(max(floats(), -3e38), 3e38)))), (pa.float64(), whole), (pa.float32(), whole), (pa.float16(), halves)]
+    made += [
+        (pa.float64(), floats),
+        (pa.float32(), lambda: float(np.float32(min(max(floats(), -3e38), 3e38)))),
+        (pa.float64(), whole),
+        (pa.float32(), whole),
+        (pa.float16(), halves),
+    ]
     made += [(pa.bool_(), lambda: rng.random() < 0.5), (pa.null(), lambda: None)]
     made += [(kind, lambda: rng.choice(WORDS)) for kind in (pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string()))]
     made += [(pa.string(), lambda: f"row {rng.random()}")]
@@ -304,7 +311,9 @@ def mixed(tmp_path_factory):
     rows = ["whole,gap,price,hole,city,text,flag,day,moment"]
     for i in range(300):
         city = "" if i % 9 == 0 else ("Oslo", "Rome")[i % 2]
-        rows.append(f"{i},{'' if i % 7 == 0 else i % 90},{i / 3},{'' if i % 5 == 0 else i / 7},{city},t {i * 7919},{'true' if i % 3 else 'false'},2024-02-{i % 28 + 1:02d},2024-01-01T00:{i % 60:02d}:00.5")
+        rows.append(
+            f"{i},{'' if i % 7 == 0 else i % 90},{i / 3},{'' if i % 5 == 0 else i / 7},{city},t {i * 7919},{'true' if i % 3 else 'false'},2024-02-{i % 28 + 1:02d},2024-01-01T00:{i % 60:02d}:00.5"
+        )
     path.write_text("\n".join(rows) + "\n")
     return path
 
@@ -440,6 +449,53 @@ def test_numbers_compute_as_pandas_computes(tmp_path):
     assert str(pa.table(loaded).schema.field("quantity").type) == "int8"
 
 
+def test_tensors_are_wide_or_as_they_are_held():
+    table = data.load(pa.table({"n": [1, 2, 3], "word": pa.array(["x", "y", "x"]).dictionary_encode(), "pair": pa.array([[1, 2], [3, 4], [5, 6]], pa.list_(pa.int64(), 2))}))
+    assert table.dtypes["n"] == "int8"
+    wide, small = table.to_torch(), table.to_torch(compact=True)
+    assert (wide["n"].dtype, small["n"].dtype, table["n"].to_torch().dtype, table["n"].to_torch(compact=True).dtype) == (torch.int64, torch.int8, torch.int64, torch.int8)
+    assert wide["word"].dtype == torch.int64 and small["word"].dtype in (torch.int8, torch.int32)
+    assert wide["n"].tolist() == small["n"].tolist() == [1, 2, 3] and wide["pair"].tolist() == small["pair"].tolist() == [[1, 2], [3, 4], [5, 6]]
+
+
+@pytest.mark.parametrize("wide_first", [True, False])
+def test_a_table_keeps_no_wide_numbers_and_gives_small_ones_without_a_copy(wide_first):
+    rows = 400_000
+    source = pa.table({"small": np.arange(rows) % 100, "gap": pa.array([None, *range(rows - 1)], pa.int64()), "real": np.arange(rows) / 3})
+    table = data.load(source)
+    assert table.dtypes == {"small": "int8", "gap": "int32", "real": "float64"}
+    kinds = [False, True] if wide_first else [True, False]
+    frames = {compact: table.to_pandas(compact=compact) for compact in kinds}
+    assert [str(kind) for kind in frames[False].dtypes] == ["int64", "Int64", "float64"] and [str(kind) for kind in frames[True].dtypes] == ["int8", "Int32", "float64"]
+    assert frames[False].equals(source.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get).astype({"small": "int64"}))
+    again = table.to_pandas(compact=True)
+    for name in ("small", "real"):
+        held = table[name].to_numpy(compact=True)
+        assert np.shares_memory(again[name].to_numpy(), held) and np.shares_memory(frames[True][name].to_numpy(), held)
+    assert np.shares_memory(frames[False]["real"].to_numpy(), again["real"].to_numpy())
+    # Each frame changes alone.
+    for frame in frames.values():
+        frame.loc[1, ["small", "gap", "real"]] = [7, 8, 9]
+    assert again.loc[1].tolist() == [1, 0, 1 / 3] == table.to_pandas().loc[1].tolist() and [column.to_list()[1] for column in map(table.__getitem__, table)] == [1, 0, 1 / 3]
+    # Wide numbers go with their frame.
+    tracemalloc.start()
+    try:
+        again = table.to_pandas()
+        with_frame = tracemalloc.get_traced_memory()[0]
+        del again
+        without = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert with_frame > 16 * rows and without < rows
+
+
+@pytest.mark.parametrize("words", [[1, None], [True, None], [0.5, None], ["x", None], [1, 1, None]])
+def test_a_dictionary_may_have_a_null_among_its_values(words):
+    source = pa.DictionaryArray.from_arrays([0, 1, None, 0, len(words) - 1], pa.array(words))
+    frame = data.load(pa.table({"a": source})).to_pandas()
+    assert [None if pd.isna(one) else one for one in frame["a"]] == source.to_pylist() and frame["a"].cat.categories.tolist() == words[:1]
+
+
 def test_numbers_are_given_in_the_types_that_they_had():
     table = pa.table(
         {
@@ -561,7 +617,15 @@ def test_a_frame_of_pandas_keeps_what_is_no_number_and_no_text():
         pd.testing.assert_series_equal(small[label], before[label])
     assert [type(value) for value in small[("of", "time")]] == [type(value) for value in before[("of", "time")]]
     kinds = {label: str(small[label].dtype) for label in (*numbers, *texts)}
-    assert kinds == {(0, "whole"): "int16", (0, "nullable"): "Int8", (0, "full"): "Int8", (0, "none"): "Int64", (1, "nan"): "float64", (1, "text"): "category", (1, "truth"): "boolean"}
+    assert kinds == {
+        (0, "whole"): "int16",
+        (0, "nullable"): "Int8",
+        (0, "full"): "Int8",
+        (0, "none"): "Int64",
+        (1, "nan"): "float64",
+        (1, "text"): "category",
+        (1, "truth"): "boolean",
+    }
     for label in (*numbers, *texts):
         assert small[label].astype(frame[label].dtype).equals(frame[label]), label
     # Neither frame changes with the other.
@@ -662,7 +726,9 @@ def test_pandas_has_what_only_pyarrow_can_make():
 
 def test_times_as_objects_keep_their_zone():
     berlin = pa.array([0, None, 1_700_000_000_000_000], pa.timestamp("us", "Europe/Berlin"))
-    table = pa.table({"berlin": berlin, "offset": berlin.cast(pa.timestamp("us", "+05:30")), "plain": berlin.cast(pa.timestamp("us")), "fine": pa.array([1, None, 3], pa.timestamp("ns"))})
+    table = pa.table(
+        {"berlin": berlin, "offset": berlin.cast(pa.timestamp("us", "+05:30")), "plain": berlin.cast(pa.timestamp("us")), "fine": pa.array([1, None, 3], pa.timestamp("ns"))}
+    )
     loaded = data.load(table)
     for name in ("berlin", "offset", "plain"):
         listed, expected = loaded[name].to_list(), table[name].to_pylist()
@@ -815,7 +881,9 @@ def test_a_profile_says_what_the_command_says(mixed, oomph):
 
 def test_an_integer_beside_floats_is_kept_to_its_last_digit(tmp_path):
     """No float is 2^53 + 1: it is an integer, however it is written, or text where the column has parts of a whole."""
-    (tmp_path / "table.csv").write_text("whole,half,third,far\n9007199254740993,9007199254740993,9007199254740993,18446744073709551615\n9007199254740993.0,9007199254740992.5,0.25,1e3\n")
+    (tmp_path / "table.csv").write_text(
+        "whole,half,third,far\n9007199254740993,9007199254740993,9007199254740993,18446744073709551615\n9007199254740993.0,9007199254740992.5,0.25,1e3\n"
+    )
     loaded = data.load(tmp_path / "table.csv")
     assert loaded.dtypes == {"whole": "int64", "half": "string", "third": "string", "far": "uint64"}
     expected = {

@@ -67,11 +67,17 @@ class Column:
 
     def _wide(self, dtype: Any, compact: bool) -> Any:
         """The type in which a number is given to whoever computes with it."""
-        if compact or self._usual is None or self._native.dictionary is not None or self._native.time is not None:
+        if compact or not self.is_widened:
             return dtype
         import numpy
 
-        return numpy.dtype(usual_type(dtype.name, self._usual))
+        return numpy.dtype(usual_type(dtype.name, str(self._usual)))
+
+    @property
+    def is_widened(self) -> bool:
+        """Whether it is numbers that were made smaller, and are given wider than they are held."""
+        held = self._native.arrow_type.lower()
+        return self._usual is not None and usual_type(held, self._usual) != held
 
     def to_numpy(self, *, compact: bool = False) -> Any:
         """An array: read-only, because the table's memory is shared. Text becomes objects; rows without a value are masked (None among objects).
@@ -146,16 +152,16 @@ class Column:
         It shares the table's memory, unless numbers were made smaller: those are a copy, as wide as they were, and codes have the 64 bits that torch wants of an
         index. ``compact=True`` gives them as they are held. ``nulls`` is what stands for rows without a value; a column that has such rows is refused without it.
         """
-        return self._as_tensor(nulls, "to_torch(nulls=0)")
+        return self._as_tensor(nulls, "to_torch(nulls=0)", compact=compact)
 
-    def _as_tensor(self, nulls: Any, said_by: str) -> Any:
+    def _as_tensor(self, nulls: Any, said_by: str, *, compact: bool) -> Any:
         """As ``to_torch``. ``said_by`` is how its caller is told what stands for rows without a value."""
         import numpy
         import torch
 
         elements = self._native.elements
         if elements is not None:
-            return self._rows_as_tensor(Column(elements, self.name), nulls, said_by)
+            return self._rows_as_tensor(Column(elements, self.name), nulls, said_by, compact=compact)
         codes = self._native.values
         if codes is None:
             raise TypeError(f"column {self.name!r} is {self._native.arrow_type}, which torch has no tensors of; take it with to_numpy() or to_pyarrow()")
@@ -172,12 +178,12 @@ class Column:
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
             return torch.from_numpy(values)
 
-    def _rows_as_tensor(self, elements: Column, nulls: Any, said_by: str) -> Any:
+    def _rows_as_tensor(self, elements: Column, nulls: Any, said_by: str, *, compact: bool) -> Any:
         """Rows that are arrays: a tensor with a dimension for each of theirs, and one for the rows."""
         import numpy
         import torch
 
-        tensor = elements._as_tensor(nulls, said_by).reshape(len(self), *self._native.shape)
+        tensor = elements._as_tensor(nulls, said_by, compact=compact).reshape(len(self), *self._native.shape)
         if self._native.valid is None:
             return tensor
         missing = ~numpy.asarray(self._native.valid)
@@ -228,7 +234,9 @@ class Column:
         words = pandas.Index(Column(self._native.dictionary, self.name).to_pandas())
         if words.hasnans or not words.is_unique:
             listed = words.tolist()
-            known = {word: place for place, word in enumerate(dict.fromkeys(word for word in listed if word is not None and word == word))}
+            # Neither None nor NaN; pandas.NA, which nullable integers and booleans have, cannot even be compared.
+            there = [word for word, lacks in zip(listed, words.isna()) if not lacks]
+            known = {word: place for place, word in enumerate(dict.fromkeys(there))}
             table = numpy.array([known.get(word, -1) for word in listed], dtype=numpy.int64)
             codes = table[codes if missing is None else numpy.where(missing, 0, codes)]
             words = pandas.Index(list(known))

@@ -58,13 +58,12 @@ class Rows:
 
     def to_pandas(self) -> Any:
         """A ``pandas.DataFrame``: categories for codes, nullable integers where rows have no value, floats with NaN there. It can be written to."""
-        return self._as_frame(copy=False, compact=True)
+        return self._as_frame([self._at(place).to_pandas(writable=True) for place in range(len(self.columns))], copy=False)
 
-    def _as_frame(self, *, copy: bool, compact: bool) -> Any:
+    def _as_frame(self, columns: list[Any], *, copy: bool) -> Any:
         import pandas
 
-        columns = {place: self._at(place).to_pandas(writable=True, compact=compact) for place in range(len(self.columns))}
-        frame = pandas.DataFrame(columns, index=pandas.RangeIndex(len(self)), copy=copy)
+        frame = pandas.DataFrame(dict(enumerate(columns)), index=pandas.RangeIndex(len(self)), copy=copy)
         frame.columns = pandas.Index(self.columns, dtype=None if self.columns else object)
         return frame
 
@@ -81,7 +80,7 @@ class Rows:
 
     def _as_tensors(self, nulls: Any, said_by: str) -> dict[str, Any]:
         each = nulls if isinstance(nulls, Mapping) else dict.fromkeys(self.columns, nulls)
-        return {name: column._as_tensor(each.get(name), said_by) for name, column in self._by_name()}
+        return {name: column._as_tensor(each.get(name), said_by, compact=True) for name, column in self._by_name()}
 
     def _by_name(self) -> Iterator[tuple[str, Column]]:
         if len(set(self.columns)) < len(self.columns):
@@ -114,8 +113,8 @@ class Table(Rows):
         self.profile: Profile = of_native(native.profile)
         self.broken_rows: BrokenRows = self.profile.broken_rows
         self._usual = ["float32" if error else column.now.type for column, (_, _, _, error) in zip(self.profile.columns, described)]
-        self._frame: Any = None
-        self._frame_is_compact = False
+        # By place, columns that frames of pandas have in the type in which they are held.
+        self._series: dict[int, Any] = {}
 
     def _at(self, place: int) -> Column:
         return Column(self._native.column(place), self.columns[place], self._usual[place])
@@ -130,14 +129,22 @@ class Table(Rows):
 
         if int(pandas.__version__.partition(".")[0]) < 3:
             # Frames of the same memory are not independent before pandas 3.
-            return self._as_frame(copy=True, compact=compact)
-        if self._frame is None:
-            self._frame, self._frame_is_compact = self._as_frame(copy=False, compact=compact), compact
-            # As long as there is this frame, which whoever looks at the memory keeps, no other writes there.
-            self._native.keep(self._frame)
-        elif self._frame_is_compact != compact:
-            return self._as_frame(copy=True, compact=compact)
-        return self._frame.copy(deep=False)
+            return self._as_frame([self._at(place).to_pandas(writable=True, compact=compact) for place in range(len(self.columns))], copy=True)
+        return self._as_frame([self._in_frame(place, compact) for place in range(len(self.columns))], copy=False)
+
+    def _in_frame(self, place: int, compact: bool) -> Any:
+        """A column for a frame of pandas: one series for all frames where it is as it is held; what is wider belongs to one frame, and goes with it."""
+        import pandas
+
+        column = self._at(place)
+        if column.is_widened and not compact:
+            return column.to_pandas(writable=True)
+        if not self._series:
+            # As long as there are these, which whoever looks at the memory keeps, no frame writes there.
+            self._native.keep(self._series)
+        if place not in self._series:
+            self._series[place] = pandas.Series(column.to_pandas(writable=True, compact=True), copy=False)
+        return self._series[place]
 
     def to_polars(self, *, compact: bool = False) -> Any:
         """A ``polars.DataFrame``. Numbers are as wide as polars itself would have them; ``compact=True`` gives the smallest types, and shares their memory."""
