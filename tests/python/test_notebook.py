@@ -710,6 +710,11 @@ def test_an_error_in_an_explained_cell_is_an_error(loaded):
     assert traceback_of(again) == [line.replace("(of)", "(***failed resolving arguments***)") for line in without]
     broken = loaded.run("%%oomph\nx =", fails="SyntaxError")
     assert len(traceback_of(broken)) == 1 and "_magics" not in broken.traceback and "x =" in without_colours(broken.traceback)
+    # One that comes up while the cell runs has the line that led to it.
+    inside = loaded.run("%%oomph\nexec('a b')", fails="SyntaxError")
+    plain = traceback_of(loaded.run("exec('a b')", fails="SyntaxError"))
+    assert "_magics" not in inside.traceback and "exec('a b')" in without_colours(inside.traceback)
+    assert len(traceback_of(inside)) == len(plain), (inside.traceback, plain)
     assert "Peak" not in loaded.run(SIMPLE, fails="ValueError").said
     assert loaded.value("get_ipython().custom_exceptions") == []
 

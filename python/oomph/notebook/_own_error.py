@@ -22,7 +22,15 @@ class OwnErrors:
 
         def show(_shell: Any, kind: type[BaseException], value: BaseException, trace: TracebackType | None, tb_offset: int | None = None) -> None:
             self.forget()
-            shell.showtraceback((kind, value, _without(run_by, trace) if value is error else trace), tb_offset=tb_offset)
+            is_running = False
+            if value is error:
+                # Of a syntax error IPython shows the frames only if it came up while the cell ran: in an import, not in the cell itself.
+                is_running = _runs_in(_last(run_by, trace), shell.user_ns)
+                trace = _without(run_by, trace)
+                if is_running and (isinstance(value, SyntaxError) or hasattr(value, "exceptions")):
+                    # Of these, and of groups of errors, IPython shows the traceback that the error itself has.
+                    value.__traceback__ = trace
+            shell.showtraceback((kind, value, trace), tb_offset=tb_offset, running_compiled_code=is_running)
 
         self.forget()
         self._before = shell.custom_exceptions, shell.CustomTB
@@ -36,9 +44,21 @@ class OwnErrors:
 
 def _without(code: CodeType, trace: TracebackType | None) -> TracebackType | None:
     """IPython's own frame, which it knows to leave out, and what comes after that code's."""
-    last, each = None, trace
+    after = _last(code, trace)
+    return trace if trace is None or after is None else TracebackType(after, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
+
+
+def _runs_in(trace: TracebackType | None, names: dict[str, Any]) -> bool:
+    while trace is not None and trace.tb_frame.f_globals is not names:
+        trace = trace.tb_next
+    return trace is not None
+
+
+def _last(code: CodeType, trace: TracebackType | None) -> TracebackType | None:
+    """What comes after that code's innermost frame."""
+    after, each = None, trace
     while each is not None:
         if each.tb_frame.f_code is code:
-            last = each
+            after = each.tb_next
         each = each.tb_next
-    return trace if trace is None or last is None else TracebackType(last.tb_next, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
+    return after
