@@ -7,11 +7,13 @@ The parts have tests of their own: test_fit_split, test_fit_memory, test_fit_opt
 import copy
 import json
 import os
+import random
 import re
 import subprocess
 import sys
 import textwrap
 import threading
+from collections import namedtuple
 
 import pytest
 
@@ -243,6 +245,44 @@ def test_a_fit_is_given_back_where_it_may_be_reused():
     assert epoch(1.0, clip_grad_norm=1.0).optimizer is optimizer
 
 
+def test_a_fit_is_given_back_only_to_who_asks_in_the_same_way():
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batch = (torch.zeros(6, 4), torch.zeros(6, dtype=torch.long))
+
+    def again(**more):
+        given = {"loss": nn.CrossEntropyLoss(), "batch": batch, "plan": Plan(micro=3), "reuse": True, "quiet": True, **more}
+        return package.fit(model, optimizer, **given)
+
+    first = again(budget="1GiB", gpu="t4")
+    # The same in other words.
+    assert again(budget=1 << 30, gpu="t4", plan=Plan(micro=3).to_dict()) is first
+    for refused, why in ({"budget": "abc"}, "budget='abc'"), ({"batch": iter([batch])}, "the batch is a list_iterator"):
+        with pytest.raises(FitError, match=why):
+            again(**{"budget": "1GiB", "gpu": "t4", **refused})
+    fits = [first]
+    for other in {"budget": "2GiB", "gpu": "t4"}, {"budget": "2GiB", "gpu": "a100-80gb"}, {"budget": "2GiB", "gpu": "a100-80gb", "plan": Plan(micro=2)}:
+        fits.append(again(**other))
+        assert fits[-1] is not fits[-2] and again(**other) is fits[-1]
+    assert [fit.plan.chosen.micro for fit in fits] == [3, 3, 3, 2]
+
+
+def test_a_loss_that_is_known_is_not_asked_again():
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batch = (torch.zeros(6, 4), torch.zeros(6, 2))
+    asked = []
+
+    def epoch():
+        def loss(net, batch):
+            asked.append(type(net).__name__)
+            return (net(batch[0]) - batch[1]).square().mean()
+
+        return package.fit(model, optimizer, loss=loss, batch=batch, plan=Plan(), reuse=True, quiet=True)
+
+    assert epoch() is epoch() and asked == ["_StandIn"]
+
+
 def test_a_batch_without_a_common_dimension_is_fitted_whole():
     torch.manual_seed(0)
     batch = (torch.randn(5, 4), torch.tensor([[0, 1, 2], [1, 2, 3]]))
@@ -415,6 +455,7 @@ def test_what_could_never_work_is_refused_before_a_program_is_started(name, monk
         raise AssertionError("a program was started")
 
     monkeypatch.setattr(subprocess, "Popen", started)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     model = nn.Linear(4, 2)
     given, why = NEVER[name]
     given = {"optimizer": torch.optim.SGD(model.parameters()), "batch": (torch.zeros(6, 4), torch.zeros(6, dtype=torch.long)), **given}
@@ -442,25 +483,47 @@ def test_an_optimizer_may_train_other_parameters_if_the_model_has_none_to_train(
     assert not torch.equal(before, loss.weight)
 
 
+def pair_mean(model, batch):
+    ids, labels = batch
+    return token_mean(model, {"ids": ids, "labels": labels})
+
+
 class Objective:
     """A loss that is an object, and one that is a method of it."""
 
     def __call__(self, network, batch):
-        return token_mean(network, batch)
+        return pair_mean(network, batch)
 
     def of(self, network, batch):
-        return token_mean(network.eval().train(), batch)
+        return pair_mean(network.eval().train(), batch)
+
+
+def layer_by_layer(net, batch):
+    x, labels = batch
+    for layer in net if len(net) == 1 else ():
+        x = layer(x)
+    return nn.functional.cross_entropy(x.flatten(0, 1), labels.flatten())
 
 
 TAKES_MODEL = {
-    "another name": (lambda net, batch: token_mean(net, batch), True),
+    "another name": (lambda net, batch: pair_mean(net, batch), True),
     "an object": (Objective(), True),
     "a method": (Objective().of, True),
-    "where it is": (lambda m, batch: token_mean(m, {name: one.to(getattr(m, "device", "cpu")) for name, one in batch.items()}), True),
+    "where it is": (lambda m, batch: pair_mean(m, [one.to(m.device if hasattr(m, "device") else "cpu") for one in batch]), True),
+    "moved": (lambda net, batch: pair_mean(net.to("cpu"), batch), True),
+    "in float": (lambda net, batch: pair_mean(net.float(), batch), True),
+    "a part": (lambda net, batch: pair_mean(net[0], batch), True),
+    "a part by name": (lambda net, batch: pair_mean(net._modules["0"], batch), True),
+    "part by part": (layer_by_layer, True),
+    "without what wraps it": (lambda net, batch: pair_mean(net.module if hasattr(net, "module") else net, batch), True),
+    "if there is one": (lambda net, batch: pair_mean(net, batch) if net else None, True),
     "a tensor": (lambda logits, target: nn.functional.cross_entropy(logits, target), False),
     "arithmetic": (lambda output, target: (output - target).square().mean(), False),
     "a method of tensors": (lambda output, target: output.flatten().mean(), False),
+    "a method of both": (lambda output, target: nn.functional.cross_entropy(output.float(), target), False),
     "a field": (lambda output, target: output.logits.mean(), False),
+    "its fields": (lambda output, target: [one.mean() for one in output][0], False),
+    "its first": (lambda output, target: output[0].mean(), False),
 }
 
 
@@ -468,13 +531,67 @@ TAKES_MODEL = {
 def test_a_function_that_calls_a_model_is_given_it_by_whatever_name(name):
     torch.manual_seed(0)
     loss, takes_model = TAKES_MODEL[name]
-    model, batch = Language(), padded_batches(1)[0]
-    random = torch.get_rng_state()
+    model, batch = nn.Sequential(Language()), tuple(padded_batches(1)[0].values())
     assert LossOf(loss).settled(model, batch).takes_model is takes_model
-    assert torch.equal(torch.get_rng_state(), random)
     if takes_model:
         fit = package.fit(model, torch.optim.SGD(model.parameters(), lr=0.0), loss=loss, batch=batch, plan=Plan(micro=3), quiet=True)
-        torch.testing.assert_close(fit.step(batch), token_mean(model, batch).detach(), rtol=2e-6, atol=0)
+        torch.testing.assert_close(fit.step(batch), pair_mean(model, batch).detach(), rtol=2e-6, atol=0)
+
+
+def test_an_output_may_have_fields_that_are_called_as_layers_are():
+    torch.manual_seed(0)
+    Out = namedtuple("Out", "recon mu logvar")
+
+    class VAE(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mu, self.logvar, self.decode = nn.Linear(4, 2), nn.Linear(4, 2), nn.Linear(2, 4)
+
+        def forward(self, x):
+            mu = self.mu(x)
+            return Out(self.decode(mu), mu, self.logvar(x))
+
+    def elbo(out, target):
+        return -0.5 * (1 + out.logvar - out.mu.pow(2) - out.logvar.exp()).mean() + (out.recon - target).square().mean()
+
+    model, x = VAE(), torch.randn(6, 4)
+    fit = package.fit(model, torch.optim.SGD(model.parameters(), lr=0.0), loss=elbo, batch=(x, x), plan=Plan(micro=3), quiet=True)
+    torch.testing.assert_close(fit.step((x, x)), elbo(model(x), x).detach(), rtol=2e-6, atol=0)
+
+
+def test_a_batch_that_is_no_pair_is_for_a_function_of_the_model():
+    model, batch = Language(), padded_batches(1)[0]
+    asked = []
+    loss = LossOf(lambda net, batch: asked.append(batch) or token_mean(net.requires_grad_(), batch)).settled(model, batch)
+    # There is nothing to find out.
+    assert loss.takes_model and asked == []
+    assert loss(model, batch).item() == token_mean(model, batch).item()
+
+
+def test_how_a_loss_is_called_is_said_if_it_fails():
+    model, batch = nn.Linear(4, 2), (torch.zeros(6, 4), torch.zeros(6, 2))
+    # It is not called before it is put into another.
+    with pytest.raises(TypeError, match=r"Tensor is not a Module subclass \(the loss is called as loss\(output, target\); if it is f\(model, batch\), call its first parameter `model`\)"):
+        LossOf(lambda net, batch: nn.Sequential(net, nn.Softmax(-1))(batch[0]).mean()).settled(model, batch)(model, batch)
+    with pytest.raises(TypeError, match=r"\(the batch, a dict, is no pair \(input, target\), so the loss is called as f\(model, batch\)\)"):
+        LossOf(lambda out, target: out - target).settled(model, {"x": batch[0]})(model, {"x": batch[0]})
+
+
+def test_finding_out_leaves_the_batch_and_random_numbers_alone():
+    numpy = pytest.importorskip("numpy")
+    model, batch = Language(), padded_batches(1)[0]
+
+    def loss(net, batch):
+        first, second = batch
+        labels = first.pop("labels")
+        drawn.append((random.random(), numpy.random.rand(), torch.rand(()).item()))
+        return token_mean(net, {**first, "labels": labels})
+
+    drawn = []
+    given = [batch, batch["labels"]]
+    for _ in range(2):
+        assert LossOf(loss).settled(model, given).takes_model
+    assert list(batch) == ["ids", "labels"] and len(drawn) == 2 and drawn[0] == drawn[1]
 
 
 # -- the search, without PyTorch

@@ -311,6 +311,29 @@ def test_a_loop_with_accelerate_trains_as_without(accumulate, precision, toleran
         same(our_parameters, parameters, 1e-4)
 
 
+def test_a_fit_with_accelerate_is_given_back_to_who_asks_in_the_same_way():
+    accelerate = pytest.importorskip("accelerate")
+    from accelerate.state import AcceleratorState
+
+    from oomph.fitting.adapters.accelerating import fit_accelerate
+
+    AcceleratorState._reset_state(True)
+    accelerator, model = accelerate.Accelerator(cpu=True), torch.nn.Linear(4, 2)
+    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.0))
+    batch = (torch.ones(6, 4), torch.ones(6, 2))
+
+    def epoch(weight, **more):
+        loss = lambda net, batch: (net(batch[0]) - batch[1]).square().mean() * weight
+        return fit_accelerate(accelerator, model, optimizer, **{"loss": loss, "batch": batch, "plan": Plan(micro=3), "reuse": True, "quiet": True, **more})
+
+    first = epoch(1.0)
+    expected = 2 * (model(batch[0]) - batch[1]).square().mean().item()
+    assert epoch(2.0) is first and first.step(batch).item() == pytest.approx(expected, rel=2e-6)
+    with pytest.raises(FitError, match="budget='abc'"):
+        epoch(1.0, budget="abc")
+    assert epoch(1.0, budget="1GiB") is not first
+
+
 def test_an_optimizer_that_was_not_prepared_is_refused():
     accelerate = pytest.importorskip("accelerate")
     from oomph.fitting.adapters.accelerating import fit_accelerate

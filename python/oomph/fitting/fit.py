@@ -71,17 +71,19 @@ def fit(
 
     Only what gives the same numbers is done. ``allow=("bf16", "8bit-optimizer", "bf16-weights")`` names what may be done beyond that.
     ``clip_grad_norm`` clips gradients before each update; ``scaler`` is the torch.amp.GradScaler of a loss in float16. ``plan`` takes a plan of before (``fit.plan.chosen``) and predicts nothing.
-    ``reuse=True`` plans once for a model and its optimizer: after that it gives the same fit back, with this ``loss``. It is for a function that is called again and again, such as for
-    every epoch.
+    ``reuse=True`` plans once for a model and its optimizer: after that it gives the same fit back, with this ``loss``, which is one of the same kind. It is for a function that is called
+    again and again, such as for every epoch. Other settings are planned anew; a larger ``batch`` is not, and steps down if memory runs out. The optimizer keeps the fit, and the fit the
+    optimizer: without ``fit.close()``, Python's garbage collector frees them and the model.
     """
-    kept = fit_of_before(model, optimizer, tuple(allow), clip_grad_norm, scaler) if reuse else None
+    asked = Asked.of(batch, budget=budget, gpu=gpu, allow=allow, clip_grad_norm=clip_grad_norm, scaler=scaler, plan=plan)
+    kept = fit_of_before(model, optimizer, asked) if reuse else None
     if kept is not None:
-        kept.take_loss(LossOf(loss).settled(kept.model, batch))
+        take_loss(kept, LossOf(loss).settled(kept.model, batch, kept.loss_of))
         return kept
-    fitted = Fit(model, optimizer, LossOf(loss), batch, tuple(allow), clip_grad_norm, scaler)
+    fitted = Fit(model, optimizer, LossOf(loss), batch, asked.allow, clip_grad_norm, scaler)
     fitted.loss_of.settled(fitted.model, batch)
-    if plan is not None:
-        fitted._apply_given(plan if isinstance(plan, Plan) else Plan.from_dict(plan))
+    if asked.plan is not None:
+        fitted._apply_given(asked.plan)
     else:
         fitted._plan_and_apply(budget, gpu)
     if not quiet and ranks.first():
@@ -89,16 +91,44 @@ def fit(
         for note in fitted.plan.notes:
             print(f"  {note}", file=sys.stderr)
     if reuse:
-        fitted.keep()
+        keep(fitted, asked)
     return fitted
 
 
-def fit_of_before(model: Any, optimizer: Any, allow: tuple[str, ...], clip_grad_norm: float | None, scaler: Any = None) -> Any:
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """How a fit was asked for: one that is kept is given back to who asks in the same way."""
+
+    budget: str | int
+    gpu: str | None
+    allow: tuple[str, ...]
+    clip_grad_norm: float | None
+    scaler: Any
+    plan: Plan | None
+
+    @classmethod
+    def of(cls, batch: Any, *, budget: Any, gpu: str | None, allow: Iterable[str], clip_grad_norm: float | None, scaler: Any, plan: Plan | dict[str, Any] | None) -> Asked:
+        """Refuses what is no batch and no budget, whether there is a fit of before or not."""
+        refuse_what_gives_batches(batch)
+        given = plan if plan is None or isinstance(plan, Plan) else Plan.from_dict(plan)
+        return cls(asked_for(budget), gpu, tuple(allow), clip_grad_norm, scaler, given)
+
+
+def keep(fitted: Fit, asked: Asked) -> None:
+    """`fit_of_before` gives it back, until it is closed."""
+    fitted._asked = asked
+    setattr(fitted.optimizer, _KEPT, fitted)
+
+
+def fit_of_before(model: Any, optimizer: Any, asked: Asked) -> Any:
     """The fit that was kept for these, if it is not closed and was asked for in the same way."""
     kept = getattr(optimizer, _KEPT, None)
-    if kept is None or kept.model is not ranks.without_ddp(model):
-        return None
-    return kept if (kept.allow, kept.clip_grad_norm, kept.scaler) == (allow, clip_grad_norm, scaler) else None
+    return kept if kept is not None and kept.model is ranks.without_ddp(model) and kept._asked == asked else None
+
+
+def take_loss(fitted: Fit, loss_of: Any) -> None:
+    """Another loss of the same kind: a function that is defined anew knows its own variables only. In place, for all who have it."""
+    vars(fitted.loss_of).update(vars(loss_of))
 
 
 class FitPlan:
@@ -210,14 +240,8 @@ class Fit(Applied):
         # Gradients are there that no update has used.
         self._due = False
         self.steps = 0
-
-    def keep(self) -> None:
-        """For ``fit_of_before``, until it is closed."""
-        setattr(self.optimizer, _KEPT, self)
-
-    def take_loss(self, loss_of: Any) -> None:
-        """Another loss of the same kind: a function that is defined anew knows its own variables only. In place, for all who have it."""
-        vars(self.loss_of).update(vars(loss_of))
+        # Of a fit that is kept.
+        self._asked: Asked | None = None
 
     def _close_the_one_before(self) -> None:
         """A cell that is run again: what the fit of before has put around the model goes."""

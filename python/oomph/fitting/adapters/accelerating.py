@@ -11,7 +11,7 @@ import torch
 
 from oomph.fitting.adapters.loops import LoopFit, missing
 from oomph.fitting.errors import FitError
-from oomph.fitting.fit import fit_of_before
+from oomph.fitting.fit import Asked, fit_of_before, keep, take_loss
 from oomph.fitting.losses.loss_of import LossOf
 from oomph.fitting.planning.plan import Plan
 from oomph.fitting.running.ranks import without_ddp
@@ -49,16 +49,16 @@ def fit_accelerate(
         raise missing("accelerate", "oomph.fit_accelerate") from None
     if not isinstance(optimizer, AcceleratedOptimizer):
         raise FitError("oomph.fit_accelerate takes what accelerator.prepare(model, optimizer) returns: this optimizer was not prepared")
-    loss_of = PreparedLoss(LossOf(loss).settled(model, batch), accelerator)
-    allow = tuple(allow)
-    kept: AccelerateLoop | None = fit_of_before(model, optimizer.optimizer, allow, clip_grad_norm) if reuse else None
+    asked = Asked.of(batch, budget=budget, gpu=gpu, allow=allow, clip_grad_norm=clip_grad_norm, scaler=None, plan=plan)
+    kept: AccelerateLoop | None = fit_of_before(model, optimizer.optimizer, asked) if reuse else None
+    loss_of = PreparedLoss(LossOf(loss).settled(model, batch, kept.loss_of.loss_of if kept is not None else None), accelerator)  # type: ignore[attr-defined]
     if kept is not None:
-        kept.take_loss(loss_of)
+        take_loss(kept, loss_of)
         return kept
-    fitted = AccelerateLoop(accelerator, model, optimizer, loss_of, batch, allow, clip_grad_norm)
+    fitted = AccelerateLoop(accelerator, model, optimizer, loss_of, batch, asked.allow, clip_grad_norm)
     fitted.start(budget=budget, gpu=gpu, plan=plan, quiet=quiet)
     if reuse:
-        fitted.keep()
+        keep(fitted, asked)
     return fitted
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import random
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -19,6 +17,7 @@ from torch import nn
 from oomph.fitting.errors import FitError, NotSplittable
 from oomph.fitting.losses.counts import Counted, Weighing, batch_norms
 from oomph.fitting.running.batches import pick, samples, traits
+from oomph.fitting.running.repeating import random_numbers_kept
 from oomph.fitting.running.spill import with_room
 
 ComputeLoss = Callable[[Any], Any]
@@ -422,9 +421,6 @@ def _evaluating(model: nn.Module) -> Iterator[Callable[[], None]]:
     """
     modes = [(module, module.training) for module in model.modules()]
     buffers = [(module._buffers, name, buffer, buffer.clone()) for module in model.modules() for name, buffer in module._buffers.items() if buffer is not None]
-    numpy = sys.modules.get("numpy")
-    of_python, of_numpy = random.getstate(), numpy.random.get_state() if numpy is not None else None
-    devices = sorted({tensor.device.index or 0 for tensor in model.parameters() if tensor.is_cuda})
 
     def put_back() -> None:
         for module, training in modes:
@@ -436,7 +432,7 @@ def _evaluating(model: nn.Module) -> Iterator[Callable[[], None]]:
             model.train()
 
     try:
-        with torch.random.fork_rng(devices=devices), torch.no_grad():
+        with random_numbers_kept(model), torch.no_grad():
             model.eval()
             yield in_training
     finally:
@@ -446,6 +442,3 @@ def _evaluating(model: nn.Module) -> Iterator[Callable[[], None]]:
                 holder[name] = buffer
                 if not buffer.is_inference():
                     buffer.copy_(was)
-        random.setstate(of_python)
-        if numpy is not None:
-            numpy.random.set_state(of_numpy)

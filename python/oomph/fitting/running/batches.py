@@ -126,12 +126,21 @@ def _amount(node: Any) -> float:
 
 def moved(batch: Any, device: torch.device) -> Any:
     """The same structure with its tensors on that device; those that are there already stay. Copies of pinned memory do not wait."""
+    return _with_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
+
+
+def in_new_containers(batch: Any) -> Any:
+    """The same tensors: who takes one out of a dict or a list takes it from a copy of that."""
+    return _with_tensors(batch, lambda tensor: tensor)
+
+
+def _with_tensors(batch: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(batch, (torch.Tensor, PackedSequence)):
-        return batch.to(device, non_blocking=True)
+        return change(batch)
     children = _children(batch)
     if children is None:
         return batch
-    return _rebuilt(batch, [moved(child, device) for child in children])
+    return _rebuilt(batch, [_with_tensors(child, change) for child in children])
 
 
 def per_sample(batch: Any) -> int:

@@ -1,10 +1,12 @@
-"""So that a batch can be repeated after an out-of-memory as if it were the first time."""
+"""So that what was run can be run again as if it were the first time: a batch after an out-of-memory, a loss after a trial."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Collection
+import random
+import sys
+from collections.abc import Collection, Iterator
 
 import torch
 
@@ -40,6 +42,21 @@ class Before:
                 module._buffers[name] = buffer
                 if buffer._version != version:
                     buffer.copy_(value)
+
+
+@contextlib.contextmanager
+def random_numbers_kept(model: torch.nn.Module) -> Iterator[None]:
+    """Afterwards those of Python, NumPy and PyTorch go on as if nothing had been drawn."""
+    numpy = sys.modules.get("numpy")
+    of_python, of_numpy = random.getstate(), numpy.random.get_state() if numpy is not None else None
+    devices = sorted({tensor.device.index or 0 for tensor in model.parameters() if tensor.is_cuda})
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        random.setstate(of_python)
+        if numpy is not None:
+            numpy.random.set_state(of_numpy)
 
 
 def release_memory(device: torch.device) -> None:
