@@ -129,7 +129,7 @@ def measure(loader, path, native):
 
 
 def frames(folder, native):
-    """What it takes to have a frame of pandas; the best of some rounds, in which each loader comes once."""
+    """What it takes to have a frame of pandas; the least of some rounds, in which each loader comes once, of each column by itself."""
     print("| table | file, MB | loader | seconds | peak, MiB | result, MiB |\n|---|---:|---|---:|---:|---:|")
     for name, (rows, make) in FRAMED.items():
         with tempfile.TemporaryDirectory(dir=folder) as inside:
