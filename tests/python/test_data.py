@@ -528,19 +528,38 @@ def test_a_matrix_computes_as_its_table_would():
     assert small.dtype == "int8" and small.data.ctypes.data == matrix.data.ctypes.data and (small.toarray() == dense).all()
 
 
-def test_shrink_says_that_small_types_overflow(tmp_path, oomph):
-    frame = pd.DataFrame({"age": [1, 2, 3], "place": [1, 2, 70_000], "name": ["x", "y", "z"]})
+def test_shrink_says_that_small_types_overflow_and_which_they_were(tmp_path, oomph):
+    frame = pd.DataFrame({"ratio": [0.5, 1.5, 2.5], "age": [1, 2, 3], "gap": pd.array([1, None, 3], "Int64"), "place": [1, 2, 70_000], "name": ["x", "y", "z"]})
     small, report = data.shrink(frame, report=True)
-    assert small["age"].dtype == "int8" and report.narrow == ("age",)
-    sentence = "small types overflow without a word where they are computed with ('age'): widen them first, as with .astype({'age': 'int64'})"
-    assert str(report) == f"every value kept; {sentence}"
-    frame.to_csv(tmp_path / "table.csv", index=False)
+    assert [str(small[name].dtype) for name in report.narrow] == ["float16", "int8", "Int8"] and report.narrow == ("ratio", "age", "gap")
+    overflow = "small types overflow without a word where they are computed with"
+    assert str(report) == f"every value kept; {overflow} ('ratio', 'age', 'gap'): widen them first, as with .astype({{'ratio': 'float64', 'age': 'int64', 'gap': 'Int64'}})"
+    # What it says brings everything back.
+    assert small.astype({"ratio": "float64", "age": "int64", "gap": "Int64"})[["ratio", "age", "gap"]].equals(frame[["ratio", "age", "gap"]])
+    frame[["ratio", "age", "place"]].to_csv(tmp_path / "table.csv", index=False)
     written = data.shrink(tmp_path / "table.csv", tmp_path / "small.parquet")
-    assert written.narrow == ("age",) and str(written).endswith(sentence)
+    assert written.narrow == ("ratio", "age") and str(written).endswith(f"; {overflow} ('ratio', 'age'): widen them first, as with .astype({{'ratio': 'float64', 'age': 'int64'}})")
     code, _, said = oomph("data", "shrink", tmp_path / "table.csv", tmp_path / "small.parquet", "--force")
-    assert code == 0 and 'note: small types overflow without a word where they are computed with (age); widen them first: frame.astype({"age": "int64"})\n' in said
+    assert code == 0 and f'note: {overflow} (ratio, age); widen them first: frame.astype({{"ratio": "float64", "age": "int64"}})\n' in said
     wide, report = data.shrink(frame[["place", "name"]], report=True)
     assert report.narrow == () and str(report) == "every value kept" and wide["place"].dtype == "int32"
+
+
+def test_each_kind_is_told_how_it_is_widened(tmp_path):
+    halves = np.array([[0.5, 1.5], [2.5, 3.5]], "f4")
+    sparse = scipy.sparse.csr_array(np.diag(np.arange(1.0, 9)))
+    cases = [
+        (halves, ".astype('float32')"),
+        (sparse, ".astype('float64')"),
+        (torch.from_numpy(halves), ".to(torch.float32)"),
+        (pl.DataFrame({"ratio": [0.5, 1.5], "age": [1, 2]}), ".cast({'ratio': polars.Float64, 'age': polars.Int64})"),
+        (pa.table({"ratio": [0.5, 1.5], "mine": pa.array([1, 2], pa.int8())}), ".to_pandas().astype({'ratio': 'float64'})"),
+    ]
+    for given, said in cases:
+        _, report = data.shrink(given, report=True)
+        assert str(report).endswith(f": widen them first, as with {said}"), (type(given), str(report))
+    np.save(tmp_path / "halves.npy", halves)
+    assert str(data.shrink(tmp_path / "halves.npy", tmp_path / "small.npy")).endswith(": widen them first, as with .astype('float32')")
 
 
 def test_a_day_is_a_datetime_to_whoever_reads_the_file(tmp_path):

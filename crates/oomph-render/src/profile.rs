@@ -477,18 +477,39 @@ pub fn written(written: &Written) -> String {
 /// Which columns are too small now to be computed with, and what to do about it.
 fn narrow(written: &Written) -> String {
     const NARROW: [&str; 5] = ["int8", "uint8", "int16", "uint16", "float16"];
-    let columns = written.profile.columns.iter().filter(|column| {
-        let now = if written.exact { &column.exact } else { &column.within };
-        NARROW.contains(&now.type_name.as_str()) && now.type_name != column.now.type_name
-    });
-    let names: Vec<String> = columns.map(|column| printable(&column.name)).collect();
-    let (Some(first), count) = (names.first(), names.len()) else { return String::new() };
-    let others = if count > 3 { format!(" and {} more", count - 3) } else { String::new() };
+    let is_narrow = |column: &&ColumnProfile| {
+        let small = if written.exact { &column.exact } else { &column.within };
+        NARROW.contains(&small.type_name.as_str()) && small.type_name != column.now.type_name
+    };
+    let columns: Vec<&ColumnProfile> = written.profile.columns.iter().filter(is_narrow).collect();
+    if columns.is_empty() {
+        return String::new();
+    }
+    let named = &columns[..columns.len().min(3)];
+    let names: Vec<String> = named.iter().map(|column| printable(&column.name)).collect();
+    let types = named
+        .iter()
+        .map(|column| format!("\"{}\": \"{}\"", printable(&column.name), in_pandas(column)))
+        .collect::<Vec<_>>()
+        .join(", ");
+    let how = match written.profile.format.as_str() {
+        "npy" | "npz" => format!("array.astype(\"{}\")", columns[0].now.type_name),
+        _ => format!("frame.astype({{{types}}})"),
+    };
+    let others = match columns.len() - named.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
     format!(
-        "note: small types overflow without a word where they are computed with ({}{others}); widen them first: \
-         frame.astype({{\"{first}\": \"int64\"}})\n",
-        names[..count.min(3)].join(", ")
+        "note: small types overflow without a word where they are computed with ({}{others}); widen them first: {how}\n",
+        names.join(", ")
     )
+}
+
+/// The type that a column had, as pandas names it: only its nullable integers can be without a value.
+fn in_pandas(column: &ColumnProfile) -> String {
+    let had = &column.now.type_name;
+    if column.nulls == 0 { had.clone() } else { had.replace("uint", "UInt").replace("int", "Int") }
 }
 
 #[cfg(test)]
@@ -691,6 +712,9 @@ Next: oomph data shrink price.csv price.parquet
     #[test]
     fn a_smaller_file_names_every_column_that_changed() {
         let mut profile = prices();
+        let ratio = column("ratio", ("float64", 8_000_000), ("float16", 2_000_000));
+        let gap = ColumnProfile { nulls: 1, ..column("gap", ("int64", 8_000_000), ("int8", 1_000_000)) };
+        profile.columns.extend([ratio, gap, column("mine", ("int8", 1_000_000), ("int8", 1_000_000))]);
         profile.broken_rows.push(3, "2 cells instead of 3".to_owned());
         let exact = Written {
             profile: &profile,
@@ -702,7 +726,7 @@ Next: oomph data shrink price.csv price.parquet
         let expected = "\
 wrote p.parquet: 1,000,000 rows, 4.77 MiB on disk instead of 22.9 MiB
 9.66 MiB in memory instead of 24.9 MiB as usually loaded (39 %), with every value kept
-note: small types overflow without a word where they are computed with (age); widen them first: frame.astype({\"age\": \"int64\"})
+note: small types overflow without a word where they are computed with (age, ratio, gap); widen them first: frame.astype({\"age\": \"int64\", \"ratio\": \"float64\", \"gap\": \"Int64\"})
 warning: 1 broken row left out
   line 3: 2 cells instead of 3
 ";
@@ -710,5 +734,9 @@ warning: 1 broken row left out
         let lossy = plain(&written(&Written { exact: false, memory: profile.bytes.within, ..exact }));
         let named = "  price: float32 instead of float64, no value is off by more than 5.9e-8 of itself\n";
         assert!(lossy.contains("within rel:1e-6\n") && lossy.contains(named), "{lossy}");
+        let mut array = self::profile(vec![column("values", ("float64", 8_000_000), ("float16", 2_000_000))]);
+        array.format = "npy".to_owned();
+        let said = plain(&written(&Written { profile: &array, memory: 2_000_000, ..exact }));
+        assert!(said.ends_with("; widen them first: array.astype(\"float64\")\n"), "{said}");
     }
 }

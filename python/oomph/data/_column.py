@@ -267,6 +267,11 @@ def usual_type(held: str, usual: str) -> str:
     return held if held.startswith("float") and not usual.startswith("float") else usual
 
 
+def capital(kind: str) -> str:
+    """The name of a type of numbers as polars has it, and as pandas has it where values may be missing: Int64, UInt64, Float64."""
+    return kind.replace("uint", "UInt").replace("int", "Int").replace("float", "Float")
+
+
 def _of_type(nulls: Any, dtype: Any, column: str) -> Any:
     """What stands for rows without a value, in the type of the column; refused where it would become something else there."""
     import numpy

@@ -6,10 +6,11 @@ import json
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from oomph._sizes import text
+from oomph.data._column import capital
 from oomph.data._frames import shrink_pandas, shrink_polars
 from oomph.data._input import Taken, check_policy, frame_of, names_of, take
 from oomph.data._matrix import Csr
@@ -88,22 +89,41 @@ def _warn(lossy: dict[str, float]) -> None:
         warnings.warn(f"values changed, as parts of themselves: {_changes_in_words(lossy)}", LossyWarning, stacklevel=3)
 
 
+# How many columns are named where there are many.
+_NAMED = 3
 # Types that a product of two ordinary numbers is too large for.
 _NARROW = ("int8", "uint8", "int16", "uint16", "float16")
 
 
-def _narrowed(profile: Profile, policy: str) -> tuple[str, ...]:
-    """The columns that were made so small that computing with them overflows."""
-    made = ((column.name, column.now.type, (column.exact if policy == "exact" else column.within).type) for column in profile.columns)
-    return tuple(name for name, now, small in made if small in _NARROW and small != now)
+def _narrowed(profile: Profile, policy: str) -> dict[str, str]:
+    """The columns that were made so small that computing with them overflows, each with the type that it had, as pandas names it."""
+    made = ((column, (column.exact if policy == "exact" else column.within).type) for column in profile.columns)
+    return {column.name: _in_pandas(column.now.type, column.nulls) for column, small in made if small in _NARROW and small != column.now.type}
 
 
-def _how_to_widen(narrow: tuple[str, ...]) -> str:
+def _in_pandas(kind: str, nulls: int) -> str:
+    """Only its nullable integers can be without a value."""
+    return capital(kind) if nulls and "int" in kind else kind
+
+
+def _widening(narrow: dict[str, str], kind: str) -> str:
+    """How what came as this kind gets back the types that its columns had; some of them, where there are many."""
+    some = dict(list(narrow.items())[:_NAMED])
+    if not some:
+        return ""
+    had = next(iter(some.values()))
+    if kind == "polars":
+        return f".cast({{{', '.join(f'{name!r}: polars.{capital(had)}' for name, had in some.items())}}})"
+    ways = {"array": f".astype({had!r})", "scipy": f".astype({had!r})", "tensor": f".to(torch.{had})", "arrow": f".to_pandas().astype({some!r})"}
+    return ways.get(kind, f".astype({some!r})")
+
+
+def _how_to_widen(narrow: tuple[str, ...], widening: str) -> str:
     """What is to be known of them, in a sentence."""
     if not narrow:
         return ""
-    named = ", ".join(map(repr, narrow[:3])) + (f" and {len(narrow) - 3} more" if len(narrow) > 3 else "")
-    return f"; small types overflow without a word where they are computed with ({named}): widen them first, as with .astype({{{narrow[0]!r}: 'int64'}})"
+    named = ", ".join(map(repr, narrow[:_NAMED])) + (f" and {len(narrow) - _NAMED} more" if len(narrow) > _NAMED else "")
+    return f"; small types overflow without a word where they are computed with ({named}): widen them first, as with {widening}"
 
 
 @dataclass(frozen=True)
@@ -120,11 +140,12 @@ class Shrunk:
     lossy: dict[str, float]
     broken_rows: int
     narrow: tuple[str, ...] = ()
+    _widening: str = field(default="", repr=False)
 
     def __str__(self) -> str:
         before = f" (was {text(self.bytes_before)})" if self.bytes_before is not None else ""
         changed = f"changed: {_changes_in_words(self.lossy)}" if self.lossy else "every value kept"
-        return f"{self.path}: {self.rows:,} rows, {text(self.bytes)}{before}, {changed}{_how_to_widen(self.narrow)}"
+        return f"{self.path}: {self.rows:,} rows, {text(self.bytes)}{before}, {changed}{_how_to_widen(self.narrow, self._widening)}"
 
 
 @dataclass(frozen=True)
@@ -138,10 +159,11 @@ class Report:
     lossy: dict[str, float]
     profile: Profile | None
     narrow: tuple[str, ...] = ()
+    _widening: str = field(default="", repr=False)
 
     def __str__(self) -> str:
         changed = f"changed: {_changes_in_words(self.lossy)}" if self.lossy else "every value kept"
-        return f"{changed}{_how_to_widen(self.narrow)}"
+        return f"{changed}{_how_to_widen(self.narrow, self._widening)}"
 
 
 def shrink(
@@ -206,14 +228,18 @@ def _in_memory(data: Any, policy: str, columns: list[str] | None, on_error: str,
     by_columns = {"pandas": shrink_pandas, "polars": shrink_polars}.get(frame_of(data) or "")
     if by_columns is not None:
         frame, table = by_columns(data, columns, smaller)
-        return frame, Report({}, None) if table is None else Report(table.lossy, table.profile, _narrowed(table.profile, policy))
+        return frame, Report({}, None) if table is None else _report(table.lossy, table.profile, policy, str(frame_of(data)))
     taken = take(data)
     # A frame stays a frame; who wants a matrix of one loads it.
     made = taken.input.load(policy, columns, on_error, "never" if taken.kind in ("pandas", "polars", "arrow") else sparse, on_progress)
     given = _given(made, policy)
     lossy = given.lossy if isinstance(given, (Table, Csr)) else _lossy(made, policy)
-    profile = of_native(made.profile)
-    return _as_it_came(taken, given), Report(lossy, profile, _narrowed(profile, policy))
+    return _as_it_came(taken, given), _report(lossy, of_native(made.profile), policy, taken.kind)
+
+
+def _report(lossy: dict[str, float], profile: Profile, policy: str, kind: str) -> Report:
+    narrow = _narrowed(profile, policy)
+    return Report(lossy, profile, tuple(narrow), _widening(narrow, kind))
 
 
 def _check_index(data: Any) -> None:
@@ -231,8 +257,9 @@ def _check_index(data: Any) -> None:
 def _write_table(taken: Taken, name: str, place: str, policy: str, columns: list[str] | None, on_error: str, on_progress: Any) -> Shrunk:
     written = json.loads(taken.input.write(place, policy, columns, on_error, on_progress))
     lossy = {column["name"]: column["worst_relative_error"] for column in written["columns"] if column["worst_relative_error"]}
-    narrow = tuple(column["name"] for column in written["columns"] if column["type"] in _NARROW)
-    return Shrunk(name, written["rows"], written["bytes"], written["bytes_before"], lossy, written["broken_rows"]["count"], narrow)
+    # What is written is not said with the type that it had: what is held in each is whole in these.
+    narrow = {column["name"]: "float64" if column["type"] == "float16" else "int64" for column in written["columns"] if column["type"] in _NARROW}
+    return Shrunk(name, written["rows"], written["bytes"], written["bytes_before"], lossy, written["broken_rows"]["count"], tuple(narrow), _widening(narrow, "pandas"))
 
 
 def _write_array(taken: Taken, name: str, place: str, policy: str, columns: list[str] | None, on_error: str, on_progress: Any) -> Shrunk:
@@ -247,7 +274,8 @@ def _write_array(taken: Taken, name: str, place: str, policy: str, columns: list
     profile = of_native(made.profile)
     array = _given(made, policy)
     before = profile.file_bytes if profile.file_bytes is not None else profile.bytes.now
-    return Shrunk(name, profile.rows, write_npy(place, array), before, _lossy(made, policy), 0, _narrowed(profile, policy))
+    narrow = _narrowed(profile, policy)
+    return Shrunk(name, profile.rows, write_npy(place, array), before, _lossy(made, policy), 0, tuple(narrow), _widening(narrow, "array"))
 
 
 def _as_it_came(taken: Taken, made: Any) -> Any:

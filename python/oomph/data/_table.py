@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from oomph._sizes import text
-from oomph.data._column import Column, usual_type
+from oomph.data._column import Column, capital, usual_type
 from oomph.data._profile import BrokenRows, Profile, of_native
 
 
@@ -154,9 +154,7 @@ class Table(Rows):
         if compact:
             return frame
         wide = {name: usual_type(str(kind).lower(), usual) for (name, kind), usual in zip(frame.schema.items(), self._usual)}
-        # As polars spells them: Int64, UInt64, Float64.
-        spelled = {name: kind.replace("uint", "UInt").replace("int", "Int").replace("float", "Float") for name, kind in wide.items()}
-        return frame.cast({name: getattr(polars, spelled[name]) for name, kind in frame.schema.items() if wide[name] != str(kind).lower()})
+        return frame.cast({name: getattr(polars, capital(wide[name])) for name, kind in frame.schema.items() if wide[name] != str(kind).lower()})
 
     def to_numpy(self, *, compact: bool = False) -> dict[str, Any]:
         """An array for each column; see :meth:`Column.to_numpy`."""
