@@ -719,7 +719,7 @@ def swelling():
            + b"e" + (b"](" + happened("alloc", 1) + b"e") * 255 + b"eu.")
     attack("swell_stack.json", "safe", "a stack of 200,000 frames in JSON", lambda: b'{"segments":[],"device_traces":[[{"action":"alloc","addr":4096,"size":512,"frames":['
            + b",".join([b'{"name":"f","filename":"a.py","line":1}'] * 200_000) + b"]}]]}")
-    attack("swell_cut_bomb.json.zst", "refused", "JSON that unpacks to 64 MiB of spaces and breaks off there", lambda: zstd_parts(b"[", (0x20, 64 * MIB))[0])
+    attack("swell_cut_bomb.json.zst", "refused", "JSON that unpacks to 300 MiB of spaces: refused in the middle", lambda: zstd_parts(b"[", (0x20, 300 * MIB))[0])
 
 
 def one_frame_plain():

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import stat
 import subprocess
@@ -107,9 +108,15 @@ def test_a_folder_that_another_user_made_first_is_refused(command, shared, way):
     (shared / "oomph" / version / LIBRARY).write_bytes(b"not oomph's")
 
     done = as_user(VICTIM, [command, "run", "--library"], shared)
-    assert (done.returncode, done.stdout) == (2, ""), done.stderr
-    why = "other users may write to" if way == "open" else "another user made it, or it is a link"
-    assert f"{ours}: {why}" in done.stderr
+    library = pathlib.Path(done.stdout.strip())
+    try:
+        # It lies in another place that nobody else can change.
+        assert done.returncode == 0 and shared not in library.parents, done
+        assert library.read_bytes()[:4] == b"\x7fELF"
+        assert (library.parent.parent.stat().st_uid, stat.S_IMODE(library.parent.parent.stat().st_mode)) == (VICTIM, 0o700)
+    finally:
+        if library.parent.parent.name == f"oomph-{VICTIM}":
+            shutil.rmtree(library.parent.parent)
     assert (root / version / LIBRARY).read_bytes() == b"not oomph's"
 
 
@@ -146,8 +153,11 @@ print(changed)
 """
 
 
-def test_nobody_else_may_change_what_is_put_under_a_program(command, shared):
-    """With a shared group and a umask that lets it write, a member could have rewritten `sitecustomize.py` before it is read."""
+@pytest.mark.parametrize("mode", [0o1777, 0o777], ids=["as in /tmp", "anybody may rename"])
+def test_nobody_else_may_change_what_is_put_under_a_program(command, shared, mode):
+    """With a shared group and a umask that lets it write, a member could have rewritten `sitecustomize.py` before it is read; and in a folder where anybody
+    may rename, put another folder in its place."""
+    shared.chmod(mode)
     out = shared / "out"
     out.mkdir()
     out.chmod(0o777)
@@ -163,9 +173,11 @@ def test_nobody_else_may_change_what_is_put_under_a_program(command, shared):
             assert (out / "places").exists(), running.stderr.read() if running.poll() is not None else "it did not start"
             places = json.loads((out / "places").read_text())
             assert places, "nothing was put under it"
-            staged = {shared / pathlib.Path(place).relative_to(shared).parts[0] for place in places}
+            staged = {folder for place in places for folder in pathlib.Path(place, "x").parents if re.fullmatch(r"oomph-\w{6}", folder.name)}
+            assert staged
             for folder in staged:
                 assert stat.S_IMODE(folder.stat().st_mode) == 0o700, folder
+                assert (folder.parent == shared) == (mode == 0o1777), folder
             if IS_ROOT:
                 tried = as_user(ATTACKER, [python, "-c", CHANGE, *map(str, [*places, *staged])], shared)
                 assert tried.stdout == "[]\n", tried

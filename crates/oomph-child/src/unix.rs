@@ -1,6 +1,6 @@
 //! Signals while a child runs.
 //!
-//! Whatever would end oomph is passed on to the child, so that it is never left behind. What was sent to the whole process group
+//! Whatever is sent to end oomph is passed on to the child, so that it is not left behind; but not SIGKILL, which nobody hears, nor real-time signals. What was sent to the whole process group
 //! (Ctrl-C at a terminal, `timeout`, a job's scheduler) has reached the child already: passed on, it would come twice, and the second would
 //! end a program that is saving its work after the first. The [`Witness`] tells the two apart.
 
@@ -8,8 +8,8 @@ use crate::Ended;
 use crate::witness::Witness;
 use rustix::process::{Pid, Signal, getpgid, getpgrp, kill_process};
 use signal_hook::consts::{
-    SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXCPU,
-    SIGXFSZ,
+    SIGABRT, SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGQUIT, SIGSYS, SIGTERM, SIGTRAP, SIGUSR1,
+    SIGUSR2, SIGVTALRM, SIGXCPU, SIGXFSZ,
 };
 use signal_hook::iterator::Signals;
 use std::io;
@@ -18,8 +18,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// What asks to end: whoever does not listen to these dies of them.
-const ENDING: [i32; 10] =
-    [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGALRM, SIGVTALRM, SIGPROF, SIGXCPU, SIGXFSZ, SIGIO];
+const ENDING: [i32; 13] = [
+    SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGABRT, SIGALRM, SIGVTALRM, SIGPROF, SIGXCPU, SIGXFSZ, SIGIO, SIGTRAP,
+    SIGSYS,
+];
 /// What a program may use for itself, as those under Slurm do to save their work.
 const USER_DEFINED: [i32; 2] = [SIGUSR1, SIGUSR2];
 /// What a terminal sends to all of a group: not passed on where that cannot be told.

@@ -14,8 +14,8 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Names that are tried, beside the first.
@@ -98,7 +98,7 @@ impl Wanted<'_> {
         if !kind.is_file() {
             bail!("{name}: this is no file but a pipe, a socket or a device; --no-recording writes none");
         }
-        if !self.force && there.len() > 0 && !is_recording(path) {
+        if !self.force && there.len() > 0 && !File::open(path).is_ok_and(|file| is_recording(&file)) {
             bail!("{name}: exists already, and is no recording of oomph's (--force writes over it)");
         }
         Ok(())
@@ -113,7 +113,12 @@ impl Wanted<'_> {
             options.read(true).write(true).custom_flags(flags.bits().cast_signed());
             let (file, is_made) = match options.clone().create_new(true).open(path) {
                 Ok(file) => (file, true),
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => (options.open(path)?, false),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => match options.open(path) {
+                    Ok(file) => (file, false),
+                    // Whoever had it has taken it away meanwhile.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                    Err(error) => return Err(error),
+                },
                 Err(error) => return Err(error),
             };
             if flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
@@ -123,12 +128,23 @@ impl Wanted<'_> {
             if !is_at(&file, path) {
                 continue;
             }
+            // What was looked at may have been another file.
+            if !is_made && !self.may_write_over(&file)? {
+                return Ok(None);
+            }
             // Not in one step: somebody may have it now. Where there are no locks at all, there are none.
             if flock(&file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK) {
                 return Ok(None);
             }
             return Ok(Some(Claim { path: path.to_path_buf(), file, is_made }));
         }
+    }
+}
+
+impl Wanted<'_> {
+    fn may_write_over(&self, file: &File) -> io::Result<bool> {
+        let there = file.metadata()?;
+        Ok(there.is_file() && (self.force || there.len() == 0 || is_recording(file)))
     }
 }
 
@@ -164,7 +180,7 @@ fn is_at(file: &File, path: &Path) -> bool {
     identity(file) == identity(there)
 }
 
-fn is_recording(path: &Path) -> bool {
+fn is_recording(file: &File) -> bool {
     let mut start = [0; MAGIC.len()];
-    File::open(path).is_ok_and(|mut file| file.read_exact(&mut start).is_ok()) && start == *MAGIC
+    file.read_exact_at(&mut start, 0).is_ok() && start == *MAGIC
 }

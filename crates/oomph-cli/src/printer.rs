@@ -114,7 +114,8 @@ impl Printer {
 
 /// A message, in which names of files are other people's text. Its lines are ours.
 fn shown(message: &str) -> String {
-    message.split('\n').map(oomph_words::harmless).collect::<Vec<_>>().join("\n")
+    let line = |line: &str| line.split('\t').map(oomph_words::harmless).collect::<Vec<_>>().join("\t");
+    message.split('\n').map(line).collect::<Vec<_>>().join("\n")
 }
 
 /// Shows how far long work is, once it takes longer than a second; gone when dropped.

@@ -19,6 +19,8 @@ pub(crate) struct Task {
     pub(crate) most_bytes: u64,
     /// The process that keeps the output for them.
     pub(crate) starter: u32,
+    /// Among which processes it is one: in a container others have its number.
+    pub(crate) processes: Option<String>,
 }
 
 /// What a process of the program left: it has a recording, or could not make one.

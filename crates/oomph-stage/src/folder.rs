@@ -39,22 +39,26 @@ impl From<crate::package::WriteError> for StageError {
     }
 }
 
-/// A temporary folder whose path can stand in `LD_PRELOAD`: some cannot.
-pub fn folder() -> Result<tempfile::TempDir, StageError> {
-    let usual = std::env::temp_dir();
-    let places = [usual.clone(), "/tmp".into(), "/var/tmp".into(), "/dev/shm".into()];
-    let can_be_said = places
+/// Where a folder of our own may be made, the usual place first.
+pub(crate) fn places() -> impl Iterator<Item = PathBuf> {
+    [std::env::temp_dir(), "/tmp".into(), "/var/tmp".into(), "/dev/shm".into()]
         .into_iter()
         .filter_map(|place| std::path::absolute(place).ok())
-        .filter(|place| can_be_preloaded(place));
+}
+
+/// A temporary folder whose path can stand in `LD_PRELOAD` (some cannot), and that nobody else can put another in the place of.
+pub fn folder() -> Result<tempfile::TempDir, StageError> {
     let mut first = None;
-    for place in can_be_said {
-        match private().prefix("oomph-").tempdir_in(&place) {
+    for place in places().filter(|place| can_be_preloaded(place)) {
+        match is_safe_in(&place).and_then(|()| private().prefix("oomph-").tempdir_in(&place)) {
             Ok(folder) => return Ok(folder),
             Err(error) => first = first.or(Some(StageError::Write { path: place, error })),
         }
     }
-    Err(first.unwrap_or_else(|| StageError::Write { path: usual, error: io::ErrorKind::NotFound.into() }))
+    Err(first.unwrap_or_else(|| StageError::Write {
+        path: std::env::temp_dir(),
+        error: io::ErrorKind::NotFound.into(),
+    }))
 }
 
 /// Only this user may put a file there: its files are loaded into programs.
@@ -76,8 +80,6 @@ fn private<'a, 'b>() -> tempfile::Builder<'a, 'b> {
 #[cfg(unix)]
 pub(crate) fn make_private(folder: &Path) -> io::Result<()> {
     use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
-    let refused =
-        |why: &str| io::Error::new(io::ErrorKind::PermissionDenied, format!("{}: {why}", folder.display()));
     if let Some(parent) = folder.parent()
         && !parent.exists()
     {
@@ -91,20 +93,37 @@ pub(crate) fn make_private(folder: &Path) -> io::Result<()> {
     // Not through a link: whoever made it could turn it elsewhere.
     let found = std::fs::symlink_metadata(folder)?;
     if !found.is_dir() || found.uid() != user {
-        return Err(refused("another user made it, or it is a link"));
+        let why = format!("another user made {}, or it is a link", folder.display());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     }
     if found.mode() & 0o077 != 0 {
         std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700))?;
     }
-    // Whoever may write into a folder above may rename what is in it, but for folders where only the owner may.
-    for above in std::path::absolute(folder)?.ancestors().skip(1) {
+    is_safe_in(folder.parent().unwrap_or(folder))
+}
+
+/// Whether what lies in a folder stays there. Whoever may write into it, or into one above, may rename what is in it, but for folders where only
+/// the owner may (as in `/tmp`).
+#[cfg(unix)]
+fn is_safe_in(folder: &Path) -> io::Result<()> {
+    use std::os::unix::fs::MetadataExt;
+    /// Whom a container shows as the owner of what is the machine's.
+    const NOT_MAPPED: u32 = 65_534;
+    let user = rustix::process::geteuid().as_raw();
+    for above in std::path::absolute(folder)?.ancestors() {
         let found = std::fs::metadata(above)?;
-        let is_trusted = found.uid() == user || found.uid() == 0;
+        let is_trusted = [user, 0, NOT_MAPPED].contains(&found.uid());
         let is_open = found.mode() & 0o022 != 0 && found.mode() & 0o1000 == 0;
         if !is_trusted || is_open {
-            return Err(refused(&format!("other users may write to {}", above.display())));
+            let why = format!("other users may write to {}", above.display());
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
         }
     }
+    Ok(())
+}
+
+#[cfg(not(unix))]
+fn is_safe_in(_: &Path) -> io::Result<()> {
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! The libraries that the command carries, as files.
 
-use crate::folder::{is_private, make_private};
+use crate::folder::{is_private, make_private, places};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -51,23 +51,23 @@ pub fn recorder() -> io::Result<PathBuf> {
     RECORD.bytes.hash(&mut hasher);
     let version = format!("{}-{:016x}", env!("CARGO_PKG_VERSION"), hasher.finish());
     let cache = oomph_gpus::folders::cache().map(|folder| folder.join("oomph"));
-    let mut last = io::Error::from(io::ErrorKind::NotFound);
-    for folder in cache.into_iter().chain([in_shared_folder()]) {
+    let mut reasons = Vec::new();
+    for folder in cache.into_iter().chain(in_shared_folders()) {
         match keep(&folder, &version) {
             Ok(path) => return Ok(path),
-            Err(error) => last = error,
+            Err(error) => reasons.push(format!("{}: {error}", folder.display())),
         }
     }
-    Err(last)
+    Err(io::Error::other(format!("there is no folder to keep the recorder in: {}", reasons.join("; "))))
 }
 
 /// Where there is no cache that can be written: a folder of this user's own where everybody writes.
-fn in_shared_folder() -> PathBuf {
+fn in_shared_folders() -> impl Iterator<Item = PathBuf> {
     #[cfg(unix)]
     let user = format!("oomph-{}", rustix::process::geteuid().as_raw());
     #[cfg(not(unix))]
-    let user = "oomph";
-    std::env::temp_dir().join(user)
+    let user = "oomph".to_owned();
+    places().map(move |place| place.join(&user))
 }
 
 /// Whole or not at all, whoever else writes it at the same time; and only where nobody else can change it.

@@ -251,3 +251,24 @@ proptest! {
         }
     }
 }
+
+/// A steady loop, recorded by a PyTorch that wrote no times: what a real recording shrinks to at the most.
+#[test]
+fn steps_that_repeat_exactly_are_not_taken_for_a_bomb() {
+    let mut recording = Recording::default();
+    let mut device = Device { streams: vec![0], ..Device::default() };
+    for row in 0..2_500_000u64 {
+        let block = (row / 2) % 500;
+        device.events.action.push(if row % 2 == 0 { Action::Alloc } else { Action::FreeCompleted });
+        device.events.address.push(0x7000_0000 + (block << 21));
+        device.events.size.push(512 * (block + 1));
+        device.events.stream.push(0);
+        device.events.stack.push(0);
+        device.events.time.push(0);
+    }
+    recording.devices.push(device);
+    let writer = oomph_trace::format::Writer::new(Vec::new()).unwrap();
+    let bytes = writer.finish(&recording).unwrap();
+    let again = read_bytes(&bytes).unwrap_or_else(|error| panic!("{} bytes: {error}", bytes.len()));
+    assert_eq!(again.devices[0].events.len(), 2_500_000);
+}

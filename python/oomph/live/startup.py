@@ -35,7 +35,7 @@ class Startup:
     def __init__(self, task):
         self.library, self.folder = path_of(task["library"]), path_of(task["folder"])
         self.output = path_of(task["output"]) if task["output"] is not None else None
-        self.most_bytes, self.starter = task["most_bytes"], task["starter"]
+        self.most_bytes, self.starter, self.processes = task["most_bytes"], task["starter"], task["processes"]
         self.begun = False
 
     def enter(self):
@@ -66,8 +66,7 @@ class Startup:
             return
         path, rank = self.choose_path()
         try:
-            # Once `oomph run` is gone, another may have the file.
-            claimed = path == self.output and os.path.exists(f"/proc/{self.starter}")
+            claimed = path == self.output and self.is_run_here()
             begun = recording.Recording(path, self.most_bytes, claimed=claimed)
             self.attachment.begin(begun)
             self.attachment.is_of_run = True
@@ -81,6 +80,15 @@ class Startup:
         self.leave(path, rank, notes)
         cut = "the recording became as large as it may (--recording-limit), or the disk is full: of what came later only the end is in it"
         begun.on_cut = lambda: self.leave(path, rank, [*notes, cut])
+
+    def is_run_here(self):
+        """Whether `oomph run` still is: once it is gone, another may have the file. A container does not see its process, only its folder."""
+        try:
+            if os.readlink("/proc/self/ns/pid") != self.processes:
+                return os.path.isdir(self.folder)
+        except OSError:
+            return os.path.isdir(self.folder)
+        return os.path.exists(f"/proc/{self.starter}")
 
     def choose_path(self):
         """Each rank has its own file; of other processes the first has the name that was asked for."""

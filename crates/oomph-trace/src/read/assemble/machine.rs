@@ -20,6 +20,14 @@ pub(super) enum DictState {
     Pairs(u32),
 }
 
+/// Texts longer than this are cut: nothing in a snapshot is that long, and a name of a megabyte is useless, and is looked at again and again.
+pub const LONGEST_TEXT: usize = 1 << 16;
+
+fn cut(text: &str) -> &str {
+    let end = (0..=LONGEST_TEXT).rev().find(|&end| text.is_char_boundary(end));
+    &text[..end.unwrap_or(0)]
+}
+
 /// What a list holds so far.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ListState {
@@ -200,6 +208,7 @@ impl Assembler {
     }
 
     pub fn intern(&mut self, text: &str) -> StringId {
+        let text = if text.len() > LONGEST_TEXT { cut(text) } else { text };
         let before = self.strings.len();
         let id = self.strings.intern(text);
         if self.strings.len() > before {

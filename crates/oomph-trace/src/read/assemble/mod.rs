@@ -15,6 +15,6 @@ mod machine;
 mod typed;
 mod value;
 
-pub(super) use machine::Assembler;
+pub(super) use machine::{Assembler, LONGEST_TEXT};
 pub(super) use typed::{EventRow, action_of};
 pub(super) use value::{Value, View, known};

@@ -1,7 +1,6 @@
 //! Numbers and texts as opcodes carry them. Beyond the end of the bytes are zeros.
 
-/// Texts longer than this are cut: nothing in a snapshot is that long, and a name of a megabyte is useless, and is looked at again and again.
-const LONGEST_TEXT: usize = 1 << 16;
+use crate::read::assemble::LONGEST_TEXT;
 
 #[inline]
 pub fn u32_at(bytes: &[u8], p: usize) -> u32 {
