@@ -5,6 +5,7 @@ import http.client
 import http.server
 import itertools
 import json
+import os
 import socket
 import struct
 import subprocess
@@ -331,6 +332,21 @@ def test_whoever_waits_for_a_server_is_told(folder, table, oomph, monkeypatch, c
                 time.sleep(0.01)
             said = f"{place.partition('?')[0]}: the server answers 503 Service Unavailable; trying again"
             assert [(record.name, record.getMessage()) for record in caplog.records] == [("oomph.data", said)]
+
+
+def test_whoever_has_no_credentials_is_told_so_at_once(oomph, monkeypatch):
+    """What does not answer then is the server that is asked for them, not the store."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", f"http://127.0.0.1:{port}")
+    with subprocess.Popen([oomph.binary, "data", "profile", "s3://bucket/x.csv"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as waiting:
+        said = waiting.stderr.readline()
+        waiting.kill()
+    assert said.startswith("warning: s3://bucket/x.csv: no credentials were found, and 127.0.0.1, which is asked for them then, does not answer (")
+    assert said.endswith("; trying again; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true for a public bucket\n")
 
 
 def test_an_object_that_changes_is_never_mixed(moto, folder, table, through):

@@ -59,7 +59,7 @@ pub(super) fn open(location: &str) -> Result<Source, DataError> {
 
 fn open_with(location: &str, retries: RetryConfig) -> Result<Source, DataError> {
     let shown = shown(location);
-    let answers = Answers::new(&shown);
+    let answers = Answers::new(&shown, where_credentials_go(location));
     // First: it settles the cryptography that a store asks for.
     let handle = driver()?;
     let (store, path) = store(location, &answers, retries)?;
@@ -90,7 +90,7 @@ pub(super) fn matching(location: &str) -> Result<Vec<String>, DataError> {
     let (bucket, key) = rest.split_once('/').unwrap_or((rest, ""));
     let pattern = super::pattern::Pattern::new(key);
     let handle = driver()?;
-    let answers = Answers::new(&shown);
+    let answers = Answers::new(&shown, where_credentials_go(location));
     let (store, _) = store(&format!("{name}://{bucket}/"), &answers, retries())?;
     let prefix = Path::parse(pattern.prefix.trim_end_matches('/'))
         .map_err(|error| DataError::unreadable(&shown, error.to_string()))?;
@@ -258,7 +258,7 @@ impl Object {
                 );
                 return Err(DataError::io(&self.location, error));
             }
-            self.answers.failed(format!("breaks its answer off ({broken})"));
+            self.answers.failed(&format!("breaks its answer off ({broken})"));
             tokio::time::sleep(FIRST_WAIT * 2u32.pow(attempt)).await;
         }
     }
@@ -310,6 +310,18 @@ async fn receive(
         *filled += count;
     }
     Ok(())
+}
+
+/// What to set where nobody gives credentials for a store.
+fn where_credentials_go(location: &str) -> &'static str {
+    match scheme(location).unwrap_or_default().0 {
+        "http" | "https" => "",
+        "s3" | "s3a" => {
+            "; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true for a public bucket"
+        }
+        "gs" => "; set GOOGLE_APPLICATION_CREDENTIALS, or GOOGLE_SKIP_SIGNATURE=true for a public bucket",
+        _ => "; set AZURE_STORAGE_ACCOUNT_KEY, or AZURE_SKIP_SIGNATURE=true for a public container",
+    }
 }
 
 /// A refusal, in words that say what to look at.
@@ -391,6 +403,49 @@ mod tests {
             "{error}"
         );
         let said = format!("{place}: the server answers 503 Service Unavailable; trying again");
-        assert_eq!(*TOLD.lock().unwrap(), [said]);
+        let told = TOLD.lock().unwrap();
+        assert_eq!(told.iter().filter(|words| words.starts_with(&place)).collect::<Vec<_>>(), [&said]);
+    }
+
+    #[test]
+    fn a_server_for_credentials_is_not_taken_for_the_store() {
+        let location = "s3://bucket/x.csv";
+        let answers = Answers::new(location, where_credentials_go(location));
+        let handle = driver().unwrap();
+        let store = AmazonS3Builder::new()
+            .with_bucket_name("bucket")
+            .with_metadata_endpoint(format!("http://127.0.0.1:{}", unavailable()))
+            .with_http_connector(Telling(Arc::clone(&answers)))
+            .with_retry(RetryConfig { max_retries: 1, ..retries() })
+            .build()
+            .unwrap();
+        let error = handle.block_on(store.head(&Path::from("x.csv"))).unwrap_err();
+        assert_eq!(
+            refused(location, &answers, &error).to_string(),
+            "s3://bucket/x.csv: no credentials were found, and 127.0.0.1, which is asked for them then, answers 503 Service Unavailable: \
+             tried 2 times in 0 s; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true for a public bucket"
+        );
+    }
+
+    #[test]
+    fn a_store_is_named_by_its_host() {
+        let location = "s3://bucket/x.csv";
+        let answers = Answers::new(location, where_credentials_go(location));
+        let handle = driver().unwrap();
+        let store = AmazonS3Builder::new()
+            .with_bucket_name("bucket")
+            .with_endpoint(format!("http://127.0.0.1:{}", unavailable()))
+            .with_allow_http(true)
+            .with_access_key_id("key")
+            .with_secret_access_key("secret")
+            .with_http_connector(Telling(Arc::clone(&answers)))
+            .with_retry(RetryConfig { max_retries: 1, ..retries() })
+            .build()
+            .unwrap();
+        let error = handle.block_on(store.head(&Path::from("x.csv"))).unwrap_err();
+        assert_eq!(
+            refused(location, &answers, &error).to_string(),
+            "s3://bucket/x.csv: the server 127.0.0.1 answers 503 Service Unavailable: tried 2 times in 0 s"
+        );
     }
 }

@@ -28,6 +28,7 @@ mod of_servers {
     };
     use std::future::Future;
     use std::pin::Pin;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
     use std::time::{Duration, Instant};
 
@@ -39,6 +40,10 @@ mod of_servers {
     pub(in super::super) struct Answers {
         /// As messages may show it.
         location: String,
+        /// What gives credentials, where a server that is asked for them has none; empty where none are asked for.
+        credentials: &'static str,
+        /// How many clients were made: the store makes its own last, after those that get its credentials.
+        clients: AtomicUsize,
         failures: Mutex<Failures>,
     }
 
@@ -47,14 +52,21 @@ mod of_servers {
     struct Failures {
         count: u32,
         began: Option<Instant>,
-        /// "answers 503 Service Unavailable"
+        /// "the server answers 503 Service Unavailable"
         last: String,
+        /// Whether that was a server for credentials.
+        for_credentials: bool,
         told: Option<Instant>,
     }
 
     impl Answers {
-        pub(in super::super) fn new(location: &str) -> Arc<Self> {
-            Arc::new(Self { location: location.to_owned(), failures: Mutex::default() })
+        pub(in super::super) fn new(location: &str, credentials: &'static str) -> Arc<Self> {
+            Arc::new(Self {
+                location: location.to_owned(),
+                credentials,
+                clients: AtomicUsize::new(0),
+                failures: Mutex::default(),
+            })
         }
 
         fn failures(&self) -> MutexGuard<'_, Failures> {
@@ -66,14 +78,18 @@ mod of_servers {
         }
 
         /// The server does `what` instead of answering, and will be asked again.
-        pub(in super::super) fn failed(&self, what: String) {
+        pub(in super::super) fn failed(&self, what: &str) {
+            self.failed_at(format!("the server {what}"), false);
+        }
+
+        fn failed_at(&self, what: String, for_credentials: bool) {
             let now = Instant::now();
             let mut failures = self.failures();
             failures.count += 1;
             if failures.count == 1 {
                 failures.began = Some(now);
             }
-            failures.last = what;
+            (failures.last, failures.for_credentials) = (what, for_credentials);
             let is_news = failures.told.is_none_or(|told| now.duration_since(told) >= QUIET);
             let words = is_news.then(|| {
                 failures.told = Some(now);
@@ -81,7 +97,8 @@ mod of_servers {
                     1 => String::new(),
                     count => format!(" (tried {count} times)"),
                 };
-                format!("{}: the server {}; trying again{so_far}", self.location, failures.last)
+                let advice = self.advice(for_credentials);
+                format!("{}: {}; trying again{so_far}{advice}", self.location, failures.last)
             });
             // Whoever is told may take their time.
             drop(failures);
@@ -90,12 +107,17 @@ mod of_servers {
             }
         }
 
+        fn advice(&self, for_credentials: bool) -> &'static str {
+            if for_credentials { self.credentials } else { "" }
+        }
+
         /// What the server did instead of answering, how often and for how long; none if it answered last.
         pub(in super::super) fn in_words(&self) -> Option<String> {
             let failures = self.failures();
             let began = failures.began.filter(|_| failures.count > 0)?;
+            let advice = self.advice(failures.for_credentials);
             Some(format!(
-                "the server {}: tried {} in {} s",
+                "{}: tried {} in {} s{advice}",
                 failures.last,
                 if failures.count == 1 { "once".to_owned() } else { format!("{} times", failures.count) },
                 began.elapsed().as_secs()
@@ -110,14 +132,32 @@ mod of_servers {
     impl HttpConnector for Telling {
         fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
             let client = ReqwestConnector::default().connect(options)?;
-            Ok(HttpClient::new(Watched { client, answers: Arc::clone(&self.0) }))
+            let number = self.0.clients.fetch_add(1, Ordering::Relaxed) + 1;
+            Ok(HttpClient::new(Watched { client, number, answers: Arc::clone(&self.0) }))
         }
     }
 
     #[derive(Debug)]
     struct Watched {
         client: HttpClient,
+        /// Of all that were made, from 1.
+        number: usize,
         answers: Arc<Answers>,
+    }
+
+    impl Watched {
+        /// The server of this address does `what` instead of answering.
+        fn failed(&self, host: &str, what: &str) {
+            let for_credentials = self.number < self.answers.clients.load(Ordering::Relaxed);
+            let words = if for_credentials {
+                format!("no credentials were found, and {host}, which is asked for them then, {what}")
+            } else if self.answers.location.contains(host) {
+                format!("the server {what}")
+            } else {
+                format!("the server {host} {what}")
+            };
+            self.answers.failed_at(words, for_credentials);
+        }
     }
 
     type Answer<'a> = Pin<Box<dyn Future<Output = Result<HttpResponse, HttpError>> + Send + 'a>>;
@@ -130,18 +170,19 @@ mod of_servers {
         {
             Box::pin(async move {
                 use HttpErrorKind::{Connect, Interrupted, Request, Timeout};
+                let host = request.uri().host().unwrap_or_default().to_owned();
                 let answer = self.client.execute(request).await;
                 // What object_store tries again.
                 match &answer {
                     Ok(response) if response.status().is_server_error() => {
-                        self.answers.failed(format!("answers {}", response.status()));
+                        self.failed(&host, &format!("answers {}", response.status()));
                     }
                     Ok(response) if matches!(response.status().as_u16(), 408 | 429) => {
-                        self.answers.failed(format!("answers {}", response.status()));
+                        self.failed(&host, &format!("answers {}", response.status()));
                     }
                     Ok(_) => self.answers.came(),
                     Err(error) if matches!(error.kind(), Connect | Request | Timeout | Interrupted) => {
-                        self.answers.failed(format!("does not answer ({})", scrubbed(&error.to_string())));
+                        self.failed(&host, &format!("does not answer ({})", scrubbed(&error.to_string())));
                     }
                     Err(_) => {}
                 }
