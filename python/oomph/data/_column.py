@@ -67,14 +67,14 @@ class Column:
 
     def _wide(self, dtype: Any, compact: bool) -> Any:
         """The type in which a number is given to whoever computes with it."""
-        if compact or not self.is_widened:
+        if compact or not self._is_widened:
             return dtype
         import numpy
 
         return numpy.dtype(usual_type(dtype.name, str(self._usual)))
 
     @property
-    def is_widened(self) -> bool:
+    def _is_widened(self) -> bool:
         """Whether it is numbers that were made smaller, and are given wider than they are held."""
         held = self._native.arrow_type.lower()
         return self._usual is not None and usual_type(held, self._usual) != held

@@ -137,7 +137,7 @@ class Table(Rows):
         import pandas
 
         column = self._at(place)
-        if column.is_widened and not compact:
+        if column._is_widened and not compact:
             return column.to_pandas(writable=True)
         if not self._series:
             # As long as there are these, which whoever looks at the memory keeps, no frame writes there.
