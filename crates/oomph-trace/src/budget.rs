@@ -17,7 +17,7 @@ const ALWAYS_UNPACKED: u64 = 256 << 20;
 /// Elements of a plain file: a snapshot takes a third of its size in memory, hardly ever more than it.
 const PLAIN: Allowance = Allowance { always: 8 << 20, times: 16 };
 /// The same of a packed one, an `.oomph` recording included: an event of steps that repeat exactly takes a quarter of a byte there, and 48 in memory.
-const PACKED: Allowance = Allowance { always: 32 << 20, times: 200 };
+const PACKED: Allowance = Allowance { always: 64 << 20, times: 200 };
 /// References that are followed: a few a byte, in real files.
 const WORK: Allowance = Allowance { always: 64 << 20, times: 128 };
 

@@ -258,10 +258,11 @@ fn steps_that_repeat_exactly_are_not_taken_for_a_bomb() {
     let mut recording = Recording::default();
     let mut device = Device { streams: vec![0], ..Device::default() };
     for row in 0..2_500_000u64 {
-        let block = (row / 2) % 500;
+        // A step of 8,000 events, whose blocks lie anywhere.
+        let block = ((row / 2) % 4_000).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 44;
         device.events.action.push(if row % 2 == 0 { Action::Alloc } else { Action::FreeCompleted });
-        device.events.address.push(0x7000_0000 + (block << 21));
-        device.events.size.push(512 * (block + 1));
+        device.events.address.push(0x7f00_0000_0000 + (block << 9));
+        device.events.size.push(512 * (block % 5_000 + 1));
         device.events.stream.push(0);
         device.events.stack.push(0);
         device.events.time.push(0);

@@ -214,9 +214,8 @@ impl Reading {
         let ordinal = input.number()?;
         let count = input.count()?;
         self.charge(count, EVENT, "events")?;
-        // What is rare stands behind the columns, a byte or more each.
-        self.charge(input.0.len().saturating_sub(6 * count), 12, "events")?;
-        let events = &mut self.device(ordinal)?.events;
+        // Put back at the end: what is rare is charged when the columns are behind us.
+        let mut events = std::mem::take(&mut self.device(ordinal)?.events);
         let base = events.len() as u32;
         for &number in input.bytes(count)? {
             let action = Action::from_number(number).ok_or(FormatError::Damaged("an unknown action"))?;
@@ -241,12 +240,14 @@ impl Reading {
             events.time.push(before);
         }
         let rows = base..base + count as u32;
+        self.charge(input.0.len(), 12, "events")?;
         sparse(&mut input, &mut events.pool, rows.clone(), |input| Ok((input.varint()?, input.varint()?)))?;
         for column in
             [&mut events.compile_context, &mut events.metadata, &mut events.category, &mut events.forward]
         {
             sparse(&mut input, column, rows.clone(), |input| input.number())?;
         }
+        self.device(ordinal)?.events = events;
         Ok(())
     }
 
