@@ -86,3 +86,4 @@ def test_the_table_of_the_security_page_has_every_attack():
     rows = [line.split("|")[1].strip() for line in table.splitlines() if line.startswith("| `")]
     assert rows == [f"`{name}`" for name in EXPECTED]
     assert "panic" not in table and "exit" not in table
+    assert f"{len(EXPECTED)} hostile files" in page
