@@ -726,7 +726,7 @@ Next: oomph data shrink price.csv price.parquet
         let expected = "\
 wrote p.parquet: 1,000,000 rows, 4.77 MiB on disk instead of 22.9 MiB
 9.66 MiB in memory instead of 24.9 MiB as usually loaded (39 %), with every value kept
-note: small types overflow without a word where they are computed with (age, ratio, gap); widen them first: frame.astype({\"age\": \"int64\", \"ratio\": \"float64\", \"gap\": \"Int64\"})
+note: small types overflow without a word where they are computed with (age, ratio, gap); widen them first: frame.astype({\"age\": \"float64\", \"ratio\": \"float64\", \"gap\": \"Int64\"})
 warning: 1 broken row left out
   line 3: 2 cells instead of 3
 ";
