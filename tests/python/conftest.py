@@ -50,7 +50,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 from warm import Warm  # noqa: E402
 
 # Tests that are started with nohup, or in the background of a shell, ignore these, and so would the programs that they send them to.
-for _ignored, _handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
+for _ignored, _handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGQUIT, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
     if signal.getsignal(_ignored) is signal.SIG_IGN:
         signal.signal(_ignored, _handler)
 
