@@ -5,6 +5,7 @@
 //!
 //! Boundary: this counts. Readers charge *before* they store, and stop when they are refused.
 
+use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -44,7 +45,7 @@ pub(crate) fn may_unpack(packed: u64, unpacked: u64) -> bool {
 #[error(
     "refused: {what} would take {} than a file of this size may{}",
     if *is_work { "more work".to_owned() } else { format!("more memory ({} MiB)", allowed >> 20) },
-    if *is_packed { "; unpack it yourself if you trust it" } else { "" }
+    if *form == Form::Compressed { "; unpack it yourself if you trust it" } else { "" }
 )]
 pub struct Swells {
     /// What there is too much of.
@@ -53,8 +54,19 @@ pub struct Swells {
     pub allowed: u64,
     /// Whether it is work that there would be too much of, not memory.
     pub is_work: bool,
-    /// Whether the file is packed: unpacked, it may take more.
-    pub is_packed: bool,
+    /// How the file lies on the disk.
+    pub form: Form,
+}
+
+/// How a file lies on the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// As it is.
+    Plain,
+    /// Compressed as a whole: unpacked, it may take more.
+    Compressed,
+    /// An `.oomph` recording, whose chunks are compressed.
+    Recording,
 }
 
 /// How many bytes of the file have been read, as it lies on the disk. Set by who reads, looked at by who decodes.
@@ -66,8 +78,8 @@ impl Meter {
         self.0.store(read, Ordering::Relaxed);
     }
 
-    pub(crate) fn add(&self, more: u64) -> u64 {
-        self.0.fetch_add(more, Ordering::Relaxed) + more
+    fn add(&self, more: u64) {
+        self.0.fetch_add(more, Ordering::Relaxed);
     }
 
     pub(crate) fn read(&self) -> u64 {
@@ -75,11 +87,31 @@ impl Meter {
     }
 }
 
+/// A stream whose bytes are counted.
+pub(crate) struct Counted<R> {
+    source: R,
+    meter: Meter,
+}
+
+impl<R> Counted<R> {
+    pub(crate) fn new(source: R, meter: Meter) -> Self {
+        Self { source, meter }
+    }
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let length = self.source.read(into)?;
+        self.meter.add(length as u64);
+        Ok(length)
+    }
+}
+
 /// What is left of a file's allowance.
 #[derive(Debug)]
 pub(crate) struct Budget {
     meter: Meter,
-    memory: &'static Allowance,
+    form: Form,
     made: u64,
     may_make: u64,
     done: u64,
@@ -89,9 +121,8 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    pub(crate) fn new(meter: Meter, is_packed: bool) -> Self {
-        let memory = if is_packed { &PACKED } else { &PLAIN };
-        Self { meter, memory, made: 0, may_make: 0, done: 0, may_do: 0, unpacked: 0, refused: None }
+    pub(crate) fn new(meter: Meter, form: Form) -> Self {
+        Self { meter, form, made: 0, may_make: 0, done: 0, may_do: 0, unpacked: 0, refused: None }
     }
 
     /// Bytes that are about to be stored. False if they must not be.
@@ -118,14 +149,14 @@ impl Budget {
     #[cold]
     fn look_again(&mut self, what: &'static str) -> bool {
         let read = self.meter.read();
-        (self.may_make, self.may_do) = (self.memory.of(read), WORK.of(read));
+        let memory = if self.form == Form::Plain { PLAIN } else { PACKED };
+        (self.may_make, self.may_do) = (memory.of(read), WORK.of(read));
         let is_work = self.made <= self.may_make;
         if is_work && self.done <= self.may_do {
             return self.refused.is_none();
         }
         let allowed = if is_work { self.may_do } else { self.may_make };
-        let is_packed = self.memory.times == PACKED.times;
-        self.refused.get_or_insert(Swells { what, allowed, is_work, is_packed });
+        self.refused.get_or_insert(Swells { what, allowed, is_work, form: self.form });
         false
     }
 
@@ -142,7 +173,7 @@ mod tests {
     #[test]
     fn what_may_be_made_follows_what_was_read() {
         let meter = Meter::default();
-        let mut budget = Budget::new(meter.clone(), false);
+        let mut budget = Budget::new(meter.clone(), Form::Plain);
         assert!(budget.charge(8 << 20, "stacks"));
         meter.set(1 << 20);
         assert!(budget.charge(16 << 20, "stacks"));
@@ -150,7 +181,7 @@ mod tests {
         assert!(!budget.charge(1, "stacks"));
         assert_eq!(
             budget.refused(),
-            Some(Swells { what: "stacks", allowed: 24 << 20, is_work: false, is_packed: false })
+            Some(Swells { what: "stacks", allowed: 24 << 20, is_work: false, form: Form::Plain })
         );
         let said = budget.refused().unwrap().to_string();
         assert!(said.contains("stacks would take more memory (24 MiB)"), "{said}");
@@ -158,10 +189,13 @@ mod tests {
 
     #[test]
     fn references_that_are_followed_count_too() {
-        let mut budget = Budget::new(Meter::default(), true);
+        let mut budget = Budget::new(Meter::default(), Form::Compressed);
         assert!(budget.work(64 << 20, "annotations"));
         assert!(!budget.work(1, "annotations"));
-        assert!(budget.refused().is_some_and(|swells| swells.is_work));
+        assert_eq!(
+            budget.refused().unwrap().to_string(),
+            "refused: annotations would take more work than a file of this size may; unpack it yourself if you trust it"
+        );
     }
 
     #[test]

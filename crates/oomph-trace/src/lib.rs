@@ -64,7 +64,7 @@ mod layout;
 mod read;
 mod recording;
 
-pub use budget::Swells;
+pub use budget::{Form, Swells};
 pub use history::{Allocations, History, Moment, NEVER, Peak, Peaks, Ranges, Reserved, Totals};
 pub use intern::{Frame, FrameId, NO_STACK, StackId, Stacks, StringId, Strings};
 pub use read::{ReadError, read, read_bytes, read_path};

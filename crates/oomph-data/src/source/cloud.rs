@@ -407,21 +407,25 @@ mod tests {
         assert_eq!(told.iter().filter(|words| words.starts_with(&place)).collect::<Vec<_>>(), [&said]);
     }
 
-    #[test]
-    fn a_server_for_credentials_is_not_taken_for_the_store() {
+    /// What is said of a store that cannot be asked, whose builder is set up by `more`.
+    fn said_of(more: impl FnOnce(AmazonS3Builder) -> AmazonS3Builder) -> String {
         let location = "s3://bucket/x.csv";
         let answers = Answers::new(location, where_credentials_go(location));
         let handle = driver().unwrap();
-        let store = AmazonS3Builder::new()
-            .with_bucket_name("bucket")
-            .with_metadata_endpoint(format!("http://127.0.0.1:{}", unavailable()))
+        let store = more(AmazonS3Builder::new().with_bucket_name("bucket"))
             .with_http_connector(Telling(Arc::clone(&answers)))
             .with_retry(RetryConfig { max_retries: 1, ..retries() })
             .build()
             .unwrap();
         let error = handle.block_on(store.head(&Path::from("x.csv"))).unwrap_err();
+        refused(location, &answers, &error).to_string()
+    }
+
+    #[test]
+    fn a_server_for_credentials_is_not_taken_for_the_store() {
+        let server = format!("http://127.0.0.1:{}", unavailable());
         assert_eq!(
-            refused(location, &answers, &error).to_string(),
+            said_of(|store| store.with_metadata_endpoint(server)),
             "s3://bucket/x.csv: no credentials were found, and 127.0.0.1, which is asked for them then, answers 503 Service Unavailable: \
              tried 2 times in 0 s; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true for a public bucket"
         );
@@ -429,22 +433,16 @@ mod tests {
 
     #[test]
     fn a_store_is_named_by_its_host() {
-        let location = "s3://bucket/x.csv";
-        let answers = Answers::new(location, where_credentials_go(location));
-        let handle = driver().unwrap();
-        let store = AmazonS3Builder::new()
-            .with_bucket_name("bucket")
-            .with_endpoint(format!("http://127.0.0.1:{}", unavailable()))
-            .with_allow_http(true)
-            .with_access_key_id("key")
-            .with_secret_access_key("secret")
-            .with_http_connector(Telling(Arc::clone(&answers)))
-            .with_retry(RetryConfig { max_retries: 1, ..retries() })
-            .build()
-            .unwrap();
-        let error = handle.block_on(store.head(&Path::from("x.csv"))).unwrap_err();
+        let server = format!("http://127.0.0.1:{}", unavailable());
+        let said = said_of(|store| {
+            store
+                .with_endpoint(server)
+                .with_allow_http(true)
+                .with_access_key_id("key")
+                .with_secret_access_key("secret")
+        });
         assert_eq!(
-            refused(location, &answers, &error).to_string(),
+            said,
             "s3://bucket/x.csv: the server 127.0.0.1 answers 503 Service Unavailable: tried 2 times in 0 s"
         );
     }

@@ -2,7 +2,7 @@
 
 use super::bytes::In;
 use super::{FormatError, Kind, LARGEST_CHUNK, MAGIC, VERSION};
-use crate::budget::{Budget, Meter};
+use crate::budget::{Budget, Counted, Form, Meter};
 use crate::census::{Census, MOST_CENSUSES};
 use crate::intern::{Frame, FrameId};
 use crate::recording::{
@@ -15,20 +15,7 @@ use std::io::{self, Read};
 /// Reads a recording. A file that was cut off gives what is whole, with a warning.
 pub fn read(source: impl Read) -> Result<Recording, FormatError> {
     let meter = Meter::default();
-    read_within(Counted { source, meter: meter.clone() }, Budget::new(meter, true))
-}
-
-struct Counted<R> {
-    source: R,
-    meter: Meter,
-}
-
-impl<R: Read> Read for Counted<R> {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let length = self.source.read(into)?;
-        self.meter.add(length as u64);
-        Ok(length)
-    }
+    read_within(Counted::new(source, meter.clone()), Budget::new(meter, Form::Recording))
 }
 
 /// The same, within what the file may take.

@@ -5,7 +5,7 @@
 
 use super::ReadError;
 use super::window::{Chunk, Chunks};
-use crate::budget::{Meter, may_unpack};
+use crate::budget::{Counted, Meter, may_unpack};
 use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -59,7 +59,7 @@ pub(super) fn unpack(
     compression: Compression,
 ) -> Result<(Box<dyn Read + Send>, State), ReadError> {
     let state = State::default();
-    let counted = io::BufReader::with_capacity(1 << 16, Counted { source, state: state.clone() });
+    let counted = io::BufReader::with_capacity(1 << 16, Counted::new(source, state.packed()));
     let unpacked: Box<dyn Read + Send> = match compression {
         Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(counted)),
         Compression::Xz => {
@@ -75,19 +75,6 @@ pub(super) fn unpack(
         }
     };
     Ok((Box::new(Bounded { unpacked, length: 0, state: state.clone() }), state))
-}
-
-struct Counted<R> {
-    source: R,
-    state: State,
-}
-
-impl<R: Read> Read for Counted<R> {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let n = self.source.read(into)?;
-        self.state.packed.add(n as u64);
-        Ok(n)
-    }
 }
 
 struct Bounded {

@@ -10,7 +10,7 @@ mod json;
 mod pickle;
 mod window;
 
-use crate::budget::{Budget, LARGEST_RATIO, Meter, Swells};
+use crate::budget::{Budget, Form, LARGEST_RATIO, Meter, Swells};
 use crate::format;
 use crate::recording::{Format, Recording, Warning};
 use std::fs::File;
@@ -119,12 +119,13 @@ pub fn read(source: impl Read + Send + 'static) -> Result<Recording, ReadError> 
                 Ok(peeked) => peeked,
                 Err(error) => return Err(state.explain(error.into())),
             };
-            let outcome = read_plain(&head, compressed::read_ahead(unpacked, Some(state.packed())), true);
+            let outcome =
+                read_plain(&head, compressed::read_ahead(unpacked, Some(state.packed())), Form::Compressed);
             outcome.map_err(|error| state.explain(error))
         }
         None => {
             let (head, source) = peek(source, HEAD)?;
-            read_plain(&head, compressed::read_ahead(source, None), false)
+            read_plain(&head, compressed::read_ahead(source, None), form_of(&head))
         }
     }
 }
@@ -134,7 +135,8 @@ pub fn read_bytes(bytes: &[u8]) -> Result<Recording, ReadError> {
     if compressed::Compression::of(bytes).is_some() {
         return read(io::Cursor::new(bytes.to_vec()));
     }
-    read_plain(&bytes[..bytes.len().min(HEAD)], bytes, false)
+    let head = &bytes[..bytes.len().min(HEAD)];
+    read_plain(head, bytes, form_of(head))
 }
 
 /// How much of the beginning is read to recognise the format.
@@ -170,8 +172,8 @@ impl Stream for &[u8] {
     }
 }
 
-fn read_plain(head: &[u8], source: impl Stream, is_packed: bool) -> Result<Recording, ReadError> {
-    let budget = Budget::new(source.meter(), is_packed || head.starts_with(format::MAGIC));
+fn read_plain(head: &[u8], source: impl Stream, form: Form) -> Result<Recording, ReadError> {
+    let budget = Budget::new(source.meter(), form);
     let text = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head).trim_ascii_start();
     if head.is_empty() {
         Err(ReadError::Empty)
@@ -186,6 +188,11 @@ fn read_plain(head: &[u8], source: impl Stream, is_packed: bool) -> Result<Recor
     } else {
         Err(ReadError::NotASnapshot)
     }
+}
+
+/// How a file that is not compressed lies on the disk.
+fn form_of(head: &[u8]) -> Form {
+    if head.starts_with(format::MAGIC) { Form::Recording } else { Form::Plain }
 }
 
 /// A byte order mark is not JSON.
