@@ -2,6 +2,7 @@
 #   make demo    build, predict a training script for a T4, explain a real out-of-memory recording
 #   make test    every test
 # The others are for working on oomph: make format, reference, diagnose, bench, fuzz, lint, deny.
+# For releases: make wheel, sdist, archives; all go to dist/.
 
 SHELL := /bin/sh
 PYTHON ?= python3
@@ -10,6 +11,17 @@ VENV_PYTHON := $(VENV)/bin/python
 # The PyTorch that the H200's counters were taken with; predictions are held against them.
 VENV_2_11 := .venv-torch2.11
 OOMPH := target/release/oomph
+# The tests and the wheel have all of oomph; the command that people build to try it has not what reads s3:// and https://.
+ALL_OF_IT := --features oomph-cli/cloud,oomph-python/cloud
+# PyTorch alone, for the demonstration.
+VENV_DEMO := .venv-demo
+# What wheels and archives are built with.
+VENV_DIST := .venv-dist
+WITH_DIST := PATH="$(CURDIR)/$(VENV_DIST)/bin:$$PATH"
+GLIBC_TARGET := x86_64-unknown-linux-gnu
+MUSL_TARGETS := x86_64-unknown-linux-musl aarch64-unknown-linux-musl
+# Runs a command, and says every ten seconds that it still does.
+SAYING := packaging/saying.sh
 # The browser that the tests of the report's page drive.
 CHROMIUM ?= /usr/bin/chromium
 export CHROMIUM
@@ -24,20 +36,44 @@ FUZZ_SECONDS ?= 600
 # cargo fmt does not find modules that a macro lists.
 LISTED_BY_MACROS := crates/oomph-explain/src/rules/*.rs crates/oomph-doctor/src/checks/*.rs crates/oomph-cli/src/commands/*.rs
 
-.PHONY: demo test compiled diagnose fetched format lint lint-text rust-test web-test python-test reference bench fuzz deny clean
+.PHONY: demo demo-command wheel sdist archives test compiled diagnose fetched format lint lint-text rust-test web-test python-test reference bench fuzz deny clean
 
-demo: $(VENV)/.ready
-	cargo build --release --locked
+demo:
+	@echo "Building oomph and installing PyTorch, side by side: two to four minutes on two cores."
+	@$(MAKE) --no-print-directory -j2 demo-command $(VENV_DEMO)/.ready
 	@echo
 	@echo "Will GPT-2 with 124M parameters train on a T4? There need be no GPU here."
 	@# Exit code 1 means that it does not fit, which is what this is about.
-	$(OOMPH) predict --gpu t4 --python $(VENV_PYTHON) examples/train_gpt2.py || [ $$? -eq 1 ]
+	$(SAYING) "predicting" $(OOMPH) predict --gpu t4 --python $(VENV_DEMO)/bin/python examples/train_gpt2.py || [ $$? -eq 1 ]
 	@echo
 	@echo "It does not. Which batch does?"
-	$(OOMPH) predict --gpu t4 --python $(VENV_PYTHON) --sweep '--batch-size=8..16' examples/train_gpt2.py
+	$(SAYING) "predicting" $(OOMPH) predict --gpu t4 --python $(VENV_DEMO)/bin/python --sweep '--batch-size=8..16' examples/train_gpt2.py
 	@echo
 	@echo "And why did this one, recorded on a real GPU, run out of memory?"
 	$(OOMPH) explain examples/out_of_memory.pickle.xz || [ $$? -eq 1 ]
+
+demo-command:
+	@$(SAYING) "compiling oomph" cargo build --release --locked
+
+# One library for every Python from 3.10, against the C library of 2018. In a folder of its own until it is whole: builds do not meet.
+wheel: $(VENV_DIST)/.ready
+	@built=$$(mktemp -d) && trap 'rm -r "$$built"' EXIT && mkdir -p dist && \
+	$(WITH_DIST) $(SAYING) "building the wheel" maturin build --profile dist --locked --zig --compatibility manylinux_2_28 --target $(GLIBC_TARGET) --out "$$built" && \
+	$(VENV_DIST)/bin/wheel tags --remove --python-tag py3 --abi-tag none "$$built"/*.whl && \
+	$(VENV_DIST)/bin/python packaging/check_wheel.py "$$built"/*.whl && \
+	$(VENV_DIST)/bin/auditwheel show "$$built"/*.whl && \
+	mv "$$built"/*.whl dist/
+
+sdist: $(VENV_DIST)/.ready
+	@$(WITH_DIST) maturin sdist --out dist
+
+# Static programs for machines without Python: what needs no library in another process.
+archives: $(VENV_DIST)/.ready
+	@for target in $(MUSL_TARGETS); do \
+		rustup target add --quiet $$target 2>/dev/null || rustup target list --installed | grep -q $$target || { echo "error: rustup has no $$target"; exit 1; }; \
+		$(WITH_DIST) $(SAYING) "building for $$target" cargo zigbuild --profile dist --locked --package oomph-cli --target $$target || exit 1; \
+		$(PYTHON) packaging/archive.py target/$$target/dist/oomph $$target dist || exit 1; \
+	done
 
 # What is fetched from elsewhere comes while the compiler works. The lints of clippy come with that: its driver stands in for the
 # compiler of our own crates, so that lint, tests and command are one compilation, and what they depend on is compiled once.
@@ -50,7 +86,7 @@ fetched: $(VENV)/.ready $(VENV_2_11)/.ready $(WEB)/.ready $(CHROMIUM) $(TMUX_COM
 
 # Everything in one call, examples and the extension module too: what one waits for, another uses the time for.
 compiled:
-	cargo build --workspace --all-targets --locked
+	cargo build --workspace --all-targets --locked $(ALL_OF_IT)
 
 format: $(VENV)/.ready $(WEB)/.ready
 	cargo fmt --all
@@ -59,7 +95,7 @@ format: $(VENV)/.ready $(WEB)/.ready
 	cd web && $(WITH_NODE) npm run --silent format
 
 lint: lint-text
-	cargo clippy --workspace --all-targets --locked -- -D warnings
+	cargo clippy --workspace --all-targets --locked $(ALL_OF_IT) -- -D warnings
 	@if cargo deny --version >/dev/null 2>&1; then cargo deny check; else echo "cargo-deny is not installed: licences, sources and advisories were not checked"; fi
 
 # All that needs no compiler.
@@ -73,7 +109,7 @@ lint-text: $(VENV)/.ready $(WEB)/.ready
 
 # cargo-nextest runs the tests of all crates at once, where it is installed.
 rust-test:
-	if cargo nextest --version >/dev/null 2>&1; then cargo nextest run --workspace --locked && cargo test --workspace --locked --doc; else cargo test --workspace --locked; fi
+	if cargo nextest --version >/dev/null 2>&1; then cargo nextest run --workspace --locked $(ALL_OF_IT) && cargo test --workspace --locked $(ALL_OF_IT) --doc; else cargo test --workspace --locked $(ALL_OF_IT); fi
 
 # The page's script: its types, its tests, and that the committed build is what the sources give. What differs is left built, to be committed.
 web-test: $(WEB)/.ready
@@ -89,7 +125,7 @@ web-test: $(WEB)/.ready
 # Three at a time, for two cores: some wait. Tests of one file stay in one process: many share what was run or started once.
 # The command and the extension module in one call: what both are made of is then compiled once.
 python-test: $(VENV)/.ready $(VENV_2_11)/.ready $(CHROMIUM) $(TMUX_COMMAND)
-	cargo build --locked -p oomph-cli -p oomph-python
+	cargo build --locked -p oomph-cli -p oomph-python $(ALL_OF_IT)
 	$(VENV_PYTHON) -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations=12 tests/python
 
 # How often the first headline names the cause, over tests/diagnosis. Takes about twenty minutes on two cores.
@@ -108,6 +144,17 @@ $(VENV)/.ready: tests/python/requirements.txt
 	$(PYTHON) -m venv $(VENV) || { apt-get update -q && apt-get install -y -q python3-venv && $(PYTHON) -m venv $(VENV); }
 	$(VENV_PYTHON) -m pip install -q --disable-pip-version-check uv
 	$(VENV_PYTHON) -m uv pip install -q --python $(VENV_PYTHON) -r tests/python/requirements.txt
+	touch $@
+
+$(VENV_DEMO)/.ready:
+	@$(PYTHON) -m venv $(VENV_DEMO) || { apt-get update -q && apt-get install -y -q python3-venv && $(PYTHON) -m venv $(VENV_DEMO); }
+	@$(VENV_DEMO)/bin/python -m pip install -q --disable-pip-version-check uv
+	@$(SAYING) "installing PyTorch" $(VENV_DEMO)/bin/python -m uv pip install -q --python $(VENV_DEMO)/bin/python torch
+	@touch $@
+
+$(VENV_DIST)/.ready: packaging/requirements.txt
+	$(PYTHON) -m venv $(VENV_DIST) || { apt-get update -q && apt-get install -y -q python3-venv && $(PYTHON) -m venv $(VENV_DIST); }
+	$(VENV_DIST)/bin/python -m pip install -q --disable-pip-version-check -r packaging/requirements.txt
 	touch $@
 
 $(VENV_2_11)/.ready: tests/python/requirements-torch2.11.txt $(VENV)/.ready
@@ -129,9 +176,8 @@ $(TMUX_COMMAND): | $(CHROMIUM)
 	apt-get update -q && apt-get install -y -q --no-install-recommends tmux
 
 bench: $(VENV)/.ready
-	cargo build --release --locked
-	cargo build --release --locked -p oomph-python
-	cargo build --release --locked -p oomph-replay --example throughput
+	cargo build --profile dist --locked -p oomph-cli -p oomph-python $(ALL_OF_IT)
+	cargo build --profile dist --locked -p oomph-replay --example throughput
 	$(VENV_PYTHON) -m uv pip install -q --python $(VENV_PYTHON) -r bench/requirements.txt
 	$(PYTHON) bench/run.py --check
 
@@ -149,4 +195,4 @@ deny:
 	cargo deny check
 
 clean:
-	rm -rf target $(VENV) $(VENV_2_11) $(WEB) web/build bench/data fuzz/target fuzz/corpus
+	rm -rf target dist $(VENV) $(VENV_2_11) $(VENV_DEMO) $(VENV_DIST) $(WEB) web/build bench/data fuzz/target fuzz/corpus

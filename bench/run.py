@@ -181,8 +181,8 @@ def stream(args, _):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--oomph", default=os.path.join(ROOT, "target/release/oomph"))
-    parser.add_argument("--throughput", default=os.path.join(ROOT, "target/release/examples/throughput"))
+    parser.add_argument("--oomph", default=os.path.join(ROOT, "target/dist/oomph"))
+    parser.add_argument("--throughput", default=os.path.join(ROOT, "target/dist/examples/throughput"))
     parser.add_argument("--python", default=os.path.join(ROOT, ".venv/bin/python"))
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--events", type=int, default=2_000_000)

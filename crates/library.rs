@@ -3,7 +3,7 @@
 // The library must not depend on where oomph is installed, nor on a second file that could be of another version. It is
 // optimised whatever the profile: it runs inside other people's programs.
 
-/// Builds the crate `oomph-NAME` as `liboomph_NAME.so` into `OUT_DIR`. Not on Linux on x86-64: an empty file.
+/// Builds the crate `oomph-NAME` as `liboomph_NAME.so` into `OUT_DIR`. Not for Linux on x86-64 with glibc: an empty file.
 #[allow(clippy::print_stdout)] // how a build script speaks to Cargo
 fn build_library(name: &str) {
     use std::path::PathBuf;
@@ -18,8 +18,8 @@ fn build_library(name: &str) {
     println!("cargo::rerun-if-changed=../library.rs");
     let file = format!("liboomph_{name}.so");
     let out = PathBuf::from(std::env::var_os("OUT_DIR").unwrap_or_default()).join(&file);
-    let is = |key: &str, value: &str| std::env::var(key).as_deref() == Ok(value);
-    if !is("CARGO_CFG_TARGET_OS", "linux") || !is("CARGO_CFG_TARGET_ARCH", "x86_64") {
+    let is = |key: &str, value: &str| std::env::var(format!("CARGO_CFG_TARGET_{key}")).as_deref() == Ok(value);
+    if !(is("OS", "linux") && is("ARCH", "x86_64") && is("ENV", "gnu")) {
         // The verbs that need it say so.
         let _ = std::fs::write(&out, []);
         return;

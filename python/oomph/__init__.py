@@ -12,13 +12,12 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from oomph._find import find_oomph
-from oomph._predict import Prediction, PredictionError, predict
-
 if TYPE_CHECKING:
     from oomph import data, host
     from oomph._doctor import doctor
+    from oomph._find import find_oomph
     from oomph._free import Freed, free
+    from oomph._predict import Prediction, PredictionError, predict
     from oomph._ram import RamGuard, RamLimit, guard_ram, unguard_ram
     from oomph._record import Recording, RecordingError, record
     from oomph._report import Report, ReportError, report
@@ -39,6 +38,7 @@ __all__ += ["data", "doctor", "find_oomph", "free", "guard_ram", "host", "predic
 
 # Imported when they are first asked for: name -> module.
 _LATER = {"Freed": "oomph._free", "free": "oomph._free", "Holder": "oomph._who", "Holders": "oomph._who", "who": "oomph._who"}
+_LATER.update({"find_oomph": "oomph._find", **dict.fromkeys(("Prediction", "PredictionError", "predict"), "oomph._predict")})
 _LATER.update(dict.fromkeys(("Recording", "RecordingError", "record"), "oomph._record"))
 _LATER.update(dict.fromkeys(("Report", "ReportError", "report"), "oomph._report"))
 _LATER.update(dict.fromkeys(("RamGuard", "RamLimit", "guard_ram", "unguard_ram"), "oomph._ram"))

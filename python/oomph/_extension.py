@@ -10,6 +10,7 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
+import sysconfig
 from collections.abc import Iterator
 from types import ModuleType
 
@@ -25,6 +26,9 @@ def load_native() -> ModuleType:
     """The extension module. Raises ImportError, with the places that were searched, if it is not there or not of this version."""
     if NAME in sys.modules:
         return sys.modules[NAME]
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        # Its objects are laid out differently: the library would crash, not fail.
+        raise ImportError(f"oomph needs a Python with the global interpreter lock, and {sys.executable} is free-threaded: install it into another", name=NAME)
     looked = []
     for path in _places():
         looked.append(path)

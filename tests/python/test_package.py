@@ -1,27 +1,31 @@
-"""The wheel: it carries the command, and `python -m oomph` finds it; it carries the extension module, which needs nobody."""
+"""The wheel: one library has the command, which `oomph` and `python -m oomph` run, and what the package calls; it needs nobody."""
 
 import os
+import platform
 import re
+import signal
 import subprocess
 import sys
 import tarfile
 import textwrap
 import zipfile
+from pathlib import Path
 
 import pytest
 
 from conftest import COMMAND, FIXTURES, ROOT
 
-# The test profile: command and extension are already built, and only packed here.
-PROFILE = "--profile dev --locked"
+sys.path.insert(0, str(ROOT / "packaging"))
+import archive
+import check_wheel
 
 
-def build(folder, *what, source=ROOT, **environment):
-    """What the build backend makes of the sources, as pip would call it, with the maturin that is here."""
-    hooks = "import sys; sys.path.insert(0, 'build_backend'); import oomph_build; print(getattr(oomph_build, sys.argv[1])(sys.argv[2]))"
-    here = {**os.environ, "MATURIN_PEP517_ARGS": PROFILE, "PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}", **environment}
+def build(folder, hook, source=ROOT):
+    """What the build backend makes of the sources, as pip would call it, with the maturin that is here. Most of the test profile is compiled already."""
+    hooks = "import sys, maturin; print(getattr(maturin, sys.argv[1])(sys.argv[2]))"
+    here = {**os.environ, "MATURIN_PEP517_ARGS": "--profile dev --locked", "PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"}
     folder.mkdir(exist_ok=True)
-    done = subprocess.run([sys.executable, "-c", hooks, *what, str(folder)], cwd=source, env=here, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", hooks, hook, str(folder)], cwd=source, env=here, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return folder / done.stdout.splitlines()[-1]
 
@@ -47,7 +51,7 @@ def inside(python, program, *arguments):
 
 
 def test_the_wheel_is_for_every_python_from_3_10(wheel):
-    assert re.fullmatch(r"oomph-[\d.]+-(py3-none|cp310-abi3)-\w+\.whl", wheel.name)
+    assert re.fullmatch(r"oomph-[\d.]+-cp310-abi3-\w+\.whl", wheel.name)
 
 
 def test_the_wheel_carries_the_command(installed):
@@ -92,6 +96,55 @@ def test_the_extension_module_is_not_linked_to_one_python(wheel, tmp_path):
     assert "libc.so" in needed and "libpython" not in needed
 
 
+def test_what_the_libraries_ask_of_the_c_library_is_read_and_held_to_a_limit(wheel):
+    asked = check_wheel.asked(wheel)
+    assert set(asked) == {"oomph/_native.abi3.so", *(f"liboomph_{name}.so in oomph/_native.abi3.so" for name in ("cuda", "guard", "record"))}
+    # All are linked on this machine, against its C library.
+    assert all((2, 2) < version <= tuple(map(int, platform.libc_ver()[1].split("."))) for version in asked.values()), asked
+    assert check_wheel.problems(11_000_000, dict.fromkeys(asked, (2, 28))) == []
+    assert check_wheel.problems(12_000_001, {**dict.fromkeys(asked, (2, 17)), "oomph/_native.abi3.so": (2, 29)}) == [
+        "12,000,001 bytes are more than 12,000,000",
+        "oomph/_native.abi3.so needs glibc 2.29, newer than 2.28",
+    ]
+    assert check_wheel.problems(1, {"oomph/_native.abi3.so": (2, 17)}) == ["0 libraries lie in others, not 3"]
+
+
+def test_ctrl_c_ends_the_command_at_once(installed, tmp_path):
+    recording = tmp_path / "pipe"
+    os.mkfifo(recording)
+    with subprocess.Popen([str(installed.parent / "oomph"), "explain", str(recording)], stderr=subprocess.PIPE) as waiting:
+        # It opens the pipe, so it is in the command: it waits for bytes then.
+        with open(recording, "wb"):
+            waiting.send_signal(signal.SIGINT)
+            assert waiting.wait(timeout=20) == -signal.SIGINT
+        assert b"Traceback" not in waiting.stderr.read()
+
+
+def test_the_command_takes_words_that_are_no_text(installed):
+    done = subprocess.run([str(installed.parent / "oomph"), "explain", b"no-such-\xff.oomph"], capture_output=True)
+    assert done.returncode == 2 and b"no-such-" in done.stderr and b"Traceback" not in done.stderr
+
+
+def test_a_free_threaded_python_is_refused_in_one_sentence(tmp_path):
+    """The interpreter that runs the tests says that it is one: there is none here, and what it would do with the library is crash."""
+    program = "import sys, sysconfig; sysconfig.get_config_vars()['Py_GIL_DISABLED'] = 1; from oomph._command import main; sys.exit(main())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT / "python")})
+    sentence = f"error: oomph needs a Python with the global interpreter lock, and {sys.executable} is free-threaded: install it into another\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", sentence)
+
+
+def test_an_archive_is_the_same_whenever_it_is_made(tmp_path):
+    command = tmp_path / "oomph"
+    command.write_bytes(b"\x7fELF and the rest")
+    first = archive.pack(command, "x86_64-unknown-linux-musl", tmp_path / "first")
+    os.utime(command, (0, 0))
+    second = archive.pack(command, "x86_64-unknown-linux-musl", tmp_path / "second")
+    assert first.read_bytes() == second.read_bytes() and re.fullmatch(r"oomph-[\d.]+-x86_64-unknown-linux-musl\.tar\.gz", first.name)
+    with tarfile.open(first) as packed:
+        modes = {Path(entry.name).name: entry.mode for entry in packed}
+    assert modes["oomph"] == 0o755 and modes["LICENSE-MIT"] == 0o644
+
+
 def test_a_library_of_another_version_is_refused(tmp_path):
     program = "import oomph._extension as extension; extension.VERSION = '9.9'; extension.load_native()"
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "OOMPH_COMMAND": COMMAND}
@@ -107,39 +160,5 @@ def test_an_sdist_has_all_that_a_wheel_is_made_of(tmp_path):
     # That cargo finds every member and the lock file holds; what build scripts and `include_str!` read is beside them.
     reported = subprocess.run(["cargo", "metadata", "--locked", "--offline", "--format-version", "1"], cwd=source, capture_output=True, text=True)
     assert reported.returncode == 0, reported.stderr
-    assert (source / "build_backend" / "oomph_build.py").is_file()
     for tracked in subprocess.run(["git", "ls-files", "crates", "python"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split():
         assert (source / tracked).is_file() or not (ROOT / tracked).is_file(), tracked
-
-
-# A build of the wheel, but for what is built: it says that it has begun, and ends when a line comes.
-HOLD = """
-import pathlib, sys
-sys.path.insert(0, 'build_backend')
-import oomph_build
-oomph_build.DATA = pathlib.Path(sys.argv[1]) / "wheel-data"
-with oomph_build._data() as data:
-    found = sorted(path.name for path in data.iterdir())
-    (data / "platlib" / "oomph").mkdir(parents=True)
-    print(found, flush=True)
-    sys.stdin.readline()
-    assert (data / "platlib" / "oomph").is_dir()
-"""
-
-
-def test_two_builds_in_one_checkout_wait_for_each_other_and_a_killed_one_breaks_none(tmp_path):
-    def begin():
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        return subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], cwd=ROOT, text=True, **pipes)
-
-    with begin() as killed:
-        assert killed.stdout.readline() == "[]\n"
-        killed.kill()
-    assert (tmp_path / "wheel-data" / "platlib").exists(), "it left what it had"
-    with begin() as first:
-        assert first.stdout.readline() == "[]\n", "what was left is gone"
-        with begin() as second:
-            assert second.stderr.readline() == "waiting for another build in this folder\n"
-            assert first.communicate("\n") == ("", "") and first.returncode == 0
-            assert second.communicate("\n") == ("[]\n", "") and second.returncode == 0
-    assert not (tmp_path / "wheel-data").exists()

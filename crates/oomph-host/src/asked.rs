@@ -2,6 +2,7 @@
 //! with it. RAM and processes go on; of the cards the last answer is reported, with its age.
 
 use crate::gpus::{Gpus, Missing, Reader};
+use crate::smi;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
@@ -52,7 +53,8 @@ impl Thread {
         let ask = move || {
             let mut reader = Reader::new(library);
             while asked.recv().is_ok() {
-                let gpus = reader.read();
+                // A static program has no loader of libraries in it.
+                let gpus = if cfg!(target_feature = "crt-static") { smi::read() } else { reader.read() };
                 if answer.send((Instant::now(), gpus)).is_err() {
                     return;
                 }

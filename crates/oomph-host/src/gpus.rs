@@ -113,7 +113,6 @@ pub enum Use {
 }
 
 /// Where the library is if it is not among the system's: WSL, Colab's terminals, nodes of GKE.
-#[cfg(feature = "nvml")]
 const PLACES: [&str; 4] = [
     "libnvidia-ml.so.1",
     "/usr/lib/wsl/lib/libnvidia-ml.so.1",
@@ -123,37 +122,24 @@ const PLACES: [&str; 4] = [
 
 /// Keeps NVML open.
 pub(crate) struct Reader {
-    #[cfg_attr(not(feature = "nvml"), allow(dead_code, reason = "there is nothing to open"))]
     library: Option<PathBuf>,
-    #[cfg(feature = "nvml")]
     state: nvml::State,
 }
 
 impl Reader {
     /// With the driver's library, or with another.
     pub(crate) fn new(library: Option<PathBuf>) -> Self {
-        Self {
-            library,
-            #[cfg(feature = "nvml")]
-            state: nvml::State::default(),
-        }
+        Self { library, state: nvml::State::default() }
     }
 
-    #[cfg(feature = "nvml")]
     pub(crate) fn read(&mut self) -> Gpus {
         match &self.library {
             Some(library) => self.state.read(&[library.as_path()], nvml::AGAIN),
             None => self.state.read(&PLACES.map(std::path::Path::new), nvml::AGAIN),
         }
     }
-
-    #[cfg(not(feature = "nvml"))]
-    pub(crate) fn read(&mut self) -> Gpus {
-        Gpus { missing: Some(Missing::NoLibrary), ..Gpus::default() }
-    }
 }
 
-#[cfg(feature = "nvml")]
 mod nvml {
     use super::{Gpu, GpuProcess, Gpus, Missing, Unreadable, Use};
     use nvml_wrapper::enum_wrappers::device::{ComputeMode, TemperatureSensor};

@@ -6,13 +6,14 @@
 
 mod asked;
 mod environment;
-#[cfg(all(test, feature = "nvml"))]
+#[cfg(test)]
 #[path = "../tests/nvml/mod.rs"]
 mod fake_nvml;
 mod gpus;
 mod inside;
 mod memory;
 mod processes;
+mod smi;
 mod standing;
 mod stat;
 mod text;

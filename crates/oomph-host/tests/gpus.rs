@@ -1,5 +1,4 @@
 //! Cards and drivers, right and wrong ones, reported by a fake management library that a test configures.
-#![cfg(feature = "nvml")]
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod nvml;

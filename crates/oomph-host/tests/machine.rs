@@ -1,7 +1,6 @@
 //! The machine that this runs on: what is said of it is what the kernel says.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-#[cfg(feature = "nvml")]
 mod nvml;
 
 use oomph_host::{Process, Sample, Sampler};
@@ -154,7 +153,6 @@ fn processor_time_is_counted_and_kernel_threads_are_not_there() {
     assert!(sample.processes.windows(2).all(|pair| pair[0].pid < pair[1].pid), "sorted, each once");
 }
 
-#[cfg(feature = "nvml")]
 #[test]
 fn a_dead_process_that_holds_memory_of_a_card_is_seen() {
     let mut child = Command::new("true").spawn().unwrap();

@@ -1,10 +1,11 @@
-//! The extension module `oomph._native`: bindings, no logic.
+//! The extension module `oomph._native`: bindings and the command, no logic.
 //!
 //! What a user sees is in `python/oomph/data`; this hands its arguments to `oomph-data` and gives back what that says. Three
 //! things are its own, because only it stands between the two: who holds the interpreter's lock and hears Ctrl-C ([`work`]),
 //! whose memory a buffer is ([`memory`]), and how Arrow's data crosses ([`capsule`]).
 
 mod capsule;
+mod command;
 mod errors;
 mod input;
 mod memory;
@@ -18,6 +19,8 @@ mod work;
 mod native {
     use pyo3::prelude::*;
 
+    #[pymodule_export]
+    use crate::command::command;
     #[pymodule_export]
     use crate::errors::DataError;
     #[pymodule_export]

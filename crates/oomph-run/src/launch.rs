@@ -49,8 +49,10 @@ pub struct Ran {
 /// Why nothing was started.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
-    /// Not Linux on x86-64.
-    #[error("oomph run needs Linux on x86-64")]
+    /// Not built for Linux on x86-64 with glibc.
+    #[error(
+        "oomph run needs the recorder, which this build of oomph lacks: it is in the wheel for Linux on x86-64"
+    )]
     Platform,
     /// No such file, and no such command.
     #[error("{0}: there is no such file, and no such command")]

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 /// Why nothing can be put under a program here.
 #[derive(Debug, thiserror::Error)]
 pub enum StageError {
-    /// Not Linux on x86-64.
-    #[error("the virtual GPU needs Linux on x86-64")]
+    /// Not built for Linux on x86-64 with glibc.
+    #[error("this build of oomph lacks the virtual GPU: it is in the wheel for Linux on x86-64")]
     Platform,
     /// The folder cannot be written.
     #[error("{}: {error}", path.display())]

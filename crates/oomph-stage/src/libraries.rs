@@ -45,7 +45,10 @@ impl Library {
 /// The recorder's library as a file that stays, for processes that oomph did not start: in the user's cache, by its content.
 pub fn recorder() -> io::Result<PathBuf> {
     if !RECORD.exists() {
-        return Err(io::Error::new(io::ErrorKind::Unsupported, "recording needs Linux on x86-64"));
+        return Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "this build of oomph lacks the recorder: it is in the wheel for Linux on x86-64",
+        ));
     }
     let mut hasher = DefaultHasher::new();
     RECORD.bytes.hash(&mut hasher);
