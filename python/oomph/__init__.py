@@ -10,9 +10,13 @@ RAM back; ``%load_ext oomph`` is for notebooks. Importing changes nothing.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+
+# What typing says too; importing it takes longer than all else that the command does before it begins.
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from oomph import data, host
     from oomph._doctor import doctor
     from oomph._find import find_oomph

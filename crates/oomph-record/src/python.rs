@@ -283,7 +283,6 @@ impl Interpreter {
     }
 }
 
-/// `3.12.1 (main, ...)` is 12.
 fn version() -> Option<u32> {
     let text = elf::find(c"Py_GetVersion")?;
     // SAFETY: a function of CPython's that gives a static string.
@@ -291,7 +290,15 @@ fn version() -> Option<u32> {
         let function = transmute::<usize, extern "C" fn() -> *const c_char>(text);
         std::ffi::CStr::from_ptr(function())
     };
-    text.to_str().ok()?.strip_prefix("3.")?.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+    minor_of(text.to_str().ok()?)
+}
+
+/// `3.12.1 (main, ...)` is 12. Without the interpreter's lock (`3.14.0 free-threading build (...)`) every object has another head: none.
+fn minor_of(version: &str) -> Option<u32> {
+    if version.contains("free-threading") {
+        return None;
+    }
+    version.strip_prefix("3.")?.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
 /// Finds out how frames are laid out. With the interpreter's lock, from within a Python function.
@@ -400,4 +407,18 @@ fn is_mapped(address: usize) -> bool {
     // SAFETY: dladdr writes four words at most.
     let in_a_library = unsafe { dladdr(address as *const c_void, &raw mut information) } != 0;
     in_a_library || (address > 0x1_0000 && address.is_multiple_of(8) && address < 1 << 47)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::minor_of;
+
+    #[test]
+    fn a_python_without_the_lock_is_not_known() {
+        assert_eq!(minor_of("3.12.1 (main, Jan  2 2024, 10:00:00) [GCC 12.2.0]"), Some(12));
+        assert_eq!(minor_of("3.15.0a3+ (main)"), Some(15));
+        assert_eq!(minor_of("3.13.0 experimental free-threading build (main, Oct  7 2024)"), None);
+        assert_eq!(minor_of("3.14.0 free-threading build (main, Oct  7 2025)"), None);
+        assert_eq!(minor_of("2.7.18 (default)"), None);
+    }
 }
