@@ -348,8 +348,8 @@ mod nvml {
             let fake = crate::fake_nvml::FakeNvml::new("FAKE_NVML_ERROR=9\n");
             let mut state = State::default();
             let mut look = |again| {
-                let found =
-                    state.read(&[Path::new("/nonexistent"), &fake.library], Duration::from_secs(again));
+                let found = state
+                    .read(&[Path::new("/nonexistent/library.so"), &fake.library], Duration::from_secs(again));
                 (found.missing, found.cards.len())
             };
             assert_eq!(look(3600), (Some(Missing::DriverNotLoaded), 0));
