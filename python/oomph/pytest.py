@@ -94,7 +94,8 @@ def pytest_runtest_protocol(item: Any, nextitem: Any) -> bool | None:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """What each marked test takes: passed ones too, so that a limit can be set by it."""
-    rows = {row for reports in terminalreporter.stats.values() for report in reports if (row := _row(report)) is not None}
+    # The last report of a test, of its teardown, is under no name, and says the same.
+    rows = {row for name, reports in terminalreporter.stats.items() if name for report in reports if (row := _row(report)) is not None}
     if rows:
         terminalreporter.section("gpu memory")
         widths = [max(map(len, column)) for column in zip(*rows)]
@@ -241,7 +242,8 @@ def _row(report: Any) -> tuple[str, str, str, str] | None:
     if MARK not in said:
         return None
     taken = "?" if said[f"{MARK}_bytes"] is None else text(said[f"{MARK}_bytes"])
-    remark = {"close": ": fits, too close to be sure", "does not fit": ": does not fit"}.get(said[MARK], "")
+    # What a test catches, or is expected to die of, is its own affair; it is shown all the same.
+    remark = {"close": ": fits, too close to be sure", "does not fit": ": does not fit" if report.failed else ": runs out of memory, as the test expects"}.get(said[MARK], "")
     return report.nodeid, taken, f"of {text(said[f'{MARK}_limit_bytes'])}", f"on a virtual {said[f'{MARK}_gpu']}{remark}"
 
 

@@ -63,6 +63,11 @@ TESTS = """
             weight = step(1024).weight
             assert weight.shape == (3, 4), "not that shape"
 
+        @pytest.mark.gpu_memory("512MiB", gpu="t4")
+        def test_expected(self):
+            with pytest.raises(RuntimeError, match="out of memory"):
+                step(16384)
+
         @pytest.mark.skip(reason="not today")
         def test_skipped(self):
             step(8192)
@@ -115,13 +120,14 @@ def test_a_mark_fails_what_does_not_fit_and_passes_what_does(project, warm, tmp_
     words = ["-rA", "--width=1024", f"--basetemp={tmp_path / 'base'}", "--junit-xml=results.xml"]
     done = project(files, *words, python=warm(sys.executable))
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "2 failed, 3 passed, 1 skipped" in done.stdout, done.stdout
+    assert "2 failed, 4 passed, 1 skipped" in done.stdout, done.stdout
     # Weights, gradients and Adam's state of 16 MiB each, Adam's temporaries; and the context of a T4, 105 MiB.
     rows = {name: (size, rest) for name, size, rest in re.findall(r"^(test_steps\S+) +(\S+ \S+)  +(of .*)$", done.stdout, re.MULTILINE)}
     assert {name.rpartition("::")[2]: rest for name, (_, rest) in rows.items()} == {
         "test_width[2048]": "of 1.00 GiB  on a virtual Tesla T4",
         "test_width[8192]": "of 1.00 GiB  on a virtual Tesla T4: does not fit",
         "test_options_and_fixtures": "of 2.00 GiB  on a virtual NVIDIA GeForce RTX 4090",
+        "test_expected": "of 512 MiB  on a virtual Tesla T4: runs out of memory, as the test expects",
         "test_own_assertion": "of 512 MiB  on a virtual card of compute capability 8.0",
     }
     properties = {
