@@ -4,8 +4,8 @@
     python3 packaging/licenses.py cyclonedx > dist/oomph.cdx.json
 
 What counts is what is linked: dependencies of the command and of the extension module, with all features, for the targets that are released, without build
-scripts and macros.
-Cargo says which (offline, by Cargo.lock), the sources of the crates have the texts. The same lock file gives the same bytes. Standard library alone.
+scripts and macros. Cargo says which, by Cargo.lock (the network is asked only for crates that no build has fetched); the sources of the crates have the texts.
+The same lock file gives the same bytes. Standard library alone.
 """
 
 from __future__ import annotations
@@ -32,14 +32,13 @@ def cargo(*words: str) -> str:
 
 def crates() -> list[dict]:
     """What cargo knows of each crate of others that is linked into oomph, by name and version."""
-    linked = set()
+    found = {}
     for target in TARGETS:
-        for package in PACKAGES:
-            tree = cargo("tree", "--locked", "--offline", "--package", package, "--all-features", "--target", target, "--edges", "normal,no-proc-macro", "--prefix", "none", "--format", "{p}")
-            linked |= {tuple(line.split()[:2]) for line in tree.splitlines() if line}
-    known = json.loads(cargo("metadata", "--all-features", "--locked", "--offline", "--format-version", "1"))["packages"]
-    found = [one for one in known if one["source"] is not None and (one["name"], f"v{one['version']}") in linked]
-    return sorted(found, key=lambda one: (one["name"], one["version"]))
+        tree = ["tree", "--locked", "--all-features", "--target", target, "--edges", "normal,no-proc-macro", "--prefix", "none", "--format", "{p}"]
+        linked = {tuple(line.split()[:2]) for package in PACKAGES for line in cargo(*tree, "--package", package).splitlines() if line}
+        known = json.loads(cargo("metadata", "--locked", "--all-features", "--filter-platform", target, "--format-version", "1"))["packages"]
+        found |= {one["id"]: one for one in known if one["source"] is not None and (one["name"], f"v{one['version']}") in linked}
+    return sorted(found.values(), key=lambda one: (one["name"], one["version"]))
 
 
 def license_texts(crate: dict) -> dict[str, str]:
