@@ -124,7 +124,7 @@ web-test: $(WEB)/.ready
 
 # Three at a time, for two cores: some wait. Tests of one file stay in one process: many share what was run or started once.
 # The command and the extension module in one call: what both are made of is then compiled once.
-python-test: $(VENV)/.ready $(VENV_2_11)/.ready $(CHROMIUM) $(TMUX_COMMAND)
+python-test: $(VENV)/.ready $(VENV_2_11)/.ready $(WEB)/.ready $(CHROMIUM) $(TMUX_COMMAND)
 	cargo build --locked -p oomph-cli -p oomph-python $(ALL_OF_IT)
 	$(VENV_PYTHON) -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations=12 tests/python
 

@@ -14,7 +14,7 @@ import tarfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-BESIDE = ("README.md", "LICENSE-APACHE", "LICENSE-MIT", "CHANGELOG.md")
+BESIDE = ("README.md", "LICENSE-APACHE", "LICENSE-MIT", "THIRD-PARTY-LICENSES.txt", "CHANGELOG.md")
 
 
 def pack(command: Path, target: str, folder: Path) -> Path:
