@@ -9,10 +9,31 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct Listener;
 
+/// Stops nothing.
+#[derive(Clone, Debug)]
+pub struct Stopper;
+
+impl Stopper {
+    /// For the sake of the other systems.
+    pub fn stop(&self) {}
+}
+
 impl Listener {
     /// For the sake of the other systems.
     pub fn start() -> io::Result<Listener> {
         Ok(Listener)
+    }
+
+    /// For the sake of the other systems.
+    pub fn stopper(&self) -> Stopper {
+        Stopper
+    }
+
+    /// Forever.
+    pub fn wait(&mut self) -> i32 {
+        loop {
+            std::thread::park();
+        }
     }
 
     /// Nothing.

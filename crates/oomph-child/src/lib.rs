@@ -12,12 +12,12 @@ mod unix;
 mod witness;
 
 #[cfg(not(unix))]
-pub use elsewhere::{Listener, RemovedOnSignal};
+pub use elsewhere::{Listener, RemovedOnSignal, Stopper};
 #[cfg(unix)]
 pub use leftovers::RemovedOnSignal;
 use std::process::ExitStatus;
 #[cfg(unix)]
-pub use unix::Listener;
+pub use unix::{Listener, Stopper};
 
 /// How a program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,9 +11,10 @@ use signal_hook::consts::{
     SIGABRT, SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGQUIT, SIGSYS, SIGTERM, SIGTRAP, SIGUSR1,
     SIGUSR2, SIGVTALRM, SIGXCPU, SIGXFSZ,
 };
-use signal_hook::iterator::Signals;
+use signal_hook::iterator::{Handle, Signals};
 use std::io;
 use std::process::{Child, Command};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -40,6 +41,23 @@ const RIGHT_AFTER: Duration = Duration::from_millis(50);
 pub struct Listener {
     signals: Signals,
     first: Option<i32>,
+    stop: Arc<AtomicBool>,
+}
+
+/// Ends what a listener runs, from another thread: as if SIGTERM had come, and to this listener alone.
+#[derive(Clone, Debug)]
+pub struct Stopper {
+    stop: Arc<AtomicBool>,
+    signals: Handle,
+}
+
+impl Stopper {
+    /// The program is asked to end; nothing is started by this listener any more.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        // Whoever waits for a signal waits no longer.
+        self.signals.close();
+    }
 }
 
 impl Listener {
@@ -49,13 +67,33 @@ impl Listener {
         let ignored = ignored();
         let listened =
             ENDING.into_iter().chain(USER_DEFINED).filter(|signal| ignored & (1 << (signal - 1)) == 0);
-        Ok(Listener { signals: Signals::new(listened.chain([SIGCHLD]))?, first: None })
+        Ok(Listener { signals: Signals::new(listened.chain([SIGCHLD]))?, first: None, stop: Arc::default() })
+    }
+
+    /// What ends a program that runs, without a signal to this process.
+    pub fn stopper(&self) -> Stopper {
+        Stopper { stop: Arc::clone(&self.stop), signals: self.signals.handle() }
+    }
+
+    /// Waits for a signal that asks to end.
+    pub fn wait(&mut self) -> i32 {
+        loop {
+            if let Some(signal) = self.heard() {
+                return signal;
+            }
+            for signal in self.signals.wait() {
+                note(&mut self.first, signal);
+            }
+        }
     }
 
     /// The first signal so far that asks to end.
     pub fn heard(&mut self) -> Option<i32> {
         for signal in self.signals.pending() {
             note(&mut self.first, signal);
+        }
+        if self.stop.load(Ordering::Acquire) {
+            note(&mut self.first, SIGTERM);
         }
         self.first
     }
@@ -69,11 +107,17 @@ impl Listener {
         let mut witnesses: Vec<Witness> = Witness::start().into_iter().collect();
         let mut child = command.spawn()?;
         let mut deadline = None;
+        let mut is_stopped = false;
         loop {
             if let Some(status) = child.try_wait()? {
                 return Ok(Ended { status, signal: self.heard() });
             }
-            let come: Vec<i32> = if self.first.is_some() && patience.is_some() {
+            if !is_stopped && self.stop.load(Ordering::Acquire) {
+                is_stopped = true;
+                note(&mut self.first, SIGTERM);
+                send(&child, SIGTERM);
+            }
+            let come: Vec<i32> = if is_stopped || (self.first.is_some() && patience.is_some()) {
                 std::thread::sleep(OFTEN);
                 self.signals.pending().collect()
             } else {

@@ -120,3 +120,23 @@ fn nothing_is_started_after_a_signal() -> io::Result<()> {
     assert_eq!(listener.heard(), Some(15));
     Ok(())
 }
+
+#[test]
+fn what_is_stopped_from_another_thread_ends_and_no_other_listener_hears_of_it() -> io::Result<()> {
+    let _alone = alone();
+    let (mut listener, mut other) = (Listener::start()?, Listener::start()?);
+    let stopper = listener.stopper();
+    let began = Instant::now();
+    let stopping = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(100));
+        stopper.stop();
+    });
+    let ended = listener.run(Command::new("sleep").arg("60"), None)?;
+    assert!(stopping.join().is_ok());
+    assert_eq!((ended.code(), ended.signal), (code_of(15), Some(15)));
+    assert!(began.elapsed() < Duration::from_secs(30));
+    assert_eq!(other.heard(), None);
+    let started = listener.run(&mut Command::new("true"), None);
+    assert_eq!(started.map_err(|error| error.kind()), Err(io::ErrorKind::Interrupted));
+    Ok(())
+}

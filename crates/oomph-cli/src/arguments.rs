@@ -37,6 +37,14 @@ impl From<Color> for ColorChoice {
     }
 }
 
+/// Ways to show an answer, of which two are for everybody.
+pub(crate) trait Formats: Copy {
+    /// For people.
+    const TEXT: Self;
+    /// For programs.
+    const JSON: Self;
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     /// For people
@@ -45,4 +53,9 @@ pub(crate) enum Format {
     Json,
     /// For issues and pull requests
     Markdown,
+}
+
+impl Formats for Format {
+    const TEXT: Self = Self::Text;
+    const JSON: Self = Self::Json;
 }

@@ -13,8 +13,10 @@ mod log;
 mod memory;
 mod outputs;
 mod printer;
+mod roots;
 mod source_text;
 mod tolerance;
+mod tools;
 
 use clap::Parser;
 use commands::CommandLine;

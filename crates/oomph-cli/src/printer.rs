@@ -1,8 +1,11 @@
-//! The one place that writes: data to stdout, everything else to stderr.
+//! The one place that writes: data to stdout, everything else to stderr. Or, for a verb that answers in another way, keeps what would be written.
 
+use crate::arguments::Formats;
+use anstream::adapter::strip_str;
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use oomph_mcp::Going;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
@@ -10,6 +13,18 @@ pub(crate) struct Printer {
     out: AutoStream<io::Stdout>,
     err: AutoStream<io::Stderr>,
     quiet: bool,
+    kept: Option<Kept>,
+}
+
+/// What a verb has to say, where it is not written.
+pub(crate) struct Kept {
+    /// The answer for people.
+    pub(crate) text: String,
+    /// The answer for programs.
+    pub(crate) json: String,
+    /// What went wrong, what is doubtful, and what to do, in order.
+    pub(crate) said: Vec<String>,
+    going: Going,
 }
 
 const RED: Style = AnsiColor::Red.on_default().bold();
@@ -18,7 +33,53 @@ const CYAN: Style = AnsiColor::Cyan.on_default();
 
 impl Printer {
     pub(crate) fn new(color: ColorChoice, quiet: bool) -> Self {
-        Self { out: AutoStream::new(io::stdout(), color), err: AutoStream::new(io::stderr(), color), quiet }
+        Self {
+            out: AutoStream::new(io::stdout(), color),
+            err: AutoStream::new(io::stderr(), color),
+            quiet,
+            kept: None,
+        }
+    }
+
+    /// Writes nothing: whoever waits is told by `going` what is done, and gets the rest from [`Printer::kept`].
+    pub(crate) fn keeping(going: &Going) -> Self {
+        let kept = Kept { text: String::new(), json: String::new(), said: Vec::new(), going: going.clone() };
+        Self { kept: Some(kept), ..Self::new(ColorChoice::Never, true) }
+    }
+
+    /// What was kept.
+    pub(crate) fn kept(self) -> Option<Kept> {
+        self.kept
+    }
+
+    /// Writes the answer in the format that was asked for; where it is kept, for people and for programs.
+    pub(crate) fn answer<F: Formats>(&mut self, format: F, render: impl Fn(F) -> String) -> io::Result<()> {
+        match &mut self.kept {
+            Some(kept) => {
+                kept.text.push_str(&strip_str(&render(F::TEXT)).to_string());
+                kept.json.push_str(&render(F::JSON));
+                Ok(())
+            }
+            None => self.data(&render(format)),
+        }
+    }
+
+    /// Whether this process goes on after the answer.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.kept.is_some()
+    }
+
+    /// What ends the work, if whoever waits can be gone before it is done.
+    pub(crate) fn on_cancel(&self, stop: impl Fn() + Send + 'static) {
+        if let Some(kept) = &self.kept {
+            kept.going.on_cancel(stop);
+        }
+    }
+
+    fn keep(&mut self, what: &str, message: &str) -> bool {
+        let Some(kept) = &mut self.kept else { return false };
+        kept.said.push(format!("{what}{}", shown(message)));
+        true
     }
 
     /// Writes a result. Whoever reads it may have seen enough (`oomph explain FILE | head`): the rest is not written, and
@@ -32,6 +93,10 @@ impl Printer {
 
     /// Writes a part of a result that goes on until nobody reads it, which is an error here.
     pub(crate) fn line(&mut self, text: &str) -> io::Result<()> {
+        if let Some(kept) = &mut self.kept {
+            kept.text.push_str(&strip_str(text).to_string());
+            return Ok(());
+        }
         self.out.write_all(text.as_bytes())?;
         self.out.flush()
     }
@@ -45,12 +110,15 @@ impl Printer {
 
     /// Says what went wrong.
     pub(crate) fn error(&mut self, message: &str) {
+        if self.keep("", message) {
+            return;
+        }
         let _ = writeln!(self.err, "{RED}error{RED:#}: {}", shown(message));
     }
 
     /// Says what is doubtful.
     pub(crate) fn warning(&mut self, message: &str) {
-        if !self.quiet {
+        if !self.keep("warning: ", message) && !self.quiet {
             let _ = writeln!(self.err, "{YELLOW}warning{YELLOW:#}: {}", shown(message));
         }
     }
@@ -65,14 +133,17 @@ impl Printer {
 
     /// Says what to do about it.
     pub(crate) fn hint(&mut self, message: &str) {
-        if !self.quiet {
+        if !self.keep("hint: ", message) && !self.quiet {
             let _ = writeln!(self.err, "\n{CYAN}hint{CYAN:#}: {}", shown(message));
         }
     }
 
     /// Says what was done.
     pub(crate) fn note(&mut self, message: &str) {
-        if !self.quiet {
+        if let Some(kept) = &self.kept {
+            kept.going.say(&shown(message));
+        }
+        if !self.keep("", message) && !self.quiet {
             let _ = writeln!(self.err, "{}", shown(message));
         }
     }
@@ -83,7 +154,13 @@ impl Printer {
         let bar = style.ok().filter(|_| self.shows_progress()).map(|style| {
             ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden()).with_style(style)
         });
-        Progress { bar, began: Instant::now() }
+        Progress { bar, began: Instant::now(), told: self.told(doing) }
+    }
+
+    fn told(&self, doing: &str) -> Option<(Going, String)> {
+        let going = self.kept.as_ref().map(|kept| kept.going.clone())?;
+        going.say(doing);
+        Some((going, doing.to_owned()))
     }
 
     /// A sign of life for work whose length is not known.
@@ -93,7 +170,7 @@ impl Printer {
             bar.enable_steady_tick(Duration::from_secs(1));
             bar
         });
-        Progress { bar, began: Instant::now() }
+        Progress { bar, began: Instant::now(), told: self.told(doing) }
     }
 
     /// Whether what goes to stdout may have colours.
@@ -122,11 +199,16 @@ fn shown(message: &str) -> String {
 pub(crate) struct Progress {
     bar: Option<ProgressBar>,
     began: Instant,
+    /// Who is told, and what is done.
+    told: Option<(Going, String)>,
 }
 
 impl Progress {
     /// So much of so much is done.
     pub(crate) fn set(&self, done: u64, of: u64) {
+        if let Some((going, doing)) = &self.told {
+            going.say(&format!("{doing}: {done} of {of}"));
+        }
         if let Some(bar) = &self.bar
             && self.began.elapsed() > Duration::from_secs(1)
         {

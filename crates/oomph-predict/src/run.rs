@@ -1,6 +1,6 @@
 //! Starts programs on the virtual GPU and collects what they left.
 
-use oomph_child::Listener;
+use oomph_child::{Listener, Stopper};
 use oomph_gpus::Gpu;
 use oomph_stage::installed::Installed;
 use oomph_stage::libraries::RECORD;
@@ -466,6 +466,11 @@ impl<'a> Runner<'a> {
             }
         };
         Ok(Ran { facts, time: began.elapsed(), folder })
+    }
+
+    /// What ends the program that runs, and starts no other; for another thread.
+    pub fn stopper(&self) -> Stopper {
+        self.listener.borrow().stopper()
     }
 
     /// Fails if a signal came that asks to end.

@@ -1,10 +1,11 @@
-//! Holds what is written down about our JSON to the types that print it: the tables of `docs/reference/json.md`, and `web/src/schema.ts`.
+//! Holds what is written down about our JSON to the types that print it: the tables of `docs/reference/json.md`, `web/src/schema.ts`, and
+//! the schemas of `assets/schemas`.
 //!
 //! The types are read from the sources, as `docs/reference/make.py` reads the Python package: they are in four crates, and a derive
 //! would put a feature and a second build of each under every one of them. What serde does to a type is understood as far as these
 //! types need it; any other attribute is an error, and real documents are held to what was understood.
 //!
-//! `make reference` runs this test in a mode that writes both.
+//! `make reference` runs this test in a mode that writes them.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a test fails by panicking
 
@@ -12,6 +13,8 @@
 mod conform;
 #[path = "reference/markdown.rs"]
 mod markdown;
+#[path = "reference/schema.rs"]
+mod schema;
 #[path = "reference/shapes.rs"]
 mod shapes;
 #[path = "reference/typescript.rs"]
@@ -58,6 +61,23 @@ fn the_tables_of_json_are_what_the_types_say() {
 #[test]
 fn the_page_s_script_has_the_types_of_its_writer() {
     hold("web/src/schema.ts", &typescript::types(&shapes(), &["page::data::Page", "page::data::Text"]));
+}
+
+#[test]
+fn the_schemas_of_documents_are_what_the_types_say() {
+    let shapes = shapes();
+    for (verb, names) in [
+        ("explain", &["json::explain::Recording", "json::explain::Recordings"][..]),
+        ("replay", &["json::replay::Answer"]),
+        ("tune", &["json::tune::Tuning"]),
+        ("predict", &["json::predict::Prediction", "json::predict::Predictions", "json::predict::Tries"]),
+        ("diff", &["json::diff::Diff"]),
+        ("doctor", &["json::doctor::Examination"]),
+    ] {
+        let path = format!("crates/oomph-report/assets/schemas/{verb}.json");
+        hold(&path, &schema::document(&shapes, names));
+        assert!(oomph_report::json::schema(verb).is_some(), "{verb}");
+    }
 }
 
 #[test]

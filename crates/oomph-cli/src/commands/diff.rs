@@ -36,7 +36,7 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
     let (before, after) =
         (Named { name: &from, explanation: &before }, Named { name: &to, explanation: &after });
     let options = TextOptions { lines: arguments.lines, stacks: false, width: width() };
-    printer.data(&match arguments.format {
+    printer.answer(arguments.format, |format| match format {
         Format::Text => text::diff(&diff, &before, &after, options),
         Format::Json => json::diff(&diff, &before, &after),
         Format::Markdown => markdown::diff(&diff, &before, &after, arguments.lines),

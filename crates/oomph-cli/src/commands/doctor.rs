@@ -53,7 +53,7 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         return Ok(Outcome::Failed);
     }
     let findings = examine(&facts);
-    printer.data(&match arguments.format {
+    printer.answer(arguments.format, |format| match format {
         Format::Text => doctor::text(&findings, arguments.all, width()),
         Format::Json => doctor::json(&facts),
         Format::Markdown => doctor::markdown(&facts),

@@ -1,6 +1,7 @@
 //! `oomph explain`: where the memory went, why it ran out, what to do.
 
 use super::predict;
+use crate::arguments::Formats;
 use crate::fixing::Choice;
 use crate::memory::GpuParser;
 use crate::printer::{Printer, width};
@@ -82,6 +83,11 @@ pub(crate) enum Format {
     Patch,
 }
 
+impl Formats for Format {
+    const TEXT: Self = Self::Text;
+    const JSON: Self = Self::Json;
+}
+
 pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> {
     match (arguments.fix, arguments.format) {
         (true, Format::Html) => anyhow::bail!("--fix is shown as text, json, markdown or patch"),
@@ -97,7 +103,7 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
             Ok(recording) => {
                 let explanation = oomph_explain::explain_over_time(&recording, columns);
                 explanations.push((path.display().to_string(), explanation));
-                if arguments.files.len() == 1 {
+                if arguments.files.len() == 1 && !printer.goes_on() {
                     // The process is about to end: giving a hundred MB back first takes time.
                     std::mem::forget(recording);
                 }
@@ -115,7 +121,7 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
     let named: Vec<Named> =
         explanations.iter().map(|(name, explanation)| Named { name, explanation }).collect();
     let options = TextOptions { lines: arguments.lines, stacks: arguments.stacks, width: width() };
-    printer.data(&match arguments.format {
+    printer.answer(arguments.format, |format| match format {
         Format::Text => text::explanation(&named, options),
         Format::Json => json::explanation(&named),
         Format::Markdown => markdown::explanation(&named, arguments.lines),

@@ -72,6 +72,7 @@ verbs! {
     Gpus in gpus,
     Rule in rule,
     Convert in convert,
+    Mcp in mcp,
     Completions in completions,
     Man in man,
     #[command(hide = true)]

@@ -125,6 +125,8 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         UntilName::End => Until::End,
     };
     let runner = Runner::new(&installed, arguments.steps, until, arguments.conf.clone())?;
+    let stopper = runner.stopper();
+    printer.on_cancel(move || stopper.stop());
     let outcome = if !arguments.gpus.is_empty() {
         over_cards(arguments, &runner, &program, printer)
     } else if let Some(sweep) = arguments.max.as_ref().or(arguments.sweep.as_ref()) {
@@ -225,15 +227,15 @@ fn one(
         recording: written.as_deref(),
         smaller: smaller.as_deref(),
     };
-    let report = match arguments.format {
+    let report = |format| match format {
         Format::Text => predict::text(&named, options(arguments)),
         Format::Json => predict::json(&named),
         Format::Markdown => predict::markdown(&named, arguments.lines),
     };
     if arguments.fix {
-        show_fix(arguments, runner, program, &named, report, printer)?;
+        show_fix(arguments, runner, program, &named, report(arguments.format), printer)?;
     } else {
-        printer.data(&report)?;
+        printer.answer(arguments.format, report)?;
     }
     Ok(outcome(&[&prediction]))
 }
@@ -304,7 +306,7 @@ fn over_values(
     let tried = search::search(runner, program, &gpu, &sweep, |value| {
         printer.note(&format!("trying {} {value}", sweep.argument));
     })?;
-    printer.data(&match arguments.format {
+    printer.answer(arguments.format, |format| match format {
         Format::Text => predict::sweep_text(&sweep, &tried, &program.typed()),
         Format::Json => predict::sweep_json(&sweep, &tried),
         Format::Markdown => predict::sweep_markdown(&sweep, &tried),
@@ -360,7 +362,7 @@ fn over_ranks(
 }
 
 fn show(arguments: &Arguments, predictions: &[Prediction], printer: &mut Printer) -> anyhow::Result<()> {
-    printer.data(&match arguments.format {
+    printer.answer(arguments.format, |format| match format {
         Format::Text => predict::table_text(predictions),
         Format::Json => predict::table_json(predictions),
         Format::Markdown => predict::table_markdown(predictions),

@@ -95,7 +95,7 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
     };
     let typed = arguments.memory.typed(version);
     let name = arguments.file.display().to_string();
-    printer.data(&match arguments.format {
+    printer.answer(arguments.format, |format| match format {
         Format::Text => replay::text(&answer, &name, &typed, width()),
         Format::Json => replay::json(&answer, &name),
         Format::Markdown => replay::markdown(&answer, &name),

@@ -73,7 +73,7 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
     let typed = arguments.memory.typed(version);
     let name = arguments.file.display().to_string();
     let named = NamedTuning::of(&name, &typed, device, &replayer, &tuning);
-    printer.data(&match arguments.format {
+    printer.answer(arguments.format, |format| match format {
         Format::Text => tune::text(&named, width()),
         Format::Json => tune::json(&named),
         Format::Markdown => tune::markdown(&named),

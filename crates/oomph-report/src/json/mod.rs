@@ -27,6 +27,19 @@ use serde::Serialize;
 /// Changes when a key changes its meaning or is removed.
 pub const SCHEMA_VERSION: u32 = 1;
 
+/// The JSON Schema of what a verb prints, made from the types of its file; none if nobody has asked for one yet.
+pub fn schema(verb: &str) -> Option<&'static str> {
+    Some(match verb {
+        "explain" => include_str!("../../assets/schemas/explain.json"),
+        "replay" => include_str!("../../assets/schemas/replay.json"),
+        "tune" => include_str!("../../assets/schemas/tune.json"),
+        "predict" => include_str!("../../assets/schemas/predict.json"),
+        "diff" => include_str!("../../assets/schemas/diff.json"),
+        "doctor" => include_str!("../../assets/schemas/doctor.json"),
+        _ => return None,
+    })
+}
+
 /// What every document begins with.
 #[derive(Serialize)]
 struct Versioned<T> {

@@ -158,6 +158,12 @@ impl Shapes {
         }
     }
 
+    /// A type's name, with its file's before it: several verbs have a `Device`.
+    pub fn label(&self, index: usize) -> String {
+        let Found { name, module, .. } = &self.found[index];
+        format!("{}.{name}", module.last().unwrap())
+    }
+
     pub fn get(&self, index: usize) -> Named {
         let found = &self.found[index];
         let (attributes, kind) = match &found.item {
