@@ -753,6 +753,24 @@ def test_an_error_in_an_explained_cell_is_an_error(loaded):
     assert loaded.value("get_ipython().custom_exceptions") == []
 
 
+def test_what_colab_says_below_an_import_error_stays(loaded):
+    """Its shell has a handler for these errors, as google.colab._shell_customizations does it."""
+    loaded.run(
+        """
+        def handle_error(shell, kind, error, traceback, tb_offset=None):
+            lines = shell.InteractiveTB.structured_traceback(kind, error, traceback, tb_offset=tb_offset)
+            shell._showtraceback(kind, error, [*lines, "", "NOTE: If your import is failing"])
+        get_ipython().set_custom_exc((ImportError,), handle_error)
+        """
+    )
+    for code in ("import nowhere", "%%oomph\nimport nowhere"):
+        cell = loaded.run(code, fails="ModuleNotFoundError")
+        assert cell.traceback.endswith("\n\nNOTE: If your import is failing")
+    assert "NOTE" not in loaded.run("%%oomph\n1 / 0", fails="ZeroDivisionError").traceback
+    assert loaded.value("[kind.__name__ for kind in get_ipython().custom_exceptions]") == ["ImportError"]
+    loaded.run("get_ipython().set_custom_exc((), None)")
+
+
 def test_an_out_of_memory_in_an_explained_cell_shows_what_functions_were_called_with(loaded):
     """IPython reads arguments out of the frames, which are not cleared before it has, whatever the error passes on its way."""
     code = "def grow(gib):\n    with torch.no_grad():\n        return block(gib << 10)\ngrow(20)"
