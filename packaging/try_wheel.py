@@ -156,7 +156,7 @@ class Trial:
         }
 
     def run(self, *command: str) -> tuple[int, str, float, float]:
-        """The exit code, what was said, seconds, and MB of the largest process."""
+        """The exit code, what was said, seconds, and MB of the largest process: no less than this one has, which it began as."""
         began = time.monotonic()
         with tempfile.TemporaryFile() as said:
             words = ["timeout", str(SLOWEST), *self.place.inside(list(command), self.folder)]

@@ -39,7 +39,7 @@ def test_a_step_passes_by_its_code_and_its_words(trials, trial, program, passes,
     found = row(trials)
     trial.step(found, trials.Step("step", (sys.executable, "-c", program), 1, r"^found \d"))
     assert found.wrong == ([] if passes else ["step"])
-    assert found.took["step"][0] > 0 and 5 < found.took["step"][1] < 500
+    assert found.took["step"][0] > 0 and found.took["step"][1] > 5
     assert ("3.10.1: step ended with" in capfd.readouterr().err) is not passes
     assert ("**wrong: step**" in trials.table([found], pathlib.Path(__file__))) is not passes
 
