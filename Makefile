@@ -158,9 +158,19 @@ $(VENV_DIST)/.ready: packaging/requirements.txt
 	touch $@
 
 $(VENV_2_11)/.ready: tests/python/requirements-torch2.11.txt $(VENV)/.ready
-	$(VENV_PYTHON) -m uv venv -q --allow-existing --python $(VENV_PYTHON) $(VENV_2_11)
+	$(VENV_PYTHON) -m uv venv -q --clear --no-python-downloads --python "$$($(MAKE) --no-print-directory -s colabs-python)" $(VENV_2_11)
 	$(VENV_PYTHON) -m uv pip install -q --python $(VENV_2_11)/bin/python -r $<
 	touch $@
+
+# Which Python that environment has: Colab's version, wherever uv finds it on this machine, or else the tests' own.
+# Pyenv's come before the path: the commands that pyenv puts there refuse versions that are installed but not chosen.
+COLABS := 3.13
+EMPTY :=
+PYENVS := $(subst $(EMPTY) ,:,$(wildcard $(or $(PYENV_ROOT),$(HOME)/.pyenv)/versions/$(COLABS).*/bin))
+.PHONY: colabs-python
+colabs-python:
+	@PATH="$(PYENVS):$$PATH" $(VENV_PYTHON) -m uv python find --no-python-downloads $(COLABS) 2>/dev/null || \
+		{ echo "no Python $(COLABS), as Colab has, is on this machine; in its place is $$($(VENV_PYTHON) -V)" >&2; echo $(VENV_PYTHON); }
 
 $(WEB)/.ready: web/package-lock.json $(VENV)/.ready
 	@$(WITH_NODE); npm --version >/dev/null 2>&1 && node -e 'process.exit(parseInt(process.versions.node) >= 20 ? 0 : 1)' || \

@@ -4,7 +4,9 @@ import ast
 import html
 import json
 import os
+import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -20,6 +22,15 @@ SLOWEST = 120
 
 # Current IPython with a current PyTorch, and what Colab has.
 PYTHONS = {"current": sys.executable, "colab": str(PYTHON_2_11)}
+# By what a program knows Colab.
+ON_COLAB = {"COLAB_RELEASE_TAG": "release-colab", "COLAB_GPU": "1"}
+
+
+def version_of(python):
+    """As its environment has it written down: the tests have it in their names, before anything runs."""
+    (version,) = re.findall(r"^version(?:_info)? *= *(\d+\.\d+)", (pathlib.Path(python).parents[1] / "pyvenv.cfg").read_text(), re.MULTILINE)
+    return version
+
 
 SETUP = """
 import gc, json, sys
@@ -58,11 +69,11 @@ class Cell:
 class Kernel:
     """A live kernel."""
 
-    def __init__(self, python):
+    def __init__(self, python, **environment):
         command = on_a_virtual_gpu(python, "-m", "ipykernel_launcher", "-f", "{connection_file}")
         self.manager = KernelManager()
         self.manager._kernel_spec = KernelSpec(argv=command, display_name="virtual", language="python")
-        self.manager.start_kernel(env=ENVIRONMENT)
+        self.manager.start_kernel(env={**ENVIRONMENT, **environment})
         self.client = self.manager.client()
         self.client.start_channels()
         self.client.wait_for_ready(timeout=300)
@@ -115,9 +126,10 @@ class Kernel:
         return self.value("allocated()")
 
 
-@pytest.fixture(scope="module", params=list(PYTHONS))
+@pytest.fixture(scope="module", params=list(PYTHONS), ids=lambda name: f"{name}-{version_of(PYTHONS[name])}")
 def kernel(request):
-    started = Kernel(PYTHONS[request.param])
+    started = Kernel(PYTHONS[request.param], **(ON_COLAB if request.param == "colab" else {}))
+    started.on = request.param
     started.run(SETUP)
     yield started
     started.stop()
@@ -150,9 +162,31 @@ def holders(kernel):
     return {name: rest for name, *rest in kernel.value("[(row.name, row.bytes, row.kind, row.how) for row in oomph.who().rows]")}
 
 
+def colabs_python(**environment):
+    """Which Python make takes for Colab's, and what it says."""
+    here = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    done = subprocess.run([shutil.which("make"), "-s", "colabs-python"], cwd=ROOT, env={**here, **environment}, capture_output=True, text=True, check=True)
+    return done.stdout.strip(), done.stderr
+
+
 def test_versions_are_the_ones_that_are_meant(kernel):
-    version = kernel.value("__import__('IPython').__version__")
-    assert version == "7.34.0" or int(version.partition(".")[0]) >= 9
+    found = kernel.value("[__import__(name).__version__ for name in ('IPython', 'ipykernel', 'jupyter_client', 'torch')]")
+    python = kernel.value("'%d.%d' % sys.version_info[:2]")
+    assert python == version_of(PYTHONS[kernel.on])
+    if kernel.on == "current":
+        assert int(found[0].partition(".")[0]) >= 9
+        return
+    assert found[:3] == ["7.34.0", "6.17.1", "7.4.9"] and found[3].startswith("2.11.0+cu")
+    chosen, said = colabs_python()
+    # 3.13 as well, unless the machine has none; then make has said so.
+    assert python == "3.13" or "no Python 3.13" in said, f"{chosen} is Colab's; make -B .venv-torch2.11/.ready takes it"
+
+
+def test_where_there_is_no_python_of_colabs_the_tests_own_is_taken_and_that_is_said(tmp_path):
+    nowhere = str(tmp_path)
+    chosen, said = colabs_python(PATH=nowhere, HOME=nowhere, PYENV_ROOT=nowhere, UV_PYTHON_INSTALL_DIR=nowhere)
+    assert version_of(ROOT / chosen) == version_of(ROOT / ".venv/bin/python")
+    assert said == "" if version_of(ROOT / chosen) == "3.13" else said.startswith("no Python 3.13, as Colab has, is on this machine; in its place is Python 3.")
 
 
 def test_importing_changes_nothing():
@@ -717,6 +751,24 @@ def test_an_error_in_an_explained_cell_is_an_error(loaded):
     assert len(traceback_of(inside)) == len(plain), (inside.traceback, plain)
     assert "Peak" not in loaded.run(SIMPLE, fails="ValueError").said
     assert loaded.value("get_ipython().custom_exceptions") == []
+
+
+def test_what_colab_says_below_an_import_error_stays(loaded):
+    """Its shell has a handler for these errors, as google.colab._shell_customizations does it."""
+    loaded.run(
+        """
+        def handle_error(shell, kind, error, traceback, tb_offset=None):
+            lines = shell.InteractiveTB.structured_traceback(kind, error, traceback, tb_offset=tb_offset)
+            shell._showtraceback(kind, error, [*lines, "", "NOTE: If your import is failing"])
+        get_ipython().set_custom_exc((ImportError,), handle_error)
+        """
+    )
+    for code in ("import nowhere", "%%oomph\nimport nowhere"):
+        cell = loaded.run(code, fails="ModuleNotFoundError")
+        assert cell.traceback.endswith("\n\nNOTE: If your import is failing")
+    assert "NOTE" not in loaded.run("%%oomph\n1 / 0", fails="ZeroDivisionError").traceback
+    assert loaded.value("[kind.__name__ for kind in get_ipython().custom_exceptions]") == ["ImportError"]
+    loaded.run("get_ipython().set_custom_exc((), None)")
 
 
 def test_an_out_of_memory_in_an_explained_cell_shows_what_functions_were_called_with(loaded):
