@@ -203,7 +203,7 @@ def test_oomph_brings_the_plugin_by_itself_and_nothing_else(project, tmp_path):
 
         def test_light():
             ours = {name for name in sys.modules if name.startswith("oomph")}
-            assert ours == {"oomph", "oomph._find", "oomph._predict", "oomph._sizes", "oomph.pytest"}
+            assert ours == {"oomph", "oomph._find", "oomph._sizes", "oomph.pytest"}
             assert "torch" not in sys.modules
     """
     environment = {"path": [str(tmp_path / "site")], "OOMPH_COMMAND": "/nowhere/oomph"}
