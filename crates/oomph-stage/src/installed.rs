@@ -2,6 +2,7 @@
 //!
 //! Nothing is imported and no library is loaded: Python says where PyTorch lies, PyTorch's files say what they need.
 
+use crate::fetched::Wanted;
 use crate::stubs::{self, Asked};
 use object::Endianness;
 use object::elf;
@@ -35,6 +36,8 @@ pub struct Installed {
     pub cuda: String,
     /// What NVIDIA's libraries would say they are.
     pub versions: Versions,
+    /// Where this PyTorch was fetched to, and the version of the interpreter's own, which has no CUDA.
+    pub fetched: Option<(PathBuf, String)>,
 }
 
 /// Why no prediction can be made here.
@@ -56,6 +59,8 @@ pub enum InstalledError {
         python: String,
         /// PyTorch's version.
         version: String,
+        /// What could be fetched in its place.
+        wanted: Wanted,
     },
     /// A version that the virtual GPU does not know.
     #[error("PyTorch {0} is too old for the virtual GPU, which knows 2.4 and later with CUDA 12 or 13")]
@@ -73,7 +78,7 @@ impl InstalledError {
                 "install it (pip install torch), or name the interpreter that has it: --python .venv/bin/python"
             }
             InstalledError::NoCuda { .. } => {
-                "install the CUDA build beside it: pip install torch --index-url https://download.pytorch.org/whl/cu128 (no GPU or driver is needed)"
+                "let oomph fetch the CUDA build of the same version into its cache: add --fetch-torch, as in oomph predict --fetch-torch --gpu t4 train.py (0.5 to 1 GB; no GPU or driver is needed, and your environment stays as it is)"
             }
             InstalledError::TooOld(_) => "upgrade PyTorch in this environment: pip install --upgrade torch",
         }
@@ -95,6 +100,8 @@ if spec is not None and spec.submodule_search_locations:
         exec(file.read(), facts)
     found["version"] = str(facts.get("__version__", "?"))
     found["cuda"] = facts.get("cuda")
+import sysconfig
+found["tag"] = "cp%d%d%s" % (*sys.version_info[:2], "t" if sysconfig.get_config_var("Py_GIL_DISABLED") else "")
 print(json.dumps(found))
 "#;
 
@@ -102,6 +109,7 @@ print(json.dumps(found))
 struct Answer {
     python: String,
     executable: String,
+    tag: String,
     prefix: PathBuf,
     path: Vec<PathBuf>,
     torch: Option<PathBuf>,
@@ -135,16 +143,30 @@ impl Installed {
         let (python, answer) = answering(python)?;
         let answer = answer.map_err(InstalledError::NoPython)?;
         let shown = python.display().to_string();
-        let Some(folder) = answer.torch else { return Err(InstalledError::NoTorch { python: shown }) };
-        let version = answer.version.unwrap_or_else(|| "?".into());
-        let torch_cuda = folder.join("lib/libtorch_cuda.so");
-        if answer.cuda.is_none() || !torch_cuda.is_file() {
-            return Err(InstalledError::NoCuda { python: shown, version });
+        let Some(mut folder) = answer.torch else {
+            return Err(InstalledError::NoTorch { python: shown });
+        };
+        let mut version = answer.version.unwrap_or_else(|| "?".into());
+        let mut cuda = answer.cuda;
+        let mut fetched = None;
+        if cuda.is_none() || !folder.join("lib/libtorch_cuda.so").is_file() {
+            let wanted = Wanted {
+                python: PathBuf::from(&answer.executable),
+                tag: answer.tag,
+                version: version.split('+').next().unwrap_or_default().to_owned(),
+            };
+            let Some(kept) = wanted.kept() else {
+                return Err(InstalledError::NoCuda { python: shown, version, wanted });
+            };
+            folder = kept.join("torch");
+            let own;
+            (own, cuda) = version_in(&folder);
+            fetched = Some((kept, std::mem::replace(&mut version, own)));
         }
         let mut numbers = version.split(['.', '+', 'a', 'r']).map(|part| part.parse::<u32>().unwrap_or(0));
         let (major, minor) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
         let cuda_major: u32 =
-            answer.cuda.as_deref().and_then(|cuda| cuda.split('.').next()?.parse().ok()).unwrap_or(0);
+            cuda.as_deref().and_then(|cuda| cuda.split('.').next()?.parse().ok()).unwrap_or(0);
         if (major, minor) < (2, 4) || cuda_major < 12 {
             return Err(InstalledError::TooOld(version));
         }
@@ -152,17 +174,20 @@ impl Installed {
             python: PathBuf::from(answer.executable),
             python_version: answer.python,
             torch_version: version,
-            cuda: answer.cuda.clone().unwrap_or_default(),
+            cuda: cuda.unwrap_or_default(),
+            fetched,
             ..Installed::default()
         };
-        installed.find_libraries(&folder, &Places::new(&answer.prefix, &answer.path));
-        installed.find_driver(&folder);
+        let places = Places::new(&answer.prefix, answer.path);
+        installed.find_libraries(&folder, &places);
+        installed.find_driver(&folder, &places);
         installed.find_versions(&folder);
         info!(
             python = %installed.python.display(),
             version = installed.python_version,
             torch = installed.torch_version,
-            cuda = answer.cuda,
+            cuda = installed.cuda,
+            fetched = installed.fetched.is_some(),
             "found PyTorch"
         );
         for (name, path) in &installed.libraries {
@@ -183,7 +208,7 @@ impl Installed {
     /// A library that the PyTorch in a folder is linked to and that is not there. No interpreter is asked.
     pub fn missing_library(torch: &Path, prefix: &Path) -> Option<String> {
         let mut installed = Installed::default();
-        installed.find_libraries(torch, &Places::new(prefix, &[]));
+        installed.find_libraries(torch, &Places::new(prefix, Vec::new()));
         installed.missing.into_keys().find(|library| is_replaced(library))
     }
 
@@ -230,13 +255,13 @@ impl Installed {
             askers.push(path);
         }
         if !self.missing.is_empty() {
-            self.find_asked(torch, askers);
+            self.find_asked(torch, places, askers);
         }
     }
 
     /// The functions of libraries that are not there, from those that ask for them.
-    fn find_asked(&mut self, torch: &Path, mut askers: Vec<PathBuf>) {
-        if let Some(packages) = torch.parent() {
+    fn find_asked(&mut self, torch: &Path, places: &Places, mut askers: Vec<PathBuf>) {
+        for packages in places.packages(torch) {
             askers.extend(OTHER_ASKERS.iter().flat_map(|folder| libraries_in(&packages.join(folder))));
         }
         for path in askers {
@@ -266,14 +291,15 @@ impl Installed {
 
     /// `cuda.h` comes with Triton and with NVIDIA's packages. Where neither is there, PyTorch's own libraries name the functions
     /// that they ask the driver for.
-    fn find_driver(&mut self, torch: &Path) {
-        let Some(packages) = torch.parent() else { return };
-        let nvidia = std::fs::read_dir(packages.join("nvidia")).into_iter().flatten().flatten();
-        let headers = nvidia
-            .map(|entry| entry.path().join("include/cuda.h"))
-            .chain([packages.join("triton/backends/nvidia/include/cuda.h")]);
-        for header in headers {
-            self.driver.extend(stubs::driver_words(&std::fs::read(header).unwrap_or_default()));
+    fn find_driver(&mut self, torch: &Path, places: &Places) {
+        for packages in places.packages(torch) {
+            let nvidia = std::fs::read_dir(packages.join("nvidia")).into_iter().flatten().flatten();
+            let headers = nvidia
+                .map(|entry| entry.path().join("include/cuda.h"))
+                .chain([packages.join("triton/backends/nvidia/include/cuda.h")]);
+            for header in headers {
+                self.driver.extend(stubs::driver_words(&std::fs::read(header).unwrap_or_default()));
+            }
         }
         if self.driver.is_empty() {
             for file in ["libc10_cuda.so", "libtorch_cuda.so"] {
@@ -342,10 +368,12 @@ struct Places {
     usual: Vec<PathBuf>,
     /// Other folders of NVIDIA's packages on Python's path.
     elsewhere: Vec<PathBuf>,
+    /// Python's path.
+    path: Vec<PathBuf>,
 }
 
 impl Places {
-    fn new(prefix: &Path, path: &[PathBuf]) -> Places {
+    fn new(prefix: &Path, path: Vec<PathBuf>) -> Places {
         let entries = |folder: PathBuf| std::fs::read_dir(folder).into_iter().flatten().flatten();
         Places {
             usual: vec![
@@ -357,7 +385,14 @@ impl Places {
                 .map(|entry| entry.path().join("lib"))
                 .filter(|folder| folder.is_dir())
                 .collect(),
+            path,
         }
+    }
+
+    /// Folders of packages, that of PyTorch first.
+    fn packages<'a>(&'a self, torch: &'a Path) -> impl Iterator<Item = &'a Path> {
+        let own = torch.parent();
+        own.into_iter().chain(self.path.iter().map(PathBuf::as_path).filter(move |path| Some(*path) != own))
     }
 }
 
@@ -390,9 +425,23 @@ fn is_nvidias(name: &str) -> bool {
 /// Whether a function that was linked without a version is of this library: they begin with its name.
 fn is_of(function: &str, library: &str) -> bool {
     let own = library.split(['.', '-', '_']).next().unwrap_or_default().trim_start_matches("lib");
-    let start = if own == "nvToolsExt" { "nvtx" } else { own };
+    let start = match own {
+        "cudart" => "cuda",
+        "nvToolsExt" => "nvtx",
+        own => own,
+    };
     let head = function.trim_start_matches('_').get(..start.len());
     head.is_some_and(|head| head.eq_ignore_ascii_case(start))
+}
+
+/// The version and the CUDA of a PyTorch whose interpreter is not asked, from its `version.py`.
+fn version_in(torch: &Path) -> (String, Option<String>) {
+    let text = std::fs::read_to_string(torch.join("version.py")).unwrap_or_default();
+    let quoted = |name: &str| {
+        let line = text.lines().find(|line| line.split([' ', ':', '=']).next() == Some(name))?;
+        Some(line.split_once('=')?.1.trim().trim_matches(['\'', '"']).to_owned())
+    };
+    (quoted("__version__").unwrap_or_else(|| "?".into()), quoted("cuda").filter(|cuda| cuda != "None"))
 }
 
 /// The names under which an interpreter is looked for, the likeliest first.

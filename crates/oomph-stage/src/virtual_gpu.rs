@@ -22,6 +22,7 @@ pub struct VirtualGpu {
     cublas_lt: Option<PathBuf>,
     versions: Versions,
     search: Vec<PathBuf>,
+    python: Option<PathBuf>,
 }
 
 /// The driver's library, which has all stubs but those of cuBLASLt.
@@ -100,6 +101,7 @@ impl VirtualGpu {
             cublas_lt: path("libcublasLt."),
             versions: installed.versions,
             search: installed.search.clone(),
+            python: installed.fetched.as_ref().map(|(folder, _)| folder.clone()),
         })
     }
 
@@ -116,6 +118,11 @@ impl VirtualGpu {
     /// What goes on `LD_PRELOAD`, in this order.
     pub(crate) fn preload(&self) -> &[PathBuf] {
         &self.preload
+    }
+
+    /// What goes before the interpreter's own packages: a PyTorch that was fetched.
+    pub(crate) fn python(&self) -> Option<&Path> {
+        self.python.as_deref()
     }
 
     /// The variables that describe `devices` cards like this one, and say where libraries are found.
