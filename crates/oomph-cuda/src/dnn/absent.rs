@@ -82,10 +82,12 @@ unsafe fn keep(
     let mut shape = Shape { data_type, format, count, ..Shape::default() };
     // SAFETY: the caller vouches for the lengths.
     unsafe {
-        for index in 0..count {
-            shape.dimensions[index] = dimensions.add(index).read_unaligned();
+        for (index, (size, stride)) in
+            shape.dimensions.iter_mut().zip(&mut shape.strides).enumerate().take(count)
+        {
+            *size = dimensions.add(index).read_unaligned();
             if !strides.is_null() {
-                shape.strides[index] = strides.add(index).read_unaligned();
+                *stride = strides.add(index).read_unaligned();
             }
         }
     }

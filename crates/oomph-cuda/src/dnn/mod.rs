@@ -5,6 +5,7 @@
 //!   and workspaces are the true ones.
 //! - [`clusters`]: the workspaces that the installed library cannot know from a card's properties.
 //! - [`descriptor`]: what both of them know of the installed library's descriptors.
+//! - [`estimate`]: workspaces of convolutions, where there is no cuDNN that could be asked.
 //! - [`legacy`]: batch normalisation, dropout, CTC; sizes by rules measured on a GPU.
 //! - [`rnn`]: LSTM, GRU and RNN: layout of weights and sizes of workspaces.
 
@@ -12,6 +13,7 @@ pub mod absent;
 pub mod backend;
 pub mod clusters;
 pub mod descriptor;
+pub mod estimate;
 pub mod legacy;
 pub mod rnn;
 
@@ -47,11 +49,6 @@ pub fn installed(name: &CStr) -> *mut c_void {
     }
     // SAFETY: a handle of dlopen and a C string.
     unsafe { sys::dlsym(library.0, name.as_ptr()) }
-}
-
-/// Whether there is a cuDNN to ask.
-pub fn is_installed() -> bool {
-    !Card::get().cudnn.is_empty()
 }
 
 /// The installed library's version, such as 91900; 0 without one.
