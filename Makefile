@@ -13,8 +13,9 @@ VENV_2_11 := .venv-torch2.11
 OOMPH := target/release/oomph
 # The tests and the wheel have all of oomph; the command that people build to try it has not what reads s3:// and https://.
 ALL_OF_IT := --features oomph-cli/cloud,oomph-python/cloud
-# PyTorch alone, for the demonstration.
+# PyTorch alone, for the demonstration: without NVIDIA's libraries, which are four fifths of what it would fetch and which the virtual GPU stands in for.
 VENV_DEMO := .venv-demo
+PYTORCH_NEEDS := filelock fsspec jinja2 networkx setuptools sympy typing-extensions
 # What wheels and archives are built with.
 VENV_DIST := .venv-dist
 WITH_DIST := PATH="$(CURDIR)/$(VENV_DIST)/bin:$$PATH"
@@ -149,7 +150,8 @@ $(VENV)/.ready: tests/python/requirements.txt
 $(VENV_DEMO)/.ready:
 	@$(PYTHON) -m venv $(VENV_DEMO) || { apt-get update -q && apt-get install -y -q python3-venv && $(PYTHON) -m venv $(VENV_DEMO); }
 	@$(VENV_DEMO)/bin/python -m pip install -q --disable-pip-version-check uv
-	@$(SAYING) "installing PyTorch" $(VENV_DEMO)/bin/python -m uv pip install -q --python $(VENV_DEMO)/bin/python torch
+	@$(SAYING) "installing PyTorch" $(VENV_DEMO)/bin/python -m uv pip install -q --python $(VENV_DEMO)/bin/python --no-deps torch
+	@$(VENV_DEMO)/bin/python -m uv pip install -q --python $(VENV_DEMO)/bin/python $(PYTORCH_NEEDS)
 	@touch $@
 
 $(VENV_DIST)/.ready: packaging/requirements.txt

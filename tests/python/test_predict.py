@@ -406,7 +406,7 @@ def test_a_pytorch_without_cuda(predict, script, tmp_path):
     predicted = predict(script(BLOCKS), env={"PYTHONPATH": str(tmp_path / "site")})
     assert predicted.code == 2 and predicted.out == ""
     assert "(2.15.0+cpu) is built without CUDA" in predicted.err
-    assert "hint: install the CUDA build" in predicted.err and "pip install torch --index-url" in predicted.err
+    assert "hint: let oomph fetch the CUDA build of the same version" in predicted.err and "--fetch-torch" in predicted.err
 
 
 def test_a_python_without_pytorch(predict, script, tmp_path):

@@ -7,6 +7,7 @@
 mod arguments;
 mod claim;
 mod commands;
+mod fetching;
 mod files;
 mod fixing;
 mod log;

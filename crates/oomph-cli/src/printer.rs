@@ -148,6 +148,20 @@ impl Printer {
         }
     }
 
+    /// Whether there is somebody who can answer.
+    pub(crate) fn can_ask(&self) -> bool {
+        io::stdin().is_terminal() && io::stderr().is_terminal()
+    }
+
+    /// Asks a question, to which no answer is no.
+    pub(crate) fn ask(&mut self, question: &str) -> bool {
+        let _ = write!(self.err, "{} [y/N] ", shown(question));
+        let _ = self.err.flush();
+        let mut answer = String::new();
+        let _ = io::stdin().read_line(&mut answer);
+        ["y", "yes"].contains(&answer.trim().to_ascii_lowercase().as_str())
+    }
+
     /// A bar for work whose length is known.
     pub(crate) fn progress(&self, doing: &str) -> Progress {
         let style = ProgressStyle::with_template(&format!("{doing} {{bar:40}} {{percent}} % {{eta}}"));

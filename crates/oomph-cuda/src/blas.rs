@@ -161,14 +161,15 @@ pub extern "C" fn cublasLtMatmulAlgoConfigGetAttribute(
     SUCCESS
 }
 
-/// What the installed library says of itself; it is not loaded otherwise, since a library of its name stands in for it.
+/// What the installed library says of itself; it is not loaded otherwise, since a library of its name stands in for it. Without
+/// one, what PyTorch was built with.
 #[unsafe(no_mangle)]
 pub extern "C" fn cublasLtGetVersion() -> usize {
     static VERSION: OnceLock<usize> = OnceLock::new();
     *VERSION.get_or_init(|| {
         let path = CString::new(Card::get().cublas_lt.as_str()).unwrap_or_default();
         if path.is_empty() {
-            return 0;
+            return usize::try_from(Card::get().cublas_version).unwrap_or(0);
         }
         // SAFETY: C strings; the function of that name has this type and needs no device.
         unsafe {

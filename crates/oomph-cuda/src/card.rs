@@ -1,7 +1,8 @@
 //! What the virtual GPU is: the card's memory, context and architecture, from `OOMPH_VIRTUAL_GPU`.
 //!
 //! The variable holds `key=value` pairs, apart by `;`: `memory` and `context` in bytes, `cc` as `major.minor`, `sms`,
-//! `devices`, `name`, `cudnn` and `cublaslt` (the paths of the installed libraries). What is missing is a card like an A100.
+//! `devices`, `name`, `cudnn` and `cublaslt` (the paths of the installed libraries); for those that are not installed, `cuda`,
+//! `cudnn_version`, `cublas_version` and `nccl_version` say what PyTorch was built with, as the libraries would. What is missing is a card like an A100.
 
 use std::sync::OnceLock;
 
@@ -26,6 +27,14 @@ pub struct Card {
     pub cudnn: String,
     /// The installed cuBLASLt.
     pub cublas_lt: String,
+    /// CUDA's version: 13000.
+    pub cuda: i32,
+    /// cuDNN's: 91900.
+    pub cudnn_version: i64,
+    /// That of cuBLAS: 130000.
+    pub cublas_version: i64,
+    /// NCCL's: 22809.
+    pub nccl_version: i64,
 }
 
 /// What all cards of an architecture share, from the tables of the CUDA programming guide.
@@ -55,6 +64,10 @@ impl Default for Card {
             devices: 1,
             cudnn: String::new(),
             cublas_lt: String::new(),
+            cuda: 13_000,
+            cudnn_version: 91_900,
+            cublas_version: 130_000,
+            nccl_version: 22_809,
         }
     }
 }
@@ -79,6 +92,10 @@ impl Card {
                 "devices" => card.devices = value.parse::<i32>().unwrap_or(1).clamp(1, 64),
                 "cublaslt" => card.cublas_lt = value.to_string(),
                 "cudnn" => card.cudnn = value.to_string(),
+                "cuda" => card.cuda = value.parse().unwrap_or(card.cuda),
+                "cudnn_version" => card.cudnn_version = value.parse().unwrap_or(card.cudnn_version),
+                "cublas_version" => card.cublas_version = value.parse().unwrap_or(card.cublas_version),
+                "nccl_version" => card.nccl_version = value.parse().unwrap_or(card.nccl_version),
                 "cc" => {
                     if let Some((major, minor)) = value.split_once('.')
                         && let (Ok(major), Ok(minor)) = (major.parse(), minor.parse())

@@ -1,6 +1,7 @@
 //! What the Python side of `oomph predict` asks of the library: which reads are true, what was called, what was used.
 
-use crate::{calls, memory, twister};
+use crate::dnn::estimate;
+use crate::{calls, memory, put, twister};
 use std::ffi::{c_char, c_int};
 
 /// From now on the host reads zeros from device memory, except where it says that the bytes are true.
@@ -64,6 +65,17 @@ pub unsafe extern "C" fn oomph_advance_random(state: *mut [u8; twister::LENGTH],
 #[unsafe(no_mangle)]
 pub extern "C" fn oomph_peak(device: c_int) -> u64 {
     memory::peak(usize::try_from(device).unwrap_or(usize::MAX))
+}
+
+/// Workspaces of convolutions that were estimated: how many, the largest, and the most that one may be.
+///
+/// # Safety
+/// `place` has room for three numbers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn oomph_estimated(place: *mut [u64; 3]) {
+    let all = estimate::all();
+    // SAFETY: the caller's place.
+    unsafe { put(place, [all.count, all.bytes, all.most]) };
 }
 
 /// The calls without a model, `name count` a line, cut to `length`; returns the length of the whole.

@@ -16,6 +16,7 @@
 #[macro_use]
 mod macros;
 
+pub mod absent;
 pub mod allocation;
 pub mod blas;
 pub mod calls;

@@ -1,7 +1,8 @@
 //! What is said of a program: whether it fits a card, with what margin, and how sure that is.
 
 use crate::run::{
-    CallFact, DeviceFacts, Kind, Program, Ran, Reached, ReadFact, RunError, Runner, Status, Voice, World,
+    CallFact, DeviceFacts, EstimatedFact, Kind, Program, Ran, Reached, ReadFact, RunError, Runner, Status,
+    Torch, Voice, World,
 };
 use oomph_explain::{Explanation, explain};
 use oomph_gpus::Gpu;
@@ -24,7 +25,7 @@ pub enum Verdict {
 /// Something that may make the numbers wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uncertain {
-    /// For scripts: `branch`, `size`, `growth`, `not_reached`, `note`.
+    /// For scripts: `branch`, `size`, `growth`, `not_reached`, `estimate`, `note`.
     pub what: String,
     /// In words.
     pub why: String,
@@ -32,6 +33,15 @@ pub struct Uncertain {
     pub place: Option<(String, u32, String)>,
     /// How often.
     pub count: u64,
+}
+
+/// The range of a total that has estimates in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Estimated {
+    /// If no convolution takes a workspace.
+    pub low: u64,
+    /// If the largest takes the most.
+    pub high: u64,
 }
 
 /// What it would need on a card without a limit.
@@ -76,6 +86,10 @@ pub struct Prediction {
     pub uncertain: Vec<Uncertain>,
     /// Calls without a model.
     pub unmodelled: Vec<CallFact>,
+    /// What the total may really be, where workspaces were estimated.
+    pub estimated: Option<Estimated>,
+    /// The PyTorch that it was run with.
+    pub torch: Torch,
     /// PyTorch's allocator settings.
     pub conf: String,
     /// What there is to say about the recording.
@@ -157,6 +171,14 @@ impl Prediction {
             Status::OutOfMemory => Verdict::DoesNotFit,
             Status::Failed => Verdict::Unknown,
         };
+        let total = gpu.context + device.peak_driver;
+        // Twice: a workspace that is larger than those before it takes a segment of its own, and theirs stay cached.
+        let estimated = facts.estimated.map(|fact| Estimated {
+            low: total.saturating_sub(2 * fact.largest),
+            high: total + (2 * fact.most).saturating_sub(fact.largest),
+        });
+        let mut uncertain = uncertain(facts, program.kind);
+        uncertain.extend(facts.estimated.zip(estimated).map(|(fact, range)| without_cudnn(fact, range)));
         Ok(Prediction {
             program: program.typed(),
             gpu: gpu.clone(),
@@ -168,10 +190,12 @@ impl Prediction {
             forwards: facts.forwards,
             reached: facts.reached.clone(),
             device,
-            total: gpu.context + device.peak_driver,
+            total,
             needs: None,
-            uncertain: uncertain(facts, program.kind),
+            uncertain,
             unmodelled: facts.unmodelled.clone(),
+            estimated,
+            torch: ran.torch.clone(),
             conf: facts.memory_config.clone(),
             explanation,
             recording: Arc::new(recording),
@@ -228,6 +252,11 @@ impl Prediction {
             needs: self.needs,
             uncertain: self.uncertain.clone(),
             unmodelled: self.unmodelled.clone(),
+            estimated: self.estimated.map(|range| Estimated {
+                low: range.low - self.gpu.context.min(range.low) + gpu.context,
+                high: range.high - self.gpu.context.min(range.high) + gpu.context,
+            }),
+            torch: self.torch.clone(),
             conf: self.conf.clone(),
             explanation: self.explanation.clone(),
             recording: Arc::clone(&self.recording),
@@ -260,9 +289,23 @@ impl Prediction {
     /// Whether the margin is within what predictions were seen to be wrong by.
     pub fn is_close(&self) -> bool {
         const SEEN: f64 = 0.03;
+        if self.verdict == Verdict::Fits && self.estimated.is_some_and(|range| range.high > self.gpu.memory) {
+            return true;
+        }
         self.verdict == Verdict::Fits
             && (self.gpu.memory.saturating_sub(self.total)) as f64 <= SEEN * self.total as f64
     }
+}
+
+fn without_cudnn(fact: EstimatedFact, range: Estimated) -> Uncertain {
+    const MIB: u64 = 1 << 20;
+    // Whole within the width that such a line has.
+    let why = format!(
+        "no cuDNN to ask: workspaces are estimated, and the total is {} to {} MiB",
+        range.low / MIB,
+        range.high.div_ceil(MIB)
+    );
+    Uncertain { what: "estimate".into(), why, place: None, count: fact.count }
 }
 
 /// A card like this one, but with unlimited memory.

@@ -143,6 +143,28 @@ pub struct CallFact {
     pub count: u64,
 }
 
+/// Workspaces of convolutions that were estimated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub struct EstimatedFact {
+    /// How many.
+    pub count: u64,
+    /// The largest, as it was allocated.
+    pub largest: u64,
+    /// The most bytes that one of them may really be.
+    pub most: u64,
+}
+
+/// The PyTorch that a program was run with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Torch {
+    /// Its version: `2.11.0+cu130`.
+    pub version: String,
+    /// Its CUDA: `13.0`.
+    pub cuda: String,
+    /// If it was fetched: the version of the interpreter's own, which has no CUDA.
+    pub in_place_of: Option<String>,
+}
+
 /// What the program left behind, beside its recording.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Facts {
@@ -168,6 +190,9 @@ pub struct Facts {
     /// Calls without a model.
     #[serde(default)]
     pub unmodelled: Vec<CallFact>,
+    /// Workspaces of convolutions for which there was no cuDNN to ask.
+    #[serde(default)]
+    pub estimated: Option<EstimatedFact>,
     /// What else must be said.
     #[serde(default)]
     pub notes: Vec<String>,
@@ -186,6 +211,8 @@ pub struct Ran {
     pub facts: Facts,
     /// How long it took.
     pub time: Duration,
+    /// Which PyTorch it had.
+    pub(crate) torch: Torch,
     folder: tempfile::TempDir,
 }
 
@@ -465,7 +492,12 @@ impl<'a> Runner<'a> {
                 });
             }
         };
-        Ok(Ran { facts, time: began.elapsed(), folder })
+        let torch = Torch {
+            version: self.installed.torch_version.clone(),
+            cuda: self.installed.cuda.clone(),
+            in_place_of: self.installed.fetched.as_ref().map(|(_, own)| own.clone()),
+        };
+        Ok(Ran { facts, time: began.elapsed(), torch, folder })
     }
 
     /// What ends the program that runs, and starts no other; for another thread.

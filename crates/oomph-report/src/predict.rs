@@ -104,6 +104,14 @@ fn uncertain(one: &Uncertain) -> String {
     }
 }
 
+/// Which PyTorch it was, where it is not the one that is installed.
+fn fetched(prediction: &Prediction) -> Option<String> {
+    let torch = &prediction.torch;
+    let own = torch.in_place_of.as_deref()?;
+    let (version, cuda, own) = (printable(&torch.version), printable(&torch.cuda), printable(own));
+    Some(format!("torch {version} with CUDA {cuda}, fetched; installed is {own}"))
+}
+
 /// The size to speak of: what it takes, or what it would take.
 fn sizes(prediction: &Prediction) -> (u64, u64, u64) {
     match prediction.needs {
@@ -186,6 +194,9 @@ pub fn text(named: &NamedPrediction, options: TextOptions) -> String {
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         let words = format!("Not modelled, so what these take is missing: {}{more}", calls.join(", "));
         let _ = writeln!(out, "\n{}", paint(YELLOW, wrap(&harmless(&words), options.width, 0, 2)));
+    }
+    if let Some(words) = fetched(prediction) {
+        let _ = writeln!(out, "\n{}", paint(DIM, words));
     }
     if let Some(recording) = named.recording {
         let _ = writeln!(out, "\n{} {}", paint(BOLD, "Recording:"), printable(recording));
@@ -366,6 +377,9 @@ pub fn table_text(predictions: &[Prediction]) -> String {
         );
     }
     doubts(&mut out, predictions.iter());
+    if let Some(words) = predictions.iter().find_map(fetched) {
+        let _ = writeln!(out, "\n{}", paint(DIM, words));
+    }
     out
 }
 
@@ -443,6 +457,9 @@ pub fn markdown(named: &NamedPrediction, lines: usize) -> String {
     out.push('\n');
     for one in &prediction.uncertain {
         let _ = writeln!(out, "> uncertain: {}\n", escape(&uncertain(one)));
+    }
+    if let Some(words) = fetched(prediction) {
+        let _ = writeln!(out, "{}\n", escape(&words));
     }
     if let Some(found) = device(prediction) {
         for finding in findings_of(&prediction.explanation, found) {

@@ -186,7 +186,7 @@ impl Program {
     }
 
     /// Whose PyTorch the virtual card is made for: an interpreter that is run by its name is meant.
-    fn python_of_card(&self) -> Option<PathBuf> {
+    pub fn python_of_card(&self) -> Option<PathBuf> {
         let first = self.words.first().map_or(Path::new(""), Path::new);
         let is_python = first.file_name().is_some_and(|name| name.to_string_lossy().starts_with("python"));
         self.python.clone().or_else(|| (is_python && !self.module).then(|| first.to_path_buf()))

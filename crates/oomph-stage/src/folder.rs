@@ -132,6 +132,20 @@ pub(crate) fn make_private(folder: &Path) -> io::Result<()> {
     std::fs::create_dir_all(folder)
 }
 
+/// Whether a folder is ours, a folder, and nobody else's to write to.
+#[cfg(unix)]
+pub(crate) fn is_private_folder(folder: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::symlink_metadata(folder).is_ok_and(|found| {
+        found.is_dir() && found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o022 == 0
+    })
+}
+
+#[cfg(not(unix))]
+pub(crate) fn is_private_folder(folder: &Path) -> bool {
+    folder.is_dir()
+}
+
 /// Whether a file is ours, a file, and nobody else's to write to.
 #[cfg(unix)]
 pub(crate) fn is_private(file: &Path) -> bool {

@@ -60,8 +60,13 @@ impl Guard {
                 // Whoever opens the driver by its name gets this, which has nothing of its own: the guard is asked
                 // first, then the driver.
                 let needs = [GUARD.name, &driver.display().to_string()];
-                let shim =
-                    StubLibrary { soname: DRIVER, needs: &needs, version: None, functions: &BTreeSet::new() };
+                let shim = StubLibrary {
+                    soname: DRIVER,
+                    needs: &needs,
+                    versions: &[],
+                    functions: &BTreeSet::new(),
+                    answered: &BTreeSet::new(),
+                };
                 let path = folder.join(DRIVER);
                 std::fs::write(&path, shim.build()).map_err(|error| write(&path, error))?;
                 preload.push(path);

@@ -17,12 +17,13 @@ use tracing::{debug, info};
 pub struct Launch {
     command: Command,
     preload: Vec<PathBuf>,
+    python: Vec<PathBuf>,
 }
 
 impl Launch {
     /// As the command says, with nothing under it yet.
     pub fn new(command: Command) -> Launch {
-        Launch { command, preload: Vec::new() }
+        Launch { command, preload: Vec::new(), python: Vec::new() }
     }
 
     /// The command, for its input, output and variables.
@@ -35,6 +36,7 @@ impl Launch {
         info!(gpu = gpu.name, memory = gpu.memory, devices, "on a virtual GPU");
         self.command.envs(card.environment(gpu, devices)).env_remove("CUDA_VISIBLE_DEVICES");
         self.preload.extend_from_slice(card.preload());
+        self.python.extend(card.python().map(Path::to_path_buf));
     }
 
     /// Under a guard, which comes before the card.
@@ -45,13 +47,16 @@ impl Launch {
 
     /// With a folder first on Python's path.
     pub fn with_python(&mut self, folder: &Path) {
-        self.command.env("PYTHONPATH", before("PYTHONPATH", &[folder.to_path_buf()]));
+        self.python.insert(0, folder.to_path_buf());
     }
 
     /// Runs it to its end. Signals that ask oomph to end reach it; with `patience` it is killed if it takes longer than that to obey.
     pub fn run(mut self, listener: &mut Listener, patience: Option<Duration>) -> io::Result<Ended> {
         if !self.preload.is_empty() {
             self.command.env("LD_PRELOAD", before("LD_PRELOAD", &self.preload));
+        }
+        if !self.python.is_empty() {
+            self.command.env("PYTHONPATH", before("PYTHONPATH", &self.python));
         }
         // No arguments: people pass tokens in them, and this is what they paste into a bug report.
         let arguments = self.command.get_args().len();

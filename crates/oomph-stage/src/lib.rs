@@ -1,12 +1,13 @@
 //! Puts oomph under another program.
 //!
-//! [`installed`] finds the Python, its PyTorch and NVIDIA's libraries; [`virtual_gpu`] makes the libraries that stand in for CUDA
+//! [`installed`] finds the Python, its PyTorch and NVIDIA's libraries; [`fetched`] gets a PyTorch with CUDA where there is none; [`virtual_gpu`] makes the libraries that stand in for CUDA
 //! (with [`stubs`] for what they need not answer); [`guard`] those that hold a program to a budget; [`libraries`] and [`package`] are
 //! what the command carries: three libraries and the Python package. [`handed`] is how paths reach that Python. [`launch`] starts a process with any of them: every
 //! process on the virtual GPU is started there, whoever asks.
 //!
 //! What the program does there, and what that means, is for others to say.
 
+pub mod fetched;
 pub mod folder;
 pub mod guard;
 pub mod handed;

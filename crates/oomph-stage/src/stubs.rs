@@ -2,13 +2,14 @@
 //!
 //! A stub library exports functions that count their calls and succeed (`0` is success in every NVIDIA library). Its
 //! names are those of the NVIDIA libraries that are installed, less those that `oomph-cuda` answers and those that need
-//! no device; so any version of PyTorch finds what it asks for, and a result can say what was called.
+//! no device; so any version of PyTorch finds what it asks for, and a result can say what was called. Of a library that
+//! is not installed, the names are those that PyTorch's libraries leave undefined ([`asks`]).
 //!
 //! The file is a plain ELF shared object for x86-64, without sections: tables and a page of stubs, then what is written to, the counters.
 
 use object::read::elf::{ElfFile64, Sym as _};
 use object::write::StringId;
-use object::write::elf::{FileHeader, ProgramHeader, Sym, Verdef, Writer};
+use object::write::elf::{FileHeader, ProgramHeader, Rel, Sym, Verdef, Writer};
 use object::{Endianness, elf};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -57,6 +58,68 @@ fn read_exports<'data, R: object::ReadRef<'data>>(
     Ok(exports)
 }
 
+/// A function that a library leaves to others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// Its name.
+    pub function: String,
+    /// The library that it was linked to and the version that it must have there, where one was noted.
+    pub of: Option<(String, String)>,
+}
+
+/// Reads what a library leaves to others, without loading it. What it can do without is not listed.
+pub fn asks(path: &Path) -> Result<Vec<Asked>, LibraryError> {
+    let wrong = |problem: String| LibraryError { path: path.display().to_string(), problem };
+    let file = std::fs::File::open(path).map_err(|error| wrong(error.to_string()))?;
+    let bytes = object::read::ReadCache::new(file);
+    let elf = ElfFile64::<Endianness, _>::parse(&bytes).map_err(|error| wrong(error.to_string()))?;
+    read_asks(&elf).map_err(|error| wrong(error.to_string()))
+}
+
+fn read_asks<'data, R: object::ReadRef<'data>>(
+    elf: &ElfFile64<'data, Endianness, R>,
+) -> object::Result<Vec<Asked>> {
+    let endian = elf.endian();
+    let symbols = elf.elf_dynamic_symbol_table();
+    let versions = elf.elf_section_table().versions(endian, elf.data())?;
+    let mut asked = Vec::new();
+    for (index, symbol) in symbols.enumerate() {
+        if symbol.st_shndx(endian) != elf::SHN_UNDEF || symbol.st_bind() != elf::STB_GLOBAL {
+            continue;
+        }
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let version = match &versions {
+            Some(versions) => versions.version(versions.version_index(endian, index))?,
+            None => None,
+        };
+        let of = version.and_then(|version| Some((text(version.file()?), text(version.name()))));
+        asked.push(Asked { function: text(symbol.name(endian, symbols.strings())?), of });
+    }
+    Ok(asked)
+}
+
+/// The names of the driver's functions that stand as text in a library, which asks for them while it runs.
+pub fn driver_names(path: &Path) -> BTreeSet<String> {
+    let read = || -> Option<BTreeSet<String>> {
+        let bytes = object::read::ReadCache::new(std::fs::File::open(path).ok()?);
+        let elf = ElfFile64::<Endianness, _>::parse(&bytes).ok()?;
+        let text = object::ObjectSection::data(&object::Object::section_by_name(&elf, ".rodata")?).ok()?;
+        Some(driver_words(text))
+    };
+    read().unwrap_or_default()
+}
+
+/// The words of a text that are named as the driver's functions are.
+pub fn driver_words(text: &[u8]) -> BTreeSet<String> {
+    let words = text.split(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_');
+    let is_named_so =
+        |word: &&[u8]| word.len() > 3 && word.starts_with(b"cu") && word[2].is_ascii_uppercase();
+    words.filter(is_named_so).filter_map(|word| Some(std::str::from_utf8(word).ok()?.to_owned())).collect()
+}
+
+/// What the function of `oomph-cuda` is called that answers for one of a library that is not installed.
+pub const ABSENT: &str = "oomph_absent_";
+
 /// A stub library to be written.
 #[derive(Clone, Debug)]
 pub struct StubLibrary<'a> {
@@ -64,10 +127,12 @@ pub struct StubLibrary<'a> {
     pub soname: &'a str,
     /// Libraries that are searched after it.
     pub needs: &'a [&'a str],
-    /// The version that its symbols have, where programs ask for one.
-    pub version: Option<&'a str>,
-    /// Its functions.
+    /// The versions that programs ask for; its symbols have the first.
+    pub versions: &'a [&'a str],
+    /// Functions that are counted and succeed.
     pub functions: &'a BTreeSet<String>,
+    /// Functions that `oomph-cuda` answers under a name of its own ([`ABSENT`]).
+    pub answered: &'a BTreeSet<String>,
 }
 
 /// Bytes of a function.
@@ -86,6 +151,7 @@ struct Layout {
     versions: usize,
     version_names: usize,
     list: usize,
+    relocations: usize,
     code: usize,
     /// Where what is read ends.
     read_end: usize,
@@ -93,6 +159,8 @@ struct Layout {
     dynamic: usize,
     count: usize,
     counters: usize,
+    /// Where the loader writes the addresses of what is answered.
+    addresses: usize,
     end: usize,
 }
 
@@ -100,8 +168,8 @@ struct Layout {
 struct Names {
     soname: StringId,
     needs: Vec<StringId>,
-    version: Option<StringId>,
-    /// Of the functions, then of the data.
+    versions: Vec<StringId>,
+    /// Of the functions, then of the data, then of what is asked of `oomph-cuda`.
     symbols: Vec<StringId>,
 }
 
@@ -119,14 +187,17 @@ impl StubLibrary<'_> {
     }
 
     fn write(&self, out: &mut Vec<u8>) -> object::write::Result<()> {
-        let symbols: Vec<&str> =
-            self.functions.iter().map(String::as_str).chain([COUNT, COUNTERS, NAMES]).collect();
+        let asked: Vec<String> = self.answered.iter().map(|name| format!("{ABSENT}{name}")).collect();
+        let symbols: Vec<&str> = (self.functions.iter().chain(self.answered).map(String::as_str))
+            .chain([COUNT, COUNTERS, NAMES])
+            .chain(asked.iter().map(String::as_str))
+            .collect();
         let mut writer = Writer::new(Endianness::Little, true, out);
         let names = self.names(&mut writer, &symbols);
         // The stubs' names once more, in order, for reports.
         let list: Vec<u8> =
             self.functions.iter().flat_map(|name| name.bytes().chain(std::iter::once(0))).collect();
-        let dynamic_count = 7 + names.needs.len() + if names.version.is_some() { 3 } else { 0 };
+        let dynamic_count = 10 + names.needs.len() + if names.versions.is_empty() { 0 } else { 3 };
         let layout = self.reserve(&mut writer, list.len(), dynamic_count);
 
         writer.write_file_header(&FileHeader {
@@ -144,30 +215,49 @@ impl StubLibrary<'_> {
             Some(elf::hash(symbols[index as usize].as_bytes()))
         });
         writer.write_dynstr();
-        if let Some(version) = names.version {
-            write_versions(&mut writer, symbols.len(), names.soname, version);
+        if !names.versions.is_empty() {
+            write_versions(&mut writer, symbols.len() - asked.len(), asked.len(), &names);
         }
         writer.write(&list);
+        writer.write_align_relocation();
+        for index in 0..asked.len() {
+            writer.write_relocation(
+                true,
+                &Rel {
+                    r_offset: (layout.addresses + 8 * index) as u64,
+                    // The first symbol is the null one.
+                    r_sym: (symbols.len() - asked.len() + index + 1) as u32,
+                    r_type: elf::R_X86_64_GLOB_DAT,
+                    r_addend: 0,
+                },
+            );
+        }
         writer.pad_until(layout.code);
         for index in 0..self.functions.len() {
             writer.write(&stub(layout.code + index * STUB_SIZE, layout.counters + 8 * index));
         }
+        for index in 0..asked.len() {
+            let at = layout.code + (self.functions.len() + index) * STUB_SIZE;
+            writer.write(&jump(at, layout.addresses + 8 * index));
+        }
         writer.pad_until(layout.dynamic);
-        write_dynamic(&mut writer, &layout, &names)?;
+        write_dynamic(&mut writer, &layout, &names, asked.len())?;
         writer.write(&(self.functions.len() as u64).to_le_bytes());
         writer.pad_until(layout.end);
         Ok(())
     }
 
     fn bucket_count(&self) -> u32 {
-        (self.functions.len() as u32 / 2).max(1)
+        ((self.functions.len() + self.answered.len()) as u32 / 2).max(1)
     }
 
     fn names<'a>(&'a self, writer: &mut Writer<'a>, symbols: &[&'a str]) -> Names {
         Names {
             soname: writer.add_dynamic_string(self.soname.as_bytes()),
             needs: self.needs.iter().map(|name| writer.add_dynamic_string(name.as_bytes())).collect(),
-            version: self.version.map(|version| writer.add_dynamic_string(version.as_bytes())),
+            versions: (self.versions.iter())
+                .map(|version| writer.add_dynamic_string(version.as_bytes()))
+                .collect(),
             symbols: (symbols.iter())
                 .map(|name| {
                     writer.reserve_dynamic_symbol_index();
@@ -186,17 +276,20 @@ impl StubLibrary<'_> {
         let symbol_count = writer.dynamic_symbol_count();
         let hash = writer.reserve_hash(self.bucket_count(), symbol_count);
         let strings = writer.reserve_dynstr();
-        let (versions, version_names) = match self.version {
-            Some(_) => (writer.reserve_gnu_versym(), writer.reserve_gnu_verdef(2, 2)),
-            None => (0, 0),
+        let definitions = self.versions.len() + 1;
+        let (versions, version_names) = match self.versions {
+            [] => (0, 0),
+            _ => (writer.reserve_gnu_versym(), writer.reserve_gnu_verdef(definitions, definitions)),
         };
         let list = writer.reserve(list_size, 1);
-        let code = writer.reserve(count * STUB_SIZE, PAGE);
+        let relocations = writer.reserve_relocations(self.answered.len(), true);
+        let code = writer.reserve((count + self.answered.len()) * STUB_SIZE, PAGE);
         let read_end = writer.reserved_len();
         writer.reserve(0, PAGE);
         let dynamic = writer.reserve_dynamic(dynamic_count);
         let counted = writer.reserve(8, 8);
         let counters = writer.reserve(8 * count, 8);
+        let addresses = writer.reserve(8 * self.answered.len(), 8);
         Layout {
             symbols,
             hash,
@@ -204,28 +297,31 @@ impl StubLibrary<'_> {
             versions,
             version_names,
             list,
+            relocations,
             code,
             read_end,
             dynamic,
             count: counted,
             counters,
+            addresses,
             end: writer.reserved_len(),
         }
     }
 
     fn write_symbols(&self, writer: &mut Writer, layout: &Layout, names: &[StringId]) {
-        let functions = (0..self.functions.len())
+        let functions = (0..self.functions.len() + self.answered.len())
             .map(|index| (elf::STT_FUNC, layout.code + index * STUB_SIZE, STUB_SIZE));
         let data = [layout.count, layout.counters, layout.list].map(|at| (elf::STT_OBJECT, at, 8));
+        let asked = self.answered.iter().map(|_| (elf::STT_NOTYPE, 0, 0));
         writer.write_null_dynamic_symbol();
-        for (&name, (kind, at, size)) in names.iter().zip(functions.chain(data)) {
+        for (&name, (kind, at, size)) in names.iter().zip(functions.chain(data).chain(asked)) {
             writer.write_dynamic_symbol(&Sym {
                 name: Some(name),
                 section: None,
                 st_info: (elf::STB_GLOBAL << 4) | kind,
                 st_other: 0,
                 // There are no sections; any number but 0 says that it is defined here.
-                st_shndx: 1,
+                st_shndx: if kind == elf::STT_NOTYPE { elf::SHN_UNDEF } else { 1 },
                 st_value: at as u64,
                 st_size: size as u64,
             });
@@ -259,14 +355,19 @@ fn write_segments(writer: &mut Writer, layout: &Layout, dynamic_count: usize) {
     }
 }
 
-/// All symbols have the one version that is defined beside the file's own name.
-fn write_versions(writer: &mut Writer, symbols: usize, soname: StringId, version: StringId) {
+/// What is defined here has the first of the versions, which stand beside the file's own name; what is asked for has none.
+fn write_versions(writer: &mut Writer, defined: usize, asked: usize, names: &Names) {
     writer.write_null_gnu_versym();
-    for _ in 0..symbols {
+    for _ in 0..defined {
         writer.write_gnu_versym(VERSION);
     }
+    for _ in 0..asked {
+        writer.write_gnu_versym(elf::VER_NDX_GLOBAL);
+    }
     writer.write_align_gnu_verdef();
-    for (name, flags, index) in [(soname, elf::VER_FLG_BASE, VERSION - 1), (version, 0, VERSION)] {
+    let own = (names.soname, elf::VER_FLG_BASE);
+    let all = std::iter::once(own).chain(names.versions.iter().map(|name| (*name, 0)));
+    for ((name, flags), index) in all.zip(VERSION - 1..) {
         writer.write_gnu_verdef(&Verdef { version: 1, flags, index, aux_count: 1, name });
     }
 }
@@ -277,7 +378,18 @@ fn stub(at: usize, counter: usize) -> [u8; STUB_SIZE] {
     [0xf0, 0x48, 0xff, 0x05, a, b, c, d, 0x31, 0xc0, 0xc3, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc]
 }
 
-fn write_dynamic(writer: &mut Writer, layout: &Layout, names: &Names) -> object::write::Result<()> {
+/// `jmp [rip + address]`, padded.
+fn jump(at: usize, address: usize) -> [u8; STUB_SIZE] {
+    let [a, b, c, d] = ((address as i64 - (at as i64 + 6)) as i32).to_le_bytes();
+    [0xff, 0x25, a, b, c, d, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc]
+}
+
+fn write_dynamic(
+    writer: &mut Writer,
+    layout: &Layout,
+    names: &Names,
+    asked: usize,
+) -> object::write::Result<()> {
     writer.write_align_dynamic();
     writer.write_dynamic_string(elf::DT_SONAME, names.soname)?;
     writer.write_dynamic(elf::DT_HASH, layout.hash as u64)?;
@@ -289,10 +401,13 @@ fn write_dynamic(writer: &mut Writer, layout: &Layout, names: &Names) -> object:
     for &name in &names.needs {
         writer.write_dynamic_string(elf::DT_NEEDED, name)?;
     }
-    if names.version.is_some() {
+    writer.write_dynamic(elf::DT_RELA, layout.relocations as u64)?;
+    writer.write_dynamic(elf::DT_RELASZ, 24 * asked as u64)?;
+    writer.write_dynamic(elf::DT_RELAENT, 24)?;
+    if !names.versions.is_empty() {
         writer.write_dynamic(elf::DT_VERSYM, layout.versions as u64)?;
         writer.write_dynamic(elf::DT_VERDEF, layout.version_names as u64)?;
-        writer.write_dynamic(elf::DT_VERDEFNUM, 2)?;
+        writer.write_dynamic(elf::DT_VERDEFNUM, names.versions.len() as u64 + 1)?;
     }
     writer.write_dynamic(elf::DT_NULL, 0)
 }
@@ -316,15 +431,19 @@ mod tests {
         for functions in [names(&["cuInit", "cudaMalloc", "nvmlInit_v2"]), names(&[]), {
             (0..5000).map(|index| format!("cublasFunction{index}")).collect()
         }] {
-            for version in [None, Some("libcublasLt.so.13")] {
-                let stub = StubLibrary {
-                    soname: "libcublasLt.so.13",
-                    needs: &["liboomph_cuda.so"],
-                    version,
-                    functions: &functions,
-                };
-                let file = written(&stub.build());
-                assert_eq!(read_by_segments(file.path()), functions, "{version:?}");
+            for versions in [&[][..], &["libcublasLt.so.13"], &["libcublasLt.so.13", "ANOTHER"]] {
+                for answered in [names(&[]), names(&["cudnnGetVersion", "ncclGetVersion"])] {
+                    let stub = StubLibrary {
+                        soname: "libcublasLt.so.13",
+                        needs: &["liboomph_cuda.so"],
+                        versions,
+                        functions: &functions,
+                        answered: &answered,
+                    };
+                    let file = written(&stub.build());
+                    let all: BTreeSet<String> = functions.union(&answered).cloned().collect();
+                    assert_eq!(read_by_segments(file.path()), all, "{versions:?}");
+                }
             }
         }
     }

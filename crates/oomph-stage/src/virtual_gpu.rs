@@ -2,12 +2,13 @@
 
 use crate::StageError;
 use crate::folder::folder;
-use crate::installed::Installed;
+use crate::installed::{Installed, Versions};
 use crate::libraries::CUDA;
-use crate::stubs::{self, StubLibrary};
+use crate::stubs::{self, ABSENT, StubLibrary};
 use oomph_gpus::Gpu;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
 use tracing::{debug, info};
@@ -19,7 +20,13 @@ pub struct VirtualGpu {
     preload: Vec<PathBuf>,
     cudnn: Option<PathBuf>,
     cublas_lt: Option<PathBuf>,
+    versions: Versions,
+    search: Vec<PathBuf>,
+    python: Option<PathBuf>,
 }
+
+/// The driver's library, which has all stubs but those of cuBLASLt.
+const DRIVER: &str = "libcuda.so.1";
 
 impl VirtualGpu {
     /// Makes the libraries for what is installed.
@@ -33,32 +40,69 @@ impl VirtualGpu {
 
         // cuBLASLt is taken out whole, name and all: cuDNN opens it by name to ask whether there is a device.
         let mut preload = vec![library];
-        let mut functions = driver_functions(installed);
+        let mut functions = installed.driver.clone();
+        functions.extend(installed.asked.iter().cloned());
         for (name, path) in &installed.libraries {
             let exported = stubs::exports(path)?;
             if name.starts_with("libcublasLt.") {
                 let functions: BTreeSet<String> =
                     exported.functions.difference(&ours.functions).cloned().collect();
-                let needs = [CUDA.name];
-                let stub =
-                    StubLibrary { soname: name, needs: &needs, version: Some(name), functions: &functions };
+                let stub = StubLibrary {
+                    soname: name,
+                    needs: &[CUDA.name],
+                    versions: &[name],
+                    functions: &functions,
+                    answered: &BTreeSet::new(),
+                };
                 debug!(library = name, functions = functions.len(), "replaced as a whole");
                 preload.push(write(folder.path(), name, &stub.build())?);
             } else {
                 functions.extend(exported.functions.into_iter().filter(|function| needs_a_device(function)));
             }
         }
-        let functions: BTreeSet<String> = functions.difference(&ours.functions).cloned().collect();
-        let stub =
-            StubLibrary { soname: "libcuda.so.1", needs: &[CUDA.name], version: None, functions: &functions };
-        preload.push(write(folder.path(), "libcuda.so.1", &stub.build())?);
+        functions.retain(|function| !ours.functions.contains(function));
+        let is_answered = |function: &String| ours.functions.contains(&format!("{ABSENT}{function}"));
+        let answered: BTreeSet<String> = installed
+            .asked
+            .intersection(&functions)
+            .filter(|function| is_answered(function))
+            .cloned()
+            .collect();
+        functions.retain(|function| !answered.contains(function));
+        let stub = StubLibrary {
+            soname: DRIVER,
+            needs: &[CUDA.name],
+            versions: &[],
+            functions: &functions,
+            answered: &answered,
+        };
+        preload.push(write(folder.path(), DRIVER, &stub.build())?);
+        // Only names: the functions are those that are preloaded, which have no version and so serve any that is asked for.
+        for (name, versions) in &installed.missing {
+            let stub = StubLibrary {
+                soname: name,
+                needs: &[CUDA.name, DRIVER],
+                versions: &versions.iter().map(String::as_str).collect::<Vec<_>>(),
+                functions: &BTreeSet::new(),
+                answered: &BTreeSet::new(),
+            };
+            write(folder.path(), name, &stub.build())?;
+        }
         for other in ["libcuda.so", "libnvidia-ml.so.1"] {
             let path = folder.path().join(other);
-            link("libcuda.so.1", &path).map_err(|error| StageError::Write { path, error })?;
+            link(DRIVER, &path).map_err(|error| StageError::Write { path, error })?;
         }
         let path = |start: &str| installed.library(start).map(|(_, path)| path.to_path_buf());
         info!(folder = %folder.path().display(), functions = functions.len(), "staged the virtual GPU");
-        Ok(VirtualGpu { folder, preload, cudnn: path("libcudnn."), cublas_lt: path("libcublasLt.") })
+        Ok(VirtualGpu {
+            folder,
+            preload,
+            cudnn: path("libcudnn."),
+            cublas_lt: path("libcublasLt."),
+            versions: installed.versions,
+            search: installed.search.clone(),
+            python: installed.fetched.as_ref().map(|(folder, _)| folder.clone()),
+        })
     }
 
     /// The folder, for what else a run needs.
@@ -76,12 +120,17 @@ impl VirtualGpu {
         &self.preload
     }
 
+    /// What goes before the interpreter's own packages: a PyTorch that was fetched.
+    pub(crate) fn python(&self) -> Option<&Path> {
+        self.python.as_deref()
+    }
+
     /// The variables that describe `devices` cards like this one, and say where libraries are found.
     pub(crate) fn environment(&self, gpu: &Gpu, devices: u32) -> [(&'static str, OsString); 3] {
         let shown = |path: &Option<PathBuf>| {
             path.as_deref().map(|path| path.display().to_string()).unwrap_or_default()
         };
-        let card = format!(
+        let mut card = format!(
             "name={};memory={};context={};cc={};sms={};devices={devices};cudnn={};cublaslt={}",
             gpu.title.replace(';', " "),
             gpu.memory,
@@ -91,7 +140,21 @@ impl VirtualGpu {
             shown(&self.cudnn),
             shown(&self.cublas_lt),
         );
+        let Versions { cuda, cudnn, cublas, nccl } = self.versions;
+        for (key, version) in [
+            ("cuda", Some(cuda)),
+            ("cudnn_version", cudnn),
+            ("cublas_version", cublas),
+            ("nccl_version", nccl),
+        ] {
+            // Writing to a String cannot fail.
+            let _ = version.map(|version| write!(card, ";{key}={version}"));
+        }
         let mut search = OsString::from(self.folder.path());
+        for folder in &self.search {
+            search.push(":");
+            search.push(folder);
+        }
         if let Some(before) = std::env::var_os("LD_LIBRARY_PATH").filter(|before| !before.is_empty()) {
             search.push(":");
             search.push(before);
@@ -118,25 +181,6 @@ fn write(folder: &Path, name: &str, bytes: &[u8]) -> Result<PathBuf, StageError>
     let path = folder.join(name);
     std::fs::write(&path, bytes).map_err(|error| StageError::write(&path, error))?;
     Ok(path)
-}
-
-/// Names of the driver's functions, from its header. No file of the driver itself is here to be read.
-fn driver_functions(installed: &Installed) -> BTreeSet<String> {
-    let mut names = BTreeSet::new();
-    for header in &installed.headers {
-        let text = std::fs::read(header).unwrap_or_default();
-        let words = text.split(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_');
-        for word in words {
-            if word.len() > 3
-                && word.starts_with(b"cu")
-                && word[2].is_ascii_uppercase()
-                && let Ok(word) = std::str::from_utf8(word)
-            {
-                names.insert(word.to_string());
-            }
-        }
-    }
-    names
 }
 
 /// Whether a function of NVIDIA's libraries needs a device. Those that do not are left to the library: what it says

@@ -80,6 +80,7 @@ class Run:
         library.oomph_guessed.restype = ctypes.c_uint64
         library.oomph_unmodelled.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
         library.oomph_unmodelled.restype = ctypes.c_size_t
+        library.oomph_estimated.restype = None
         self.library = library
         self.reads = reads.Reads()
         self.backward = backward.Backward(torch, self.recorded and self.recorded.recorder)
@@ -275,6 +276,10 @@ class Run:
             self.library.oomph_unmodelled(text, size)
             calls = (line.rsplit(" ", 1) for line in text.value.decode(errors="replace").splitlines())
             facts["unmodelled"] = [{"name": name, "count": int(count)} for name, count in calls]
+            estimated = (ctypes.c_uint64 * 3)()
+            self.library.oomph_estimated(estimated)
+            if estimated[0]:
+                facts["estimated"] = dict(zip(("count", "largest", "most"), estimated, strict=True))
             facts["memory_config"] = os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or ""
             self.phases.finish()
             facts["reached"] = {"phases": self.phases.reached, "cut": self.phases.cut, "doing": self.phases.doing}

@@ -3,6 +3,7 @@
 use super::predict;
 use crate::Outcome;
 use crate::arguments::Format;
+use crate::fetching::{self, Fetching};
 use crate::memory::GpuParser;
 use crate::printer::{Printer, width};
 use clap::Args;
@@ -11,7 +12,6 @@ use oomph_gpus::Gpu;
 use oomph_predict::fit::{self, Answer, Fits, Question};
 use oomph_predict::run::{RunError, Runner, Until};
 use oomph_report::fit::{self as report, NamedPlan};
-use oomph_stage::installed::Installed;
 use oomph_words::Size;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -47,6 +47,8 @@ pub(crate) struct Arguments {
     /// The interpreter that has PyTorch [default: python3, or that of the active environment]
     #[arg(long, value_name = "PATH")]
     pub(crate) python: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) fetching: Fetching,
     /// How to show it
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub(crate) format: Format,
@@ -61,14 +63,11 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let program = predict::program(&arguments.script, arguments.module)?;
     let gpu = predict::card(arguments.gpu.as_ref(), arguments.budget)?;
-    let installed = match Installed::find(arguments.python.as_deref()) {
-        Ok(installed) => installed,
-        Err(error) => {
-            printer.error(&error.to_string());
-            printer.hint(error.hint());
-            return Ok(Outcome::Failed);
-        }
-    };
+    let installed =
+        match fetching::installed(arguments.python.as_deref(), &arguments.fetching, printer)? {
+            Ok(installed) => installed,
+            Err(outcome) => return Ok(outcome),
+        };
     let runner = Runner::new(&installed, 0, Until::Steps, None)?;
     let written = arguments.budget.map(|size| size.to_string());
     let question = Question {

@@ -5,6 +5,7 @@ use crate::claim::{Claim, Wanted};
 use crate::fixing::Choice;
 use crate::memory::GpuParser;
 use crate::printer::{Printer, width};
+use crate::fetching::{self, Fetching};
 use crate::{Outcome, fixing, outputs};
 use clap::{Args, ValueEnum};
 use oomph_gpus::{Catalogue, Gpu};
@@ -15,7 +16,6 @@ use oomph_predict::search::{self, Sweep};
 use oomph_report::TextOptions;
 use oomph_report::fix::{self, Offer};
 use oomph_report::predict::{self, NamedPrediction};
-use oomph_stage::installed::Installed;
 use oomph_trace::format;
 use oomph_words::Size;
 use std::ffi::OsString;
@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 /// Runs the script as it is, with your own Python and PyTorch, on a virtual GPU: every allocation is PyTorch's own, kernels
 /// do nothing. After a few steps, loops over data loaders end early, so that validation, a save and the next epoch are run too; then it
 /// stops and says what the script takes, on which line, and whether that fits; if it does not, with PyTorch's real error. No GPU and no
-/// driver are needed, but PyTorch must be a CUDA build.
+/// driver are needed, but PyTorch must be a CUDA build: where it is none, --fetch-torch gets one.
 ///
 /// "fits" is said of what was run: to the script's end, or past its validation or into its second epoch. Where none of these was
 /// reached, it says "fits so far", and what was not reached.
@@ -40,7 +40,7 @@ use std::path::{Path, PathBuf};
 /// could not be found out.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  oomph predict --gpu t4 train.py --batch-size 8\n  oomph predict --gpu rtx-4090 -m mypackage.train --lr 1e-4\n  oomph predict --gpu t4 notebook.ipynb\n  oomph predict --gpu t4 --max --batch-size train.py          # the largest batch that fits\n  oomph predict --gpu t4 --sweep '--batch-size=1..64' train.py\n  oomph predict --gpus t4,l4,a100-40gb train.py               # one table over many cards\n  oomph predict --gpu a100-80gb --ranks 8 train_fsdp.py       # each of eight ranks\n  oomph predict --gpu t4 --fix train.py                      # and the lines to change\n  oomph predict --gpu t4 --format json train.py | jq .fits\n\nEverything after the script's name is the script's."
+    after_help = "Examples:\n  oomph predict --gpu t4 train.py --batch-size 8\n  oomph predict --gpu rtx-4090 -m mypackage.train --lr 1e-4\n  oomph predict --gpu t4 notebook.ipynb\n  oomph predict --gpu t4 --max --batch-size train.py          # the largest batch that fits\n  oomph predict --gpu t4 --sweep '--batch-size=1..64' train.py\n  oomph predict --gpus t4,l4,a100-40gb train.py               # one table over many cards\n  oomph predict --gpu a100-80gb --ranks 8 train_fsdp.py       # each of eight ranks\n  oomph predict --gpu t4 --fix train.py                      # and the lines to change\n  oomph predict --gpu t4 --fetch-torch train.py              # where PyTorch is a CPU build\n  oomph predict --gpu t4 --format json train.py | jq .fits\n\nEverything after the script's name is the script's."
 )]
 pub(crate) struct Arguments {
     /// The card: t4, rtx-4090, a100-80gb … (`oomph gpus` lists them)
@@ -73,6 +73,8 @@ pub(crate) struct Arguments {
     /// The interpreter that has PyTorch [default: python3, or that of the active environment]
     #[arg(long, value_name = "PATH")]
     pub(crate) python: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) fetching: Fetching,
     /// Where to write the recording [default: SCRIPT-GPU.oomph]
     #[arg(short, long, value_name = "OUT")]
     pub(crate) output: Option<PathBuf>,
@@ -111,14 +113,11 @@ pub(crate) enum UntilName {
 
 pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let program = program(&arguments.script, arguments.module)?;
-    let installed = match Installed::find(arguments.python.as_deref()) {
-        Ok(installed) => installed,
-        Err(error) => {
-            printer.error(&error.to_string());
-            printer.hint(error.hint());
-            return Ok(Outcome::Failed);
-        }
-    };
+    let installed =
+        match fetching::installed(arguments.python.as_deref(), &arguments.fetching, printer)? {
+            Ok(installed) => installed,
+            Err(outcome) => return Ok(outcome),
+        };
     let until = match arguments.until {
         UntilName::Steps => Until::Steps,
         UntilName::Validation => Until::Validation,

@@ -1,6 +1,7 @@
 //! `oomph run`: a program as it is, recorded while it runs.
 
 use crate::claim::{Claim, Wanted};
+use crate::fetching::{self, Fetching};
 use crate::memory::GpuParser;
 use crate::printer::{Printer, width};
 use crate::{Outcome, files};
@@ -67,6 +68,8 @@ pub(crate) struct Arguments {
     /// The interpreter for scripts and modules [default: python3, or that of the active environment]
     #[arg(long, value_name = "PATH")]
     pub(crate) python: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) fetching: Fetching,
     /// PROGRAM is a module, as python -m takes it
     #[arg(short, long)]
     pub(crate) module: bool,
@@ -102,6 +105,16 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         gpu: arguments.gpu.clone(),
         devices: arguments.devices,
     };
+    if arguments.fetching.fetch_torch && program.gpu.is_none() {
+        anyhow::bail!("--fetch-torch is for a virtual card: name one with --gpu");
+    }
+    if program.gpu.is_some()
+        && arguments.fetching.fetch_torch
+        && let Err(outcome) =
+            fetching::installed(program.python_of_card().as_deref(), &arguments.fetching, printer)?
+    {
+        return Ok(outcome);
+    }
     let ran = match program.run() {
         Ok(ran) => ran,
         Err(error) => {

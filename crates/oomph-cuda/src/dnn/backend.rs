@@ -6,14 +6,14 @@
 //! one number that matters, the workspace, is already known from the engine's configuration. A few engines' workspaces
 //! need more than the properties; [`super::clusters`] has the rule, and what it must know of a configuration, the shape
 //! of its convolution, is followed here from operation to graph to configuration, since cuDNN does not return it again.
-//! Before 9.8 there is one engine that needs no workspace, and the call is noted.
+//! Before 9.8, and without cuDNN, there is one engine, whose workspace is estimated ([`super::estimate`]).
 
 use super::clusters::{self, Convolution, Pass, Workspace};
 use super::descriptor::{
     CONFIGURATION_ENGINE, CONFIGURATION_WORKSPACE, Descriptor, ENGINE, ENGINE_CONFIGURATION, Library,
     TYPE_BACKEND_DESCRIPTOR, TYPE_INT64, choice, library, number, numbers,
 };
-use super::{BAD_PARAM, SUCCESS};
+use super::{BAD_PARAM, SUCCESS, estimate};
 use crate::card::Card;
 use crate::{calls, handle, lock, put};
 use std::collections::BTreeMap;
@@ -196,7 +196,7 @@ pub unsafe extern "C" fn cudnnBackendCreateDescriptor(kind: c_int, place: *mut D
 pub unsafe extern "C" fn cudnnBackendDestroyDescriptor(descriptor: Descriptor) -> c_int {
     lock(&NOTES).remove(&(descriptor as usize));
     // SAFETY: passed on as it came.
-    library().map_or(SUCCESS, |library| unsafe { (library.destroy)(descriptor) })
+    library().map_or_else(|| estimate::forget(descriptor), |library| unsafe { (library.destroy)(descriptor) })
 }
 
 #[unsafe(no_mangle)]
@@ -210,7 +210,11 @@ pub unsafe extern "C" fn cudnnBackendSetAttribute(
     if kind == TYPE_HANDLE {
         return SUCCESS;
     }
-    let Some(library) = library() else { return SUCCESS };
+    let Some(library) = library() else {
+        // SAFETY: as for the real function.
+        unsafe { estimate::set(descriptor, name, kind, count, values) };
+        return SUCCESS;
+    };
     // SAFETY: passed on as it came.
     let status = unsafe { (library.set)(descriptor, name, kind, count, values) };
     if status == SUCCESS && kind == TYPE_BACKEND_DESCRIPTOR && count > 0 && !values.is_null() {
@@ -262,7 +266,7 @@ pub unsafe extern "C" fn cudnnBackendGetAttribute(
     }
     let Some(library) = library() else {
         // SAFETY: as for the real function.
-        return unsafe { one_engine(name, kind, wanted, count, values) };
+        return unsafe { one_engine((descriptor, name, kind), wanted, count, values) };
     };
     let planned = lock(&NOTES).get(&(descriptor as usize)).and_then(|note| note.workspace);
     if let Some(bytes) = planned {
@@ -326,20 +330,28 @@ unsafe fn of_plan(
     }
 }
 
-/// What a library would say that knows one engine without a workspace.
-unsafe fn one_engine(name: c_int, kind: c_int, wanted: i64, count: *mut i64, values: *mut c_void) -> c_int {
+/// What a library would say that knows one engine.
+unsafe fn one_engine(
+    (descriptor, name, kind): (Descriptor, c_int, c_int),
+    wanted: i64,
+    count: *mut i64,
+    values: *mut c_void,
+) -> c_int {
     let number = match name {
-        PLAN_WORKSPACE => {
+        PLAN_WORKSPACE => Some(estimate::workspace(descriptor).unwrap_or_else(|| {
             calls::note("cudnnBackendGetAttribute(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE)");
-            Some(0)
-        }
+            0
+        })),
         GRAPH_ENGINE_COUNT => Some(1),
         _ if matches!(kind, TYPE_INT64 | TYPE_DOUBLE) => Some(0),
         _ => None,
     };
     let found = i64::from(number.is_some() || matches!(name, HEURISTICS_RESULTS | CONFIGURATION_ENGINE));
-    // SAFETY: the caller's array has `wanted` elements of eight bytes.
+    // SAFETY: the caller's array has `wanted` elements of eight bytes; of descriptors, the caller has made them.
     unsafe {
+        if name == HEURISTICS_RESULTS && wanted > 0 && !values.is_null() {
+            estimate::inherit(values.cast::<Descriptor>().read_unaligned(), descriptor);
+        }
         if let Some(number) = number
             && wanted > 0
         {

@@ -1,15 +1,19 @@
 //! cuDNN. Descriptors are the installed library's own wherever that needs no device.
 //!
+//! - [`absent`]: descriptors, where cuDNN is not installed.
 //! - [`backend`]: graphs, heuristics and plans, answered by the installed library for the card's properties: engines
 //!   and workspaces are the true ones.
 //! - [`clusters`]: the workspaces that the installed library cannot know from a card's properties.
 //! - [`descriptor`]: what both of them know of the installed library's descriptors.
+//! - [`estimate`]: workspaces of convolutions, where there is no cuDNN that could be asked.
 //! - [`legacy`]: batch normalisation, dropout, CTC; sizes by rules measured on a GPU.
 //! - [`rnn`]: LSTM, GRU and RNN: layout of weights and sizes of workspaces.
 
+pub mod absent;
 pub mod backend;
 pub mod clusters;
 pub mod descriptor;
+pub mod estimate;
 pub mod legacy;
 pub mod rnn;
 
@@ -29,7 +33,7 @@ unsafe impl Send for Installed {}
 // SAFETY: as above.
 unsafe impl Sync for Installed {}
 
-/// A function of the installed library, or null.
+/// A function of the installed library, or null. Without one, that which answers in its place.
 pub fn installed(name: &CStr) -> *mut c_void {
     static LIBRARY: OnceLock<Installed> = OnceLock::new();
     let library = LIBRARY.get_or_init(|| {
@@ -41,7 +45,7 @@ pub fn installed(name: &CStr) -> *mut c_void {
         Installed(unsafe { sys::dlopen(path.as_ptr(), sys::RTLD_LAZY) })
     });
     if library.0.is_null() {
-        return std::ptr::null_mut();
+        return absent::function(name);
     }
     // SAFETY: a handle of dlopen and a C string.
     unsafe { sys::dlsym(library.0, name.as_ptr()) }

@@ -78,7 +78,7 @@ struct Prediction<'a> {
     rank: Option<u32>,
     /// **Stable.** Of what was run, see `reached`; `null` if the script failed of something else than memory.
     fits: Option<bool>,
-    /// **Stable.** It fits, but what stays free is at most 3 % of `total`: too close to be sure.
+    /// **Stable.** It fits, but what stays free is at most 3 % of `total`, or `estimated.high` is more than there is: too close to be sure.
     close: bool,
     /// **Stable.** `gpu.memory` less `total` if it fits, less `needs.total` if it does not: negative is what is missing. `null` if that
     /// is not known.
@@ -90,6 +90,9 @@ struct Prediction<'a> {
     /// **Stable.** `context` and the most that the process took of the device, by PyTorch and past it: what nvidia-smi would show at the
     /// peak.
     total: u64,
+    /// What `total` may really be, where cuDNN is not installed (or older than 9.8) and workspaces of convolutions were estimated;
+    /// `null` where nothing was.
+    estimated: Option<Range>,
     /// **Stable.** On a card of this kind with unlimited memory, if it does not fit and ran there. With `--gpus` always there; with
     /// `--ranks`, `--max` and `--sweep` always `null`.
     needs: Option<Needs>,
@@ -121,6 +124,8 @@ struct Prediction<'a> {
     uncertain: Vec<Uncertain<'a>>,
     /// **Stable.** Functions of NVIDIA's libraries that were called and are not modelled.
     unmodelled_calls: Vec<Call<'a>>,
+    /// The PyTorch that the script was run with.
+    torch: Torch<'a>,
     /// The allocator settings of the environment that the script had; empty if none.
     alloc_conf: &'a str,
     /// The file that the recording was written to.
@@ -153,6 +158,7 @@ impl<'a> Prediction<'a> {
             },
             context: gpu.context,
             total: prediction.total,
+            estimated: prediction.estimated.map(|range| Range { low: range.low, high: range.high }),
             needs: prediction.needs.map(|needs| Needs {
                 allocated: needs.allocated,
                 reserved: needs.reserved,
@@ -179,6 +185,11 @@ impl<'a> Prediction<'a> {
             unmodelled_calls: (prediction.unmodelled.iter())
                 .map(|call| Call { name: &call.name, count: call.count })
                 .collect(),
+            torch: Torch {
+                version: &prediction.torch.version,
+                cuda: &prediction.torch.cuda,
+                in_place_of: prediction.torch.in_place_of.as_deref(),
+            },
             alloc_conf: &prediction.conf,
             recording,
         }
@@ -203,6 +214,24 @@ struct Peak {
     allocated: u64,
     /// Taken by PyTorch.
     reserved: u64,
+}
+
+#[derive(Serialize)]
+struct Range {
+    /// If no convolution takes a workspace.
+    low: u64,
+    /// If the largest takes as much as was seen of any.
+    high: u64,
+}
+
+#[derive(Serialize)]
+struct Torch<'a> {
+    /// Its version: `2.11.0+cu130`.
+    version: &'a str,
+    /// Its CUDA: `13.0`.
+    cuda: &'a str,
+    /// The version that is installed, which has no CUDA, if this one was fetched (`--fetch-torch`); `null` if this is the installed one.
+    in_place_of: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -233,11 +262,11 @@ struct Reached<'a> {
 struct Uncertain<'a> {
     /// `branch`: the script goes one way or the other by a value that only a GPU would have computed; `size`: a size depends on such a
     /// value; `growth`: memory still rose from turn to turn of this loop when the limit came; `not_reached`: validation, its end, or the
-    /// end of a script that does not train, was not run; `note`: something else.
+    /// end of a script that does not train, was not run; `estimate`: cuDNN could not be asked; `note`: something else.
     what: &'a str,
     /// In words, for people.
     why: &'a str,
-    /// The file; `null` for `note` and `not_reached`.
+    /// The file; `null` for `note`, `estimate` and `not_reached`.
     file: Option<&'a str>,
     /// The line; likewise.
     line: Option<u32>,
