@@ -131,14 +131,14 @@ python-test: $(VENV)/.ready $(VENV_2_11)/.ready $(WEB)/.ready $(CHROMIUM) $(TMUX
 
 # How often the first headline names the cause, over tests/diagnosis. Takes about twenty minutes on two cores.
 diagnose: $(VENV)/.ready
-	cargo build --locked -p oomph-cli
+	cargo build --locked -p oomph-cli -p oomph-python $(ALL_OF_IT)
 	$(VENV_PYTHON) tests/diagnosis/score.py --oomph target/debug/oomph --python $(VENV_PYTHON) --snapshots --fix
 
 # docs/reference, and the types of the page's data: what is made from the code. A test fails where it is not what the code says.
 reference:
-	cargo build --locked
+	cargo build --locked $(ALL_OF_IT) -p oomph-cli -p oomph-python
 	$(PYTHON) docs/reference/make.py --oomph target/debug/oomph
-	OOMPH_REFERENCE=write cargo test --quiet --locked --workspace --test reference
+	OOMPH_REFERENCE=write cargo test --quiet --locked --workspace $(ALL_OF_IT) --test reference
 
 # uv makes the environment in seconds where pip takes minutes; it comes from PyPI like everything else.
 $(VENV)/.ready: tests/python/requirements.txt
