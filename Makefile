@@ -10,7 +10,7 @@ VENV := .venv
 VENV_PYTHON := $(VENV)/bin/python
 # The PyTorch that the H200's counters were taken with; predictions are held against them.
 VENV_2_11 := .venv-torch2.11
-OOMPH := target/release/oomph
+OOMPH := target/demo/oomph
 # The tests and the wheel have all of oomph; the command that people build to try it has not what reads s3:// and https://.
 ALL_OF_IT := --features oomph-cli/cloud,oomph-python/cloud
 # PyTorch alone, for the demonstration: without NVIDIA's libraries, which are four fifths of what it would fetch and which the virtual GPU stands in for.
@@ -40,7 +40,7 @@ LISTED_BY_MACROS := crates/oomph-explain/src/rules/*.rs crates/oomph-doctor/src/
 .PHONY: demo demo-command wheel sdist archives test compiled diagnose fetched format lint lint-text rust-test web-test python-test reference bench fuzz deny clean
 
 demo:
-	@echo "Building oomph and installing PyTorch, side by side: two to four minutes on two cores."
+	@echo "Building oomph and installing PyTorch, side by side: three to four minutes on two cores."
 	@$(MAKE) --no-print-directory -j2 demo-command $(VENV_DEMO)/.ready
 	@echo
 	@echo "Will GPT-2 with 124M parameters train on a T4? There need be no GPU here."
@@ -48,13 +48,13 @@ demo:
 	$(SAYING) "predicting" $(OOMPH) predict --gpu t4 --python $(VENV_DEMO)/bin/python examples/train_gpt2.py || [ $$? -eq 1 ]
 	@echo
 	@echo "It does not. Which batch does?"
-	$(SAYING) "predicting" $(OOMPH) predict --gpu t4 --python $(VENV_DEMO)/bin/python --sweep '--batch-size=8..16' examples/train_gpt2.py
+	$(SAYING) "predicting" $(OOMPH) predict --gpu t4 --python $(VENV_DEMO)/bin/python --sweep '--batch-size=8..12' examples/train_gpt2.py
 	@echo
 	@echo "And why did this one, recorded on a real GPU, run out of memory?"
 	$(OOMPH) explain examples/out_of_memory.pickle.xz || [ $$? -eq 1 ]
 
 demo-command:
-	@$(SAYING) "compiling oomph" cargo build --release --locked
+	@$(SAYING) "compiling oomph" cargo build --profile demo --locked
 
 # One library for every Python from 3.10, against the C library of 2018. In a folder of its own until it is whole: builds do not meet.
 wheel: $(VENV_DIST)/.ready
