@@ -63,11 +63,10 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let program = predict::program(&arguments.script, arguments.module)?;
     let gpu = predict::card(arguments.gpu.as_ref(), arguments.budget)?;
-    let installed =
-        match fetching::installed(arguments.python.as_deref(), &arguments.fetching, printer)? {
-            Ok(installed) => installed,
-            Err(outcome) => return Ok(outcome),
-        };
+    let installed = match fetching::installed(arguments.python.as_deref(), &arguments.fetching, printer)? {
+        Ok(installed) => installed,
+        Err(outcome) => return Ok(outcome),
+    };
     let runner = Runner::new(&installed, 0, Until::Steps, None)?;
     let written = arguments.budget.map(|size| size.to_string());
     let question = Question {

@@ -2,10 +2,10 @@
 
 use crate::arguments::Format;
 use crate::claim::{Claim, Wanted};
+use crate::fetching::{self, Fetching};
 use crate::fixing::Choice;
 use crate::memory::GpuParser;
 use crate::printer::{Printer, width};
-use crate::fetching::{self, Fetching};
 use crate::{Outcome, fixing, outputs};
 use clap::{Args, ValueEnum};
 use oomph_gpus::{Catalogue, Gpu};
@@ -113,11 +113,10 @@ pub(crate) enum UntilName {
 
 pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let program = program(&arguments.script, arguments.module)?;
-    let installed =
-        match fetching::installed(arguments.python.as_deref(), &arguments.fetching, printer)? {
-            Ok(installed) => installed,
-            Err(outcome) => return Ok(outcome),
-        };
+    let installed = match fetching::installed(arguments.python.as_deref(), &arguments.fetching, printer)? {
+        Ok(installed) => installed,
+        Err(outcome) => return Ok(outcome),
+    };
     let until = match arguments.until {
         UntilName::Steps => Until::Steps,
         UntilName::Validation => Until::Validation,
