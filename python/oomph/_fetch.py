@@ -67,7 +67,7 @@ def _open(url, accept="*/*"):
             pass
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("https", "http"):
-        raise FetchError(f"{url}: only http and https are fetched from")
+        raise FetchError(f"{parts.scheme}: only http and https are fetched from")
     request = urllib.request.Request(url, headers={"Accept": accept, "User-Agent": "oomph"})
     if parts.username:
         import base64
@@ -184,7 +184,8 @@ def main(words):
     except FetchError as error:
         say({"error": str(error)})
     except urllib.error.URLError as error:
-        say({"error": f"{words[1]}: {getattr(error, 'reason', error)}"})
+        # The host alone: an address may have a password in it.
+        say({"error": f"{urllib.parse.urlsplit(words[1]).hostname}: {getattr(error, 'reason', error)}"})
     except OSError as error:
         say({"error": str(error)})
 
