@@ -13,7 +13,7 @@ import zipfile
 
 import pytest
 from bare import without_libraries
-from conftest import COMMAND
+from conftest import COMMAND, ROOT
 
 
 @pytest.fixture(scope="module")
@@ -245,3 +245,9 @@ def test_two_that_fetch_at_once_do_no_harm(cpu, index):
 def test_an_option_that_goes_with_a_virtual_card_is_refused_without_one(oomph, script):
     code, _, err = oomph("run", "--fetch-torch", script("print(1)\n"))
     assert code == 2 and "--fetch-torch is for a virtual card: name one with --gpu" in err
+
+
+def test_a_password_in_an_indexs_address_is_not_shown(tmp_path):
+    command = [sys.executable, str(ROOT / "python/oomph/_fetch.py"), "get", "http://me:secret@127.0.0.1:1/torch.whl", "0" * 64, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert json.loads(done.stdout) == {"error": "127.0.0.1: [Errno 111] Connection refused"} and "secret" not in done.stderr

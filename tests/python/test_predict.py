@@ -93,7 +93,7 @@ def test_json_has_the_documented_keys(trained):
     reported = trained[0].reported
     assert set(reported) == {
         "schema_version", "program", "gpu", "rank", "fits", "close", "margin", "peak", "context", "total", "needs", "ended", "error",
-        "steps", "forwards", "reached", "ooms", "retries", "step", "where", "kinds", "findings", "uncertain", "unmodelled_calls", "alloc_conf", "recording",
+        "steps", "forwards", "reached", "ooms", "retries", "step", "where", "kinds", "findings", "uncertain", "unmodelled_calls", "estimated", "torch", "alloc_conf", "recording",
     }  # fmt: skip
     assert reported["schema_version"] == 1
     assert reported["program"] == "train.py"
@@ -102,6 +102,7 @@ def test_json_has_the_documented_keys(trained):
     assert (reported["steps"], reported["ended"], reported["ooms"], reported["retries"]) == (3, "stopped", 0, 0)
     assert reported["reached"] == {"steps": 3, "forwards": 0, "phases": ["training"], "loops_cut": 0, "finished": False}
     assert [one["what"] for one in reported["uncertain"]] == ["not_reached"] and reported["unmodelled_calls"] == []
+    assert reported["estimated"] is None, "cuDNN is there"
     assert reported["recording"] == str(trained[1])
 
 
