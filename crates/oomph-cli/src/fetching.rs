@@ -3,6 +3,7 @@
 use crate::Outcome;
 use crate::printer::Printer;
 use clap::Args;
+use oomph_stage::VirtualGpu;
 use oomph_stage::fetched::{self, FetchError, Wanted};
 use oomph_stage::installed::{Installed, InstalledError};
 use std::path::Path;
@@ -25,6 +26,8 @@ pub(crate) fn installed(
     fetching: &Fetching,
     printer: &mut Printer,
 ) -> anyhow::Result<Result<Installed, Outcome>> {
+    // Before it is said what to install: it would not help.
+    VirtualGpu::check()?;
     let error = match Installed::find(python) {
         Ok(installed) => return Ok(Ok(installed)),
         Err(InstalledError::NoCuda { wanted, .. }) if fetching.fetch_torch => {

@@ -29,11 +29,14 @@ pub struct VirtualGpu {
 const DRIVER: &str = "libcuda.so.1";
 
 impl VirtualGpu {
+    /// Whether this build of oomph has it.
+    pub fn check() -> Result<(), StageError> {
+        if CUDA.exists() { Ok(()) } else { Err(StageError::Platform) }
+    }
+
     /// Makes the libraries for what is installed.
     pub fn set(installed: &Installed) -> Result<VirtualGpu, StageError> {
-        if !CUDA.exists() {
-            return Err(StageError::Platform);
-        }
+        VirtualGpu::check()?;
         let folder = folder()?;
         let library = CUDA.write(folder.path()).map_err(|error| StageError::write(folder.path(), error))?;
         let ours = stubs::exports(&library)?;
