@@ -71,7 +71,7 @@ sdist: $(VENV_DIST)/.ready
 # Static programs for machines without Python: what needs no library in another process.
 archives: $(VENV_DIST)/.ready
 	@for target in $(MUSL_TARGETS); do \
-		rustup target add --quiet $$target 2>/dev/null || rustup target list --installed | grep -q $$target || { echo "error: rustup has no $$target"; exit 1; }; \
+		rustup --quiet target add $$target || exit 1; \
 		$(WITH_DIST) $(SAYING) "building for $$target" cargo zigbuild --profile dist --locked --package oomph-cli --target $$target || exit 1; \
 		$(PYTHON) packaging/archive.py target/$$target/dist/oomph $$target dist || exit 1; \
 	done

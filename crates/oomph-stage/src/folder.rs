@@ -133,31 +133,24 @@ pub(crate) fn make_private(folder: &Path) -> io::Result<()> {
 }
 
 /// Whether a folder is ours, a folder, and nobody else's to write to.
-#[cfg(unix)]
 pub(crate) fn is_private_folder(folder: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    std::fs::symlink_metadata(folder).is_ok_and(|found| {
-        found.is_dir() && found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o022 == 0
-    })
-}
-
-#[cfg(not(unix))]
-pub(crate) fn is_private_folder(folder: &Path) -> bool {
-    folder.is_dir()
+    std::fs::symlink_metadata(folder).is_ok_and(|found| found.is_dir() && is_ours_alone(&found))
 }
 
 /// Whether a file is ours, a file, and nobody else's to write to.
-#[cfg(unix)]
 pub(crate) fn is_private(file: &Path) -> bool {
+    std::fs::symlink_metadata(file).is_ok_and(|found| found.is_file() && is_ours_alone(&found))
+}
+
+#[cfg(unix)]
+fn is_ours_alone(found: &std::fs::Metadata) -> bool {
     use std::os::unix::fs::MetadataExt;
-    std::fs::symlink_metadata(file).is_ok_and(|found| {
-        found.is_file() && found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o022 == 0
-    })
+    found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o022 == 0
 }
 
 #[cfg(not(unix))]
-pub(crate) fn is_private(file: &Path) -> bool {
-    file.is_file()
+fn is_ours_alone(_: &std::fs::Metadata) -> bool {
+    true
 }
 
 /// The dynamic loader splits its variables at spaces and colons, and expands what begins with a dollar.
