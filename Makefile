@@ -11,8 +11,8 @@ VENV_PYTHON := $(VENV)/bin/python
 # The PyTorch that the H200's counters were taken with; predictions are held against them.
 VENV_2_11 := .venv-torch2.11
 OOMPH := target/demo/oomph
-# The tests and the wheel have all of oomph; the command that people build to try it has not what reads s3:// and https://.
-ALL_OF_IT := --features oomph-cli/cloud,oomph-python/cloud
+# The tests and the wheel have all of oomph; the command that people build to try it neither reads s3:// and https:// nor serves language models.
+ALL_OF_IT := --features oomph-cli/full,oomph-python/full
 # PyTorch alone, for the demonstration: without NVIDIA's libraries, which are four fifths of what it would fetch and which the virtual GPU stands in for.
 VENV_DEMO := .venv-demo
 PYTORCH_NEEDS := filelock fsspec jinja2 networkx setuptools sympy typing-extensions
@@ -72,7 +72,7 @@ sdist: $(VENV_DIST)/.ready
 archives: $(VENV_DIST)/.ready
 	@for target in $(MUSL_TARGETS); do \
 		rustup --quiet target add $$target || exit 1; \
-		$(WITH_DIST) $(SAYING) "building for $$target" cargo zigbuild --profile dist --locked --package oomph-cli --target $$target || exit 1; \
+		$(WITH_DIST) $(SAYING) "building for $$target" cargo zigbuild --profile dist --locked --package oomph-cli --features mcp --target $$target || exit 1; \
 		$(PYTHON) packaging/archive.py target/$$target/dist/oomph $$target dist || exit 1; \
 	done
 

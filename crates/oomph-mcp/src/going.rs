@@ -35,6 +35,15 @@ impl Going {
         state.stop = Some(Box::new(stop));
     }
 
+    fn state(&self) -> MutexGuard<'_, State> {
+        // What is in it is whole at any time: a thread that panicked has spoilt nothing.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a server does with it.
+#[cfg(any(feature = "protocol", test))]
+impl Going {
     pub(crate) fn cancel(&self) {
         let mut state = self.state();
         state.is_cancelled = true;
@@ -43,17 +52,14 @@ impl Going {
         }
     }
 
+    #[cfg(feature = "protocol")]
     pub(crate) fn is(&self, other: &Going) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
+    #[cfg(feature = "protocol")]
     pub(crate) fn doing(&self) -> String {
         self.state().doing.clone()
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        // What is in it is whole at any time: a thread that panicked has spoilt nothing.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

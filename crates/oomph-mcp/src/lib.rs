@@ -5,13 +5,18 @@
 //! process may write to stdout while a server runs.
 
 mod going;
+#[cfg(feature = "protocol")]
 mod server;
+#[cfg(feature = "protocol")]
+mod serving;
+#[cfg(not(feature = "protocol"))]
+#[path = "absent.rs"]
+mod serving;
 
 pub use going::Going;
+pub use serving::{Ender, serve};
 
 use serde_json::{Map, Value};
-use std::io;
-use std::sync::mpsc;
 
 /// What a tool does to the world outside of its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,35 +63,4 @@ pub trait Toolbox: Send + Sync + 'static {
 
     /// Calls one of them, on a thread that may wait. What goes wrong is said in words, with what to do.
     fn call(&self, name: &str, arguments: Map<String, Value>, going: &Going) -> Result<Answer, String>;
-}
-
-/// Asks a server to end. May be used from any thread.
-#[derive(Clone, Debug)]
-pub struct Ender(tokio::sync::mpsc::UnboundedSender<()>);
-
-impl Ender {
-    /// What is under way is cancelled first.
-    pub fn end(&self) {
-        let _ = self.0.send(());
-    }
-}
-
-/// Serves until stdin ends, or until the [`Ender`] is used. `version` is what the server says it is of.
-pub fn serve(
-    toolbox: impl Toolbox,
-    version: &str,
-    hand_over: impl FnOnce(Ender) -> io::Result<()>,
-) -> io::Result<()> {
-    let (ender, ended) = tokio::sync::mpsc::unbounded_channel();
-    // One is kept: a channel that nobody can use any more has an end, too.
-    let ender = Ender(ender);
-    hand_over(ender.clone())?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-    let (alive, all_gone) = mpsc::channel();
-    let outcome = runtime.block_on(server::serve(toolbox, version, ended, alive));
-    // The thread that reads stdin may wait for a line that never comes.
-    runtime.shutdown_background();
-    drop(ender);
-    server::wait_for(&all_gone);
-    outcome
 }

@@ -48,16 +48,16 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
     let roots = Roots::of(&arguments.root)?;
     roots.enter()?;
     let tools = Tools::new(&CommandLine::command(), call, roots, arguments.allow_run, python)?;
-    if io::stdin().is_terminal() {
-        printer.note(
-            "this waits for a client of the Model Context Protocol; oomph mcp --help says how to set one up, and Ctrl-C ends it",
-        );
-    }
     // From here on signals end calls, and then the server: what a call started is not left behind.
     let mut listener = Listener::start()?;
     let heard = Arc::new(OnceLock::new());
     let tell = Arc::clone(&heard);
     oomph_mcp::serve(tools, env!("CARGO_PKG_VERSION"), move |ender| {
+        if io::stdin().is_terminal() {
+            printer.note(
+                "this waits for a client of the Model Context Protocol; oomph mcp --help says how to set one up, and Ctrl-C ends it",
+            );
+        }
         std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
             let _ = tell.set(listener.wait());
             ender.end();
