@@ -8,6 +8,7 @@ Backward passes run without the mode that watches values: where a mode is active
 them out of place, with copies that it would not make otherwise. A hook on each node reports when it runs instead.
 """
 
+import contextlib
 import functools
 
 
@@ -16,26 +17,29 @@ class Backward:
         """``recorder``: None if nobody wants to know lines."""
         self.recorder = recorder
         self.counts = {}
+        # The number of the node that autograd made for the operation that is under way.
+        self.number = -1
         self._node = torch._C._current_autograd_node
         self._number = torch.autograd._get_sequence_nr if hasattr(torch.autograd, "_get_sequence_nr") else torch._C._autograd._get_sequence_nr
         self._builds_graph = torch.is_grad_enabled
 
     def operation(self):
         """Called before every operation that the mode sees."""
-        if self.recorder is None:
-            return
         node = self._node()
         if node is not None:
             # A forward pass that is run again, or a version whose insides `follow` does not know.
-            self.recorder.backward(node._sequence_nr(), node.name().encode())
+            if self.recorder is not None:
+                self.recorder.backward(node._sequence_nr(), node.name().encode())
         elif self._builds_graph():
             # The node of this operation has just been made, with the number before the next.
-            self.recorder.forward(self._number() - 1)
+            self.number = self._number() - 1
+            if self.recorder is not None:
+                self.recorder.forward(self.number)
 
     def remember_counts(self, counts):
         """How many elements the masks of this operation select: its backward pass will count them again."""
         if self._node() is None and self._builds_graph():
-            self.counts[self._number() - 1] = counts
+            self.counts[self.number] = counts
 
     # -- backward passes
 
@@ -44,18 +48,32 @@ class Backward:
         run = torch.autograd._engine_run_backward
 
         @functools.wraps(run)
-        def engine_run_backward(roots, *args, **kwargs):
+        def engine_run_backward(roots, gradients, keep_graph, create_graph, inputs, *args, **kwargs):
+            whole = roots, gradients, keep_graph, create_graph, inputs, *args
+            if values.lineage.computing:
+                return run(*whole, **kwargs)
             leaves = self.watch(roots, library)
+            with contextlib.suppress(Exception):
+                plan = None
+                plan = values.gradients.plan(roots, gradients, keep_graph)
+            accumulates = kwargs.get("accumulate_grad")
+            before = values.gradients.before_accumulating(plan[0]) if plan and accumulates else {}
+            done = False
             try:
                 with values.off():
-                    return run(roots, *args, **kwargs)
+                    found = run(*whole, **kwargs)
+                done = True
+                return found
             finally:
                 for leaf in leaves:
                     gradient = leaf.variable.grad
                     if gradient is not None:
                         values.unlearn(gradient)
+                if done and plan:
+                    self.arrive(values, plan, before, found, inputs, accumulates)
                 library.oomph_guessed()
 
+        values.gradients.watch_hooks()
         torch.autograd._engine_run_backward = engine_run_backward
         from torch.utils import checkpoint
 
@@ -72,6 +90,22 @@ class Backward:
                     self.again.__exit__(None, None, None)
 
         checkpoint._recomputation_hook = Recomputes
+
+    @staticmethod
+    def arrive(values, plan, before, found, inputs, accumulates):
+        """Gradients are where they belong: what they are is known, by how they came about."""
+        leaves, came = plan
+        if accumulates:
+            for variable, slot in leaves:
+                if variable.grad is not None and not (inputs and all(variable is not one for one in inputs)):
+                    old = before.get(id(variable))
+                    values.gradients.arrived(variable.grad, slot if id(variable) not in before or old is not None else None, old)
+            return
+        of_leaf = {id(variable): slot for variable, slot in leaves}
+        for one, gradient in zip(inputs, found or ()):
+            if gradient is not None and isinstance(one, values.gradients.tensor):
+                slot = of_leaf.get(id(one)) if one.grad_fn is None else came.get(one.grad_fn, {}).get(one.output_nr)
+                values.gradients.arrived(gradient, slot)
 
     def watch(self, roots, library):
         """Puts a hook on every node of the graph."""

@@ -20,6 +20,8 @@ class Reads:
 
     def __init__(self):
         self.lines = {}
+        # Sizes that were taken to be the most, or the least, that they can be.
+        self.open_sizes = 0
 
     def note(self, what, detail, place=None):
         place = place or calling_line()
@@ -46,22 +48,30 @@ def calling_line():
 
 
 # What PyTorch puts between an operation and a mode.
-_DISPATCH = ("/torch/_ops.py", "/torch/_compile.py", "/torch/_dynamo/eval_frame.py", "/torch/utils/_python_dispatch.py")
+DISPATCH = ("/torch/_ops.py", "/torch/_compile.py", "/torch/_dynamo/eval_frame.py", "/torch/utils/_python_dispatch.py")
 
 
-def asked_by(folder):
-    """Whether the innermost frame that is not oomph's own, nor of PyTorch's dispatch, lies in this folder."""
+def asking_file(between=DISPATCH):
+    """The file of the innermost frame that is not oomph's own, nor of PyTorch's dispatch."""
     frame = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if not file.startswith(_HERE) and not file.endswith(_DISPATCH):
-            return folder in file
+        if not file.startswith(_HERE) and not file.endswith(between):
+            return file
         frame = frame.f_back
-    return False
+    return ""
+
+
+def asked_by(folder):
+    """Whether that file lies in this folder."""
+    return folder in asking_file()
 
 
 def _steers(name, kind):
     def method(self, *arguments):
+        true = self.truth()
+        if true is not None:
+            return getattr(kind, name)(true, *map(_truth_or_itself, arguments))
         self.reads.note(BRANCH, f"a value from line {self.place[1]} of {os.path.basename(self.place[0])} decides" if self.place else "a value decides")
         return getattr(kind, name)(self, *arguments)
 
@@ -69,27 +79,47 @@ def _steers(name, kind):
     return method
 
 
+def _truth_or_itself(value):
+    true = value.truth() if isinstance(value, (UnknownFloat, UnknownInt)) else None
+    return value if true is None else true
+
+
 def _carries(name, kind, of):
     def method(self, *arguments):
         value = getattr(kind, name)(self, *arguments)
-        return of(value, self.reads, self.place) if type(value) is kind else value
+        if type(value) is not kind:
+            return value
+
+        def later():
+            true = self.truth()
+            return None if true is None else getattr(kind, name)(true, *map(_truth_or_itself, arguments))
+
+        return of(value, self.reads, self.place, later)
 
     method.__name__ = name
     return method
 
 
-def _scalar(kind, extra=()):
-    """A subclass of a number that notes when it decides something."""
+def _truth(self):
+    """The true number, computed now; None if it cannot be had."""
+    if self.later is not None:
+        self.true, self.later = self.later(), None
+    return self.true
 
-    def new(cls, value, reads, place):
+
+def _scalar(kind, extra=()):
+    """A subclass of a number that is not computed before it decides something, and notes where it does without being known."""
+
+    def new(cls, value, reads, place, later=None):
         self = kind.__new__(cls, value)
-        self.reads, self.place = reads, place
+        self.reads, self.place, self.later, self.true = reads, place, later, None
         return self
 
     body = {
         "__new__": new,
         "__reduce__": lambda self: (kind, (kind(self),)),
         "__hash__": kind.__hash__,
+        "truth": _truth,
     }
     for name in ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__", "__bool__", *extra):
         body[name] = _steers(name, kind)
@@ -115,11 +145,11 @@ def watch(torch, values, reads):
         value = base.item(self)
         if values.unknown_read is None:
             return value
-        place, values.unknown_read = values.unknown_read, None
+        (place, later), values.unknown_read, values.later = (values.unknown_read, values.later), None, None
         if type(value) is float:
-            return UnknownFloat(value, reads, place)
+            return UnknownFloat(value, reads, place, later)
         if type(value) is int:
-            return UnknownInt(value, reads, place)
+            return UnknownInt(value, reads, place, later)
         if type(value) is bool:
             reads.note(BRANCH, "a boolean that is not known", place)
         return value

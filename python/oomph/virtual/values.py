@@ -5,8 +5,11 @@ scale) have their true bytes on the virtual GPU. Each operation on them is done 
 bytes that stand for device memory, so that what the program reads back is right. PyTorch's own operation runs all the
 same, because its allocations are what is measured.
 
-What follows from large tensors is not known. Where the program only selects by it (argmax, topk, multinomial), a
-choice is drawn at random within its range; where a size depends on it (nonzero), the largest is taken; each is noted.
+Of larger tensors only how they came about is kept (``lineage``), and they are computed when the program reads them: always where
+that is quick, and where something is decided by it as long as there is time.
+
+What follows from gradients is not known. Where the program only selects by it (argmax, topk, multinomial), a
+choice is drawn at random within its range; where a size depends on it (nonzero), the largest or the least is taken; each is noted.
 """
 
 import contextlib
@@ -17,6 +20,8 @@ import os
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from . import gradients as _gradients
+from . import lineage as _lineage
 from . import reads as _reads
 from .library_code import is_installed, is_torch
 
@@ -26,6 +31,10 @@ INTEGERS = 1 << 20
 FLOATS = 4096
 BIG_FILL = 1 << 16
 GENERATOR_STATE = 5056
+# Storages up to this many bytes have their true bytes at the device's address (TRUE_BYTES of the virtual card).
+TRUE_BYTES = 4 << 20
+# Seconds that a read may take whatever it is for, and all such reads together.
+QUICK, ALL_QUICK = 0.1, 2.0
 
 VIEW, WRITES, MAKES = range(3)
 
@@ -49,16 +58,23 @@ class Values(TorchDispatchMode):
     def ignore_compile_internals(cls):
         return True
 
-    def __init__(self, library, reads, backward):
+    def __init__(self, library, reads, backward, budget=(2 << 30, 60.0), least=False):
+        """``budget``: bytes of host memory and seconds for values. ``least``: sizes that are not known are taken to be the least, not the most."""
         super().__init__()
         self.library, self.reads, self.backward = library, reads, backward
-        self.known = {}
+        self.lineage = _lineage.Lineage(*budget)
+        self.gradients = _gradients.Gradients(self.lineage, self.true_bytes)
+        self.least = least
+        self.quick = 0.0
         self.all_true = {}
         self.unknown_read = None
+        # What would compute the value that was read last, if there is a way.
+        self.later = None
         self.counts_alike = None
         self.generator = torch.Generator()
         self.generator.manual_seed(0x6F6F6D)
         self.schemas = {}
+        self.composite = {}
         self.copies = _operations("_to_copy", "copy_")
         # What these read says whether something went wrong (zero, nothing did), or decides over values only.
         self.check_only = _operations(
@@ -132,7 +148,14 @@ class Values(TorchDispatchMode):
                 return func(*args, **kwargs)
         if not isinstance(func, torch._ops.OpOverload):
             return func(*args, **kwargs)
+        if self.is_composite(func):
+            with self:
+                out = func.decompose(*args, **kwargs)
+            if out is not NotImplemented:
+                return out
         self.backward.operation()
+        if torch.is_grad_enabled():
+            self.gradients.before(self.backward.number, func, args, kwargs)
         handler = self.handlers.get(func)
         if handler is not None:
             out = handler(func, args, kwargs)
@@ -140,16 +163,33 @@ class Values(TorchDispatchMode):
             return out
         return self.plain(func, args, kwargs)
 
+    def is_composite(self, func):
+        """Whether it consists of other operations. In inference mode it comes here whole, and its schema says nothing of what it does."""
+        if not torch.is_inference_mode_enabled():
+            return False
+        known = self.composite.get(func)
+        if known is None:
+            known = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd") and func not in self.handlers
+            self.composite[func] = known
+        return known
+
     def plain(self, func, args, kwargs):
+        schema = self.schema(func)
+        if type(schema) is list:
+            self.before_write(func, args, kwargs, schema)
         out = func(*args, **kwargs)
         if self.library.oomph_guessed() and func not in self.copies and func not in self.check_only:
             self.reads.note(_reads.SIZE, f"{func._schema.name} reads a number that its own kernels would have computed")
-        schema = self.schema(func)
         if schema is VIEW:
             return out
         if self.computable(args, kwargs, out):
             return self.compute(func, args, kwargs, out, schema)
-        return self.forget(func, args, kwargs, out, schema)
+        return self.follow(func, args, kwargs, out, schema)
+
+    def before_write(self, func, args, kwargs, schema):
+        for target in self.lineage.targets(args, kwargs, schema):
+            if isinstance(target, Tensor) and not target.is_cuda and target.layout is torch.strided and not target.is_nested and target.device.type == "cpu":
+                self.lineage.before_host_write(func, target)
 
     def schema(self, func):
         kind = self.schemas.get(func)
@@ -157,26 +197,67 @@ class Values(TorchDispatchMode):
             schema = func._schema
             writes = [(index, argument.name) for index, argument in enumerate(schema.arguments) if argument.alias_info is not None and argument.alias_info.is_write]
             aliased = any(value.alias_info is not None for value in schema.returns)
-            kind = writes or (VIEW if aliased else MAKES)
+            # Some of those that write in place write a shape only.
+            kind = VIEW if torch.Tag.inplace_view in func.tags else writes or (VIEW if aliased else MAKES)
             self.schemas[func] = kind
         return kind
 
     # -- which bytes are true
 
     def is_known(self, tensor):
+        """Whether the bytes at its address are the true ones."""
         if tensor.layout is not torch.strided or tensor.is_nested:
             return False
-        storage = tensor.untyped_storage()
-        return self.known.get(storage.data_ptr()) == storage.nbytes()
+        entry = self.lineage.entry(tensor)
+        return entry is not None and entry.true
 
     def learn(self, tensor):
-        storage = tensor.untyped_storage()
-        self.known[storage.data_ptr()] = storage.nbytes()
+        entry = self.lineage.entry_for(tensor)
+        entry.true = True
+        self.lineage.put(entry, None)
 
-    def unlearn(self, tensor):
+    def unlearn(self, tensor, why=None):
         if tensor.is_cuda and tensor.layout is torch.strided and not tensor.is_nested:
-            self.known.pop(tensor.untyped_storage().data_ptr(), None)
+            self.lineage.forget(tensor, why)
             self.all_true.pop(tensor.untyped_storage().data_ptr(), None)
+
+    def value_of(self, tensor, decides=True):
+        """The same tensor on the CPU with its true values; None if they cannot be had. ``decides``: whether so much hangs on it that it may take long."""
+        if not tensor.is_cuda:
+            return tensor
+        if self.is_known(tensor):
+            return self.alias(tensor)
+        if tensor.layout is not torch.strided or tensor.is_nested:
+            return None
+        entry = self.lineage.entry(tensor)
+        flat = self.compute_bytes(entry.value, decides) if entry is not None and entry.value is not None else None
+        if flat is None:
+            return None
+        true = _lineage.view(flat, _lineage.Slot(None, tensor))
+        storage = tensor.untyped_storage()
+        if entry.value is not None and entry.value.flat is flat and 0 < storage.nbytes() <= TRUE_BYTES and self.small(tensor):
+            ctypes.memmove(storage.data_ptr(), flat.data_ptr(), storage.nbytes())
+            entry.true = True
+        return true
+
+    def limit(self):
+        """Seconds for a read that decides: half of what is left, so that one does not take all."""
+        budget = self.lineage.budget
+        return (budget.seconds - budget.spent) / 2
+
+    def spent(self):
+        """What values took: bytes of host memory at most, and seconds."""
+        budget = self.lineage.budget
+        return {"bytes": budget.most, "seconds": round(budget.spent, 3)}
+
+    def compute_bytes(self, value, decides):
+        lineage, budget = self.lineage, self.lineage.budget
+        limit = self.limit() if decides else min(QUICK, ALL_QUICK - self.quick)
+        spent = budget.spent
+        flat = lineage.compute_value(value, limit) if limit > 0 else value.flat
+        if not decides:
+            self.quick += budget.spent - spent
+        return flat
 
     @staticmethod
     def small(tensor):
@@ -232,7 +313,7 @@ class Values(TorchDispatchMode):
                 arguments = {name: self.on_cpu(value) for name, value in kwargs.items() if name != "pin_memory"}
                 result = func(*self.on_cpu(args), **arguments)
         except Exception:  # no such operation on the CPU
-            return self.forget(func, args, kwargs, out, schema)
+            return self.follow(func, args, kwargs, out, schema)
         if schema is not MAKES:
             # Written through the alias; what was written over is known if all of it was small.
             return self.written(args, kwargs, out, schema)
@@ -280,25 +361,56 @@ class Values(TorchDispatchMode):
                         self.learn(tensor)
         return out
 
-    def forget(self, func, args, kwargs, out, schema):
+    def follow(self, func, args, kwargs, out, schema):
+        """Keeps how the results came about. What goes to the host is computed now."""
+        if func in self.copies:
+            source, target = (args[0], out) if schema is MAKES else (args[1], args[0])
+            if isinstance(target, Tensor) and not target.is_cuda and isinstance(source, Tensor) and source.is_cuda:
+                return self.to_host(source, target, out)
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            return self.forget(func, args, kwargs, out, schema, "random numbers of the card")
+        self.lineage.record(func, args, kwargs, out, [] if schema is MAKES else schema, schema is MAKES, self.true_bytes)
+        return out
+
+    def follow_attention(self, args, kwargs, out):
+        """What was run as a whole, without this mode."""
+        names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+        given = {**dict(zip(names, args)), **kwargs}
+        positional = [given.pop(name, default) for name, default in zip(names[:6], (None, None, None, None, 0.0, False))]
+        if not out.is_cuda:
+            return out
+        if positional[4]:
+            return self.forget(None, args, kwargs, out, MAKES, "random numbers of the card")
+        attention = torch.ops.aten.scaled_dot_product_attention.default
+        self.gradients.attended(attention, positional, given, out)
+        return self.lineage.record(attention, positional, given, out, [], True, self.true_bytes)
+
+    def true_bytes(self, storage):
+        data = (ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr()) if storage.nbytes() else b""
+        return torch.frombuffer(data, dtype=torch.uint8) if storage.nbytes() else _lineage.blank(0)
+
+    def to_host(self, source, target, out):
+        if not target.numel():
+            return out
+        few = not target.is_floating_point() and not target.is_complex() and target.numel() <= FLOATS
+        true = self.value_of(source, decides=few)
+        if true is None:
+            self.copied(target)
+        else:
+            with torch.no_grad():
+                target.copy_(true)
+        return out
+
+    def forget(self, func, args, kwargs, out, schema, why=None):
         if schema is MAKES:
             for tensor in out if isinstance(out, (list, tuple)) else (out,):
-                if isinstance(tensor, Tensor):
-                    if tensor.is_cuda:
-                        if tensor.layout is torch.strided:
-                            self.unlearn(tensor)
-                        elif tensor.layout is torch.sparse_coo:
-                            self.carry_indices(args, tensor)
-                    elif func in self.copies and tensor.numel() and self.from_device(args):
-                        self.copied(tensor)
+                if isinstance(tensor, Tensor) and tensor.is_cuda:
+                    for part in _lineage.parts(tensor) or ():
+                        self.unlearn(part, why)
             return out
-        if func in self.copies and not args[0].is_cuda and args[1].is_cuda:
-            self.copied(args[0])
-        for index, name in schema:
-            target = args[index] if index < len(args) else kwargs.get(name)
-            for tensor in target if isinstance(target, (list, tuple)) else (target,):
-                if isinstance(tensor, Tensor):
-                    self.unlearn(tensor)
+        for tensor in self.lineage.targets(args, kwargs, schema):
+            if isinstance(tensor, Tensor):
+                self.unlearn(tensor, why)
         return out
 
     def copied(self, tensor):
@@ -306,20 +418,6 @@ class Values(TorchDispatchMode):
         counts = not tensor.is_floating_point() and not tensor.is_complex() and tensor.numel() <= FLOATS
         what = _reads.SIZE if counts else _reads.READ
         self.reads.note(what, "values that only a GPU would have computed are copied to the CPU")
-
-    def carry_indices(self, args, made):
-        """What is made of a sparse tensor without another pattern (a clone, a scaling) has its indices."""
-        new = made._indices()
-        for tensor in args:
-            if isinstance(tensor, Tensor) and tensor.layout is torch.sparse_coo and tensor.is_cuda:
-                old = tensor._indices()
-                if old.shape == new.shape and self.small(old) and self.is_known(old):
-                    if old.data_ptr() != new.data_ptr():
-                        self.alias(new).copy_(self.alias(old))
-                    self.learn(new)
-                    return
-        if not self.is_known(new):
-            self.unlearn(new)
 
     @staticmethod
     def from_device(args):
@@ -332,8 +430,11 @@ class Values(TorchDispatchMode):
         if not tensor.is_cuda:
             return func(*args, **kwargs)
         value = func(*args, **kwargs)
-        if self.is_known(tensor):
-            return func(self.alias(tensor))
+        # A boolean or a whole number decides; a float is a loss, mostly, and only decides if it is compared.
+        true = self.value_of(tensor, decides=not isinstance(value, (float, complex)))
+        if true is not None:
+            return func(true)
+        self.later = self.computed_later(func, tensor)
         self.unknown_read = _reads.calling_line()
         self.reads.note(_reads.READ, "a value that only a GPU would have computed", self.unknown_read)
         if isinstance(value, bool):
@@ -342,19 +443,34 @@ class Values(TorchDispatchMode):
         # Numbers that programs live with: a loss of 1 has a logarithm, a length of 1 is a length.
         return type(value)(1)
 
+    def computed_later(self, func, tensor):
+        entry = self.lineage.entry(tensor)
+        if entry is None or entry.value is None or entry.value.lost is not None:
+            return None
+        value, form = entry.value, _lineage.Slot(None, tensor)
+
+        def compute():
+            flat = self.compute_bytes(value, decides=True)
+            return None if flat is None else func(_lineage.view(flat, form))
+
+        return compute
+
     def from_python(self, func, args, kwargs):
         """torch.tensor(..., device="cuda") copies where no mode sees it, and then shows the result."""
         out = func(*args, **kwargs)
         if out.is_cuda and self.small(out):
             self.learn(out)
+        elif out.is_cuda:
+            self.unlearn(out, "it was made from Python's numbers where nobody sees it")
         return out
 
     def compare_all(self, func, args, kwargs):
         value = func(*args, **kwargs)
         if not self.from_device(args):
             return value
-        if all(self.is_known(tensor) for tensor in args[:2] if tensor.is_cuda):
-            return func(self.alias(args[0]), self.alias(args[1]))
+        both = [self.value_of(tensor) for tensor in args[:2]]
+        if all(tensor is not None for tensor in both):
+            return func(*both)
         self.reads.note(_reads.BRANCH, "tensors that are not known are compared")
         return value
 
@@ -369,25 +485,31 @@ class Values(TorchDispatchMode):
         finally:
             self.library.oomph_end_script()
 
-    def true_or_largest(self, tensor, what):
-        """How many elements are not zero: counted, or all of them."""
-        if self.small(tensor) and self.is_known(tensor):
-            return int(torch.count_nonzero(self.alias(tensor)))
-        self.reads.note(_reads.SIZE, f"{what}: how many is not known, all are taken")
-        return tensor.numel()
+    def open_size(self, what, least, most):
+        """A size that hangs on values that cannot be had: it is said, and one end of the range is taken."""
+        self.reads.open_sizes += least != most
+        self.reads.note(_reads.SIZE, f"{what}: how many is not known, {'as few' if self.least else 'as many'} as there can be are taken")
+        return least if self.least else most
+
+    def count_of(self, tensor, what):
+        """How many elements are not zero."""
+        true = self.value_of(tensor)
+        if true is not None:
+            return int(torch.count_nonzero(true))
+        return self.open_size(what, 0, tensor.numel())
 
     def count_nonzero(self, func, args, kwargs):
         tensor = args[0]
         if not tensor.is_cuda:
             return func(*args, **kwargs)
-        out = self.scripted([self.true_or_largest(tensor, "nonzero")], func, args, kwargs)
+        out = self.scripted([self.count_of(tensor, "nonzero")], func, args, kwargs)
         return self.finish(func, args, kwargs, out)
 
     def select_masked(self, func, args, kwargs):
         if not args[0].is_cuda:
             return func(*args, **kwargs)
         shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
-        count = self.true_or_largest(args[1], "masked_select")
+        count = self.count_of(args[1], "masked_select")
         count *= max(1, shape.numel() // max(1, args[1].numel()))
         out = self.scripted([count], func, args, kwargs)
         return self.finish(func, args, kwargs, out)
@@ -396,7 +518,7 @@ class Values(TorchDispatchMode):
         masks = [index for index in args[1] if isinstance(index, Tensor) and index.is_cuda and index.dtype in (torch.bool, torch.uint8)]
         if not masks or not args[0].is_cuda:
             return self.plain(func, args, kwargs)
-        counts = [self.true_or_largest(mask, "boolean index") for mask in masks]
+        counts = [self.count_of(mask, "boolean index") for mask in masks]
         self.backward.remember_counts(counts)
         if "put" in func._schema.name and isinstance(args[2], Tensor) and args[2].dim() > 0:
             # The values say how many there are, whatever was assumed of the mask.
@@ -408,8 +530,9 @@ class Values(TorchDispatchMode):
         repeats = args[0]
         if not isinstance(repeats, Tensor) or not repeats.is_cuda or kwargs.get("output_size") is not None:
             return self.plain(func, args, kwargs)
-        if self.small(repeats) and self.is_known(repeats):
-            total = int(self.alias(repeats).sum())
+        true = self.value_of(repeats)
+        if true is not None:
+            total = int(true.sum())
         else:
             self.reads.note(_reads.SIZE, "repeat_interleave: how often is not known, once is taken")
             total = repeats.numel()
@@ -420,11 +543,13 @@ class Values(TorchDispatchMode):
         tensor = args[0]
         if not tensor.is_cuda:
             return func(*args, **kwargs)
-        if self.small(tensor) and self.is_known(tensor):
-            count = func(*self.on_cpu(args), **kwargs)[0].shape[0]
+        true = self.value_of(tensor)
+        along = 0 if "dim" not in func._schema.name else args[1]
+        if true is not None:
+            count = func(true, *args[1:], **kwargs)[0].shape[along]
         else:
-            self.reads.note(_reads.SIZE, "unique: how many is not known, all are taken")
-            count = tensor.numel() if tensor.dim() < 2 or "dim" not in func._schema.name else tensor.shape[args[1]]
+            most = tensor.numel() if tensor.dim() < 2 or "dim" not in func._schema.name else tensor.shape[along]
+            count = self.open_size("unique", min(1, most), most)
         return self.finish(func, args, kwargs, self.scripted([count], func, args, kwargs))
 
     def coalesce(self, func, args, kwargs):
@@ -433,19 +558,20 @@ class Values(TorchDispatchMode):
         if not tensor.is_cuda:
             return func(*args, **kwargs)
         indices = tensor._indices()
-        if self.small(indices) and self.is_known(indices):
-            count = torch.unique(self.alias(indices), dim=1).shape[1]
+        true = self.value_of(indices)
+        if true is not None:
+            count = torch.unique(true, dim=1).shape[1]
         else:
-            self.reads.note(_reads.SIZE, "coalesce: how many indices differ is not known, all are taken")
-            count = indices.shape[1]
+            count = self.open_size("coalesce", min(1, indices.shape[1]), indices.shape[1])
         return self.scripted([count], func, args, kwargs)
 
     def count_bins(self, func, args, kwargs):
         tensor = args[0]
         if not tensor.is_cuda:
             return func(*args, **kwargs)
-        if self.small(tensor) and self.is_known(tensor) and tensor.numel():
-            top = int(self.alias(tensor).max())
+        true = self.value_of(tensor) if tensor.numel() else None
+        if true is not None:
+            top = int(true.max())
         else:
             self.reads.note(_reads.SIZE, "bincount: the largest value is not known")
             top = 0
@@ -454,10 +580,11 @@ class Values(TorchDispatchMode):
 
     def lengths(self, mask):
         """How many elements of each row are selected."""
-        if self.small(mask) and self.is_known(mask):
-            return self.alias(mask).sum(1)
-        self.reads.note(_reads.SIZE, "lengths of a batch: they are not known, all are taken to be full")
-        return torch.full((mask.shape[0],), mask.shape[1])
+        true = self.value_of(mask)
+        if true is not None:
+            return true.sum(1)
+        length = self.open_size("lengths of a batch", min(1, mask.shape[1]), mask.shape[1])
+        return torch.full((mask.shape[0],), length, device="cpu")
 
     def nest(self, func, args, kwargs):
         """TransformerEncoder's way to skip padding. Its kernel would have read the lengths; it then does this."""
@@ -471,16 +598,16 @@ class Values(TorchDispatchMode):
         padded, mask = args[0], args[1]
         if not padded.is_cuda:
             return func(*args, **kwargs)
-        return bool(self.lengths(mask).eq(mask.shape[1]).all()) or (
-            self.is_known(mask) and bool((self.alias(mask).diff(dim=1, prepend=self.alias(mask).new_ones(len(mask), 1)).sum(1) <= 1).all())
-        )
+        lengths = self.lengths(mask)
+        true = self.value_of(mask)
+        return bool(lengths.eq(mask.shape[1]).all()) or (true is not None and bool((true.diff(dim=1, prepend=true.new_ones(len(mask), 1)).sum(1) <= 1).all()))
 
     def finish(self, func, args, kwargs, out):
         """As `plain` after its operation."""
         schema = self.schema(func)
         if self.computable(args, kwargs, out):
             return self.compute(func, args, kwargs, out, schema)
-        return self.forget(func, args, kwargs, out, schema)
+        return self.follow(func, args, kwargs, out, schema)
 
     # -- what is drawn or assumed
 
@@ -493,11 +620,20 @@ class Values(TorchDispatchMode):
             return self.finish(func, args, kwargs, out)
         if self.computable(args, kwargs, out):
             return self.compute(func, args, kwargs, out, MAKES)
-        self.forget(func, args, kwargs, out, MAKES)
+        self.follow(func, args, kwargs, out, MAKES)
         for made in out if isinstance(out, (list, tuple)) else (out,):
-            if isinstance(made, Tensor) and made.dtype == torch.int64 and tensor.dtype != torch.int64 and made.numel() <= INTEGERS:
+            if isinstance(made, Tensor) and made.dtype == torch.int64 and tensor.dtype != torch.int64 and made.numel() <= INTEGERS and not self.affords(made):
                 self.draw(func, args, kwargs, tensor, made)
         return out
+
+    def affords(self, tensor):
+        """Whether there is time to compute it."""
+        lineage = self.lineage
+        entry = lineage.entry(tensor)
+        if entry is None or entry.value is None or entry.value.lost is not None:
+            return False
+        left = self.limit()
+        return entry.value.flat is not None or lineage.takes(entry.value, left) < left
 
     def draw(self, func, args, kwargs, tensor, made):
         """Indices along the dimension that was looked along, all different where the operation gives several."""
@@ -530,11 +666,9 @@ class Values(TorchDispatchMode):
 
     def healthy(self, func, args, kwargs):
         out = self.plain(func, args, kwargs)
-        if out.is_cuda and out.numel() <= INTEGERS and not self.is_known(out):
+        if out.is_cuda and out.numel() <= INTEGERS and not self.lineage.is_pending_or_known(out):
             self.alias(out).fill_("isfinite" in func._schema.name)
             self.learn(out)
-        elif out.is_cuda and not self.is_known(out):
-            self.forget(func, args, kwargs, out, MAKES)
         return out
 
     def compare(self, func, args, kwargs):
@@ -543,7 +677,7 @@ class Values(TorchDispatchMode):
         if len(args) < 2 or not isinstance(out, Tensor) or not out.is_cuda or self.schema(func) is not MAKES:
             return out
         same = args[0] is args[1]
-        if not same and (isinstance(args[1], Tensor) or args[1] != float("inf")) or self.is_known(out):
+        if not same and (isinstance(args[1], Tensor) or args[1] != float("inf")) or self.lineage.is_pending_or_known(out):
             return out
         sound = ("::eq" in func._schema.name) is same
         if self.small(out):
@@ -634,12 +768,13 @@ class Values(TorchDispatchMode):
 
     def fill_at_random(self, func, args, kwargs):
         tensor = args[0]
-        if tensor.is_cuda or tensor.numel() < BIG_FILL or not tensor.is_contiguous() or not self.initialises():
+        if tensor.device.type != "cpu" or tensor.numel() < BIG_FILL or not tensor.is_contiguous() or not self.initialises():
             return self.plain(func, args, kwargs)
         # Weights that are only on their way to the device: their values do not matter, and drawing them takes seconds.
         draws = self.draws_of(func, tensor)
         if draws and not self.pass_over(kwargs.get("generator") or torch.default_generator, draws):
             return self.plain(func, args, kwargs)
+        self.lineage.leave_undrawn(tensor)
         return tensor
 
     def draws_of(self, func, tensor):
@@ -680,20 +815,8 @@ class Values(TorchDispatchMode):
         return is_installed(place) or is_torch(place)
 
 
-_DISPATCH = ("/torch/_ops.py", "/torch/utils/_python_dispatch.py", "/torch/utils/_contextlib.py", "/torch/overrides.py")
-
-
 def _initialising_frame():
-    import sys
-
-    frame = sys._getframe(2)
-    here = os.path.dirname(os.path.abspath(__file__))
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if not file.startswith(here) and not file.endswith(_DISPATCH):
-            return file
-        frame = frame.f_back
-    return ""
+    return _reads.asking_file((*_reads.DISPATCH, "/torch/utils/_contextlib.py", "/torch/overrides.py"))
 
 
 def avoid_detours(values):
@@ -716,7 +839,7 @@ def avoid_detours(values):
             return attention(*args, **kwargs)
         with values.off():
             out = attention(*args, **kwargs)
-        return values.forget(None, args, kwargs, out, MAKES)
+        return values.follow_attention(args, kwargs, out)
 
     torch.nn.functional.scaled_dot_product_attention = with_scores_in_place
     if not hasattr(TorchDispatchMode, "supports_higher_order_operators"):

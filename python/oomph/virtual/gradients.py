@@ -1,0 +1,292 @@
+"""Keeps how gradients came about, so that what follows from them can be computed as well: weights after a step, the losses of the next.
+
+Backward passes run without a mode, as they would without oomph. But what they do follows from the forward pass: each node of autograd's graph
+has the number of the operation that made it. So before a backward pass the graph is walked from the loss to the leaves, and each
+node becomes one of ``lineage``: the derivative of that operation, at what went into it. Nothing is computed, unless somebody reads what follows.
+
+Boundary: says what gradients are, by lineage. A node whose operation is not known (a function of the program's own, a hook that may change what comes by)
+gives gradients that are not known.
+"""
+
+import functools
+import threading
+
+import torch
+
+from .lineage import HIDDEN, SUBSTITUTES, Held, Slot, Sparse
+
+Tensor = torch.Tensor
+# Operations whose derivatives are waited for. A graph that is dropped without a backward pass says nothing when it goes.
+OPERATIONS = 20_000
+# What a derivative takes, in times of the operation.
+TIMES = 3
+# Where the name of a node is not the name of its operation.
+OTHER_NAMES = {"nllloss": "nlllossforward", "nllloss2d": "nllloss2dforward"}
+
+
+class Operation:
+    """An operation of the forward pass, and what went into it."""
+
+    __slots__ = ("func", "args", "kwargs", "inputs", "wanted", "forms", "cost", "name")
+
+    def __init__(self, func, args, kwargs, inputs, wanted, forms, cost, name):
+        self.func, self.args, self.kwargs, self.inputs, self.cost, self.name = func, args, kwargs, inputs, cost, name
+        # Which of the tensors that go in have gradients, by their order, and what these look like.
+        self.wanted, self.forms = wanted, forms
+        for value in inputs:
+            value.uses += 1
+
+    def __del__(self):
+        for value in self.inputs:
+            value.uses -= 1
+
+
+class Derivative:
+    """Gradients of an operation's inputs, from those of its outputs."""
+
+    __slots__ = ("func", "wanted", "cloned")
+
+    def __init__(self, operation):
+        func = operation.func
+        self.func, self.wanted = SUBSTITUTES.get(func, func), set(operation.wanted)
+        # What the operation writes to is not ours alone.
+        writes = [index for index, argument in enumerate(func._schema.arguments) if argument.alias_info is not None and argument.alias_info.is_write]
+        self.cloned = {*writes, *(HIDDEN[func][0] if func in HIDDEN else ())}
+
+    def __call__(self, args, kwargs, gradients):
+        leaves, count = [], 0
+
+        def prepare(value, clones):
+            nonlocal count
+            if isinstance(value, list):
+                return [prepare(one, clones) for one in value]
+            if not isinstance(value, Tensor):
+                return value
+            count += 1
+            if count - 1 in self.wanted:
+                leaf = value.detach().requires_grad_()
+                leaves.append(leaf)
+                return leaf.clone() if clones else leaf
+            return value.clone() if clones else value
+
+        with torch.enable_grad():
+            args = [prepare(value, index in self.cloned) for index, value in enumerate(args)]
+            kwargs = {name: prepare(value, False) for name, value in kwargs.items()}
+            out = self.func(*args, **kwargs)
+            outputs = [one for one in flattened(out if isinstance(out, (list, tuple)) else (out,)) if one.requires_grad]
+            chosen = [(outputs[number], gradient) for number, gradient in gradients.items()]
+            found = torch.autograd.grad([one for one, _ in chosen], leaves, [gradient for _, gradient in chosen], allow_unused=True)
+        return [torch.zeros_like(leaf) if gradient is None else gradient for leaf, gradient in zip(leaves, found)]
+
+
+def flattened(values):
+    """The tensors, in order."""
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from flattened(value)
+        elif isinstance(value, Tensor):
+            yield value
+
+
+class Form:
+    """A contiguous tensor like this one."""
+
+    __slots__ = ("dtype", "shape", "stride", "offset", "size")
+
+    def __init__(self, tensor):
+        self.dtype, self.shape, self.offset = tensor.dtype, tensor.shape, 0
+        stride, strides = 1, []
+        for length in reversed(self.shape):
+            strides.append(stride)
+            stride *= max(1, length)
+        self.stride = tuple(reversed(strides))
+        self.size = tensor.numel() * tensor.element_size()
+
+
+class Gradients:
+    tensor = Tensor
+
+    def __init__(self, lineage, true_bytes):
+        self.lineage, self.true_bytes = lineage, true_bytes
+        self.operations = {}
+        # The program has put hooks where gradients come by: they may change them.
+        self.hooked = False
+        self.thread = threading.get_ident()
+        self._node = torch._C._current_autograd_node
+
+    # -- the forward pass
+
+    def before(self, number, func, args, kwargs):
+        """Called before an operation that autograd has made a node for, with its number."""
+        if self.hooked or number in self.operations or self._node() is not None or threading.get_ident() != self.thread:
+            return
+        wanted, forms = [], []
+        for index, tensor in enumerate(flattened((*args, *kwargs.values()))):
+            if tensor.requires_grad:
+                wanted.append(index)
+                forms.append(Form(tensor))
+        if not wanted:
+            return
+        self.keep(number, func, args, kwargs, wanted, forms)
+
+    def keep(self, number, func, args, kwargs, wanted, forms, name=None):
+        inputs = {}
+        slot = lambda value: self.lineage.slot(value, inputs, self.true_bytes, {})
+        try:
+            slots = [slot(value) for value in args]
+            named = {key: slot(value) for key, value in kwargs.items()}
+        except LookupError:
+            self.operations[number] = None
+        else:
+            cost = TIMES * self.lineage.cost(func, args, ())
+            self.operations[number] = Operation(func, slots, named, tuple(inputs.values()), wanted, forms, cost, name or plain_name(func))
+        while len(self.operations) > OPERATIONS:
+            del self.operations[next(iter(self.operations))]
+
+    def attended(self, func, args, kwargs, out):
+        """Attention that ran as one operation."""
+        node = out.grad_fn
+        if self.hooked or node is None or not node.name().startswith("ScaledDotProduct"):
+            return
+        wanted = [index for index, tensor in enumerate(flattened(args)) if tensor.requires_grad]
+        forms = [Form(tensor) for tensor in flattened(args) if tensor.requires_grad]
+        name = node.name().rstrip("0123456789").removesuffix("Backward").lower()
+        self.keep(node._sequence_nr(), func, args, kwargs, wanted, forms, name)
+
+    def watch_hooks(self):
+        """From now on it is noted when the program hooks itself into backward passes."""
+
+        def wrap(holder, name):
+            original = getattr(holder, name, None)
+            if original is None:
+                return
+
+            @functools.wraps(original)
+            def hooking(*args, **kwargs):
+                self.hooked = True
+                self.operations.clear()
+                return original(*args, **kwargs)
+
+            setattr(holder, name, hooking)
+
+        wrap(Tensor, "register_hook")
+        wrap(Tensor, "register_post_accumulate_grad_hook")
+        wrap(torch.autograd.graph, "register_multi_grad_hook")
+
+    # -- the backward pass
+
+    def plan(self, roots, gradients, keep_graph):
+        """What the gradients of the leaves will be, as slots: pairs of a leaf and its gradient, None if that is not known. And what came to each node."""
+        if self.hooked:
+            return None
+        order = topological(roots)
+        coming, came, leaves = {}, {}, []
+        for root, gradient in zip(roots, gradients):
+            node, number = (root.grad_fn, root.output_nr) if isinstance(root, Tensor) else (root.node, root.output_nr)
+            coming.setdefault(node, {}).setdefault(number, []).append(self.first(root, gradient))
+        for node in order:
+            got = {number: self.total(slots) for number, slots in coming.pop(node, {}).items()}
+            came[node] = got
+            if hasattr(node, "variable"):
+                leaves.append((node.variable, got.get(0)))
+                continue
+            edges = node.next_functions
+            for (follower, number), slot in zip(edges, self.through(node, got, edges)):
+                if follower is not None and got:
+                    coming.setdefault(follower, {}).setdefault(number, []).append(slot)
+            if not keep_graph:
+                self.operations.pop(node._sequence_nr(), None)
+        return leaves, came
+
+    def first(self, root, gradient):
+        """The gradient that a backward pass begins with."""
+        try:
+            if gradient is not None:
+                return self.lineage.slot(gradient, {}, self.true_bytes, {})
+            return Held(torch.ones(root.shape, dtype=root.dtype, device="cpu"), None)
+        except LookupError:
+            return None
+
+    def total(self, slots):
+        if any(slot is None for slot in slots):
+            return None
+        total = slots[0]
+        for slot in slots[1:]:
+            form = total if isinstance(total, Slot) else slot
+            if not isinstance(form, Slot):
+                return None
+            (total,) = self.node(torch.ops.aten.add.Tensor, (total, slot), (total, slot), [form], 0.0)
+        return total
+
+    def through(self, node, got, edges):
+        """The gradients that a node hands on."""
+        unknown = [None] * len(edges)
+        operation = self.operations.get(node._sequence_nr())
+        if operation is None or not got or any(slot is None for slot in got.values()):
+            return unknown
+        name = node.name().rstrip("0123456789").removesuffix("Backward").lower()
+        if OTHER_NAMES.get(name, name) != operation.name:
+            return unknown
+        wanted = [index for index, (follower, _) in enumerate(edges) if follower is not None]
+        if len(wanted) != len(operation.wanted):
+            return unknown
+        given = (operation.args, operation.kwargs, got)
+        made = self.node(Derivative(operation), given, (*operation.inputs, *got.values()), operation.forms, operation.cost)
+        if made is not None:
+            for index, slot in zip(wanted, made):
+                unknown[index] = slot
+        return unknown
+
+    def node(self, func, args, inputs, forms, cost):
+        inputs = {id(value): value for value in (one.value if isinstance(one, Slot) else one for one in inputs) if not isinstance(value, (Held, Sparse))}
+        return self.lineage.derive(func, args, tuple(inputs.values()), forms, cost)
+
+    def arrived(self, tensor, slot, old=None):
+        """A gradient is in its tensor now. ``old``: what was there before, to which it was added."""
+        if slot is not None and old is not None:
+            slot = self.total([old, slot])
+        if slot is None or tensor.layout is not torch.strided or tensor.shape != (slot.shape if isinstance(slot, Slot) else slot.tensor.shape):
+            self.lineage.forget(tensor)
+            return
+        self.lineage.bind(tensor, slot)
+
+    def before_accumulating(self, leaves):
+        """What the leaves have already, to which their gradients will be added."""
+        found = {}
+        for variable, _ in leaves:
+            if variable.grad is not None:
+                try:
+                    found[id(variable)] = self.lineage.slot(variable.grad, {}, self.true_bytes, {})
+                except LookupError:
+                    found[id(variable)] = None
+        return found
+
+
+@functools.cache
+def plain_name(func):
+    return func._schema.name.split("::")[1].replace("_", "").lower()
+
+
+def topological(roots):
+    """All nodes that lead to leaves, each after all those that hand it a gradient."""
+    first = [root.grad_fn if isinstance(root, Tensor) else root.node for root in roots]
+    waits, seen, left = {}, set(), [node for node in first if node is not None]
+    while left:
+        node = left.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        for follower, _ in node.next_functions:
+            if follower is not None:
+                waits[follower] = waits.get(follower, 0) + 1
+                left.append(follower)
+    order, ready = [], [node for node in dict.fromkeys(first) if node is not None and not waits.get(node)]
+    while ready:
+        node = ready.pop()
+        order.append(node)
+        for follower, _ in node.next_functions:
+            if follower is not None:
+                waits[follower] -= 1
+                if not waits[follower]:
+                    ready.append(follower)
+    return order
