@@ -2,7 +2,7 @@
 
 use crate::run::{
     CallFact, DeviceFacts, EstimatedFact, Kind, Program, Ran, Reached, ReadFact, RunError, Runner, Status,
-    Torch, Voice, World,
+    Torch, Values, Voice, World,
 };
 use oomph_explain::{Explanation, explain};
 use oomph_gpus::Gpu;
@@ -18,14 +18,14 @@ pub enum Verdict {
     Fits,
     /// It runs out of memory.
     DoesNotFit,
-    /// It failed of something else.
+    /// It failed of something else, or it hangs on values that are not known.
     Unknown,
 }
 
 /// Something that may make the numbers wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uncertain {
-    /// For scripts: `branch`, `size`, `growth`, `not_reached`, `estimate`, `note`.
+    /// For scripts: `branch`, `size`, `growth`, `not_reached`, `made_up`, `estimate`, `note`.
     pub what: String,
     /// In words.
     pub why: String,
@@ -41,6 +41,15 @@ pub struct Estimated {
     /// If no convolution takes a workspace.
     pub low: u64,
     /// If the largest takes the most.
+    pub high: u64,
+}
+
+/// What a total may be that hangs on values which are not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range {
+    /// With as few elements as there can be.
+    pub low: u64,
+    /// With as many.
     pub high: u64,
 }
 
@@ -88,6 +97,8 @@ pub struct Prediction {
     pub unmodelled: Vec<CallFact>,
     /// What the total may really be, where workspaces were estimated.
     pub estimated: Option<Estimated>,
+    /// What the total may really be, where sizes hang on values that are not known.
+    pub range: Option<Range>,
     /// The PyTorch that it was run with.
     pub torch: Torch,
     /// PyTorch's allocator settings.
@@ -127,10 +138,36 @@ impl Prediction {
         world: Option<World>,
         voice: Voice,
     ) -> Result<Prediction, PredictError> {
-        let ran = runner.run(program, gpu, world, voice)?;
-        let prediction = Self::of(program, gpu, world, &ran)?;
+        let mut ran = runner.run(program, gpu, world, voice)?;
+        if ran.facts.status == Status::Failed && ran.facts.made_up.is_some() {
+            // Of a value that was made up, perhaps: once more, with whatever it takes to know them.
+            ran = runner.run_with(program, gpu, world, Voice::Kept, runner.values().more())?;
+        }
+        let mut prediction = Self::of(program, gpu, world, &ran)?;
+        if ran.facts.open_sizes > 0 && prediction.verdict != Verdict::Unknown {
+            prediction.find_range(runner, program)?;
+        }
         runner.go_on()?;
         Ok(prediction)
+    }
+
+    /// Sizes were taken to be the most that they can be: what if they are the least?
+    fn find_range(&mut self, runner: &Runner, program: &Program) -> Result<(), PredictError> {
+        let least = Values { least: true, ..runner.values() };
+        let few = runner.run_with(program, &self.gpu, self.world, Voice::Kept, least)?;
+        let few = Self::of(program, &self.gpu, self.world, &few)?;
+        // On the card it may have ended early: how much the most would take is seen where nothing ends it.
+        let high = if self.verdict == Verdict::DoesNotFit {
+            let many = runner.run(program, &unlimited(&self.gpu), self.world, Voice::Kept)?;
+            Self::of(program, &self.gpu, self.world, &many)?.total
+        } else {
+            self.total
+        };
+        self.range = Some(Range { low: few.total.min(high), high: high.max(few.total) });
+        if self.verdict == Verdict::DoesNotFit && few.verdict != Verdict::DoesNotFit {
+            self.verdict = Verdict::Unknown;
+        }
+        Ok(())
     }
 
     /// What a program that has run says.
@@ -178,6 +215,9 @@ impl Prediction {
             high: total + (2 * fact.most).saturating_sub(fact.largest),
         });
         let mut uncertain = uncertain(facts, program.kind);
+        if facts.status == Status::Failed {
+            uncertain.extend(facts.made_up.as_ref().map(after_a_made_up_value));
+        }
         uncertain.extend(facts.estimated.zip(estimated).map(|(fact, range)| without_cudnn(fact, range)));
         Ok(Prediction {
             program: program.typed(),
@@ -195,6 +235,7 @@ impl Prediction {
             uncertain,
             unmodelled: facts.unmodelled.clone(),
             estimated,
+            range: None,
             torch: ran.torch.clone(),
             conf: facts.memory_config.clone(),
             explanation,
@@ -256,6 +297,10 @@ impl Prediction {
                 low: range.low - self.gpu.context.min(range.low) + gpu.context,
                 high: range.high - self.gpu.context.min(range.high) + gpu.context,
             }),
+            range: self.range.map(|range| Range {
+                low: range.low - self.gpu.context.min(range.low) + gpu.context,
+                high: range.high - self.gpu.context.min(range.high) + gpu.context,
+            }),
             torch: self.torch.clone(),
             conf: self.conf.clone(),
             explanation: self.explanation.clone(),
@@ -294,6 +339,16 @@ impl Prediction {
         }
         self.verdict == Verdict::Fits
             && (self.gpu.memory.saturating_sub(self.total)) as f64 <= SEEN * self.total as f64
+    }
+}
+
+fn after_a_made_up_value(read: &ReadFact) -> Uncertain {
+    let why = format!("the last value before it failed was made up: {}", read.detail);
+    Uncertain {
+        what: "made_up".into(),
+        why,
+        place: Some((read.file.clone(), read.line, read.function.clone())),
+        count: read.count,
     }
 }
 

@@ -143,6 +143,15 @@ pub struct CallFact {
     pub count: u64,
 }
 
+/// What it took to compute values on the host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+pub struct SpentFact {
+    /// Bytes, at most.
+    pub bytes: u64,
+    /// Seconds.
+    pub seconds: f64,
+}
+
 /// Workspaces of convolutions that were estimated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub struct EstimatedFact {
@@ -166,7 +175,7 @@ pub struct Torch {
 }
 
 /// What the program left behind, beside its recording.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Facts {
     /// How it ended.
     pub status: Status,
@@ -187,6 +196,15 @@ pub struct Facts {
     /// Lines that read what is not known.
     #[serde(default)]
     pub reads: Vec<ReadFact>,
+    /// How many sizes were not known, and taken to be the most or the least that they can be.
+    #[serde(default)]
+    pub open_sizes: u64,
+    /// The last value that was made up, before the program failed.
+    #[serde(default)]
+    pub made_up: Option<ReadFact>,
+    /// What values took on the host.
+    #[serde(default)]
+    pub values: SpentFact,
     /// Calls without a model.
     #[serde(default)]
     pub unmodelled: Vec<CallFact>,
@@ -202,6 +220,32 @@ pub struct Facts {
     /// Whether it was stopped because its time was up.
     #[serde(default)]
     pub timed_out: bool,
+}
+
+/// What may be spent to know values that a GPU would have computed, and what is done where they cannot be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Values {
+    /// Bytes of host memory.
+    pub bytes: u64,
+    /// Seconds, all reads together.
+    pub seconds: u32,
+    /// Sizes that are not known are the least that they can be, not the most.
+    pub least: bool,
+    /// Whatever is read is worth its time, not only what something is decided by.
+    pub patient: bool,
+}
+
+impl Default for Values {
+    fn default() -> Self {
+        Values { bytes: 2 << 30, seconds: 60, least: false, patient: false }
+    }
+}
+
+impl Values {
+    /// More of everything, for a program that failed of a value that was made up.
+    pub(crate) fn more(self) -> Self {
+        Values { bytes: self.bytes * 4, seconds: self.seconds * 4, patient: true, ..self }
+    }
 }
 
 /// A program that has run.
@@ -307,6 +351,7 @@ pub struct Runner<'a> {
     steps: u32,
     until: Until,
     conf: Option<String>,
+    values: Values,
 }
 
 /// How a program is run to try something out: further than for a prediction, and with another text for some of its files.
@@ -325,6 +370,7 @@ pub(crate) struct Trial {
 /// What runs beside an ordinary prediction.
 enum Purpose<'a> {
     Unrecorded,
+    Values(Values),
     Fit(&'a Value),
     Trial(&'a Trial),
 }
@@ -339,6 +385,7 @@ struct Task<'a> {
     until: Until,
     folder: &'a Path,
     world: Option<World>,
+    values: Values,
     recorder: Option<&'a Path>,
     #[serde(skip_serializing_if = "Option::is_none")]
     fit: Option<&'a Value>,
@@ -365,7 +412,17 @@ impl<'a> Runner<'a> {
             .map_err(StageError::from)?;
         let recorder =
             RECORD.write(card.folder()).map_err(|error| StageError::write(card.folder(), error))?;
-        Ok(Runner { installed, listener, card, recorder, steps, until, conf })
+        Ok(Runner { installed, listener, card, recorder, steps, until, conf, values: Values::default() })
+    }
+
+    /// With so much for values.
+    pub fn with_values(self, values: Values) -> Self {
+        Runner { values, ..self }
+    }
+
+    /// What may be spent for values.
+    pub(crate) fn values(&self) -> Values {
+        self.values
     }
 
     /// Runs a program on a card.
@@ -377,6 +434,18 @@ impl<'a> Runner<'a> {
         voice: Voice,
     ) -> Result<Ran, RunError> {
         self.start(program, gpu, world, voice, None)
+    }
+
+    /// Runs a program on a card, with other values.
+    pub(crate) fn run_with(
+        &self,
+        program: &Program,
+        gpu: &Gpu,
+        world: Option<World>,
+        voice: Voice,
+        values: Values,
+    ) -> Result<Ran, RunError> {
+        self.start(program, gpu, world, voice, Some(&Purpose::Values(values)))
     }
 
     /// Runs a program to its end, without a recording: for what it leaves elsewhere.
@@ -427,6 +496,7 @@ impl<'a> Runner<'a> {
             until: self.until,
             folder: folder.path(),
             world,
+            values: self.values,
             recorder: Some(&self.recorder),
             fit: None,
             forwards: None,
@@ -435,6 +505,7 @@ impl<'a> Runner<'a> {
         };
         match purpose {
             Some(Purpose::Unrecorded) => task.recorder = None,
+            Some(Purpose::Values(values)) => task.values = *values,
             // Lines are not asked for, and the search would fill the recording.
             Some(Purpose::Fit(fit)) => (task.fit, task.recorder) = (Some(*fit), None),
             Some(Purpose::Trial(trial)) => {
@@ -514,6 +585,12 @@ impl<'a> Runner<'a> {
 /// Logs what a program left, and why something is in doubt.
 fn logged(facts: Facts) -> Facts {
     info!(status = ?facts.status, error = facts.error, steps = facts.steps, forwards = facts.forwards, cuda = facts.cuda, reached = ?facts.reached.phases, "it left");
+    debug!(
+        bytes = facts.values.bytes,
+        seconds = facts.values.seconds,
+        open = facts.open_sizes,
+        "values were computed on the host"
+    );
     for (index, device) in facts.devices.iter().enumerate() {
         debug!(index, ?device);
     }

@@ -62,7 +62,15 @@ fn verdict(prediction: &Prediction) -> String {
             "does not fit: memory is enough in sum, but not in one piece when it is asked for".to_owned()
         }
         (Verdict::DoesNotFit, None) => "does not fit".to_owned(),
-        _ => "not known: the program failed".to_owned(),
+        _ => match prediction.range {
+            Some(range) if prediction.status != Status::Failed => format!(
+                "not known: between {} and {} of {}, by values that only a GPU would have",
+                bytes(range.low),
+                bytes(range.high),
+                bytes(prediction.gpu.memory)
+            ),
+            _ => "not known: the program failed".to_owned(),
+        },
     }
 }
 
@@ -168,6 +176,15 @@ pub fn text(named: &NamedPrediction, options: TextOptions) -> String {
     }
     row("CUDA context", gpu.context);
     row("in all, as nvidia-smi would show", total);
+    if let Some(range) = prediction.range {
+        let _ = writeln!(
+            out,
+            "  {:<34} {:>10} to {}",
+            "in all, by values not known",
+            bytes(range.low),
+            bytes(range.high)
+        );
+    }
     let found = device(prediction);
     if let Some(found) = found {
         let step = found.peak_step.map(|step| format!("step {step}, ")).unwrap_or_default();
@@ -362,7 +379,12 @@ pub fn table_text(predictions: &[Prediction]) -> String {
             Verdict::Unknown => {
                 let error =
                     prediction.error.as_deref().and_then(|error| error.lines().next()).unwrap_or_default();
-                (YELLOW, format!("not known, it failed: {}", printable(error)))
+                match prediction.range {
+                    Some(range) => {
+                        (YELLOW, format!("not known, {} to {}", bytes(range.low), bytes(range.high)))
+                    }
+                    None => (YELLOW, format!("not known, it failed: {}", printable(error))),
+                }
             }
         };
         let _ = writeln!(

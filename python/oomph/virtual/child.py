@@ -84,7 +84,7 @@ class Run:
         self.library = library
         self.reads = reads.Reads()
         self.backward = backward.Backward(torch, self.recorded and self.recorded.recorder)
-        self.values = values.Values(library, self.reads, self.backward, *self.task.get("values", ()))
+        self.values = values.Values(library, self.reads, self.backward, **self.task.get("values", {}))
         leave_the_compiler_out(torch, type(self.values).__torch_dispatch__)
         reads.watch(torch, self.values, self.reads)
         values.avoid_detours(self.values)
@@ -272,6 +272,8 @@ class Run:
             facts["devices"] = [self.device(index) for index in range(torch.cuda.device_count())]
             facts["open_sizes"] = self.reads.open_sizes
             facts["values"] = self.values.spent()
+            if facts["status"] == "failed":
+                facts["made_up"] = self.reads.last()
             facts["reads"] = [*self.reads.report(), *filter(None, [facts.pop("growth", None)])]
             size = self.library.oomph_unmodelled(None, 0)
             text = ctypes.create_string_buffer(size + 1)

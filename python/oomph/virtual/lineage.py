@@ -568,7 +568,7 @@ class Lineage:
                     value.set(blank(value.size), self.budget)
             return
         flats = {id(value): value.flat for value in node.inputs}
-        for old, ref in node.written:
+        for old, _ in node.written:
             if old is None:
                 raise LookupError("what was there before is not known")
             # Nobody else needs it: this node is its only use.

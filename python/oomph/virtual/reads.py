@@ -22,6 +22,7 @@ class Reads:
         self.lines = {}
         # Sizes that were taken to be the most, or the least, that they can be.
         self.open_sizes = 0
+        self.latest = None
 
     def note(self, what, detail, place=None):
         place = place or calling_line()
@@ -29,11 +30,21 @@ class Reads:
             return
         entry = self.lines.setdefault(place, {"what": what, "detail": detail, "count": 0})
         entry["count"] += 1
+        self.latest = place
         if _ORDER[what] > _ORDER[entry["what"]]:
             entry["what"], entry["detail"] = what, detail
 
     def report(self):
-        return [{"file": file, "line": line, "function": function, **entry} for (file, line, function), entry in self.lines.items()]
+        return [_named(place, entry) for place, entry in self.lines.items()]
+
+    def last(self):
+        """The latest line of all."""
+        return None if self.latest not in self.lines else _named(self.latest, self.lines[self.latest])
+
+
+def _named(place, entry):
+    file, line, function = place
+    return {"file": file, "line": line, "function": function, **entry}
 
 
 def calling_line():

@@ -15,7 +15,6 @@ choice is drawn at random within its range; where a size depends on it (nonzero)
 import contextlib
 import ctypes
 import functools
-import os
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -58,13 +57,14 @@ class Values(TorchDispatchMode):
     def ignore_compile_internals(cls):
         return True
 
-    def __init__(self, library, reads, backward, budget=(2 << 30, 60.0), least=False):
-        """``budget``: bytes of host memory and seconds for values. ``least``: sizes that are not known are taken to be the least, not the most."""
+    def __init__(self, library, reads, backward, bytes=2 << 30, seconds=60, least=False, patient=False):
+        """``bytes`` of host memory and ``seconds``: what values may take. ``least``: sizes that are not known are taken to be the least, not the most.
+        ``patient``: whatever is read is worth its time, not only what something is decided by."""
         super().__init__()
         self.library, self.reads, self.backward = library, reads, backward
-        self.lineage = _lineage.Lineage(*budget)
+        self.lineage = _lineage.Lineage(bytes, seconds)
         self.gradients = _gradients.Gradients(self.lineage, self.true_bytes)
-        self.least = least
+        self.least, self.patient = least, patient
         self.quick = 0.0
         self.all_true = {}
         self.unknown_read = None
@@ -251,6 +251,7 @@ class Values(TorchDispatchMode):
         return {"bytes": budget.most, "seconds": round(budget.spent, 3)}
 
     def compute_bytes(self, value, decides):
+        decides = decides or self.patient
         lineage, budget = self.lineage, self.lineage.budget
         limit = self.limit() if decides else min(QUICK, ALL_QUICK - self.quick)
         spent = budget.spent

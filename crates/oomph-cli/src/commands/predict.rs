@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 use oomph_gpus::{Catalogue, Gpu};
 use oomph_predict::patch::{self, Reached};
 use oomph_predict::prediction::{PredictError, Prediction, Verdict};
-use oomph_predict::run::{Kind, Program, RunError, Runner, Until, Voice, World};
+use oomph_predict::run::{Kind, Program, RunError, Runner, Until, Values, Voice, World};
 use oomph_predict::search::{self, Sweep};
 use oomph_report::TextOptions;
 use oomph_report::fix::{self, Offer};
@@ -36,6 +36,9 @@ use std::path::{Path, PathBuf};
 /// it several times. Its own output goes to stderr, the result to stdout. The recording that is written can be explained, replayed
 /// and tuned like any other.
 ///
+/// Values that a script reads back (a mask's count, a length, an error that a solver compares) are computed on the CPU when they
+/// are read, within --values and --values-seconds. Where a size hangs on one that cannot be had, the answer is a range.
+///
 /// Exits with 0 if all that was run fits, "so far" included (of several cards or values: if any does), 1 if it does not, 2 if that
 /// could not be found out.
 #[derive(Args)]
@@ -58,6 +61,12 @@ pub(crate) struct Arguments {
     /// How far to go on after these steps
     #[arg(long, value_enum, default_value_t = UntilName::Validation)]
     pub(crate) until: UntilName,
+    /// Host memory for values that the script reads back and a GPU would have computed: masks, lengths, what it compares
+    #[arg(long, value_name = "SIZE", default_value = "2GiB")]
+    pub(crate) values: Size,
+    /// Seconds to compute such values on the CPU, all of them together
+    #[arg(long, value_name = "N", default_value_t = 60)]
+    pub(crate) values_seconds: u32,
     /// Allocator settings, as PYTORCH_CUDA_ALLOC_CONF takes them
     #[arg(long, value_name = "SETTINGS")]
     pub(crate) conf: Option<String>,
@@ -122,7 +131,8 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         UntilName::Validation => Until::Validation,
         UntilName::End => Until::End,
     };
-    let runner = Runner::new(&installed, arguments.steps, until, arguments.conf.clone())?;
+    let values = Values { bytes: arguments.values.0, seconds: arguments.values_seconds, ..Values::default() };
+    let runner = Runner::new(&installed, arguments.steps, until, arguments.conf.clone())?.with_values(values);
     let stopper = runner.stopper();
     printer.on_cancel(move || stopper.stop());
     let outcome = if !arguments.gpus.is_empty() {

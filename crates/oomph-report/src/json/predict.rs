@@ -76,7 +76,7 @@ struct Prediction<'a> {
     gpu: Gpu<'a>,
     /// With `--ranks`, which one.
     rank: Option<u32>,
-    /// **Stable.** Of what was run, see `reached`; `null` if the script failed of something else than memory.
+    /// **Stable.** Of what was run, see `reached`; `null` if the script failed of something else than memory, or if `range` spans `gpu.memory`.
     fits: Option<bool>,
     /// **Stable.** It fits, but what stays free is at most 3 % of `total`, or `estimated.high` is more than there is: too close to be sure.
     close: bool,
@@ -93,6 +93,9 @@ struct Prediction<'a> {
     /// What `total` may really be, where cuDNN is not installed (or older than 9.8) and workspaces of convolutions were estimated;
     /// `null` where nothing was.
     estimated: Option<Range>,
+    /// What `total` may really be, where sizes hang on values that only a GPU would have computed and that could not be had on the CPU;
+    /// `null` where none does.
+    range: Option<Sizes>,
     /// **Stable.** On a card of this kind with unlimited memory, if it does not fit and ran there. With `--gpus` always there; with
     /// `--ranks`, `--max` and `--sweep` always `null`.
     needs: Option<Needs>,
@@ -159,6 +162,7 @@ impl<'a> Prediction<'a> {
             context: gpu.context,
             total: prediction.total,
             estimated: prediction.estimated.map(|range| Range { low: range.low, high: range.high }),
+            range: prediction.range.map(|range| Sizes { low: range.low, high: range.high }),
             needs: prediction.needs.map(|needs| Needs {
                 allocated: needs.allocated,
                 reserved: needs.reserved,
@@ -221,6 +225,14 @@ struct Range {
     /// If no convolution takes a workspace.
     low: u64,
     /// If the largest takes as much as was seen of any.
+    high: u64,
+}
+
+#[derive(Serialize)]
+struct Sizes {
+    /// With as few elements as there can be.
+    low: u64,
+    /// With as many.
     high: u64,
 }
 
