@@ -3,6 +3,7 @@
 - ``child``: starts the program, records it, stops it, writes down what happened.
 - ``values``: keeps true what the program computes to steer itself.
 - ``reads``: notices where it steers by a value that is not known.
+- ``philox``: the random numbers that the card would have drawn.
 - ``backward``: gives allocations of the backward pass the forward line that caused them.
 - ``ranks``: one rank of many, without the others.
 """
