@@ -24,6 +24,12 @@ TIMES = 3
 OTHER_NAMES = {"nllloss": "nlllossforward", "nllloss2d": "nllloss2dforward"}
 
 
+def dropped(tensor, mask, scale):
+    """Dropout, once its mask is drawn. The kernel computes it so, in single precision."""
+    wide = tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+    return (wide * mask * scale).to(tensor.dtype)
+
+
 class Operation:
     """An operation of the forward pass, and what went into it."""
 
@@ -50,7 +56,8 @@ class Derivative:
         func = operation.func
         self.func, self.wanted = SUBSTITUTES.get(func, func), set(operation.wanted)
         # What the operation writes to is not ours alone.
-        writes = [index for index, argument in enumerate(func._schema.arguments) if argument.alias_info is not None and argument.alias_info.is_write]
+        arguments = func._schema.arguments if hasattr(func, "_schema") else ()
+        writes = [index for index, argument in enumerate(arguments) if argument.alias_info is not None and argument.alias_info.is_write]
         self.cloned = {*writes, *(HIDDEN[func][0] if func in HIDDEN else ())}
 
     def __call__(self, args, kwargs, gradients):
@@ -142,6 +149,11 @@ class Gradients:
             self.operations[number] = Operation(func, slots, named, tuple(inputs.values()), wanted, forms, cost, name or plain_name(func))
         while len(self.operations) > OPERATIONS:
             del self.operations[next(iter(self.operations))]
+
+    def dropped_out(self, number, tensor, mask, scale):
+        """Dropout, whose mask is known by its own lineage."""
+        if not self.hooked and self._node() is None and tensor.requires_grad:
+            self.keep(number, dropped, (tensor, mask, scale), {}, [0], [Form(tensor)], "nativedropout")
 
     def attended(self, func, args, kwargs, out):
         """Attention that ran as one operation."""
@@ -245,7 +257,9 @@ class Gradients:
         """A gradient is in its tensor now. ``old``: what was there before, to which it was added."""
         if slot is not None and old is not None:
             slot = self.total([old, slot])
-        if slot is None or tensor.layout is not torch.strided or tensor.shape != (slot.shape if isinstance(slot, Slot) else slot.tensor.shape):
+        if tensor.layout is not torch.strided or tensor.is_nested:
+            return
+        if slot is None or tensor.shape != (slot.shape if isinstance(slot, Slot) else slot.tensor.shape):
             self.lineage.forget(tensor)
             return
         self.lineage.bind(tensor, slot)
@@ -255,6 +269,7 @@ class Gradients:
         found = {}
         for variable, _ in leaves:
             if variable.grad is not None:
+                # A sparse one is not followed.
                 try:
                     found[id(variable)] = self.lineage.slot(variable.grad, {}, self.true_bytes, {})
                 except LookupError:

@@ -50,11 +50,13 @@ CONVOLUTIONS = _operations("convolution", "_convolution", "cudnn_convolution", "
 class Value:
     """The bytes of a storage at one moment: computed, to be computed by a node, or lost."""
 
-    __slots__ = ("node", "flat", "size", "uses", "lost", "budget", "__weakref__")
+    __slots__ = ("node", "flat", "size", "uses", "lost", "made_up", "budget", "__weakref__")
 
     def __init__(self, size, node=None):
         self.size, self.node = size, node
         self.flat = self.lost = self.budget = None
+        # It follows from a choice that was drawn in the place of one that is not known.
+        self.made_up = False
         # Nodes that wait for it, and one if it is what the storage has now.
         self.uses = 0
 
@@ -195,18 +197,18 @@ def parts(tensor):
 class Entry:
     """What is known of a storage that lives."""
 
-    __slots__ = ("ref", "size", "value", "true")
+    __slots__ = ("ref", "size", "value", "true", "made_up")
 
     def __init__(self, storage):
         self.ref, self.size = StorageWeakRef(storage), storage.nbytes()
         self.value = None
-        # The bytes at the device's address are the true ones.
-        self.true = False
+        # The bytes at the device's address are the true ones, or the ones that were made up.
+        self.true = self.made_up = False
 
 
 class Lineage:
     def __init__(self, size, seconds, draw=None):
-        """``draw``: computes what the card's generator would have drawn (see ``philox``)."""
+        """``draw``: computes what the card's generator would have drawn, or gives None."""
         self.budget = Budget(size, seconds)
         self.entries = {}
         # Tensors of the host that nodes wait for; those whose values were never drawn; those that are files. All by their storages.
@@ -372,11 +374,21 @@ class Lineage:
         self.blanks = {}
         if makes or not (func in OVERWRITES or func._schema.name.endswith("out") or func._schema.overload_name.endswith("out")):
             return {}
+        written = list(self.targets(args, kwargs, schema))
+        # What is read as well is needed.
+        read = {
+            one.untyped_storage()._cdata
+            for value in (*args, *kwargs.values())
+            for one in (value if isinstance(value, (list, tuple)) else (value,))
+            if isinstance(one, Tensor) and one.is_cuda and one.layout is torch.strided and all(one is not target for target in written)
+        }
+        if len({id(target) for target in written}) < sum(any(value is target for target in written) for value in (*args, *kwargs.values())):
+            return {}
         return {
             target.untyped_storage()._cdata: target
-            for target in self.targets(args, kwargs, schema)
+            for target in written
             if isinstance(target, Tensor) and target.is_cuda and target.numel() * target.element_size() == target.untyped_storage().nbytes()
-        }
+        }.keys() - read
 
     def slot(self, value, inputs, alias, over):
         if isinstance(value, Tensor):
@@ -410,6 +422,7 @@ class Lineage:
             # The bytes may change by the next operation.
             value = Value(entry.size)
             value.set(alias(storage).clone(), self.budget)
+            value.made_up = entry.made_up
             self.put(entry, value)
         elif entry.value is None or entry.value.lost is not None:
             self.why = entry.value.lost if entry.value is not None else None
@@ -544,6 +557,7 @@ class Lineage:
             self.run(node)
 
     def run(self, node):
+        made_up = any(one.made_up for one in node.inputs)
         results = [ref() for _, _, ref, _ in node.made] + [ref() for _, ref in node.written]
         why = next((one.lost for one in node.inputs if one.lost is not None), None)
         size = sum(one.size for one in results if one is not None)
@@ -556,8 +570,10 @@ class Lineage:
                 name = node.func._schema.name if isinstance(node.func, torch._ops.OpOverload) else type(node.func).__name__
                 why = f"{name} could not be done on the CPU: {type(error).__name__}"
         for one in results:
-            if one is not None and one.flat is None and one.lost is None:
-                one.lose(why or "it was not computed")
+            if one is not None:
+                one.made_up = made_up
+                if one.flat is None and one.lost is None:
+                    one.lose(why or "it was not computed")
         node.release()
 
     def compute(self, node):
@@ -622,7 +638,15 @@ class Lineage:
         return substitute(*args, **kwargs) if substitute else node.func(*args, **kwargs)
 
     def drawn(self, node, args, kwargs):
-        raise LookupError("random numbers of the card are not followed")
+        """Random numbers, as the card would have drawn them."""
+        forms = [form for _, _, _, form in node.made]
+        out = [torch.empty_strided(form.shape, form.stride, dtype=form.dtype, device="meta") for form in forms] or [args[0]]
+        result = self.draw(node.func, args, kwargs, out if len(out) > 1 else out[0], node.draw)
+        if result is None:
+            raise LookupError("random numbers of the card are not followed")
+        if node.written:
+            args[0].copy_(result)
+        return result
 
     @staticmethod
     def cost(func, args, out):
@@ -638,7 +662,7 @@ class Lineage:
             seconds += 2 * elements * next((one.shape[-1] for one in args[-2:] if isinstance(one, Tensor) and one.dim()), 1) / FLOPS
         elif func in CONVOLUTIONS and isinstance(args[1], Tensor) and args[1].numel():
             seconds += 2 * elements * (args[1].numel() // args[1].shape[0]) / FLOPS
-        elif "attention" in func._schema.name and isinstance(args[1], Tensor) and args[1].dim() > 1:
+        elif "attention" in getattr(func, "__name__", "") and isinstance(args[1], Tensor) and args[1].dim() > 1:
             seconds += 4 * elements * args[1].shape[-2] / FLOPS
         return seconds
 

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import gradients as _gradients
 from . import lineage as _lineage
+from . import philox as _philox
 from . import reads as _reads
 from .library_code import is_installed, is_torch
 
@@ -62,7 +63,7 @@ class Values(TorchDispatchMode):
         ``patient``: whatever is read is worth its time, not only what something is decided by."""
         super().__init__()
         self.library, self.reads, self.backward = library, reads, backward
-        self.lineage = _lineage.Lineage(bytes, seconds)
+        self.lineage = _lineage.Lineage(bytes, seconds, self.draw_like_the_card)
         self.gradients = _gradients.Gradients(self.lineage, self.true_bytes)
         self.least, self.patient = least, patient
         self.quick = 0.0
@@ -75,6 +76,10 @@ class Values(TorchDispatchMode):
         self.generator.manual_seed(0x6F6F6D)
         self.schemas = {}
         self.composite = {}
+        self.seeded = {}
+        # Seed and offset of the random numbers that the operation draws which is under way.
+        self.drawn = None
+        self.card = {}
         self.copies = _operations("_to_copy", "copy_")
         # What these read says whether something went wrong (zero, nothing did), or decides over values only.
         self.check_only = _operations(
@@ -156,6 +161,7 @@ class Values(TorchDispatchMode):
         self.backward.operation()
         if torch.is_grad_enabled():
             self.gradients.before(self.backward.number, func, args, kwargs)
+        self.drawn = self.before_draw(args, kwargs) if self.is_seeded(func) else None
         handler = self.handlers.get(func)
         if handler is not None:
             out = handler(func, args, kwargs)
@@ -172,6 +178,39 @@ class Values(TorchDispatchMode):
             known = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd") and func not in self.handlers
             self.composite[func] = known
         return known
+
+    def is_seeded(self, func):
+        known = self.seeded.get(func)
+        if known is None:
+            known = self.seeded[func] = torch.Tag.nondeterministic_seeded in func.tags
+        return known
+
+    def before_draw(self, args, kwargs):
+        """Where the card's generator is; None if it is not the card that draws."""
+        values = (*args, *kwargs.values())
+        device = next((one.device for one in values if isinstance(one, Tensor) and one.is_cuda), kwargs.get("device"))
+        if device is None or torch.device(device).type != "cuda":
+            return None
+        torch.cuda._lazy_init()
+        device = torch.device(device)
+        index = torch.cuda.current_device() if device.index is None else device.index
+        generator = next((one for one in values if isinstance(one, torch.Generator)), torch.cuda.default_generators[index])
+        try:
+            return (*_philox.state(generator), index)
+        except Exception:  # while a graph is captured
+            return None
+
+    def draw_like_the_card(self, func, args, kwargs, out, drawn):
+        """Arguments are on the CPU, the answer too; None if this PyTorch's kernels are not followed."""
+        seed, offset, index = drawn
+        if index not in self.card:
+            properties = torch.cuda.get_device_properties(index)
+            self.card[index] = properties.multi_processor_count, properties.max_threads_per_multi_processor
+        result = _philox.draw(func, args, kwargs, out, seed, offset, *self.card[index])
+        if result is None or "dropout" not in func._schema.name:
+            return result
+        (tensor, rate, *_), mask = args, result[1]
+        return _gradients.dropped(tensor, mask, 0.0 if rate == 1 else 1 / (1 - rate)), mask
 
     def plain(self, func, args, kwargs):
         schema = self.schema(func)
@@ -213,7 +252,7 @@ class Values(TorchDispatchMode):
 
     def learn(self, tensor):
         entry = self.lineage.entry_for(tensor)
-        entry.true = True
+        entry.true, entry.made_up = True, False
         self.lineage.put(entry, None)
 
     def unlearn(self, tensor, why=None):
@@ -225,19 +264,23 @@ class Values(TorchDispatchMode):
         """The same tensor on the CPU with its true values; None if they cannot be had. ``decides``: whether so much hangs on it that it may take long."""
         if not tensor.is_cuda:
             return tensor
-        if self.is_known(tensor):
-            return self.alias(tensor)
         if tensor.layout is not torch.strided or tensor.is_nested:
             return None
         entry = self.lineage.entry(tensor)
+        if entry is not None and entry.true:
+            if entry.made_up:
+                self.reads.note(_reads.BRANCH, "it follows from a choice among what is not known, which was drawn")
+            return self.alias(tensor)
         flat = self.compute_bytes(entry.value, decides) if entry is not None and entry.value is not None else None
         if flat is None:
             return None
+        if entry.value.made_up:
+            self.reads.note(_reads.BRANCH, "it follows from a choice among what is not known, which was drawn")
         true = _lineage.view(flat, _lineage.Slot(None, tensor))
         storage = tensor.untyped_storage()
         if entry.value is not None and entry.value.flat is flat and 0 < storage.nbytes() <= TRUE_BYTES and self.small(tensor):
             ctypes.memmove(storage.data_ptr(), flat.data_ptr(), storage.nbytes())
-            entry.true = True
+            entry.true, entry.made_up = True, entry.value.made_up
         return true
 
     def limit(self):
@@ -310,14 +353,19 @@ class Values(TorchDispatchMode):
 
     def compute(self, func, args, kwargs, out, schema):
         try:
-            with torch.no_grad(), self.own_random_numbers(func):
+            with torch.no_grad():
                 arguments = {name: self.on_cpu(value) for name, value in kwargs.items() if name != "pin_memory"}
-                result = func(*self.on_cpu(args), **arguments)
+                if self.is_seeded(func):
+                    result = self.random_result(func, self.on_cpu(args), arguments, out, schema)
+                    if result is None:
+                        return self.forget(func, args, kwargs, out, schema, "random numbers of the card")
+                else:
+                    result = func(*self.on_cpu(args), **arguments)
         except Exception:  # no such operation on the CPU
             return self.follow(func, args, kwargs, out, schema)
         if schema is not MAKES:
             # Written through the alias; what was written over is known if all of it was small.
-            return self.written(args, kwargs, out, schema)
+            return self.marked(args, kwargs, self.written(args, kwargs, out, schema), schema)
         if not isinstance(out, (list, tuple)):
             out, result, single = (out,), (result,), True
         else:
@@ -335,21 +383,26 @@ class Values(TorchDispatchMode):
                 kept.append(made)
             else:
                 kept.append(true)
+        self.marked(args, kwargs, out, schema)
         return kept[0] if single else type(out)(kept) if type(out) in (list, tuple) else out
 
-    @contextlib.contextmanager
-    def own_random_numbers(self, func):
-        """What the GPU would have drawn must not be drawn from the program's own generator on the CPU."""
-        if torch.Tag.nondeterministic_seeded not in func.tags:
-            yield
-            return
-        state = torch.default_generator.get_state()
-        torch.default_generator.set_state(self.generator.get_state())
-        try:
-            yield
-        finally:
-            self.generator.set_state(torch.default_generator.get_state())
-            torch.default_generator.set_state(state)
+    def random_result(self, func, args, kwargs, out, schema):
+        if self.drawn is None:
+            return None
+        result = self.draw_like_the_card(func, args, kwargs, out, self.drawn)
+        if result is not None and schema is not MAKES:
+            args[0].copy_(result)
+        return result
+
+    def marked(self, args, kwargs, out, schema):
+        """What follows from what was made up is made up."""
+        entries = [self.lineage.entry(one) for one in _gradients.flattened((*args, *kwargs.values())) if one.is_cuda and one.layout is torch.strided]
+        if any(entry is not None and entry.made_up for entry in entries):
+            made = out if isinstance(out, (list, tuple)) else (out,)
+            for tensor in made if schema is MAKES else self.lineage.targets(args, kwargs, schema):
+                if isinstance(tensor, Tensor) and tensor.is_cuda and self.is_known(tensor):
+                    self.lineage.entry(tensor).made_up = True
+        return out
 
     def written(self, args, kwargs, out, writes):
         for index, name in writes:
@@ -368,9 +421,12 @@ class Values(TorchDispatchMode):
             source, target = (args[0], out) if schema is MAKES else (args[1], args[0])
             if isinstance(target, Tensor) and not target.is_cuda and isinstance(source, Tensor) and source.is_cuda:
                 return self.to_host(source, target, out)
-        if torch.Tag.nondeterministic_seeded in func.tags:
+        if self.is_seeded(func) and (self.drawn is None or not _philox.follows(func)):
             return self.forget(func, args, kwargs, out, schema, "random numbers of the card")
-        self.lineage.record(func, args, kwargs, out, [] if schema is MAKES else schema, schema is MAKES, self.true_bytes)
+        self.lineage.record(func, args, kwargs, out, [] if schema is MAKES else schema, schema is MAKES, self.true_bytes, self.drawn)
+        if self.drawn is not None and "dropout" in func._schema.name and torch.is_grad_enabled():
+            rate = args[1]
+            self.gradients.dropped_out(self.backward.number, args[0], out[1], 0.0 if rate == 1 else 1 / (1 - rate))
         return out
 
     def follow_attention(self, args, kwargs, out):
@@ -648,7 +704,7 @@ class Values(TorchDispatchMode):
             dim = given if isinstance(given, int) and not isinstance(given, bool) else -1
             if name in ("argmax", "argmin") and given is None:
                 self.alias(made).fill_(int(torch.randint(max(1, tensor.numel()), (), generator=self.generator)))
-                self.learn(made)
+                self.made_up(made)
                 return
         size = tensor.shape[dim] if tensor.dim() else 1
         several = name in ("topk", "sort", "argsort", "multinomial") and made.dim() and made.shape[dim] > 1
@@ -663,7 +719,11 @@ class Values(TorchDispatchMode):
                 target.copy_(((start + torch.arange(target.shape[-1])) % size).reshape(target.shape))
         else:
             self.alias(made).copy_(torch.randint(max(1, size), made.shape, generator=self.generator))
-        self.learn(made)
+        self.made_up(made)
+
+    def made_up(self, tensor):
+        self.learn(tensor)
+        self.lineage.entry(tensor).made_up = True
 
     def healthy(self, func, args, kwargs):
         out = self.plain(func, args, kwargs)

@@ -1,0 +1,362 @@
+"""Values that a GPU would have computed: known where they can be had, a range where not, and never wrong.
+
+Programs compute the same on the CPU and on the virtual GPU, and compare what they read: integers and booleans decide, so they are computed whatever it takes.
+"""
+
+import json
+
+import pytest
+
+GIB = 1 << 30
+
+# Each defines `run(device)`, whose numbers must be the same on both.
+ALIKE = {
+    "copies": """
+def run(device):
+    import numpy
+    out = []
+    for moved in (torch.arange(3_000_000), torch.arange(2_000_000).float().reshape(2000, 1000).t(), torch.rand(3, 700, 800).permute(2, 0, 1)):
+        there = moved.to(device)
+        out += [number(there), number(there.half()), number(there.to(torch.float64)[1:]), number(there.cpu())]
+    # Written to after the copy: by PyTorch, and by NumPy, whose writes nobody sees.
+    buffer = torch.zeros(1500, 1000)
+    first = buffer.to(device, copy=True)
+    buffer.fill_(3)
+    second = buffer.to(device, copy=True)
+    array = numpy.zeros((1500, 1000), dtype=numpy.float32)
+    third = torch.from_numpy(array).to(device, copy=True)
+    array[:] = 7
+    fourth = torch.from_numpy(array).to(device, copy=True)
+    return [*out, *map(number, (first, second, third, fourth))]
+""",
+    "sizes": """
+def run(device):
+    x = torch.randn(1500, 1500).to(device)
+    near = (torch.rand(2000, 2000) < 0.001).float().to(device)
+    mask = x > 0.5
+    return [
+        list(near.nonzero().shape), list(x[mask].shape), list(torch.masked_select(x, mask).shape), list(torch.where(mask)[0].shape),
+        list(torch.unique((x * 3).long()).shape), near.to_sparse()._nnz(), list(torch.bincount((x.abs() * 10).long().flatten()).shape),
+        list(torch.repeat_interleave((x[0].abs() * 3).long()).shape), list(x[x[:, 0] > 0].shape), number(near.nonzero()), number(x[mask]),
+        number(near.to_sparse().coalesce().indices()), bool(x.min() >= -10), bool(x.isnan().any()), torch.equal(x, x.clone()), x.argmax().item(),
+    ]
+""",
+    "in place": """
+def run(device):
+    y = torch.randn(1200, 1200).to(device)
+    kept = y.clone()
+    view = y.t()[5:]
+    view.mul_(2)
+    y[:100] = 5
+    y.add_(1).relu_()
+    y[y > 4] = -1
+    y.view(-1)[::7] += 3
+    of_view = view[10:20, ::2].unsqueeze(0).expand(3, -1, -1)
+    y.diagonal().zero_()
+    filled = torch.empty(1500, 1500, device=device)
+    filled[:700] = 1
+    filled[700:] = 2
+    twisted = torch.empty(0, device=device).set_(y.untyped_storage(), 7, (600, 600), (1200, 1))
+    grown = torch.ones(1000, 1000, device=device)
+    grown.resize_(500, 500)
+    index = torch.randperm(1200).to(device)
+    y.index_add_(0, index[:50], torch.ones(50, 1200).to(device))
+    y.scatter_(1, index[:, None], 9.0)
+    torch.add(y, 1, out=y)
+    return [number(one) for one in (y, kept, view, of_view, filled, twisted, grown, torch.cat([y[:3], view[:3, :1200]]))]
+""",
+    "inference": """
+def run(device):
+    with torch.inference_mode():
+        small = torch.arange(1, 5).to(device)
+        large = torch.arange(2_000_000).to(device)
+        return [small.tolist(), small.cpu().tolist(), small.max().item(), bool(small.max() < 5), large.sum().item(), list((large % 7 == 0).nonzero().shape)]
+""",
+    "trained": """
+def run(device):
+    F = torch.nn.functional
+    out = []
+    plain = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.LayerNorm(128), torch.nn.GELU(), torch.nn.Linear(128, 10)).to(device)
+    images = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.MaxPool2d(2), torch.nn.Flatten(), torch.nn.Linear(392, 10)).to(device)
+    words = torch.nn.Embedding(50, 64).to(device)
+    parameters = [*plain.parameters(), *images.parameters(), *words.parameters()]
+    for make in (lambda: torch.optim.SGD(parameters, lr=0.1, momentum=0.9), lambda: torch.optim.AdamW(parameters), lambda: torch.optim.Adam(parameters, foreach=False)):
+        optimizer = make()
+        for step in range(2):
+            ids, pictures, labels = torch.randint(0, 50, (32, 5)).to(device), torch.randn(32, 3, 16, 16).to(device), torch.randint(0, 10, (32,)).to(device)
+            optimizer.zero_grad()
+            for part in range(2):
+                heads = words(ids).view(32, 5, 4, 16).transpose(1, 2)
+                attended = F.scaled_dot_product_attention(heads, heads, heads).transpose(1, 2).flatten(2).mean(1)
+                loss = F.cross_entropy(plain(attended), labels) + F.cross_entropy(images(pictures), labels)
+                loss.backward()
+            norm = torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+            optimizer.step()
+            out += [round(loss.item(), 3), round(norm.item(), 3)]
+    a = torch.randn(50, 50).to(device).requires_grad_()
+    (gradient,) = torch.autograd.grad((a @ a).tanh().sum() + a[:10].pow(2).sum(), a)
+    return [*out, round(images[1].running_mean.sum().item(), 3), round(gradient.sum().item(), 2)]
+""",
+    "solver": """
+def solve(f, y, t1, tolerance=1e-4):
+    t, dt, steps = 0.0, 0.1, 0
+    while t < t1:
+        dt = min(dt, t1 - t)
+        k1 = f(y)
+        k2 = f(y + dt * k1)
+        error = (dt * (k2 - k1) / 2).abs().max().item()
+        if error < tolerance:
+            t, y = t + dt, y + dt * (k1 + k2) / 2
+        steps += 1
+        dt *= max(0.2, min(3.0, 0.9 * (tolerance / (error + 1e-12)) ** 0.5))
+        assert dt > 1e-7, "underflow in dt"
+    return y, steps
+
+def run(device):
+    net = torch.nn.Sequential(torch.nn.Linear(2, 50), torch.nn.Tanh(), torch.nn.Linear(50, 2)).to(device)
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+    start, target, out = torch.randn(20, 2).to(device), torch.randn(20, 2).to(device), []
+    for _ in range(3):
+        optimizer.zero_grad()
+        y, steps = solve(net, start, 1.0)
+        (y - target).abs().mean().backward()
+        optimizer.step()
+        out.append(steps)
+    return out
+""",
+    "cropped": """
+def run(device):
+    data = torch.rand(400, 28, 28).half().to(device)
+    used = data.float().mean(0) > 0.5
+    cropped = data[:, used].float()
+    centred = cropped - cropped.mean(0)
+    vectors = torch.linalg.eigh(centred.t() @ centred)[1][:, -8:]
+    assert data.min() >= 0
+    return [list(cropped.shape), list(vectors.shape), list((centred @ vectors).shape)]
+""",
+}
+
+COMMON = """
+import sys
+import torch
+
+def number(tensor):
+    "An integer that every element counts in."
+    flat = tensor.double().flatten() * 8
+    return int((flat.round().long() * (torch.arange(len(flat)).to(flat.device) % 97 + 1)).sum())
+"""
+
+
+@pytest.fixture(scope="module")
+def alike(predict, tmp_path_factory):
+    """What each program gives on the CPU and on the virtual GPU, all run in one process."""
+    folder = tmp_path_factory.mktemp("alike")
+    for name, text in ALIKE.items():
+        (folder / f"{name}.py").write_text(COMMON + text)
+    lines = [
+        "import json, runpy, sys, torch",
+        "answers = {}",
+        "for name in sys.argv[1:]:",
+        "    run = runpy.run_path(name + '.py')['run']",
+        "    answers[name] = [(torch.manual_seed(0), run(device))[1] for device in ('cpu', 'cuda')]",
+        "json.dump(answers, open('answers.json', 'w'))",
+    ]
+    (folder / "all.py").write_text("\n".join(lines))
+    predicted = predict("--steps", "0", "all.py", *ALIKE, cwd=folder)
+    assert predicted.code == 0, predicted.err
+    return json.loads((folder / "answers.json").read_text()), predicted.reported
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_what_is_read_is_what_the_cpu_computes(alike, name):
+    on_cpu, on_gpu = alike[0][name]
+    assert on_gpu == on_cpu
+
+
+def test_nothing_of_it_is_in_doubt(alike):
+    assert [one for one in alike[1]["uncertain"] if one["what"] != "note"] == []
+
+
+# Random programs: each step makes or changes a tensor of a pool, on both devices alike; then all are compared.
+RANDOM = """
+import random, sys
+import torch
+SIZES = [(3,), (40, 30), (700, 900), (1500, 1500)]
+def program(seed, device):
+    choice = random.Random(seed)
+    torch.manual_seed(seed)
+    pool = [torch.randn(choice.choice(SIZES)).to(device) for _ in range(4)]
+    for _ in range(30):
+        x = choice.choice(pool)
+        kind = choice.randrange(16)
+        if kind == 0: x.add_(choice.random())
+        elif kind == 1: pool.append(x * 2)
+        elif kind == 2: pool.append(x.t() if x.dim() == 2 else x.flip(0))
+        elif kind == 3: x[x > choice.random()] = 0.5
+        elif kind == 4: pool.append(x[x > 0])
+        elif kind == 5: pool.append(x[: max(1, len(x) // 2)])
+        elif kind == 6: x.zero_() if choice.random() < 0.2 else x.clamp_(-1, 1)
+        elif kind == 7: pool.append(x.cumsum(0))
+        elif kind == 8: pool.append(torch.cat([x, x]))
+        elif kind == 9: x.copy_(torch.randn(x.shape))
+        elif kind == 10: pool.append(x.double().float().contiguous())
+        elif kind == 11: pool.append(x.reshape(-1)[::3])
+        elif kind == 12 and x.numel(): pool.append(x.max().expand(5).clone())
+        elif kind == 13: pool.append(torch.zeros_like(x).masked_fill_(x < 0, 2.0))
+        elif kind == 14: pool.append(x.sort(0)[0] if x.dim() == 1 else x.sum(1))
+        elif kind == 15: x.mul_(x.abs().mean() if x.numel() else 1)
+        while len(pool) > 8: pool.pop(choice.randrange(len(pool)))
+    return [(list(x.shape), int((x > 0).sum()), int((x.double() * 16).round().clamp(-1e6, 1e6).nan_to_num().long().sum())) for x in pool]
+wrong = []
+for seed in range(int(sys.argv[1])):
+    cpu, gpu = program(seed, "cpu"), program(seed, "cuda")
+    if cpu != gpu: wrong.append((seed, cpu, gpu))
+assert not wrong, wrong[0]
+"""
+
+
+def test_random_programs_read_what_the_cpu_computes(predict, tmp_path):
+    (tmp_path / "random_programs.py").write_text(RANDOM)
+    predicted = predict("--steps", "0", "random_programs.py", "40", cwd=tmp_path)
+    assert predicted.code == 0, predicted.err
+    assert [one for one in predicted.reported["uncertain"] if one["what"] in ("size", "branch")] == []
+
+
+# --- what cannot be had -----------------------------------------------------------------------------------
+
+OPEN = """
+import torch
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        return x * 2
+    @staticmethod
+    def backward(context, gradient):
+        return gradient * 2
+weight = torch.randn(1000, 1000).cuda().requires_grad_()
+Doubled.apply(weight).sum().backward()
+chosen = (weight.grad > 0).nonzero()
+kept = torch.zeros(len(chosen), 1000, device="cuda")
+"""
+LINE = 1 + OPEN.splitlines().index("chosen = (weight.grad > 0).nonzero()")
+
+
+def test_a_size_that_hangs_on_what_is_not_known_is_a_range(predict, tmp_path):
+    (tmp_path / "open.py").write_text(OPEN)
+    reported = {}
+    for card in ("t4", "h200"):
+        predicted = predict("--steps", "0", "open.py", gpu=card, cwd=tmp_path)
+        reported[card] = predicted.reported
+        assert (predicted.code, predicted.reported["fits"]) == (0, True), predicted.err
+    for card, one in reported.items():
+        assert one["range"]["high"] == one["total"] > 4 * 1000 * 1000 * 1000 > one["range"]["low"] + 3 * GIB, card
+        (doubt,) = [one for one in one["uncertain"] if one["what"] == "size"]
+        assert (doubt["line"], doubt["why"]) == (LINE, "nonzero: how many is not known, as many as there can be are taken")
+
+
+def test_where_the_card_lies_in_the_range_the_answer_is_not_known(predict, tmp_path):
+    (tmp_path / "open.py").write_text(OPEN)
+    predicted = predict("--steps", "0", "--memory", "2GiB", "open.py", gpu="t4", cwd=tmp_path, format="text")
+    assert predicted.code == 2
+    first = predicted.out.splitlines()[2]
+    assert first.startswith("not known: between ") and first.endswith(" of 2.00 GiB, by values that only a GPU would have"), predicted.out
+
+
+FAILS = """
+import torch
+class Same(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        return x.clone()
+    @staticmethod
+    def backward(context, gradient):
+        return gradient
+weight = torch.rand(10, 10).cuda().requires_grad_()
+Same.apply(weight).sum().backward()
+assert weight.grad.sum().item() > 50, "too little"
+"""
+
+
+def test_a_program_that_dies_of_a_value_that_was_made_up_is_told_apart_from_one_with_a_bug(predict, tmp_path):
+    (tmp_path / "fails.py").write_text(FAILS)
+    predicted = predict("--steps", "0", "fails.py", cwd=tmp_path)
+    (doubt,) = [one for one in predicted.reported["uncertain"] if one["what"] == "made_up"]
+    assert (predicted.code, predicted.reported["fits"], predicted.reported["error"]) == (2, None, "AssertionError: too little")
+    assert doubt["line"] == len(FAILS.splitlines()) and doubt["why"].startswith("the last value before it failed was made up: ")
+    (tmp_path / "bug.py").write_text("import torch\ntorch.ones(3).cuda()\nassert False\n")
+    predicted = predict("--steps", "0", "bug.py", cwd=tmp_path)
+    assert predicted.code == 2 and [one for one in predicted.reported["uncertain"] if one["what"] == "made_up"] == []
+
+
+SLOW = """
+import torch
+x = torch.randn(2000, 2000).cuda()
+for _ in range(4):
+    x = (x @ x).tanh()
+loss = x.mean().item()
+print("printed:", type(loss).__name__)
+if x.mean().item() > -1:
+    print("compared")
+"""
+
+
+def test_time_is_spent_where_something_is_decided_and_no_more_than_there_is(predict, tmp_path):
+    (tmp_path / "slow.py").write_text(SLOW)
+    enough = predict("--steps", "0", "slow.py", cwd=tmp_path)
+    assert enough.code == 0 and enough.reported["uncertain"] == [], enough.err
+    none = predict("--steps", "0", "--values-seconds", "0", "slow.py", cwd=tmp_path)
+    assert none.code == 0 and [(one["what"], one["line"]) for one in none.reported["uncertain"]] == [("branch", 8)]
+    little = predict("--steps", "0", "--values", "8MiB", "slow.py", cwd=tmp_path)
+    assert little.code == 0 and [(one["what"], one["line"]) for one in little.reported["uncertain"]] == [("branch", 8)]
+
+
+# --- hostile programs -------------------------------------------------------------------------------------
+
+HOSTILE = """
+import resource, sys, time, torch
+began = time.time()
+x = torch.ones(400_000, device="cuda")
+for _ in range(120_000):  # more operations than are kept
+    x.add_(1)
+kept = torch.ones(400_000, device="cuda")
+for _ in range(2_000):
+    kept = kept * 1.0
+deep = torch.equal(kept, torch.ones(400_000, device="cuda"))
+big = torch.zeros(64 << 20, device="cuda")
+for _ in range(20):  # 5 GiB come back
+    host = big.cpu()
+a = torch.randn(30, 30).cuda().requires_grad_()
+(first,) = torch.autograd.grad((a ** 3).sum(), a, create_graph=True)
+(second,) = torch.autograd.grad(first.sum(), a)
+twice = second.sum().item()
+del x, kept, big
+took = time.time() - began
+used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+open("left", "w").write(f"{deep} {took} {used}")
+"""
+
+
+def test_hostile_programs_take_bounded_memory_and_time(predict, tmp_path):
+    (tmp_path / "hostile.py").write_text(HOSTILE)
+    predicted = predict("--steps", "0", "hostile.py", cwd=tmp_path)
+    assert predicted.code == 0, predicted.err
+    deep, took, used = (tmp_path / "left").read_text().split()
+    assert deep == "True"
+    # Two hundred thousand operations by themselves take twenty seconds where a mode sees them; PyTorch itself takes half of the memory.
+    assert float(took) < 150 and float(used) < 2500
+
+
+def test_values_survive_forks_and_threads(predict, tmp_path):
+    text = """
+import threading, torch
+from torch.utils.data import DataLoader
+x = torch.arange(2_000_000).cuda()
+seen = []
+thread = threading.Thread(target=lambda: seen.append(int(x.sum())))
+thread.start(); thread.join()
+batches = [int((batch.cuda() > 0).sum()) for batch in DataLoader(torch.ones(8, 300_000), batch_size=4, num_workers=1)]
+assert int(x.sum()) == 1999999000000 and batches == [1_200_000] * 2, (seen, batches)
+"""
+    (tmp_path / "threads.py").write_text(text)
+    predicted = predict("--steps", "0", "threads.py", cwd=tmp_path)
+    assert predicted.code == 0, predicted.err
