@@ -834,19 +834,29 @@ def test_the_loss_scale_is_that_of_a_healthy_program(valued):
 STEERED = """
 import torch
 
-x = torch.randn(2048, 2048, device="cuda")
+class Same(torch.autograd.Function):  # its backward pass is the program's own: what it gives is not known
+    @staticmethod
+    def forward(context, x):
+        return x.clone()
+    @staticmethod
+    def backward(context, gradient):
+        return gradient
+
+x = torch.randn(2048, 2048, device="cuda", requires_grad=True)
+Same.apply(x).sum().backward()
+x = x.grad
 loss = (x @ x).mean().item()
 print("printing", loss, "is harmless")
-if loss < 3:  # line 6
+if loss < 3:  # line 16
     torch.empty(1 << 20, device="cuda")
-rows = x[x[:, 0] > 0]  # line 8: how many is not known, the most is taken
-assert rows.shape == (2048, 2048)
+rows = x[x[:, 0] > 0]  # line 18: how many is not known, the most is taken
+assert len(rows) in (0, 2048)
 answers = None
 """
 
 
 def test_lines_that_steer_by_what_is_not_known_are_named(valued):
-    assert [(one["line"], one["what"]) for one in valued.uncertain("steered")] == [(6, "branch"), (8, "size")]
+    assert [(one["line"], one["what"]) for one in valued.uncertain("steered")] == [(16, "branch"), (18, "size")]
 
 
 ATTENTION = """

@@ -170,9 +170,7 @@ class Values(TorchDispatchMode):
         return self.plain(func, args, kwargs)
 
     def is_composite(self, func):
-        """Whether it consists of other operations. In inference mode it comes here whole, and its schema says nothing of what it does."""
-        if not torch.is_inference_mode_enabled():
-            return False
+        """Whether it consists of other operations. Of inference's tensors it comes here whole, and its schema says nothing of what it does."""
         known = self.composite.get(func)
         if known is None:
             known = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd") and func not in self.handlers
