@@ -152,8 +152,11 @@ def watch(torch, values, reads):
     tensor, base = torch.Tensor, torch._C.TensorBase
 
     def item(self):
-        values.unknown_read = None
-        value = base.item(self)
+        values.unknown_read, values.asks_item = None, True
+        try:
+            value = base.item(self)
+        finally:
+            values.asks_item = False
         if values.unknown_read is None:
             return value
         (place, later), values.unknown_read, values.later = (values.unknown_read, values.later), None, None

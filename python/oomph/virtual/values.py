@@ -33,8 +33,10 @@ BIG_FILL = 1 << 16
 GENERATOR_STATE = 5056
 # Storages up to this many bytes have their true bytes at the device's address (TRUE_BYTES of the virtual card).
 TRUE_BYTES = 4 << 20
-# Seconds that a read may take whatever it is for, and all such reads together.
-QUICK, ALL_QUICK = 0.1, 2.0
+# What a read is for: to be printed, most likely; to be counted or looked up, as accuracies are, but lengths too; to decide.
+SHOWN, COUNTED, DECIDES = range(3)
+# Seconds that one of the first two may take, and all of its kind together. What decides may take all that there is.
+LIMITS = {SHOWN: (0.1, 2.0), COUNTED: (3.0, 15.0)}
 
 VIEW, WRITES, MAKES = range(3)
 
@@ -66,7 +68,9 @@ class Values(TorchDispatchMode):
         self.lineage = _lineage.Lineage(bytes, seconds, self.draw_like_the_card)
         self.gradients = _gradients.Gradients(self.lineage, self.true_bytes)
         self.least, self.patient = least, patient
-        self.quick = 0.0
+        self.took = {SHOWN: 0.0, COUNTED: 0.0}
+        # Whether the read under way is that of item(), whose number may only be printed.
+        self.asks_item = False
         self.all_true = {}
         self.unknown_read = None
         # What would compute the value that was read last, if there is a way.
@@ -258,8 +262,8 @@ class Values(TorchDispatchMode):
             self.lineage.forget(tensor, why)
             self.all_true.pop(tensor.untyped_storage().data_ptr(), None)
 
-    def value_of(self, tensor, decides=True):
-        """The same tensor on the CPU with its true values; None if they cannot be had. ``decides``: whether so much hangs on it that it may take long."""
+    def value_of(self, tensor, purpose=DECIDES):
+        """The same tensor on the CPU with its true values; None if they cannot be had."""
         if not tensor.is_cuda:
             return tensor
         if tensor.layout is not torch.strided or tensor.is_nested:
@@ -269,7 +273,7 @@ class Values(TorchDispatchMode):
             if entry.made_up:
                 self.reads.note(_reads.BRANCH, "it follows from a choice among what is not known, which was drawn")
             return self.alias(tensor)
-        flat = self.compute_bytes(entry.value, decides) if entry is not None and entry.value is not None else None
+        flat = self.compute_bytes(entry.value, purpose) if entry is not None and entry.value is not None else None
         if flat is None:
             return None
         if entry.value.made_up:
@@ -291,14 +295,15 @@ class Values(TorchDispatchMode):
         budget = self.lineage.budget
         return {"bytes": budget.most, "seconds": round(budget.spent, 3)}
 
-    def compute_bytes(self, value, decides):
-        decides = decides or self.patient
-        lineage, budget = self.lineage, self.lineage.budget
-        limit = self.limit() if decides else min(QUICK, ALL_QUICK - self.quick)
+    def compute_bytes(self, value, purpose):
+        budget, limit = self.lineage.budget, self.limit()
+        if purpose is not DECIDES and not self.patient:
+            one, all_of_them = LIMITS[purpose]
+            limit = min(one, all_of_them - self.took[purpose], limit)
         spent = budget.spent
-        flat = lineage.compute_value(value, limit) if limit > 0 else value.flat
-        if not decides:
-            self.quick += budget.spent - spent
+        flat = self.lineage.compute_value(value, limit) if limit > 0 else value.flat
+        if purpose is not DECIDES:
+            self.took[purpose] += budget.spent - spent
         return flat
 
     @staticmethod
@@ -448,7 +453,7 @@ class Values(TorchDispatchMode):
         if not target.numel():
             return out
         few = not target.is_floating_point() and not target.is_complex() and target.numel() <= FLOATS
-        true = self.value_of(source, decides=few)
+        true = self.value_of(source, COUNTED if few else SHOWN)
         if true is None:
             self.copied(target)
         else:
@@ -485,8 +490,9 @@ class Values(TorchDispatchMode):
         if not tensor.is_cuda:
             return func(*args, **kwargs)
         value = func(*args, **kwargs)
-        # A boolean or a whole number decides; a float is a loss, mostly, and only decides if it is compared.
-        true = self.value_of(tensor, decides=not isinstance(value, (float, complex)))
+        # A boolean decides. A float is a loss, mostly, and a whole number that item() gives is a count: what they decide by being compared is computed then.
+        purpose = SHOWN if isinstance(value, (float, complex)) else COUNTED if self.asks_item and not isinstance(value, bool) else DECIDES
+        true = self.value_of(tensor, purpose)
         if true is not None:
             return func(true)
         self.later = self.computed_later(func, tensor)
@@ -505,7 +511,7 @@ class Values(TorchDispatchMode):
         value, form = entry.value, _lineage.Slot(None, tensor)
 
         def compute():
-            flat = self.compute_bytes(value, decides=True)
+            flat = self.compute_bytes(value, DECIDES)
             return None if flat is None else func(_lineage.view(flat, form))
 
         return compute
