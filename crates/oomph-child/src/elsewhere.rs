@@ -45,6 +45,16 @@ impl Listener {
     pub fn run(&mut self, command: &mut Command, _patience: Option<Duration>) -> io::Result<Ended> {
         Ok(Ended { status: command.status()?, signal: None })
     }
+
+    /// The same.
+    pub fn run_within(
+        &mut self,
+        command: &mut Command,
+        patience: Option<Duration>,
+        _longest: Option<Duration>,
+    ) -> io::Result<Ended> {
+        self.run(command, patience)
+    }
 }
 
 /// Nothing comes that could leave a file behind.

@@ -101,12 +101,23 @@ impl Listener {
     /// Runs a program to its end. Asked to end, it gets this long before it is killed, or all the time it takes.
     /// If the signal to end was there before, nothing is started: the error is `Interrupted`.
     pub fn run(&mut self, command: &mut Command, patience: Option<Duration>) -> io::Result<Ended> {
+        self.run_within(command, patience, None)
+    }
+
+    /// The same, but it is killed if it is still there after this long.
+    pub fn run_within(
+        &mut self,
+        command: &mut Command,
+        patience: Option<Duration>,
+        longest: Option<Duration>,
+    ) -> io::Result<Ended> {
         if self.heard().is_some() {
             return Err(io::ErrorKind::Interrupted.into());
         }
         let mut witnesses: Vec<Witness> = Witness::start().into_iter().collect();
         let mut child = command.spawn()?;
         let mut deadline = None;
+        let last = longest.map(|longest| Instant::now() + longest);
         let mut is_stopped = false;
         loop {
             if let Some(status) = child.try_wait()? {
@@ -117,7 +128,8 @@ impl Listener {
                 note(&mut self.first, SIGTERM);
                 send(&child, SIGTERM);
             }
-            let come: Vec<i32> = if is_stopped || (self.first.is_some() && patience.is_some()) {
+            let is_timed = is_stopped || last.is_some() || (self.first.is_some() && patience.is_some());
+            let come: Vec<i32> = if is_timed {
                 std::thread::sleep(OFTEN);
                 self.signals.pending().collect()
             } else {
@@ -133,7 +145,7 @@ impl Listener {
             if let (Some(patience), Some(_), None) = (patience, self.first, deadline) {
                 deadline = Some(Instant::now() + patience);
             }
-            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            if [deadline, last].into_iter().flatten().any(|time| Instant::now() >= time) {
                 child.kill()?;
             }
         }

@@ -140,3 +140,19 @@ fn what_is_stopped_from_another_thread_ends_and_no_other_listener_hears_of_it() 
     assert_eq!(started.map_err(|error| error.kind()), Err(io::ErrorKind::Interrupted));
     Ok(())
 }
+
+#[test]
+fn a_program_that_takes_too_long_is_killed() -> io::Result<()> {
+    let _alone = alone();
+    let mut listener = Listener::start()?;
+    let within = Some(Duration::from_millis(100));
+    let began = Instant::now();
+    let ended = listener.run_within(Command::new("sleep").arg("60"), None, within)?;
+    assert_eq!((ended.code(), ended.signal), (code_of(9), None));
+    assert!(began.elapsed() < Duration::from_secs(30));
+    assert_eq!(
+        listener.run_within(&mut Command::new("true"), None, Some(Duration::from_secs(60)))?.code(),
+        0
+    );
+    Ok(())
+}

@@ -18,12 +18,13 @@ pub struct Launch {
     command: Command,
     preload: Vec<PathBuf>,
     python: Vec<PathBuf>,
+    longest: Option<Duration>,
 }
 
 impl Launch {
     /// As the command says, with nothing under it yet.
     pub fn new(command: Command) -> Launch {
-        Launch { command, preload: Vec::new(), python: Vec::new() }
+        Launch { command, preload: Vec::new(), python: Vec::new(), longest: None }
     }
 
     /// The command, for its input, output and variables.
@@ -50,6 +51,11 @@ impl Launch {
         self.python.insert(0, folder.to_path_buf());
     }
 
+    /// Killed if it is still there after this long.
+    pub fn within(&mut self, longest: Option<Duration>) {
+        self.longest = longest;
+    }
+
     /// Runs it to its end. Signals that ask oomph to end reach it; with `patience` it is killed if it takes longer than that to obey.
     pub fn run(mut self, listener: &mut Listener, patience: Option<Duration>) -> io::Result<Ended> {
         if !self.preload.is_empty() {
@@ -66,7 +72,7 @@ impl Launch {
             debug!(name = %name.display(), value = %value.unwrap_or(OsStr::new("(removed)")).display());
         }
         let began = Instant::now();
-        let ended = listener.run(&mut self.command, patience)?;
+        let ended = listener.run_within(&mut self.command, patience, self.longest)?;
         info!(status = %ended.status, signal = ended.signal, seconds = began.elapsed().as_secs_f32(), "ended");
         Ok(ended)
     }
