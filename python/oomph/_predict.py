@@ -54,7 +54,7 @@ def predict(
     *args: Any,
     gpu: str | None = None,
     memory: str | int | None = None,
-    steps: int = 3,
+    steps: int | None = None,
     conf: str | None = None,
     recording: str | os.PathLike[str] | None = None,
     **kwargs: Any,
@@ -62,8 +62,8 @@ def predict(
     """Runs ``function(*args, **kwargs)`` on a virtual GPU, in a child process, and says what it takes.
 
     The function builds its model and trains on ``cuda`` as it would on a real card; it is stopped after ``steps``
-    optimizer steps. It must be importable by name (defined in a module or at the top of a script), and its arguments
-    picklable. Nothing happens in this process, which need not have a GPU, nor PyTorch.
+    optimizer steps (3, and more where batches differ in shape) and what follows them. It must be importable by name
+    (defined in a module or at the top of a script), and its arguments picklable. Nothing happens in this process, which need not have a GPU, nor PyTorch.
 
     >>> oomph.predict(train, batch_size=8, gpu="t4").fits  # doctest: +SKIP
     True
@@ -89,7 +89,8 @@ def predict(
             pickle.dump(call, file)
         with open(script, "w") as file:
             file.write(_START.format(path=packed))
-        command = [find_oomph(), "predict", "--format", "json", "--python", sys.executable, "--steps", str(steps)]
+        command = [find_oomph(), "predict", "--format", "json", "--python", sys.executable]
+        command += ["--steps", str(steps)] if steps is not None else []
         command += ["--gpu", gpu] if gpu is not None else []
         command += ["--memory", str(memory) if isinstance(memory, str) else f"{memory}B"] if memory is not None else []
         command += ["--conf", conf] if conf is not None else []

@@ -51,8 +51,8 @@ const OFFERS: [Offer; 6] = [
     Offer {
         verb: "predict",
         options: &[
-            "script", "gpu", "memory", "gpus", "steps", "until", "conf", "max", "sweep", "ranks", "output",
-            "lines",
+            "script", "gpu", "memory", "gpus", "steps", "until", "longest", "timeout", "conf", "max",
+            "sweep", "ranks", "output", "lines",
         ],
         has_python: true,
         effect: Effect::Runs,

@@ -1,8 +1,8 @@
 //! What is said of a program: whether it fits a card, with what margin, and how sure that is.
 
 use crate::run::{
-    CallFact, DeviceFacts, EstimatedFact, Kind, Program, Ran, Reached, ReadFact, RunError, Runner, Status,
-    Torch, Values, Voice, World,
+    Batches, CallFact, DeviceFacts, EstimatedFact, Kind, Program, Ran, Reached, ReadFact, RunError, Runner,
+    Status, Torch, Values, Voice, World,
 };
 use oomph_explain::{Explanation, explain};
 use oomph_gpus::Gpu;
@@ -18,14 +18,14 @@ pub enum Verdict {
     Fits,
     /// It runs out of memory.
     DoesNotFit,
-    /// It failed of something else, or it hangs on values that are not known.
+    /// It failed of something else, its time was up, or it hangs on values that are not known.
     Unknown,
 }
 
 /// Something that may make the numbers wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uncertain {
-    /// For scripts: `branch`, `size`, `growth`, `not_reached`, `made_up`, `estimate`, `note`.
+    /// For scripts: `branch`, `size`, `growth`, `batches`, `not_reached`, `made_up`, `estimate`, `note`.
     pub what: String,
     /// In words.
     pub why: String,
@@ -85,6 +85,10 @@ pub struct Prediction {
     pub forwards: u64,
     /// What it came to.
     pub reached: Reached,
+    /// Whether it was stopped because its time was up.
+    pub timed_out: bool,
+    /// What it was fed with, where that differs from step to step or the longest was asked for.
+    pub batches: Option<Batches>,
     /// What it did to the device.
     pub device: DeviceFacts,
     /// Out of the card's memory and all that the process took of it.
@@ -117,7 +121,13 @@ pub enum PredictError {
     Run(#[from] RunError),
     /// It used no GPU.
     #[error("the program used no GPU: it never called torch.cuda")]
-    NoGpu,
+    NoGpu {
+        /// A command that it started, or became.
+        starts: Option<String>,
+    },
+    /// Its time was up.
+    #[error("the time was up before the program used the GPU")]
+    TimedOut,
     /// It failed before it had done anything.
     #[error("the program failed: {0}")]
     Failed(String),
@@ -144,6 +154,14 @@ impl Prediction {
             ran = runner.run_with(program, gpu, world, Voice::Kept, runner.values().more())?;
         }
         let mut prediction = Self::of(program, gpu, world, &ran)?;
+        // How much it would have taken is not known, but for one that had run out already.
+        if let Some(seconds) = runner.timeout()
+            && prediction.timed_out
+            && prediction.verdict == Verdict::Fits
+        {
+            prediction.verdict = Verdict::Unknown;
+            prediction.error = Some(format!("the time was up: it was stopped after {seconds} s"));
+        }
         if ran.facts.open_sizes > 0 && prediction.verdict != Verdict::Unknown {
             prediction.find_range(runner, program)?;
         }
@@ -155,10 +173,17 @@ impl Prediction {
     fn find_range(&mut self, runner: &Runner, program: &Program) -> Result<(), PredictError> {
         let least = Values { least: true, ..runner.values() };
         let few = runner.run_with(program, &self.gpu, self.world, Voice::Kept, least)?;
+        if few.facts.timed_out {
+            // Of a run that was cut short nothing follows.
+            return Ok(());
+        }
         let few = Self::of(program, &self.gpu, self.world, &few)?;
         // On the card it may have ended early: how much the most would take is seen where nothing ends it.
         let high = if self.verdict == Verdict::DoesNotFit {
             let many = runner.run(program, &unlimited(&self.gpu), self.world, Voice::Kept)?;
+            if many.facts.timed_out {
+                return Ok(());
+            }
             Self::of(program, &self.gpu, self.world, &many)?.total
         } else {
             self.total
@@ -181,7 +206,8 @@ impl Prediction {
         if !facts.cuda {
             return Err(match &facts.error {
                 Some(error) => PredictError::Failed(error.clone()),
-                None => PredictError::NoGpu,
+                None if facts.timed_out => PredictError::TimedOut,
+                None => PredictError::NoGpu { starts: facts.starts.clone() },
             });
         }
         let unreadable = |error: String| PredictError::Recording(error);
@@ -196,7 +222,10 @@ impl Prediction {
         // The device that did the most: a program may choose another than the first.
         let device = match facts.devices.get(index).filter(|device| device.peak_driver > 0) {
             Some(device) => *device,
-            None => facts.devices.iter().copied().max_by_key(|device| device.peak_driver).unwrap_or_default(),
+            None => {
+                let most = facts.devices.iter().copied().max_by_key(|device| device.peak_driver);
+                most.unwrap_or_else(|| recorded(&explanation))
+            }
         };
         let verdict = match facts.status {
             // A program that catches an out-of-memory and then gives up has not fitted.
@@ -229,6 +258,8 @@ impl Prediction {
             steps: facts.steps,
             forwards: facts.forwards,
             reached: facts.reached.clone(),
+            timed_out: facts.timed_out,
+            batches: facts.batches.clone(),
             device,
             total,
             needs: None,
@@ -254,7 +285,10 @@ impl Prediction {
             self.uncertain.push(Uncertain { what: "note".into(), why, place: None, count: 1 });
         }
         let index = self.world.map_or(0, |world| world.rank as usize);
-        if matches!(ran.facts.status, Status::Finished | Status::Stopped)
+        if ran.facts.timed_out {
+            let why = "what it would need could not be found out: the time was up".into();
+            self.uncertain.push(Uncertain { what: "note".into(), why, place: None, count: 1 });
+        } else if matches!(ran.facts.status, Status::Finished | Status::Stopped)
             && let Some(device) = ran.facts.devices.get(index)
         {
             self.needs = Some(Needs {
@@ -288,6 +322,8 @@ impl Prediction {
             steps: self.steps,
             forwards: self.forwards,
             reached: self.reached.clone(),
+            timed_out: self.timed_out,
+            batches: self.batches.clone(),
             device: self.device,
             total: gpu.context + self.device.peak_driver,
             needs: self.needs,
@@ -317,6 +353,9 @@ impl Prediction {
     pub fn not_reached(&self) -> Option<&'static str> {
         if self.uncertain.iter().any(|one| one.what == "growth") {
             return Some("memory still rose when the limit came");
+        }
+        if self.batches.as_ref().is_some_and(Batches::may_grow) {
+            return Some("batches differ in shape, and the longest was not run");
         }
         not_reached(self.status, self.steps, &self.reached)
     }
@@ -352,6 +391,18 @@ fn after_a_made_up_value(read: &ReadFact) -> Uncertain {
     }
 }
 
+/// Of a program that was killed: what its recording has.
+fn recorded(explanation: &Explanation) -> DeviceFacts {
+    let most = explanation.devices.iter().max_by_key(|device| device.peak.reserved.bytes);
+    most.map(|device| DeviceFacts {
+        peak_allocated: device.peak.allocated.bytes,
+        peak_reserved: device.peak.reserved.bytes,
+        peak_driver: device.peak.reserved.bytes,
+        ..DeviceFacts::default()
+    })
+    .unwrap_or_default()
+}
+
 fn without_cudnn(fact: EstimatedFact, range: Estimated) -> Uncertain {
     const MIB: u64 = 1 << 20;
     // Whole within the width that such a line has.
@@ -380,6 +431,36 @@ fn not_reached(status: Status, steps: u64, reached: &Reached) -> Option<&'static
     }
 }
 
+/// Why the longest batch may take more than what was run.
+fn larger_may_come(batches: &Batches) -> Option<String> {
+    if batches.whole {
+        return None;
+    }
+    if let Some(why) = &batches.no_longest {
+        return Some(format!("the longest batch was not run: {why}"));
+    }
+    match &batches.longest {
+        Some(longest) if !longest.ran => {
+            Some("the longest batch was not run: the program drew no further batch".to_owned())
+        }
+        Some(longest) if longest.is_cut() => Some(format!(
+            "a longer batch may come: {} of {} were drawn within the limit",
+            longest.drawn,
+            longest.of.unwrap_or_default()
+        )),
+        _ if batches.may_grow() => {
+            let grew = if batches.settled { "" } else { ", and the peak may not have stopped growing" };
+            let then = if batches.loader {
+                "--longest runs the longest of the loader"
+            } else {
+                "no data loader gives them, so give it one of the longest"
+            };
+            Some(format!("batches differ in shape ({} in {}){grew}: {then}", batches.shapes, batches.drawn))
+        }
+        _ => None,
+    }
+}
+
 fn uncertain(facts: &crate::run::Facts, kind: Kind) -> Vec<Uncertain> {
     let mut list: Vec<Uncertain> = facts
         .reads
@@ -400,6 +481,9 @@ fn uncertain(facts: &crate::run::Facts, kind: Kind) -> Vec<Uncertain> {
         list.push(note(format!(
             "the program ran out of memory ({ooms}×) and went on: it adapts to the card"
         )));
+    }
+    if let Some(why) = facts.batches.as_ref().and_then(larger_may_come) {
+        list.push(Uncertain { what: "batches".into(), why, place: None, count: 1 });
     }
     if facts.status == Status::Stopped
         && let Some(why) = not_reached(facts.status, facts.steps, &facts.reached)

@@ -22,6 +22,8 @@ const PACKAGE: &str = "_oomph_virtual";
 
 /// How long a program that was asked to end may take for it.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a program whose time is up may take to hear of it.
+const DEAF: Duration = Duration::from_secs(5);
 
 /// What a program is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -163,6 +165,72 @@ pub struct EstimatedFact {
     pub most: u64,
 }
 
+/// A batch that the peak came with.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct PeakBatch {
+    /// The step, from 1.
+    pub step: u64,
+    /// Which one of its epoch, from 1, if it came from a data loader by itself.
+    pub batch: Option<u64>,
+    /// The shape of its largest tensor.
+    pub shape: Vec<u64>,
+}
+
+/// The largest batch of a loader that was drawn through.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct LongestBatch {
+    /// The shape of its largest tensor.
+    pub shape: Vec<u64>,
+    /// How many batches were drawn.
+    pub drawn: u64,
+    /// How many the loader has, if it says so.
+    pub of: Option<u64>,
+    /// Whether the program took it.
+    pub ran: bool,
+    /// The most bytes in tensors by the end of its step; none where memory ran out in it.
+    pub allocated: Option<u64>,
+    /// The most that PyTorch had taken by then.
+    pub reserved: Option<u64>,
+}
+
+impl LongestBatch {
+    /// Whether it was the largest of some only: the loader has more.
+    pub fn is_cut(&self) -> bool {
+        self.of.is_some_and(|of| of > self.drawn)
+    }
+}
+
+/// What a program was fed with, where that differs from step to step or the longest was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct Batches {
+    /// Whether shapes differ.
+    pub vary: bool,
+    /// Whether a data loader gave them.
+    pub loader: bool,
+    /// How many batches there were.
+    pub drawn: u64,
+    /// Of how many shapes.
+    pub shapes: u64,
+    /// Whether the peak had stopped growing.
+    pub settled: bool,
+    /// Whether the program came to the end of its loader.
+    pub whole: bool,
+    /// What the peak came with, if it came in these steps.
+    pub peak: Option<PeakBatch>,
+    /// The longest, where it was asked for and found.
+    pub longest: Option<LongestBatch>,
+    /// Why it was not found.
+    pub no_longest: Option<String>,
+}
+
+impl Batches {
+    /// Whether a larger batch than any that was run may come.
+    pub fn may_grow(&self) -> bool {
+        let has_longest = self.longest.as_ref().is_some_and(|longest| longest.ran && !longest.is_cut());
+        self.vary && !self.whole && !has_longest
+    }
+}
+
 /// The PyTorch that a program was run with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Torch {
@@ -220,6 +288,38 @@ pub struct Facts {
     /// Whether it was stopped because its time was up.
     #[serde(default)]
     pub timed_out: bool,
+    /// What it was fed with, if there is something to say of it.
+    #[serde(default)]
+    pub batches: Option<Batches>,
+    /// A command that it started, or became, and that was not followed.
+    #[serde(default)]
+    pub starts: Option<String>,
+}
+
+impl Facts {
+    /// Of a program that was killed when its time was up: it left its recording at most.
+    fn of_killed(recording: &Path) -> Facts {
+        Facts {
+            status: Status::Stopped,
+            steps: 0,
+            forwards: 0,
+            reached: Reached::default(),
+            error: None,
+            cuda: recording.exists(),
+            devices: Vec::new(),
+            reads: Vec::new(),
+            open_sizes: 0,
+            made_up: None,
+            values: SpentFact::default(),
+            unmodelled: Vec::new(),
+            estimated: None,
+            notes: Vec::new(),
+            memory_config: String::new(),
+            timed_out: true,
+            batches: None,
+            starts: None,
+        }
+    }
 }
 
 /// What may be spent to know values that a GPU would have computed, and what is done where they cannot be had.
@@ -352,6 +452,18 @@ pub struct Runner<'a> {
     until: Until,
     conf: Option<String>,
     values: Values,
+    further: Further,
+}
+
+/// What else a prediction may do, or must not.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Further {
+    /// Where batches differ, more steps than were asked for, until the peak has stopped growing.
+    pub while_batches_vary: bool,
+    /// A step with the longest batch of the loader that feeds the training.
+    pub longest: bool,
+    /// Seconds after which each run is stopped.
+    pub timeout: Option<u32>,
 }
 
 /// How a program is run to try something out: further than for a prediction, and with another text for some of its files.
@@ -393,6 +505,8 @@ struct Task<'a> {
     forwards: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     seconds: Option<u32>,
+    more: bool,
+    longest: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     source: Option<PathBuf>,
 }
@@ -412,7 +526,8 @@ impl<'a> Runner<'a> {
             .map_err(StageError::from)?;
         let recorder =
             RECORD.write(card.folder()).map_err(|error| StageError::write(card.folder(), error))?;
-        Ok(Runner { installed, listener, card, recorder, steps, until, conf, values: Values::default() })
+        let (values, further) = (Values::default(), Further::default());
+        Ok(Runner { installed, listener, card, recorder, steps, until, conf, values, further })
     }
 
     /// With so much for values.
@@ -423,6 +538,17 @@ impl<'a> Runner<'a> {
     /// What may be spent for values.
     pub(crate) fn values(&self) -> Values {
         self.values
+    }
+
+    /// The same, for predictions that do this too.
+    #[must_use]
+    pub fn with(self, further: Further) -> Runner<'a> {
+        Runner { further, ..self }
+    }
+
+    /// Seconds after which a prediction is stopped.
+    pub(crate) fn timeout(&self) -> Option<u32> {
+        self.further.timeout
     }
 
     /// Runs a program on a card.
@@ -501,11 +627,12 @@ impl<'a> Runner<'a> {
             fit: None,
             forwards: None,
             seconds: None,
+            more: false,
+            longest: false,
             source: None,
         };
         match purpose {
             Some(Purpose::Unrecorded) => task.recorder = None,
-            Some(Purpose::Values(values)) => task.values = *values,
             // Lines are not asked for, and the search would fill the recording.
             Some(Purpose::Fit(fit)) => (task.fit, task.recorder) = (Some(*fit), None),
             Some(Purpose::Trial(trial)) => {
@@ -517,7 +644,13 @@ impl<'a> Runner<'a> {
                     .map_err(|error| RunError::File { path: path.clone(), error })?;
                 task.source = Some(path);
             }
-            None => {}
+            Some(Purpose::Values(_)) | None => {
+                if let Some(Purpose::Values(values)) = purpose {
+                    task.values = *values;
+                }
+                let Further { while_batches_vary, longest, timeout } = self.further;
+                (task.more, task.longest, task.seconds) = (while_batches_vary, longest, timeout);
+            }
         }
         // `-c` puts the current folder first, where anybody's `json.py` may lie: it goes before anything is imported. Once the package is
         // imported, what is in it is found without the path.
@@ -529,7 +662,9 @@ impl<'a> Runner<'a> {
             "import sys\nif sys.path[:1] == ['']: del sys.path[0]\nsys.path.insert(0, {:?}); {imports}; del sys.path[0]; main()",
             inside.join("python").display().to_string(),
         );
+        let timeout = task.seconds.map(|seconds| Duration::from_secs(seconds.into()) + DEAF);
         let mut launch = Launch::new(Command::new(&self.installed.python));
+        launch.within(timeout);
         launch.on(&self.card, gpu, world.map_or(1, |world| world.size));
         let command = launch.command();
         command
@@ -556,6 +691,9 @@ impl<'a> Runner<'a> {
             ended.map_err(|error| RunError::Start { python: self.installed.python.clone(), error })?.status;
         let facts = match std::fs::read(folder.path().join("facts.json")) {
             Ok(bytes) => logged(serde_json::from_slice(&bytes)?),
+            Err(_) if timeout.is_some_and(|timeout| began.elapsed() >= timeout) => {
+                Facts::of_killed(&folder.path().join("recording.oomph"))
+            }
             Err(_) => {
                 return Err(RunError::Died {
                     status,

@@ -231,7 +231,8 @@ pub fn over_cards(
             reserved: unlimited.device.peak_reserved,
             total: gpu.context + unlimited.device.peak_driver,
         };
-        let mut prediction = if needs.total <= gpu.memory || unlimited.verdict == Verdict::Unknown {
+        let is_unknown = unlimited.verdict == Verdict::Unknown && !unlimited.timed_out;
+        let mut prediction = if needs.total <= gpu.memory || is_unknown {
             // Memory was never short: the card does not differ from one without a limit.
             unlimited.on(gpu)
         } else {

@@ -62,6 +62,7 @@ fn verdict(prediction: &Prediction) -> String {
             "does not fit: memory is enough in sum, but not in one piece when it is asked for".to_owned()
         }
         (Verdict::DoesNotFit, None) => "does not fit".to_owned(),
+        _ if prediction.timed_out => "not known: the time was up".to_owned(),
         _ => match prediction.range {
             Some(range) if prediction.status != Status::Failed => format!(
                 "not known: between {} and {} of {}, by values that only a GPU would have",
@@ -72,6 +73,49 @@ fn verdict(prediction: &Prediction) -> String {
             _ => "not known: the program failed".to_owned(),
         },
     }
+}
+
+/// `16 × 512`.
+fn shape(sizes: &[u64]) -> String {
+    sizes.iter().map(u64::to_string).collect::<Vec<_>>().join(" × ")
+}
+
+/// What it was fed with at its peak, and what the longest batch makes: a sentence each.
+fn batches(prediction: &Prediction) -> Vec<String> {
+    let Some(batches) = &prediction.batches else { return Vec::new() };
+    let mut sentences = Vec::new();
+    if let Some(peak) = batches.peak.as_ref().filter(|_| batches.vary) {
+        let size = shape(&peak.shape);
+        let came = match prediction.status {
+            Status::OutOfMemory => "memory ran out",
+            _ => "the peak came",
+        };
+        let with_longest = batches.longest.as_ref().is_some_and(|longest| longest.shape == peak.shape);
+        sentences.extend(match peak.batch {
+            Some(batch) => {
+                Some(format!("batches differ: {came} with batch {batch}, {size}, in step {}", peak.step))
+            }
+            // Of that batch more is said below.
+            None if with_longest => None,
+            None => Some(format!("batches differ: {came} with {size}, in step {}", peak.step)),
+        });
+    }
+    if let Some(longest) = batches.longest.as_ref().filter(|longest| longest.ran) {
+        let then = match (longest.allocated, longest.reserved) {
+            (Some(allocated), Some(reserved)) => format!(
+                "with it the peak is {} in tensors, {} taken by PyTorch",
+                bytes(allocated),
+                bytes(reserved)
+            ),
+            _ => "with it memory ran out".to_owned(),
+        };
+        sentences.push(format!(
+            "the longest batch of {} drawn is {}; {then}",
+            longest.drawn,
+            shape(&longest.shape)
+        ));
+    }
+    sentences
 }
 
 fn ran(prediction: &Prediction) -> String {
@@ -95,6 +139,7 @@ fn ran(prediction: &Prediction) -> String {
             format!("ran to its end{}, its loops over data cut short", counted.replace(" after", ","))
         }
         Status::Finished => format!("ran to its end{}", counted.replace(" after", ",")),
+        Status::Stopped if prediction.timed_out => format!("stopped{counted}{seen}, for its time was up"),
         Status::Stopped => format!("stopped{counted}{seen}"),
         Status::OutOfMemory => format!("ran out of memory{counted}{doing}"),
         Status::Failed => format!("failed{counted}"),
@@ -189,6 +234,11 @@ pub fn text(named: &NamedPrediction, options: TextOptions) -> String {
     if let Some(found) = found {
         let step = found.peak_step.map(|step| format!("step {step}, ")).unwrap_or_default();
         let _ = writeln!(out, "  {:<34} {step}{}", "highest in", printable(&found.peak_place.short()));
+    }
+    for words in batches(prediction) {
+        let _ = writeln!(out, "  {}", wrap(&words, options.width, 2, 4));
+    }
+    if let Some(found) = found {
         for finding in findings_of(&prediction.explanation, found) {
             text::finding(&mut out, finding, options);
         }
@@ -227,8 +277,14 @@ pub fn text(named: &NamedPrediction, options: TextOptions) -> String {
 /// What to type next: where it does not fit, what leads to the cure.
 fn next(named: &NamedPrediction) -> String {
     let prediction = named.prediction;
+    let longer = prediction.batches.as_ref().is_some_and(|batches| {
+        batches.may_grow() && batches.loader && batches.longest.is_none() && batches.no_longest.is_none()
+    });
     match (prediction.verdict, cure(named), named.recording) {
         (Verdict::DoesNotFit, Some(command), _) => command,
+        (Verdict::Fits, ..) if longer => {
+            format!("oomph predict --gpu {} --longest {}", prediction.gpu.name, prediction.program)
+        }
         (_, _, Some(recording)) => format!("oomph explain {}", quoted(recording)),
         _ => "oomph predict --help".to_owned(),
     }
@@ -383,6 +439,7 @@ pub fn table_text(predictions: &[Prediction]) -> String {
                     Some(range) => {
                         (YELLOW, format!("not known, {} to {}", bytes(range.low), bytes(range.high)))
                     }
+                    None if prediction.timed_out => (YELLOW, format!("not known, {}", printable(error))),
                     None => (YELLOW, format!("not known, it failed: {}", printable(error))),
                 }
             }
@@ -477,6 +534,9 @@ pub fn markdown(named: &NamedPrediction, lines: usize) -> String {
     let mut out = format!("## {}\n\n**{}**\n\n", escape(&prediction.program), escape(&verdict(prediction)));
     let _ = write!(out, "| card {HEADING}| {} {}", escape(&prediction.gpu.name), row(prediction));
     out.push('\n');
+    for words in batches(prediction) {
+        let _ = writeln!(out, "{}\n", escape(&words));
+    }
     for one in &prediction.uncertain {
         let _ = writeln!(out, "> uncertain: {}\n", escape(&uncertain(one)));
     }

@@ -3,7 +3,8 @@
 Enough are some steps, and what ``phases`` sees after them. Run by ``oomph predict`` as ``python -c ...`` with a description in
 ``OOMPH_PREDICT`` (JSON): ``kind`` (script, module or notebook), ``target``, ``args``, ``steps``, ``until`` (steps, validation or end), ``recorder`` (its library; without, nothing but the facts is left),
 ``folder`` for what is left behind: ``recording.oomph`` and ``facts.json``. ``target`` and ``args`` have a letter for each byte (``handed.rs`` of the crate ``oomph-stage``). A change that is tried adds ``source`` (a file of JSON:
-other texts for files), ``forwards`` (another number for those than for steps) and ``seconds`` (when it is stopped in any case).
+other texts for files) and ``forwards`` (another number for those than for steps). ``seconds``: when it is stopped in any case; ``more`` and ``longest``: what to do where batches differ
+(``batches``); ``started``: by a program that was started before (``following``).
 """
 
 import atexit
@@ -21,6 +22,7 @@ import time
 import types
 
 from . import own_frames, substitute
+from .following import Following
 from .frames import chain
 from .imports import AfterImport
 from .library_code import is_installed, is_torch
@@ -28,6 +30,8 @@ from .out_of_memory import is_out_of_memory
 from .utf8 import as_json
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
+# Where all steps are run: after as many, the longest batch is asked for.
+LEAST_STEPS = 3
 
 
 class Stop(BaseException):
@@ -47,7 +51,7 @@ class Run:
         self.writing = threading.RLock()
         self.compiled = False
         self.began = time.time()
-        self.phases = None
+        self.phases = self.batches = self.following = None
         self.values = self.reads = self.backward = None
         self.torch = None
         self.recorded = None
@@ -69,9 +73,10 @@ class Run:
         register_optimizer_step_pre_hook(self.before_step)
         register_optimizer_step_post_hook(self.after_step)
         self.watch_forwards(torch)
-        from . import backward, phases, reads, values
+        from . import backward, batches, phases, reads, values
 
         self.phases = phases.Phases(self, torch)
+        self.batches = batches.Batches(self, torch)
 
         library = ctypes.CDLL("liboomph_cuda.so")
         library.oomph_script_read.argtypes = [ctypes.c_int64]
@@ -130,7 +135,9 @@ class Run:
     def after_step(self, optimizer, args, kwargs):
         counts = self.optimizers
         counts[id(optimizer)] = counts.get(id(optimizer), 0) + 1
-        self.facts["steps"] = max(counts.values())
+        if max(counts.values()) > self.facts["steps"]:
+            self.facts["steps"] = max(counts.values())
+            self.batches.step_is_done(self.facts["steps"])
         self.phases.reach("training")
         wanted = self.task.get("steps", 0)
         if self.phases.began is not None:
@@ -140,7 +147,8 @@ class Run:
             return
         # With several optimizers, those that were seen before get as many steps.
         # One that stepped long ago, and not since, does not hold the others up.
-        if wanted and (min(counts.values()) >= wanted or max(counts.values()) >= 4 * wanted):
+        least = wanted or LEAST_STEPS
+        if (min(counts.values()) >= least or max(counts.values()) >= 4 * least) and not self.batches.go_on() and wanted:
             self.enough()
 
     def enough(self):
@@ -176,12 +184,13 @@ class Run:
         if any(name == "forward" for name in self._callers(sys._getframe(1))):
             return
         self.facts["forwards"] += 1
+        self.batches.step_is_done(self.facts["forwards"])
         self.phases.reach("inference")
         wanted, lines = self.task.get("forwards", self.task.get("steps", 0)), self.distinct(frame)
         if self.phases.began is not None:
             if self.phases.after_inference((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)):
                 self.stop()
-        elif wanted and self.facts["forwards"] >= wanted * lines:
+        elif wanted and self.facts["forwards"] >= wanted * lines and not self.batches.go_on():
             self.enough()
 
     @staticmethod
@@ -217,6 +226,7 @@ class Run:
         """However far it is then. Only the main thread hears of it."""
 
         def time_is_up(*_):
+            self.following.end_child()
             if not self.written:
                 self.facts["timed_out"] = True
                 self.stop()
@@ -286,8 +296,12 @@ class Run:
                 facts["estimated"] = dict(zip(("count", "largest", "most"), estimated, strict=True))
             facts["memory_config"] = os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or ""
             self.phases.finish()
+            facts["batches"] = self.batches.report()
             facts["reached"] = {"phases": self.phases.reached, "cut": self.phases.cut, "doing": self.phases.doing}
         path = os.path.join(self.task["folder"], "facts.json")
+        # A program that starts another is not the one that is asked about, if that has used the GPU.
+        if not facts["cuda"] and (self.task.get("started") or os.path.exists(path)):
+            return
         with open(path + ".part", "wb") as file:
             file.write(as_json(facts))
         os.replace(path + ".part", path)
@@ -417,6 +431,7 @@ def main(kind=Run):
         ranks.announce(task["world"])
     sys.meta_path.insert(0, AfterImport("torch", run.torch_is_here))
     run.watch_exit()
+    run.following = Following(run)
     if "source" in task:
         with open(task["source"], encoding="utf-8") as file:
             substitute.install(json.load(file))

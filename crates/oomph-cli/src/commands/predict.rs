@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 use oomph_gpus::{Catalogue, Gpu};
 use oomph_predict::patch::{self, Reached};
 use oomph_predict::prediction::{PredictError, Prediction, Verdict};
-use oomph_predict::run::{Kind, Program, RunError, Runner, Until, Values, Voice, World};
+use oomph_predict::run::{Further, Kind, Program, RunError, Runner, Until, Values, Voice, World};
 use oomph_predict::search::{self, Sweep};
 use oomph_report::TextOptions;
 use oomph_report::fix::{self, Offer};
@@ -21,6 +21,9 @@ use oomph_words::Size;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+/// Steps of a script that is not asked for others.
+const STEPS: u32 = 3;
+
 /// Say whether a PyTorch script fits a card, without the card
 ///
 /// Runs the script as it is, with your own Python and PyTorch, on a virtual GPU: every allocation is PyTorch's own, kernels
@@ -29,7 +32,8 @@ use std::path::{Path, PathBuf};
 /// driver are needed, but PyTorch must be a CUDA build: where it is none, --fetch-torch gets one.
 ///
 /// "fits" is said of what was run: to the script's end, or past its validation or into its second epoch. Where none of these was
-/// reached, it says "fits so far", and what was not reached.
+/// reached, it says "fits so far", and what was not reached. So it does where batches differ in shape, as those that are padded to
+/// their longest sample: then more steps are run, until the peak has stopped growing, and --longest runs the longest batch.
 ///
 /// The script does what it always does: it writes its files and uses the network. After its first steps nothing is saved by torch.save or
 /// safetensors, and it is stopped before it writes over or deletes a file of before. --max, --sweep, --gpus and --ranks start
@@ -43,7 +47,7 @@ use std::path::{Path, PathBuf};
 /// could not be found out.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  oomph predict --gpu t4 train.py --batch-size 8\n  oomph predict --gpu rtx-4090 -m mypackage.train --lr 1e-4\n  oomph predict --gpu t4 notebook.ipynb\n  oomph predict --gpu t4 --max --batch-size train.py          # the largest batch that fits\n  oomph predict --gpu t4 --sweep '--batch-size=1..64' train.py\n  oomph predict --gpus t4,l4,a100-40gb train.py               # one table over many cards\n  oomph predict --gpu a100-80gb --ranks 8 train_fsdp.py       # each of eight ranks\n  oomph predict --gpu t4 --fix train.py                      # and the lines to change\n  oomph predict --gpu t4 --fetch-torch train.py              # where PyTorch is a CPU build\n  oomph predict --gpu t4 --format json train.py | jq .fits\n\nEverything after the script's name is the script's."
+    after_help = "Examples:\n  oomph predict --gpu t4 train.py --batch-size 8\n  oomph predict --gpu rtx-4090 -m mypackage.train --lr 1e-4\n  oomph predict --gpu t4 notebook.ipynb\n  oomph predict --gpu t4 --max --batch-size train.py          # the largest batch that fits\n  oomph predict --gpu t4 --sweep '--batch-size=1..64' train.py\n  oomph predict --gpus t4,l4,a100-40gb train.py               # one table over many cards\n  oomph predict --gpu a100-80gb --ranks 8 train_fsdp.py       # each of eight ranks\n  oomph predict --gpu t4 --longest train.py                  # and the longest batch of its loader\n  oomph predict --gpu t4 --fix train.py                      # and the lines to change\n  oomph predict --gpu t4 --fetch-torch train.py              # where PyTorch is a CPU build\n  oomph predict --gpu t4 --format json train.py | jq .fits\n\nEverything after the script's name is the script's."
 )]
 pub(crate) struct Arguments {
     /// The card: t4, rtx-4090, a100-80gb … (`oomph gpus` lists them)
@@ -55,12 +59,20 @@ pub(crate) struct Arguments {
     /// Several cards, as one table: t4,l4,a100-40gb
     #[arg(long, value_name = "NAMES", value_delimiter = ',', conflicts_with_all = ["gpu", "memory", "output"])]
     pub(crate) gpus: Vec<String>,
-    /// How many optimizer steps to train for at first, or forwards where there is no optimizer; 0 runs all of it, to the end
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    pub(crate) steps: u32,
+    /// How many optimizer steps to train for at first, or forwards where there is no optimizer; 0 runs all of it, to the end [default: 3,
+    /// and more where batches differ in shape, until the peak has stopped growing]
+    #[arg(long, value_name = "N")]
+    pub(crate) steps: Option<u32>,
     /// How far to go on after these steps
     #[arg(long, value_enum, default_value_t = UntilName::Validation)]
     pub(crate) until: UntilName,
+    /// Run a step with the longest batch too: the data loader of the training is drawn through, for at most a minute, and its largest
+    /// batch comes after the first steps. What the script draws by itself stays as it is
+    #[arg(long)]
+    pub(crate) longest: bool,
+    /// Stop a run that takes longer: what was seen until then is said, and whether it fits is not known
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) timeout: Option<u32>,
     /// Host memory for values that the script reads back and a GPU would have computed: masks, lengths, what it compares
     #[arg(long, value_name = "SIZE", default_value = "2GiB")]
     pub(crate) values: Size,
@@ -132,7 +144,14 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         UntilName::End => Until::End,
     };
     let values = Values { bytes: arguments.values.0, seconds: arguments.values_seconds, ..Values::default() };
-    let runner = Runner::new(&installed, arguments.steps, until, arguments.conf.clone())?.with_values(values);
+    let further = Further {
+        while_batches_vary: arguments.steps.is_none() && until != Until::Steps,
+        longest: arguments.longest,
+        timeout: arguments.timeout,
+    };
+    let steps = arguments.steps.unwrap_or(STEPS);
+    let runner = Runner::new(&installed, steps, until, arguments.conf.clone())?;
+    let runner = runner.with_values(values).with(further);
     let stopper = runner.stopper();
     printer.on_cancel(move || stopper.stop());
     let outcome = if !arguments.gpus.is_empty() {
@@ -145,9 +164,18 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         one(arguments, &runner, &program, printer)
     };
     outcome.or_else(|error| match error.downcast::<PredictError>() {
-        Ok(PredictError::NoGpu) => {
-            printer.error(&format!("{}: {}", program.typed(), PredictError::NoGpu));
+        Ok(error @ PredictError::NoGpu { .. }) => {
+            printer.error(&format!("{}: {error}", program.typed()));
+            if let PredictError::NoGpu { starts: Some(command) } = error {
+                printer.hint(&format!("it starts: {}; predict that", oomph_words::printable(&command)));
+                return Ok(Outcome::Failed);
+            }
             printer.hint("does it choose its device by an argument, or stop before it uses one? give it the arguments that make it train on cuda");
+            Ok(Outcome::Failed)
+        }
+        Ok(error @ PredictError::TimedOut) => {
+            printer.error(&format!("{}: {error}", program.typed()));
+            printer.hint("does it load or download something first? give it more seconds with --timeout");
             Ok(Outcome::Failed)
         }
         // Whoever sent it knows why there is no result.

@@ -4,7 +4,7 @@ use super::document;
 use super::explain::{Finding, HeldKind, Place};
 use crate::predict::{NamedPrediction, device};
 use oomph_predict::prediction::{self as model, Verdict};
-use oomph_predict::run::Status;
+use oomph_predict::run::{self, Status};
 use oomph_predict::search::{self, Sweep, largest, largest_close};
 use serde::Serialize;
 
@@ -76,7 +76,8 @@ struct Prediction<'a> {
     gpu: Gpu<'a>,
     /// With `--ranks`, which one.
     rank: Option<u32>,
-    /// **Stable.** Of what was run, see `reached`; `null` if the script failed of something else than memory, or if `range` spans `gpu.memory`.
+    /// **Stable.** Of what was run, see `reached`; `null` if the script failed of something else than memory, if its time was up, or if `range`
+    /// spans `gpu.memory`.
     fits: Option<bool>,
     /// **Stable.** It fits, but what stays free is at most 3 % of `total`, or `estimated.high` is more than there is: too close to be sure.
     close: bool,
@@ -108,8 +109,13 @@ struct Prediction<'a> {
     /// Forwards that were counted because there was no optimizer.
     forwards: u64,
     /// **Stable.** What was run. Where it neither finished nor came to the end of its validation or to `second_epoch`, the text says
-    /// "fits so far", and `uncertain` has `not_reached`; so it does where `uncertain` has `growth`.
+    /// "fits so far", and `uncertain` has `not_reached`; so it does where `uncertain` has `growth`, and where batches differ and the
+    /// longest was not run.
     reached: Reached<'a>,
+    /// Whether it was stopped because its time was up (`--timeout`): `fits` is then `null`, unless it had run out of memory already.
+    timed_out: bool,
+    /// What the script was fed with, where that differs in shape from step to step, or `--longest` was given; else `null`.
+    batches: Option<Batches<'a>>,
     /// Out-of-memories, caught ones included.
     ooms: u64,
     /// How often the allocator gave its whole cache back to find room.
@@ -179,6 +185,8 @@ impl<'a> Prediction<'a> {
                 loops_cut: prediction.reached.cut,
                 finished: prediction.status == Status::Finished,
             },
+            timed_out: prediction.timed_out,
+            batches: prediction.batches.as_ref().map(Batches::of),
             ooms: prediction.device.ooms,
             retries: prediction.device.retries,
             step: found.and_then(|device| device.peak_step),
@@ -271,14 +279,90 @@ struct Reached<'a> {
 }
 
 #[derive(Serialize)]
+struct Batches<'a> {
+    /// Whether their shapes differ.
+    vary: bool,
+    /// Whether a data loader gave them; else it is what went into the models.
+    loader: bool,
+    /// How many were run.
+    drawn: u64,
+    /// Of how many shapes these are, by the largest tensor of each.
+    shapes: u64,
+    /// Whether the peak had stopped growing; only looked for where shapes differ and `--steps` was not given.
+    settled: bool,
+    /// Whether the script came to the end of its loader.
+    whole: bool,
+    /// What the allocated peak came with; `null` if it came after the steps that were watched.
+    peak: Option<PeakBatch<'a>>,
+    /// With `--longest`, the largest batch of the loader; `null` if there is none.
+    longest: Option<LongestBatch<'a>>,
+    /// With `--longest`, why there is none.
+    no_longest: Option<&'a str>,
+}
+
+impl<'a> Batches<'a> {
+    fn of(batches: &'a run::Batches) -> Self {
+        Self {
+            vary: batches.vary,
+            loader: batches.loader,
+            drawn: batches.drawn,
+            shapes: batches.shapes,
+            settled: batches.settled,
+            whole: batches.whole,
+            peak: batches.peak.as_ref().map(|peak| PeakBatch {
+                step: peak.step,
+                batch: peak.batch,
+                shape: &peak.shape,
+            }),
+            longest: batches.longest.as_ref().map(|longest| LongestBatch {
+                shape: &longest.shape,
+                drawn: longest.drawn,
+                of: longest.of,
+                ran: longest.ran,
+                allocated: longest.allocated,
+                reserved: longest.reserved,
+            }),
+            no_longest: batches.no_longest.as_deref(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct PeakBatch<'a> {
+    /// The step, from 1.
+    step: u64,
+    /// Which one of its epoch it is, from 1; `null` for the longest batch, and where no data loader gave it.
+    batch: Option<u64>,
+    /// The shape of its largest tensor.
+    shape: &'a [u64],
+}
+
+#[derive(Serialize)]
+struct LongestBatch<'a> {
+    /// The shape of its largest tensor.
+    shape: &'a [u64],
+    /// How many batches were drawn to find it.
+    drawn: u64,
+    /// How many the loader has, if it says so: more than `drawn` if the limit came first.
+    of: Option<u64>,
+    /// Whether the script took it.
+    ran: bool,
+    /// The allocated peak by the end of its step; `null` if memory ran out in it.
+    allocated: Option<u64>,
+    /// The reserved peak, likewise.
+    reserved: Option<u64>,
+}
+
+#[derive(Serialize)]
 struct Uncertain<'a> {
     /// `branch`: the script goes one way or the other by a value that only a GPU would have computed; `size`: a size depends on such a
-    /// value; `growth`: memory still rose from turn to turn of this loop when the limit came; `not_reached`: validation, its end, or the
-    /// end of a script that does not train, was not run; `estimate`: cuDNN could not be asked; `note`: something else.
+    /// value; `growth`: memory still rose from turn to turn of this loop when the limit came; `batches`: they differ in shape, and one that
+    /// is longer than those that were run may come; `not_reached`: validation, its end, or the end of a script that does not train, was
+    /// not run; `estimate`: cuDNN could not be asked; `note`: something else.
     what: &'a str,
     /// In words, for people.
     why: &'a str,
-    /// The file; `null` for `note`, `estimate` and `not_reached`.
+    /// The file; `null` for `note`, `estimate`, `batches` and `not_reached`.
     file: Option<&'a str>,
     /// The line; likewise.
     line: Option<u32>,
