@@ -1,6 +1,6 @@
 //! The library that is put under CUDA programs: a virtual GPU.
 //!
-//! Preloaded into a process, it answers for the CUDA runtime and driver, cuBLAS, cuDNN, NVML and NCCL: calls succeed,
+//! Preloaded into a process, it answers for the CUDA runtime and driver, cuBLAS, cuDNN, cuFFT, cuSOLVER, NVML and NCCL: calls succeed,
 //! kernels do nothing, memory is accounted as on the card that `OOMPH_VIRTUAL_GPU` describes. What PyTorch allocates is
 //! therefore what it would allocate there. No host memory backs device memory, except where small copies were
 //! written: those bytes are true (see [`memory`]).
@@ -22,8 +22,10 @@ pub mod blas;
 pub mod calls;
 pub mod card;
 pub mod control;
+pub mod dense;
 pub mod dnn;
 pub mod driver;
+pub mod fft;
 pub mod guarded;
 pub mod loaded;
 pub mod mappings;

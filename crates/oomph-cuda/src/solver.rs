@@ -1,6 +1,7 @@
-//! cuSOLVER, cuSPARSE, cuSPARSELt, cuFFT: handles, and buffer sizes that are unknown without a device.
+//! cuSOLVER, cuSPARSE, cuSPARSELt: handles, and buffer sizes, which the libraries answer only with a device.
 //!
-//! Sizes are answered with 0 and noted: a result then names the function whose workspace is missing from it.
+//! Sizes that matter for eigenvalues, singular values and QR follow rules ([`crate::dense`]). All others are answered with 0 and noted: a result then names the
+//! function whose workspace is missing from it.
 
 use crate::{calls, handle, lock, put};
 use std::collections::BTreeMap;
@@ -54,10 +55,6 @@ says_a_size! {
     cusolverDnDgetrf_bufferSize a b c d e => c_int;
     cusolverDnCgetrf_bufferSize a b c d e => c_int;
     cusolverDnZgetrf_bufferSize a b c d e => c_int;
-    cusolverDnSgeqrf_bufferSize a b c d e => c_int;
-    cusolverDnDgeqrf_bufferSize a b c d e => c_int;
-    cusolverDnCgeqrf_bufferSize a b c d e => c_int;
-    cusolverDnZgeqrf_bufferSize a b c d e => c_int;
     cusolverDnSpotrf_bufferSize a b c d e => c_int;
     cusolverDnDpotrf_bufferSize a b c d e => c_int;
     cusolverDnCpotrf_bufferSize a b c d e => c_int;
@@ -70,10 +67,6 @@ says_a_size! {
     cusolverDnDgesvd_bufferSize a b c => c_int;
     cusolverDnCgesvd_bufferSize a b c => c_int;
     cusolverDnZgesvd_bufferSize a b c => c_int;
-    cusolverDnSgesvdj_bufferSize a b c d e f g h i j k l => c_int;
-    cusolverDnDgesvdj_bufferSize a b c d e f g h i j k l => c_int;
-    cusolverDnCgesvdj_bufferSize a b c d e f g h i j k l => c_int;
-    cusolverDnZgesvdj_bufferSize a b c d e f g h i j k l => c_int;
     cusolverDnSgesvdjBatched_bufferSize a b c d e f g h i j k => c_int;
     cusolverDnDgesvdjBatched_bufferSize a b c d e f g h i j k => c_int;
     cusolverDnCgesvdjBatched_bufferSize a b c d e f g h i j k => c_int;
@@ -86,27 +79,16 @@ says_a_size! {
     cusolverDnDsyevd_bufferSize a b c d e f g => c_int;
     cusolverDnCheevd_bufferSize a b c d e f g => c_int;
     cusolverDnZheevd_bufferSize a b c d e f g => c_int;
-    cusolverDnSsyevj_bufferSize a b c d e f g => c_int;
-    cusolverDnDsyevj_bufferSize a b c d e f g => c_int;
-    cusolverDnCheevj_bufferSize a b c d e f g => c_int;
-    cusolverDnZheevj_bufferSize a b c d e f g => c_int;
     cusolverDnSsyevjBatched_bufferSize a b c d e f g => c_int;
     cusolverDnDsyevjBatched_bufferSize a b c d e f g => c_int;
     cusolverDnCheevjBatched_bufferSize a b c d e f g => c_int;
     cusolverDnZheevjBatched_bufferSize a b c d e f g => c_int;
-    cusolverDnSorgqr_bufferSize a b c d e f g => c_int;
-    cusolverDnDorgqr_bufferSize a b c d e f g => c_int;
-    cusolverDnCungqr_bufferSize a b c d e f g => c_int;
-    cusolverDnZungqr_bufferSize a b c d e f g => c_int;
     cusolverDnSormqr_bufferSize a b c d e f g h i j k => c_int;
     cusolverDnDormqr_bufferSize a b c d e f g h i j k => c_int;
     cusolverDnCunmqr_bufferSize a b c d e f g h i j k => c_int;
     cusolverDnZunmqr_bufferSize a b c d e f g h i j k => c_int;
     cusolverDnXgetrf_bufferSize a b c d e f g h => usize, usize;
     cusolverDnXpotrf_bufferSize a b c d e f g h => usize, usize;
-    cusolverDnXgeqrf_bufferSize a b c d e f g h i j => usize, usize;
-    cusolverDnXsyevd_bufferSize a b c d e f g h i j k => usize, usize;
-    cusolverDnXsyevBatched_bufferSize a b c d e f g h i j k => usize, usize;
     cusolverDnXsytrs_bufferSize a b c d e f g h i j k => usize, usize;
     cusolverDnXgeev_bufferSize a b c d e f g h i j k l m n o p q => usize, usize;
     cusparseSpMM_bufferSize a b c d e f g h i j => usize;
@@ -131,9 +113,6 @@ says_a_size! {
     cusparseCbsrsm2_bufferSize a b c d e f g h i j k l m => c_int;
     cusparseZbsrsm2_bufferSize a b c d e f g h i j k l m => c_int;
     cusparseLtMatmulGetWorkspace a b => usize;
-    cufftXtMakePlanMany a b c d e f g h i j k l => usize;
-    cufftMakePlanMany a b c d e f g h i j => usize;
-    cufftMakePlanMany64 a b c d e f g h i j => usize;
 }
 
 #[unsafe(no_mangle)]
@@ -262,13 +241,6 @@ pub extern "C" fn cusparseLtMatmulAlgGetAttribute(
     SUCCESS
 }
 
-#[unsafe(no_mangle)]
-pub extern "C" fn cufftCreate(place: *mut c_int) -> c_int {
-    // SAFETY: an out parameter of C.
-    unsafe { put(place, 1) };
-    SUCCESS
-}
-
 macro_rules! computes_nothing {
     ($($name:ident)*) => {$(
         /// Succeeds; kernels do nothing here.
@@ -280,7 +252,6 @@ macro_rules! computes_nothing {
 }
 
 computes_nothing! {
-    cufftDestroy cufftSetAutoAllocation cufftSetStream cufftSetWorkArea cufftXtExec
     cusolverDnSetStream cusolverDnDestroy cusparseSetStream cusparseDestroy cusparseSetPointerMode
     cusparseLtInit cusparseLtDestroy cusparseLtDenseDescriptorInit cusparseLtMatmulDescriptorInit
     cusparseLtMatmulDescSetAttribute cusparseLtMatmulAlgSelectionInit cusparseLtMatmulAlgSetAttribute
