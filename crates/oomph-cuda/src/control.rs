@@ -1,7 +1,7 @@
 //! What the Python side of `oomph predict` asks of the library: which reads are true, what was called, what was used.
 
-use crate::dnn::estimate;
-use crate::{calls, memory, put, twister};
+use crate::dnn::{estimate, search};
+use crate::{calls, memory, nccl, put, twister};
 use std::ffi::{c_char, c_int};
 
 /// From now on the host reads zeros from device memory, except where it says that the bytes are true.
@@ -76,6 +76,33 @@ pub unsafe extern "C" fn oomph_estimated(place: *mut [u64; 3]) {
     let all = estimate::all();
     // SAFETY: the caller's place.
     unsafe { put(place, [all.count, all.bytes, all.most]) };
+}
+
+/// Convolutions whose plans were tried for their time: how many, and the most bytes that another plan needs less, and more, than the one that was taken.
+///
+/// # Safety
+/// `place` has room for three numbers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn oomph_tried(place: *mut [u64; 3]) {
+    let tried = search::tried();
+    // SAFETY: the caller's place.
+    unsafe { put(place, [tried.count, tried.less, tried.more]) };
+}
+
+/// The most bytes of a device that were taken at once after the last of those trials, without the context.
+#[unsafe(no_mangle)]
+pub extern "C" fn oomph_settled_peak(device: c_int) -> u64 {
+    memory::settled_peak(usize::try_from(device).unwrap_or(usize::MAX))
+}
+
+/// What NCCL took of the card: how many communicators were made, the most bytes at once, and the most that it may have been.
+///
+/// # Safety
+/// `place` has room for three numbers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn oomph_nccl(place: *mut [u64; 3]) {
+    // SAFETY: the caller's place.
+    unsafe { put(place, nccl::account()) };
 }
 
 /// The calls without a model, `name count` a line, cut to `length`; returns the length of the whole.

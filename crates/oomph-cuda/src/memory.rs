@@ -77,6 +77,8 @@ static PINNED: Mutex<BTreeMap<usize, (usize, bool)>> = Mutex::new(BTreeMap::new(
 /// Bytes taken of each device. Atomics in one lock-free table: NVML and `cudaMemGetInfo` read them at any time.
 static TAKEN: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 static PEAK: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+/// The most that was taken since [`settle`].
+static SETTLED_PEAK: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 /// Once an observer that knows which bytes are true is attached ([`crate::control`]), other bytes read as zero.
 static GUARDED: AtomicBool = AtomicBool::new(false);
 
@@ -181,8 +183,9 @@ pub fn charge(device: usize, size: u64) -> bool {
     let result = taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| {
         now.checked_add(size).filter(|after| *after <= limit)
     });
-    if let (Ok(before), Some(peak)) = (result, PEAK.get(device)) {
+    if let (Ok(before), Some(peak), Some(settled)) = (result, PEAK.get(device), SETTLED_PEAK.get(device)) {
         peak.fetch_max(before + size, Ordering::Relaxed);
+        settled.fetch_max(before + size, Ordering::Relaxed);
     }
     result.is_ok()
 }
@@ -193,6 +196,18 @@ pub fn discharge(device: usize, size: u64) {
         let _ =
             taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| Some(now.saturating_sub(size)));
     }
+}
+
+/// What follows is no longer a trial: its peak is counted anew.
+pub fn settle(device: usize) {
+    if let (Some(taken), Some(peak)) = (TAKEN.get(device), SETTLED_PEAK.get(device)) {
+        peak.store(taken.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+}
+
+/// The most bytes of a device that were taken at once since [`settle`].
+pub fn settled_peak(device: usize) -> u64 {
+    SETTLED_PEAK.get(device).map_or(0, |peak| peak.load(Ordering::Relaxed))
 }
 
 /// Free and total bytes of a device, as `cudaMemGetInfo` gives them.

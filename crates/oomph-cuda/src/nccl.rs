@@ -1,14 +1,43 @@
-//! NCCL: communicators of ranks that are not there. Collectives move nothing.
+//! NCCL: communicators of ranks that are not there. Collectives move nothing, but NCCL's own memory is taken of the card.
 //!
-//! What NCCL itself takes of the device (buffers for each channel) is not modelled; a result says so.
+//! What is taken is the least: that of ranks which talk over sockets, measured on an H200 with NCCL 2.28.9 (docs/measured/libraries.md). Each of its small
+//! allocations takes a whole unit of the driver, three a channel, so that a communicator of one rank, which has 64 channels, takes more than one of two ranks over
+//! sockets, which has two. How many channels there are, and what each connection has, depends on the links between the cards, which are not known: NVLink and its
+//! switches take more. The most that they were seen to take is added up beside it ([`Account::most`]), and a result says the range.
 
-use crate::{calls, handle, lock, put, runtime, state};
-use std::collections::BTreeMap;
+use crate::card::Card;
+use crate::{handle, lock, memory, put, runtime, state};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Mutex;
 
 const SUCCESS: c_int = 0;
 const CUDA_ERROR: c_int = 1;
+const MIB: u64 = 1 << 20;
+
+// Measured, on an H200 with NCCL 2.28.9.
+/// NCCL's kernels, which the first communicator of a process loads.
+const KERNELS: u64 = 170 * MIB;
+/// A communicator of one rank: 64 channels of three small allocations and two more, of one unit each.
+const ALONE: u64 = 388 * MIB;
+/// A communicator of several ranks over sockets: the same, of two channels.
+const OVER_SOCKETS: u64 = 16 * MIB;
+/// What the first collective of several ranks takes more, once a process.
+const FIRST_COLLECTIVE: u64 = 186 * MIB;
+/// And the first send or receive.
+const FIRST_SEND: u64 = 62 * MIB;
+
+// Published, and not measured here.
+/// A communicator over NVLink, of two cards and of more (A100, NVIDIA/nccl#964).
+const TWO_OVER_NVLINK: u64 = 544 * MIB;
+const MORE_OVER_NVLINK: u64 = 688 * MIB;
+/// Buffers that a switch adds up (NVLS): two of 1 MiB for each channel and rank of a machine.
+const BY_SWITCH: u64 = 2 * MIB;
+/// What a connection to another rank takes on each channel, for sends and receives (NVIDIA/nccl#1685): buffers of 10 MiB and two units.
+const CONNECTION: u64 = 14 * MIB;
+const CHANNELS: u64 = 32;
+/// Ranks of one machine that NVLink joins.
+const MACHINE: u64 = 8;
 
 type Communicator = *mut c_void;
 
@@ -20,20 +49,161 @@ pub extern "C" fn ncclGetUniqueId(id: *mut [u8; 128]) -> c_int {
     SUCCESS
 }
 
-/// How many ranks a communicator has, and which it is.
-static RANKS: Mutex<BTreeMap<usize, (c_int, c_int)>> = Mutex::new(BTreeMap::new());
+/// A communicator: how many ranks it has, which it is, and what it takes of which device.
+#[derive(Clone, Copy, Debug)]
+struct Member {
+    count: c_int,
+    rank: c_int,
+    device: usize,
+    taken: u64,
+    sends: bool,
+}
+
+impl Member {
+    /// The most that it may take beyond what was taken, on a card of this compute capability.
+    fn may_take_more(&self, major: c_int) -> u64 {
+        let ranks = u64::try_from(self.count).unwrap_or(0).min(MACHINE);
+        if ranks < 2 {
+            return 0;
+        }
+        let over_nvlink = if ranks > 2 { MORE_OVER_NVLINK } else { TWO_OVER_NVLINK };
+        let linked = over_nvlink - OVER_SOCKETS;
+        let switched = if major >= 9 && ranks > 2 { CHANNELS * BY_SWITCH * ranks } else { 0 };
+        let connected = if self.sends { CHANNELS * CONNECTION * (ranks - 1) } else { 0 };
+        linked + switched + connected
+    }
+}
+
+/// What NCCL has of the cards.
+#[derive(Debug, Default)]
+pub struct Account {
+    members: BTreeMap<usize, Member>,
+    /// Devices with NCCL's kernels, and those that have run a collective, and a send.
+    loaded: BTreeSet<usize>,
+    ran: BTreeSet<usize>,
+    sent: BTreeSet<usize>,
+    /// Bytes taken now.
+    now: u64,
+    /// Communicators that were made.
+    pub made: u64,
+    /// The most bytes that were taken at once.
+    pub taken: u64,
+    /// The most that it may have been.
+    pub most: u64,
+}
+
+impl Account {
+    const fn new() -> Account {
+        Account {
+            members: BTreeMap::new(),
+            loaded: BTreeSet::new(),
+            ran: BTreeSet::new(),
+            sent: BTreeSet::new(),
+            now: 0,
+            made: 0,
+            taken: 0,
+            most: 0,
+        }
+    }
+
+    fn took(&mut self, bytes: u64, major: c_int) {
+        self.now += bytes;
+        let more: u64 = self.members.values().map(|member| member.may_take_more(major)).sum();
+        self.taken = self.taken.max(self.now);
+        self.most = self.most.max(self.now + more);
+    }
+
+    /// What a new communicator takes of a device: its own, and what is taken once.
+    fn needs(&self, device: usize, count: c_int) -> (u64, u64) {
+        let once = if self.loaded.contains(&device) { 0 } else { KERNELS };
+        (if count > 1 { OVER_SOCKETS } else { ALONE }, once)
+    }
+
+    fn add(&mut self, communicator: usize, member: Member, once: u64, major: c_int) {
+        self.made += 1;
+        self.loaded.insert(member.device);
+        self.members.insert(communicator, member);
+        self.took(member.taken + once, major);
+    }
+
+    /// What a collective, or a send, of this communicator takes that none before has: the device and the bytes.
+    fn first(&self, communicator: usize, sends: bool) -> Option<(usize, u64)> {
+        let member = self.members.get(&communicator).filter(|member| member.count > 1)?;
+        let collective = if self.ran.contains(&member.device) { 0 } else { FIRST_COLLECTIVE };
+        let send = if sends && !self.sent.contains(&member.device) { FIRST_SEND } else { 0 };
+        Some((member.device, collective + send))
+    }
+
+    fn has_run(&mut self, communicator: usize, sends: bool, bytes: u64, major: c_int) {
+        let Some(member) = self.members.get_mut(&communicator) else { return };
+        member.sends |= sends;
+        let device = member.device;
+        self.ran.insert(device);
+        if sends {
+            self.sent.insert(device);
+        }
+        self.took(bytes, major);
+    }
+
+    fn remove(&mut self, communicator: usize) -> Option<Member> {
+        let member = self.members.remove(&communicator)?;
+        self.now = self.now.saturating_sub(member.taken);
+        Some(member)
+    }
+}
+
+static ACCOUNT: Mutex<Account> = Mutex::new(Account::new());
+
+/// Communicators that were made, the most bytes that were taken for them at once, and the most that it may have been.
+pub fn account() -> [u64; 3] {
+    let account = lock(&ACCOUNT);
+    [account.made, account.taken, account.most]
+}
 
 fn ranks(communicator: Communicator) -> (c_int, c_int) {
-    lock(&RANKS).get(&(communicator as usize)).copied().unwrap_or((1, 0))
+    lock(&ACCOUNT).members.get(&(communicator as usize)).map_or((1, 0), |member| (member.count, member.rank))
 }
 
 fn new_communicator(place: *mut Communicator, count: c_int, rank: c_int) -> c_int {
-    calls::note("ncclCommInitRank");
+    let device = state::device();
+    let mut account = lock(&ACCOUNT);
+    let (taken, once) = account.needs(device, count);
+    if !memory::charge(device, taken + once) {
+        return CUDA_ERROR;
+    }
     let communicator = handle();
-    lock(&RANKS).insert(communicator, (count, rank));
+    account.add(communicator, Member { count, rank, device, taken, sends: false }, once, Card::get().major);
     // SAFETY: an out parameter of C.
     unsafe { put(place, communicator as Communicator) };
     SUCCESS
+}
+
+/// A collective or a send, which moves nothing.
+fn run(communicator: Communicator, sends: bool) -> c_int {
+    let mut account = lock(&ACCOUNT);
+    let Some((device, bytes)) = account.first(communicator as usize, sends) else { return SUCCESS };
+    if bytes > 0 && !memory::charge(device, bytes) {
+        return CUDA_ERROR;
+    }
+    account.has_run(communicator as usize, sends, bytes, Card::get().major);
+    SUCCESS
+}
+
+fn end(communicator: Communicator) -> c_int {
+    if let Some(member) = lock(&ACCOUNT).remove(communicator as usize) {
+        memory::discharge(member.device, member.taken);
+    }
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ncclCommDestroy(communicator: Communicator) -> c_int {
+    end(communicator)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ncclCommAbort(communicator: Communicator) -> c_int {
+    end(communicator)
 }
 
 // The id is a struct by value, on the stack: arguments in registers are not moved by it.
@@ -64,10 +234,16 @@ pub extern "C" fn ncclCommInitAll(places: *mut Communicator, count: c_int) -> c_
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclCommSplit(
     from: Communicator,
-    _color: c_int,
+    color: c_int,
     _key: c_int,
     place: *mut Communicator,
 ) -> c_int {
+    // A rank of no colour is in none of the parts.
+    if color < 0 {
+        // SAFETY: an out parameter of C.
+        unsafe { put(place, std::ptr::null_mut()) };
+        return SUCCESS;
+    }
     let (count, rank) = ranks(from);
     new_communicator(place, count, rank)
 }
@@ -153,12 +329,38 @@ pub extern "C" fn ncclMemFree(address: *mut c_void) -> c_int {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclGetLastError(_communicator: Communicator) -> *const c_char {
-    c"".as_ptr()
+    // The one thing that fails here, as NCCL says it.
+    c"Cuda failure 2 'out of memory'".as_ptr()
 }
 
+/// Functions that move data between ranks: as many arguments before the communicator as there are letters, and whether they are sends.
+/// Integers and pointers all take one slot, so none of them needs its own type.
 macro_rules! moves_nothing {
-    ($($name:ident)*) => {$(
+    ($($name:ident $($before:ident)* => $sends:expr;)*) => {$(
         /// Succeeds; there is no peer.
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $name($($before: usize,)* communicator: Communicator) -> c_int {
+            $(let _ = $before;)*
+            run(communicator, $sends)
+        }
+    )*};
+}
+
+moves_nothing! {
+    ncclAllReduce a b c d e => false;
+    ncclAllGather a b c d => false;
+    ncclReduceScatter a b c d e => false;
+    ncclBroadcast a b c d e => false;
+    ncclBcast a b c d => false;
+    ncclReduce a b c d e f => false;
+    ncclSend a b c d => true;
+    ncclRecv a b c d => true;
+    ncclAlltoAll a b c d => true;
+}
+
+macro_rules! does_nothing_more {
+    ($($name:ident)*) => {$(
+        /// Succeeds.
         #[unsafe(no_mangle)]
         pub extern "C" fn $name() -> c_int {
             SUCCESS
@@ -166,8 +368,65 @@ macro_rules! moves_nothing {
     )*};
 }
 
-moves_nothing! {
-    ncclGroupStart ncclGroupEnd ncclGroupSimulateEnd ncclCommAbort ncclCommDestroy ncclCommFinalize
-    ncclAllReduce ncclAllGather ncclReduceScatter ncclBroadcast ncclBcast ncclReduce ncclSend ncclRecv ncclAlltoAll
+does_nothing_more! {
+    ncclGroupStart ncclGroupEnd ncclGroupSimulateEnd ncclCommFinalize
     ncclCommRegister ncclCommDeregister ncclCommWindowDeregister ncclRedOpCreatePreMulSum ncclRedOpDestroy
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Makes so many communicators in turn, each with a collective; what was taken after each step.
+    fn steps(ranks: c_int, communicators: usize, major: c_int) -> (Vec<u64>, Account) {
+        let (mut account, mut seen) = (Account::new(), Vec::new());
+        for communicator in 1..=communicators {
+            let (taken, once) = account.needs(0, ranks);
+            account.add(
+                communicator,
+                Member { count: ranks, rank: 0, device: 0, taken, sends: false },
+                once,
+                major,
+            );
+            seen.push(account.now);
+            if let Some((_, bytes)) = account.first(communicator, false) {
+                account.has_run(communicator, false, bytes, major);
+            }
+            seen.push(account.now);
+        }
+        (seen, account)
+    }
+
+    #[test]
+    fn what_is_taken_is_what_an_h200_lost() {
+        // One rank: after init_process_group, after all_reduce, and with a second group.
+        assert_eq!(steps(1, 2, 9).0, [585_105_408, 585_105_408, 991_952_896, 991_952_896]);
+        // Two ranks and four over sockets lose the same each.
+        assert_eq!(steps(2, 1, 9).0, [195_035_136, 390_070_272]);
+        let (_, mut account) = steps(4, 1, 9);
+        let (_, bytes) = account.first(1, true).unwrap();
+        account.has_run(1, true, bytes, 9);
+        assert_eq!(account.now, 455_081_984, "after all_to_all");
+        let (taken, once) = account.needs(0, 4);
+        assert_eq!(account.now + taken + once, 471_859_200, "with a second group");
+    }
+
+    #[test]
+    fn the_most_grows_with_ranks_and_links() {
+        let most = |ranks, major| steps(ranks, 1, major).1.most / MIB;
+        assert_eq!((most(1, 9), most(2, 8), most(4, 8)), (558, 900, 1044));
+        assert_eq!(most(8, 9) - most(8, 8), 512, "what the switch adds up");
+        assert_eq!(most(64, 9), most(8, 9), "of one machine");
+        let (_, mut account) = steps(8, 1, 8);
+        let before = account.most;
+        account.has_run(1, true, 0, 8);
+        assert_eq!((account.most - before) / MIB, 32 * 14 * 7, "all ranks talk with all");
+    }
+
+    #[test]
+    fn a_communicator_that_ends_gives_its_own_back() {
+        let (_, mut account) = steps(1, 2, 8);
+        account.remove(1);
+        assert_eq!((account.now, account.taken, account.made), (585_105_408, 991_952_896, 2));
+    }
 }

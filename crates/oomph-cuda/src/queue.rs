@@ -17,6 +17,8 @@ const QUEUE: u64 = 1024;
 const PATIENCE: u32 = 10_000;
 
 static LAUNCHES: AtomicU64 = AtomicU64::new(0);
+/// Nanoseconds that work is said to have taken, of which little is known.
+static CLOCK: AtomicU64 = AtomicU64::new(0);
 
 /// When something was put into a stream.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +26,7 @@ struct Recorded {
     stream: usize,
     tick: u64,
     launches: u64,
+    clock: u64,
     asked: u32,
 }
 
@@ -49,9 +52,14 @@ static STATE: Mutex<Queue> = Mutex::new(Queue {
 });
 
 impl Queue {
-    fn record(&mut self, event: usize, stream: usize, launches: u64) {
+    fn record(&mut self, event: usize, stream: usize, launches: u64, clock: u64) {
         self.tick += 1;
-        self.events.insert(event, Recorded { stream, tick: self.tick, launches, asked: 0 });
+        self.events.insert(event, Recorded { stream, tick: self.tick, launches, clock, asked: 0 });
+    }
+
+    fn elapsed(&self, start: usize, end: usize) -> Option<u64> {
+        let (start, end) = (self.events.get(&start)?, self.events.get(&end)?);
+        end.clock.checked_sub(start.clock).filter(|time| *time > 0)
     }
 
     fn wait(&mut self, stream: usize, event: usize) {
@@ -97,7 +105,17 @@ pub fn launch() {
 
 /// An event was put into a stream.
 pub fn record(event: usize, stream: usize) {
-    lock(&STATE).record(event, stream, LAUNCHES.load(Ordering::Relaxed));
+    lock(&STATE).record(event, stream, LAUNCHES.load(Ordering::Relaxed), CLOCK.load(Ordering::Relaxed));
+}
+
+/// Work takes so many nanoseconds.
+pub fn spend(time: u64) {
+    CLOCK.fetch_add(time, Ordering::Relaxed);
+}
+
+/// The nanoseconds between two events, if anything between them took time.
+pub fn elapsed(start: usize, end: usize) -> Option<u64> {
+    lock(&STATE).elapsed(start, end)
 }
 
 /// A stream will wait for an event.
@@ -144,10 +162,10 @@ mod tests {
     fn an_event_is_done_when_the_host_waited_or_the_queue_went_by() {
         let mut queue = Queue::default();
         assert!(queue.is_done(1, 0), "an event that was never recorded");
-        queue.record(1, 10, 0);
+        queue.record(1, 10, 0, 0);
         assert!(!queue.is_done(1, QUEUE - 1));
         assert!(queue.is_done(1, QUEUE));
-        queue.record(2, 10, 0);
+        queue.record(2, 10, 0, 0);
         queue.finish(10, queue.tick);
         assert!(queue.is_done(2, 0));
     }
@@ -155,9 +173,9 @@ mod tests {
     #[test]
     fn waiting_for_a_stream_is_waiting_for_what_it_waits_for() {
         let mut queue = Queue::default();
-        queue.record(1, 20, 0);
+        queue.record(1, 20, 0, 0);
         queue.wait(10, 1);
-        queue.record(2, 20, 0);
+        queue.record(2, 20, 0, 0);
         queue.finish(10, queue.tick);
         assert!(queue.is_done(1, 0));
         assert!(!queue.is_done(2, 0), "what came after on the other stream is not");
@@ -166,7 +184,17 @@ mod tests {
     #[test]
     fn a_program_that_polls_is_let_go() {
         let mut queue = Queue::default();
-        queue.record(1, 10, 0);
+        queue.record(1, 10, 0, 0);
         assert!((0..PATIENCE).any(|_| queue.is_done(1, 0)));
+    }
+
+    #[test]
+    fn time_passes_only_where_something_took_time() {
+        let mut queue = Queue::default();
+        queue.record(1, 10, 0, 5);
+        queue.record(2, 10, 0, 5);
+        queue.record(3, 10, 0, 12);
+        assert_eq!((queue.elapsed(1, 2), queue.elapsed(1, 3), queue.elapsed(3, 1)), (None, Some(7), None));
+        assert_eq!(queue.elapsed(1, 4), None, "an event that was never recorded");
     }
 }

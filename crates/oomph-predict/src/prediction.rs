@@ -1,7 +1,7 @@
 //! What is said of a program: whether it fits a card, with what margin, and how sure that is.
 
 use crate::run::{
-    Batches, CallFact, DeviceFacts, EstimatedFact, Kind, Program, Ran, Reached, ReadFact, RunError, Runner,
+    Batches, CallFact, DeviceFacts, Facts, Kind, NcclFact, Program, Ran, Reached, ReadFact, RunError, Runner,
     Status, Torch, Values, Voice, World,
 };
 use oomph_explain::{Explanation, explain};
@@ -35,12 +35,12 @@ pub struct Uncertain {
     pub count: u64,
 }
 
-/// The range of a total that has estimates in it.
+/// The range of a total that has estimates in it: of workspaces, of plans that won, of NCCL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Estimated {
-    /// If no convolution takes a workspace.
+    /// If each of them takes the least.
     pub low: u64,
-    /// If the largest takes the most.
+    /// If each of them takes the most.
     pub high: u64,
 }
 
@@ -99,10 +99,12 @@ pub struct Prediction {
     pub uncertain: Vec<Uncertain>,
     /// Calls without a model.
     pub unmodelled: Vec<CallFact>,
-    /// What the total may really be, where workspaces were estimated.
+    /// What the total may really be, where something in it was estimated.
     pub estimated: Option<Estimated>,
     /// What the total may really be, where sizes hang on values that are not known.
     pub range: Option<Range>,
+    /// What NCCL takes, where it was used; the least is in the total.
+    pub nccl: Option<NcclFact>,
     /// The PyTorch that it was run with.
     pub torch: Torch,
     /// PyTorch's allocator settings.
@@ -238,16 +240,12 @@ impl Prediction {
             Status::Failed => Verdict::Unknown,
         };
         let total = gpu.context + device.peak_driver;
-        // Twice: a workspace that is larger than those before it takes a segment of its own, and theirs stay cached.
-        let estimated = facts.estimated.map(|fact| Estimated {
-            low: total.saturating_sub(2 * fact.largest),
-            high: total + (2 * fact.most).saturating_sub(fact.largest),
-        });
+        let (estimated, estimates) = estimated(facts, device, gpu.context);
         let mut uncertain = uncertain(facts, program.kind);
         if facts.status == Status::Failed {
             uncertain.extend(facts.made_up.as_ref().map(after_a_made_up_value));
         }
-        uncertain.extend(facts.estimated.zip(estimated).map(|(fact, range)| without_cudnn(fact, range)));
+        uncertain.extend(estimates);
         Ok(Prediction {
             program: program.typed(),
             gpu: gpu.clone(),
@@ -267,6 +265,7 @@ impl Prediction {
             unmodelled: facts.unmodelled.clone(),
             estimated,
             range: None,
+            nccl: facts.nccl,
             torch: ran.torch.clone(),
             conf: facts.memory_config.clone(),
             explanation,
@@ -337,6 +336,7 @@ impl Prediction {
                 low: range.low - self.gpu.context.min(range.low) + gpu.context,
                 high: range.high - self.gpu.context.min(range.high) + gpu.context,
             }),
+            nccl: self.nccl,
             torch: self.torch.clone(),
             conf: self.conf.clone(),
             explanation: self.explanation.clone(),
@@ -403,15 +403,45 @@ fn recorded(explanation: &Explanation) -> DeviceFacts {
     .unwrap_or_default()
 }
 
-fn without_cudnn(fact: EstimatedFact, range: Estimated) -> Uncertain {
+/// What PyTorch takes of the device at once for requests of a few MiB: whether one more of these is needed depends on little.
+const SEGMENT: u64 = 20 << 20;
+
+/// What the total of a device may really be, and why: nothing where nothing of it was estimated.
+fn estimated(facts: &Facts, device: DeviceFacts, context: u64) -> (Option<Estimated>, Vec<Uncertain>) {
+    let total = context + device.peak_driver;
+    let (mut low, mut high, mut why) = (total, total, Vec::new());
+    let estimate = |why: String, count: u64| Uncertain { what: "estimate".into(), why, place: None, count };
+    if let Some(fact) = facts.estimated {
+        // Twice: a workspace that is larger than those before it takes a segment of its own, and theirs stay cached.
+        low = total.saturating_sub(2 * fact.largest);
+        high = total + (2 * fact.most).saturating_sub(fact.largest);
+        let words = "no cuDNN to ask: workspaces are estimated, and the total is";
+        why.push(estimate(format!("{words} {}", mebibytes(low, high)), fact.count));
+    }
+    if let Some(fact) = facts.tried {
+        let other = fact.less.max(fact.more) + SEGMENT;
+        // Trials themselves need the same whichever plan wins, and what was allocated in them was taken of the device.
+        let least = total.saturating_sub(other).max(context + device.peak_allocated).min(total);
+        let most = (context + device.peak_settled + other).max(total + SEGMENT);
+        (low, high) = (low.min(least), high.max(most));
+        let words = "cudnn.benchmark: which plan is the fastest is not known, and the total is";
+        why.push(estimate(format!("{words} {}", mebibytes(least, most)), fact.count));
+    }
+    if let Some(fact) = facts.nccl.filter(|fact| fact.most > fact.taken) {
+        high += fact.most - fact.taken;
+        let range = mebibytes(fact.taken, fact.most);
+        why.push(estimate(
+            format!("NCCL takes {range} of each card, by their links; the least is counted"),
+            fact.communicators,
+        ));
+    }
+    ((low < high).then_some(Estimated { low, high }), why)
+}
+
+/// Whole within the width that a line of doubts has.
+fn mebibytes(low: u64, high: u64) -> String {
     const MIB: u64 = 1 << 20;
-    // Whole within the width that such a line has.
-    let why = format!(
-        "no cuDNN to ask: workspaces are estimated, and the total is {} to {} MiB",
-        range.low / MIB,
-        range.high.div_ceil(MIB)
-    );
-    Uncertain { what: "estimate".into(), why, place: None, count: fact.count }
+    format!("{} to {} MiB", low / MIB, high.div_ceil(MIB))
 }
 
 /// A card like this one, but with unlimited memory.
@@ -461,7 +491,7 @@ fn larger_may_come(batches: &Batches) -> Option<String> {
     }
 }
 
-fn uncertain(facts: &crate::run::Facts, kind: Kind) -> Vec<Uncertain> {
+fn uncertain(facts: &Facts, kind: Kind) -> Vec<Uncertain> {
     let mut list: Vec<Uncertain> = facts
         .reads
         .iter()
@@ -495,4 +525,54 @@ fn uncertain(facts: &crate::run::Facts, kind: Kind) -> Vec<Uncertain> {
         list.push(note("the notebook ran without its shell commands and magics".into()));
     }
     list
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn facts(more: &str) -> Facts {
+        let text = format!(
+            r#"{{"status": "finished", "steps": 3, "forwards": 0, "error": null, "cuda": true, {more} "devices": []}}"#
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    fn device() -> DeviceFacts {
+        DeviceFacts {
+            peak_allocated: 800 * MIB,
+            peak_reserved: 900 * MIB,
+            peak_driver: 1000 * MIB,
+            peak_settled: 950 * MIB,
+            ..DeviceFacts::default()
+        }
+    }
+
+    fn range(more: &str) -> Option<(u64, u64)> {
+        let (range, why) = estimated(&facts(more), device(), 500 * MIB);
+        assert_eq!(range.is_some(), !why.is_empty());
+        assert!(why.iter().all(|one| one.what == "estimate"));
+        range.map(|range| (range.low / MIB, range.high / MIB))
+    }
+
+    #[test]
+    fn each_estimate_widens_the_range() {
+        assert_eq!(range(""), None);
+        let estimated = r#""estimated": {"count": 2, "largest": 104857600, "most": 262144000},"#;
+        assert_eq!(range(estimated), Some((1300, 1900)));
+        // Another plan may need 30 MiB less, or 100 more, and may take a segment that the first does not.
+        let tried = r#""tried": {"count": 5, "less": 31457280, "more": 104857600},"#;
+        assert_eq!(range(tried), Some((1380, 1570)));
+        // What was allocated was taken, whichever wins; and trials are the peak.
+        let tried = r#""tried": {"count": 5, "less": 1048576000, "more": 0},"#;
+        assert_eq!(range(tried).unwrap().0, 1300);
+        let tried = r#""tried": {"count": 5, "less": 1048576, "more": 1048576},"#;
+        assert_eq!(range(tried), Some((1479, 1520)));
+        let nccl = r#""nccl": {"communicators": 1, "taken": 104857600, "most": 314572800},"#;
+        assert_eq!(range(nccl), Some((1500, 1700)));
+        let alone = r#""nccl": {"communicators": 1, "taken": 104857600, "most": 104857600},"#;
+        assert_eq!(range(alone), None, "of one rank it is known");
+    }
 }

@@ -117,6 +117,9 @@ pub struct DeviceFacts {
     pub ooms: u64,
     /// The most bytes that the process took of the device, by any means.
     pub peak_driver: u64,
+    /// The same, after plans of convolutions were tried for the last time.
+    #[serde(default)]
+    pub peak_settled: u64,
 }
 
 /// A line that read a value which only a GPU would have computed.
@@ -231,6 +234,28 @@ impl Batches {
     }
 }
 
+/// Convolutions whose plans were tried for their time (`torch.backends.cudnn.benchmark = True`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub struct TriedFact {
+    /// How many convolutions.
+    pub count: u64,
+    /// The most bytes that another plan needs less than the one that was taken.
+    pub less: u64,
+    /// And the most that one needs more.
+    pub more: u64,
+}
+
+/// What NCCL took of the card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub struct NcclFact {
+    /// How many communicators were made.
+    pub communicators: u64,
+    /// The most bytes that were taken for them at once, which the device's peak has in it.
+    pub taken: u64,
+    /// The most that it may really be, by links between cards that are not known.
+    pub most: u64,
+}
+
 /// The PyTorch that a program was run with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Torch {
@@ -279,6 +304,12 @@ pub struct Facts {
     /// Workspaces of convolutions for which there was no cuDNN to ask.
     #[serde(default)]
     pub estimated: Option<EstimatedFact>,
+    /// Convolutions whose fastest plan is not known.
+    #[serde(default)]
+    pub tried: Option<TriedFact>,
+    /// NCCL's own memory, where it was used.
+    #[serde(default)]
+    pub nccl: Option<NcclFact>,
     /// What else must be said.
     #[serde(default)]
     pub notes: Vec<String>,
@@ -313,6 +344,8 @@ impl Facts {
             values: SpentFact::default(),
             unmodelled: Vec::new(),
             estimated: None,
+            tried: None,
+            nccl: None,
             notes: Vec::new(),
             memory_config: String::new(),
             timed_out: true,

@@ -209,7 +209,8 @@ pub fn text(named: &NamedPrediction, options: TextOptions) -> String {
         let _ = writeln!(out, "  {}", wrap(&harmless(first), options.width, 2, 2));
     }
     let (allocated, reserved, total) = sizes(prediction);
-    let other = total.saturating_sub(reserved + gpu.context);
+    let nccl = prediction.nccl.map_or(0, |fact| fact.taken);
+    let other = total.saturating_sub(reserved + gpu.context + nccl);
     let _ = writeln!(out);
     let mut row = |name: &str, size: u64| {
         let _ = writeln!(out, "  {name:<34} {:>10}", bytes(size));
@@ -218,6 +219,9 @@ pub fn text(named: &NamedPrediction, options: TextOptions) -> String {
     row("taken by PyTorch (reserved)", reserved);
     if other > 0 && prediction.verdict == Verdict::Fits {
         row("taken by other libraries", other);
+    }
+    if nccl > 0 {
+        row("taken by NCCL, at least", nccl);
     }
     row("CUDA context", gpu.context);
     row("in all, as nvidia-smi would show", total);

@@ -86,6 +86,9 @@ class Run:
         library.oomph_unmodelled.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
         library.oomph_unmodelled.restype = ctypes.c_size_t
         library.oomph_estimated.restype = None
+        library.oomph_tried.restype = None
+        library.oomph_settled_peak.restype = ctypes.c_uint64
+        library.oomph_nccl.restype = None
         self.library = library
         self.reads = reads.Reads()
         self.backward = backward.Backward(torch, self.recorded and self.recorded.recorder)
@@ -294,6 +297,14 @@ class Run:
             self.library.oomph_estimated(estimated)
             if estimated[0]:
                 facts["estimated"] = dict(zip(("count", "largest", "most"), estimated, strict=True))
+            tried = (ctypes.c_uint64 * 3)()
+            self.library.oomph_tried(tried)
+            if tried[0]:
+                facts["tried"] = dict(zip(("count", "less", "more"), tried, strict=True))
+            nccl = (ctypes.c_uint64 * 3)()
+            self.library.oomph_nccl(nccl)
+            if nccl[0]:
+                facts["nccl"] = dict(zip(("communicators", "taken", "most"), nccl, strict=True))
             facts["memory_config"] = os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or ""
             self.phases.finish()
             facts["batches"] = self.batches.report()
@@ -317,6 +328,7 @@ class Run:
             "retries": get("num_alloc_retries"),
             "ooms": get("num_ooms"),
             "peak_driver": int(self.library.oomph_peak(index)),
+            "peak_settled": int(self.library.oomph_settled_peak(index)),
         }
 
 

@@ -113,7 +113,7 @@ def prepare(torch, world, facts):
     register_optimizer_step_post_hook(let_watchdog_see)
     distributed.init_process_group = init_process_group
     distributed.distributed_c10d.init_process_group = init_process_group
-    facts["notes"].append(f"rank {rank} of {size} ran without the others: collectives moved nothing, and what NCCL itself takes of the card is not counted")
+    facts["notes"].append(f"rank {rank} of {size} ran without the others: collectives moved nothing")
 
 
 class _Ended:

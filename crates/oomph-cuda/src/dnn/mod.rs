@@ -7,6 +7,7 @@
 //! - [`descriptor`]: what both of them know of the installed library's descriptors.
 //! - [`estimate`]: workspaces of convolutions, where there is no cuDNN that could be asked.
 //! - [`legacy`]: batch normalisation, dropout, CTC; sizes by rules measured on a GPU.
+//! - [`search`]: plans that are tried for their time.
 //! - [`rnn`]: LSTM, GRU and RNN: layout of weights and sizes of workspaces.
 
 pub mod absent;
@@ -16,6 +17,7 @@ pub mod descriptor;
 pub mod estimate;
 pub mod legacy;
 pub mod rnn;
+pub mod search;
 
 use crate::card::Card;
 use crate::sys;

@@ -91,12 +91,14 @@ struct Prediction<'a> {
     /// **Stable.** `context` and the most that the process took of the device, by PyTorch and past it: what nvidia-smi would show at the
     /// peak.
     total: u64,
-    /// What `total` may really be, where cuDNN is not installed (or older than 9.8) and workspaces of convolutions were estimated;
-    /// `null` where nothing was.
+    /// What `total` may really be, where something in it was estimated: workspaces of convolutions, where cuDNN is not installed (or older than
+    /// 9.8); the plan that wins, with `torch.backends.cudnn.benchmark`; `nccl`. `null` where nothing was.
     estimated: Option<Range>,
     /// What `total` may really be, where sizes hang on values that only a GPU would have computed and that could not be had on the CPU;
     /// `null` where none does.
     range: Option<Sizes>,
+    /// What NCCL takes of the card beyond PyTorch, where it was used; `null` where not. `total` has `low` in it, `estimated.high` has `high`.
+    nccl: Option<Nccl>,
     /// **Stable.** On a card of this kind with unlimited memory, if it does not fit and ran there. With `--gpus` always there; with
     /// `--ranks`, `--max` and `--sweep` always `null`.
     needs: Option<Needs>,
@@ -169,6 +171,11 @@ impl<'a> Prediction<'a> {
             total: prediction.total,
             estimated: prediction.estimated.map(|range| Range { low: range.low, high: range.high }),
             range: prediction.range.map(|range| Sizes { low: range.low, high: range.high }),
+            nccl: prediction.nccl.map(|fact| Nccl {
+                communicators: fact.communicators,
+                low: fact.taken,
+                high: fact.most,
+            }),
             needs: prediction.needs.map(|needs| Needs {
                 allocated: needs.allocated,
                 reserved: needs.reserved,
@@ -230,9 +237,19 @@ struct Peak {
 
 #[derive(Serialize)]
 struct Range {
-    /// If no convolution takes a workspace.
+    /// If each of them takes the least.
     low: u64,
-    /// If the largest takes as much as was seen of any.
+    /// If each of them takes the most.
+    high: u64,
+}
+
+#[derive(Serialize)]
+struct Nccl {
+    /// How many communicators were made.
+    communicators: u64,
+    /// Over sockets, as it was measured.
+    low: u64,
+    /// Over NVLink, as it was published.
     high: u64,
 }
 
@@ -358,7 +375,7 @@ struct Uncertain<'a> {
     /// `branch`: the script goes one way or the other by a value that only a GPU would have computed; `size`: a size depends on such a
     /// value; `growth`: memory still rose from turn to turn of this loop when the limit came; `batches`: they differ in shape, and one that
     /// is longer than those that were run may come; `not_reached`: validation, its end, or the end of a script that does not train, was
-    /// not run; `estimate`: cuDNN could not be asked; `note`: something else.
+    /// not run; `estimate`: part of the total is a range, see `estimated`; `note`: something else.
     what: &'a str,
     /// In words, for people.
     why: &'a str,
