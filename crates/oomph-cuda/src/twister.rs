@@ -14,17 +14,31 @@ const STATE: usize = 24;
 /// How long it is.
 pub const LENGTH: usize = 5056;
 
+/// Makes the next words of all. A model draws hundreds of millions: in three stretches, each of which reads only what is there before it begins,
+/// so that the compiler makes several words at once.
 fn twist(state: &mut [u32; WORDS]) {
+    const REACH: usize = WORDS - MIDDLE;
     let mix = |high: u32, low: u32| {
         let word = (high & 0x8000_0000) | (low & 0x7fff_ffff);
-        (word >> 1) ^ if low & 1 == 1 { 0x9908_b0df } else { 0 }
+        (word >> 1) ^ ((low & 1).wrapping_neg() & 0x9908_b0df)
     };
-    for index in 0..WORDS {
-        let at = |place: usize| state.get(place % WORDS).copied().unwrap_or(0);
-        let new = at(index + MIDDLE) ^ mix(at(index), at(index + 1));
-        if let Some(word) = state.get_mut(index) {
-            *word = new;
+    let old = *state;
+    let fill = |new: &mut [u32], far: &[u32], from: usize| {
+        let (highs, lows) = (old.iter().skip(from), old.iter().skip(from + 1));
+        for (((new, far), high), low) in new.iter_mut().zip(far).zip(highs).zip(lows) {
+            *new = far ^ mix(*high, *low);
         }
+    };
+    let (first, rest) = state.split_at_mut(REACH);
+    let (second, third) = rest.split_at_mut(REACH);
+    fill(first, &old[MIDDLE..], 0);
+    fill(second, first, REACH);
+    fill(third, second, 2 * REACH);
+    // The last word is followed by the first of the new ones.
+    if let (Some(last), Some(far), Some(next)) =
+        (third.last_mut(), second.get(MIDDLE - 1 - REACH), first.first())
+    {
+        *last = far ^ mix(old[WORDS - 1], *next);
     }
 }
 

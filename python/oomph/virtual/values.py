@@ -75,7 +75,7 @@ class Values(TorchDispatchMode):
         self.unknown_read = None
         # What would compute the value that was read last, if there is a way.
         self.later = None
-        self.counts_alike = None
+        self.ways_to_count = {}
         self.generator = torch.Generator()
         self.generator.manual_seed(0x6F6F6D)
         self.schemas = {}
@@ -837,41 +837,42 @@ class Values(TorchDispatchMode):
             return self.plain(func, args, kwargs)
         # Weights that are only on their way to the device: their values do not matter, and drawing them takes seconds.
         draws = self.draws_of(func, tensor)
-        if draws and not self.pass_over(kwargs.get("generator") or torch.default_generator, draws):
+        if draws is None or (draws and not self.pass_over(kwargs.get("generator") or torch.default_generator, draws)):
             return self.plain(func, args, kwargs)
         self.lineage.leave_undrawn(tensor)
         return tensor
 
     def draws_of(self, func, tensor):
-        """How many numbers of 32 bits a fill draws: one an element, two for doubles; the normal fill ends on sixteen."""
-        name = func._schema.name
+        """How many numbers of 32 bits a fill draws, by the way in which this PyTorch was seen to count; None if it is none of those that are known."""
+        name, dtype = func._schema.name, tensor.dtype
         if name.endswith("erfinv_"):
             return 0
-        size = tensor.numel()
-        if name.endswith("normal_") and size % 16:
-            size += 16
-        return size * (2 if tensor.dtype == torch.float64 else 1)
+        if (name, dtype) not in self.ways_to_count:
+            self.ways_to_count[name, dtype] = self.way_to_count(func, dtype)
+        way = self.ways_to_count[name, dtype]
+        return None if way is None else way(tensor.numel())
+
+    def way_to_count(self, func, dtype):
+        words = 2 if dtype == torch.float64 else 1
+        # The normal fill ends on sixteen: it draws the last ones again, or some too many.
+        for extra in (lambda size: 0, lambda size: 16 if size % 16 else 0, lambda size: -size % 16):
+            way = lambda size, extra=extra: words * (size + extra(size))
+            if all(self.counts(func, dtype, size, way(size)) for size in (1000, 1024)):
+                return way
+        return None
+
+    def counts(self, func, dtype, size, draws):
+        real, leapt = torch.Generator().manual_seed(1), torch.Generator().manual_seed(1)
+        func(torch.empty(size, dtype=dtype), generator=real)
+        return self.pass_over(leapt, draws) and torch.equal(real.get_state(), leapt.get_state())
 
     def pass_over(self, generator, draws):
-        """Moves the generator on as if it had drawn. Not done unless this PyTorch was seen to count alike."""
-        if self.counts_alike is None:
-            self.counts_alike = True
-            self.counts_alike = all(
-                self.counts(getattr(torch.ops.aten, name).default, dtype) for name in ("normal_", "uniform_") for dtype in (torch.float32, torch.float64, torch.bfloat16)
-            )
-        if not self.counts_alike:
-            return False
+        """Moves the generator on as if it had drawn."""
         state = generator.get_state()
         if state.numel() != GENERATOR_STATE or not self.library.oomph_advance_random(state.data_ptr(), draws):
             return False
         generator.set_state(state)
         return True
-
-    def counts(self, func, dtype):
-        real, leapt = torch.Generator().manual_seed(1), torch.Generator().manual_seed(1)
-        tensor = torch.empty(1000, dtype=dtype)
-        func(tensor, generator=real)
-        return self.pass_over(leapt, self.draws_of(func, tensor)) and torch.equal(real.get_state(), leapt.get_state())
 
     @staticmethod
     def initialises():
