@@ -15,9 +15,34 @@ mod witness;
 pub use elsewhere::{Listener, RemovedOnSignal, Stopper};
 #[cfg(unix)]
 pub use leftovers::RemovedOnSignal;
-use std::process::ExitStatus;
+use std::io;
+use std::process::{Child, ExitStatus};
 #[cfg(unix)]
 pub use unix::{Listener, Stopper};
+
+/// A program that runs: a child, or one that somebody else has started for oomph.
+pub trait Running {
+    /// Its number, once that is known.
+    fn id(&mut self) -> Option<u32>;
+    /// How it ended, if it has.
+    fn try_wait(&mut self) -> io::Result<Option<ExitStatus>>;
+    /// Ends it at once.
+    fn kill(&mut self) -> io::Result<()>;
+}
+
+impl Running for Child {
+    fn id(&mut self) -> Option<u32> {
+        Some(Child::id(self))
+    }
+
+    fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
+        Child::try_wait(self)
+    }
+
+    fn kill(&mut self) -> io::Result<()> {
+        Child::kill(self)
+    }
+}
 
 /// How a program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

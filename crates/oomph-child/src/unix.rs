@@ -4,8 +4,8 @@
 //! (Ctrl-C at a terminal, `timeout`, a job's scheduler) has reached the child already: passed on, it would come twice, and the second would
 //! end a program that is saving its work after the first. The [`Witness`] tells the two apart.
 
-use crate::Ended;
 use crate::witness::Witness;
+use crate::{Ended, Running};
 use rustix::process::{Pid, Signal, getpgid, getpgrp, kill_process};
 use signal_hook::consts::{
     SIGABRT, SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGQUIT, SIGSYS, SIGTERM, SIGTRAP, SIGUSR1,
@@ -13,7 +13,7 @@ use signal_hook::consts::{
 };
 use signal_hook::iterator::{Handle, Signals};
 use std::io;
-use std::process::{Child, Command};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -111,11 +111,21 @@ impl Listener {
         patience: Option<Duration>,
         longest: Option<Duration>,
     ) -> io::Result<Ended> {
+        self.run_by(|| command.spawn(), patience, longest)
+    }
+
+    /// The same for a program that is started in another way. Whoever knows of its end sends this process SIGCHLD then.
+    pub fn run_by<R: Running>(
+        &mut self,
+        start: impl FnOnce() -> io::Result<R>,
+        patience: Option<Duration>,
+        longest: Option<Duration>,
+    ) -> io::Result<Ended> {
         if self.heard().is_some() {
             return Err(io::ErrorKind::Interrupted.into());
         }
         let mut witnesses: Vec<Witness> = Witness::start().into_iter().collect();
-        let mut child = command.spawn()?;
+        let mut child = start()?;
         let mut deadline = None;
         let last = longest.map(|longest| Instant::now() + longest);
         let mut is_stopped = false;
@@ -126,7 +136,7 @@ impl Listener {
             if !is_stopped && self.stop.load(Ordering::Acquire) {
                 is_stopped = true;
                 note(&mut self.first, SIGTERM);
-                send(&child, SIGTERM);
+                send(&mut child, SIGTERM);
             }
             let is_timed = is_stopped || last.is_some() || (self.first.is_some() && patience.is_some());
             let come: Vec<i32> = if is_timed {
@@ -140,7 +150,7 @@ impl Listener {
                 note(&mut self.first, *signal);
             }
             if come.iter().any(|signal| *signal != SIGCHLD) {
-                self.pass_on(come, &child, &mut witnesses);
+                self.pass_on(come, &mut child, &mut witnesses);
             }
             if let (Some(patience), Some(_), None) = (patience, self.first, deadline) {
                 deadline = Some(Instant::now() + patience);
@@ -152,7 +162,7 @@ impl Listener {
     }
 
     /// Passes signals on that the child does not have from elsewhere.
-    fn pass_on(&mut self, mut come: Vec<i32>, child: &Child, witnesses: &mut Vec<Witness>) {
+    fn pass_on(&mut self, mut come: Vec<i32>, child: &mut impl Running, witnesses: &mut Vec<Witness>) {
         // One that has seen the first of them sees no more.
         witnesses.extend(Witness::start());
         std::thread::sleep(RIGHT_AFTER);
@@ -197,12 +207,19 @@ fn note(first: &mut Option<i32>, signal: i32) {
     }
 }
 
-fn pid(child: &Child) -> Option<Pid> {
-    i32::try_from(child.id()).ok().and_then(Pid::from_raw)
+fn pid(child: &mut impl Running) -> Option<Pid> {
+    child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw)
 }
 
-fn send(child: &Child, signal: i32) {
-    if let (Some(pid), Some(signal)) = (pid(child), Signal::from_named_raw(signal)) {
+fn send(child: &mut impl Running, signal: i32) {
+    let Some(pid) = pid(child) else {
+        // Nothing of it runs yet that could hear of a signal.
+        if ENDING.contains(&signal) {
+            let _ = child.kill();
+        }
+        return;
+    };
+    if let Some(signal) = Signal::from_named_raw(signal) {
         // It has not been waited for, so the number is still its own; if it has ended meanwhile, nothing happens.
         let _ = kill_process(pid, signal);
     }

@@ -6,6 +6,8 @@
 
 use std::sync::OnceLock;
 
+static CARD: OnceLock<Card> = OnceLock::new();
+
 /// The card, and what follows from its architecture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Card {
@@ -75,8 +77,12 @@ impl Default for Card {
 impl Card {
     /// The card of this process.
     pub fn get() -> &'static Card {
-        static CARD: OnceLock<Card> = OnceLock::new();
         CARD.get_or_init(|| Card::parse(&std::env::var("OOMPH_VIRTUAL_GPU").unwrap_or_default()))
+    }
+
+    /// Whether it was read.
+    pub fn is_known() -> bool {
+        CARD.get().is_some()
     }
 
     /// Reads a description.

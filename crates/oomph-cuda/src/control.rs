@@ -1,5 +1,6 @@
 //! What the Python side of `oomph predict` asks of the library: which reads are true, what was called, what was used.
 
+use crate::card::Card;
 use crate::dnn::{estimate, search};
 use crate::{calls, memory, nccl, put, twister};
 use std::ffi::{c_char, c_int};
@@ -21,6 +22,12 @@ pub extern "C" fn oomph_allow_reads(allowed: c_int) {
 #[unsafe(no_mangle)]
 pub extern "C" fn oomph_script_read(value: i64) {
     let _ = memory::READS.try_with(|reads| reads.borrow_mut().scripted.insert(0, value));
+}
+
+/// Whether anything has asked what card this is: from then on it is no other, whatever the environment says.
+#[unsafe(no_mangle)]
+pub extern "C" fn oomph_card_is_known() -> c_int {
+    c_int::from(Card::is_known())
 }
 
 /// Whether bytes of device memory can be true here.

@@ -1,10 +1,11 @@
 //! Starts programs on the virtual GPU and collects what they left.
 
-use oomph_child::{Listener, Stopper};
+use oomph_child::{Ended, Listener, Stopper};
 use oomph_gpus::Gpu;
 use oomph_stage::installed::Installed;
 use oomph_stage::libraries::RECORD;
-use oomph_stage::{Launch, StageError, VirtualGpu, handed, package};
+use oomph_stage::spare::Asked;
+use oomph_stage::{Launch, Spare, StageError, VirtualGpu, handed, package};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::cell::RefCell;
@@ -12,6 +13,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -479,6 +481,8 @@ pub enum Voice {
 pub struct Runner<'a> {
     installed: &'a Installed,
     listener: RefCell<Listener>,
+    // Before the folder, which goes after it.
+    spare: Option<RefCell<Spare>>,
     card: VirtualGpu,
     recorder: PathBuf,
     steps: u32,
@@ -542,6 +546,8 @@ struct Task<'a> {
     longest: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     source: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    spare: Option<Asked>,
 }
 
 impl<'a> Runner<'a> {
@@ -559,8 +565,11 @@ impl<'a> Runner<'a> {
             .map_err(StageError::from)?;
         let recorder =
             RECORD.write(card.folder()).map_err(|error| StageError::write(card.folder(), error))?;
+        // Where the path is too long for a socket, say: each run is a process of its own then.
+        let spare = Spare::open(card.folder()).inspect_err(|error| debug!(%error, "no spare interpreter"));
+        let spare = spare.ok().map(RefCell::new);
         let (values, further) = (Values::default(), Further::default());
-        Ok(Runner { installed, listener, card, recorder, steps, until, conf, values, further })
+        Ok(Runner { installed, listener, spare, card, recorder, steps, until, conf, values, further })
     }
 
     /// With so much for values.
@@ -663,6 +672,7 @@ impl<'a> Runner<'a> {
             more: false,
             longest: false,
             source: None,
+            spare: None,
         };
         match purpose {
             Some(Purpose::Unrecorded) => task.recorder = None,
@@ -695,6 +705,9 @@ impl<'a> Runner<'a> {
             "import sys\nif sys.path[:1] == ['']: del sys.path[0]\nsys.path.insert(0, {:?}); {imports}; del sys.path[0]; main()",
             inside.join("python").display().to_string(),
         );
+        // A plain run may be the first of several: it leaves a spare interpreter for them.
+        let spare = self.spare.as_ref().filter(|_| matches!(purpose, None | Some(Purpose::Values(_))));
+        task.spare = spare.and_then(|spare| spare.borrow_mut().ask(&start));
         let timeout = task.seconds.map(|seconds| Duration::from_secs(seconds.into()) + DEAF);
         let mut launch = Launch::new(Command::new(&self.installed.python));
         launch.within(timeout);
@@ -707,21 +720,33 @@ impl<'a> Runner<'a> {
             command.env("PYTORCH_CUDA_ALLOC_CONF", conf).env_remove("PYTORCH_ALLOC_CONF");
         }
         let mut kept = match voice {
-            Voice::Heard => {
-                command.stdout(Stdio::from(io::stderr()));
-                None
+            Voice::Heard => None,
+            Voice::Kept => Some(tempfile::tempfile_in(inside).map_err(temporary)?),
+        };
+        let ended = match spare {
+            Some(spare) if task.spare.is_none() => {
+                self.run_spare(&mut spare.borrow_mut(), &launch, kept.as_ref())
             }
-            Voice::Kept => {
-                let file = tempfile::tempfile_in(inside).map_err(temporary)?;
-                let copy = |file: &File| file.try_clone().map_err(temporary);
-                command.stdin(Stdio::null()).stdout(copy(&file)?).stderr(copy(&file)?);
-                Some(file)
+            _ => Ok(None),
+        };
+        self.go_on()?;
+        let not_started = |error| RunError::Start { python: self.installed.python.clone(), error };
+        let status = match ended.map_err(not_started)? {
+            Some(ended) => ended.status,
+            None => {
+                let command = launch.command();
+                match &kept {
+                    None => command.stdout(Stdio::from(io::stderr())),
+                    Some(file) => {
+                        let copy = || file.try_clone().map_err(temporary);
+                        command.stdin(Stdio::null()).stdout(copy()?).stderr(copy()?)
+                    }
+                };
+                let ended = launch.run(&mut self.listener.borrow_mut(), Some(PATIENCE));
+                self.go_on()?;
+                ended.map_err(not_started)?.status
             }
         };
-        let ended = launch.run(&mut self.listener.borrow_mut(), Some(PATIENCE));
-        self.go_on()?;
-        let status =
-            ended.map_err(|error| RunError::Start { python: self.installed.python.clone(), error })?.status;
         let facts = match std::fs::read(folder.path().join("facts.json")) {
             Ok(bytes) => logged(serde_json::from_slice(&bytes)?),
             Err(_) if timeout.is_some_and(|timeout| began.elapsed() >= timeout) => {
@@ -740,6 +765,28 @@ impl<'a> Runner<'a> {
             in_place_of: self.installed.fetched.as_ref().map(|(_, own)| own.clone()),
         };
         Ok(Ran { facts, time: began.elapsed(), torch, folder })
+    }
+
+    /// From the spare interpreter that an earlier run left; nothing if there is none.
+    fn run_spare(
+        &self,
+        spare: &mut Spare,
+        launch: &Launch,
+        kept: Option<&File>,
+    ) -> io::Result<Option<Ended>> {
+        let mut listener = self.listener.borrow_mut();
+        match kept {
+            None => {
+                let (input, output) = (io::stdin(), io::stderr());
+                let files = [input.as_fd(), output.as_fd(), output.as_fd()];
+                spare.run(launch, files, &mut listener, PATIENCE)
+            }
+            Some(file) => {
+                let nothing = File::open("/dev/null")?;
+                let files = [nothing.as_fd(), file.as_fd(), file.as_fd()];
+                spare.run(launch, files, &mut listener, PATIENCE)
+            }
+        }
     }
 
     /// What ends the program that runs, and starts no other; for another thread.

@@ -56,6 +56,18 @@ impl Launch {
         self.longest = longest;
     }
 
+    /// How long it may take.
+    #[cfg(unix)]
+    pub(crate) fn longest(&self) -> Option<Duration> {
+        self.longest
+    }
+
+    /// The variables that are set for it, or removed, beside those of what is put under it.
+    #[cfg(unix)]
+    pub(crate) fn variables(&self) -> impl Iterator<Item = (&OsStr, Option<&OsStr>)> {
+        self.command.get_envs()
+    }
+
     /// Runs it to its end. Signals that ask oomph to end reach it; with `patience` it is killed if it takes longer than that to obey.
     pub fn run(mut self, listener: &mut Listener, patience: Option<Duration>) -> io::Result<Ended> {
         if !self.preload.is_empty() {

@@ -4,7 +4,7 @@ Enough are some steps, and what ``phases`` sees after them. Run by ``oomph predi
 ``OOMPH_PREDICT`` (JSON): ``kind`` (script, module or notebook), ``target``, ``args``, ``steps``, ``until`` (steps, validation or end), ``recorder`` (its library; without, nothing but the facts is left),
 ``folder`` for what is left behind: ``recording.oomph`` and ``facts.json``. ``target`` and ``args`` have a letter for each byte (``handed.rs`` of the crate ``oomph-stage``). A change that is tried adds ``source`` (a file of JSON:
 other texts for files) and ``forwards`` (another number for those than for steps). ``seconds``: when it is stopped in any case; ``more`` and ``longest``: what to do where batches differ
-(``batches``); ``started``: by a program that was started before (``following``).
+(``batches``); ``started``: by a program that was started before (``following``). Where the program may be run again, ``spare`` says where a spare interpreter waits for that.
 """
 
 import atexit
@@ -21,7 +21,7 @@ import threading
 import time
 import types
 
-from . import own_frames, substitute
+from . import own_frames, spare, substitute
 from .following import Following
 from .frames import chain
 from .imports import AfterImport
@@ -56,6 +56,7 @@ class Run:
         self.torch = None
         self.recorded = None
         self.died_of_memory = False
+        self.imports = None
 
     # -- PyTorch
 
@@ -113,6 +114,8 @@ class Run:
 
     def cuda_is_here(self):
         self.phases.started = time.time()
+        if self.imports is not None:
+            self.imports.end()
         if self.recorded is not None:
             self.recorded.begin()
         self.check_kernels(self.torch.cuda.get_device_capability(), self.torch.cuda.get_arch_list())
@@ -432,8 +435,13 @@ def notebook_cell(text):
 
 
 def main(kind=Run):
-    task = json.loads(os.environ.pop("OOMPH_PREDICT"))
+    task, imports = json.loads(os.environ.pop("OOMPH_PREDICT")), None
+    if "spare" in task:
+        task, imports = spare.ready(task)
+        # Not for programs that this one starts.
+        task.pop("spare", None)
     run = kind(task)
+    run.imports = imports
     be_killed_first()
     # Not in that of this run: a path that is longer than multiprocessing's own may be too long.
     keep_sockets_in(os.path.dirname(task["folder"]))
@@ -441,6 +449,8 @@ def main(kind=Run):
         from . import ranks
 
         ranks.announce(task["world"])
+    if imports is not None:
+        imports.hide()
     sys.meta_path.insert(0, AfterImport("torch", run.torch_is_here))
     run.watch_exit()
     run.following = Following(run)
