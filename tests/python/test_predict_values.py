@@ -255,6 +255,17 @@ def test_a_size_that_hangs_on_what_is_not_known_is_a_range(predict, tmp_path):
         assert (doubt["line"], doubt["why"]) == (LINE, "nonzero: how many is not known, as many as there can be are taken")
 
 
+def test_why_a_value_could_not_be_had_is_said(predict, tmp_path):
+    text = "import torch\nx = torch.randn(2000, 2000).cuda()\ny = x @ x\nkept = y[y > 0]\n"
+    (tmp_path / "costly.py").write_text(text)
+    why = {}
+    for words in (["--values-seconds", "0"], ["--values", "20MiB"]):
+        predicted = predict("--steps", "0", *words, "costly.py", cwd=tmp_path)
+        (doubt,) = [one for one in predicted.reported["uncertain"] if one["what"] == "size"]
+        why[words[0]] = doubt["line"], doubt["why"].partition(" (")[2]
+    assert why == {"--values-seconds": (4, "it would take more than --values-seconds allows)"), "--values": (4, "the memory for values (--values) is full)")}
+
+
 def test_where_the_card_lies_in_the_range_the_answer_is_not_known(predict, tmp_path):
     (tmp_path / "open.py").write_text(OPEN)
     predicted = predict("--steps", "0", "--memory", "2GiB", "open.py", gpu="t4", cwd=tmp_path, format="text")

@@ -546,18 +546,28 @@ class Values(TorchDispatchMode):
         finally:
             self.library.oomph_end_script()
 
-    def open_size(self, what, least, most):
+    def open_size(self, what, tensor, least, most):
         """A size that hangs on values that cannot be had: it is said, and one end of the range is taken."""
         self.reads.open_sizes += least != most
-        self.reads.note(_reads.SIZE, f"{what}: how many is not known, {'as few' if self.least else 'as many'} as there can be are taken")
+        taken = "as few" if self.least else "as many"
+        self.reads.note(_reads.SIZE, f"{what}: how many is not known, {taken} as there can be are taken{self.why(tensor)}")
         return least if self.least else most
+
+    def why(self, tensor):
+        """Why its value could not be had, in brackets."""
+        entry = self.lineage.entry(tensor) if tensor.layout is torch.strided and not tensor.is_nested else None
+        if entry is None or entry.value is None:
+            return ""
+        if entry.value.lost is None:
+            return " (it would take more than --values-seconds allows)"
+        return f" ({entry.value.lost})"
 
     def count_of(self, tensor, what):
         """How many elements are not zero."""
         true = self.value_of(tensor)
         if true is not None:
             return int(torch.count_nonzero(true))
-        return self.open_size(what, 0, tensor.numel())
+        return self.open_size(what, tensor, 0, tensor.numel())
 
     def count_nonzero(self, func, args, kwargs):
         tensor = args[0]
@@ -610,7 +620,7 @@ class Values(TorchDispatchMode):
             count = func(true, *args[1:], **kwargs)[0].shape[along]
         else:
             most = tensor.numel() if tensor.dim() < 2 or "dim" not in func._schema.name else tensor.shape[along]
-            count = self.open_size("unique", min(1, most), most)
+            count = self.open_size("unique", tensor, min(1, most), most)
         return self.finish(func, args, kwargs, self.scripted([count], func, args, kwargs))
 
     def coalesce(self, func, args, kwargs):
@@ -623,7 +633,7 @@ class Values(TorchDispatchMode):
         if true is not None:
             count = torch.unique(true, dim=1).shape[1]
         else:
-            count = self.open_size("coalesce", min(1, indices.shape[1]), indices.shape[1])
+            count = self.open_size("coalesce", indices, min(1, indices.shape[1]), indices.shape[1])
         return self.scripted([count], func, args, kwargs)
 
     def count_bins(self, func, args, kwargs):
@@ -644,7 +654,7 @@ class Values(TorchDispatchMode):
         true = self.value_of(mask)
         if true is not None:
             return true.sum(1)
-        length = self.open_size("lengths of a batch", min(1, mask.shape[1]), mask.shape[1])
+        length = self.open_size("lengths of a batch", mask, min(1, mask.shape[1]), mask.shape[1])
         return torch.full((mask.shape[0],), length, device="cpu")
 
     def nest(self, func, args, kwargs):
