@@ -270,20 +270,22 @@ class Values(TorchDispatchMode):
             return None
         entry = self.lineage.entry(tensor)
         if entry is not None and entry.true:
-            if entry.made_up:
-                self.reads.note(_reads.BRANCH, "it follows from a choice among what is not known, which was drawn")
+            self.note_made_up(entry, purpose)
             return self.alias(tensor)
         flat = self.compute_bytes(entry.value, purpose) if entry is not None and entry.value is not None else None
         if flat is None:
             return None
-        if entry.value.made_up:
-            self.reads.note(_reads.BRANCH, "it follows from a choice among what is not known, which was drawn")
+        self.note_made_up(entry.value, purpose)
         true = _lineage.view(flat, _lineage.Slot(None, tensor))
         storage = tensor.untyped_storage()
         if entry.value is not None and entry.value.flat is flat and 0 < storage.nbytes() <= TRUE_BYTES and self.small(tensor):
             ctypes.memmove(storage.data_ptr(), flat.data_ptr(), storage.nbytes())
             entry.true, entry.made_up = True, entry.value.made_up
         return true
+
+    def note_made_up(self, what, purpose):
+        if what.made_up and purpose is DECIDES:
+            self.reads.note(_reads.BRANCH, "it follows from a choice among what is not known, which was drawn")
 
     def limit(self):
         """Seconds for a read that decides: half of what is left, so that one does not take all."""
@@ -494,6 +496,10 @@ class Values(TorchDispatchMode):
         purpose = SHOWN if isinstance(value, (float, complex)) else COUNTED if self.asks_item and not isinstance(value, bool) else DECIDES
         true = self.value_of(tensor, purpose)
         if true is not None:
+            entry = self.lineage.entry(tensor)
+            if purpose is not DECIDES and (entry.made_up or (entry.value is not None and entry.value.made_up)):
+                # Only what is decided by it is in doubt.
+                self.unknown_read, self.later = _reads.calling_line(), None
             return func(true)
         self.later = self.computed_later(func, tensor)
         self.unknown_read = _reads.calling_line()
