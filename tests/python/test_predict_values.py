@@ -322,6 +322,35 @@ def test_time_is_spent_where_something_is_decided_and_no_more_than_there_is(pred
     assert little.code == 0 and [(one["what"], one["line"]) for one in little.reported["uncertain"]] == [("branch", 8)]
 
 
+UNSEEN = """
+import torch
+x = torch.arange(8, device="cuda")
+static, out = torch.zeros(8, dtype=torch.long, device="cuda"), torch.zeros(8, dtype=torch.long, device="cuda")
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    out.copy_(static * 2)
+static.copy_(x)
+graph.replay()
+if out.sum() == 56:  # line 9: only a replay has computed it
+    pass
+shared = torch.ones(8, dtype=torch.long, device="cuda")
+shared.untyped_storage().resize_(0)
+shared.untyped_storage().resize_(64)
+if shared.sum() == 8:  # line 14: what is there now is anything
+    pass
+if static.sum() == 28:
+    torch.empty(3 << 20, dtype=torch.uint8, device="cuda")
+"""
+
+
+def test_what_is_written_where_nobody_sees_it_is_not_taken_for_known(predict, tmp_path):
+    (tmp_path / "unseen.py").write_text(UNSEEN.lstrip("\n"))
+    predicted = predict("--steps", "0", "unseen.py", cwd=tmp_path)
+    assert predicted.code == 0, predicted.err
+    assert [(one["what"], one["line"]) for one in predicted.reported["uncertain"]] == [("branch", 9), ("branch", 14)]
+    assert predicted.reported["peak"]["allocated"] > 3 << 20
+
+
 # --- hostile programs -------------------------------------------------------------------------------------
 
 HOSTILE = """

@@ -272,10 +272,10 @@ class Lineage:
             value.lose(why)
         self.put(entry, value)
 
-    def why_lost(self, tensor):
-        """Why its value cannot be had, if that was noted."""
-        entry = self.entry(tensor)
-        return entry.value.lost if entry is not None and entry.value is not None else None
+    def forget_storage(self, storage):
+        entry = self.entries.pop(storage._cdata, None)
+        if entry is not None:
+            self.put(entry, None)
 
     def is_pending_or_known(self, tensor):
         entry = self.entry(tensor)

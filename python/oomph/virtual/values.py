@@ -84,6 +84,8 @@ class Values(TorchDispatchMode):
         # Seed and offset of the random numbers that the operation draws which is under way.
         self.drawn = None
         self.card = {}
+        # Operations are captured into a graph, and not run.
+        self.capturing = False
         self.copies = _operations("_to_copy", "copy_")
         # What these read says whether something went wrong (zero, nothing did), or decides over values only.
         self.check_only = _operations(
@@ -154,7 +156,7 @@ class Values(TorchDispatchMode):
         # Subclasses (DTensor, fake tensors) have their own ways; what they do inside comes without this mode.
         for kind in types:
             if kind is not Tensor and kind is not torch.nn.Parameter:
-                return func(*args, **kwargs)
+                return self.of_subclass(func, args, kwargs)
         if not isinstance(func, torch._ops.OpOverload):
             return func(*args, **kwargs)
         if self.is_composite(func):
@@ -165,6 +167,8 @@ class Values(TorchDispatchMode):
         self.backward.operation()
         if torch.is_grad_enabled():
             self.gradients.before(self.backward.number, func, args, kwargs)
+        if self.capturing:
+            return self.forget(func, args, kwargs, func(*args, **kwargs), self.schema(func), "it was captured into a graph")
         self.drawn = self.before_draw(args, kwargs) if self.is_seeded(func) else None
         handler = self.handlers.get(func)
         if handler is not None:
@@ -180,6 +184,15 @@ class Values(TorchDispatchMode):
             known = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd") and func not in self.handlers
             self.composite[func] = known
         return known
+
+    def of_subclass(self, func, args, kwargs):
+        out = func(*args, **kwargs)
+        schema = self.schema(func) if isinstance(func, torch._ops.OpOverload) else MAKES
+        for target in self.lineage.targets(args, kwargs, schema if type(schema) is list else ()):
+            inside = getattr(target, "_local_tensor", None)
+            if type(inside) is Tensor:
+                self.unlearn(inside, "it is a part of a tensor that is spread over ranks")
+        return out
 
     def is_seeded(self, func):
         known = self.seeded.get(func)
@@ -470,7 +483,7 @@ class Values(TorchDispatchMode):
                     for part in _lineage.parts(tensor) or ():
                         self.unlearn(part, why)
             return out
-        for tensor in self.lineage.targets(args, kwargs, schema):
+        for tensor in self.lineage.targets(args, kwargs, () if schema is VIEW else schema):
             if isinstance(tensor, Tensor):
                 self.unlearn(tensor, why)
         return out

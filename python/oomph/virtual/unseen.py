@@ -1,0 +1,91 @@
+"""What writes to tensors where no mode sees it: code that Inductor made, Triton's kernels, graphs that are captured and replayed, storages that change their size.
+
+What they may have written is not known afterwards.
+"""
+
+import functools
+import sys
+
+import torch
+
+from .imports import AfterImport
+
+Tensor = torch.Tensor
+
+
+def watch(values):
+    _after_import("torch._inductor.output_code", lambda module: _watch_compiled(module.CompiledFxGraph, values))
+    _after_import("triton.runtime.jit", lambda module: _watch_triton(module.JITFunction, values))
+    _watch_graphs(values)
+    _watch_storages(values)
+
+
+def _after_import(name, callback):
+    if name in sys.modules:
+        callback(sys.modules[name])
+    else:
+        sys.meta_path.insert(0, AfterImport(name, callback))
+
+
+def _watch_compiled(graph, values):
+    call = graph.__call__
+
+    @functools.wraps(call)
+    def called(self, inputs):
+        # Only those that it writes to are held: it drops the others as early as it can.
+        written = [inputs[index] for index in getattr(self, "mutated_input_idxs", ())]
+        try:
+            return call(self, inputs)
+        finally:
+            for tensor in written:
+                _forget(values, tensor, "compiled code wrote to it")
+
+    graph.__call__ = called
+
+
+def _watch_triton(function, values):
+    run = function.run
+
+    @functools.wraps(run)
+    def ran(self, *args, **kwargs):
+        try:
+            return run(self, *args, **kwargs)
+        finally:
+            for tensor in (*args, *kwargs.values()):
+                _forget(values, tensor, "a kernel of Triton's may have written to it")
+
+    function.run = ran
+
+
+def _watch_graphs(values):
+    """What is captured is not run, and what it writes to is written to by each replay."""
+    graph = torch.cuda.CUDAGraph
+    begin, end = graph.capture_begin, graph.capture_end
+
+    @functools.wraps(begin)
+    def capture_begin(self, *args, **kwargs):
+        begin(self, *args, **kwargs)
+        values.capturing = True
+
+    @functools.wraps(end)
+    def capture_end(self):
+        values.capturing = False
+        end(self)
+
+    graph.capture_begin, graph.capture_end = capture_begin, capture_end
+
+
+def _watch_storages(values):
+    resize = torch.UntypedStorage.resize_
+
+    @functools.wraps(resize)
+    def resize_(self, size):
+        values.lineage.forget_storage(self)
+        return resize(self, size)
+
+    torch.UntypedStorage.resize_ = resize_
+
+
+def _forget(values, tensor, why):
+    if isinstance(tensor, Tensor) and type(tensor) in (Tensor, torch.nn.Parameter):
+        values.unlearn(tensor, why)
