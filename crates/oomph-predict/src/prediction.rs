@@ -151,7 +151,7 @@ impl Prediction {
         voice: Voice,
     ) -> Result<Prediction, PredictError> {
         let mut ran = runner.run(program, gpu, world, voice)?;
-        if ran.facts.status == Status::Failed && ran.facts.made_up.is_some() {
+        if ran.facts.status == Status::Failed && ran.facts.more_helps {
             // Of a value that was made up, perhaps: once more, with whatever it takes to know them.
             ran = runner.run_with(program, gpu, world, Voice::Kept, runner.values().more())?;
         }

@@ -297,6 +297,9 @@ pub struct Facts {
     /// The last value that was made up, before the program failed.
     #[serde(default)]
     pub made_up: Option<ReadFact>,
+    /// Whether more time or memory would have told some of the values.
+    #[serde(default)]
+    pub more_helps: bool,
     /// What values took on the host.
     #[serde(default)]
     pub values: SpentFact,
@@ -343,6 +346,7 @@ impl Facts {
             reads: Vec::new(),
             open_sizes: 0,
             made_up: None,
+            more_helps: false,
             values: SpentFact::default(),
             unmodelled: Vec::new(),
             estimated: None,

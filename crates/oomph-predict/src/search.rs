@@ -125,8 +125,10 @@ pub fn search(
         before(value);
         let with = sweep.with(program, value);
         let prediction = Prediction::make(runner, &with, gpu, None, Voice::Kept)?;
-        if prediction.verdict == Verdict::Unknown {
-            let error = prediction.error.unwrap_or_default();
+        // Where it hangs on values, it is no failure; but nothing that is known to fit either.
+        if prediction.verdict == Verdict::Unknown
+            && let Some(error) = prediction.error
+        {
             return Err(PredictError::Failed(format!("with {} {value}: {error}", sweep.argument)));
         }
         let one = Tried { value, prediction };

@@ -371,6 +371,7 @@ pub fn sweep_text(sweep: &Sweep, tried: &[Tried], named: &str) -> String {
             (true, true) => {
                 format!("{}, too close to be sure", bytes(prediction.margin().unwrap_or(0).max(0) as u64))
             }
+            (false, _) if prediction.verdict == Verdict::Unknown => "not known".into(),
             (false, _) => "does not fit".into(),
         };
         let least = if fits { "" } else { "≥ " };

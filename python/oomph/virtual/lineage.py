@@ -20,6 +20,8 @@ CPU = torch.device("cpu")
 
 # Nodes that wait at the same time: each keeps what went into it.
 NODES = 100_000
+# Why something is lost that a larger budget would have kept.
+FULL = "the memory for values (--values) is full"
 # How often storages that are gone are looked for: once in as many new values.
 SWEEP = 512
 # The host's tensors up to this many bytes are copied when they are used: cheaper than to watch them.
@@ -465,7 +467,7 @@ class Lineage:
             # Written to where nobody sees it: by NumPy, by another process.
             size = tensor.numel() * tensor.element_size()
             if not self.has_room(size):
-                self.why = "the memory for values (--values) is full"
+                self.why = FULL
                 raise LookupError
             value = Value(size)
             value.set(blank(0), self.budget)
@@ -562,7 +564,7 @@ class Lineage:
         why = next((one.lost for one in node.inputs if one.lost is not None), None)
         size = sum(one.size for one in results if one is not None)
         if why is None and not self.has_room(size):
-            why = "the memory for values (--values) is full"
+            why = FULL
         if why is None:
             try:
                 self.compute(node)

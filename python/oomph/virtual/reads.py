@@ -22,6 +22,8 @@ class Reads:
         self.lines = {}
         # Sizes that were taken to be the most, or the least, that they can be.
         self.open_sizes = 0
+        # Whether more time or memory would have told some of them.
+        self.more_helps = False
         self.latest = None
 
     def note(self, what, detail, place=None):

@@ -470,7 +470,7 @@ class Values(TorchDispatchMode):
         few = not target.is_floating_point() and not target.is_complex() and target.numel() <= FLOATS
         true = self.value_of(source, COUNTED if few else SHOWN)
         if true is None:
-            self.copied(target)
+            self.copied(target, self.why(source))
         else:
             with torch.no_grad():
                 target.copy_(true)
@@ -488,11 +488,11 @@ class Values(TorchDispatchMode):
                 self.unlearn(tensor, why)
         return out
 
-    def copied(self, tensor):
+    def copied(self, tensor, why):
         """Floats on the CPU are mostly logged; a few integers are mostly lengths or choices."""
         counts = not tensor.is_floating_point() and not tensor.is_complex() and tensor.numel() <= FLOATS
         what = _reads.SIZE if counts else _reads.READ
-        self.reads.note(what, "values that only a GPU would have computed are copied to the CPU")
+        self.reads.note(what, f"values that only a GPU would have computed are copied to the CPU{why}")
 
     @staticmethod
     def from_device(args):
@@ -516,7 +516,7 @@ class Values(TorchDispatchMode):
             return func(true)
         self.later = self.computed_later(func, tensor)
         self.unknown_read = _reads.calling_line()
-        self.reads.note(_reads.READ, "a value that only a GPU would have computed", self.unknown_read)
+        self.reads.note(_reads.READ, f"a value that only a GPU would have computed{self.why(tensor)}", self.unknown_read)
         if isinstance(value, bool):
             # Distributions ask whether their arguments are valid.
             return _reads.asked_by("/torch/distributions/")
@@ -577,6 +577,7 @@ class Values(TorchDispatchMode):
         entry = self.lineage.entry(tensor) if tensor.layout is torch.strided and not tensor.is_nested else None
         if entry is None or entry.value is None:
             return ""
+        self.reads.more_helps |= entry.value.lost in (None, _lineage.FULL)
         if entry.value.lost is None:
             return " (it would take more than --values-seconds allows)"
         return f" ({entry.value.lost})"
