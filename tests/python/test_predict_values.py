@@ -178,6 +178,39 @@ def test_nothing_of_it_is_in_doubt(alike):
     assert [one for one in alike[1]["uncertain"] if one["what"] != "note"] == []
 
 
+# Ways in which a value could be taken for known that is not: what these read is right, or it is in doubt.
+TRAPS = {
+    "undrawn": "weights = torch.nn.Linear(300, 300)\nanswer = bool(weights.to(device).weight.sum() == weights.weight.double().sum().float())",
+    "undrawn_copies": "import copy\nmodel = torch.nn.Linear(1024, 1024)\nanswer = [bool(one.to(device).weight.float().abs().sum() == 0) for one in (copy.deepcopy(model).half(), copy.deepcopy(model))]",
+    "shared_gradients": "a, b = torch.ones(3).to(device).requires_grad_(), torch.ones(3).to(device).requires_grad_()\n(torch.cat([a, b]) ** 2).sum().backward()\nanswer = [bool(a.grad.sum() == 6), bool(b.grad.sum() == 6)]",
+    "gradient_in_another": "big = torch.arange(6.0).to(device)\na = torch.ones(3).to(device).requires_grad_()\ntorch.autograd.grad(a + 1, a, big[:3])\nanswer = [bool(big.sum() == 15)]",
+    "written_in_part": "x = torch.arange(10).to(device)\nbig = torch.zeros(2_000_000, dtype=torch.long).to(device)\nbig + x[0]\nx[0] = 5\nanswer = [int((big + x[0]).sum())]",
+    "conjugated": "z = torch.randn(600, 600, dtype=torch.cfloat).to(device)\nsmall = torch.tensor([1 + 2j]).to(device)\nanswer = [bool((z.mH @ z).trace().real > 300_000), bool(small.conj().imag < 0)]",
+    "optimizer_in_backward": "w = torch.ones(4).to(device).requires_grad_()\noptimizer = torch.optim.SGD([w], lr=1.0)\nw.register_post_accumulate_grad_hook(lambda p: optimizer.step())\nw.sum().backward()\nanswer = [bool(w.sum() == 0)]",
+    "counted_by_a_hook": "w, n = torch.ones(4).to(device).requires_grad_(), torch.zeros(()).to(device)\nw.register_hook(lambda g: n.add_(1) and None)\nw.sum().backward()\nanswer = [bool(n == 1)]",
+    "checkpoint_of_old": "from torch.utils.checkpoint import checkpoint\nlin, x = torch.nn.Linear(4, 4).to(device), torch.ones(2, 4).to(device).requires_grad_()\nlin(checkpoint(lin, x, use_reentrant=True)).sum().backward()\nanswer = [bool(lin.weight.grad.sum() > 1.0), bool(lin.weight.grad.sum() < 1.0)]",
+    "written_by_numpy": "buffer = torch.zeros(1_000_000)\ny = buffer.to(device, copy=True)\nbuffer.numpy()[:] = 7\nanswer = [bool(y.sum() == 0)]",
+    "address_again": "class F(torch.autograd.Function):\n    forward = staticmethod(lambda c, x: x.clone())\n    backward = staticmethod(lambda c, g: g)\nw = torch.rand(2_000_000).to(device).requires_grad_()\nF.apply(w).sum().backward()\nm = w.grad == w.grad\ndel m\nmask = torch.arange(2_000_000).to(device) < 5\nanswer = [bool(mask.all())]",
+    "overlapping": "t = torch.ones(20, dtype=torch.long).to(device)\nt.as_strided((4, 5), (1, 1)).fill_(0)\nanswer = [int(t.sum())]",
+    "double_backward": "a = torch.ones(5).to(device).requires_grad_()\n(g,) = torch.autograd.grad((a ** 3).sum(), a, create_graph=True)\n(h,) = torch.autograd.grad(g.sum(), a)\nanswer = [bool(g.sum() == 15), bool(h.sum() == 30)]",
+}
+
+
+def test_what_is_not_known_is_never_taken_for_known(predict, tmp_path):
+    for name, text in TRAPS.items():
+        (tmp_path / f"{name}.py").write_text("import torch\ndef run(device):\n    torch.manual_seed(0)\n" + "".join(f"    {line}\n" for line in text.splitlines()) + "    return answer\n")
+    lines = "import json, runpy, sys\nanswers = {name: [runpy.run_path(name + '.py')['run'](device) for device in ('cpu', 'cuda')] for name in sys.argv[1:]}\njson.dump(answers, open('answers.json', 'w'))\n"
+    (tmp_path / "traps.py").write_text(lines)
+    # One that is watched for hooks stops following gradients: those come last.
+    predicted = predict("--steps", "0", "traps.py", *sorted(TRAPS, key=lambda name: "hook" in name or "backward" in name), cwd=tmp_path)
+    assert predicted.code == 0, predicted.err
+    doubted = {one["file"].rpartition("/")[2] for one in predicted.reported["uncertain"] if one["file"]}
+    answers = json.loads((tmp_path / "answers.json").read_text())
+    assert [name for name, (on_cpu, on_gpu) in answers.items() if on_cpu != on_gpu and f"{name}.py" not in doubted] == []
+    right = {name for name, (on_cpu, on_gpu) in answers.items() if on_cpu == on_gpu and f"{name}.py" not in doubted}
+    assert {"gradient_in_another", "written_in_part", "optimizer_in_backward", "counted_by_a_hook", "address_again", "overlapping"} <= right
+
+
 # Random programs: each step makes or changes a tensor of a pool, on both devices alike; then all are compared.
 RANDOM = """
 import random, sys

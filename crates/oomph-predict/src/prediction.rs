@@ -150,10 +150,12 @@ impl Prediction {
         world: Option<World>,
         voice: Voice,
     ) -> Result<Prediction, PredictError> {
+        let mut values = runner.values();
         let mut ran = runner.run(program, gpu, world, voice)?;
         if ran.facts.status == Status::Failed && ran.facts.more_helps {
             // Of a value that was made up, perhaps: once more, with whatever it takes to know them.
-            ran = runner.run_with(program, gpu, world, Voice::Kept, runner.values().more())?;
+            values = values.more();
+            ran = runner.run_with(program, gpu, world, Voice::Kept, values)?;
         }
         let mut prediction = Self::of(program, gpu, world, &ran)?;
         // How much it would have taken is not known, but for one that had run out already.
@@ -165,28 +167,31 @@ impl Prediction {
             prediction.error = Some(format!("the time was up: it was stopped after {seconds} s"));
         }
         if ran.facts.open_sizes > 0 && prediction.verdict != Verdict::Unknown {
-            prediction.find_range(runner, program)?;
+            prediction.find_range(runner, program, values)?;
         }
         runner.go_on()?;
         Ok(prediction)
     }
 
     /// Sizes were taken to be the most that they can be: what if they are the least?
-    fn find_range(&mut self, runner: &Runner, program: &Program) -> Result<(), PredictError> {
-        let least = Values { least: true, ..runner.values() };
+    fn find_range(&mut self, runner: &Runner, program: &Program, values: Values) -> Result<(), PredictError> {
+        // Of a run that was cut short nothing follows, but that the least may fit.
+        let is_whole = |ran: &Ran| !ran.facts.timed_out && ran.facts.status != Status::Failed;
+        let least = Values { least: true, ..values };
         let few = runner.run_with(program, &self.gpu, self.world, Voice::Kept, least)?;
-        if few.facts.timed_out {
-            // Of a run that was cut short nothing follows.
+        if !is_whole(&few) {
+            if self.verdict == Verdict::DoesNotFit {
+                self.verdict = Verdict::Unknown;
+            }
             return Ok(());
         }
         let few = Self::of(program, &self.gpu, self.world, &few)?;
         // On the card it may have ended early: how much the most would take is seen where nothing ends it.
         let high = if self.verdict == Verdict::DoesNotFit {
-            let many = runner.run(program, &unlimited(&self.gpu), self.world, Voice::Kept)?;
-            if many.facts.timed_out {
-                return Ok(());
-            }
-            Self::of(program, &self.gpu, self.world, &many)?.total
+            let many = runner.run_with(program, &unlimited(&self.gpu), self.world, Voice::Kept, values)?;
+            let most = Self::of(program, &self.gpu, self.world, &many)?.total;
+            // It takes more than there is, at least.
+            if is_whole(&many) { most } else { most.max(self.gpu.memory + 1) }
         } else {
             self.total
         };

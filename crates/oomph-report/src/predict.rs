@@ -70,6 +70,10 @@ fn verdict(prediction: &Prediction) -> String {
                 bytes(range.high),
                 bytes(prediction.gpu.memory)
             ),
+            None if prediction.status == Status::OutOfMemory => {
+                "not known: with as many elements as there can be it does not fit, with fewer it may"
+                    .to_owned()
+            }
             _ => "not known: the program failed".to_owned(),
         },
     }

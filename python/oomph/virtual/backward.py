@@ -17,6 +17,8 @@ class Backward:
         """``recorder``: None if nobody wants to know lines."""
         self.recorder = recorder
         self.counts = {}
+        # Backward passes that run, one inside of another, and the leaves that the inner ones have reached.
+        self.under_way, self.nested = 0, set()
         # The number of the node that autograd made for the operation that is under way.
         self.number = -1
         self._node = torch._C._current_autograd_node
@@ -53,27 +55,37 @@ class Backward:
             if values.lineage.computing:
                 return run(*whole, **kwargs)
             leaves = self.watch(roots, library)
-            with contextlib.suppress(Exception):
-                plan = None
-                plan = values.gradients.plan(roots, gradients, keep_graph)
             accumulates = kwargs.get("accumulate_grad")
-            before = values.gradients.before_accumulating(plan[0]) if plan and accumulates else {}
-            done = False
+            plan, before = None, {}
+            # One inside of another (a checkpoint of the older kind) adds to what the outer one adds to.
+            if not self.under_way:
+                with contextlib.suppress(Exception):
+                    plan = values.gradients.plan(roots, gradients, keep_graph)
+                    before = values.gradients.before_accumulating(plan[0]) if plan and accumulates else {}
+            if create_graph:
+                # The nodes of its graph are made by another thread, which counts for itself.
+                values.gradients.stop()
+            done, self.under_way = False, self.under_way + 1
             try:
                 with values.off():
                     found = run(*whole, **kwargs)
                 done = True
                 return found
             finally:
+                self.under_way -= 1
                 for leaf in leaves:
+                    if self.under_way:
+                        self.nested.add(id(leaf.variable))
                     gradient = leaf.variable.grad
                     if gradient is not None:
                         values.unlearn(gradient)
-                if done and plan:
-                    self.arrive(values, plan, before, found, inputs, accumulates)
+                if not self.under_way:
+                    if done and plan:
+                        self.arrive(values, plan, before, found, inputs, accumulates)
+                    self.nested.clear()
                 library.oomph_guessed()
 
-        values.gradients.watch_hooks()
+        values.gradients.watch_hooks(values.on)
         torch.autograd._engine_run_backward = engine_run_backward
         from torch.utils import checkpoint
 
@@ -91,19 +103,20 @@ class Backward:
 
         checkpoint._recomputation_hook = Recomputes
 
-    @staticmethod
-    def arrive(values, plan, before, found, inputs, accumulates):
+    def arrive(self, values, plan, before, found, inputs, accumulates):
         """Gradients are where they belong: what they are is known, by how they came about."""
         leaves, came = plan
         if accumulates:
             for variable, slot in leaves:
                 if variable.grad is not None and not (inputs and all(variable is not one for one in inputs)):
                     old = before.get(id(variable))
-                    values.gradients.arrived(variable.grad, slot if id(variable) not in before or old is not None else None, old)
+                    known = id(variable) not in self.nested and (id(variable) not in before or old is not None)
+                    values.gradients.arrived(variable.grad, slot if known else None, old)
             return
         of_leaf = {id(variable): slot for variable, slot in leaves}
         for one, gradient in zip(inputs, found or ()):
-            if gradient is not None and isinstance(one, values.gradients.tensor):
+            # One that lies in the storage of what is known already has its value there.
+            if gradient is not None and isinstance(one, values.gradients.tensor) and not values.is_followed(gradient):
                 slot = of_leaf.get(id(one)) if one.grad_fn is None else came.get(one.grad_fn, {}).get(one.output_nr)
                 values.gradients.arrived(gradient, slot)
 

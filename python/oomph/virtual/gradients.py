@@ -13,7 +13,7 @@ import threading
 
 import torch
 
-from .lineage import HIDDEN, SUBSTITUTES, Held, Slot, Sparse
+from .lineage import HIDDEN, SUBSTITUTES, Held, Slot, Sparse, flattened
 
 Tensor = torch.Tensor
 # Operations whose derivatives are waited for. A graph that is dropped without a backward pass says nothing when it goes.
@@ -86,15 +86,6 @@ class Derivative:
         return [torch.zeros_like(leaf) if gradient is None else gradient for leaf, gradient in zip(leaves, found)]
 
 
-def flattened(values):
-    """The tensors, in order."""
-    for value in values:
-        if isinstance(value, (list, tuple)):
-            yield from flattened(value)
-        elif isinstance(value, Tensor):
-            yield value
-
-
 class Form:
     """A contiguous tensor like this one."""
 
@@ -127,12 +118,13 @@ class Gradients:
         """Called before an operation that autograd has made a node for, with its number."""
         if self.hooked or number in self.operations or self._node() is not None or threading.get_ident() != self.thread:
             return
-        wanted, forms = [], []
+        wanted, forms, on_device = [], [], False
         for index, tensor in enumerate(flattened((*args, *kwargs.values()))):
+            on_device |= tensor.is_cuda
             if tensor.requires_grad:
                 wanted.append(index)
                 forms.append(Form(tensor))
-        if not wanted:
+        if not wanted or not on_device:
             return
         self.keep(number, func, args, kwargs, wanted, forms)
 
@@ -165,8 +157,13 @@ class Gradients:
         name = node.name().rstrip("0123456789").removesuffix("Backward").lower()
         self.keep(node._sequence_nr(), func, args, kwargs, wanted, forms, name)
 
-    def watch_hooks(self):
-        """From now on it is noted when the program hooks itself into backward passes."""
+    def stop(self):
+        """Gradients are not followed from now on."""
+        self.hooked = True
+        self.operations.clear()
+
+    def watch_hooks(self, watched):
+        """From now on it is noted when the program hooks itself into backward passes. What its hooks do is seen: they run within ``watched``."""
 
         def wrap(holder, name):
             original = getattr(holder, name, None)
@@ -174,10 +171,15 @@ class Gradients:
                 return
 
             @functools.wraps(original)
-            def hooking(*args, **kwargs):
-                self.hooked = True
-                self.operations.clear()
-                return original(*args, **kwargs)
+            def hooking(target, hook, *args, **kwargs):
+                self.stop()
+
+                @functools.wraps(hook)
+                def seen(*given, **named):
+                    with watched():
+                        return hook(*given, **named)
+
+                return original(target, seen, *args, **kwargs)
 
             setattr(holder, name, hooking)
 
@@ -227,7 +229,10 @@ class Gradients:
             form = total if isinstance(total, Slot) else slot
             if not isinstance(form, Slot):
                 return None
-            (total,) = self.node(torch.ops.aten.add.Tensor, (total, slot), (total, slot), [form], 0.0)
+            made = self.node(torch.ops.aten.add.Tensor, (total, slot), (total, slot), [form], 0.0)
+            if made is None:
+                return None
+            (total,) = made
         return total
 
     def through(self, node, got, edges):

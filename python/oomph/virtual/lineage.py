@@ -45,6 +45,8 @@ OVERWRITES = _operations("copy_", "fill_", "zero_", "normal_", "uniform_", "rand
 BLANK = _operations("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted")
 # Written, although their schemas do not say so: which arguments, and which one says whether.
 HIDDEN = {func: ((3, 4), 5) for func in _operations("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm")}
+HIDDEN.update({func: ((3, 4), None) for func in _operations("batch_norm_gather_stats", "batch_norm_gather_stats_with_counts")})
+HIDDEN.update({func: ((1, 2), None) for func in _operations("batch_norm_update_stats")})
 PRODUCTS = _operations("mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "_addmm_activation", "linear")
 CONVOLUTIONS = _operations("convolution", "_convolution", "cudnn_convolution", "conv1d", "conv2d", "conv3d")
 
@@ -130,16 +132,24 @@ class Sparse:
 class Held:
     """A tensor of the host, as it was: watched, and copied before somebody writes to it."""
 
-    __slots__ = ("tensor", "version", "__weakref__")
+    __slots__ = ("tensor", "version", "resizable", "size", "budget", "__weakref__")
 
-    def __init__(self, tensor, version):
-        self.tensor, self.version = tensor, version
+    def __init__(self, tensor, version, budget=None):
+        self.tensor, self.version, self.budget = tensor, version, budget
+        self.resizable = version is not None and tensor.untyped_storage().resizable()
+        self.size = tensor.numel() * tensor.element_size() if tensor.layout is torch.strided else 0
+        if budget is not None:
+            budget.take(self.size)
 
     def get(self):
-        """None if it was written to behind our back."""
-        if self.version is not None and self.tensor._version != self.version:
+        """None if it was written to behind our back, or may have been: NumPy has got hold of it."""
+        if self.version is not None and (self.tensor._version != self.version or self.resizable and not self.tensor.untyped_storage().resizable()):
             return None
         return self.tensor
+
+    def __del__(self):
+        if self.budget is not None:
+            self.budget.give(self.size)
 
 
 class Node:
@@ -166,6 +176,28 @@ class Node:
         self.live[0] -= 1
         for value in self.inputs:
             value.uses -= 1
+
+
+def flattened(values):
+    """The tensors, in order."""
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from flattened(value)
+        elif isinstance(value, Tensor):
+            yield value
+
+
+def is_whole(tensor):
+    """Whether its elements are all of its storage, each once."""
+    return tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes() and torch._debug_has_internal_overlap(tensor) == 0
+
+
+def hidden_writes(func, args):
+    """What an operation writes to although its schema does not say so."""
+    places, decides = HIDDEN.get(func, ((), None))
+    if decides is not None and not args[decides]:
+        return []
+    return [args[place] for place in places if place < len(args) and args[place] is not None]
 
 
 class TakesTooLong(Exception):
@@ -221,6 +253,8 @@ class Lineage:
         self.live = [0]
         self.draw = draw
         self.computing = False
+        # Of the operation that is recorded: what it writes over whole, and why something of it is lost.
+        self.blanks, self.why = {}, None
 
     # -- storages
 
@@ -274,8 +308,8 @@ class Lineage:
             value.lose(why)
         self.put(entry, value)
 
-    def forget_storage(self, storage):
-        entry = self.entries.pop(storage._cdata, None)
+    def forget_storage(self, address):
+        entry = self.entries.pop(address, None)
         if entry is not None:
             self.put(entry, None)
 
@@ -317,10 +351,9 @@ class Lineage:
                         value = Value(entry.size, node)
                         node.made.append((index, number, weakref.ref(value), Slot(None, part)))
                         self.put(entry, value)
-            if func in HIDDEN:
-                places, decides = HIDDEN[func]
-                if args[decides]:
-                    self.write(node, [args[place] for place in places if args[place] is not None], before)
+            hidden = hidden_writes(func, args)
+            if hidden:
+                self.write(node, hidden, before)
         else:
             self.write(node, list(self.targets(args, kwargs, schema)), before)
         return out
@@ -340,7 +373,10 @@ class Lineage:
         return made
 
     def bind(self, tensor, slot):
-        """What is in a tensor now."""
+        """What is in a tensor now. A part of a storage is not followed."""
+        if not is_whole(tensor) or self.live[0] >= NODES:
+            self.forget(tensor)
+            return
         entry = self.entry_for(tensor)
         entry.true = False
         inputs = (slot.value,) if isinstance(slot, Slot) else ()
@@ -387,9 +423,7 @@ class Lineage:
         if len({id(target) for target in written}) < sum(any(value is target for target in written) for value in (*args, *kwargs.values())):
             return {}
         return {
-            target.untyped_storage()._cdata: target
-            for target in written
-            if isinstance(target, Tensor) and target.is_cuda and target.numel() * target.element_size() == target.untyped_storage().nbytes()
+            target.untyped_storage()._cdata: target for target in written if isinstance(target, Tensor) and target.is_cuda and target.layout is torch.strided and is_whole(target)
         }.keys() - read
 
     def slot(self, value, inputs, alias, over):
@@ -410,6 +444,8 @@ class Lineage:
         return value
 
     def part(self, tensor, inputs, alias, over):
+        if tensor.is_conj() or tensor.is_neg():
+            raise LookupError
         storage = tensor.untyped_storage()
         entry = self.entry(tensor)
         if storage._cdata in over:
@@ -420,8 +456,10 @@ class Lineage:
                 value.node.made.append((0, 0, weakref.ref(value), None))
         elif entry is None:
             raise LookupError
-        elif entry.true and entry.value is None:
-            # The bytes may change by the next operation.
+        elif entry.true and entry.value is not None and entry.value.flat is not None and torch.equal(entry.value.flat, alias(storage)):
+            value = entry.value
+        elif entry.true:
+            # The bytes may change by the next operation, and may have changed since the last.
             value = Value(entry.size)
             value.set(alias(storage).clone(), self.budget)
             value.made_up = entry.made_up
@@ -438,9 +476,8 @@ class Lineage:
         if makes:
             for tensor in out if isinstance(out, (list, tuple)) else (out,):
                 self.lose(tensor)
-            if func in HIDDEN and args[HIDDEN[func][1]]:
-                for place in HIDDEN[func][0]:
-                    self.lose(args[place])
+            for tensor in hidden_writes(func, args):
+                self.lose(tensor)
         else:
             for tensor in self.targets(args, kwargs, schema):
                 self.lose(tensor)
@@ -457,30 +494,36 @@ class Lineage:
         if tensor.device.type != "cpu" or type(tensor) not in (Tensor, torch.nn.Parameter) or tensor.is_nested:
             raise LookupError
         tensor = tensor.detach()
-        if tensor.layout is not torch.strided or tensor.numel() * tensor.element_size() <= COPIED:
+        if tensor.layout is not torch.strided:
             return Held(tensor.clone(), None)
         storage = tensor.untyped_storage()
         if storage._cdata in self.undrawn:
             self.why = "weights of the host were not drawn"
             raise LookupError
-        if tensor.is_inference() or not storage.resizable() and not self.is_file(storage):
-            # Written to where nobody sees it: by NumPy, by another process.
-            size = tensor.numel() * tensor.element_size()
-            if not self.has_room(size):
-                self.why = FULL
-                raise LookupError
-            value = Value(size)
-            value.set(blank(0), self.budget)
-            return Copied(tensor.clone(), value)
-        held = Held(tensor, tensor._version)
+        size, in_file = tensor.numel() * tensor.element_size(), not storage.resizable() and self.is_file(storage)
+        if not in_file and not self.has_room(size):
+            self.why = FULL
+            raise LookupError
+        if size <= COPIED or tensor.is_inference() or not storage.resizable() and not in_file:
+            # Those that are not resizable are written to where nobody sees it: by NumPy, by another process.
+            return Held(tensor.clone(), None, self.budget)
+        held = Held(tensor, tensor._version, None if in_file else self.budget)
         _, holders = self.held.setdefault(storage._cdata, (StorageWeakRef(storage), weakref.WeakSet()))
         holders.add(held)
         return held
 
     def leave_undrawn(self, tensor):
         """Its values were passed over: they are not known."""
-        storage = tensor.untyped_storage()
+        storage = tensor.untyped_storage() if isinstance(tensor, Tensor) else tensor
         self.undrawn[storage._cdata] = (StorageWeakRef(storage), True)
+
+    def spread_undrawn(self, args, kwargs, results):
+        """What follows on the host from what was not drawn was not drawn either."""
+        on_host = lambda one: isinstance(one, Tensor) and one.device.type == "cpu" and one.layout is torch.strided and not one.is_nested
+        if any(on_host(one) and one.untyped_storage()._cdata in self.undrawn for one in flattened((*args, *kwargs.values()))):
+            for one in flattened(results):
+                if on_host(one):
+                    self.leave_undrawn(one)
 
     def before_host_write(self, func, tensor):
         """Somebody is about to write to a tensor of the host."""
@@ -667,16 +710,6 @@ class Lineage:
         elif "attention" in getattr(func, "__name__", "") and isinstance(args[1], Tensor) and args[1].dim() > 1:
             seconds += 4 * elements * args[1].shape[-2] / FLOPS
         return seconds
-
-
-class Copied(Held):
-    """A copy of a tensor of the host, which counts."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, tensor, value):
-        super().__init__(tensor, None)
-        self.value = value
 
 
 @contextlib.contextmanager

@@ -60,7 +60,7 @@ def _watch_triton(function, values):
 def _watch_graphs(values):
     """What is captured is not run, and what it writes to is written to by each replay."""
     graph = torch.cuda.CUDAGraph
-    begin, end = graph.capture_begin, graph.capture_end
+    begin, end, replay = graph.capture_begin, graph.capture_end, graph.replay
 
     @functools.wraps(begin)
     def capture_begin(self, *args, **kwargs):
@@ -72,7 +72,13 @@ def _watch_graphs(values):
         values.capturing = False
         end(self)
 
-    graph.capture_begin, graph.capture_end = capture_begin, capture_end
+    @functools.wraps(replay)
+    def replayed(self):
+        replay(self)
+        for storage in values.captured:
+            values.lineage.forget_storage(storage)
+
+    graph.capture_begin, graph.capture_end, graph.replay = capture_begin, capture_end, replayed
 
 
 def _watch_storages(values):
@@ -80,10 +86,20 @@ def _watch_storages(values):
 
     @functools.wraps(resize)
     def resize_(self, size):
-        values.lineage.forget_storage(self)
+        values.lineage.forget_storage(self._cdata)
         return resize(self, size)
 
-    torch.UntypedStorage.resize_ = resize_
+    clone = torch.UntypedStorage.clone
+
+    @functools.wraps(clone)
+    def cloned(self):
+        """As copy.deepcopy does it."""
+        made = clone(self)
+        if self._cdata in values.lineage.undrawn:
+            values.lineage.leave_undrawn(made)
+        return made
+
+    torch.UntypedStorage.resize_, torch.UntypedStorage.clone = resize_, cloned
 
 
 def _forget(values, tensor, why):

@@ -85,7 +85,7 @@ class Values(TorchDispatchMode):
         self.drawn = None
         self.card = {}
         # Operations are captured into a graph, and not run.
-        self.capturing = False
+        self.capturing, self.captured = False, set()
         self.copies = _operations("_to_copy", "copy_")
         # What these read says whether something went wrong (zero, nothing did), or decides over values only.
         self.check_only = _operations(
@@ -189,9 +189,10 @@ class Values(TorchDispatchMode):
         out = func(*args, **kwargs)
         schema = self.schema(func) if isinstance(func, torch._ops.OpOverload) else MAKES
         for target in self.lineage.targets(args, kwargs, schema if type(schema) is list else ()):
-            inside = getattr(target, "_local_tensor", None)
-            if type(inside) is Tensor:
-                self.unlearn(inside, "it is a part of a tensor that is spread over ranks")
+            names = target.__tensor_flatten__()[0] if hasattr(target, "__tensor_flatten__") else ("_local_tensor",)
+            for inside in (getattr(target, name, None) for name in names):
+                if type(inside) is Tensor:
+                    self.unlearn(inside, "it is inside of a tensor of another kind")
         return out
 
     def is_seeded(self, func):
@@ -232,6 +233,12 @@ class Values(TorchDispatchMode):
         if type(schema) is list:
             self.before_write(func, args, kwargs, schema)
         out = func(*args, **kwargs)
+        if self.lineage.undrawn:
+            results = self.lineage.targets(args, kwargs, schema) if type(schema) is list else out if isinstance(out, (list, tuple)) else (out,)
+            self.lineage.spread_undrawn(args, kwargs, list(results))
+        if func.namespace in ("c10d", "_c10d_functional"):
+            # Their schemas do not say what they write to.
+            return self.unlearn_all(args, kwargs, out)
         if self.library.oomph_guessed() and func not in self.copies and func not in self.check_only:
             self.reads.note(_reads.SIZE, f"{func._schema.name} reads a number that its own kernels would have computed")
         if schema is VIEW:
@@ -239,6 +246,14 @@ class Values(TorchDispatchMode):
         if self.computable(args, kwargs, out):
             return self.compute(func, args, kwargs, out, schema)
         return self.follow(func, args, kwargs, out, schema)
+
+    def unlearn_all(self, args, kwargs, out):
+        for tensor in _lineage.flattened((*args, *kwargs.values(), out)):
+            self.unlearn(tensor)
+        return out
+
+    def is_followed(self, tensor):
+        return tensor.layout is torch.strided and not tensor.is_nested and self.lineage.is_pending_or_known(tensor)
 
     def before_write(self, func, args, kwargs, schema):
         for target in self.lineage.targets(args, kwargs, schema):
@@ -273,13 +288,15 @@ class Values(TorchDispatchMode):
     def unlearn(self, tensor, why=None):
         if tensor.is_cuda and tensor.layout is torch.strided and not tensor.is_nested:
             self.lineage.forget(tensor, why)
-            self.all_true.pop(tensor.untyped_storage().data_ptr(), None)
+            self.all_true.pop(tensor.untyped_storage()._cdata, None)
+            if self.capturing:
+                self.captured.add(tensor.untyped_storage()._cdata)
 
     def value_of(self, tensor, purpose=DECIDES):
         """The same tensor on the CPU with its true values; None if they cannot be had."""
         if not tensor.is_cuda:
             return tensor
-        if tensor.layout is not torch.strided or tensor.is_nested:
+        if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_conj() or tensor.is_neg():
             return None
         entry = self.lineage.entry(tensor)
         if entry is not None and entry.true:
@@ -333,7 +350,7 @@ class Values(TorchDispatchMode):
                 if isinstance(tensor, Tensor):
                     if tensor.is_cuda:
                         device = True
-                        if not self.small(tensor) or not self.is_known(tensor):
+                        if not self.small(tensor) or not self.is_known(tensor) or tensor.is_conj() or tensor.is_neg():
                             return False
                     elif not self.small(tensor):
                         return False
@@ -414,7 +431,7 @@ class Values(TorchDispatchMode):
 
     def marked(self, args, kwargs, out, schema):
         """What follows from what was made up is made up."""
-        entries = [self.lineage.entry(one) for one in _gradients.flattened((*args, *kwargs.values())) if one.is_cuda and one.layout is torch.strided]
+        entries = [self.lineage.entry(one) for one in _lineage.flattened((*args, *kwargs.values())) if one.is_cuda and one.layout is torch.strided]
         if any(entry is not None and entry.made_up for entry in entries):
             made = out if isinstance(out, (list, tuple)) else (out,)
             for tensor in made if schema is MAKES else self.lineage.targets(args, kwargs, schema):
@@ -428,13 +445,14 @@ class Values(TorchDispatchMode):
             for tensor in target if isinstance(target, (list, tuple)) else (target,):
                 # A part of a larger tensor that is not known leaves it so.
                 if isinstance(tensor, Tensor) and tensor.is_cuda:
-                    storage = tensor.untyped_storage()
-                    if tensor.numel() * tensor.element_size() == storage.nbytes():
+                    if _lineage.is_whole(tensor):
                         self.learn(tensor)
         return out
 
     def follow(self, func, args, kwargs, out, schema):
         """Keeps how the results came about. What goes to the host is computed now."""
+        if not any(one.is_cuda for one in _lineage.flattened((*args, *kwargs.values(), out))):
+            return out
         if func in self.copies:
             source, target = (args[0], out) if schema is MAKES else (args[1], args[0])
             if isinstance(target, Tensor) and not target.is_cuda and isinstance(source, Tensor) and source.is_cuda:
@@ -779,20 +797,25 @@ class Values(TorchDispatchMode):
             self.alias(out).fill_(sound)
             self.learn(out)
         elif sound:
-            self.all_true[out.untyped_storage().data_ptr()] = out.untyped_storage().nbytes()
+            self.take_for_true(out)
         return out
+
+    def take_for_true(self, tensor):
+        if len(self.all_true) > 1000:
+            self.all_true = {key: ref for key, ref in self.all_true.items() if not ref.expired()}
+        storage = tensor.untyped_storage()
+        self.all_true[storage._cdata] = _lineage.StorageWeakRef(storage)
 
     def is_all_true(self, tensor):
         if not isinstance(tensor, Tensor) or tensor.dtype is not torch.bool or not tensor.is_cuda or tensor.is_nested:
             return False
-        storage = tensor.untyped_storage()
-        return self.all_true.get(storage.data_ptr()) == storage.nbytes()
+        return tensor.untyped_storage()._cdata in self.all_true and not self.is_followed(tensor)
 
     def both(self, func, args, kwargs):
         true = len(args) > 1 and self.is_all_true(args[0]) and self.is_all_true(args[1])
         out = self.plain(func, args, kwargs)
         if true and isinstance(out, Tensor):
-            self.all_true[out.untyped_storage().data_ptr()] = out.untyped_storage().nbytes()
+            self.take_for_true(out)
         return out
 
     def all_of(self, func, args, kwargs):
@@ -857,7 +880,8 @@ class Values(TorchDispatchMode):
         if own.is_cuda and self.small(one) and self.small(own) and self.is_known(own):
             flat = self.alias(own).reshape(-1)
             self.alias(one).copy_((flat.repeat(times) if times > 1 else flat).reshape(one.shape))
-            self.learn(one)
+            if _lineage.is_whole(one):
+                self.learn(one)
         else:
             self.unlearn(one)
 
