@@ -343,7 +343,8 @@ def ready(task):
     try:
         check()
         is_spare = leave_a_copy()
-    except (Refused, OSError):
+    except Exception:
+        # Refused, no room for a process, a PyTorch that is none: the program runs here, and alone.
         return task, imports
     if is_spare:
         task = Spare(task, imports).serve()
