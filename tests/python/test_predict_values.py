@@ -211,6 +211,24 @@ def test_what_is_not_known_is_never_taken_for_known(predict, tmp_path):
     assert {"gradient_in_another", "written_in_part", "counted_by_a_hook", "address_again", "overlapping"} <= right
 
 
+HOST_NUMBERS = """
+import torch
+torch.manual_seed(0)
+before = torch.get_rng_state()
+torch.nn.init.normal_(torch.empty(1000, 1000, device="meta"))
+assert torch.equal(before, torch.get_rng_state()), "meta tensors moved the generator"
+chosen = torch.empty(64, 2048).uniform_() < 0.15
+assert 18_000 < int(chosen.sum()) < 21_500, "the script's own numbers were not drawn"
+torch.empty(1, device="cuda")
+"""
+
+
+def test_the_generator_of_the_host_gives_what_it_gives_without_oomph(predict, tmp_path):
+    (tmp_path / "host_numbers.py").write_text(HOST_NUMBERS)
+    predicted = predict("--steps", "0", "host_numbers.py", cwd=tmp_path)
+    assert predicted.code == 0, predicted.err
+
+
 # Random programs: each step makes or changes a tensor of a pool, on both devices alike; then all are compared.
 RANDOM = """
 import random, sys
