@@ -192,6 +192,7 @@ TRAPS = {
     "written_by_numpy": "buffer = torch.zeros(1_000_000)\ny = buffer.to(device, copy=True)\nbuffer.numpy()[:] = 7\nanswer = [bool(y.sum() == 0)]",
     "address_again": "class F(torch.autograd.Function):\n    forward = staticmethod(lambda c, x: x.clone())\n    backward = staticmethod(lambda c, g: g)\nw = torch.rand(2_000_000).to(device).requires_grad_()\nF.apply(w).sum().backward()\nm = w.grad == w.grad\ndel m\nmask = torch.arange(2_000_000).to(device) < 5\nanswer = [bool(mask.all())]",
     "overlapping": "t = torch.ones(20, dtype=torch.long).to(device)\nt.as_strided((4, 5), (1, 1)).fill_(0)\nanswer = [int(t.sum())]",
+    "dropped_in_small": "x = torch.ones(1000).to(device).requires_grad_()\ny = torch.nn.functional.dropout(x, 0.5)\ny.sum().backward()\nanswer = [bool(((x.grad > 0) == (y > 0)).all()), bool((y > 0).sum() > 300)]",
     "double_backward": "a = torch.ones(5).to(device).requires_grad_()\n(g,) = torch.autograd.grad((a ** 3).sum(), a, create_graph=True)\n(h,) = torch.autograd.grad(g.sum(), a)\nanswer = [bool(g.sum() == 15), bool(h.sum() == 30)]",
 }
 
@@ -208,7 +209,7 @@ def test_what_is_not_known_is_never_taken_for_known(predict, tmp_path):
     answers = json.loads((tmp_path / "answers.json").read_text())
     assert [name for name, (on_cpu, on_gpu) in answers.items() if on_cpu != on_gpu and f"{name}.py" not in doubted] == []
     right = {name for name, (on_cpu, on_gpu) in answers.items() if on_cpu == on_gpu and f"{name}.py" not in doubted}
-    assert {"gradient_in_another", "written_in_part", "counted_by_a_hook", "address_again", "overlapping"} <= right
+    assert {"gradient_in_another", "written_in_part", "counted_by_a_hook", "dropped_in_small", "address_again", "overlapping"} <= right
 
 
 HOST_NUMBERS = """

@@ -30,25 +30,26 @@ COPIED = 1 << 20
 FLOPS, BYTES, CALLS = 2e10, 2e9, 2e5
 
 
-def _operations(*names):
+def operations(*names, namespace="aten"):
+    """The operations that this PyTorch has, of all these names and all their forms."""
     found = set()
     for name in names:
-        packet = getattr(torch.ops.aten, name, None)
+        packet = getattr(getattr(torch.ops, namespace), name, None)
         if packet is not None:
             found.update(getattr(packet, overload) for overload in packet.overloads())
     return found
 
 
 # What is written over whole, whatever was there.
-OVERWRITES = _operations("copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "bernoulli_", "exponential_", "geometric_", "cauchy_", "log_normal_")
+OVERWRITES = operations("copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "bernoulli_", "exponential_", "geometric_", "cauchy_", "log_normal_")
 # What is in new memory is anybody's guess, on a card too.
-BLANK = _operations("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted")
+BLANK = operations("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted")
 # Written, although their schemas do not say so: which arguments, and which one says whether.
-HIDDEN = {func: ((3, 4), 5) for func in _operations("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm")}
-HIDDEN.update({func: ((3, 4), None) for func in _operations("batch_norm_gather_stats", "batch_norm_gather_stats_with_counts")})
-HIDDEN.update({func: ((1, 2), None) for func in _operations("batch_norm_update_stats")})
-PRODUCTS = _operations("mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "_addmm_activation", "linear")
-CONVOLUTIONS = _operations("convolution", "_convolution", "cudnn_convolution", "conv1d", "conv2d", "conv3d")
+HIDDEN = {func: ((3, 4), 5) for func in operations("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm")}
+HIDDEN.update({func: ((3, 4), None) for func in operations("batch_norm_gather_stats", "batch_norm_gather_stats_with_counts")})
+HIDDEN.update({func: ((1, 2), None) for func in operations("batch_norm_update_stats")})
+PRODUCTS = operations("mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "_addmm_activation", "linear")
+CONVOLUTIONS = operations("convolution", "_convolution", "cudnn_convolution", "conv1d", "conv2d", "conv3d")
 
 
 class Value:
@@ -748,7 +749,7 @@ def _substitutes():
     table = {}
 
     def add(name, function):
-        table.update(dict.fromkeys(_operations(name), function))
+        table.update(dict.fromkeys(operations(name), function))
 
     add(
         "_scaled_dot_product_efficient_attention",

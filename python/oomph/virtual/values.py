@@ -8,7 +8,7 @@ same, because its allocations are what is measured.
 Of larger tensors only how they came about is kept (``lineage``), and they are computed when the program reads them: always where
 that is quick, and where something is decided by it as long as there is time.
 
-What follows from gradients is not known. Where the program only selects by it (argmax, topk, multinomial), a
+Where a value cannot be had and the program only selects by it (argmax, topk, multinomial), a
 choice is drawn at random within its range; where a size depends on it (nonzero), the largest or the least is taken; each is noted.
 """
 
@@ -39,16 +39,6 @@ SHOWN, COUNTED, DECIDES = range(3)
 LIMITS = {SHOWN: (0.1, 2.0), COUNTED: (3.0, 15.0)}
 
 VIEW, WRITES, MAKES = range(3)
-
-
-def _operations(*names, namespace="aten"):
-    """The operations that this PyTorch has, of all these names and all their forms."""
-    found = set()
-    for name in names:
-        packet = getattr(getattr(torch.ops, namespace), name, None)
-        if packet is not None:
-            found.update(getattr(packet, overload) for overload in packet.overloads())
-    return found
 
 
 class Values(TorchDispatchMode):
@@ -86,14 +76,14 @@ class Values(TorchDispatchMode):
         self.card = {}
         # Operations are captured into a graph, and not run.
         self.capturing, self.captured = False, set()
-        self.copies = _operations("_to_copy", "copy_")
+        self.copies = _lineage.operations("_to_copy", "copy_")
         # What these read says whether something went wrong (zero, nothing did), or decides over values only.
-        self.check_only = _operations(
+        self.check_only = _lineage.operations(
             "_linalg_check_errors", "_assert_async", "linalg_cholesky_ex", "linalg_inv_ex",
             "_linalg_svd", "_linalg_eigh", "linalg_lstsq", "histc",
         )  # fmt: skip
         self.handlers = {}
-        handle = lambda names, handler: self.handlers.update(dict.fromkeys(_operations(*names), handler))
+        handle = lambda names, handler: self.handlers.update(dict.fromkeys(_lineage.operations(*names), handler))
         handle(["_local_scalar_dense"], self.read_scalar)
         handle(["nonzero", "_to_sparse", "_to_sparse_csr", "_to_sparse_csc"], self.count_nonzero)
         handle(["masked_select"], self.select_masked)
@@ -123,7 +113,7 @@ class Values(TorchDispatchMode):
             "barrier": self.keep,
         }
         for name, handler in collectives.items():
-            self.handlers.update(dict.fromkeys(_operations(name, namespace="c10d"), handler))
+            self.handlers.update(dict.fromkeys(_lineage.operations(name, namespace="c10d"), handler))
 
     @contextlib.contextmanager
     def off(self):
@@ -166,7 +156,11 @@ class Values(TorchDispatchMode):
                 return out
         self.backward.operation()
         if torch.is_grad_enabled():
-            self.gradients.before(self.backward.number, func, args, kwargs)
+            if self.is_seeded(func):
+                # Its derivative would draw again. That of dropout is known by its mask.
+                self.gradients.operations.setdefault(self.backward.number, None)
+            else:
+                self.gradients.before(self.backward.number, func, args, kwargs)
         if self.capturing:
             return self.forget(func, args, kwargs, func(*args, **kwargs), self.schema(func), "it was captured into a graph")
         self.drawn = self.before_draw(args, kwargs) if self.is_seeded(func) else None
@@ -226,7 +220,7 @@ class Values(TorchDispatchMode):
         if result is None or "dropout" not in func._schema.name:
             return result
         (tensor, rate, *_), mask = args, result[1]
-        return _gradients.dropped(tensor, mask, 0.0 if rate == 1 else 1 / (1 - rate)), mask
+        return _gradients.dropped(tensor, mask, _scale(rate)), mask
 
     def plain(self, func, args, kwargs):
         schema = self.schema(func)
@@ -419,6 +413,7 @@ class Values(TorchDispatchMode):
             else:
                 kept.append(true)
         self.marked(args, kwargs, out, schema)
+        self.after_dropout(func, args, out)
         return kept[0] if single else type(out)(kept) if type(out) in (list, tuple) else out
 
     def random_result(self, func, args, kwargs, out, schema):
@@ -460,10 +455,12 @@ class Values(TorchDispatchMode):
         if self.is_seeded(func) and (self.drawn is None or not _philox.follows(func)):
             return self.forget(func, args, kwargs, out, schema, "random numbers of the card")
         self.lineage.record(func, args, kwargs, out, [] if schema is MAKES else schema, schema is MAKES, self.true_bytes, self.drawn)
-        if self.drawn is not None and "dropout" in func._schema.name and torch.is_grad_enabled():
-            rate = args[1]
-            self.gradients.dropped_out(self.backward.number, args[0], out[1], 0.0 if rate == 1 else 1 / (1 - rate))
+        self.after_dropout(func, args, out)
         return out
+
+    def after_dropout(self, func, args, out):
+        if self.drawn is not None and "dropout" in func._schema.name and torch.is_grad_enabled():
+            self.gradients.dropped_out(self.backward.number, args[0], out[1], _scale(args[1]))
 
     def follow_attention(self, args, kwargs, out):
         """What was run as a whole, without this mode."""
@@ -933,6 +930,11 @@ class Values(TorchDispatchMode):
         """Whether the call comes from a library that initialises weights, not from the program's own code."""
         place = _initialising_frame()
         return is_installed(place) or is_torch(place)
+
+
+def _scale(rate):
+    """What dropout multiplies by what it keeps."""
+    return 0.0 if rate == 1 else 1 / (1 - rate)
 
 
 def _initialising_frame():
