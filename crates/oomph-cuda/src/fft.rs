@@ -235,17 +235,7 @@ pub extern "C" fn cufftCreate(place: *mut c_int) -> c_int {
     SUCCESS
 }
 
-macro_rules! computes_nothing {
-    ($($name:ident)*) => {$(
-        /// Succeeds; kernels do nothing here.
-        #[unsafe(no_mangle)]
-        pub extern "C" fn $name() -> c_int {
-            SUCCESS
-        }
-    )*};
-}
-
-computes_nothing! { cufftDestroy cufftSetAutoAllocation cufftSetStream cufftSetWorkArea cufftXtExec }
+does_nothing! { cufftDestroy cufftSetAutoAllocation cufftSetStream cufftSetWorkArea cufftXtExec }
 
 #[cfg(test)]
 mod tests {
