@@ -6,7 +6,9 @@ use crate::run::{
 };
 use oomph_explain::{Explanation, explain};
 use oomph_gpus::Gpu;
-use oomph_trace::Recording;
+use oomph_replay::answer::replayable;
+use oomph_replay::replayer::Replayer;
+use oomph_trace::{History, Recording};
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
@@ -35,7 +37,7 @@ pub struct Uncertain {
     pub count: u64,
 }
 
-/// The range of a total that has estimates in it: of workspaces, of plans that won, of NCCL.
+/// The range of a total that has estimates in it: of workspaces, of plans that won, of NCCL, of the driver's addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Estimated {
     /// If each of them takes the least.
@@ -195,7 +197,8 @@ impl Prediction {
         } else {
             self.total
         };
-        self.range = Some(Range { low: few.total.min(high), high: high.max(few.total) });
+        let range = Range { low: few.total.min(high), high: high.max(few.total) };
+        self.range = (range.low < range.high).then_some(range);
         if self.verdict == Verdict::DoesNotFit && few.verdict != Verdict::DoesNotFit {
             self.verdict = Verdict::Unknown;
         }
@@ -245,7 +248,9 @@ impl Prediction {
             Status::Failed => Verdict::Unknown,
         };
         let total = gpu.context + device.peak_driver;
-        let (estimated, estimates) = estimated(facts, device, gpu.context);
+        let ordinal = facts.devices.iter().position(|one| *one == device).unwrap_or(index);
+        let elsewhere = reserved_elsewhere(&recording, ordinal as u32);
+        let (estimated, estimates) = estimated(facts, device, gpu, elsewhere);
         let mut uncertain = uncertain(facts, program.kind);
         if facts.status == Status::Failed {
             uncertain.extend(facts.made_up.as_ref().map(after_a_made_up_value));
@@ -412,7 +417,13 @@ fn recorded(explanation: &Explanation) -> DeviceFacts {
 const SEGMENT: u64 = 20 << 20;
 
 /// What the total of a device may really be, and why: nothing where nothing of it was estimated.
-fn estimated(facts: &Facts, device: DeviceFacts, context: u64) -> (Option<Estimated>, Vec<Uncertain>) {
+fn estimated(
+    facts: &Facts,
+    device: DeviceFacts,
+    gpu: &Gpu,
+    elsewhere: Option<Elsewhere>,
+) -> (Option<Estimated>, Vec<Uncertain>) {
+    let context = gpu.context;
     let total = context + device.peak_driver;
     let (mut low, mut high, mut why) = (total, total, Vec::new());
     let estimate = |why: String, count: u64| Uncertain { what: "estimate".into(), why, place: None, count };
@@ -440,7 +451,43 @@ fn estimated(facts: &Facts, device: DeviceFacts, context: u64) -> (Option<Estima
             fact.communicators,
         ));
     }
+    if let Some(Elsewhere { less, more }) = elsewhere {
+        // Where there is no room for more, PyTorch gives back what it has cached.
+        let most = (total + more).min(gpu.memory.max(total));
+        low = low.saturating_sub(less);
+        high += most - total;
+        let words = "the driver's addresses decide which of two equal free blocks is taken: the total is";
+        why.push(estimate(format!("{words} {}", mebibytes(total.saturating_sub(less), most)), 1));
+    }
     ((low < high).then_some(Estimated { low, high }), why)
+}
+
+/// How much less, or more, is reserved where the driver puts segments at other addresses.
+#[derive(Clone, Copy, Debug)]
+struct Elsewhere {
+    less: u64,
+    more: u64,
+}
+
+/// Orders of addresses that are tried without any rule, beside those that drivers were seen to follow.
+const SCATTERED: u32 = 8;
+/// Longer recordings are replayed in fewer orders: an order takes about a second for so many events.
+const EVENTS: usize = 2_000_000;
+
+/// Replays the recording with segments at other addresses: those of the virtual GPU are one guess of many. None if that makes no difference.
+fn reserved_elsewhere(recording: &Recording, ordinal: u32) -> Option<Elsewhere> {
+    let device = recording.devices.iter().find(|device| device.ordinal == ordinal)?;
+    replayable(device).ok()?;
+    let history = History::of(recording, device);
+    let replayer = Replayer::quick(recording, device, &history, None);
+    if replayer.reproduction.differences() > 0 {
+        return None;
+    }
+    let scattered = if device.events.len() > EVENTS { 0 } else { SCATTERED };
+    let (least, most) = replayer.reserved_elsewhere(scattered);
+    let peak = history.peak.reserved.bytes;
+    let elsewhere = Elsewhere { less: peak.saturating_sub(least), more: most.saturating_sub(peak) };
+    (elsewhere.less > 0 || elsewhere.more > 0).then_some(elsewhere)
 }
 
 /// Whole within the width that a line of doubts has.
@@ -555,8 +602,16 @@ mod tests {
         }
     }
 
+    fn card(memory: u64) -> Gpu {
+        Gpu { memory, context: 500 * MIB, ..oomph_gpus::Catalogue::built_in().find("t4").unwrap().clone() }
+    }
+
     fn range(more: &str) -> Option<(u64, u64)> {
-        let (range, why) = estimated(&facts(more), device(), 500 * MIB);
+        range_elsewhere(more, u64::MAX, None)
+    }
+
+    fn range_elsewhere(more: &str, memory: u64, elsewhere: Option<Elsewhere>) -> Option<(u64, u64)> {
+        let (range, why) = estimated(&facts(more), device(), &card(memory), elsewhere);
         assert_eq!(range.is_some(), !why.is_empty());
         assert!(why.iter().all(|one| one.what == "estimate"));
         range.map(|range| (range.low / MIB, range.high / MIB))
@@ -579,5 +634,10 @@ mod tests {
         assert_eq!(range(nccl), Some((1500, 1700)));
         let alone = r#""nccl": {"communicators": 1, "taken": 104857600, "most": 104857600},"#;
         assert_eq!(range(alone), None, "of one rank it is known");
+        let elsewhere = Some(Elsewhere { less: 20 * MIB, more: 60 * MIB });
+        assert_eq!(range_elsewhere("", u64::MAX, elsewhere), Some((1480, 1560)));
+        assert_eq!(range_elsewhere(nccl, u64::MAX, elsewhere), Some((1480, 1760)));
+        // What a card has no room for is given back before it fails.
+        assert_eq!(range_elsewhere("", 1510 * MIB, elsewhere), Some((1480, 1510)));
     }
 }

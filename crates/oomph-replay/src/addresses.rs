@@ -28,6 +28,8 @@ pub enum Order {
     Driver,
     /// Each segment above the last one.
     Up,
+    /// Without order, as where the driver fills what other libraries left between them; each number gives another.
+    Scattered(u32),
 }
 
 #[derive(Clone, Debug, Default)]
@@ -45,6 +47,9 @@ const START: u64 = 0x7000_0000_0000;
 const GAP: u64 = 2 << 20;
 /// What the driver takes addresses in.
 const RANGE: u64 = 32 << 20;
+/// Places for scattered segments, and how far they are apart: further than any card is large.
+const PLACES: u64 = 1 << 16;
+const APART: u64 = 1 << 44;
 /// So many ranges are looked through for room, the newest.
 const TAILS: usize = 256;
 
@@ -123,6 +128,13 @@ impl Addresses {
     }
 
     fn make_up(&mut self, size: u64) -> u64 {
+        if let Order::Scattered(number) = self.order {
+            // A factor that is odd visits every place once. `next` counts.
+            let factor = u64::from(number).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32 | 1;
+            let place = self.next.wrapping_mul(factor) % PLACES;
+            self.next = self.next.wrapping_add(1);
+            return place * APART + START % APART;
+        }
         if self.order == Order::Up {
             let address = self.next;
             self.next = address.wrapping_add(size).wrapping_add(GAP);

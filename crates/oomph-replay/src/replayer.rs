@@ -1,12 +1,12 @@
 //! One device of a recording, ready for every what-if.
 
-use crate::addresses::Addresses;
+use crate::addresses::{Addresses, Order};
 use crate::allocator::{Allocator, Memory, Usage};
 use crate::program::{Change, Death, OpenBlocks, Options, Outcome, Program};
 use crate::recorded::{RecordedMemory, Reproduction, World, candidate_versions, plausible_worlds};
 use crate::torch::Torch;
 use oomph_settings::conf::Conf;
-use oomph_settings::version::Version;
+use oomph_settings::version::{TieBreak, Version};
 use oomph_trace::{Device, History, NEVER, Recording};
 
 /// A recording that was reproduced, and can be replayed under other settings.
@@ -294,6 +294,24 @@ impl<'a> Replayer<'a> {
             replayed.doubts.push(Doubt::Ties { least, most, ends_alike });
         }
         replayed
+    }
+
+    /// The reserved peak as recorded, and the least and the most that it is where the driver puts segments elsewhere, in so many orders.
+    pub fn reserved_elsewhere(&self, orders: u32) -> (u64, u64) {
+        let (conf, memory) = (&self.conf, self.memory.memory);
+        let recorded = self.in_world(conf, memory, self.likeliest(), &Options::default());
+        let peak = recorded.usage.reserved.peak;
+        if self.version.tie_break() != TieBreak::Address {
+            return (peak, peak);
+        }
+        let orders = [Order::Up, Order::Driver].into_iter().chain((1..=orders).map(Order::Scattered));
+        let peaks = orders.map(|order| {
+            let mut torch = Torch::new(conf.clone(), self.version, memory, Addresses::made_up(order));
+            let open = self.program.import_before(&mut torch);
+            self.program.play(&mut torch, open, &Options::default());
+            torch.usage().reserved.peak
+        });
+        peaks.fold((peak, peak), |(least, most), peak| (least.min(peak), most.max(peak)))
     }
 
     /// The same in the likeliest world only: for comparing many settings.

@@ -217,3 +217,17 @@ fn other_settings_peak_as_the_gpu_measured() {
     assert!(all >= 260 && exact * 100 >= all * 95, "{exact} of {all} to the byte");
     assert!(claimed * 100 >= all * 75, "{claimed} of {all} claimed exact");
 }
+
+#[test]
+fn what_hangs_on_the_drivers_addresses_is_told_from_what_does_not() {
+    let mib = |case: &str| {
+        let recording = read_path(fixtures().join(format!("h200/{case}.pickle.xz"))).unwrap();
+        let device = &recording.devices[0];
+        let history = History::of(&recording, device);
+        let (least, most) = Replayer::quick(&recording, device, &history, None).reserved_elsewhere(8);
+        (least >> 20, history.peak.reserved.bytes >> 20, most >> 20)
+    };
+    assert_eq!(mib("gpt24-bf16"), (4926, 4926, 4926));
+    assert_eq!(mib("compiled"), (712, 712, 744));
+    assert_eq!(mib("checkpointed"), (386, 402, 406));
+}

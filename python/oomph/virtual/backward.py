@@ -11,6 +11,8 @@ them out of place, with copies that it would not make otherwise. A hook on each 
 import contextlib
 import functools
 
+from .gradients import SEEN, is_own
+
 
 class Backward:
     def __init__(self, torch, recorder):
@@ -62,9 +64,6 @@ class Backward:
                 with contextlib.suppress(Exception):
                     plan = values.gradients.plan(roots, gradients, keep_graph)
                     before = values.gradients.before_accumulating(plan[0]) if plan and accumulates else {}
-            if create_graph:
-                # The nodes of its graph are made by another thread, which counts for itself.
-                values.gradients.stop()
             done, self.under_way = False, self.under_way + 1
             try:
                 with values.off():
@@ -73,6 +72,8 @@ class Backward:
                 return found
             finally:
                 self.under_way -= 1
+                if create_graph and done:
+                    values.gradients.mark_foreign([leaf.variable.grad for leaf in leaves] if accumulates else found)
                 for leaf in leaves:
                     if self.under_way:
                         self.nested.add(id(leaf.variable))
@@ -83,9 +84,20 @@ class Backward:
                     if done and plan:
                         self.arrive(values, plan, before, found, inputs, accumulates)
                     self.nested.clear()
+                    values.gradients.promised.clear()
                 library.oomph_guessed()
 
         values.gradients.watch_hooks(values.on)
+        own = torch.autograd.function.BackwardCFunction
+        run_own = own.apply
+
+        @functools.wraps(run_own)
+        def apply(node, *gradients):
+            if values.lineage.computing or not is_own(node):
+                return run_own(node, *gradients)
+            return values.gradients.run_own(values, run_own, node, gradients)
+
+        own.apply = apply
         torch.autograd._engine_run_backward = engine_run_backward
         from torch.utils import checkpoint
 
@@ -137,8 +149,8 @@ class Backward:
                     leaves.append(node)
                 continue
             metadata = node.metadata
-            if "oomph" not in metadata:
-                metadata["oomph"] = True
+            if SEEN not in metadata:
+                metadata[SEEN] = True
                 node.register_prehook(self.hook(node._sequence_nr(), node.name(), library))
         return leaves
 

@@ -4,8 +4,10 @@ Backward passes run without a mode, as they would without oomph. But what they d
 has the number of the operation that made it. So before a backward pass the graph is walked from the loss to the leaves, and each
 node becomes one of ``lineage``: the derivative of that operation, at what went into it. Nothing is computed, unless somebody reads what follows.
 
-Boundary: says what gradients are, by lineage. A node whose operation is not known (a function of the program's own, a hook that may change what comes by)
-gives gradients that are not known.
+A function of the program's own computes its gradients itself: what it will hand on is promised, and its backward pass runs watched.
+
+Boundary: says what gradients are, by lineage. A node whose operation is not known (made by a backward pass that can be differentiated itself, or with a hook
+that may change what comes by) gives gradients that are not known.
 """
 
 import functools
@@ -20,6 +22,10 @@ Tensor = torch.Tensor
 OPERATIONS = 20_000
 # What a derivative takes, in times of the operation.
 TIMES = 3
+# The node of a tensor that was written to by one of its views.
+WROTE_TO_PART = "torch::autograd::CopySlices"
+# In the metadata of nodes: a backward pass came by; a backward pass made it.
+SEEN, FOREIGN = "oomph", "oomph made by a backward pass"
 # Where the name of a node is not the name of its operation.
 OTHER_NAMES = {"nllloss": "nlllossforward", "nllloss2d": "nllloss2dforward"}
 
@@ -33,10 +39,12 @@ def dropped(tensor, mask, scale):
 class Operation:
     """An operation of the forward pass, and what went into it."""
 
-    __slots__ = ("func", "args", "kwargs", "inputs", "wanted", "forms", "cost", "name")
+    __slots__ = ("func", "args", "kwargs", "inputs", "wanted", "forms", "cost", "name", "part")
 
-    def __init__(self, func, args, kwargs, inputs, wanted, forms, cost, name):
+    def __init__(self, func, args, kwargs, inputs, wanted, forms, cost, name, part):
         self.func, self.args, self.kwargs, self.inputs, self.cost, self.name = func, args, kwargs, inputs, cost, name
+        # Where it wrote, if that was a part of a larger tensor.
+        self.part = part
         # Which of the tensors that go in have gradients, by their order, and what these look like.
         self.wanted, self.forms = wanted, forms
         for value in inputs:
@@ -86,19 +94,48 @@ class Derivative:
         return [torch.zeros_like(leaf) if gradient is None else gradient for leaf, gradient in zip(leaves, found)]
 
 
+class Part:
+    """A view that an operation wrote to, in the tensor that it is a view of: to autograd, the whole of that one is new then."""
+
+    __slots__ = ("whole", "view")
+
+    def __init__(self, view):
+        whole = view._base
+        self.whole = whole.shape, whole.stride()
+        self.view = view.shape, view.stride(), view.storage_offset() - whole.storage_offset()
+
+
+class PartDerivative:
+    """Gradients of an operation that wrote to a part: what came for the rest of the whole goes on as it came."""
+
+    __slots__ = ("derivative", "part")
+
+    def __init__(self, operation):
+        self.derivative, self.part = Derivative(operation), operation.part
+
+    def __call__(self, args, kwargs, gradients):
+        whole = torch.empty_strided(*self.part.whole, dtype=gradients[0].dtype).copy_(gradients[0])
+        written = whole.as_strided(*self.part.view)
+        found = self.derivative(args, kwargs, {0: written.clone()})
+        if 0 in self.derivative.wanted:
+            written.copy_(found[0])
+            found[0] = whole.contiguous()
+        return found
+
+
 class Form:
-    """A contiguous tensor like this one."""
+    """A contiguous tensor of this type and shape."""
 
     __slots__ = ("dtype", "shape", "stride", "offset", "size")
 
     def __init__(self, tensor):
-        self.dtype, self.shape, self.offset = tensor.dtype, tensor.shape, 0
+        self.dtype, self.shape, self.offset = tensor.dtype, torch.Size(tensor.shape), 0
         stride, strides = 1, []
         for length in reversed(self.shape):
             strides.append(stride)
             stride *= max(1, length)
         self.stride = tuple(reversed(strides))
-        self.size = tensor.numel() * tensor.element_size()
+        self.size = stride * self.dtype.itemsize if 0 not in self.shape else 0
 
 
 class Gradients:
@@ -107,6 +144,8 @@ class Gradients:
     def __init__(self, lineage, true_bytes):
         self.lineage, self.true_bytes = lineage, true_bytes
         self.operations = {}
+        # By nodes of the program's own functions: what comes to them, and what they will hand on.
+        self.promised = {}
         # The program has put hooks where gradients come by: they may change them.
         self.hooked = False
         self.thread = threading.get_ident()
@@ -116,7 +155,9 @@ class Gradients:
 
     def before(self, number, func, args, kwargs):
         """Called before an operation that autograd has made a node for, with its number."""
-        if self.hooked or number in self.operations or self._node() is not None or threading.get_ident() != self.thread:
+        if self.hooked or self._node() is not None or threading.get_ident() != self.thread:
+            return
+        if number in self.operations and not self.is_prelude(self.operations[number], func):
             return
         wanted, forms, on_device = [], [], False
         for index, tensor in enumerate(flattened((*args, *kwargs.values()))):
@@ -126,9 +167,18 @@ class Gradients:
                 forms.append(Form(tensor))
         if not wanted or not on_device:
             return
-        self.keep(number, func, args, kwargs, wanted, forms)
+        part = None
+        if writes_to_first(func) and args[0]._is_view():
+            part = Part(args[0])
+            if wanted[0] == 0:
+                forms[0] = Form(args[0]._base)
+        self.keep(number, func, args, kwargs, wanted, forms, part=part)
 
-    def keep(self, number, func, args, kwargs, wanted, forms, name=None):
+    def is_prelude(self, operation, func):
+        """Whether an operation only kept a copy of what the one after it writes to: both are of one node, that of the second."""
+        return operation is not None and operation.name == "clone" and writes_to_first(func)
+
+    def keep(self, number, func, args, kwargs, wanted, forms, name=None, part=None):
         inputs = {}
         slot = lambda value: self.lineage.slot(value, inputs, self.true_bytes, {})
         try:
@@ -138,7 +188,7 @@ class Gradients:
             self.operations[number] = None
         else:
             cost = TIMES * self.lineage.cost(func, args, ())
-            self.operations[number] = Operation(func, slots, named, tuple(inputs.values()), wanted, forms, cost, name or plain_name(func))
+            self.operations[number] = Operation(func, slots, named, tuple(inputs.values()), wanted, forms, cost, name or plain_name(func), part)
         while len(self.operations) > OPERATIONS:
             del self.operations[next(iter(self.operations))]
 
@@ -208,8 +258,8 @@ class Gradients:
             for (follower, number), slot in zip(edges, self.through(node, got, edges)):
                 if follower is not None and got:
                     coming.setdefault(follower, {}).setdefault(number, []).append(slot)
-            if not keep_graph:
-                self.operations.pop(node._sequence_nr(), None)
+            if not keep_graph and FOREIGN not in node.metadata:
+                self.operations.pop(number_of(node), None)
         return leaves, came
 
     def first(self, root, gradient):
@@ -238,21 +288,75 @@ class Gradients:
     def through(self, node, got, edges):
         """The gradients that a node hands on."""
         unknown = [None] * len(edges)
-        operation = self.operations.get(node._sequence_nr())
-        if operation is None or not got or any(slot is None for slot in got.values()):
+        if not got or any(slot is None for slot in got.values()) or FOREIGN in node.metadata:
             return unknown
-        name = node.name().rstrip("0123456789").removesuffix("Backward").lower()
-        if OTHER_NAMES.get(name, name) != operation.name:
+        if is_own(node):
+            return self.promise(node, got, edges)
+        operation = self.operations.get(number_of(node))
+        if operation is None:
             return unknown
+        if node.name() == WROTE_TO_PART:
+            if operation.part is None:
+                return unknown
+            derivative = PartDerivative(operation)
+        else:
+            name = node.name().rstrip("0123456789").removesuffix("Backward").lower()
+            if OTHER_NAMES.get(name, name) != operation.name:
+                return unknown
+            derivative = Derivative(operation)
         wanted = [index for index, (follower, _) in enumerate(edges) if follower is not None]
         if len(wanted) != len(operation.wanted):
             return unknown
         given = (operation.args, operation.kwargs, got)
-        made = self.node(Derivative(operation), given, (*operation.inputs, *got.values()), operation.forms, operation.cost)
+        made = self.node(derivative, given, (*operation.inputs, *got.values()), operation.forms, operation.cost)
         if made is not None:
             for index, slot in zip(wanted, made):
                 unknown[index] = slot
         return unknown
+
+    def promise(self, node, got, edges):
+        """What a function of the program's own will hand on, once it has."""
+        promises = [self.lineage.promise(Form(follower._input_metadata[number])) if follower is not None else None for follower, number in edges]
+        self.promised[node] = got, [promise for promise in promises if promise is not None]
+        return promises
+
+    def run_own(self, values, run, node, gradients):
+        """Runs the backward pass of a function of the program's own: what comes to it is known, if it is, and what it does is seen."""
+        got, promises = self.promised.pop(node, ({}, []))
+        bound = []
+        for number, gradient in enumerate(gradients):
+            if number in got and isinstance(gradient, Tensor) and not values.is_followed(gradient):
+                self.arrived(gradient, got[number])
+                bound.append(gradient)
+        with values.on():
+            found = run(node, *gradients)
+        handed = [one for one, needed in zip(found if isinstance(found, tuple) else (found,), node.needs_input_grad) if needed]
+        if len(handed) == len(promises):
+            for promise, gradient in zip(promises, handed):
+                self.lineage.keep_promise(promise, self.known(gradient))
+        # Others may be added to them where they lie, which nobody sees.
+        for gradient in (*bound, *handed):
+            if isinstance(gradient, Tensor) and gradient.layout is torch.strided:
+                self.lineage.forget(gradient)
+        return found
+
+    def known(self, gradient):
+        if not isinstance(gradient, Tensor):
+            return None
+        try:
+            slot = self.lineage.slot(gradient, {}, self.true_bytes, {})
+        except LookupError:
+            return None
+        return slot if isinstance(slot, Slot) else None
+
+    def mark_foreign(self, tensors):
+        """The nodes of a graph that a backward pass made: another thread did, which counts for itself, so that their numbers are not ours."""
+        left = [tensor.grad_fn for tensor in tensors if tensor is not None and tensor.grad_fn is not None]
+        while left:
+            metadata, node = left[-1].metadata, left.pop()
+            if SEEN not in metadata and FOREIGN not in metadata:
+                metadata[FOREIGN] = True
+                left.extend(follower for follower, _ in node.next_functions if follower is not None)
 
     def node(self, func, args, inputs, forms, cost):
         inputs = {id(value): value for value in (one.value if isinstance(one, Slot) else one for one in inputs) if not isinstance(value, (Held, Sparse))}
@@ -280,6 +384,23 @@ class Gradients:
                 except LookupError:
                     found[id(variable)] = None
         return found
+
+
+def is_own(node):
+    """Whether a node is a function of the program's own, or of a library that is not PyTorch."""
+    return isinstance(node, torch.autograd.function.BackwardCFunction) and not type(node)._forward_cls.__module__.startswith("torch.")
+
+
+def number_of(node):
+    """The number of the operation that made a node. One that wrote to a part made two: its own, and that of the whole, which is in the graph."""
+    return node._sequence_nr() - (node.name() == WROTE_TO_PART)
+
+
+@functools.cache
+def writes_to_first(func):
+    """Whether an operation writes to its first argument alone."""
+    arguments = func._schema.arguments if hasattr(func, "_schema") else ()
+    return [index for index, one in enumerate(arguments) if one.alias_info is not None and one.alias_info.is_write] == [0]
 
 
 @functools.cache

@@ -201,6 +201,10 @@ def hidden_writes(func, args):
     return [args[place] for place in places if place < len(args) and args[place] is not None]
 
 
+def not_kept():
+    raise LookupError("it was promised, and never came")
+
+
 class TakesTooLong(Exception):
     """The time for values is over."""
 
@@ -372,6 +376,21 @@ class Lineage:
             slot.value, slot.dtype, slot.shape, slot.stride, slot.offset = value, form.dtype, form.shape, form.stride, form.offset
             made.append(slot)
         return made
+
+    def promise(self, form):
+        """A slot whose value will be known later, if at all."""
+        return self.derive(not_kept, (), (), [form], 0.0)[0]
+
+    def keep_promise(self, promise, slot):
+        """What was promised is what is in this slot; None: it is not known."""
+        value = promise.value
+        if value.flat is not None or value.lost is not None:
+            return
+        if slot is None or slot.shape != promise.shape or slot.dtype != promise.dtype or slot.value is None:
+            value.lose("a function of the program's own computed it")
+            return
+        value.node = Node(torch.ops.aten.clone.default, (slot,), {}, (slot.value,), 0.0, self.live)
+        value.node.made.append((0, 0, weakref.ref(value), promise))
 
     def bind(self, tensor, slot):
         """What is in a tensor now. A part of a storage is not followed."""

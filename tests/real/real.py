@@ -1,0 +1,217 @@
+"""Scripts of other people (scripts.toml), run unchanged on a real GPU and beside that predicted by `oomph predict`.
+
+    python real.py fetch   [--work FOLDER] [--mirror FOLDER]       the scripts, by name and commit
+    python real.py data    [--work FOLDER]                         made-up data in the formats that they read
+    python real.py card    [--work FOLDER] [--only WORD,…]         each on the GPU of this machine
+    python real.py predict [--work FOLDER] --oomph PATH [--gpu h200]     each on the virtual GPU; needs no GPU
+    python real.py table   [--work FOLDER]                         both, side by side
+
+The interpreter that runs this is the one that runs the scripts; requirements.txt says what it needs. `card` and `predict` may run
+on two machines: carry card.jsonl over. Everything is kept in the work folder, target/real unless told.
+"""
+import argparse
+import concurrent.futures
+import datetime
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+WORK = os.path.normpath(os.path.join(HERE, "../../target/real"))
+# What a prediction may be off by, in percent of what the card counted.
+ALLOCATED = 0.5
+RESERVED = 3.0
+SECONDS = 300
+
+
+def suite(only):
+    with open(os.path.join(HERE, "scripts.toml"), "rb") as file:
+        listed = tomllib.load(file)
+    words = [word for word in only.split(",") if word]
+    scripts = [script for script in listed["script"] if not words or any(word in script["name"] for word in words)]
+    return listed["repositories"], scripts
+
+
+def source(work, repository):
+    return os.path.join(work, "source", repository.replace("/", "+"))
+
+
+def fetch(work, mirror, only):
+    """Each repository's files at its commit, in a folder of their own."""
+    repositories, scripts = suite(only)
+    wanted = {script["repository"] for script in scripts} | ({"kimiyoung/planetoid"} if not only else set())
+    for name in sorted(wanted):
+        commit, files = repositories[name]["commit"], repositories[name].get("files", ["*.py"])
+        folder = source(work, name)
+        if os.path.exists(os.path.join(folder, f".{commit}")):
+            continue
+        shutil.rmtree(folder, ignore_errors=True)
+        os.makedirs(folder)
+        git = ["git", "-C", folder]
+        subprocess.run([*git, "init", "-q"], check=True)
+        url = f"https://github.com/{name}"
+        if mirror:
+            url = os.path.join(mirror, name.replace("/", "+"), "repo")
+            url = os.path.join(url, ".git") if os.path.isdir(os.path.join(url, ".git")) else url
+            # A mirror may lack its largest files, which then cannot be packed: its objects are used where they lie.
+            with open(os.path.join(folder, ".git/objects/info/alternates"), "w") as file:
+                file.write(os.path.join(url, "objects") + "\n")
+        else:
+            subprocess.run([*git, "fetch", "-q", "--depth", "1", "--filter=blob:none", url, commit], check=True)
+            subprocess.run([*git, "config", "remote.origin.url", url], check=True)
+            subprocess.run([*git, "config", "remote.origin.promisor", "true"], check=True)
+        subprocess.run([*git, "checkout", "-q", commit, "--", *files], check=True)
+        shutil.rmtree(os.path.join(folder, ".git"))
+        open(os.path.join(folder, f".{commit}"), "w").close()
+        print(f"{name} {commit[:12]}", flush=True)
+
+
+def place(work, script, how):
+    """A fresh copy of the script's repository, with its data where it looks for it; the folder to start in."""
+    top = os.path.join(work, how, script["name"])
+    shutil.rmtree(top, ignore_errors=True)
+    shutil.copytree(source(work, script["repository"]), top)
+    folder = os.path.join(top, script.get("folder", "."))
+    for name in script.get("folders", []):
+        os.makedirs(os.path.join(folder, name), exist_ok=True)
+    for at, data in script.get("links", {}).items():
+        at = os.path.normpath(os.path.join(folder, at))
+        os.makedirs(os.path.dirname(at), exist_ok=True)
+        found = os.path.join(work, "data/few", data) if data != "planetoid" else os.path.join(source(work, "kimiyoung/planetoid"), "data")
+        if os.path.isdir(found) and os.path.basename(at) == "raw":
+            # These are read as a folder that is written to as well.
+            shutil.copytree(found, at)
+        elif not os.path.lexists(at):
+            os.symlink(found, at)
+    return top, folder
+
+
+def environment(work, script, top, counters, snapshot):
+    """What the script's process sees: the data, its end, no network, no screen."""
+    paths = [os.path.join(HERE, "site"), *(os.path.join(top, path) for path in script.get("path", []))]
+    settings = {
+        "PYTHONPATH": os.pathsep.join(map(os.path.abspath, paths)),
+        "REAL_DATA": os.path.join(work, "data", script.get("data", "few")),
+        "REAL_STEPS": str(script.get("steps", 0)),
+        "REAL_COUNTERS": counters,
+        "REAL_SNAPSHOT": os.path.join(top, "snapshot.pickle") if snapshot else "",
+        "TORCH_HOME": os.path.join(work, "data/torch"),
+        "HF_HUB_OFFLINE": "1",
+        "MPLBACKEND": "Agg",
+        "PYTHONHASHSEED": "0",
+        "OMP_NUM_THREADS": "2",
+        "CUDA_VISIBLE_DEVICES": "0",
+    }
+    return {**os.environ, **settings, "PATH": os.path.join(HERE, "bin") + os.pathsep + os.environ["PATH"]}
+
+
+def last_line(text):
+    return (text.strip().splitlines() or ["nothing was said"])[-1][:160]
+
+
+def on_card(work, script, options):
+    top, folder = place(work, script, "card")
+    counters = os.path.join(top, ".counters.json")
+    command = [sys.executable, *shlex.split(script.get("launch", "")), *shlex.split(script["run"])]
+    began = time.monotonic()
+    try:
+        ran = subprocess.run(command, cwd=folder, env=environment(work, script, top, counters, options.snapshot), stdin=subprocess.DEVNULL,
+                             capture_output=True, text=True, errors="replace", timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        return {"error": f"not done after {SECONDS} seconds"}
+    row = {"seconds": round(time.monotonic() - began, 1)}
+    if ran.returncode:
+        return {**row, "error": last_line(ran.stderr)}
+    try:
+        with open(counters) as file:
+            return {**row, **json.load(file)}
+    except (OSError, ValueError):
+        return {**row, "error": "the card was not used"}
+
+
+def predicted(work, script, options):
+    top, folder = place(work, script, "predicted")
+    command = [os.path.abspath(options.oomph), "predict", "--gpu", options.gpu, "--python", sys.executable, "--steps", "0", "--format", "json", "--no-recording"]
+    command += ["--ranks", "1"] if script.get("launch") else []
+    command += options.more + shlex.split(script["run"])
+    began = time.monotonic()
+    try:
+        ran = subprocess.run(command, cwd=folder, env=environment(work, script, top, "", options.snapshot), stdin=subprocess.DEVNULL,
+                             capture_output=True, text=True, errors="replace", timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        return {"error": f"not done after {SECONDS} seconds"}
+    row = {"seconds": round(time.monotonic() - began, 1)}
+    with open(os.path.join(top, ".said"), "w") as file:
+        file.write(ran.stderr)
+    try:
+        result = json.loads(ran.stdout)
+    except ValueError:
+        return {**row, "error": last_line(ran.stderr)}
+    result = result.get("predictions", [result])[0]
+    if not result.get("peak"):
+        return {**row, "error": str(result.get("error")).splitlines()[0][:160]}
+    row |= {"allocated": result["peak"]["allocated"], "reserved": result["peak"]["reserved"], "fits": result["fits"]}
+    for field in ("range", "error", "notes", "unknown"):
+        if result.get(field):
+            row[field] = result[field] if field != "error" else result[field].splitlines()[0][:160]
+    return row
+
+
+def run_all(work, how, one, options):
+    """Every script, several at a time, a line for each as it ends; rows of scripts that did not run now are kept."""
+    _, scripts = suite(options.only)
+    path = os.path.join(work, f"{how}.jsonl")
+    rows = read(path)
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        running = {pool.submit(one, work, script, options): script for script in scripts}
+        for done in concurrent.futures.as_completed(running):
+            name = running[done]["name"]
+            row = done.result()
+            rows[name] = {"name": name, **row}
+            print(name, json.dumps(row), flush=True)
+            with open(path + ".new", "w") as file:
+                file.writelines(json.dumps(row) + "\n" for row in rows.values())
+            os.replace(path + ".new", path)
+
+
+def read(path):
+    if not os.path.exists(path):
+        return {}
+    with open(path) as file:
+        return {row["name"]: row for row in map(json.loads, file)}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("verb", choices=["fetch", "data", "card", "predict", "table"])
+    parser.add_argument("--work", default=WORK)
+    parser.add_argument("--mirror", help="repositories as owner+name/repo, instead of GitHub")
+    parser.add_argument("--only", default="", help="those with one of these words in their name")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--snapshot", action="store_true", help="keep PyTorch's history of allocations, snapshot.pickle, beside each script")
+    parser.add_argument("--oomph", default="oomph")
+    parser.add_argument("--gpu", default="h200")
+    parser.add_argument("more", nargs="*", help="further options of oomph predict, after --")
+    options = parser.parse_args()
+    work = os.path.abspath(options.work)
+    os.makedirs(work, exist_ok=True)
+    if options.verb == "fetch":
+        fetch(work, options.mirror, options.only)
+    elif options.verb == "data":
+        sys.path.insert(0, HERE)
+        import data
+
+        data.make(os.path.join(work, "data"))
+    elif options.verb == "card":
+        run_all(work, "card", on_card, options)
+    elif options.verb == "predict":
+        run_all(work, "predicted", predicted, options)
+
+
+if __name__ == "__main__":
+    main()
