@@ -156,7 +156,7 @@ def predicted(work, script, options):
     if not result.get("peak"):
         return {**row, "error": str(result.get("error")).splitlines()[0][:160]}
     row |= {"allocated": result["peak"]["allocated"], "reserved": result["peak"]["reserved"], "fits": result["fits"]}
-    for field in ("range", "error", "notes", "unknown"):
+    for field in ("range", "estimated", "error"):
         if result.get(field):
             row[field] = result[field] if field != "error" else result[field].splitlines()[0][:160]
     return row

@@ -11,6 +11,9 @@ use oomph_predict::search::{Sweep, Tried, largest, largest_close};
 use oomph_words::{bytes, harmless, plural, printable};
 use std::fmt::Write;
 
+/// Characters of an error that a screen has room for: some print a whole tensor.
+const ERROR: usize = 600;
+
 /// A prediction and what the reader may type next.
 #[derive(Clone, Copy, Debug)]
 pub struct NamedPrediction<'a> {
@@ -210,7 +213,11 @@ pub fn text(named: &NamedPrediction, options: TextOptions) -> String {
         && let Some(error) = &prediction.error
     {
         let first = error.split(" If reserved but unallocated").next().unwrap_or(error);
-        let _ = writeln!(out, "  {}", wrap(&harmless(first), options.width, 2, 2));
+        let words: Vec<&str> = first.split_whitespace().collect();
+        let words = words.join(" ");
+        let shown: String = words.chars().take(ERROR).collect();
+        let rest = if shown.len() < words.len() { " …" } else { "" };
+        let _ = writeln!(out, "  {}", wrap(&(harmless(&shown) + rest), options.width, 2, 2));
     }
     let (allocated, reserved, total) = sizes(prediction);
     let nccl = prediction.nccl.map_or(0, |fact| fact.taken);
@@ -229,14 +236,14 @@ pub fn text(named: &NamedPrediction, options: TextOptions) -> String {
     }
     row("CUDA context", gpu.context);
     row("in all, as nvidia-smi would show", total);
+    let mut spread = |name: &str, low: u64, high: u64| {
+        let _ = writeln!(out, "  {name:<34} {:>10} to {}", bytes(low), bytes(high));
+    };
     if let Some(range) = prediction.range {
-        let _ = writeln!(
-            out,
-            "  {:<34} {:>10} to {}",
-            "in all, by values not known",
-            bytes(range.low),
-            bytes(range.high)
-        );
+        spread("in all, by values not known", range.low, range.high);
+    }
+    if let Some(range) = prediction.estimated.filter(|_| prediction.verdict == Verdict::Fits) {
+        spread("in all, by what only a card shows", range.low, range.high);
     }
     let found = device(prediction);
     if let Some(found) = found {

@@ -32,6 +32,8 @@ from .utf8 import as_json
 _HERE = os.path.dirname(os.path.abspath(__file__))
 # Where all steps are run: after as many, the longest batch is asked for.
 LEAST_STEPS = 3
+# Characters of an error that are kept.
+ERROR = 2000
 
 
 class Stop(BaseException):
@@ -586,5 +588,8 @@ def end_workers():
 
 def failed(run, error):
     run.died_of_memory = any(is_out_of_memory(one) for one in chain(error))
-    run.failed(f"{type(error).__name__}: {error}", "out_of_memory" if is_out_of_memory(error) else "failed")
+    words = f"{type(error).__name__}: {error}"
+    # Some print a whole tensor.
+    words = words if len(words) <= ERROR else f"{words[:ERROR]} …"
+    run.failed(words, "out_of_memory" if is_out_of_memory(error) else "failed")
     print(own_frames.formatted(error), end="", file=sys.stderr)

@@ -22,6 +22,7 @@ CPU = torch.device("cpu")
 NODES = 100_000
 # Why something is lost that a larger budget would have kept.
 FULL = "the memory for values (--values) is full"
+UNDRAWN = "weights of the host were not drawn"
 # How often storages that are gone are looked for: once in as many new values.
 SWEEP = 512
 # The host's tensors up to this many bytes are copied when they are used: cheaper than to watch them.
@@ -518,7 +519,7 @@ class Lineage:
             return Held(tensor.clone(), None)
         storage = tensor.untyped_storage()
         if storage._cdata in self.undrawn:
-            self.why = "weights of the host were not drawn"
+            self.why = UNDRAWN
             raise LookupError
         size, in_file = tensor.numel() * tensor.element_size(), not storage.resizable() and self.is_file(storage)
         if not in_file and not self.has_room(size):

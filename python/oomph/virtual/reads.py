@@ -177,7 +177,7 @@ def watch(torch, values, reads):
             values.unknown_read = None
             value = original(self)
             if values.unknown_read is not None:
-                reads.note(what, detail, values.unknown_read)
+                reads.note(what, detail + values.unknown_why, values.unknown_read)
                 values.unknown_read = None
             return value
 

@@ -1,4 +1,5 @@
-"""What writes to tensors where no mode sees it: code that Inductor made, Triton's kernels, graphs that are captured and replayed, storages that change their size.
+"""What writes to tensors where no mode sees it: code that Inductor made, Triton's kernels, graphs that are captured and replayed, modules that are traced,
+storages that change their size.
 
 What they may have written is not known afterwards.
 """
@@ -9,6 +10,7 @@ import sys
 import torch
 
 from .imports import AfterImport
+from .lineage import flattened
 
 Tensor = torch.Tensor
 
@@ -17,6 +19,7 @@ def watch(values):
     _after_import("torch._inductor.output_code", lambda module: _watch_compiled(module.CompiledFxGraph, values))
     _after_import("triton.runtime.jit", lambda module: _watch_triton(module.JITFunction, values))
     _watch_graphs(values)
+    _watch_tracing(values)
     _watch_storages(values)
 
 
@@ -79,6 +82,29 @@ def _watch_graphs(values):
             values.lineage.forget_storage(storage)
 
     graph.capture_begin, graph.capture_end, graph.replay = capture_begin, capture_end, replayed
+
+
+def _watch_tracing(values):
+    """TorchScript's tracer takes what a mode hands back for constants: it traces without. What the module writes meanwhile has another version afterwards."""
+
+    def without_mode(trace):
+        @functools.wraps(trace)
+        def traced(module, *args, **kwargs):
+            owned = [*module.parameters(), *module.buffers()] if isinstance(module, torch.nn.Module) else []
+            tensors = [*owned, *flattened((*args, *kwargs.values()))]
+            versions = [tensor._version for tensor in tensors]
+            try:
+                with values.off():
+                    return trace(module, *args, **kwargs)
+            finally:
+                for tensor, version in zip(tensors, versions):
+                    if tensor._version != version:
+                        _forget(values, tensor, "it was written to while a module was traced")
+
+        return traced
+
+    for holder, name in ((torch.jit, "trace"), (torch.jit, "trace_module"), (torch.jit, "_get_trace_graph")):
+        setattr(holder, name, without_mode(getattr(holder, name)))
 
 
 def _watch_storages(values):

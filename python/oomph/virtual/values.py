@@ -52,7 +52,7 @@ class Values(TorchDispatchMode):
 
     def __init__(self, library, reads, backward, bytes=2 << 30, seconds=60, least=False, patient=False):
         """``bytes`` of host memory and ``seconds``: what values may take. ``least``: sizes that are not known are taken to be the least, not the most.
-        ``patient``: whatever is read is worth its time, not only what something is decided by."""
+        ``patient``: whatever is read is worth its time, not only what something is decided by, and weights are drawn."""
         super().__init__()
         self.library, self.reads, self.backward = library, reads, backward
         self.lineage = _lineage.Lineage(bytes, seconds, self.draw_like_the_card)
@@ -62,7 +62,7 @@ class Values(TorchDispatchMode):
         # Whether the read under way is that of item(), whose number may only be printed.
         self.asks_item = False
         self.all_true = {}
-        self.unknown_read = None
+        self.unknown_read, self.unknown_why = None, ""
         # What would compute the value that was read last, if there is a way.
         self.later = None
         self.ways_to_count = {}
@@ -527,11 +527,11 @@ class Values(TorchDispatchMode):
             entry = self.lineage.entry(tensor)
             if purpose is not DECIDES and (entry.made_up or (entry.value is not None and entry.value.made_up)):
                 # Only what is decided by it is in doubt.
-                self.unknown_read, self.later = _reads.calling_line(), None
+                self.unknown_read, self.unknown_why, self.later = _reads.calling_line(), "", None
             return func(true)
         self.later = self.computed_later(func, tensor)
-        self.unknown_read = _reads.calling_line()
-        self.reads.note(_reads.READ, f"a value that only a GPU would have computed{self.why(tensor)}", self.unknown_read)
+        self.unknown_read, self.unknown_why = _reads.calling_line(), self.why(tensor)
+        self.reads.note(_reads.READ, f"a value that only a GPU would have computed{self.unknown_why}", self.unknown_read)
         if isinstance(value, bool):
             # Distributions ask whether their arguments are valid.
             return _reads.asked_by("/torch/distributions/")
@@ -592,7 +592,7 @@ class Values(TorchDispatchMode):
         entry = self.lineage.entry(tensor) if tensor.layout is torch.strided and not tensor.is_nested else None
         if entry is None or entry.value is None:
             return ""
-        self.reads.more_helps |= entry.value.lost in (None, _lineage.FULL)
+        self.reads.more_helps |= entry.value.lost in (None, _lineage.FULL, _lineage.UNDRAWN)
         if entry.value.lost is None:
             return " (it would take more than --values-seconds allows)"
         return f" ({entry.value.lost})"
@@ -884,7 +884,7 @@ class Values(TorchDispatchMode):
 
     def fill_at_random(self, func, args, kwargs):
         tensor = args[0]
-        if tensor.device.type != "cpu" or tensor.numel() < BIG_FILL or not tensor.is_contiguous() or not self.initialises():
+        if tensor.device.type != "cpu" or self.patient or tensor.numel() < BIG_FILL or not tensor.is_contiguous() or not self.initialises():
             return self.plain(func, args, kwargs)
         # Weights that are only on their way to the device: their values do not matter, and drawing them takes seconds.
         draws = self.draws_of(func, tensor)

@@ -1,5 +1,5 @@
 """What the scripts of the suite find in their environment, on the card and predicted alike: made-up data where they look for
-downloaded files, an end after some optimizer steps, and PyTorch's counters (and history, if wanted) in a file when they end. The scripts are not changed.
+downloaded files, a seed, an end after some optimizer steps, and PyTorch's counters (and history, if wanted) in a file when they end. The scripts are not changed.
 
 Python imports this at its start, by its name, from PYTHONPATH.
 """
@@ -8,6 +8,7 @@ import importlib.abc
 import importlib.machinery
 import json
 import os
+import random
 import sys
 
 DATA = os.environ.get("REAL_DATA")
@@ -37,6 +38,12 @@ def record(memory):
         atexit.register(lambda: memory._dump_snapshot(SNAPSHOT))
 
 
+def seed(numpy_random):
+    """The same random numbers twice, of scripts that do not seed them. PyTorch's are without that."""
+    numpy_random.seed(0)
+    random.seed(0)
+
+
 def find_mnist(mnist):
     """MNIST and its kin in the suite's folder, wherever the script would have put them."""
     mnist.MNIST.raw_folder = property(lambda self: os.path.join(DATA, type(self).__name__, "raw"))
@@ -55,6 +62,7 @@ def find_cifar(cifar):
 
 WAITING = {
     "torch.optim.optimizer": stop_after_steps,
+    "numpy.random": seed,
     "torch.cuda.memory": record,
     "torchvision.datasets.mnist": find_mnist,
     "torchvision.datasets.cifar": find_cifar,
