@@ -193,6 +193,13 @@ TRAPS = {
     "address_again": "class F(torch.autograd.Function):\n    forward = staticmethod(lambda c, x: x.clone())\n    backward = staticmethod(lambda c, g: g)\nw = torch.rand(2_000_000).to(device).requires_grad_()\nF.apply(w).sum().backward()\nm = w.grad == w.grad\ndel m\nmask = torch.arange(2_000_000).to(device) < 5\nanswer = [bool(mask.all())]",
     "overlapping": "t = torch.ones(20, dtype=torch.long).to(device)\nt.as_strided((4, 5), (1, 1)).fill_(0)\nanswer = [int(t.sum())]",
     "dropped_in_small": "x = torch.ones(1000).to(device).requires_grad_()\ny = torch.nn.functional.dropout(x, 0.5)\ny.sum().backward()\nanswer = [bool(((x.grad > 0) == (y > 0)).all()), bool((y > 0).sum() > 300)]",
+    "own_function": "class F(torch.autograd.Function):\n    @staticmethod\n    def forward(c, a, k, b):\n        c.save_for_backward(a, b)\n        c.k = k\n        return a * b * k\n    @staticmethod\n    def backward(c, g):\n        a, b = c.saved_tensors\n        return g * b * c.k, None, g * a * c.k\na, b = torch.arange(4.0).to(device).requires_grad_(), torch.full((4,), 2.0).to(device).requires_grad_()\n(F.apply(a, 3, b.exp()) * b + F.apply(b, 2, a)).sum().backward()\nanswer = [bool((a.grad.sum() - 193.337).abs() < 0.01), bool((b.grad.sum() - 411.009).abs() < 0.01)]",
+    "own_function_counts": "class F(torch.autograd.Function):\n    seen = torch.zeros(()).to(device)\n    forward = staticmethod(lambda c, x: x * 2)\n    @staticmethod\n    def backward(c, g):\n        F.seen += 1\n        return g * 2\nw = torch.ones(3).to(device).requires_grad_()\nF.apply(F.apply(w)).sum().backward()\nanswer = [bool(F.seen == 2), bool(w.grad.sum() == 12)]",
+    "own_function_added_to": "class F(torch.autograd.Function):\n    forward = staticmethod(lambda c, x: x.clone())\n    backward = staticmethod(lambda c, g: g * 1)\nw = torch.ones(3).to(device).requires_grad_()\nx = w * 1\n(F.apply(x) + F.apply(x) * 2 + x * 4).sum().backward()\n(g,) = torch.autograd.grad((F.apply(w) + F.apply(w) * 2 + w).sum(), w)\nanswer = [bool(w.grad.sum() == 21), bool(g.sum() == 12)]",
+    "written_to_parts": "w = torch.arange(1.0, 5.0).to(device).requires_grad_()\nout = torch.empty(6, 4, device=device)\nfor i in range(6):\n    out[i] = w * i\nc = w * 2\nc[1:3].mul_(w[0])\nd = (w.reshape(2, 2).t() * 3)\nd[0] = w[:2] * 5\n(out.sum() + (c ** 2).sum() + d.sum()).backward()\nanswer = [bool(w.grad.sum() == 260), bool(w.grad[0] == 132), bool(w.grad[3] == 50)]",
+    "written_to_parts_of_views": "w = torch.arange(1.0, 5.0).to(device).requires_grad_()\nc = w * 2\nv = c[1:]\nv[0] = w[0] * 7\nc[:2].mul_(3)\nv.add_(w[1:])\n(c ** 2).sum().backward()\nanswer = [bool(w.grad.sum() == 1210), bool(w.grad[0] == 1038)]",
+    "after_create_graph": "a = torch.ones(5).to(device).requires_grad_()\nb = torch.full((5,), 2.0).to(device).requires_grad_()\n(g,) = torch.autograd.grad((a ** 3 * b).sum(), a, create_graph=True)\nloss = (b * 3).sum() + (g * b).sum()\n(h,) = torch.autograd.grad((b ** 2).sum(), b, retain_graph=True)\nloss.backward()\nanswer = [bool(g.sum() == 30), bool(h.sum() == 20), bool(b.grad.sum() == 75)]",
+    "traced": "m = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU()).to(device)\nx = torch.ones(2, 3, 8, 8).to(device)\nm(x)\ntraced = torch.jit.trace(m, x, check_trace=False)\nanswer = [list(traced(x).shape), bool(m[1].num_batches_tracked == 3), bool(m[0].weight.sum() == m[0].weight.clone().sum())]",
     "double_backward": "a = torch.ones(5).to(device).requires_grad_()\n(g,) = torch.autograd.grad((a ** 3).sum(), a, create_graph=True)\n(h,) = torch.autograd.grad(g.sum(), a)\nanswer = [bool(g.sum() == 15), bool(h.sum() == 30)]",
 }
 
@@ -209,7 +216,7 @@ def test_what_is_not_known_is_never_taken_for_known(predict, tmp_path):
     answers = json.loads((tmp_path / "answers.json").read_text())
     assert [name for name, (on_cpu, on_gpu) in answers.items() if on_cpu != on_gpu and f"{name}.py" not in doubted] == []
     right = {name for name, (on_cpu, on_gpu) in answers.items() if on_cpu == on_gpu and f"{name}.py" not in doubted}
-    assert {"gradient_in_another", "written_in_part", "counted_by_a_hook", "dropped_in_small", "address_again", "overlapping"} <= right
+    assert {"own_function", "own_function_counts", "own_function_added_to", "written_to_parts", "gradient_in_another", "written_in_part", "counted_by_a_hook", "dropped_in_small", "address_again", "overlapping"} <= right
 
 
 HOST_NUMBERS = """
@@ -279,15 +286,9 @@ def test_random_programs_read_what_the_cpu_computes(predict, tmp_path):
 
 OPEN = """
 import torch
-class Doubled(torch.autograd.Function):
-    @staticmethod
-    def forward(context, x):
-        return x * 2
-    @staticmethod
-    def backward(context, gradient):
-        return gradient * 2
 weight = torch.randn(1000, 1000).cuda().requires_grad_()
-Doubled.apply(weight).sum().backward()
+(slope,) = torch.autograd.grad((weight ** 3).sum(), weight, create_graph=True)
+slope.sum().backward()
 chosen = (weight.grad > 0).nonzero()
 kept = torch.zeros(len(chosen), 1000, device="cuda")
 """
@@ -328,15 +329,9 @@ def test_where_the_card_lies_in_the_range_the_answer_is_not_known(predict, tmp_p
 
 FAILS = """
 import torch
-class Same(torch.autograd.Function):
-    @staticmethod
-    def forward(context, x):
-        return x.clone()
-    @staticmethod
-    def backward(context, gradient):
-        return gradient
 weight = torch.rand(10, 10).cuda().requires_grad_()
-Same.apply(weight).sum().backward()
+(slope,) = torch.autograd.grad((weight ** 2).sum(), weight, create_graph=True)
+slope.sum().backward()
 assert weight.grad.sum().item() > 50, "too little"
 """
 
@@ -350,6 +345,29 @@ def test_a_program_that_dies_of_a_value_that_was_made_up_is_told_apart_from_one_
     (tmp_path / "bug.py").write_text("import torch\ntorch.ones(3).cuda()\nassert False\n")
     predicted = predict("--steps", "0", "bug.py", cwd=tmp_path)
     assert predicted.code == 2 and [one for one in predicted.reported["uncertain"] if one["what"] == "made_up"] == []
+
+
+UNDRAWN = """
+import torch
+torch.manual_seed(0)
+layer = torch.nn.Linear(300, 300)
+there = layer.cuda()
+assert 0.02 < there.weight.abs().mean().item() < 0.04
+"""
+
+
+def test_a_program_that_fails_of_weights_that_were_not_drawn_runs_again_with_them(predict, tmp_path):
+    (tmp_path / "undrawn.py").write_text(UNDRAWN)
+    predicted = predict("--steps", "0", "undrawn.py", cwd=tmp_path)
+    assert (predicted.code, predicted.reported["fits"], predicted.reported["uncertain"]) == (0, True, []), predicted.err
+
+
+def test_an_error_is_not_the_tensor_that_it_prints(predict, tmp_path):
+    (tmp_path / "long.py").write_text("import torch\ntorch.ones(3).cuda()\nraise ValueError('zeros:\\n' + '0  0 ' * 5000)\n")
+    predicted = predict("--steps", "0", "long.py", cwd=tmp_path)
+    assert predicted.code == 2 and predicted.reported["error"].startswith("ValueError: zeros:\n0  0 0") and len(predicted.reported["error"]) == 2002
+    text = predict("--steps", "0", "long.py", cwd=tmp_path, format="text").out
+    assert "  ValueError: zeros: 0 0 0 0" in text and len(text) < 4000
 
 
 SLOW = """

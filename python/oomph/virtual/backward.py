@@ -77,7 +77,7 @@ class Backward:
                 for leaf in leaves:
                     if self.under_way:
                         self.nested.add(id(leaf.variable))
-                    gradient = leaf.variable.grad
+                    gradient = leaf.variable.grad if accumulates else None
                     if gradient is not None:
                         values.unlearn(gradient)
                 if not self.under_way:

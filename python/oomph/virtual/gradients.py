@@ -325,8 +325,8 @@ class Gradients:
         got, promises = self.promised.pop(node, ({}, []))
         bound = []
         for number, gradient in enumerate(gradients):
-            if number in got and isinstance(gradient, Tensor) and not values.is_followed(gradient):
-                self.arrived(gradient, got[number])
+            if number in got and isinstance(gradient, Tensor) and gradient.layout is torch.strided and not values.is_followed(gradient):
+                self.arrived(*self.without_expansion(gradient, got[number]))
                 bound.append(gradient)
         with values.on():
             found = run(node, *gradients)
@@ -339,6 +339,14 @@ class Gradients:
             if isinstance(gradient, Tensor) and gradient.layout is torch.strided:
                 self.lineage.forget(gradient)
         return found
+
+    def without_expansion(self, tensor, slot):
+        """One number that stands for many, as the gradient of a sum is, by that number."""
+        if tensor.dim() == 0 or any(tensor.stride()) or tensor.untyped_storage().nbytes() != tensor.element_size() or slot is None:
+            return tensor, slot
+        one = tensor.as_strided((1,), (1,), 0)
+        made = self.node(first_of, (slot,), (slot,), [Form(one)], 0.0)
+        return one, made[0] if made else None
 
     def known(self, gradient):
         if not isinstance(gradient, Tensor):
@@ -384,6 +392,10 @@ class Gradients:
                 except LookupError:
                     found[id(variable)] = None
         return found
+
+
+def first_of(tensor):
+    return tensor.reshape(-1)[:1].clone()
 
 
 def is_own(node):
