@@ -4,6 +4,8 @@ Programs compute the same on the CPU and on the virtual GPU, and compare what th
 """
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -235,6 +237,31 @@ def test_the_generator_of_the_host_gives_what_it_gives_without_oomph(predict, tm
     (tmp_path / "host_numbers.py").write_text(HOST_NUMBERS)
     predicted = predict("--steps", "0", "host_numbers.py", cwd=tmp_path)
     assert predicted.code == 0, predicted.err
+
+
+SHUFFLED = """
+import sys
+import torch
+from transformers import BertConfig, BertModel
+torch.manual_seed(0)
+config = BertConfig(vocab_size=3000, hidden_size=64, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64)
+BertModel(config).save_pretrained(sys.argv[1])
+model = BertModel.from_pretrained(sys.argv[1])
+loader = torch.utils.data.DataLoader(range(1000), batch_size=100, shuffle=True)
+print("ORDER", [int(batch[0]) for batch in loader])
+if torch.cuda.is_available():
+    model.cuda()
+"""
+
+
+def test_a_loader_is_shuffled_after_from_pretrained_as_it_is_without_oomph(predict, tmp_path):
+    """Its batches are padded to their longest sample, so that which come together makes the peak."""
+    (tmp_path / "shuffled.py").write_text(SHUFFLED)
+    predicted = predict("--steps", "0", "shuffled.py", "there", cwd=tmp_path)
+    assert predicted.code == 0, predicted.err
+    ran = subprocess.run([sys.executable, "shuffled.py", "here"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    order = [line for line in ran.stdout.splitlines() if line.startswith("ORDER")]
+    assert order and order == [line for line in predicted.err.splitlines() if line.startswith("ORDER")]
 
 
 # Random programs: each step makes or changes a tensor of a pool, on both devices alike; then all are compared.

@@ -1,9 +1,6 @@
 """Made-up data in the formats that the scripts of the suite read: the shapes and numbers of classes of the real data, random
 contents, few samples. Every number is drawn from a fixed seed, so that two machines have the same.
-
-    python data.py FOLDER [--cora FOLDER_WITH_IND_CORA_FILES]
 """
-import argparse
 import os
 import pickle
 import struct
@@ -130,8 +127,3 @@ def make(folder):
     cora(fresh(folder, "few", "cora"), random)
     weights(fresh(folder, "torch", "hub", "checkpoints"))
 
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder")
-    make(parser.parse_args().folder)

@@ -1,17 +1,16 @@
 """Scripts of other people (scripts.toml), run unchanged on a real GPU and beside that predicted by `oomph predict`.
 
-    python real.py fetch   [--work FOLDER] [--mirror FOLDER]       the scripts, by name and commit
-    python real.py data    [--work FOLDER]                         made-up data in the formats that they read
-    python real.py card    [--work FOLDER] [--only WORD,…]         each on the GPU of this machine
-    python real.py predict [--work FOLDER] --oomph PATH [--gpu h200]     each on the virtual GPU; needs no GPU
-    python real.py table   [--work FOLDER]                         both, side by side
+    python real.py fetch [--mirror FOLDER]             the scripts, by name and commit
+    python real.py data                                made-up data in the formats that they read
+    python real.py card                                each on the GPU of this machine, to be repeated: some differ from run to run
+    python real.py predict --oomph PATH [--gpu h200]   each on the virtual GPU; needs no GPU
+    python real.py table                               both, side by side
 
 The interpreter that runs this is the one that runs the scripts; requirements.txt says what it needs. `card` and `predict` may run
-on two machines: carry card.jsonl over. Everything is kept in the work folder, target/real unless told.
+on two machines: carry the files *.jsonl over. Everything is kept in the work folder, target/real unless told (--work).
 """
 import argparse
 import concurrent.futures
-import datetime
 import json
 import os
 import shlex
@@ -155,7 +154,7 @@ def predicted(work, script, options):
     result = result.get("predictions", [result])[0]
     if not result.get("peak"):
         return {**row, "error": str(result.get("error")).splitlines()[0][:160]}
-    row |= {"allocated": result["peak"]["allocated"], "reserved": result["peak"]["reserved"], "fits": result["fits"]}
+    row |= {"allocated": result["peak"]["allocated"], "reserved": result["peak"]["reserved"], "total": result["total"], "fits": result["fits"]}
     for field in ("range", "estimated", "error"):
         if result.get(field):
             row[field] = result[field] if field != "error" else result[field].splitlines()[0][:160]
@@ -166,7 +165,9 @@ def run_all(work, how, one, options):
     """Every script, several at a time, a line for each as it ends; rows of scripts that did not run now are kept."""
     _, scripts = suite(options.only)
     path = os.path.join(work, f"{how}.jsonl")
-    rows = read(path)
+    # What the card said is kept run by run; of predictions, the last.
+    rows = read(path) if how == "predicted" else {}
+    before = read_all(path) if how == "card" else []
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         running = {pool.submit(one, work, script, options): script for script in scripts}
         for done in concurrent.futures.as_completed(running):
@@ -175,15 +176,72 @@ def run_all(work, how, one, options):
             rows[name] = {"name": name, **row}
             print(name, json.dumps(row), flush=True)
             with open(path + ".new", "w") as file:
-                file.writelines(json.dumps(row) + "\n" for row in rows.values())
+                file.writelines(json.dumps(row) + "\n" for row in [*before, *rows.values()])
             os.replace(path + ".new", path)
 
 
-def read(path):
+def read_all(path):
     if not os.path.exists(path):
-        return {}
+        return []
     with open(path) as file:
-        return {row["name"]: row for row in map(json.loads, file)}
+        return list(map(json.loads, file))
+
+
+def read(path):
+    return {row["name"]: row for row in read_all(path)}
+
+
+def off_by(low, high, predicted):
+    """Percent, from the nearest of what the card said."""
+    return 100 * (predicted / low - 1) if predicted < low else 100 * (predicted / high - 1) if predicted > high else 0.0
+
+
+def judged(name, script, card, row):
+    """A line of the table, and how it ended: "right", "in the range", "not known" or "wrong"."""
+    allocated = [run["allocated"] for run in card]
+    reserved = [run["reserved"] for run in card]
+    seen = lambda values: f"{min(values):,}" if min(values) == max(values) else f"{min(values):,} to {max(values):,}"
+    link = f"[{name}](https://github.com/{script['repository']}/blob/{{commit}}/{os.path.normpath(os.path.join(script.get('folder', '.'), script['run'].split()[0]))})"
+    line = [link, seen(allocated), "", "", seen(reserved), "", "", ""]
+    if row.get("fits") is None:
+        return [*line[:7], f"not known: {row['error']}"], "not known"
+    errors = off_by(min(allocated), max(allocated), row["allocated"]), off_by(min(reserved), max(reserved), row["reserved"])
+    line[2:4] = f"{row['allocated']:,}", f"{errors[0]:+.2f} %"
+    line[5:7] = f"{row['reserved']:,}", f"{errors[1]:+.2f} %"
+    spread = row.get("range") or row.get("estimated")
+    if spread:
+        low, high = (row["reserved"] + spread[end] - row["total"] for end in ("low", "high"))
+        line[7] = f"said to be {low:,} to {high:,}"
+    if abs(errors[0]) <= ALLOCATED and abs(errors[1]) <= RESERVED:
+        return line, "right"
+    if spread and min(reserved) >= low and max(reserved) <= high and abs(errors[0]) <= RESERVED:
+        return line, "in the range"
+    return line, "wrong"
+
+
+def table(work):
+    repositories, scripts = suite("")
+    runs, predictions = {}, read(os.path.join(work, "predicted.jsonl"))
+    for row in read_all(os.path.join(work, "card.jsonl")):
+        if "allocated" in row:
+            runs.setdefault(row["name"], []).append(row)
+    ends, lines = {}, []
+    for script in scripts:
+        name = script["name"]
+        if name not in runs or name not in predictions:
+            ends.setdefault("not run", []).append(name)
+            continue
+        line, end = judged(name, script, runs[name], predictions[name])
+        ends.setdefault(end, []).append(name)
+        lines.append("| " + " | ".join([*line, end]).replace("{commit}", repositories[script["repository"]]["commit"]) + " |")
+    counted = sum(map(len, ends.values())) - len(ends.get("not run", []))
+    for end, names in ends.items():
+        print(f"{len(names)} of {counted} {end}" + (f": {', '.join(names)}" if end != "right" else ""))
+    exact = [name for name in ends.get("right", []) if all(predictions[name][key] in {run[key] for run in runs[name]} for key in ("allocated", "reserved"))]
+    print(f"{len(exact)} to the byte, allocated and reserved")
+    print("\n| script | allocated on the card | predicted | off by | reserved on the card | predicted | off by | what oomph said of it | |")
+    print("|---|---:|---:|---:|---:|---:|---:|---|---|")
+    print("\n".join(lines))
 
 
 def main():
@@ -211,6 +269,8 @@ def main():
         run_all(work, "card", on_card, options)
     elif options.verb == "predict":
         run_all(work, "predicted", predicted, options)
+    else:
+        table(work)
 
 
 if __name__ == "__main__":

@@ -154,9 +154,10 @@ impl Prediction {
     ) -> Result<Prediction, PredictError> {
         let mut values = runner.values();
         let mut ran = runner.run(program, gpu, world, voice)?;
-        if ran.facts.status == Status::Failed && ran.facts.more_helps {
-            // Of a value that was made up, perhaps: once more, with whatever it takes to know them.
-            values = values.more();
+        if ran.facts.status == Status::Failed && (ran.facts.plain_helps || ran.facts.more_helps) {
+            // Of a number that is not of the type that it asked for, perhaps, or of a value that was made up: once more, with plain ones,
+            // or with whatever it takes to know them.
+            values = if ran.facts.plain_helps { values.plain() } else { values.more() };
             ran = runner.run_with(program, gpu, world, Voice::Kept, values)?;
         }
         let mut prediction = Self::of(program, gpu, world, &ran)?;
@@ -247,6 +248,12 @@ impl Prediction {
             Status::OutOfMemory => Verdict::DoesNotFit,
             Status::Failed => Verdict::Unknown,
         };
+        // How large a product of sparse matrices is, only the library that is not there could have said: what follows is made up.
+        let product = facts.unmodelled.iter().any(|call| call.name.starts_with(SPARSE_PRODUCT));
+        let (verdict, error) = match verdict {
+            Verdict::Fits if product => (Verdict::Unknown, Some(NO_PRODUCT.to_owned())),
+            other => (other, facts.error.clone()),
+        };
         let total = gpu.context + device.peak_driver;
         let ordinal = facts.devices.iter().position(|one| *one == device).unwrap_or(index);
         let elsewhere = reserved_elsewhere(&recording, ordinal as u32);
@@ -262,7 +269,7 @@ impl Prediction {
             world,
             verdict,
             status: facts.status,
-            error: facts.error.clone(),
+            error,
             steps: facts.steps,
             forwards: facts.forwards,
             reached: facts.reached.clone(),
@@ -468,6 +475,10 @@ struct Elsewhere {
     less: u64,
     more: u64,
 }
+
+/// The calls that multiply sparse matrices, and why nothing is known after them.
+const SPARSE_PRODUCT: &str = "cusparseSpGEMM";
+const NO_PRODUCT: &str = "it multiplies sparse matrices: how large the product is, and what cuSPARSE needs for it, only a card shows";
 
 /// Orders of addresses that are tried without any rule, beside those that drivers were seen to follow.
 const SCATTERED: u32 = 8;

@@ -300,6 +300,9 @@ pub struct Facts {
     /// Whether more time or memory would have told some of the values.
     #[serde(default)]
     pub more_helps: bool,
+    /// Whether it might have got further with plain numbers.
+    #[serde(default)]
+    pub plain_helps: bool,
     /// What values took on the host.
     #[serde(default)]
     pub values: SpentFact,
@@ -347,6 +350,7 @@ impl Facts {
             open_sizes: 0,
             made_up: None,
             more_helps: false,
+            plain_helps: false,
             values: SpentFact::default(),
             unmodelled: Vec::new(),
             estimated: None,
@@ -372,11 +376,13 @@ pub struct Values {
     pub least: bool,
     /// Whatever is read is worth its time, not only what something is decided by.
     pub patient: bool,
+    /// Numbers that are read are of the plain types, for programs that ask for these; what they decide is not seen then.
+    pub plain: bool,
 }
 
 impl Default for Values {
     fn default() -> Self {
-        Values { bytes: 2 << 30, seconds: 60, least: false, patient: false }
+        Values { bytes: 2 << 30, seconds: 60, least: false, patient: false, plain: false }
     }
 }
 
@@ -384,6 +390,11 @@ impl Values {
     /// More of everything, for a program that failed of a value that was made up.
     pub(crate) fn more(self) -> Self {
         Values { bytes: self.bytes * 4, seconds: self.seconds * 4, patient: true, ..self }
+    }
+
+    /// Plain numbers, for a program that failed without having decided anything by one that was made up.
+    pub(crate) fn plain(self) -> Self {
+        Values { plain: true, ..self }
     }
 }
 

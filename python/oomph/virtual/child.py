@@ -292,7 +292,7 @@ class Run:
             facts["open_sizes"] = self.reads.open_sizes
             facts["values"] = self.values.spent()
             if facts["status"] == "failed":
-                facts["made_up"], facts["more_helps"] = self.reads.last(), self.reads.more_helps
+                facts["made_up"], facts["more_helps"], facts["plain_helps"] = self.reads.last(), self.reads.more_helps, self.reads.plain_helps()
             facts["reads"] = [*self.reads.report(), *filter(None, [facts.pop("growth", None)])]
             size = self.library.oomph_unmodelled(None, 0)
             text = ctypes.create_string_buffer(size + 1)

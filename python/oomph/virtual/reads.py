@@ -24,6 +24,8 @@ class Reads:
         self.open_sizes = 0
         # Whether more time or memory would have told some of them.
         self.more_helps = False
+        # Whether the program has got a number that remembers, which is not of the plain type that some ask for.
+        self.handed_out = False
         self.latest = None
 
     def note(self, what, detail, place=None):
@@ -38,6 +40,10 @@ class Reads:
 
     def report(self):
         return [_named(place, entry) for place, entry in self.lines.items()]
+
+    def plain_helps(self):
+        """Whether plain numbers might do: some were handed out, and nothing that was made up has decided anything."""
+        return self.handed_out and all(entry["what"] == READ for entry in self.lines.values())
 
     def last(self):
         """The latest line of all."""
@@ -162,6 +168,9 @@ def watch(torch, values, reads):
         if values.unknown_read is None:
             return value
         (place, later), values.unknown_read, values.later = (values.unknown_read, values.later), None, None
+        if values.plain_numbers:
+            return value
+        reads.handed_out = True
         if type(value) is float:
             return UnknownFloat(value, reads, place, later)
         if type(value) is int:

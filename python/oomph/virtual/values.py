@@ -50,14 +50,14 @@ class Values(TorchDispatchMode):
     def ignore_compile_internals(cls):
         return True
 
-    def __init__(self, library, reads, backward, bytes=2 << 30, seconds=60, least=False, patient=False):
+    def __init__(self, library, reads, backward, bytes=2 << 30, seconds=60, least=False, patient=False, plain=False):
         """``bytes`` of host memory and ``seconds``: what values may take. ``least``: sizes that are not known are taken to be the least, not the most.
-        ``patient``: whatever is read is worth its time, not only what something is decided by, and weights are drawn."""
+        ``patient``: whatever is read is worth its time, not only what something is decided by, and weights are drawn. ``plain``: ``item()`` gives numbers of the plain types, which do not say where they decide."""
         super().__init__()
         self.library, self.reads, self.backward = library, reads, backward
         self.lineage = _lineage.Lineage(bytes, seconds, self.draw_like_the_card)
         self.gradients = _gradients.Gradients(self.lineage, self.true_bytes)
-        self.least, self.patient = least, patient
+        self.least, self.patient, self.plain_numbers = least, patient, plain
         self.took = {SHOWN: 0.0, COUNTED: 0.0}
         # Whether the read under way is that of item(), whose number may only be printed.
         self.asks_item = False
