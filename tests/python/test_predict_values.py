@@ -389,6 +389,30 @@ def test_a_program_that_fails_of_weights_that_were_not_drawn_runs_again_with_the
     assert (predicted.code, predicted.reported["fits"], predicted.reported["uncertain"]) == (0, True, []), predicted.err
 
 
+PLAIN = """
+import torch
+big = torch.randn(1500, 1500).cuda()
+for _ in range(60):
+    big = (big @ big).tanh()
+loss = big.mean().item()
+assert type(loss) is float, type(loss)
+"""
+
+
+def test_a_program_that_asks_for_plain_numbers_gets_them(predict, tmp_path):
+    (tmp_path / "plain.py").write_text(PLAIN)
+    predicted = predict("--steps", "0", "plain.py", cwd=tmp_path)
+    assert (predicted.code, predicted.reported["fits"], predicted.reported["uncertain"]) == (0, True, []), predicted.err
+
+
+def test_how_large_a_sparse_product_is_is_not_known(predict, tmp_path):
+    (tmp_path / "product.py").write_text("import torch\na = torch.eye(50).to_sparse_csr().cuda()\nkept = (a @ a).to_sparse_coo().values()\n")
+    predicted = predict("--steps", "0", "product.py", cwd=tmp_path, format="text")
+    assert predicted.code == 2
+    assert predicted.out.splitlines()[2].startswith("not known"), predicted.out
+    assert "  it multiplies sparse matrices: how large the product is" in predicted.out
+
+
 def test_an_error_is_not_the_tensor_that_it_prints(predict, tmp_path):
     (tmp_path / "long.py").write_text("import torch\ntorch.ones(3).cuda()\nraise ValueError('zeros:\\n' + '0  0 ' * 5000)\n")
     predicted = predict("--steps", "0", "long.py", cwd=tmp_path)

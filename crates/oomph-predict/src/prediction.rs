@@ -256,7 +256,9 @@ impl Prediction {
         };
         let total = gpu.context + device.peak_driver;
         let ordinal = facts.devices.iter().position(|one| *one == device).unwrap_or(index);
-        let elsewhere = reserved_elsewhere(&recording, ordinal as u32);
+        // Of one that ran out of memory, the recording ends where it did here.
+        let ended_well = facts.status != Status::OutOfMemory && device.ooms == 0;
+        let elsewhere = ended_well.then(|| reserved_elsewhere(&recording, ordinal as u32)).flatten();
         let (estimated, estimates) = estimated(facts, device, gpu, elsewhere);
         let mut uncertain = uncertain(facts, program.kind);
         if facts.status == Status::Failed {

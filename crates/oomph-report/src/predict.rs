@@ -77,7 +77,8 @@ fn verdict(prediction: &Prediction) -> String {
                 "not known: with as many elements as there can be it does not fit, with fewer it may"
                     .to_owned()
             }
-            _ => "not known: the program failed".to_owned(),
+            _ if prediction.status == Status::Failed => "not known: the program failed".to_owned(),
+            _ => "not known".to_owned(),
         },
     }
 }
