@@ -834,17 +834,17 @@ def test_the_loss_scale_is_that_of_a_healthy_program(valued):
 STEERED = """
 import torch
 
-class Same(torch.autograd.Function):  # its backward pass is the program's own: what it gives is not known
-    @staticmethod
-    def forward(context, x):
-        return x.clone()
-    @staticmethod
-    def backward(context, gradient):
-        return gradient
-
 x = torch.randn(2048, 2048, device="cuda", requires_grad=True)
-Same.apply(x).sum().backward()
+# Gradients of gradients are not followed.
+(slope,) = torch.autograd.grad(
+    (x ** 3).sum(),
+    x,
+    create_graph=True,
+)
+
+slope.sum().backward()
 x = x.grad
+
 loss = (x @ x).mean().item()
 print("printing", loss, "is harmless")
 if loss < 3:  # line 16

@@ -135,7 +135,7 @@ def on_card(work, script, options):
 
 def predicted(work, script, options):
     top, folder = place(work, script, "predicted")
-    command = [os.path.abspath(options.oomph), "predict", "--gpu", options.gpu, "--python", sys.executable, "--steps", "0", "--format", "json", "--no-recording"]
+    command = [os.path.abspath(shutil.which(options.oomph) or options.oomph), "predict", "--gpu", options.gpu, "--python", sys.executable, "--steps", "0", "--format", "json", "--no-recording"]
     command += ["--ranks", "1"] if script.get("launch") else []
     command += options.more + shlex.split(script["run"])
     began = time.monotonic()
@@ -197,14 +197,16 @@ def off_by(low, high, predicted):
 
 
 def judged(name, script, card, row):
-    """A line of the table, and how it ended: "right", "in the range", "not known" or "wrong"."""
+    """A line of the table, and how it ended: "right", "in the range", "not known", "wrong" or "no answer"."""
     allocated = [run["allocated"] for run in card]
     reserved = [run["reserved"] for run in card]
     seen = lambda values: f"{min(values):,}" if min(values) == max(values) else f"{min(values):,} to {max(values):,}"
     link = f"[{name}](https://github.com/{script['repository']}/blob/{{commit}}/{os.path.normpath(os.path.join(script.get('folder', '.'), script['run'].split()[0]))})"
     line = [link, seen(allocated), "", "", seen(reserved), "", "", ""]
-    if row.get("fits") is None:
-        return [*line[:7], f"not known: {row['error']}"], "not known"
+    if "fits" not in row:
+        return [*line[:7], f"no answer: {row['error']}"], "no answer"
+    if row["fits"] is None:
+        return [*line[:7], f"not known: {row.get('error', 'the card lies in the range')}"], "not known"
     errors = off_by(min(allocated), max(allocated), row["allocated"]), off_by(min(reserved), max(reserved), row["reserved"])
     line[2:4] = f"{row['allocated']:,}", f"{errors[0]:+.2f} %"
     line[5:7] = f"{row['reserved']:,}", f"{errors[1]:+.2f} %"
@@ -214,7 +216,7 @@ def judged(name, script, card, row):
         line[7] = f"said to be {low:,} to {high:,}"
     if abs(errors[0]) <= ALLOCATED and abs(errors[1]) <= RESERVED:
         return line, "right"
-    if spread and min(reserved) >= low and max(reserved) <= high and abs(errors[0]) <= RESERVED:
+    if spread and min(reserved) >= low and max(reserved) <= high and abs(errors[0]) <= ALLOCATED:
         return line, "in the range"
     return line, "wrong"
 

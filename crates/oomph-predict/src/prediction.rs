@@ -154,10 +154,14 @@ impl Prediction {
     ) -> Result<Prediction, PredictError> {
         let mut values = runner.values();
         let mut ran = runner.run(program, gpu, world, voice)?;
-        if ran.facts.status == Status::Failed && (ran.facts.plain_helps || ran.facts.more_helps) {
-            // Of a number that is not of the type that it asked for, perhaps, or of a value that was made up: once more, with plain ones,
-            // or with whatever it takes to know them.
-            values = if ran.facts.plain_helps { values.plain() } else { values.more() };
+        if ran.facts.status == Status::Failed && ran.facts.plain_helps {
+            // Of a number that is not of the type that it asked for, perhaps.
+            values = values.plain();
+            ran = runner.run_with(program, gpu, world, Voice::Kept, values)?;
+        }
+        if ran.facts.status == Status::Failed && ran.facts.more_helps {
+            // Of a value that was made up, perhaps: once more, with whatever it takes to know them.
+            values = values.more();
             ran = runner.run_with(program, gpu, world, Voice::Kept, values)?;
         }
         let mut prediction = Self::of(program, gpu, world, &ran)?;

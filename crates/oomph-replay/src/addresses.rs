@@ -48,8 +48,8 @@ const GAP: u64 = 2 << 20;
 /// What the driver takes addresses in.
 const RANGE: u64 = 32 << 20;
 /// Places for scattered segments, and how far they are apart: further than any card is large.
-const PLACES: u64 = 1 << 16;
-const APART: u64 = 1 << 44;
+const PLACES: u64 = 1 << 18;
+const APART: u64 = 1 << 45;
 /// So many ranges are looked through for room, the newest.
 const TAILS: usize = 256;
 
@@ -129,11 +129,14 @@ impl Addresses {
 
     fn make_up(&mut self, size: u64) -> u64 {
         if let Order::Scattered(number) = self.order {
-            // A factor that is odd visits every place once. `next` counts.
-            let factor = u64::from(number).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32 | 1;
-            let place = self.next.wrapping_mul(factor) % PLACES;
+            // Odd factors and shifts of what is there visit every place once. `next` counts.
+            let seed = u64::from(number).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            let mut place = (self.next ^ seed) % PLACES;
+            for factor in [seed >> 20 | 1, seed >> 40 | 1] {
+                place = (place ^ place >> 9).wrapping_mul(factor) % PLACES;
+            }
             self.next = self.next.wrapping_add(1);
-            return place * APART + START % APART;
+            return place * APART + GAP;
         }
         if self.order == Order::Up {
             let address = self.next;

@@ -11,7 +11,7 @@ them out of place, with copies that it would not make otherwise. A hook on each 
 import contextlib
 import functools
 
-from .gradients import SEEN, is_own
+from .gradients import OURS, SEEN, is_own
 
 
 class Backward:
@@ -84,7 +84,7 @@ class Backward:
                     if done and plan:
                         self.arrive(values, plan, before, found, inputs, accumulates)
                     self.nested.clear()
-                    values.gradients.promised.clear()
+                    values.gradients.end_of_pass()
                 library.oomph_guessed()
 
         values.gradients.watch_hooks(values.on)
@@ -122,7 +122,7 @@ class Backward:
             for variable, slot in leaves:
                 if variable.grad is not None and not (inputs and all(variable is not one for one in inputs)):
                     old = before.get(id(variable))
-                    known = id(variable) not in self.nested and (id(variable) not in before or old is not None)
+                    known = id(variable) not in self.nested | values.gradients.touched and (id(variable) not in before or old is not None)
                     values.gradients.arrived(variable.grad, slot if known else None, old)
             return
         of_leaf = {id(variable): slot for variable, slot in leaves}
@@ -164,4 +164,5 @@ class Backward:
             for count in counts or ():
                 library.oomph_script_read(count)
 
+        setattr(before, OURS, True)
         return before

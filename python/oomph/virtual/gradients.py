@@ -24,6 +24,8 @@ OPERATIONS = 20_000
 TIMES = 3
 # The node of a tensor that was written to by one of its views.
 WROTE_TO_PART = "torch::autograd::CopySlices"
+# An attribute of hooks that are not the program's.
+OURS = "is_of_oomph"
 # In the metadata of nodes: a backward pass came by; a backward pass made it.
 SEEN, FOREIGN = "oomph", "oomph made by a backward pass"
 # Where the name of a node is not the name of its operation.
@@ -146,6 +148,10 @@ class Gradients:
         self.operations = {}
         # By nodes of the program's own functions: what comes to them, and what they will hand on.
         self.promised = {}
+        # Leaves that the pass under way leads to, and those whose gradients a function of the program's own has written to.
+        self.leaves, self.touched = [], set()
+        # A function of the program's own is run.
+        self.in_own = False
         # The program has put hooks where gradients come by: they may change them.
         self.hooked = False
         self.thread = threading.get_ident()
@@ -155,7 +161,12 @@ class Gradients:
 
     def before(self, number, func, args, kwargs):
         """Called before an operation that autograd has made a node for, with its number."""
-        if self.hooked or self._node() is not None or threading.get_ident() != self.thread:
+        if self.hooked:
+            return
+        if self._node() is not None or threading.get_ident() != self.thread:
+            if self.in_own and any(tensor.requires_grad for tensor in flattened((*args, *kwargs.values()))):
+                # A graph that another thread makes, which may be kept: its numbers are not ours.
+                self.stop()
             return
         if number in self.operations and not self.is_prelude(self.operations[number], func):
             return
@@ -167,8 +178,12 @@ class Gradients:
                 forms.append(Form(tensor))
         if not wanted or not on_device:
             return
+        if has_hooks_on_saved():
+            # What the derivative will see is what the program's hooks make of it.
+            self.operations[number] = None
+            return
         part = None
-        if writes_to_first(func) and args[0]._is_view():
+        if writes_to_first(func) and isinstance(args[0], Tensor) and args[0]._is_view():
             part = Part(args[0])
             if wanted[0] == 0:
                 forms[0] = Form(args[0]._base)
@@ -222,6 +237,8 @@ class Gradients:
 
             @functools.wraps(original)
             def hooking(target, hook, *args, **kwargs):
+                if getattr(hook, OURS, False):
+                    return original(target, hook, *args, **kwargs)
                 self.stop()
 
                 @functools.wraps(hook)
@@ -236,6 +253,8 @@ class Gradients:
         wrap(Tensor, "register_hook")
         wrap(Tensor, "register_post_accumulate_grad_hook")
         wrap(torch.autograd.graph, "register_multi_grad_hook")
+        wrap(torch.autograd.function.BackwardCFunction, "register_hook")
+        wrap(torch.autograd.function.BackwardCFunction, "register_prehook")
 
     # -- the backward pass
 
@@ -253,6 +272,7 @@ class Gradients:
             came[node] = got
             if hasattr(node, "variable"):
                 leaves.append((node.variable, got.get(0)))
+                self.leaves.append(node.variable)
                 continue
             edges = node.next_functions
             for (follower, number), slot in zip(edges, self.through(node, got, edges)):
@@ -305,7 +325,8 @@ class Gradients:
                 return unknown
             derivative = Derivative(operation)
         wanted = [index for index, (follower, _) in enumerate(edges) if follower is not None]
-        if len(wanted) != len(operation.wanted):
+        shapes = [torch.Size(edges[index][0]._input_metadata[edges[index][1]].shape) for index in wanted]
+        if shapes != [form.shape for form in operation.forms]:
             return unknown
         given = (operation.args, operation.kwargs, got)
         made = self.node(derivative, given, (*operation.inputs, *got.values()), operation.forms, operation.cost)
@@ -323,22 +344,44 @@ class Gradients:
     def run_own(self, values, run, node, gradients):
         """Runs the backward pass of a function of the program's own: what comes to it is known, if it is, and what it does is seen."""
         got, promises = self.promised.pop(node, ({}, []))
+        if not all(is_plain(gradient) for gradient in gradients):
+            # Batched, by functorch: they have no storage of their own.
+            return run(node, *gradients)
         bound = []
         for number, gradient in enumerate(gradients):
-            if number in got and isinstance(gradient, Tensor) and gradient.layout is torch.strided and not values.is_followed(gradient):
+            if number in got and isinstance(gradient, Tensor) and not values.is_followed(gradient):
                 self.arrived(*self.without_expansion(gradient, got[number]))
                 bound.append(gradient)
-        with values.on():
-            found = run(node, *gradients)
+        before, nested = [self.state_of(leaf) for leaf in self.leaves], self.in_own
+        self.in_own = True
+        try:
+            with values.on():
+                found = run(node, *gradients)
+        finally:
+            self.in_own = nested
+            self.touched.update(id(leaf) for leaf, state in zip(self.leaves, before) if self.state_of(leaf) != state)
         handed = [one for one, needed in zip(found if isinstance(found, tuple) else (found,), node.needs_input_grad) if needed]
         if len(handed) == len(promises):
             for promise, gradient in zip(promises, handed):
                 self.lineage.keep_promise(promise, self.known(gradient))
         # Others may be added to them where they lie, which nobody sees.
         for gradient in (*bound, *handed):
-            if isinstance(gradient, Tensor) and gradient.layout is torch.strided:
+            if isinstance(gradient, Tensor) and is_plain(gradient):
                 self.lineage.forget(gradient)
         return found
+
+    def end_of_pass(self):
+        self.promised.clear()
+        self.leaves.clear()
+        self.touched.clear()
+
+    def state_of(self, leaf):
+        """Which gradient a leaf has, and what is known to be in it."""
+        gradient = leaf.grad
+        if gradient is None or not is_plain(gradient):
+            return gradient is None
+        entry = self.lineage.entry(gradient)
+        return id(gradient), gradient._version, entry and id(entry.value)
 
     def without_expansion(self, tensor, slot):
         """One number that stands for many, as the gradient of a sum is, by that number."""
@@ -349,7 +392,11 @@ class Gradients:
         return one, made[0] if made else None
 
     def known(self, gradient):
-        if not isinstance(gradient, Tensor):
+        if not isinstance(gradient, Tensor) or not is_plain(gradient):
+            return None
+        entry = self.lineage.entry(gradient)
+        if entry is not None and entry.value is not None and entry.value.node is not None and entry.value.node.func is None:
+            # Memory that nothing was seen to write to: a kernel that no mode sees did.
             return None
         try:
             slot = self.lineage.slot(gradient, {}, self.true_bytes, {})
@@ -396,6 +443,26 @@ class Gradients:
 
 def first_of(tensor):
     return tensor.reshape(-1)[:1].clone()
+
+
+def is_plain(value):
+    """Whether it is no tensor, or one with a storage of its own: those of vmap have none."""
+    if not isinstance(value, Tensor):
+        return True
+    if type(value) not in (Tensor, torch.nn.Parameter) or value.layout is not torch.strided or value.is_nested:
+        return False
+    try:
+        value.untyped_storage()
+    except (NotImplementedError, RuntimeError):
+        return False
+    return True
+
+
+def has_hooks_on_saved():
+    """Whether the program changes what operations keep for their derivatives. PyTorch's own hooks (checkpoints, copies on the host) give back what they got."""
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    hooks = top(True) if top is not None else None
+    return bool(hooks) and not getattr(hooks[0], "__module__", "").startswith("torch.")
 
 
 def is_own(node):

@@ -314,6 +314,14 @@ class Lineage:
             value.lose(why)
         self.put(entry, value)
 
+    def forget_all(self, why):
+        """No bytes are known from now on."""
+        for entry in self.entries.values():
+            entry.true = False
+            value = Value(entry.size)
+            value.lose(why)
+            self.put(entry, value)
+
     def forget_storage(self, address):
         entry = self.entries.pop(address, None)
         if entry is not None:

@@ -169,7 +169,11 @@ def watch(torch, values, reads):
             return value
         (place, later), values.unknown_read, values.later = (values.unknown_read, values.later), None, None
         if values.plain_numbers:
-            return value
+            # It cannot say later what it decides.
+            true = later() if later is not None else None
+            if true is None:
+                reads.note(BRANCH, "a plain number that is not known: what it decides is not seen", place)
+            return value if true is None else true
         reads.handed_out = True
         if type(value) is float:
             return UnknownFloat(value, reads, place, later)

@@ -10,7 +10,6 @@ import sys
 import torch
 
 from .imports import AfterImport
-from .lineage import flattened
 
 Tensor = torch.Tensor
 
@@ -85,21 +84,16 @@ def _watch_graphs(values):
 
 
 def _watch_tracing(values):
-    """TorchScript's tracer takes what a mode hands back for constants: it traces without. What the module writes meanwhile has another version afterwards."""
+    """TorchScript's tracer takes what a mode hands back for constants: it traces without. What is written meanwhile, nobody sees."""
 
     def without_mode(trace):
         @functools.wraps(trace)
-        def traced(module, *args, **kwargs):
-            owned = [*module.parameters(), *module.buffers()] if isinstance(module, torch.nn.Module) else []
-            tensors = [*owned, *flattened((*args, *kwargs.values()))]
-            versions = [tensor._version for tensor in tensors]
+        def traced(*args, **kwargs):
             try:
                 with values.off():
-                    return trace(module, *args, **kwargs)
+                    return trace(*args, **kwargs)
             finally:
-                for tensor, version in zip(tensors, versions):
-                    if tensor._version != version:
-                        _forget(values, tensor, "it was written to while a module was traced")
+                values.lineage.forget_all("a module was traced since, which may have written to it")
 
         return traced
 
