@@ -22,10 +22,14 @@ import tomllib
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 WORK = os.path.normpath(os.path.join(HERE, "../../target/real"))
+# A repository of data: graphs of papers.
+PLANETOID = "kimiyoung/planetoid"
 # What a prediction may be off by, in percent of what the card counted.
 ALLOCATED = 0.5
 RESERVED = 3.0
 SECONDS = 300
+# Characters of an error that are kept.
+ERROR = 160
 
 
 def suite(only):
@@ -43,7 +47,7 @@ def source(work, repository):
 def fetch(work, mirror, only):
     """Each repository's files at its commit, in a folder of their own."""
     repositories, scripts = suite(only)
-    wanted = {script["repository"] for script in scripts} | ({"kimiyoung/planetoid"} if not only else set())
+    wanted = {script["repository"] for script in scripts} | {PLANETOID}
     for name in sorted(wanted):
         commit, files = repositories[name]["commit"], repositories[name].get("files", ["*.py"])
         folder = source(work, name)
@@ -53,24 +57,21 @@ def fetch(work, mirror, only):
         os.makedirs(folder)
         git = ["git", "-C", folder]
         subprocess.run([*git, "init", "-q"], check=True)
-        url = f"https://github.com/{name}"
         if mirror:
-            url = os.path.join(mirror, name.replace("/", "+"), "repo")
-            url = os.path.join(url, ".git") if os.path.isdir(os.path.join(url, ".git")) else url
-            # A mirror may lack its largest files, which then cannot be packed: its objects are used where they lie.
+            # A mirror may lack its largest files, and cannot be fetched from then: its objects are used where they lie.
+            owner, _, project = name.partition("/")
+            there = mirror.format(owner=owner, name=project)
             with open(os.path.join(folder, ".git/objects/info/alternates"), "w") as file:
-                file.write(os.path.join(url, "objects") + "\n")
+                file.write(os.path.join(there, ".git/objects" if os.path.isdir(os.path.join(there, ".git")) else "objects") + "\n")
         else:
-            subprocess.run([*git, "fetch", "-q", "--depth", "1", "--filter=blob:none", url, commit], check=True)
-            subprocess.run([*git, "config", "remote.origin.url", url], check=True)
-            subprocess.run([*git, "config", "remote.origin.promisor", "true"], check=True)
+            subprocess.run([*git, "fetch", "-q", "--depth", "1", f"https://github.com/{name}", commit], check=True)
         subprocess.run([*git, "checkout", "-q", commit, "--", *files], check=True)
         shutil.rmtree(os.path.join(folder, ".git"))
         open(os.path.join(folder, f".{commit}"), "w").close()
         print(f"{name} {commit[:12]}", flush=True)
 
 
-def place(work, script, how):
+def placed(work, script, how):
     """A fresh copy of the script's repository, with its data where it looks for it; the folder to start in."""
     top = os.path.join(work, how, script["name"])
     shutil.rmtree(top, ignore_errors=True)
@@ -81,11 +82,8 @@ def place(work, script, how):
     for at, data in script.get("links", {}).items():
         at = os.path.normpath(os.path.join(folder, at))
         os.makedirs(os.path.dirname(at), exist_ok=True)
-        found = os.path.join(work, "data/few", data) if data != "planetoid" else os.path.join(source(work, "kimiyoung/planetoid"), "data")
-        if os.path.isdir(found) and os.path.basename(at) == "raw":
-            # These are read as a folder that is written to as well.
-            shutil.copytree(found, at)
-        elif not os.path.lexists(at):
+        found = os.path.join(source(work, PLANETOID), "data") if data == "planetoid" else os.path.join(work, "data/few", data)
+        if not os.path.lexists(at):
             os.symlink(found, at)
     return top, folder
 
@@ -110,20 +108,28 @@ def environment(work, script, top, counters, snapshot):
 
 
 def last_line(text):
-    return (text.strip().splitlines() or ["nothing was said"])[-1][:160]
+    return (text.strip().splitlines() or ["nothing was said"])[-1][:ERROR]
+
+
+def run(command, work, script, place, counters, options):
+    """What a command wrote and how it ended, in seconds; only the row of an error if it takes too long."""
+    top, folder = place
+    seen = environment(work, script, top, counters, options.snapshot)
+    began = time.monotonic()
+    try:
+        ran = subprocess.run(command, cwd=folder, env=seen, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        return None, {"error": f"not done after {SECONDS} seconds"}
+    return ran, {"seconds": round(time.monotonic() - began, 1)}
 
 
 def on_card(work, script, options):
-    top, folder = place(work, script, "card")
+    top, folder = placed(work, script, "card")
     counters = os.path.join(top, ".counters.json")
     command = [sys.executable, *shlex.split(script.get("launch", "")), *shlex.split(script["run"])]
-    began = time.monotonic()
-    try:
-        ran = subprocess.run(command, cwd=folder, env=environment(work, script, top, counters, options.snapshot), stdin=subprocess.DEVNULL,
-                             capture_output=True, text=True, errors="replace", timeout=SECONDS)
-    except subprocess.TimeoutExpired:
-        return {"error": f"not done after {SECONDS} seconds"}
-    row = {"seconds": round(time.monotonic() - began, 1)}
+    ran, row = run(command, work, script, (top, folder), counters, options)
+    if ran is None:
+        return row
     if ran.returncode:
         return {**row, "error": last_line(ran.stderr)}
     try:
@@ -134,17 +140,14 @@ def on_card(work, script, options):
 
 
 def predicted(work, script, options):
-    top, folder = place(work, script, "predicted")
-    command = [os.path.abspath(shutil.which(options.oomph) or options.oomph), "predict", "--gpu", options.gpu, "--python", sys.executable, "--steps", "0", "--format", "json", "--no-recording"]
+    top, folder = placed(work, script, "predicted")
+    oomph = os.path.abspath(shutil.which(options.oomph) or options.oomph)
+    command = [oomph, "predict", "--gpu", options.gpu, "--python", sys.executable, "--steps", "0", "--format", "json", "--no-recording"]
     command += ["--ranks", "1"] if script.get("launch") else []
     command += options.more + shlex.split(script["run"])
-    began = time.monotonic()
-    try:
-        ran = subprocess.run(command, cwd=folder, env=environment(work, script, top, "", options.snapshot), stdin=subprocess.DEVNULL,
-                             capture_output=True, text=True, errors="replace", timeout=SECONDS)
-    except subprocess.TimeoutExpired:
-        return {"error": f"not done after {SECONDS} seconds"}
-    row = {"seconds": round(time.monotonic() - began, 1)}
+    ran, row = run(command, work, script, (top, folder), "", options)
+    if ran is None:
+        return row
     with open(os.path.join(top, ".said"), "w") as file:
         file.write(ran.stderr)
     try:
@@ -153,11 +156,11 @@ def predicted(work, script, options):
         return {**row, "error": last_line(ran.stderr)}
     result = result.get("predictions", [result])[0]
     if not result.get("peak"):
-        return {**row, "error": str(result.get("error")).splitlines()[0][:160]}
+        return {**row, "error": str(result.get("error")).splitlines()[0][:ERROR]}
     row |= {"allocated": result["peak"]["allocated"], "reserved": result["peak"]["reserved"], "total": result["total"], "fits": result["fits"]}
     for field in ("range", "estimated", "error"):
         if result.get(field):
-            row[field] = result[field] if field != "error" else result[field].splitlines()[0][:160]
+            row[field] = result[field] if field != "error" else result[field].splitlines()[0][:ERROR]
     return row
 
 
@@ -250,7 +253,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("verb", choices=["fetch", "data", "card", "predict", "table"])
     parser.add_argument("--work", default=WORK)
-    parser.add_argument("--mirror", help="repositories as owner+name/repo, instead of GitHub")
+    parser.add_argument("--mirror", help="where the repositories lie instead of on GitHub: /mirrors/{owner}/{name}.git")
     parser.add_argument("--only", default="", help="those with one of these words in their name")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--snapshot", action="store_true", help="keep PyTorch's history of allocations, snapshot.pickle, beside each script")
