@@ -251,8 +251,11 @@ def test_peaks_equal_what_the_gpu_reported(predict, warm, words):
     close = (0.15, 0.15) if row["words"][0] in RANDOM else (0.01, 0.05)
     assert peak[0] == pytest.approx(row["allocated"], rel=close[0])
     assert peak[1] == pytest.approx(row["reserved"], rel=close[1])
-    # Where plans of convolutions were tried, the one that wins is not known: the range has what the GPU reserved in it.
-    if reported["estimated"]:
+    # Where plans of convolutions were tried, or the driver's addresses decide, the range has what the GPU reserved in it,
+    # unless the program chose by what is not known.
+    drawn = any(one["why"].endswith("which was drawn") for one in reported["uncertain"])
+    if reported["estimated"] and not drawn and row["words"][0] not in RANDOM:
         other = reported["total"] - peak[1]
         assert reported["estimated"]["low"] - other <= row["reserved"] <= reported["estimated"]["high"] - other
-    assert (reported["estimated"] is not None) == (row["words"][0] == "convnet_benchmark.py")
+    plans = any(one["why"].startswith("cudnn.benchmark") for one in reported["uncertain"])
+    assert plans == (row["words"][0] == "convnet_benchmark.py")
