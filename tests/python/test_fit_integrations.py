@@ -364,6 +364,8 @@ def test_a_library_that_is_missing_is_named(monkeypatch, module, name, hides, li
 
 
 ON_TWO_RANKS = """
+import os
+
 import torch
 from accelerate import Accelerator
 from oomph.fitting.adapters.accelerating import fit_accelerate
@@ -393,9 +395,10 @@ def train(fitted):
 
 for ours, theirs in zip(train(True), train(False)):
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
-# A process that ends while the other still talks to it may be aborted.
+# A process that ends while the other still talks to it may be aborted, and so may one whose threads of Gloo are not joined yet.
 torch.distributed.barrier()
 torch.distributed.destroy_process_group()
+os._exit(0)
 """
 
 
