@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 import traceback
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import torch
 
+from oomph._environment import on_virtual_gpu
+from oomph._progress import on_terminal
 from oomph._sizes import text
 from oomph.fitting.errors import FitError, NotSplittable
 from oomph.fitting.losses.counts import Accumulator, Counted, Weighing
@@ -18,22 +21,23 @@ from oomph.fitting.losses.cross_entropy import find_heads
 from oomph.fitting.losses.loss_of import LossOf
 from oomph.fitting.losses.trials import Verifier, learn_weighing
 from oomph.fitting.planning import words
-from oomph.fitting.planning.asking import NoAnswer, ask
+from oomph.fitting.planning.asking import Asking, NoAnswer
 from oomph.fitting.planning.card import Card, Room, asked_for, bytes_on, half_of, here, named, room_here, room_on
 from oomph.fitting.planning.costs import Speeds, assumed_speeds, measure_speeds
 from oomph.fitting.planning.payload import NotPackable, pack
 from oomph.fitting.planning.plan import Measured, Plan
-from oomph.fitting.planning.search import Facts, Found, Search
+from oomph.fitting.planning.search import Facts, Found, Search, Way
 from oomph.fitting.running import ranks
 from oomph.fitting.running.applied import Applied
 from oomph.fitting.running.batches import moved, refuse_what_gives_batches, samples, take
 from oomph.fitting.running.repeating import Before, release_memory
 from oomph.fitting.running.spill import with_room
 from oomph.fitting.running.step import Running, device_of
+from oomph.fitting.running.trying import everything_kept, room_to_try, times_of
 from oomph.fitting.techniques.allocator import allocator_setter, hold_to, use_expandable_segments
 from oomph.fitting.techniques.blocks import find_blocks
 from oomph.fitting.techniques.host import host_room
-from oomph.fitting.techniques.optimizers import ResumableStep, fuse, has_sparse_gradients, steps_in_parts, to_8bit
+from oomph.fitting.techniques.optimizers import ResumableStep, fuse, has_sparse_gradients, releases, steps_in_parts, to_8bit
 from oomph.fitting.techniques.training import ALLOWED
 from oomph.live.out_of_memory import is_out_of_memory
 
@@ -42,6 +46,9 @@ _FITS: weakref.WeakKeyDictionary[torch.nn.Module, weakref.ref[Fit]] = weakref.We
 
 # What a fit that is to be given back is called on its optimizer: that lives as long, and neither copies nor saves what is not its own.
 _KEPT = "_oomph_fit"
+
+# Times on the card that are nearer to each other than this are taken to be the same.
+_SAME_TIME = 1.01
 
 
 def fit(
@@ -56,6 +63,7 @@ def fit(
     clip_grad_norm: float | None = None,
     scaler: Any = None,
     plan: Plan | dict[str, Any] | None = None,
+    plan_seconds: float = 20.0,
     reuse: bool = False,
     quiet: bool = False,
 ) -> Fit:
@@ -71,6 +79,8 @@ def fit(
 
     Only what gives the same numbers is done. ``allow=("bf16", "8bit-optimizer", "bf16-weights")`` names what may be done beyond that.
     ``clip_grad_norm`` clips gradients before each update; ``scaler`` is the torch.amp.GradScaler of a loss in float16. ``plan`` takes a plan of before (``fit.plan.chosen``) and predicts nothing.
+    Where there is a GPU, the plans that may be the fastest run for a few steps each on it, and the fastest is taken: for at most about ``plan_seconds``, and 0 takes the one with the
+    best estimate. Everything is put back as it was before.
     ``reuse=True`` plans once for a model and its optimizer: after that it gives the same fit back, with this ``loss``, which is one of the same kind. It is for a function that is called
     again and again, such as for every epoch. Other settings are planned anew; a larger ``batch`` is not, and steps down if memory runs out. The optimizer keeps the fit, and the fit the
     optimizer: without ``fit.close()``, Python's garbage collector frees them and the model.
@@ -85,7 +95,7 @@ def fit(
     if asked.plan is not None:
         fitted._apply_given(asked.plan)
     else:
-        fitted._plan_and_apply(budget, gpu)
+        fitted._plan_and_apply(budget, gpu, plan_seconds)
     if not quiet and ranks.first():
         print(f"oomph.fit: {fitted.plan.summary()}", file=sys.stderr)
         for note in fitted.plan.notes:
@@ -168,6 +178,7 @@ class FitPlan:
             lines += words.chain(self.found.chain, self.batch, self.blocks)
             how = "speeds measured on this card" if self.speeds and self.speeds.measured else "speeds assumed from the card's size"
             lines += ["", f"{self.found.tried} plans were run on the virtual GPU; bytes are what PyTorch would reserve; times are estimated ({how})"]
+            lines += words.tried(self.found.ways, self.chosen, self.batch, self.blocks)
         if self.notes:
             lines += ["", *self.notes]
         if self.history:
@@ -197,6 +208,10 @@ class Fit(Applied):
     """A model that fits. ``step`` is forward, backward and optimizer, as the plain loop would do them."""
 
     plan: FitPlan
+    #: ``step`` is what runs: parameters may be updated within its backward pass.
+    releases = True
+    #: Plans may be tried on the card: the loss does nothing but compute.
+    tries = True
 
     def __init__(
         self,
@@ -223,6 +238,8 @@ class Fit(Applied):
         self._weighing: Weighing | None = None
         self._verifier: Verifier | None = None
         self._not_splittable: str | None = None
+        # The child that is asked for plans, in the process that asks.
+        self._asking: Asking | None = None
         # Of host memory, what plans may take: known once one is asked for.
         self._host = 0
         self.example, self.size = example, 1
@@ -253,7 +270,7 @@ class Fit(Applied):
 
     # -- planning
 
-    def _plan_and_apply(self, budget: str | int, gpu: str | None) -> None:
+    def _plan_and_apply(self, budget: str | int, gpu: str | None, plan_seconds: float = 20.0) -> None:
         budget = asked_for(budget)
         on_gpu = self.device.type == "cuda"
         if on_gpu:
@@ -269,25 +286,80 @@ class Fit(Applied):
         if on_gpu:
             torch.cuda.empty_cache()
         self.plan = FitPlan(Plan(), None, self.size, 0, room, card, speeds)
-        try:
-            found, blocks, self._host = ranks.by_the_first(lambda: self._ask(card, room, speeds))
-        except (NotPackable, NoAnswer) as error:
-            if not on_gpu:
-                raise
-            found, blocks = None, len(find_blocks(self.model))
-            self.plan.notes.append(f"could not be predicted: {error}")
-            self.plan.notes.append("the plain step is run, and memory is saved when it runs out")
-        self.plan.found, self.plan.blocks = found, blocks
+        with contextlib.ExitStack() as child:
+            found = self._find(child, card, room, speeds)
+            if found is not None and found.chosen is None:
+                raise self._does_not_fit(found, room)
+            if room.fraction is not None and on_gpu:
+                self._undo.append(hold_to(room.fraction, self.device))
+            if found is not None and on_gpu and self.tries and not on_virtual_gpu():
+                self._try_on_the_card(found, plan_seconds)
+            if found is not None:
+                found = self._explain(found)
         self._note_what_was_seen()
-        if found is not None and found.chosen is None:
-            raise self._does_not_fit(found, room)
-        if room.fraction is not None and on_gpu:
-            self._undo.append(hold_to(room.fraction, self.device))
         self._rungs = list(found.rungs) if found is not None else self._unmeasured_rungs()
         chosen = found.chosen.plan if found is not None and found.chosen is not None else Plan()
         self.plan.chosen = chosen
         if on_gpu:
             self._apply(chosen)
+
+    def _find(self, child: contextlib.ExitStack, card: Card, room: Room, speeds: Speeds) -> Found | None:
+        """The plans that fit; None where that cannot be predicted. The child goes on until what is entered into ``child`` is left."""
+        try:
+            found, self.plan.blocks, self._host = ranks.by_the_first(lambda: self._ask(child, card, room, speeds))
+        except (NotPackable, NoAnswer) as error:
+            if self.device.type != "cuda":
+                raise
+            self.plan.blocks = len(find_blocks(self.model))
+            self.plan.notes.append(f"could not be predicted: {error}")
+            self.plan.notes.append("the plain step is run, and memory is saved when it runs out")
+            return None
+        self.plan.found = found
+        return found
+
+    def _explain(self, found: Found) -> Found:
+        """The rest of the child's answer, for the plan that is chosen."""
+        chosen = found.chosen
+        assert chosen is not None
+        rest = ranks.by_the_first(lambda: Found.from_dict(self._asking.next()) if self._asking is not None else found)
+        times = {way.measured.plan: way.measured.timed for way in found.ways}
+        for way in rest.ways:
+            way.measured = dataclasses.replace(way.measured, timed=times.get(way.measured.plan))
+        rest.take(next((way for way in rest.ways if way.measured.plan == chosen.plan), Way(chosen, rest.chain, rest.rungs)))
+        self.plan.found = rest
+        return rest
+
+    def _try_on_the_card(self, found: Found, seconds: float) -> None:
+        """Where several plans may be the fastest, each runs for a few steps here, and the fastest is chosen."""
+        if len(found.ways) < 2 or seconds <= 0:
+            return
+        if not room_to_try(self.model, self.optimizer, max(way.measured.host for way in found.ways)):
+            self.plan.notes.append("the plans were not timed on this card: there is no host memory for a copy of the parameters")
+            return
+
+        def run(plan: Plan) -> Running:
+            self._expand(plan)
+            scaler = torch.amp.GradScaler(self.device.type) if self.scaler is not None else None
+            return Running(self.model, self.optimizer, self.loss_of, plan, self.example, self._weighing, self.clip_grad_norm, scaler=scaler)
+
+        line = on_terminal()
+        line.say(f"oomph: trying {len(found.ways)} plans on the GPU")
+        try:
+            with everything_kept(self.model, self.optimizer, self.device):
+                times = times_of([way.measured.plan for way in found.ways], run, self.example, seconds, self.device)
+        finally:
+            line.close()
+        for way, timed in zip(found.ways, times):
+            way.measured = dataclasses.replace(way.measured, timed=timed)
+        known = [way for way in found.ways if way.measured.timed is not None]
+        if known:
+            best = min(cast(float, way.measured.timed) for way in known)
+            # The earlier changes less.
+            found.take(next(way for way in known if cast(float, way.measured.timed) <= best * _SAME_TIME))
+
+    def _expand(self, plan: Plan) -> None:
+        if plan.expandable and self.device.type == "cuda" and (undo := use_expandable_segments()) is not None:
+            self._undo.append(undo)
 
     def _card_to_plan_for(self, gpu: str | None) -> Card:
         """Of a model that is on no GPU: where there is none, plans are made for one that is named, and nothing is run."""
@@ -357,6 +429,7 @@ class Fit(Applied):
             "expands": allocator_setter() is not None,
             "fuses": (fused is not None or self.device.type != "cuda") and not has_sparse_gradients(self.model),
             "hosts": steps_in_parts(self.optimizer),
+            "releases": self.releases and self.clip_grad_norm is None and self.scaler is None and not ranks.several() and releases(self.optimizer),
             "allow": [name for name in self.allow if name != "8bit-optimizer" or self._can_be_8bit()],
             "half": half_of(card.capability),
         }
@@ -369,13 +442,15 @@ class Fit(Applied):
             return False
         return True
 
-    def _ask(self, card: Card, room: Room, speeds: Speeds) -> tuple[Found, int, int]:
+    def _ask(self, child: contextlib.ExitStack, card: Card, room: Room, speeds: Speeds) -> tuple[Found, int, int]:
         """What was found, how many blocks there are, and how much host memory plans might take."""
         self._host = host_room()
         things = {"model": self.model, "optimizer": self.optimizer, "loss_of": self.loss_of, "batch": self.example}
         things |= {"weighing": self._weighing and self._weighing.unwatched(), "clip_grad_norm": self.clip_grad_norm, "scales": self.scaler is not None}
         payload = pack(things, onto_gpu=self.device.type != "cuda")
-        said = ask("oomph.fitting.planning.child:plan", payload, {"facts": self._facts(room, card), "speeds": speeds.to_dict()}, gpu=card.name)
+        options = {"facts": self._facts(room, card), "speeds": speeds.to_dict()}
+        self._asking = child.enter_context(Asking("oomph.fitting.planning.child:plan", payload, options, gpu=card.name))
+        said = self._asking.next()
         return Found.from_dict(said), said["blocks"], self._host
 
     def _note_what_was_seen(self) -> None:
@@ -427,13 +502,13 @@ class Fit(Applied):
             allow=self.allow,
         )
         reserved = iter(range(1 << 62, 0, -(1 << 55)))
-        return Search(facts, lambda plan: Measured(plan, 0, next(reserved) if plan != top else 1 << 63, 0.0), lambda plan: 0.0).rungs(top)
+        # Nothing is known of any of them: what comes later is taken to need less.
+        return Search(facts, lambda plan: Measured(plan, 0, next(reserved) if plan != top else 1 << 63, 0.0), lambda plan: 0.0, lambda plan: 0).rungs(top)
 
     def _apply(self, plan: Plan) -> None:
         lasting = self._running.undo(then=plan) if self._running is not None else None
         self._running = None
-        if plan.expandable and self.device.type == "cuda" and (undo := use_expandable_segments()) is not None:
-            self._undo.append(undo)
+        self._expand(plan)
         given = (self.model, self.optimizer, self.loss_of, plan, self.example, self._weighing, self.clip_grad_norm)
         self._running = Running(*given, scaler=self.scaler, lasting=lasting)
         self.plan.chosen = plan
@@ -442,12 +517,17 @@ class Fit(Applied):
 
     def step(self, batch: Any) -> torch.Tensor:
         """Forward, backward, optimizer. The loss of the whole batch, as a tensor without a graph."""
-        loss = self.backward(batch)
+        loss = self._backward(batch, release=not ranks.several())
         self.update()
         return loss
 
     def backward(self, batch: Any) -> torch.Tensor:
-        """Forward and backward alone: gradients of the mean over the whole batch are in ``.grad`` then, on all ranks the same. One call for each ``update``."""
+        """Forward and backward alone: gradients of the mean over the whole batch are in ``.grad`` then, on all ranks the same. One call for each ``update``.
+
+        Under a plan that updates parameters within the backward pass this takes more memory than ``step``, which need not keep gradients."""
+        return self._backward(batch, release=False)
+
+    def _backward(self, batch: Any, release: bool) -> torch.Tensor:
         refuse_what_gives_batches(batch)
         running = self._run()
         if self._due and any(parameter.grad is not None for parameter in running.parameters()):
@@ -457,8 +537,13 @@ class Fit(Applied):
             loss, failed, refused = None, None, None
             try:
                 self._verify(batch)
-                loss = running.backward(batch)
+                loss = running.backward(batch, release=release)
             except Exception as error:
+                if is_out_of_memory(error) and getattr(running.states, "has_released", False):
+                    raise FitError(
+                        "memory ran out in the backward pass, after some parameters had been updated: this step cannot be repeated, and the model is between two steps. "
+                        "Go on from your last saved state, with a batch= as large as they come"
+                    ) from error
                 if isinstance(error, NotSplittable) and ranks.several():
                     # The others wait for this one.
                     refused = error

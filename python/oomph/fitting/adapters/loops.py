@@ -26,6 +26,9 @@ from oomph.live.out_of_memory import is_out_of_memory
 class LoopFit(Fit):
     """A fit whose batches come through ``run`` and whose optimizer is called by the loop, with ``optimizer.step()``."""
 
+    # The loop calls the optimizer, when it wants to; and its steps may do more than compute a loss, such as to write it down.
+    releases = tries = False
+
     def __init__(
         self,
         model: torch.nn.Module,

@@ -293,17 +293,21 @@ class Accumulator:
             raise ValueError("no part has been scaled")
         if self._parts == 1:
             return self._first
+        self.refuse_uneven()
+        if self.weighing.kind == "sum":
+            return torch.as_tensor(self._losses).to(self._first.dtype)
+        if self._unit is not self._total:
+            self._divide(parameters)
+        return torch.as_tensor(self._losses / self._total).to(self._first.dtype)
+
+    def refuse_uneven(self) -> None:
+        """Raises NotSplittable if several means have turned out to have different counts; known once the last part is scaled."""
         if self._uneven is not None and bool(self._uneven):
             raise NotSplittable(
                 "the loss has several means over targets, and the parts of this batch have different counts of them (some are ignored): no "
                 "single weight is right. Take one F.cross_entropy over all targets, whose count is known, or give each with "
                 'reduction="sum", divided by a fixed number'
             )
-        if self.weighing.kind == "sum":
-            return torch.as_tensor(self._losses).to(self._first.dtype)
-        if self._unit is not self._total:
-            self._divide(parameters)
-        return torch.as_tensor(self._losses / self._total).to(self._first.dtype)
 
     def _weight(self, counted: Counted, part_samples: int, first: bool) -> torch.Tensor | float:
         if self.weighing.kind in ("targets", "unknown"):

@@ -28,36 +28,55 @@ class NoAnswer(FitError):
 
 def ask(entry: str, payload: bytes, options: dict[str, Any], *, gpu: str, what: str = "planning") -> dict[str, Any]:
     """Calls ``entry`` ("module:function") in a child with what was packed and the options; it returns what json can hold."""
-    package = str(pathlib.Path(__file__).resolve().parents[3])
-    with tempfile.TemporaryDirectory(prefix="oomph-fit-") as folder:
-        with open(os.path.join(folder, "payload"), "wb") as file:
-            file.write(payload)
-        with open(os.path.join(folder, "options.json"), "w") as file:
+    with Asking(entry, payload, options, gpu=gpu, what=what) as asked:
+        return asked.next()
+
+
+class Asking:
+    """A child that was asked, and answers once, or several times where the function of ``entry`` is a generator: ``next`` waits for the next answer. It ends with the ``with``."""
+
+    def __init__(self, entry: str, payload: bytes, options: dict[str, Any], *, gpu: str, what: str = "planning") -> None:
+        self._what = what
+        self._answers = 0
+        self._folder = tempfile.TemporaryDirectory(prefix="oomph-fit-")
+        package = str(pathlib.Path(__file__).resolve().parents[3])
+        with open(self._path("payload"), "wb") as binary:
+            binary.write(payload)
+        with open(self._path("options.json"), "w") as file:
             json.dump(options, file)
-        script = os.path.join(folder, "fit.py")
-        with open(script, "w") as file:
-            file.write(_START.format(place=package, entry=entry, folder=folder))
+        with open(self._path("fit.py"), "w") as file:
+            file.write(_START.format(place=package, entry=entry, folder=self._folder.name))
         # Its memory is unlimited: the child must be able to hold every candidate, to say what it takes.
-        command = [find_oomph(), "on-virtual-gpu", "--quiet", "--python", sys.executable, "--gpu", gpu, script]
-        log = os.path.join(folder, "log")
-        with open(log, "wb") as file:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=_environment())
-            try:
-                _wait(process, os.path.join(folder, "progress"), what)
-            except BaseException:
-                process.terminate()
-                process.wait()
-                raise
+        command = [find_oomph(), "on-virtual-gpu", "--quiet", "--python", sys.executable, "--gpu", gpu, self._path("fit.py")]
+        with open(self._path("log"), "wb") as binary:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=binary, stderr=binary, env=_environment())
+
+    def __enter__(self) -> Asking:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self._process.terminate()
+        self._process.wait()
+        self._folder.cleanup()
+
+    def next(self) -> dict[str, Any]:
+        name = self._path(f"answer-{self._answers}.json")
+        _wait(self._process, name, self._path("progress"), self._what)
         try:
-            with open(os.path.join(folder, "answer.json")) as file:
-                answer = json.load(file)
+            with open(name) as file:
+                answer: dict[str, Any] = json.load(file)
         except (OSError, ValueError):
-            with open(log, errors="replace") as file:
+            with open(self._path("log"), errors="replace") as file:
                 said = file.read().strip().splitlines()
-            raise NoAnswer("the virtual GPU could not run it: " + ("\n".join(said[-12:]) or f"exit code {process.returncode}")) from None
-    if "error" in answer:
-        raise (FitError if answer["ours"] else NoAnswer)(answer["error"])
-    return answer
+            raise NoAnswer("the virtual GPU could not run it: " + ("\n".join(said[-12:]) or f"exit code {self._process.returncode}")) from None
+        self._answers += 1
+        if "error" in answer:
+            raise (FitError if answer["ours"] else NoAnswer)(answer["error"])
+        return answer
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._folder.name, name)
 
 
 def _environment() -> dict[str, str]:
@@ -67,13 +86,13 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in (*ranks, *recorders) and not name.startswith("TORCHELASTIC")}
 
 
-def _wait(process: subprocess.Popen[bytes], progress: str, what: str) -> None:
-    """Says on a terminal how far it is."""
+def _wait(process: subprocess.Popen[bytes], answer: str, progress: str, what: str) -> None:
+    """Until the answer is there or the child has ended. Says on a terminal how far it is."""
     line = on_terminal()
     try:
-        while True:
+        while not os.path.exists(answer):
             try:
-                process.wait(0.2)
+                process.wait(0.1)
                 return
             except subprocess.TimeoutExpired:
                 pass

@@ -8,13 +8,15 @@ import importlib
 import json
 import os
 import sys
+import time
 import traceback
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from oomph.fitting.errors import FitError
-from oomph.fitting.planning.costs import Cost, CountCosts, ForwardCosts, Speeds, gather
+from oomph.fitting.planning.costs import BlockCosts, CountCosts, ForwardCosts, Speeds, Step, bytes_of, gather, seconds_of, share_that_is_hidden
 from oomph.fitting.planning.payload import unpack
 from oomph.fitting.planning.plan import Measured, Plan
 from oomph.fitting.planning.search import Facts, Search
@@ -23,20 +25,28 @@ from oomph.fitting.running.step import Running
 from oomph.fitting.techniques import optimizers
 from oomph.fitting.techniques.allocator import use_expandable_segments
 from oomph.fitting.techniques.blocks import find_blocks, get_block
+from oomph.fitting.techniques.selective import SelectiveBlocks
 from oomph.live.out_of_memory import is_out_of_memory
 
+# Seconds after which plans that only might be better are not looked at any more.
+_LATE = 6.0
+# Samples of the forward pass that is counted.
+_PROBE = 4
+# Shares of the optimizer's state in steps of this: nearly the same need not be tried twice.
+_SHARES = 0.05
 # So many more are a library that was imported.
 _MANY_MODULES = 50
 
 
 def answer(entry: str, folder: str) -> None:
-    """What the script of ``asking`` calls: the answer goes into a file, whole or not at all."""
+    """What the script of ``asking`` calls: each answer goes into a file, whole or not at all."""
     torch.cuda.init()
     # The child's own peaks are asked for, not its lines.
     torch.cuda.memory._record_memory_history(enabled=None)
     with open(os.path.join(folder, "options.json")) as file:
         options = json.load(file)
     options["progress"] = os.path.join(folder, "progress")
+    answers = 0
     try:
         with open(os.path.join(folder, "payload"), "rb") as file:
             things = unpack(file.read())
@@ -45,22 +55,33 @@ def answer(entry: str, folder: str) -> None:
         gc.freeze()
         module, _, name = entry.partition(":")
         said = getattr(importlib.import_module(module), name)(things, options)
+        for one in [said] if isinstance(said, dict) else said:
+            _write(folder, answers, one)
+            answers += 1
     except Exception as error:
         traceback.print_exc()
         said = {"error": f"{type(error).__name__}: {error}" if not isinstance(error, FitError) else str(error), "ours": isinstance(error, FitError)}
-    path = os.path.join(folder, "answer.json")
+        _write(folder, answers, said)
+
+
+def _write(folder: str, number: int, said: dict[str, Any]) -> None:
+    path = os.path.join(folder, f"answer-{number}.json")
     with open(path + ".part", "w") as file:
         json.dump(said, file)
     os.replace(path + ".part", path)
 
 
-def plan(things: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    """The entry for training steps."""
+def plan(things: dict[str, Any], options: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The entry for training steps: first the plans that fit, and then how each is reached and left, while the first are tried elsewhere."""
     optimizers.copies_are_real = False
+    started = time.monotonic()
     trials = Trials(things, Speeds(**options["speeds"]), options["progress"])
-    facts = Facts(blocks=trials.blocks, **options["facts"])
-    found = Search(facts, trials.measure, trials.seconds, trials.prove).run()
-    return {**found.to_dict(), "parameters": trials.parameters, "blocks": len(trials.blocks)}
+    facts = Facts(blocks=trials.blocks, path=trials.path(), **options["facts"])
+    search = Search(facts, trials.measure, trials.seconds, trials.guess, trials.prove, trials.shares, lambda: time.monotonic() > started + _LATE)
+    found = search.find()
+    yield {**found.to_dict(), "blocks": len(trials.blocks)}
+    search.explain(found)
+    yield {**found.to_dict(), "blocks": len(trials.blocks)}
 
 
 def leave_the_compiler_out(dispatch: Any) -> None:
@@ -80,20 +101,52 @@ class Trials:
         self.modules = 0
         self.state = {key: dict(value) for key, value in self.optimizer.state.items()}
         self.parameters = sum(p.numel() * p.element_size() for p in self.model.parameters())
-        self.forwards: dict[Any, ForwardCosts] = {}
+        self.forwards: dict[str | None, ForwardCosts] = {}
         self.blocks: tuple[str, ...] = tuple(find_blocks(self.model))
-        probe = self.forward_costs(min(self.size, 4), None)
+        probe = self.forward_costs(None)
         # Equal blocks: the earliest first. Its recomputation comes when the others' activations are gone already.
-        self.blocks = tuple(sorted(filter(probe.kept.get, self.blocks), key=lambda name: -self._worth(probe, name)))
+        kept = (name for name in self.blocks if name in probe.blocks and probe.blocks[name].kept)
+        self.blocks = tuple(sorted(kept, key=lambda name: -self._worth(probe.blocks[name].kept, probe.work(name, self.size)[0])))
+        probe.blocks = {name: probe.blocks[name] for name in self.blocks}
+        trained = sum(p.numel() * p.element_size() for p in self.model.parameters() if p.requires_grad)
+        self.step = Step(self.size, trained, self.parameters, self._bytes_of_states())
 
     @property
     def size(self) -> int:
         return samples(self.batch) if self.weighing is not None else 1
 
     @staticmethod
-    def _worth(costs: ForwardCosts, name: str) -> float:
-        """Bytes for a second of recomputation, coarsely: small differences must not decide over the order."""
-        return float(f"{costs.kept[name] / max(costs.blocks[name].gpu, 1e-9):.1e}")
+    def _worth(freed: int, seconds: float) -> float:
+        """Bytes for a second, coarsely: small differences must not decide over the order."""
+        return float(f"{freed / max(seconds, 1e-9):.1e}")
+
+    def path(self) -> tuple[tuple[str, str], ...]:
+        """What blocks give up one after another: first what frees most bytes for the seconds that it takes. A block that is worth more run again whole than in part is
+        run again whole at once."""
+        costs, steps = self.forward_costs(None), []
+        for turn, name in enumerate(self.blocks):
+            block, (again, _) = costs.blocks[name], costs.work(name, self.size)
+            scale = self.size / costs.samples
+            dropped, rest = block.kept - block.kept_selectively, block.kept_selectively
+            cheap = 3 * dropped * scale / self.speeds.memory
+            lean, whole, more = self._worth(dropped, cheap / scale), self._worth(block.kept, again / scale), self._worth(rest, max(again - cheap, 0.0) / scale)
+            if dropped > 0 and lean > whole:
+                steps += [(-lean, turn, "selective", name), (-more, turn, "checkpoint", name)]
+            else:
+                steps.append((-whole, turn, "checkpoint", name))
+        ordered = tuple((mode, name) for _, _, mode, name in sorted(steps))
+        return (*ordered, *(("offload", name) for name in self.blocks))
+
+    def _bytes_of_states(self) -> int:
+        """Of the optimizer, once it has made a step."""
+        self.reset()
+        running = Running(self.model, self.optimizer, self.loss_of, Plan(), self.batch, self.weighing, rehearse=True)
+        try:
+            self._make_state(running)
+            return bytes_in([list(state.values()) for state in self.optimizer.state.values()])
+        finally:
+            running.undo()
+            self.reset()
 
     def reset(self) -> None:
         """As before the first step."""
@@ -111,7 +164,7 @@ class Trials:
 
     def measure(self, plan: Plan) -> Measured:
         """Peaks of a step, with the optimizer's state there that the step before has made."""
-        return self._run(plan, steps=1, parts=2)
+        return self._run(plan, steps=1, parts=1)
 
     def prove(self, plan: Plan, limit: int | None) -> Measured:
         """The same for more steps and parts, held to the limit. ``short`` if that was not enough, be it only until the cache was freed."""
@@ -121,7 +174,7 @@ class Trials:
         torch.cuda.memory._record_memory_history(enabled="all", context=None, max_entries=1_000_000)
         torch.cuda.set_per_process_memory_fraction(1.0 if limit is None else limit / total)
         try:
-            measured = self._run(plan, steps=4, parts=4)
+            measured = self._run(plan, steps=3, parts=2)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -141,13 +194,18 @@ class Trials:
         as_is = plan == Plan()
         scaler = torch.amp.GradScaler("cuda") if self.scales else None
         running = Running(self.model, self.optimizer, self.loss_of, plan, self.batch, self.weighing, self.clip, as_is=as_is, rehearse=True, scaler=scaler)
+        begun = False
         try:
             if steps == 1:
                 self._make_state(running)
                 torch.cuda.reset_peak_memory_stats()
+                begun = len(running.parts(self.batch)) > 1
+                if begun:
+                    # Those of the parts before the one that is run.
+                    self._make_gradients(running)
             for _ in range(steps):
                 for _ in range(getattr(self.loss_of, "batches_in_update", 1)):
-                    running.backward(self.batch, only=parts)
+                    running.backward(self.batch, only=parts, release=True, begun=begun)
                 running.update()
             stats = torch.cuda.memory_stats()
             host = running.bytes_on_host()
@@ -163,70 +221,78 @@ class Trials:
 
     def _make_state(self, running: Running) -> None:
         """An update without a step before it: gradients are only there, their values do not matter."""
-        for parameter in running.parameters():
-            if parameter.requires_grad:
-                parameter.grad = torch.empty_like(parameter)
+        self._make_gradients(running)
         if running.scaler is not None:
             # It must have scaled something before it can take that back.
             running.scaler.scale(torch.zeros((), device="cuda"))
         running.update()
 
-    # -- time
+    @staticmethod
+    def _make_gradients(running: Running) -> None:
+        for parameter in running.parameters():
+            if parameter.requires_grad:
+                parameter.grad = torch.empty_like(parameter)
+
+    # -- time and bytes, estimated
 
     def seconds(self, plan: Plan) -> float:
         """Of a step, estimated."""
-        speeds = self.speeds
-        size = plan.micro or self.size
-        parts = -(-self.size // size)
-        half = plan.autocast or ("bfloat16" if plan.bf16_weights else None)
-        costs = self.forward_costs(-(-self.size // parts), half)
-        part = costs.seconds(plan.checkpoint, speeds.launch)
-        if plan.offload:
-            again = set(plan.checkpoint)
-            moved = sum(costs.inputs[name] if name in again else costs.kept[name] + costs.inputs[name] for name in plan.offload if name in costs.kept)
-            forward = part / 3
-            # Copies run beside the work; what is longer decides. Some of it never overlaps.
-            part = max(forward, moved / speeds.link) + max(part - forward, moved / speeds.link) + 0.1 * moved / speeds.link
-        trained = sum(p.numel() * p.element_size() for p in self.model.parameters() if p.requires_grad)
-        update = 7 * trained / speeds.memory
-        if plan.states_on_host:
-            update = max(update, 2.2 * trained / speeds.link)
-        return parts * part + update
+        return seconds_of(plan, self._costs_of(plan), self.step, self.speeds)
 
-    def forward_costs(self, size: int, half: str | None) -> ForwardCosts:
-        """Of a part of so many samples. Counted once for each size."""
-        if (size, half) not in self.forwards:
-            self.forwards[size, half] = self._count(size, half)
-        return self.forwards[size, half]
+    def guess(self, plan: Plan) -> int:
+        """Of bytes, to be put right by what is measured."""
+        return bytes_of(plan, self.forward_costs(None), self.step)
 
-    def _count(self, size: int, half: str | None) -> ForwardCosts:
+    def shares(self, plan: Plan) -> list[float]:
+        """Of the optimizer's state, what is worth being on the host: what travels while the backward pass runs, and all of it."""
+        hidden = share_that_is_hidden(plan, self._costs_of(plan), self.step, self.speeds) if plan.release else 1.0
+        rounded = hidden // _SHARES * _SHARES
+        return sorted({round(share, 2) for share in (rounded / 2, rounded, 1.0) if share >= _SHARES})
+
+    def _costs_of(self, plan: Plan) -> ForwardCosts:
+        return self.forward_costs(plan.autocast or ("bfloat16" if plan.bf16_weights else None))
+
+    def forward_costs(self, half: str | None) -> ForwardCosts:
+        """Of a few samples; of more they are taken to be in proportion. Counted once for each type."""
+        if half not in self.forwards:
+            costs = self._count(half, lean=False)
+            if half is None:
+                lean = self._count(half, lean=True)
+                for name, block in costs.blocks.items():
+                    block.kept_selectively = min(lean.blocks[name].kept, block.kept)
+            else:
+                bytes_known = self.forwards[None].blocks
+                for name, block in costs.blocks.items():
+                    block.kept_selectively = bytes_known[name].kept_selectively if name in bytes_known else block.kept
+            self.forwards[half] = costs
+        return self.forwards[half]
+
+    def _count(self, half: str | None, lean: bool) -> ForwardCosts:
         self.reset()
+        size = min(self.size, _PROBE)
         part = moved(take(self.batch, 0, size) if size < self.size else self.batch, torch.device("cuda"))
-        costs = ForwardCosts(Cost())
-        before: dict[str, tuple[Cost, int]] = {}
+        costs = ForwardCosts(size)
+        before: dict[str, tuple[int, int]] = {}
         mode = CountCosts(self.speeds)
         hooks = []
 
-        def now() -> tuple[Cost, int]:
-            return Cost(mode.cost.gpu, mode.cost.operations), torch.cuda.memory_allocated()
-
         def entered(name: str) -> Any:
             def hook(module: Any, args: Any, kwargs: Any) -> None:
-                costs.inputs[name] = costs.inputs.get(name, 0) + _bytes((args, list(kwargs.values())))
-                before[name] = now()
+                costs.blocks.setdefault(name, BlockCosts()).inputs += bytes_in((args, list(kwargs.values())))
+                before[name] = (len(mode.operations), torch.cuda.memory_allocated())
 
             return hook
 
         def left(name: str) -> Any:
             def hook(module: Any, args: Any, output: Any) -> None:
-                cost, allocated = now()
                 start, held = before[name]
-                spent = costs.blocks.setdefault(name, Cost())
-                spent.gpu, spent.operations = spent.gpu + (cost - start).gpu, spent.operations + (cost - start).operations
-                costs.kept[name] = max(0, costs.kept.get(name, 0) + allocated - held - _bytes(output))
+                block = costs.blocks[name]
+                block.operations += mode.operations[start:]
+                block.kept = max(0, block.kept + torch.cuda.memory_allocated() - held - bytes_in(output))
 
             return hook
 
+        selective = SelectiveBlocks(self.model, self.blocks) if lean else None
         for name in self.blocks:
             block = get_block(self.model, name)
             hooks += [block.register_forward_pre_hook(entered(name), with_kwargs=True), block.register_forward_hook(left(name))]
@@ -236,11 +302,14 @@ class Trials:
         finally:
             for hook in hooks:
                 hook.remove()
-        costs.whole = mode.cost
+            if selective is not None:
+                selective.undo()
+        costs.operations = mode.operations
         return costs
 
 
-def _bytes(things: Any) -> int:
+def bytes_in(things: Any) -> int:
+    """On the GPU, of the tensors inside."""
     tensors: list[torch.Tensor] = []
     gather(list(things.values()) if isinstance(things, dict) else things, tensors)
     return sum(tensor.numel() * tensor.element_size() for tensor in {id(tensor): tensor for tensor in tensors}.values() if tensor.is_cuda)

@@ -16,9 +16,23 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from oomph._environment import on_virtual_gpu
+from oomph.fitting.planning.plan import Plan
 from oomph.live.out_of_memory import is_out_of_memory
 
 _MIB = 1 << 20
+
+# No operation takes the GPU less.
+_SHORTEST = 4e-6
+# Seconds that a model's operation takes the CPU, with the Python around it, where that is not measured; and where it is, beside a bare one in a loop.
+_LAUNCH, _BESIDE_A_BARE_ONE = 24e-6, 5
+# Of the speed of a large product, what those of models reach; and bytes a second beside a plain copy's, for part of what is read has been written just before. Fitted to
+# recorded steps of twelve models (docs/measured/fit-speed.md).
+_REACHED, _CACHED = 0.4, 2.0
+# What checkpointing a block takes the CPU, in operations that it could have started instead; and what hooks for saved tensors do, for each of a block's operations.
+_CHECKPOINT = 30
+_HOOKED = 1.0
+# Of a backward pass, the part in which copies can be hidden.
+_HIDDEN = 0.7
 
 
 @dataclass(frozen=True)
@@ -41,7 +55,9 @@ def assumed_speeds(multiprocessors: int, capability: tuple[int, int]) -> Speeds:
     lanes = 128 if capability >= (8, 6) or capability[0] == 6 and capability[1] else 64
     tensor = {7: 512, 8: 512 if capability >= (8, 6) else 1024, 9: 2048}.get(capability[0], 1024 if capability[0] >= 10 else lanes)
     reached = multiprocessors * 1.5e9 * 2 * 2 / 3
-    return Speeds(lanes * reached, tensor * reached, multiprocessors * (25e9 if capability[0] == 9 else 8e9), 12e9, 8e-6)
+    # TensorFloat-32 takes half as many.
+    single = tensor / 2 if capability[0] >= 8 and torch.get_float32_matmul_precision() != "highest" else lanes
+    return Speeds(single * reached, tensor * reached, multiprocessors * (25e9 if capability[0] == 9 else 8e9), 12e9, _LAUNCH)
 
 
 def measure_speeds(device: torch.device) -> Speeds:
@@ -81,27 +97,16 @@ def measure_speeds(device: torch.device) -> Speeds:
         if not is_out_of_memory(error):
             raise
         return assumed
-    # A model's operation passes through more of Python than a bare add.
-    return Speeds(flops_32, flops_16, memory, link, 2 * launch, measured=True)
-
-
-@dataclass
-class Cost:
-    """Of some part of a forward pass: seconds that the GPU works, and operations that the CPU starts."""
-
-    gpu: float = 0.0
-    operations: int = 0
-
-    def __sub__(self, other: Cost) -> Cost:
-        return Cost(self.gpu - other.gpu, self.operations - other.operations)
+    return Speeds(flops_32, flops_16, memory, link, _BESIDE_A_BARE_ONE * launch, measured=True)
 
 
 class CountCosts(TorchDispatchMode):
-    """Sums up what the operations under it would cost."""
+    """Lists what the operations under it would take the GPU, in seconds, at the speeds of a card."""
 
     def __init__(self, speeds: Speeds) -> None:
         super().__init__()
-        self.speeds, self.cost = speeds, Cost()
+        self.speeds = speeds
+        self.operations: list[float] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -109,16 +114,15 @@ class CountCosts(TorchDispatchMode):
         gather(args, tensors)
         gather(out, tensors)
         if any(tensor.is_cuda for tensor in tensors) and not _is_view(func):
-            moved = sum(tensor.numel() * tensor.element_size() for tensor in tensors) / self.speeds.memory
+            moved = sum(tensor.numel() * tensor.element_size() for tensor in tensors) / (_CACHED * self.speeds.memory)
             flops = flop_registry.get(func._overloadpacket)
             worked = 0.0
             if flops is not None:
                 half = any(tensor.dtype in (torch.bfloat16, torch.float16) for tensor in tensors)
                 # Some formulas refuse what the operations themselves take: grouped queries, for instance.
                 with contextlib.suppress(Exception):
-                    worked = flops(*args, **(kwargs or {}), out_val=out) / (self.speeds.flops_16 if half else self.speeds.flops_32)
-            self.cost.gpu += max(moved, worked, 2e-6)
-            self.cost.operations += 1
+                    worked = flops(*args, **(kwargs or {}), out_val=out) / (_REACHED * (self.speeds.flops_16 if half else self.speeds.flops_32))
+            self.operations.append(max(moved, worked))
         return out
 
 
@@ -135,20 +139,120 @@ def gather(things: Any, into: list[torch.Tensor]) -> None:
 
 
 @dataclass
+class BlockCosts:
+    """One forward pass of a block."""
+
+    #: Of each operation, seconds that the GPU works.
+    operations: list[float] = field(default_factory=list)
+    #: Bytes that are kept for the backward pass, beside what goes in and comes out.
+    kept: int = 0
+    #: The same where cheap operations are run again.
+    kept_selectively: int = 0
+    #: Bytes that go in: all that is remembered of it if it is run again.
+    inputs: int = 0
+
+
+@dataclass
 class ForwardCosts:
-    """One forward pass of a part: in all, and block by block, with what each block keeps for the backward pass."""
+    """One forward pass of so many samples: block by block, and all."""
 
-    whole: Cost
-    blocks: dict[str, Cost] = field(default_factory=dict)
-    #: Bytes that would be free if the block were run again instead of remembered.
-    kept: dict[str, int] = field(default_factory=dict)
-    #: Bytes that go into the block: all that is remembered of it if it is run again.
-    inputs: dict[str, int] = field(default_factory=dict)
+    samples: int
+    operations: list[float] = field(default_factory=list)
+    blocks: dict[str, BlockCosts] = field(default_factory=dict)
+    _work: dict[tuple[str | None, int], tuple[float, int]] = field(default_factory=dict)
 
-    def seconds(self, checkpointed: tuple[str, ...], launch: float) -> float:
-        """Forward and backward (twice the work of the forward), and the blocks that are run again."""
-        gpu, operations = 3 * self.whole.gpu, 3 * self.whole.operations
-        for name in checkpointed:
-            cost = self.blocks.get(name, Cost())
-            gpu, operations = gpu + cost.gpu, operations + cost.operations
-        return max(gpu, operations * launch)
+    def work(self, block: str | None, samples: int) -> tuple[float, int]:
+        """Seconds of the GPU for so many samples, and operations that the CPU starts: of a block, or of all."""
+        key = (block, samples)
+        if key not in self._work:
+            operations = self.operations if block is None else self.blocks[block].operations
+            scale = samples / self.samples
+            self._work[key] = (sum(max(seconds * scale, _SHORTEST) for seconds in operations), len(operations))
+        return self._work[key]
+
+    def activations(self, plan: Plan, samples: int) -> int:
+        """Bytes that the blocks keep for the backward pass."""
+        again, lean, away = set(plan.checkpoint), set(plan.selective), set(plan.offload)
+        total = 0
+        for name, block in self.blocks.items():
+            inputs = 0 if name in away else block.inputs
+            kept = 0 if name in again or name in away else block.kept_selectively if name in lean else block.kept
+            total += kept + inputs
+        return total * samples // self.samples
+
+    def moved(self, plan: Plan, samples: int) -> int:
+        """Bytes that go to host memory and come back."""
+        again = set(plan.checkpoint)
+        return sum(block.inputs if name in again else block.kept + block.inputs for name in plan.offload if (block := self.blocks.get(name)) is not None) * samples // self.samples
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is the same for all plans of one training step: bytes of what is trained and of the optimizer's state, and how many samples there are."""
+
+    samples: int
+    trained: int
+    weights: int
+    states: int
+
+
+def seconds_of(plan: Plan, costs: ForwardCosts, step: Step, speeds: Speeds) -> float:
+    """An estimate, of a whole step: forward, backward (twice the work), what is run again, copies to the host where they are not hidden, and the update."""
+    parts = -(-step.samples // (plan.micro or step.samples))
+    samples = -(-step.samples // parts)
+    gpu, operations = costs.work(None, samples)
+    forward = gpu
+    gpu, operations = 3 * gpu, 3 * operations
+    for name in plan.checkpoint:
+        if name in costs.blocks:
+            again, started = costs.work(name, samples)
+            gpu, operations = gpu + again, operations + started + _CHECKPOINT
+    scale = samples / costs.samples
+    for name in plan.selective:
+        if name in costs.blocks:
+            block = costs.blocks[name]
+            # Read, written, and read once more.
+            gpu += 3 * (block.kept - block.kept_selectively) * scale / speeds.memory
+            operations += _HOOKED * len(block.operations)  # type: ignore[assignment]
+    part = max(gpu, operations * speeds.launch)
+    if plan.offload:
+        moved = costs.moved(plan, samples) / speeds.link
+        before = part / 3
+        # Copies run beside the work; what is longer decides. Some of it never overlaps.
+        part = max(before, moved) + max(part - before, moved) + 0.1 * moved
+    # Parameter, gradient and two of state are read, all but the gradient written.
+    update = 7 * step.trained / speeds.memory
+    if plan.states_on_host:
+        # There and back at once, each a little slower than alone.
+        copied = 1.1 * plan.states_on_host * step.states / speeds.link
+        update = max(update, copied - _HIDDEN * hidden_in(part, forward) if plan.release else copied)
+    return parts * part + update
+
+
+def hidden_in(part: float, forward: float) -> float:
+    """Of a part, the seconds of its backward pass."""
+    return max(part - forward, 0.0)
+
+
+def share_that_is_hidden(plan: Plan, costs: ForwardCosts, step: Step, speeds: Speeds) -> float:
+    """How much of the optimizer's state can travel while the last backward pass runs."""
+    if not step.states:
+        return 0.0
+    parts = -(-step.samples // (plan.micro or step.samples))
+    samples = -(-step.samples // parts)
+    forward, _ = costs.work(None, samples)
+    return min(1.0, _HIDDEN * 2 * forward * speeds.link / (1.1 * step.states))
+
+
+def bytes_of(plan: Plan, costs: ForwardCosts, step: Step) -> int:
+    """A guess, to be put right by what is measured: weights, gradients, state and activations where they are most."""
+    parts = -(-step.samples // (plan.micro or step.samples))
+    samples = -(-step.samples // parts)
+    halved = 2 if plan.bf16_weights else 1
+    fixed = step.weights // halved + int((1 - min(plan.states_on_host, 1)) * step.states) // (4 if plan.optimizer_8bit else halved)
+    activations = costs.activations(plan, samples) // (2 if plan.autocast or plan.bf16_weights else 1)
+    gradients = step.trained // halved
+    if parts > 1:
+        return fixed + activations + gradients
+    # Gradients come while activations go; where they are released, they never gather.
+    return fixed + (activations if plan.release else max(activations, gradients))

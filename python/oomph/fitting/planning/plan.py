@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
+# Fields that name blocks.
+_OF_BLOCKS = ("checkpoint", "offload", "selective")
+
+
 @dataclass(frozen=True)
 class Plan:
     """One way to run the step. The default is the plain loop."""
@@ -20,25 +24,29 @@ class Plan:
     checkpoint: tuple[str, ...] = ()
     #: Blocks whose activations wait in host memory.
     offload: tuple[str, ...] = ()
+    #: Blocks that keep what matrix products and attention made, and run cheap operations again in the backward pass.
+    selective: tuple[str, ...] = ()
     #: Logits are made in pieces, inside the loss.
     defer_logits: bool = False
     #: The optimizer's kernels need no temporary copies.
     fused: bool = False
     #: The allocator maps memory piece by piece: no holes that nothing fits into.
     expandable: bool = False
-    #: Optimizer state lives in host memory and passes through the GPU.
-    states_on_host: bool = False
+    #: The share of the optimizer's state that lives in host memory and passes through the GPU.
+    states_on_host: float = 0.0
+    #: Parameters are updated within the backward pass, and their gradients freed as they come.
+    release: bool = False
     #: "bfloat16" or "float16": autocast.
     autocast: str | None = None
     optimizer_8bit: bool = False
     bf16_weights: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        return {**dataclasses.asdict(self), "checkpoint": list(self.checkpoint), "offload": list(self.offload)}
+        return {**dataclasses.asdict(self), **{name: list(getattr(self, name)) for name in _OF_BLOCKS}}
 
     @classmethod
     def from_dict(cls, given: dict[str, Any]) -> Plan:
-        return cls(**{**given, "checkpoint": tuple(given.get("checkpoint", ())), "offload": tuple(given.get("offload", ()))})
+        return cls(**{**given, **{name: tuple(given.get(name, ())) for name in _OF_BLOCKS}})
 
     def but(self, **changes: Any) -> Plan:
         return dataclasses.replace(self, **changes)
@@ -71,6 +79,8 @@ class Measured(Generic[AnyPlan]):
     largest: int = 0
     #: Memory was short, be it only until the cache was freed.
     short: bool = False
+    #: Seconds of a step on the card itself, where it was tried there.
+    timed: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         plan = self.plan

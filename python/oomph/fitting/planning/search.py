@@ -5,6 +5,8 @@ It runs nothing: it is given a function that measures a plan, and one that estim
 
 from __future__ import annotations
 
+import heapq
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic
@@ -17,6 +19,12 @@ from oomph.fitting.techniques.training import ALLOWABLE, TECHNIQUES
 _SAME_TIME = 1.03
 # A rung that saves less is no rung.
 _WORTH = 0.97
+# By estimate, how much slower than the best so far a plan may be and still be measured.
+_WORTH_A_TRY = 1.12
+# How many plans of one family are measured to find its best, how many that fit are looked for in all, and how many of those are tried on the card.
+_TRIES = 4
+_FOUND = 8
+_CANDIDATES = 4
 # When a plan that seemed to fit did not when it was tried for longer, the next must need that much less.
 _TIGHTER = 0.97
 _PROOFS = 6
@@ -48,6 +56,40 @@ class Facts:
     allow: tuple[str, ...] = ()
     #: The 16-bit type of the card.
     half: str = "bfloat16"
+    #: Parameters may be updated within the backward pass.
+    releases: bool = False
+    #: What blocks give up, one after another, those first that free most bytes for a second lost: ("selective", name), ("checkpoint", name), ("offload", name).
+    #: Without it, blocks in order are checkpointed, and then offloaded.
+    path: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Family:
+    """Plans that differ only in what blocks give up. ``turn`` is their place in the order of what changes least."""
+
+    plan: Plan
+    turn: int
+    #: Blocks give up what the plan says, and no more.
+    fixed: bool = False
+
+
+@dataclass
+class Way:
+    """A plan that fits, and how it is reached and left."""
+
+    measured: Measured
+    #: From the plain step to the plan, one technique after another.
+    chain: list[Measured]
+    #: What to do when memory runs out all the same, each needing less than the one before.
+    rungs: list[Measured]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"measured": self.measured.to_dict(), "chain": [one.to_dict() for one in self.chain], "rungs": [one.to_dict() for one in self.rungs]}
+
+    @classmethod
+    def from_dict(cls, given: dict[str, Any]) -> Way:
+        one = Measured.from_dict
+        return cls(one(given["measured"]), [one(each) for each in given["chain"]], [one(each) for each in given["rungs"]])
 
 
 @dataclass
@@ -62,6 +104,12 @@ class Found:
     #: What to do when memory runs out all the same, each needing less than the one before.
     rungs: list[Measured] = field(default_factory=list)
     tried: int = 0
+    #: Plans that fit and may be the fastest, the chosen one first: where there is a GPU, they are tried on it.
+    ways: list[Way] = field(default_factory=list)
+
+    def take(self, way: Way) -> None:
+        """Another of the ways is chosen."""
+        self.chosen, self.chain, self.rungs = way.measured, way.chain, way.rungs
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -71,6 +119,7 @@ class Found:
             "chain": [one.to_dict() for one in self.chain],
             "rungs": [one.to_dict() for one in self.rungs],
             "tried": self.tried,
+            "ways": [one.to_dict() for one in self.ways],
         }
 
     @classmethod
@@ -83,6 +132,7 @@ class Found:
             [one(each) for each in given["chain"]],
             [one(each) for each in given["rungs"]],
             given["tried"],
+            [Way.from_dict(each) for each in given.get("ways", [])],
         )
 
 
@@ -124,45 +174,76 @@ class Tried(Generic[AnyPlan]):
 
 
 class Search(Tried[Plan]):
-    """One search for a training step. ``measure`` runs a plan for a step or two, ``seconds`` estimates without running it, ``prove`` runs it for longer,
-    held to a limit or to none, and finds the largest block."""
+    """One search for a training step. ``measure`` runs a plan for a step or two, ``seconds`` and ``guess`` estimate its time and its bytes without running it,
+    ``prove`` runs it for longer, held to a limit or to none, and finds the largest block. ``shares`` gives the shares of the optimizer's state that are worth being
+    on the host under a plan; ``is_late`` says that there is no more time for plans that only might be better."""
 
     def __init__(
         self,
         facts: Facts,
         measure: Callable[[Plan], Measured],
         seconds: Callable[[Plan], float],
+        guess: Callable[[Plan], int],
         prove: Callable[[Plan, int | None], Measured] | None = None,
+        shares: Callable[[Plan], Sequence[float]] = lambda plan: (1.0,),
+        is_late: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__(measure, facts.limit, facts.host)
-        self.facts, self.seconds = facts, seconds
+        self.facts, self.seconds, self.shares, self.is_late = facts, seconds, shares, is_late
+        self._guess = guess
         self._prove = prove or (lambda plan, limit: measure(plan))
+        self.path = facts.path or (*(("checkpoint", name) for name in facts.blocks), *(("offload", name) for name in facts.blocks))
 
     def run(self) -> Found:
-        plain = self.measure(Plan())
-        chosen = self.proven()
-        least = self._prove(self.most_frugal(), None)
-        if chosen is None:
-            return Found(plain, None, least, tried=len(self.seen))
-        chain = self.chain(chosen)
-        rungs = self.rungs(chosen)
-        return Found(plain, self.measure(chosen), least, chain, rungs, len(self.seen))
+        found = self.find()
+        self.explain(found)
+        return found
 
-    def proven(self) -> Plan | None:
-        """The plan that is chosen, tried for longer: holes that grow from step to step show only then.
+    def find(self) -> Found:
+        """The plans that fit; the best first."""
+        plain = self.measure(Plan())
+        plans = self.proven()
+        if not plans:
+            return Found(plain, None, self._prove(self.most_frugal(), None), tried=len(self.seen))
+        ways = [Way(self.measure(plan), [plain], []) for plan in plans]
+        return Found(plain, ways[0].measured, min(self.seen.values(), key=lambda one: one.reserved), tried=len(self.seen), ways=ways)
+
+    def explain(self, found: Found) -> None:
+        """How each plan is reached from the plain step, and where it leads if memory runs out all the same."""
+        if found.chosen is None:
+            return
+        plans = [way.measured.plan for way in found.ways]
+        chain, rungs = self.chain(plans[0]), self.rungs(plans[0])
+        found.ways = [Way(self.measure(plan), chain if plan == plans[0] else self.chain(plan, measured=True), self._below(rungs, plan)) for plan in plans]
+        found.least, found.tried = self.measure(self.most_frugal()), len(self.seen)
+        found.take(found.ways[0])
+
+    def _below(self, rungs: list[Measured], plan: Plan) -> list[Measured]:
+        """Those that need less than a plan."""
+        return [rung for rung in rungs if rung.reserved <= self.measure(plan).reserved * _WORTH]
+
+    def proven(self) -> list[Plan]:
+        """The plans that are worth being tried, the best first, each run for longer: holes that grow from step to step show only then.
 
         In another process they lie elsewhere, and what they are too small for is the largest block: there must be room for one more of it.
         """
         for _ in range(_PROOFS):
-            chosen = Plan() if self.fits(Plan()) else self.choose()
-            if chosen is None:
-                return None
-            proof = self._prove(chosen, self.facts.limit)
-            if not proof.short and proof.reserved + proof.largest <= self.facts.whole:
-                self.seen[chosen] = proof
-                return chosen
-            self.limit = min(int(min(self.limit, self.measure(chosen).reserved) * _TIGHTER), self.facts.whole - proof.largest)
-        return None
+            plans = [Plan()] if self.fits(Plan()) else self.choose()
+            if not plans:
+                break
+            if self._holds(plans[0]):
+                return [plans[0], *(plan for plan in plans[1:] if self._holds(plan))]
+        # Limits were drawn tighter after each that failed: perhaps too tight for what needs least of all.
+        last = self.most_frugal()
+        return [last] if self.measure(last).host <= self.facts.host and self._holds(last) else []
+
+    def _holds(self, plan: Plan) -> bool:
+        proof = self._prove(plan, self.facts.limit)
+        if not proof.short and proof.reserved + proof.largest <= self.facts.whole:
+            self.seen[plan] = proof
+            return True
+        self.limit = min(int(min(self.limit, self.measure(plan).reserved) * _TIGHTER), self.facts.whole - proof.largest)
+        return False
 
     def free(self) -> Plan:
         plan = Plan(fused=self.facts.fuses, expandable=self.facts.expands)
@@ -171,7 +252,7 @@ class Search(Tried[Plan]):
         return plan.but(defer_logits=defers)
 
     def most_frugal(self) -> Plan:
-        plan = self.allowed()[-1].but(checkpoint=self.facts.blocks, offload=self.facts.blocks, states_on_host=self.facts.hosts)
+        plan = self.allowed()[-1].but(checkpoint=self.facts.blocks, offload=self.facts.blocks, release=self.facts.releases, states_on_host=float(self.facts.hosts))
         plan = plan if not self.facts.hosts else plan.but(optimizer_8bit=False)
         return plan.but(micro=1) if self.facts.splits and self.facts.batch > 1 else plan
 
@@ -179,19 +260,7 @@ class Search(Tried[Plan]):
         """What is the same for every size of a part: the exact techniques that cost nothing, then what is allowed beyond them."""
         return self.bases(self.free(), [one for one in ALLOWABLE if one.allow in self.facts.allow], self.facts.half)
 
-    def choose(self) -> Plan | None:
-        found: list[Plan] = []
-        for base in self.allowed():
-            here = self.explore(base, found)
-            if not here and self.facts.hosts:
-                here = self.explore(base.but(states_on_host=True, optimizer_8bit=False), found)
-            found += here
-        if not found:
-            return None
-        best = min(map(self.seconds, found))
-        near = [plan for plan in found if self.seconds(plan) <= best * _SAME_TIME]
-        # The earliest found is the one that changes least.
-        return min(near, key=lambda plan: (not plan.exact, found.index(plan)))
+    # -- what might be done, by estimate
 
     def sizes(self) -> list[int]:
         """Samples in a part, from the whole batch (0) down to one."""
@@ -201,57 +270,130 @@ class Search(Tried[Plan]):
         parts = sorted({count for power in range(batch.bit_length() + 1) for count in (1 << power, 3 << power >> 1) if 1 < count <= batch} | {batch})
         return [0, *dict.fromkeys(-(-batch // count) for count in parts)]
 
-    def explore(self, base: Plan, found: list[Plan]) -> list[Plan]:
-        """The plans on this base that fit: the largest part that needs nothing else, and larger ones with blocks run again or offloaded."""
-        sizes, blocks = self.sizes(), self.facts.blocks
-        if blocks and self.measure(base.but(micro=sizes[-1], checkpoint=blocks, offload=blocks)).reserved > self.limit:
-            return []
-        plain = self.first(sizes, lambda size: base.but(micro=size))
-        fitting = [base.but(micro=sizes[plain])] if plain < len(sizes) else []
-        best = min((self.seconds(plan) for plan in [*found, *fitting]), default=float("inf"))
-        if not blocks:
-            return fitting
-        worse = 0
-        for size in sizes[:plain]:
-            # Smaller parts with fewer blocks run again are faster for a while, and then slower.
-            if worse == 2:
+    def families(self) -> list[Family]:
+        """Each a size of parts and a place for the optimizer's state; within one, blocks give up more and more along the path."""
+        found: list[Family] = []
+        for base in self.allowed():
+            for size in self.sizes():
+                part = base.but(micro=size)
+                variants = [part]
+                if self.facts.releases and not size:
+                    variants.append(part.but(release=True))
+                if self.facts.hosts:
+                    hosted = part.but(release=self.facts.releases, optimizer_8bit=False)
+                    variants += [hosted.but(states_on_host=share) for share in self.shares(hosted)]
+                found += [Family(variant, len(found) + place) for place, variant in enumerate(variants)]
+        return found
+
+    def at(self, family: Family, level: int) -> Plan:
+        """The plan of a family after so many steps along the path."""
+        chosen: dict[str, dict[str, None]] = {"selective": {}, "checkpoint": {}, "offload": {}}
+        for mode, name in self.path[:level]:
+            chosen[mode][name] = None
+            if mode == "checkpoint":
+                chosen["selective"].pop(name, None)
+        return family.plan.but(**{mode: tuple(names) for mode, names in chosen.items()})
+
+    def estimate(self, plan: Plan) -> int:
+        """Bytes: measured, or guessed and put right by what was measured of the plan that is most like it."""
+        if plan in self.seen:
+            return self.seen[plan].reserved
+        guessed = self._guess(plan)
+        like = min(self.seen.values(), key=lambda one: (_unlike(one.plan, plan), abs(self._guess(one.plan) - guessed)))
+        return guessed + like.reserved - self._guess(like.plan)
+
+    def level(self, family: Family, least: int = 0) -> int | None:
+        """How far along the path a family must go to fit, by estimate."""
+        low, high = least, len(self.path)
+        if low > high or self.estimate(self.at(family, high)) > self.limit:
+            return None
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self.estimate(self.at(family, middle)) <= self.limit else (middle + 1, high)
+        return low
+
+    # -- what is measured of that
+
+    def choose(self) -> list[Plan]:
+        """Plans that fit, the best first: the fastest by estimate, and of those as fast the one that changes least; beside them the usual ways, to be held against."""
+        families = self.families()
+        # What needs little, so that guesses are put right at that end too.
+        self.measure(self.free().but(micro=self.sizes()[-1], checkpoint=self.facts.blocks))
+        found: dict[Plan, Family] = {}
+        for family in self._usual(families):
+            self._settle(family, found)
+        queue = [(self.seconds(self.at(family, level)), family.turn, family, level) for family in families if (level := self.level(family)) is not None]
+        heapq.heapify(queue)
+        tries: Counter[int] = Counter()
+        while queue:
+            seconds, _, family, level = heapq.heappop(queue)
+            best = min(map(self.seconds, found), default=float("inf"))
+            if seconds > best * (1.0 if self.is_late() else _WORTH_A_TRY) or len(found) >= _FOUND:
                 break
-            part = base.but(micro=size)
-            # At least one block is run again: is even that too slow?
-            if self.seconds(part.but(checkpoint=blocks[:1])) >= best:
+            plan = self.at(family, level)
+            if plan in found:
                 continue
-            if self.fits(part.but(checkpoint=blocks)):
-                plan = part.but(checkpoint=blocks[: self._least_blocks(part)])
-            elif self.fits(part.but(checkpoint=blocks, offload=blocks)):
-                count = 1 + self.first(range(1, len(blocks) + 1), lambda n: part.but(checkpoint=blocks, offload=blocks[:n]))
-                plan = part.but(checkpoint=blocks, offload=blocks[:count])
-            else:
-                continue
-            fitting.append(plan)
-            worse = 0 if self.seconds(plan) < best else worse + 1
-            best = min(best, self.seconds(plan))
-        return fitting
+            fits = self.fits(plan)
+            if fits:
+                found[plan] = family
+            tries[family.turn] += 1
+            # What was measured puts the estimates right: this family may do with less, or need more.
+            better = self.level(family, 0 if fits else level + 1)
+            if tries[family.turn] < _TRIES and better is not None and (better < level if fits else True):
+                heapq.heappush(queue, (self.seconds(self.at(family, better)), family.turn, family, better))
+        if not found:
+            found = {plan: family for family in families for plan in self._last_resort(family)}
+        best = min(map(self.seconds, found), default=0.0)
 
-    def _least_blocks(self, part: Plan) -> int:
-        """How many blocks must be run again. Memory is nearly a line between none and all, so the guess is nearly right."""
-        blocks = self.facts.blocks
-        low, high = 0, len(blocks)
-        none, every = self.measure(part).reserved, self.measure(part.but(checkpoint=blocks)).reserved
-        guess = low + (high - low) * (none - self.limit) // max(1, none - every)
-        for step in (guess + 1, guess, (low + high) // 2):
-            if low < step < high:
-                low, high = (low, step) if self.fits(part.but(checkpoint=blocks[:step])) else (step, high)
-        left = range(low + 1, high + 1)
-        return left[self.first(left, lambda count: part.but(checkpoint=blocks[:count]))]
+        def rank(plan: Plan) -> tuple[Any, ...]:
+            """Of those as fast as the best, the one that changes least comes first; then the others, the fastest first."""
+            slower = self.seconds(plan) > best * _SAME_TIME
+            given_up = len(plan.selective) + 2 * len(plan.checkpoint) + len(plan.offload)
+            return (slower, self.seconds(plan) if slower else 0.0, not plan.exact, found[plan].turn, given_up)
 
-    def chain(self, chosen: Plan) -> list[Measured]:
-        """One technique after another, in the order in which they are counted."""
+        ordered = sorted(found, key=rank)
+        return self._different(ordered)
+
+    def _usual(self, families: list[Family]) -> list[Family]:
+        """What people do by hand: parts as large as fit, with nothing else done, and with every block checkpointed."""
+        plain = [family for family in families if not family.plan.release and not family.plan.states_on_host and family.plan.exact]
+        everywhere = [Family(family.plan.but(checkpoint=self.facts.blocks), family.turn, fixed=True) for family in plain if self.facts.blocks]
+        alone = [Family(family.plan, family.turn, fixed=True) for family in plain]
+        return [one for group in (alone, everywhere) if (one := next((each for each in group if self.estimate(each.plan) <= self.limit), None)) is not None]
+
+    def _settle(self, family: Family, found: dict[Plan, Family]) -> None:
+        """The usual way if it fits, or with smaller parts, a few times."""
+        sizes = self.sizes()
+        for size in sizes[sizes.index(family.plan.micro) :][:3]:
+            plan = family.plan.but(micro=size)
+            if self.fits(plan):
+                found[plan] = family
+                return
+
+    def _last_resort(self, family: Family) -> list[Plan]:
+        """By estimate nothing fits. What saves most of a family, in case the estimate is wrong."""
+        if family.plan.micro not in (0, self.sizes()[-1]) or family.plan.states_on_host not in (0, 1):
+            return []
+        plan = self.at(family, len(self.path))
+        return [plan] if self.fits(plan) else []
+
+    def _different(self, ordered: list[Plan]) -> list[Plan]:
+        """The best few, no two of one kind: they are to be tried, and what differs in a block or two takes the same time."""
+        kinds: dict[tuple[Any, ...], Plan] = {}
+        for plan in ordered:
+            kind = (plan.micro, plan.release, plan.states_on_host, bool(plan.checkpoint), bool(plan.selective), bool(plan.offload), plan.exact)
+            kinds.setdefault(kind, plan)
+        return list(kinds.values())[:_CANDIDATES]
+
+    def chain(self, chosen: Plan, measured: bool = False) -> list[Measured]:
+        """One technique after another, in the order in which they are counted; of those ``measured`` already, if no more are to be."""
         plan, chain = Plan(), [self.measure(Plan())]
         for name in (technique.name for technique in TECHNIQUES):
             value = getattr(chosen, name)
             if value != getattr(plan, name):
                 plan = plan.but(**{name: value})
-                chain.append(self.measure(plan))
+                if not measured or plan in self.seen:
+                    chain.append(self.measure(plan))
         return chain
 
     def rungs(self, chosen: Plan) -> list[Measured]:
@@ -260,15 +402,24 @@ class Search(Tried[Plan]):
         top = candidates[0]
         blocks = self.facts.blocks
         smaller = [size for size in self.sizes() if 0 < size < (top.micro or self.facts.batch)]
-        candidates += [top.but(micro=size) for size in smaller[:2]]
-        full = top.but(checkpoint=blocks)
-        candidates += [full, *(full.but(micro=size) for size in smaller[1::2])]
+        candidates += [top.but(micro=size) for size in smaller[:1]]
+        full = top.but(checkpoint=blocks, selective=())
+        candidates += [full, *(full.but(micro=size) for size in smaller[1::3])]
         last = full.but(micro=smaller[-1]) if smaller else full
         candidates += [last.but(offload=blocks), self.most_frugal().but(autocast=top.autocast, bf16_weights=top.bf16_weights)]
         rungs, below = [], self.measure(chosen).reserved
         for candidate in candidates:
+            # Of what is far above nobody need know how far.
+            if candidate not in self.seen and self.estimate(candidate) > 1.2 * below:
+                continue
             measured = self.measure(candidate)
             if measured.reserved <= below * _WORTH and measured.host <= self.facts.host:
                 rungs.append(measured)
                 below = measured.reserved
         return rungs
+
+
+def _unlike(one: Plan, other: Plan) -> int:
+    """In how many ways that make estimates differ."""
+    ways = ("micro", "release", "states_on_host", "autocast", "bf16_weights", "optimizer_8bit", "defer_logits", "expandable", "fused")
+    return sum(getattr(one, way) != getattr(other, way) for way in ways) + 2 * (bool(one.checkpoint) != bool(other.checkpoint)) + (bool(one.selective) != bool(other.selective))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from oomph._sizes import signed, text
 from oomph.fitting.planning.plan import Measured, Plan
+from oomph.fitting.planning.search import Way
 from oomph.fitting.techniques.training import TECHNIQUES
 
 
@@ -34,3 +35,10 @@ def chain(measured: list[Measured], batch: int, blocks: int) -> list[str]:
         )
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     return [f"  {name:<{widths[0]}}  {saved:>{widths[1]}}  {left:>{widths[2]}}  {slower:>{widths[3]}}  {reason}".rstrip() for name, saved, left, slower, reason in rows]
+
+
+def tried(ways: list[Way], chosen: Plan, batch: int, blocks: int) -> list[str]:
+    """What was timed on the card, the fastest first."""
+    known = sorted((way.measured for way in ways if way.measured.timed is not None), key=lambda one: one.timed or 0.0)
+    rows = [f"  {one.timed:.3f} s a step{', chosen' if one.plan == chosen else ''}: {techniques(Plan(), one.plan, batch, blocks)}" for one in known]
+    return ["", "tried on this card:", *rows] if rows else []

@@ -73,7 +73,7 @@ class Running:
             self._keep(technique.name, functools.partial(cast(Any, technique.apply), self))
         self.activations = self._kept("offload")
         stepped = self.stepped
-        self.states = self._kept("states_on_host")
+        self.states = self._kept("states_on_host") or self._kept("release")
         if self.states is None:
             self.states = stepped if self.as_is or not steps_in_parts(stepped) else self._keep("states", lambda: ResumableStep(stepped))
         if self.plan.autocast == "float16" and self.scaler is None:
@@ -133,22 +133,27 @@ class Running:
             size = max(1, size * self.length // longer)
         return cuts(count, -(-count // size))
 
-    def backward(self, batch: Any, only: int | None = None, through: Through | None = None) -> torch.Tensor:
+    def backward(self, batch: Any, only: int | None = None, through: Through | None = None, release: bool = False, begun: bool = False) -> torch.Tensor:
         """Forward and backward, in parts; the gradients of the mean over the whole batch are added to those that are there.
 
-        ``only`` is for predicting: so many parts. ``through`` runs a part for a loop that is not ours: it is given the part and what weighs its loss, calls
+        To ``release`` is to update parameters in the last backward pass already, if the plan says so: ``update`` must follow. ``only`` is for predicting: so many parts, and ``begun`` says that the gradients
+        that are there are those of parts before. ``through`` runs a part for a loop that is not ours: it is given the part and what weighs its loss, calls
         backward on what that returns, and returns the loss without a graph.
         """
         parts = self.parts(batch)
+        release = release and self.plan.release and through is None and self.scaler is None and self.clip_grad_norm is None
         whole = len(parts) == 1
         if not whole and (names := batch_norms(self.model)):
             raise NotSplittable(f"{names[0]} takes statistics over the batch, and the batch is cut: was model.train() called after oomph.fit? Call it before")
         gathered = Accumulator(self.weighing) if not whole else None  # type: ignore[arg-type]
         # The sum is divided at the end, and what was there before must not be.
-        aside = self._set_aside() if gathered is not None and self.weighing.kind != "sum" else []  # type: ignore[union-attr]
+        aside = self._set_aside() if gathered is not None and self.weighing.kind != "sum" and not begun else []  # type: ignore[union-attr]
+        release = release and not aside
         loss = None
+        parts = parts[:only]
         try:
-            for start, stop in parts[:only]:
+            for start, stop in parts:
+                last = release and stop == parts[-1][1]
                 with contextlib.ExitStack() as forward:
                     counted = forward.enter_context(Counted()) if gathered is not None else None
                     forward.enter_context(self.autocast())
@@ -158,11 +163,15 @@ class Running:
                         if gathered is None:
                             return loss
                         assert counted is not None
-                        scaled = gathered.scale(loss, counted, stop - start)
+                        scaled = gathered.scale(loss, counted, stop - start, last=self.parameters() if last and len(parts) > 1 else None)
+                        if last:
+                            gathered.refuse_uneven()
                         self.weight = self.weighing.weight(counted, stop - start)  # type: ignore[union-attr]
                         return scaled
 
-                    loss = (through or self._through)(moved(batch if whole else take(batch, start, stop), self.device), weigh)
+                    part = moved(batch if whole else take(batch, start, stop), self.device)
+                    loss = through(part, weigh) if through is not None else self._through(part, weigh, last)
+                    del part
             if gathered is not None:
                 loss = gathered.finish(self.parameters())
         except NotSplittable:
@@ -175,12 +184,13 @@ class Running:
                 parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
         return loss
 
-    def _through(self, part: Any, weigh: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    def _through(self, part: Any, weigh: Callable[[torch.Tensor], torch.Tensor], release: bool) -> torch.Tensor:
         loss = self.loss_of(self.model, part)
         del part
         towards = weigh(loss)
         loss = loss.detach()
-        (self.scaler.scale(towards) if self.scaler is not None else towards).backward()
+        with self.states.releasing() if release else contextlib.nullcontext():
+            (self.scaler.scale(towards) if self.scaler is not None else towards).backward()
         return loss
 
     def _set_aside(self) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -166,7 +166,7 @@ class Script:
             found, blocks = Found(plain, plain, plain, [plain], tried=1), len(trials.blocks)
         else:
             fitted._host = host_room()
-            said = plan(things, {"facts": fitted._facts(room, card), "speeds": speeds.to_dict(), "progress": os.devnull})
+            *_, said = plan(things, {"facts": fitted._facts(room, card), "speeds": speeds.to_dict(), "progress": os.devnull})
             found, blocks = Found.from_dict(said), said["blocks"]
         fitted.plan.found, fitted.plan.blocks = found, blocks
         fitted._note_what_was_seen()

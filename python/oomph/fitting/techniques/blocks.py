@@ -25,8 +25,8 @@ _PARTS = ("expert", "head")
 _NOT_LAYERS = ("parametrizations", "modules_to_save")
 
 # In which order things lie around a forward, the outermost first: activations leave what the checkpoint keeps, and not what it drops.
-OFFLOAD, CHECKPOINT = "offload", "checkpoint"
-_ORDER = (OFFLOAD, CHECKPOINT)
+OFFLOAD, CHECKPOINT, SELECTIVE = "offload", "checkpoint", "selective"
+_ORDER = (OFFLOAD, CHECKPOINT, SELECTIVE)
 
 Around = Callable[[nn.Module, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 

@@ -355,9 +355,11 @@ class _Place:
 class _Bucket:
     """Parameters whose state travels together, as one copy."""
 
-    def __init__(self, params: list[Tensor]) -> None:
+    def __init__(self, params: list[Tensor], hosted: bool = True) -> None:
         self.params = params
         self.device = params[0].device
+        # Its state waits in host memory; otherwise it stays on the device.
+        self.hosted = hosted
         self.slab: Slab | None = None
         self.homes: list[tuple[_Place, Tensor]] = []
 
@@ -400,17 +402,24 @@ class _Guest:
 
 
 class StatesOnHost(ResumableStep):
-    """Keeps the optimizer's state in pinned host memory and takes it through the GPU at each step, ``bucket_bytes`` of it at a time.
+    """Keeps a ``share`` of the optimizer's state in pinned host memory and takes it through the GPU at each step, ``bucket_bytes`` of it at a time.
 
     While one bucket is updated, the next one comes and the one before goes back, so that three are on the GPU at once; a parameter whose
     state is larger than a bucket is a bucket. The state of the first step is made bucket by bucket too. Values are those of the plain
     optimizer, bit by bit. ``optimizer.state`` holds host tensors in between: ``state_dict()`` waits until they are whole, others call
     ``synchronize()`` first. Scalars (``step``) stay where the optimizer wants them.
+
+    Inside ``releasing()``, buckets are updated in the backward pass, as soon as the gradients of one are whole, and these are freed: copies run beside the work, and
+    gradients of all parameters are never there at once. ``step`` updates what is left.
     """
 
-    def __init__(self, optimizer: Optimizer, bucket_bytes: int = _BUCKET) -> None:
+    def __init__(self, optimizer: Optimizer, bucket_bytes: int = _BUCKET, *, share: float = 1.0) -> None:
         super().__init__(optimizer, bucket_bytes)
+        self.share = share
+        # Of the state in buckets so far, what is on the host and what there is.
+        self._hosted, self._counted = 0, 0
         self._buckets: list[_Bucket] = []
+        self._release: _Release | None = None
         self._lanes: dict[torch.device, Lanes] = {}
         self._state_dict_hook = optimizer.register_state_dict_pre_hook(lambda _: self.synchronize())
         try:
@@ -470,18 +479,27 @@ class StatesOnHost(ResumableStep):
     def _take_what_is_there(self) -> None:
         has_state = [p for group in self.optimizer.param_groups for p in group["params"] if self.optimizer.state.get(p)]
         for bucket in self._new_buckets(has_state):
-            self._copy_to_host(_Guest(bucket, None))
-            self._lane(bucket).wait_for_all()
+            if bucket.hosted:
+                self._copy_to_host(_Guest(bucket, None))
+                self._lane(bucket).wait_for_all()
         self.synchronize()
 
     def _new_buckets(self, params: list[Tensor]) -> list[_Bucket]:
         made: list[_Bucket] = []
         for device in dict.fromkeys(p.device for p in params):
-            # Before the first step it is unknown what an optimizer will keep; Adam keeps two values for each one of the parameter.
-            pieces = _in_pieces((p for p in params if p.device == device), self.bucket_bytes, lambda p: 2 * size_of(p))
-            made.extend(_Bucket(piece) for piece in pieces)
+            # Before the first step it is unknown what an optimizer will keep; Adam keeps two values for each one of the parameter. The last come first: so
+            # their gradients do.
+            pieces = _in_pieces(reversed([p for p in params if p.device == device]), self.bucket_bytes, lambda p: 2 * size_of(p))
+            made.extend(_Bucket(piece, self._is_hosted(sum(map(size_of, piece)))) for piece in pieces)
         self._buckets.extend(made)
         return made
+
+    def _is_hosted(self, size: int) -> bool:
+        """Whether the next bucket is one of the share: they are spread evenly, so that copies are."""
+        self._counted += size
+        hosted = self._hosted + size / 2 <= self.share * self._counted
+        self._hosted += size if hosted else 0
+        return hosted
 
     def _lane(self, bucket: _Bucket) -> Lanes:
         if bucket.device not in self._lanes:
@@ -499,6 +517,8 @@ class StatesOnHost(ResumableStep):
 
     def _move_back_to_host(self, bucket: _Bucket) -> None:
         """``load_state_dict`` puts state on the device, in tensors of its own."""
+        if not bucket.hosted:
+            return
         values = [self.optimizer.state.get(place.param, {}).get(place.key) for place, _ in bucket.homes]
         if all(value is host for value, (_, host) in zip(values, bucket.homes)):
             return
@@ -556,6 +576,39 @@ class StatesOnHost(ResumableStep):
                 memory.copy_(bucket.slab.tensor[: bucket.used], non_blocking=True)
         return _Guest(bucket, memory, arrived=lanes.mark(lanes.coming))
 
+    # -- in the backward pass
+
+    @property
+    def has_released(self) -> bool:
+        """Whether the backward pass that runs, or that failed, has updated parameters already: it cannot be repeated then."""
+        return self._release is not None and self._release.updated
+
+    @contextmanager
+    def releasing(self) -> Iterator[None]:
+        """Around a backward pass whose gradients are the last to be added. The optimizer must have no hooks before its step: they would come after updates."""
+        if self._attempt is not None:
+            raise FitError("the step before has failed, and is not over")
+        trained = [p for group in self.optimizer.param_groups for p in group["params"] if p.requires_grad]
+        known = {p for bucket in self._buckets for p in bucket.params}
+        for bucket in self._buckets:
+            self._move_back_to_host(bucket)
+        self._new_buckets([p for p in trained if p not in known])
+        self._release = release = _Release(self, self._buckets)
+        handles = [p.register_post_accumulate_grad_hook(release.arrived) for p in trained]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+            for lanes in self._lanes.values():
+                lanes.wait_for_all()
+            release.drop()
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        loss = super().step(closure)
+        self._release = None
+        return loss
+
     def _update_guest(self, guest: _Guest, group_of: dict[Tensor, dict[str, Any]]) -> None:
         bucket, state = guest.bucket, self.optimizer.state
         by_group: dict[int, tuple[dict[str, Any], list[Tensor]]] = {}
@@ -575,6 +628,8 @@ class StatesOnHost(ResumableStep):
 
     def _copy_to_host(self, guest: _Guest) -> _Guest:
         bucket, state = guest.bucket, self.optimizer.state
+        if not bucket.hosted:
+            return guest
         places = bucket.lay_out(state)
         if len(places) != len(bucket.homes) or not all(place.like(home) for place, (home, _) in zip(places, bucket.homes)):
             bucket.settle(places)
@@ -596,6 +651,49 @@ class StatesOnHost(ResumableStep):
             state[place.param][place.key] = host
         guest.left, guest.keep = lanes.mark(lanes.going), values
         return guest
+
+
+class _Release:
+    """The updates of one backward pass: which buckets wait for gradients still, and whose state is on its way."""
+
+    def __init__(self, states: StatesOnHost, buckets: list[_Bucket]) -> None:
+        self._states, self._buckets = states, buckets
+        self._group_of = {p: group for group in states.optimizer.param_groups for p in group["params"]}
+        self._bucket_of = {p: index for index, bucket in enumerate(buckets) for p in bucket.params}
+        self._missing = [{p for p in bucket.params if p.requires_grad} for bucket in buckets]
+        self._coming: dict[int, _Guest] = {}
+        self._leaving: deque[_Guest] = deque()
+        self.updated = False
+
+    def arrived(self, parameter: Tensor) -> None:
+        index = self._bucket_of.get(parameter)
+        if index is None:
+            return
+        missing = self._missing[index]
+        missing.discard(parameter)
+        if not missing:
+            with torch.no_grad():
+                self._update(index)
+
+    def drop(self) -> None:
+        self._coming.clear()
+        self._leaving.clear()
+
+    def _update(self, index: int) -> None:
+        states, bucket = self._states, self._buckets[index]
+        states._wait_for_copies(self._leaving, leave=1)
+        guest = self._coming.pop(index, None) or states._bring(bucket)
+        following = next((later for later in range(index + 1, len(self._buckets)) if self._buckets[later].hosted and self._missing[later]), None)
+        if following is not None and following not in self._coming:
+            coming = states._bring_if_there_is_room(self._buckets[following])
+            if coming is not None:
+                self._coming[following] = coming
+        self.updated = True
+        states._update_guest(guest, self._group_of)
+        for p in bucket.params:
+            p.grad = None
+        if bucket.hosted:
+            self._leaving.append(states._copy_to_host(guest))
 
 
 # -- 8-bit state
@@ -740,8 +838,22 @@ OPTIMIZER_8BIT = Technique(
 )
 STATES_ON_HOST = Technique(
     "states_on_host",
-    lambda *_: "optimizer state in host memory",
+    lambda share, *_: "optimizer state in host memory" if share >= 1 else f"{share:.0%} of the optimizer's state in host memory",
     "same numbers; pays with copies at each step",
-    apply=lambda step: StatesOnHost(step.stepped),
+    apply=lambda step: StatesOnHost(step.stepped, share=float(step.plan.states_on_host)),
     stage=STEP,
 )
+RELEASE = Technique(
+    "release",
+    lambda *_: "parameters updated within the backward pass",
+    "same numbers; gradients are freed as they come",
+    # Where state is on the host too, that is what updates.
+    apply=lambda step: None if step.plan.states_on_host else StatesOnHost(step.stepped, share=0.0),
+    stage=STEP,
+)
+
+
+def releases(optimizer: Optimizer) -> bool:
+    """Whether its parameters may be updated before all gradients are there: not where somebody looks at these before its step."""
+    hooks = [*optimizer._optimizer_step_pre_hooks, *torch_optimizer._global_optimizer_pre_hooks]
+    return not hooks and steps_in_parts(optimizer)

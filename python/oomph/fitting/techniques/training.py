@@ -7,8 +7,9 @@ from oomph.fitting.techniques.activations import OFFLOADED_ACTIVATIONS
 from oomph.fitting.techniques.allocator import EXPANDABLE
 from oomph.fitting.techniques.autocast import AUTOCAST
 from oomph.fitting.techniques.checkpoints import CHECKPOINTED_BLOCKS
-from oomph.fitting.techniques.optimizers import FUSED, OPTIMIZER_8BIT, STATES_ON_HOST
+from oomph.fitting.techniques.optimizers import FUSED, OPTIMIZER_8BIT, RELEASE, STATES_ON_HOST
 from oomph.fitting.techniques.parts import PARTS
+from oomph.fitting.techniques.selective import SELECTIVE_BLOCKS
 from oomph.fitting.techniques.technique import Technique
 from oomph.fitting.techniques.weights import BF16_WEIGHTS
 
@@ -19,7 +20,9 @@ TECHNIQUES: tuple[Technique, ...] = (
     EXPANDABLE,
     AUTOCAST,
     BF16_WEIGHTS,
+    RELEASE,
     PARTS,
+    SELECTIVE_BLOCKS,
     CHECKPOINTED_BLOCKS,
     OFFLOADED_ACTIVATIONS,
     STATES_ON_HOST,

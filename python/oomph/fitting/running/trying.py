@@ -1,0 +1,133 @@
+"""Plans tried on the card itself: each runs for a few steps on the live model, is timed, and leaves everything as it was.
+
+Parameters, optimizer state, gradients, buffers and random numbers are put back bit by bit; hooks of the optimizer are not called. What is done with the times is not known here.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from oomph.fitting.running import ranks
+from oomph.fitting.running.repeating import Before, random_numbers_kept, release_memory
+from oomph.fitting.running.step import Running
+from oomph.fitting.techniques.host import host_room, size_of
+from oomph.live.out_of_memory import is_out_of_memory
+
+# Steps of a plan: one to warm up, which is not counted, and these.
+_STEPS = 2
+
+
+def times_of(plans: list[Any], run: Callable[[Any], Running], batch: Any, seconds: float, device: torch.device) -> list[float | None]:
+    """Seconds of a step under each plan, within so many seconds in all; None for what ran out of memory or was not come to. ``run`` applies a plan.
+
+    All ranks try the same plans; the slowest of them counts.
+    """
+    end = time.monotonic() + seconds
+    times: list[float | None] = []
+    for plan in plans:
+        left = end - time.monotonic()
+        # What the one before took, this one takes as well.
+        spent = (seconds - left) / len(times) if times else 0.0
+        if ranks.any_of(left < spent, device):
+            break
+        times.append(_slowest(_time(plan, run, batch, device, end), device))
+    return times + [None] * (len(plans) - len(times))
+
+
+def _time(plan: Any, run: Callable[[Any], Running], batch: Any, device: torch.device, end: float) -> float | None:
+    running = None
+    try:
+        running = run(plan)
+        retries = _retries(device)
+        taken: list[float] = []
+        while len(taken) < 1 + _STEPS:
+            torch.cuda.synchronize(device)
+            start = time.perf_counter()
+            running.backward(batch, release=True)
+            running.update()
+            torch.cuda.synchronize(device)
+            taken.append(time.perf_counter() - start)
+            if time.monotonic() > end and not ranks.several():
+                break
+        # One that frees its cache to go on is about to run out.
+        return min(taken[1:] or taken) if _retries(device) == retries else None
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        traceback.clear_frames(error.__traceback__)
+        return None
+    finally:
+        if running is not None:
+            running.forget_gradients()
+            # State that is on the host would come back, to be thrown away.
+            running.optimizer.state.clear()
+            running.undo()
+        release_memory(device)
+
+
+def _retries(device: torch.device) -> int:
+    return int(torch._C._cuda_memoryStats(device.index or 0)["num_alloc_retries"])
+
+
+def _slowest(taken: float | None, device: torch.device) -> float | None:
+    failed = ranks.any_of(taken is None, device)
+    return None if failed or taken is None else ranks.worst(int(taken * 1e6), device) / 1e6
+
+
+def room_to_try(model: torch.nn.Module, optimizer: torch.optim.Optimizer, hosted: int) -> bool:
+    """Whether host memory has room for copies of all that steps change, beside what a plan keeps there."""
+    return _bytes_to_keep(model, optimizer) + hosted <= host_room()
+
+
+def _bytes_to_keep(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    return sum(map(size_of, _trained(model, optimizer))) + sum(size_of(value) for state in optimizer.state.values() for value in state.values() if isinstance(value, torch.Tensor))
+
+
+def _trained(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    besides = (parameter for group in optimizer.param_groups for parameter in group["params"])
+    every = {id(parameter): parameter for parameter in (*model.parameters(), *besides)}
+    return [parameter for parameter in every.values() if parameter.requires_grad]
+
+
+@contextlib.contextmanager
+def everything_kept(model: torch.nn.Module, optimizer: torch.optim.Optimizer, device: torch.device) -> Iterator[None]:
+    """Whatever steps are made inside, afterwards it is as if none had been."""
+    trained = _trained(model, optimizer)
+    gradients = [parameter.grad for parameter in trained]
+    values = [parameter.detach().to("cpu", copy=True) for parameter in trained]
+    state = {parameter: _copied(of) for parameter, of in optimizer.state.items()}
+    called = getattr(optimizer, "_opt_called", None)
+    hooks = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
+    before = Before(model, device)
+    with random_numbers_kept(model):
+        try:
+            for parameter in trained:
+                parameter.grad = None
+            optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks = collections.OrderedDict(), collections.OrderedDict()
+            yield
+        finally:
+            optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks = hooks
+            if called is None:
+                vars(optimizer).pop("_opt_called", None)
+            else:
+                optimizer._opt_called = called  # type: ignore[attr-defined]
+            with torch.no_grad():
+                for parameter, value, gradient in zip(trained, values, gradients):
+                    parameter.copy_(value)
+                    parameter.grad = gradient
+            optimizer.state.clear()
+            for parameter, of in state.items():
+                optimizer.state[parameter] = {key: value.to(where) if isinstance(value, torch.Tensor) else value for key, (value, where) in of.items()}
+            before.restore()
+
+
+def _copied(state: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """With where each was."""
+    return {key: (value.detach().to("cpu", copy=True), value.device) if isinstance(value, torch.Tensor) else (value, None) for key, value in state.items()}
