@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+# The fields that are names of modules.
+_NAMES = ("checkpoint", "offload", "tiled")
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -32,13 +35,17 @@ class Plan:
     autocast: str | None = None
     optimizer_8bit: bool = False
     bf16_weights: bool = False
+    #: Pieces along the sequence that ``tiled`` modules are run in; 0 is all at once.
+    tiles: int = 0
+    #: Modules that treat each position of a sequence by itself.
+    tiled: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        return {**dataclasses.asdict(self), "checkpoint": list(self.checkpoint), "offload": list(self.offload)}
+        return {**dataclasses.asdict(self), **{name: list(getattr(self, name)) for name in _NAMES}}
 
     @classmethod
     def from_dict(cls, given: dict[str, Any]) -> Plan:
-        return cls(**{**given, "checkpoint": tuple(given.get("checkpoint", ())), "offload": tuple(given.get("offload", ()))})
+        return cls(**{**given, **{name: tuple(given.get(name, ())) for name in _NAMES}})
 
     def but(self, **changes: Any) -> Plan:
         return dataclasses.replace(self, **changes)

@@ -247,10 +247,9 @@ class Search(Tried[Plan]):
     def chain(self, chosen: Plan) -> list[Measured]:
         """One technique after another, in the order in which they are counted."""
         plan, chain = Plan(), [self.measure(Plan())]
-        for name in (technique.name for technique in TECHNIQUES):
-            value = getattr(chosen, name)
-            if value != getattr(plan, name):
-                plan = plan.but(**{name: value})
+        for technique in TECHNIQUES:
+            if getattr(chosen, technique.name) != getattr(plan, technique.name):
+                plan = plan.but(**{name: getattr(chosen, name) for name in (technique.name, *technique.besides)})
                 chain.append(self.measure(plan))
         return chain
 

@@ -10,6 +10,7 @@ from oomph.fitting.techniques.checkpoints import CHECKPOINTED_BLOCKS
 from oomph.fitting.techniques.optimizers import FUSED, OPTIMIZER_8BIT, STATES_ON_HOST
 from oomph.fitting.techniques.parts import PARTS
 from oomph.fitting.techniques.technique import Technique
+from oomph.fitting.techniques.tiles import IN_TILES
 from oomph.fitting.techniques.weights import BF16_WEIGHTS
 
 TECHNIQUES: tuple[Technique, ...] = (
@@ -21,6 +22,7 @@ TECHNIQUES: tuple[Technique, ...] = (
     BF16_WEIGHTS,
     PARTS,
     CHECKPOINTED_BLOCKS,
+    IN_TILES,
     OFFLOADED_ACTIVATIONS,
     STATES_ON_HOST,
 )
