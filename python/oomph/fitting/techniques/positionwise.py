@@ -166,9 +166,7 @@ def _kind(module: nn.Module) -> Hashable:
     for name, inner in module.named_modules():
         settings = tuple(sorted((key, value) for key, value in vars(inner).items() if isinstance(value, (bool, int, float, str)) and not key.startswith("_")))
         tensors = tuple(
-            (key, tuple(tensor.shape), tensor.dtype, tensor.requires_grad)
-            for key, tensor in (*inner._parameters.items(), *inner._buffers.items())
-            if tensor is not None
+            (key, tuple(tensor.shape), tensor.dtype, tensor.requires_grad) for key, tensor in (*inner._parameters.items(), *inner._buffers.items()) if tensor is not None
         )
         parts.append((name, type(inner), settings, tensors))
     return tuple(parts)
@@ -224,7 +222,9 @@ def _run(module: nn.Module, seen: _Seen, tensors: list[torch.Tensor], parameters
 def _changes_nothing(module: nn.Module, seen: _Seen) -> bool:
     """No random numbers are drawn, no buffer is changed, nothing is left on the module for others to find."""
     device = seen.given[0][0].device
-    attributes = [(inner, dict(vars(inner)), dict(inner._buffers), {key: buffer._version for key, buffer in inner._buffers.items() if buffer is not None}) for inner in module.modules()]
+    attributes = [
+        (inner, dict(vars(inner)), dict(inner._buffers), {key: buffer._version for key, buffer in inner._buffers.items() if buffer is not None}) for inner in module.modules()
+    ]
     cpu, cuda = torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
     with torch.no_grad():
         _run(module, seen, seen.given[0])

@@ -101,9 +101,7 @@ class _Tiles:
 class _Call:
     """One call of a module: everything but the tensors, which are given for each run."""
 
-    def __init__(
-        self, name: str, forward: Callable[..., Any], leaves: list[Any], spec: pytree.TreeSpec, dimension: int, tiles: list[tuple[int, int]]
-    ) -> None:
+    def __init__(self, name: str, forward: Callable[..., Any], leaves: list[Any], spec: pytree.TreeSpec, dimension: int, tiles: list[tuple[int, int]]) -> None:
         self.name, self.dimension, self.tiles = name, dimension, tiles
         self._forward, self._spec = forward, spec
         self._places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
