@@ -221,6 +221,26 @@ def test_modules_that_are_not_position_wise():
         assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+def test_of_a_long_sequence_the_beginning_is_tried():
+    class Placed(Net):
+        def __init__(self, places):
+            super().__init__(MLP)
+            self.places = nn.Parameter(torch.zeros(places, 16))
+            self.lengths = []
+
+        def forward(self, given):
+            self.lengths.append(given.shape[1])
+            hidden = self.inside(given) + self.places
+            for layer in self.layers:
+                hidden = layer(hidden)
+            return hidden
+
+    for places, lengths in ((1, [2048]), (3000, [2048, 3000])):
+        model = Placed(places)
+        assert found(model, (torch.randn(1, 3000, 4), torch.zeros(1, 3000, 16)), nn.MSELoss()) == ("layers.0", "layers.1")
+        assert model.lengths == lengths
+
+
 # --- the same result --------------------------------------------------------------------------------------
 
 

@@ -20,12 +20,13 @@ from torch.utils import _pytree as pytree
 
 from oomph.fitting.errors import NotSplittable
 from oomph.fitting.losses.loss_of import LossOf
-from oomph.fitting.running.batches import moved, pick
+from oomph.fitting.running.batches import moved, pick, shortened
 from oomph.fitting.running.repeating import Before, random_numbers_kept
-from oomph.fitting.running.spill import with_room
 from oomph.fitting.techniques.blocks import find_blocks, get_block
 from oomph.fitting.techniques.tiles import LEAST_ROWS, cut_dimension
 
+# Positions of the sample that goes through the model, if it may be shortened.
+_POSITIONS = 2048
 # Rows that are kept from each of three places of a sequence.
 _ROWS = 16
 # How far apart, of the largest value, the same row may be when another number of rows is multiplied. TensorFloat-32 has ten bits.
@@ -39,8 +40,8 @@ _HIDES = 1e-3
 def find_tiled(model: nn.Module, loss_of: LossOf, example: Any) -> tuple[str, ...]:
     """The names of the modules that can be run in tiles along the sequence, never one inside another; the largest that can are taken.
 
-    One sample of the example goes through the model, as far as its last block, and no further than memory allows. Nothing of the model
-    changes. May be empty.
+    One sample of the example goes through the model as far as its last block; of a long sequence its beginning, if the model takes that.
+    Nothing of the model changes. May be empty.
     """
     blocks = find_blocks(model)
     if not blocks:
@@ -55,7 +56,7 @@ def find_tiled(model: nn.Module, loss_of: LossOf, example: Any) -> tuple[str, ..
         with random_numbers_kept(model):
             if not model.training:
                 model.train()
-            seen = _see(model, blocks, lambda: loss_of(model, moved(sample, device)))
+            seen = _see_short(model, blocks, lambda short: loss_of(model, moved(shortened(sample, _POSITIONS) if short else sample, device)))
             # What the sample has changed is no part of the trials.
             before.restore()
             return tuple(_chosen(model, seen))
@@ -83,6 +84,14 @@ class _Seen:
     came: list[torch.Tensor]
     dimension: int
     autocast: list[tuple[str, torch.dtype]]
+
+
+def _see_short(model: nn.Module, blocks: list[str], forward: Callable[[bool], Any]) -> dict[Hashable, _Seen]:
+    """By a short sample, or by the whole one where the model takes no other. Where that fails too, the step itself will report it, and better."""
+    for short in (True, False):
+        with contextlib.suppress(Exception):
+            return _see(model, blocks, lambda: forward(short))
+    return {}
 
 
 def _see(model: nn.Module, blocks: list[str], forward: Callable[[], Any]) -> dict[Hashable, _Seen]:
@@ -120,10 +129,6 @@ def _see(model: nn.Module, blocks: list[str], forward: Callable[[], Any]) -> dic
             # The head and the loss are not asked for: of a long sequence they are the largest.
             raise _Enough
 
-    def run() -> None:
-        begun.clear()
-        forward()
-
     for module in model.modules():
         if id(module) in kinds:
             handles.append(module.register_forward_pre_hook(entered, with_kwargs=True))
@@ -131,7 +136,7 @@ def _see(model: nn.Module, blocks: list[str], forward: Callable[[], Any]) -> dic
             handles.append(module.register_forward_hook(came_out))
     try:
         with torch.no_grad():
-            with_room(run)
+            forward()
     except _Enough:
         pass
     finally:
