@@ -1,7 +1,11 @@
-"""What `oomph.fit` does about one long sequence: the modules that it finds to treat each position by itself, that tiles give the same result, and what they save."""
+"""What `oomph.fit` does about one long sequence: the modules that it finds to treat each position by itself, that tiles give the same result, and what they
+save; and Liger's kernels in their place."""
 
 import copy
 import json
+import sys
+import weakref
+from types import MethodType, ModuleType
 
 import pytest
 
@@ -15,6 +19,7 @@ from oomph.fitting.planning import words  # noqa: E402
 from oomph.fitting.planning.plan import Plan  # noqa: E402
 from oomph.fitting.techniques.blocks import find_blocks  # noqa: E402
 from oomph.fitting.techniques.checkpoints import checkpoint_blocks  # noqa: E402
+from oomph.fitting.techniques.liger import why_not_liger  # noqa: E402
 from oomph.fitting.techniques.positionwise import find_tiled  # noqa: E402
 from oomph.fitting.techniques.tiles import tile_modules  # noqa: E402
 
@@ -405,8 +410,6 @@ def test_a_graph_that_is_kept_and_inputs_without_gradients():
 
 
 def test_what_is_kept_is_freed_behind_the_backward():
-    import weakref
-
     module, given = MLP(), torch.randn(1, 64, 16, requires_grad=True)
     applied = tile_modules(module, [""], 4)
     hidden = given * 2
@@ -482,6 +485,62 @@ def test_the_plan_is_plain_data_and_has_words():
     assert again == plan and plan.exact
     assert Plan.from_dict({"micro": 2}) == Plan(micro=2)
     assert words.techniques(Plan(), plan, 1, 1) == "all 1 blocks run again in the backward pass, position-wise parts in 8 tiles along the sequence"
+
+
+# --- Liger ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def liger(monkeypatch):
+    """Stands for Liger's package: changes instances and, as Liger does, what the module of the model names too."""
+    class Kernel(nn.Module):
+        def forward(self, hidden):
+            calls.append(hidden.shape[1])
+            return self.weight * nn.functional.rms_norm(hidden, (hidden.shape[-1],), eps=self.variance_epsilon)
+
+    calls = []
+
+    def apply(model, **options):
+        from transformers.models.llama import modeling_llama
+
+        assert options == {"rope": False, "cross_entropy": False, "fused_linear_cross_entropy": False}
+        modeling_llama.LlamaRMSNorm = Kernel
+        for module in model.modules():
+            if type(module).__name__ == "LlamaRMSNorm":
+                module.casting_mode = "llama"
+                module.__dict__["forward"] = MethodType(Kernel.forward, module)
+
+    package, inside, patches = ModuleType("liger_kernel"), ModuleType("liger_kernel.transformers"), ModuleType("liger_kernel.transformers.monkey_patch")
+    inside._apply_liger_kernel_to_instance, patches.MODEL_TYPE_TO_APPLY_LIGER_FN = apply, {"llama": apply}
+    for each in (package, inside, patches):
+        monkeypatch.setitem(sys.modules, each.__name__, each)
+    return calls
+
+
+def test_liger_is_used_by_the_model_that_is_given_and_undone(liger):
+    from transformers.models.llama import modeling_llama
+
+    torch.manual_seed(0)
+    model = with_lora(llama(), ["q_proj"])
+    of_class, before = modeling_llama.LlamaRMSNorm, [dict(vars(module)) for module in model.modules()]
+    plan = Plan(liger=True, tiled=("base_model.model.model.norm",), tiles=4)
+    assert not plan.exact
+    result = trained(model, plan, steps=2)
+    # Two norms of each of two layers, whole, and the last in tiles, which runs them again in the backward.
+    assert liger == ([96] * 4 + [24] * 8) * 2
+    assert max(apart(result, trained(model, None, steps=2))) < 1e-5
+    optimizer = torch.optim.SGD([parameter for parameter in model.parameters() if parameter.requires_grad], lr=0.1)
+    fit = package.fit(model, optimizer, batch=tokens(1, 96), plan=plan, quiet=True)
+    assert modeling_llama.LlamaRMSNorm is of_class and "forward" in vars(model.base_model.model.model.norm)
+    fit.close()
+    assert all(vars(module).keys() == was.keys() for module, was in zip(model.modules(), before))
+
+
+def test_why_liger_is_not_used(liger, monkeypatch):
+    assert why_not_liger(llama()) is None
+    assert why_not_liger(gpt2(0.0)) == "Liger has no kernels for this model"
+    monkeypatch.setitem(sys.modules, "liger_kernel.transformers", None)
+    assert "pip install liger-kernel" in why_not_liger(llama())
 
 
 # --- on the virtual GPU -----------------------------------------------------------------------------------

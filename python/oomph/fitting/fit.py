@@ -33,6 +33,7 @@ from oomph.fitting.running.step import Running, device_of
 from oomph.fitting.techniques.allocator import allocator_setter, hold_to, use_expandable_segments
 from oomph.fitting.techniques.blocks import find_blocks
 from oomph.fitting.techniques.host import host_room
+from oomph.fitting.techniques.liger import why_not_liger
 from oomph.fitting.techniques.optimizers import ResumableStep, fuse, has_sparse_gradients, steps_in_parts, to_8bit
 from oomph.fitting.techniques.training import ALLOWED
 from oomph.live.out_of_memory import is_out_of_memory
@@ -69,7 +70,7 @@ def fit(
     ``(input, target)``, or a function ``f(model, batch)``, or None for models that give their loss themselves (Hugging Face); it is the mean over the batch. ``budget`` is "auto" (what is free on this card), or a size such as "14GiB", the CUDA context
     included; ``gpu="t4"`` takes the budget of that card. The process is held to a budget that is named.
 
-    Only what gives the same numbers is done. ``allow=("bf16", "8bit-optimizer", "bf16-weights")`` names what may be done beyond that.
+    Only what gives the same numbers is done. ``allow=("liger", "bf16", "8bit-optimizer", "bf16-weights")`` names what may be done beyond that.
     ``clip_grad_norm`` clips gradients before each update; ``scaler`` is the torch.amp.GradScaler of a loss in float16. ``plan`` takes a plan of before (``fit.plan.chosen``) and predicts nothing.
     ``reuse=True`` plans once for a model and its optimizer: after that it gives the same fit back, with this ``loss``, which is one of the same kind. It is for a function that is called
     again and again, such as for every epoch. Other settings are planned anew; a larger ``batch`` is not, and steps down if memory runs out. The optimizer keeps the fit, and the fit the
@@ -357,15 +358,20 @@ class Fit(Applied):
             "expands": allocator_setter() is not None,
             "fuses": (fused is not None or self.device.type != "cuda") and not has_sparse_gradients(self.model),
             "hosts": steps_in_parts(self.optimizer),
-            "allow": [name for name in self.allow if name != "8bit-optimizer" or self._can_be_8bit()],
+            "allow": [name for name in self.allow if self._can_be(name)],
             "half": half_of(card.capability),
         }
 
-    def _can_be_8bit(self) -> bool:
+    def _can_be(self, allowed: str) -> bool:
+        """Whether what is allowed can be done here; why not is noted."""
         try:
-            to_8bit(self.optimizer).undo()
+            if allowed == "8bit-optimizer":
+                to_8bit(self.optimizer).undo()
         except FitError as error:
             self.plan.notes.append(f"the optimizer's state stays as it is: {error}")
+            return False
+        if allowed == "liger" and (why := why_not_liger(self.model)) is not None:
+            self.plan.notes.append(why)
             return False
         return True
 

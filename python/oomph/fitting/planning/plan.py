@@ -39,6 +39,8 @@ class Plan:
     tiles: int = 0
     #: Modules that treat each position of a sequence by itself.
     tiled: tuple[str, ...] = ()
+    #: Liger's kernels, where there are some for the model.
+    liger: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), **{name: list(getattr(self, name)) for name in _NAMES}}
@@ -52,7 +54,7 @@ class Plan:
 
     @property
     def exact(self) -> bool:
-        return not (self.autocast or self.optimizer_8bit or self.bf16_weights)
+        return not (self.autocast or self.optimizer_8bit or self.bf16_weights or self.liger)
 
 
 class Changeable(Protocol):

@@ -7,6 +7,7 @@ from oomph.fitting.techniques.activations import OFFLOADED_ACTIVATIONS
 from oomph.fitting.techniques.allocator import EXPANDABLE
 from oomph.fitting.techniques.autocast import AUTOCAST
 from oomph.fitting.techniques.checkpoints import CHECKPOINTED_BLOCKS
+from oomph.fitting.techniques.liger import LIGER
 from oomph.fitting.techniques.optimizers import FUSED, OPTIMIZER_8BIT, STATES_ON_HOST
 from oomph.fitting.techniques.parts import PARTS
 from oomph.fitting.techniques.technique import Technique
@@ -18,6 +19,7 @@ TECHNIQUES: tuple[Technique, ...] = (
     OPTIMIZER_8BIT,
     DEFER_LOGITS,
     EXPANDABLE,
+    LIGER,
     AUTOCAST,
     BF16_WEIGHTS,
     PARTS,
