@@ -240,10 +240,29 @@ def test_of_a_long_sequence_the_beginning_is_tried():
                 hidden = layer(hidden)
             return hidden
 
-    for places, lengths in ((1, [2048]), (3000, [2048, 3000])):
+    for places, lengths in ((1, [1024]), (3000, [1024, 3000])):
         model = Placed(places)
         assert found(model, (torch.randn(1, 3000, 4), torch.zeros(1, 3000, 16)), nn.MSELoss()) == ("layers.0", "layers.1")
         assert model.lengths == lengths
+
+
+def test_one_block_of_each_kind_is_run():
+    class Numbered(MLP):
+        def __init__(self, layer_idx, dropout):
+            super().__init__()
+            self.layer_idx, self.drop = layer_idx, nn.Dropout(dropout)
+
+        def forward(self, hidden):
+            ran.append(self.layer_idx)
+            result = self.drop(super().forward(hidden))
+            return result + hidden.mean(1, keepdim=True) if self.layer_idx == 4 else result
+
+    ran = []
+    model = Net(MLP)
+    model.layers = nn.ModuleList(Numbered(layer, dropout=0.1 * (layer == 2)) for layer in range(6))
+    # The third is of another kind, and what comes behind that is not run. Of the others each is tried: the fifth does what they do not.
+    assert found(model, (torch.randn(1, 96, 4), torch.zeros(1, 96, 16)), nn.MSELoss()) == ("layers.0", "layers.1", "layers.3", "layers.5")
+    assert ran[:4] == [0, 1, 2, 0]
 
 
 # --- the same result --------------------------------------------------------------------------------------

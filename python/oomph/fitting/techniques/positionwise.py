@@ -1,8 +1,9 @@
 """Which modules of a model treat each position of a sequence by itself: found by trying them on their own inputs.
 
-One sample goes through the model without gradients, and of each kind of module some rows are kept of what it was given and what it gave.
-Then the module is run on these rows alone, in another order, and with other neighbours. If a row always comes out the same, if no random
-numbers were drawn and nothing was changed, it may be run in tiles. Modules of the same class, shapes and settings are of one kind.
+One sample goes through the model without gradients, until a block of each kind has run, and of each kind of module some rows are kept of
+what it was given and what it gave. Then the module is run on these rows alone, in another order, and with other neighbours. If a row always
+comes out the same, if no random numbers were drawn and nothing was changed, it may be run in tiles. Modules of the same class, shapes and
+settings are of one kind; those that differ in the number of their layer are tried one by one.
 
 The values must be real, so this is nothing for a virtual GPU.
 """
@@ -26,13 +27,15 @@ from oomph.fitting.techniques.blocks import find_blocks, get_block
 from oomph.fitting.techniques.tiles import LEAST_ROWS, cut_dimension
 
 # Positions of the sample that goes through the model, if it may be shortened.
-_POSITIONS = 2048
+_POSITIONS = 1024
 # Rows that are kept from each of three places of a sequence.
 _ROWS = 16
 # How far apart, of the largest value, the same row may be when another number of rows is multiplied. TensorFloat-32 has ten bits.
 _TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-3, torch.bfloat16: 4e-2, torch.float16: 1e-2}
 # What a module keeps for the backward besides its input and its weights, as a share of its input: of less there is nothing to gain.
 _WORTH = 0.5
+# What the number of a layer is called, on a module of that layer.
+_NUMBERS = ("layer_idx", "layer_id", "layer_index", "layer_number", "block_idx", "idx", "index")
 # Parameters that are smaller than this hide what they multiply: gates and adapters begin at nothing.
 _HIDES = 1e-3
 
@@ -40,7 +43,7 @@ _HIDES = 1e-3
 def find_tiled(model: nn.Module, loss_of: LossOf, example: Any) -> tuple[str, ...]:
     """The names of the modules that can be run in tiles along the sequence, never one inside another; the largest that can are taken.
 
-    One sample of the example goes through the model as far as its last block; of a long sequence its beginning, if the model takes that.
+    One sample of the example goes through the first blocks of the model; of a long sequence its beginning, if the model takes that.
     Nothing of the model changes. May be empty.
     """
     blocks = find_blocks(model)
@@ -70,13 +73,14 @@ def find_tiled(model: nn.Module, loss_of: LossOf, example: Any) -> tuple[str, ..
 
 
 class _Enough(BaseException):
-    """All blocks have run; no handler of the program's takes it for an error."""
+    """A block of each kind has run; no handler of the program's takes it for an error."""
 
 
 @dataclass
 class _Seen:
     """Rows of one call of a module, from the beginning, the middle and the end of the sequence."""
 
+    module: nn.Module
     spec: pytree.TreeSpec
     leaves: list[Any]
     #: For each place, the rows of all tensors given, and of the tensor that came out.
@@ -98,8 +102,9 @@ def _see(model: nn.Module, blocks: list[str], forward: Callable[[], Any]) -> dic
     """What modules of each kind were given, and gave. Those that were not called, or not so that it could be cut, are not there."""
     seen: dict[Hashable, _Seen] = {}
     begun: dict[int, tuple[_Seen, list[tuple[torch.Tensor, int]], list[tuple[int, int]]]] = {}
-    left = {id(get_block(model, name)) for name in blocks}
-    kinds = {id(module): _kind(module) for name in blocks for module in get_block(model, name).modules() if not _too_small(module)}
+    within = {id(block): {_kind(module, layer=False) for module in _candidates(block)} for block in map(model.get_submodule, blocks)}
+    kinds = {id(module): _kind(module, layer=False) for name in blocks for module in _candidates(get_block(model, name))}
+    left = set(kinds.values())
     handles: list[Any] = []
 
     def entered(module: nn.Module, args: Any, kwargs: Any) -> None:
@@ -114,7 +119,7 @@ def _see(model: nn.Module, blocks: list[str], forward: Callable[[], Any]) -> dic
         given = [[_rows(tensor, dimension, place) for tensor in tensors] for place in places]
         fixed = [_TENSOR if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         autocast = [(kind, torch.get_autocast_dtype(kind)) for kind in {tensors[0].device.type, "cpu"} if torch.is_autocast_enabled(kind)]
-        begun[id(module)] = (_Seen(spec, fixed, given, [], dimension, autocast), [(tensor, tensor._version) for tensor in tensors], places)
+        begun[id(module)] = (_Seen(module, spec, fixed, given, [], dimension, autocast), [(tensor, tensor._version) for tensor in tensors], places)
 
     def came_out(module: nn.Module, _: Any, result: Any) -> None:
         if id(module) in begun:
@@ -124,7 +129,7 @@ def _see(model: nn.Module, blocks: list[str], forward: Callable[[], Any]) -> dic
             if unchanged and isinstance(result, torch.Tensor) and result.shape[: len(positions)] == positions and result.is_floating_point():
                 one.came = [_rows(result, one.dimension, place) for place in places]
                 seen[kinds[id(module)]] = one
-        left.discard(id(module))
+        left.difference_update(within.get(id(module), ()))
         if not left:
             # The head and the loss are not asked for: of a long sequence they are the largest.
             raise _Enough
@@ -132,7 +137,7 @@ def _see(model: nn.Module, blocks: list[str], forward: Callable[[], Any]) -> dic
     for module in model.modules():
         if id(module) in kinds:
             handles.append(module.register_forward_pre_hook(entered, with_kwargs=True))
-        if id(module) in kinds or id(module) in left:
+        if id(module) in kinds or id(module) in within:
             handles.append(module.register_forward_hook(came_out))
     try:
         with torch.no_grad():
@@ -160,20 +165,28 @@ def _rows(tensor: torch.Tensor, dimension: int, place: tuple[int, int]) -> torch
     return tensor.detach().narrow(dimension, start, stop - start).clone()
 
 
+def _candidates(block: nn.Module) -> Iterator[nn.Module]:
+    return (module for module in block.modules() if not _too_small(module))
+
+
 def _too_small(module: nn.Module) -> bool:
     """PyTorch's own single modules keep nothing but their input."""
     return not any(True for _ in module.children()) and type(module).__module__.startswith("torch.nn.modules.")
 
 
-def _kind(module: nn.Module) -> Hashable:
-    """The same for modules of which what is true for one is true for the other: classes, shapes, and plain settings such as the share of a dropout."""
+def _kind(module: nn.Module, layer: bool = True) -> Hashable:
+    """The same for modules of which what is true for one is true for the other: classes, shapes, and plain settings such as the share of a dropout.
+
+    Without ``layer`` the number of a layer is no such setting.
+    """
     parts: list[Hashable] = []
     for name, inner in module.named_modules():
-        settings = tuple(sorted((key, value) for key, value in vars(inner).items() if isinstance(value, (bool, int, float, str)) and not key.startswith("_")))
+        settings = ((key, value) for key, value in vars(inner).items() if isinstance(value, (bool, int, float, str)) and not key.startswith("_"))
+        told = tuple(sorted((key, value) for key, value in settings if layer or key not in _NUMBERS))
         tensors = tuple(
             (key, tuple(tensor.shape), tensor.dtype, tensor.requires_grad) for key, tensor in (*inner._parameters.items(), *inner._buffers.items()) if tensor is not None
         )
-        parts.append((name, type(inner), settings, tensors))
+        parts.append((name, type(inner), told, tensors))
     return tuple(parts)
 
 
@@ -186,11 +199,13 @@ def _chosen(model: nn.Module, seen: dict[Hashable, _Seen]) -> Iterator[str]:
     for name, module in model.named_modules():
         if not name or _too_small(module) or name.startswith(taken):
             continue
-        kind = _kind(module)
-        if kind not in seen:
+        one = seen.get(_kind(module, layer=False))
+        if one is None:
             continue
+        kind = _kind(module)
         if kind not in verdicts:
-            verdicts[kind] = _may_be_tiled(module, seen[kind])
+            # The one that was seen, unless this one has another number, and may do something else.
+            verdicts[kind] = _may_be_tiled(one.module if _kind(one.module) == kind else module, one)
         # Hooks are not of the kind, but of the module.
         if verdicts[kind] and not _has_hooks_within(module):
             taken = (*taken, f"{name}.")
@@ -246,7 +261,7 @@ def _changes_nothing(module: nn.Module, seen: _Seen) -> bool:
 
 def _is_positionwise(module: nn.Module, seen: _Seen) -> bool:
     with torch.no_grad():
-        for given, came in zip(seen.given, seen.came):
+        for given, came in zip(seen.given, seen.came if module is seen.module else ()):
             # The rows by themselves, out of a sequence with others before and behind them.
             if not _same(_run(module, seen, given), came):
                 return False
