@@ -25,13 +25,12 @@ from oomph.fitting.techniques.tiles import tile_modules  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-# Wide enough for logits that are made in pieces.
-SHAPE = {"vocab_size": 4200, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+SHAPE = {"vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 SPECIAL = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
 
 
-def llama():
-    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SHAPE))
+def llama(words=100):
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**SHAPE, "vocab_size": words}))
 
 
 def mixtral(**settings):
@@ -44,7 +43,7 @@ def gpt2(dropout):
 
 
 def bert(dropout):
-    return transformers.BertForMaskedLM(transformers.BertConfig(**{**SHAPE, "vocab_size": 100}, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout))
+    return transformers.BertForMaskedLM(transformers.BertConfig(**SHAPE, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout))
 
 
 def t5(dropout):
@@ -322,11 +321,14 @@ def test_twenty_steps_in_float64():
 @pytest.mark.parametrize("shape", [(1, 96), (3, 50)])
 def test_twenty_steps_in_float32(shape):
     torch.manual_seed(0)
-    model = llama()
+    # Words enough for logits that are made in pieces.
+    model = llama(words=4200)
     expected = trained(model, None, shape=shape)
     got = {name: trained(model, plan, shape=shape) for name, plan in plans(model).items()}
     for name, result in got.items():
-        assert max(apart(result, expected)) < 5e-6, name
+        losses, parameters = apart(result, expected)
+        # Two of the last bits of a loss, and of the weight of a norm.
+        assert losses <= 2**-19 and parameters <= 2**-22, name
         # Before weights have changed, there is no sum that was reordered but that of the loss.
         assert result[0][0] == expected[0][0] or "logits" in name, name
     # To checkpoint and to offload what is in tiles changes no bit.
