@@ -277,7 +277,9 @@ def equal():
     from transformers import LlamaConfig, LlamaForCausalLM
 
     import oomph
+    from oomph.fitting.losses.loss_of import LossOf
     from oomph.fitting.techniques.blocks import find_blocks
+    from oomph.fitting.techniques.positionwise import find_tiled
 
     torch.manual_seed(0)
     with torch.device("cuda"):
@@ -293,6 +295,7 @@ def equal():
             labels[row, int(torch.randint(2, 96, (), generator=generator)) :] = -100
         batches.append({"input_ids": ids.cuda(), "labels": labels.cuda(), "attention_mask": (labels != -100).long().cuda()})
     Plan = oomph.Plan
+    tiled = find_tiled(first, LossOf(None), batches[0])
     plans = {
         "plain again": None,
         "fused": Plan(fused=True),
@@ -303,9 +306,11 @@ def equal():
         "checkpoint all": Plan(checkpoint=blocks),
         "offload all": Plan(offload=blocks),
         "checkpoint and offload all": Plan(checkpoint=blocks, offload=blocks),
+        "tiles": Plan(tiled=tiled, tiles=4),
+        "tiles, checkpoint and offload all": Plan(tiled=tiled, tiles=4, checkpoint=blocks, offload=blocks),
         "states on host": Plan(states_on_host=True),
         "expandable": Plan(expandable=True),
-        "all": Plan(3, blocks[:4], blocks[1:5], defer_logits=True, fused=True, expandable=True, states_on_host=True),
+        "all": Plan(3, blocks[:4], blocks[1:5], defer_logits=True, fused=True, expandable=True, states_on_host=True, tiled=tiled, tiles=3),
     }
 
     def trained(plan, kind):

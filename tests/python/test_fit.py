@@ -422,7 +422,7 @@ def test_wrong_names_are_refused():
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     batch = (torch.zeros(2, 2), torch.zeros(2, dtype=torch.long))
-    with pytest.raises(FitError, match="allow= knows bf16, 8bit-optimizer, bf16-weights, not fp4"):
+    with pytest.raises(FitError, match="allow= knows liger, bf16, 8bit-optimizer, bf16-weights, not fp4"):
         package.fit(model, optimizer, loss=nn.CrossEntropyLoss(), batch=batch, allow=["fp4"])
     with pytest.raises(FitError, match="takes a torch.nn.Module"):
         package.fit(optimizer, model, batch=batch)

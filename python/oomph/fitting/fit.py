@@ -37,7 +37,9 @@ from oomph.fitting.running.trying import everything_kept, room_to_try, times_of
 from oomph.fitting.techniques.allocator import allocator_setter, hold_to, use_expandable_segments
 from oomph.fitting.techniques.blocks import find_blocks
 from oomph.fitting.techniques.host import host_room
+from oomph.fitting.techniques.liger import why_not_liger
 from oomph.fitting.techniques.optimizers import ResumableStep, fuse, has_sparse_gradients, releases, steps_in_parts, to_8bit
+from oomph.fitting.techniques.positionwise import find_tiled
 from oomph.fitting.techniques.training import ALLOWED
 from oomph.live.out_of_memory import is_out_of_memory
 
@@ -47,6 +49,8 @@ _FITS: weakref.WeakKeyDictionary[torch.nn.Module, weakref.ref[Fit]] = weakref.We
 # What a fit that is to be given back is called on its optimizer: that lives as long, and neither copies nor saves what is not its own.
 _KEPT = "_oomph_fit"
 
+# With more samples than this, smaller parts do what tiles would.
+_FEW_SAMPLES = 4
 # Times on the card that are nearer to each other than this are taken to be the same.
 _SAME_TIME = 1.01
 
@@ -77,7 +81,7 @@ def fit(
     ``(input, target)``, or a function ``f(model, batch)``, or None for models that give their loss themselves (Hugging Face); it is the mean over the batch. ``budget`` is "auto" (what is free on this card), or a size such as "14GiB", the CUDA context
     included; ``gpu="t4"`` takes the budget of that card. The process is held to a budget that is named.
 
-    Only what gives the same numbers is done. ``allow=("bf16", "8bit-optimizer", "bf16-weights")`` names what may be done beyond that.
+    Only what gives the same numbers is done. ``allow=("liger", "bf16", "8bit-optimizer", "bf16-weights")`` names what may be done beyond that.
     ``clip_grad_norm`` clips gradients before each update; ``scaler`` is the torch.amp.GradScaler of a loss in float16. ``plan`` takes a plan of before (``fit.plan.chosen``) and predicts nothing.
     Where there is a GPU, the plans that may be the fastest run for a few steps each on it, and the fastest is taken: for at most about ``plan_seconds``, and 0 takes the one with the
     best estimate. Everything is put back as it was before.
@@ -430,15 +434,32 @@ class Fit(Applied):
             "fuses": (fused is not None or self.device.type != "cuda") and not has_sparse_gradients(self.model),
             "hosts": steps_in_parts(self.optimizer),
             "releases": self.releases and self.clip_grad_norm is None and self.scaler is None and not ranks.several() and releases(self.optimizer),
-            "allow": [name for name in self.allow if name != "8bit-optimizer" or self._can_be_8bit()],
+            "tiled": list(self._find_tiled()),
+            "allow": [name for name in self.allow if self._can_be(name)],
             "half": half_of(card.capability),
         }
 
-    def _can_be_8bit(self) -> bool:
+    def _find_tiled(self) -> tuple[str, ...]:
+        """What may be run in tiles along the sequence. Worth looking for only where there are few samples or none to cut; and there must be real values."""
+        if on_virtual_gpu() or (self._weighing is not None and self.size > _FEW_SAMPLES):
+            return ()
         try:
-            to_8bit(self.optimizer).undo()
+            return with_room(lambda: find_tiled(self.model, self.loss_of, self.example))
+        except Exception as error:
+            if isinstance(error, FitError) or is_out_of_memory(error):
+                return ()
+            raise
+
+    def _can_be(self, allowed: str) -> bool:
+        """Whether what is allowed can be done here; why not is noted."""
+        try:
+            if allowed == "8bit-optimizer":
+                to_8bit(self.optimizer).undo()
         except FitError as error:
             self.plan.notes.append(f"the optimizer's state stays as it is: {error}")
+            return False
+        if allowed == "liger" and (why := why_not_liger(self.model)) is not None:
+            self.plan.notes.append(why)
             return False
         return True
 

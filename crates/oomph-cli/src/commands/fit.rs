@@ -17,7 +17,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// What may be done only if it is named.
-const ALLOWED: [&str; 3] = ["bf16", "8bit-optimizer", "bf16-weights"];
+const ALLOWED: [&str; 4] = ["liger", "bf16", "8bit-optimizer", "bf16-weights"];
 
 /// Say how to make a script's training step fit a card, and which lines to change
 ///

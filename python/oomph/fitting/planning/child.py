@@ -76,7 +76,8 @@ def plan(things: dict[str, Any], options: dict[str, Any]) -> Iterator[dict[str, 
     optimizers.copies_are_real = False
     started = time.monotonic()
     trials = Trials(things, Speeds(**options["speeds"]), options["progress"])
-    facts = Facts(blocks=trials.blocks, path=trials.path(), **options["facts"])
+    given = {**options["facts"], "tiled": tuple(options["facts"].get("tiled", ()))}
+    facts = Facts(blocks=trials.blocks, path=trials.path(), **given)
     search = Search(facts, trials.measure, trials.seconds, trials.guess, trials.prove, trials.shares, lambda: time.monotonic() > started + _LATE)
     found = search.find()
     yield {**found.to_dict(), "blocks": len(trials.blocks)}

@@ -31,6 +31,8 @@ _REACHED, _CACHED = 0.4, 2.0
 # What checkpointing a block takes the CPU, in operations that it could have started instead; and what hooks for saved tensors do, for each of a block's operations.
 _CHECKPOINT = 30
 _HOOKED = 1.0
+# Of a block's work and activations, what is in modules that treat each position by itself.
+_POSITIONWISE = 0.6
 # Of a backward pass, the part in which copies can be hidden.
 _HIDDEN = 0.7
 
@@ -177,6 +179,7 @@ class ForwardCosts:
         for name, block in self.blocks.items():
             inputs = 0 if name in away else block.inputs
             kept = 0 if name in again or name in away else block.kept_selectively if name in lean else block.kept
+            kept = kept if not plan.tiles else int(kept * (1 - _POSITIONWISE))
             total += kept + inputs
         return total * samples // self.samples
 
@@ -214,6 +217,11 @@ def seconds_of(plan: Plan, costs: ForwardCosts, step: Step, speeds: Speeds) -> f
             # Read, written, and read once more.
             gpu += 3 * (block.kept - block.kept_selectively) * scale / speeds.memory
             operations += _HOOKED * len(block.operations)  # type: ignore[assignment]
+    if plan.tiles:
+        for name in costs.blocks.keys() - set(plan.checkpoint):
+            # What is in tiles is run again; in a block that is run again anyway, it is not run once more.
+            again, started = costs.work(name, samples)
+            gpu, operations = gpu + _POSITIONWISE * again, operations + int(_POSITIONWISE * started * plan.tiles)
     part = max(gpu, operations * speeds.launch)
     if plan.offload:
         moved = costs.moved(plan, samples) / speeds.link

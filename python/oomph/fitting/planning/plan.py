@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-
-# Fields that name blocks.
-_OF_BLOCKS = ("checkpoint", "offload", "selective")
+# The fields that are names of modules.
+_NAMES = ("checkpoint", "offload", "selective", "tiled")
 
 
 @dataclass(frozen=True)
@@ -40,20 +39,26 @@ class Plan:
     autocast: str | None = None
     optimizer_8bit: bool = False
     bf16_weights: bool = False
+    #: Pieces along the sequence that ``tiled`` modules are run in; 0 is all at once.
+    tiles: int = 0
+    #: Modules that treat each position of a sequence by itself.
+    tiled: tuple[str, ...] = ()
+    #: Liger's kernels, where there are some for the model.
+    liger: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        return {**dataclasses.asdict(self), **{name: list(getattr(self, name)) for name in _OF_BLOCKS}}
+        return {**dataclasses.asdict(self), **{name: list(getattr(self, name)) for name in _NAMES}}
 
     @classmethod
     def from_dict(cls, given: dict[str, Any]) -> Plan:
-        return cls(**{**given, **{name: tuple(given.get(name, ())) for name in _OF_BLOCKS}})
+        return cls(**{**given, **{name: tuple(given.get(name, ())) for name in _NAMES}})
 
     def but(self, **changes: Any) -> Plan:
         return dataclasses.replace(self, **changes)
 
     @property
     def exact(self) -> bool:
-        return not (self.autocast or self.optimizer_8bit or self.bf16_weights)
+        return not (self.autocast or self.optimizer_8bit or self.bf16_weights or self.liger)
 
 
 class Changeable(Protocol):

@@ -25,6 +25,8 @@ _WORTH_A_TRY = 1.12
 _TRIES = 4
 _FOUND = 8
 _CANDIDATES = 4
+# Pieces of a sequence: the least of a module's activations that are there at once is this part, and more pieces save little more.
+_TILES = 8
 # When a plan that seemed to fit did not when it was tried for longer, the next must need that much less.
 _TIGHTER = 0.97
 _PROOFS = 6
@@ -58,6 +60,8 @@ class Facts:
     half: str = "bfloat16"
     #: Parameters may be updated within the backward pass.
     releases: bool = False
+    #: Modules that treat each position of a sequence by itself.
+    tiled: tuple[str, ...] = ()
     #: What blocks give up, one after another, those first that free most bytes for a second lost: ("selective", name), ("checkpoint", name), ("offload", name).
     #: Without it, blocks in order are checkpointed, and then offloaded.
     path: tuple[tuple[str, str], ...] = ()
@@ -235,7 +239,8 @@ class Search(Tried[Plan]):
                 return [plans[0], *(plan for plan in plans[1:] if self._holds(plan))]
         # Limits were drawn tighter after each that failed: perhaps too tight for what needs least of all.
         last = self.most_frugal()
-        return [last] if self.measure(last).host <= self.facts.host and self._holds(last) else []
+        within = self.measure(last).reserved <= self.facts.limit and self.measure(last).host <= self.facts.host
+        return [last] if within and self._holds(last) else []
 
     def _holds(self, plan: Plan) -> bool:
         proof = self._prove(plan, self.facts.limit)
@@ -254,6 +259,8 @@ class Search(Tried[Plan]):
     def most_frugal(self) -> Plan:
         plan = self.allowed()[-1].but(checkpoint=self.facts.blocks, offload=self.facts.blocks, release=self.facts.releases, states_on_host=float(self.facts.hosts))
         plan = plan if not self.facts.hosts else plan.but(optimizer_8bit=False)
+        if self.facts.tiled:
+            plan = plan.but(tiles=4 * _TILES, tiled=self.facts.tiled)
         return plan.but(micro=1) if self.facts.splits and self.facts.batch > 1 else plan
 
     def allowed(self) -> list[Plan]:
@@ -282,6 +289,9 @@ class Search(Tried[Plan]):
                 if self.facts.hosts:
                     hosted = part.but(release=self.facts.releases, optimizer_8bit=False)
                     variants += [hosted.but(states_on_host=share) for share in self.shares(hosted)]
+                if self.facts.tiled and size == self.sizes()[-1]:
+                    # Where samples cannot be fewer, what treats positions one by one takes fewer of them at a time.
+                    variants += [variant.but(tiles=_TILES, tiled=self.facts.tiled) for variant in variants]
                 found += [Family(variant, len(found) + place) for place, variant in enumerate(variants)]
         return found
 
@@ -381,17 +391,16 @@ class Search(Tried[Plan]):
         """The best few, no two of one kind: they are to be tried, and what differs in a block or two takes the same time."""
         kinds: dict[tuple[Any, ...], Plan] = {}
         for plan in ordered:
-            kind = (plan.micro, plan.release, plan.states_on_host, bool(plan.checkpoint), bool(plan.selective), bool(plan.offload), plan.exact)
+            kind = (plan.micro, plan.tiles, plan.release, plan.states_on_host, bool(plan.checkpoint), bool(plan.selective), bool(plan.offload), plan.exact)
             kinds.setdefault(kind, plan)
         return list(kinds.values())[:_CANDIDATES]
 
     def chain(self, chosen: Plan, measured: bool = False) -> list[Measured]:
         """One technique after another, in the order in which they are counted; of those ``measured`` already, if no more are to be."""
         plan, chain = Plan(), [self.measure(Plan())]
-        for name in (technique.name for technique in TECHNIQUES):
-            value = getattr(chosen, name)
-            if value != getattr(plan, name):
-                plan = plan.but(**{name: value})
+        for technique in TECHNIQUES:
+            if getattr(chosen, technique.name) != getattr(plan, technique.name):
+                plan = plan.but(**{name: getattr(chosen, name) for name in (technique.name, *technique.besides)})
                 if not measured or plan in self.seen:
                     chain.append(self.measure(plan))
         return chain
@@ -421,5 +430,5 @@ class Search(Tried[Plan]):
 
 def _unlike(one: Plan, other: Plan) -> int:
     """In how many ways that make estimates differ."""
-    ways = ("micro", "release", "states_on_host", "autocast", "bf16_weights", "optimizer_8bit", "defer_logits", "expandable", "fused")
+    ways = ("micro", "tiles", "liger", "release", "states_on_host", "autocast", "bf16_weights", "optimizer_8bit", "defer_logits", "expandable", "fused")
     return sum(getattr(one, way) != getattr(other, way) for way in ways) + 2 * (bool(one.checkpoint) != bool(other.checkpoint)) + (bool(one.selective) != bool(other.selective))

@@ -134,6 +134,26 @@ def in_new_containers(batch: Any) -> Any:
     return _with_tensors(batch, lambda tensor: tensor)
 
 
+def shortened(batch: Any, most: int) -> Any:
+    """The first positions of sequences, at most so many; the batch itself if its sequences are not longer.
+
+    The longest second dimension is taken for that of sequences. Tensors of which a dimension behind the first is as long are cut there, masks in two.
+    """
+    lengths: list[int] = []
+    _with_tensors(batch, lambda tensor: lengths.append(tensor.shape[1]) if isinstance(tensor, torch.Tensor) and tensor.dim() > 1 else None)
+    longest = max(lengths, default=0)
+    if longest <= most:
+        return batch
+
+    def cut(tensor: Any) -> Any:
+        for dimension in range(1, tensor.dim() if isinstance(tensor, torch.Tensor) else 0):
+            if tensor.shape[dimension] == longest:
+                tensor = tensor.narrow(dimension, 0, most)
+        return tensor
+
+    return _with_tensors(batch, cut)
+
+
 def _with_tensors(batch: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(batch, (torch.Tensor, PackedSequence)):
         return change(batch)

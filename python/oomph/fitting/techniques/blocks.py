@@ -2,7 +2,7 @@
 
 ``find_blocks`` names the modules that are worth treating one by one: the layers of a transformer, the residual blocks of a convolutional
 network. ``put_around`` changes what calling a block does, on the instance, so that hooks, names and the state dict stay; what is put
-around is elsewhere (``checkpoints``, ``activations``).
+around is elsewhere (``checkpoints``, ``activations``, ``tiles``).
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ _PARTS = ("expert", "head")
 # What parametrised weights and adapters keep in lists: called for a weight, never for an activation.
 _NOT_LAYERS = ("parametrizations", "modules_to_save")
 
-# In which order things lie around a forward, the outermost first: activations leave what the checkpoint keeps, and not what it drops.
-OFFLOAD, CHECKPOINT, SELECTIVE = "offload", "checkpoint", "selective"
-_ORDER = (OFFLOAD, CHECKPOINT, SELECTIVE)
+# In which order things lie around a forward, the outermost first: activations leave what the checkpoint keeps, and not what it drops; and what is run
+# again is run in tiles.
+OFFLOAD, CHECKPOINT, SELECTIVE, TILES = "offload", "checkpoint", "selective", "tiles"
+_ORDER = (OFFLOAD, CHECKPOINT, SELECTIVE, TILES)
 
 Around = Callable[[nn.Module, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 

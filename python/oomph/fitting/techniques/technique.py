@@ -38,6 +38,8 @@ class Technique:
     turn: int = 0
     #: Why it does nothing here, given the search (``planning.inference_search``): None if it does, no words where nobody would expect it to.
     why_not: Callable[[Any], str | None] = lambda _: None
+    #: Other fields of the plan that belong to it, and are nothing without it.
+    besides: tuple[str, ...] = ()
     #: It stays from one plan to the next, where both have it: to undo it would lose something.
     lasts: bool = False
 

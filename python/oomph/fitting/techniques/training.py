@@ -7,10 +7,12 @@ from oomph.fitting.techniques.activations import OFFLOADED_ACTIVATIONS
 from oomph.fitting.techniques.allocator import EXPANDABLE
 from oomph.fitting.techniques.autocast import AUTOCAST
 from oomph.fitting.techniques.checkpoints import CHECKPOINTED_BLOCKS
+from oomph.fitting.techniques.liger import LIGER
 from oomph.fitting.techniques.optimizers import FUSED, OPTIMIZER_8BIT, RELEASE, STATES_ON_HOST
 from oomph.fitting.techniques.parts import PARTS
 from oomph.fitting.techniques.selective import SELECTIVE_BLOCKS
 from oomph.fitting.techniques.technique import Technique
+from oomph.fitting.techniques.tiles import IN_TILES
 from oomph.fitting.techniques.weights import BF16_WEIGHTS
 
 TECHNIQUES: tuple[Technique, ...] = (
@@ -18,12 +20,14 @@ TECHNIQUES: tuple[Technique, ...] = (
     OPTIMIZER_8BIT,
     DEFER_LOGITS,
     EXPANDABLE,
+    LIGER,
     AUTOCAST,
     BF16_WEIGHTS,
     RELEASE,
     PARTS,
     SELECTIVE_BLOCKS,
     CHECKPOINTED_BLOCKS,
+    IN_TILES,
     OFFLOADED_ACTIVATIONS,
     STATES_ON_HOST,
 )
