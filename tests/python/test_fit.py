@@ -89,10 +89,15 @@ EXACT = {
     "checkpointed": Plan(checkpoint=NAMES),
     "offloaded": Plan(offload=NAMES),
     "states on the host": Plan(states_on_host=True),
+    "a share of them": Plan(states_on_host=0.4),
+    "selectively checkpointed": Plan(selective=NAMES),
+    "updated within the backward pass": Plan(release=True),
+    "so, with states on the host": Plan(release=True, states_on_host=0.6, selective=NAMES[:2], checkpoint=NAMES[2:]),
+    "so, in parts": Plan(3, release=True),
     "half of everything": Plan(3, NAMES[:2], NAMES[1:3], defer_logits=True, fused=True, states_on_host=True),
     "all of everything": Plan(2, NAMES, NAMES, defer_logits=True, fused=True, states_on_host=True),
 }
-BIT_EQUAL = ("checkpointed", "offloaded", "states on the host")
+BIT_EQUAL = ("checkpointed", "offloaded", "states on the host", "a share of them", "selectively checkpointed", "updated within the backward pass", "so, with states on the host")
 
 
 @pytest.mark.parametrize("name", EXACT)

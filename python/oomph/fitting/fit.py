@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import sys
 import traceback
@@ -150,10 +149,18 @@ class FitPlan:
 
     def __init__(self, chosen: Plan, found: Found | None, batch: int, blocks: int, room: Room | None, card: Card | None, speeds: Speeds | None) -> None:
         self.chosen, self.found, self.batch, self.blocks, self.room, self.card, self.speeds = chosen, found, batch, blocks, room, card, speeds
+        # Brings the rest of what was found, once it is asked for: a child measures it while the training goes on.
+        self.complete: Callable[[Found], Found] | None = None
         #: What was seen and must be said.
         self.notes: list[str] = []
         #: What happened while it ran: each step down.
         self.history: list[str] = []
+
+    def finish(self) -> None:
+        """Waits for what is not known yet: how the plan is reached, step by step, and what comes if memory runs out."""
+        complete, self.complete = self.complete, None
+        if complete is not None and self.found is not None:
+            self.found = complete(self.found)
 
     @property
     def predicted(self) -> Measured | None:
@@ -161,7 +168,8 @@ class FitPlan:
         if self.found is None:
             return None
         # What was chosen has been run for longer than the others.
-        known = [*([self.found.chosen] if self.found.chosen else []), self.found.plain, *self.found.chain, *self.found.rungs]
+        ways = [way.measured for way in self.found.ways]
+        known = [*([self.found.chosen] if self.found.chosen else []), *ways, self.found.plain, *self.found.chain, *self.found.rungs]
         return next((one for one in known if one.plan == self.chosen), None)
 
     def summary(self) -> str:
@@ -175,6 +183,7 @@ class FitPlan:
         return f"{done}: {fits} (the plain step: {text(self.found.plain.reserved)})"  # type: ignore[union-attr]
 
     def __str__(self) -> str:
+        self.finish()
         lines = [self.summary()]
         if self.room is not None and self.card is not None and self.found is not None:
             budget = f"budget {text(self.room.budget)} on {self.card.title}"
@@ -191,6 +200,7 @@ class FitPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """For scripts: plain data, bytes as integers."""
+        self.finish()
         found = self.found.to_dict() if self.found else {}
         return {
             **found,
@@ -286,31 +296,36 @@ class Fit(Applied):
             card = self._card_to_plan_for(gpu)
             room, speeds = room_on(card, budget), assumed_speeds(card.multiprocessors, card.capability)
         room = ranks.least_room(room)
+        if ranks.first():
+            # It has much to import, and can do that meanwhile.
+            self._asking = Asking("oomph.fitting.planning.child:plan", gpu=card.name, modules=sorted({type(module).__module__ for module in self.model.modules()} - {"__main__"}))
+            self._undo.append(self._asking.close)
         self._learn()
         if on_gpu:
             torch.cuda.empty_cache()
         self.plan = FitPlan(Plan(), None, self.size, 0, room, card, speeds)
-        with contextlib.ExitStack() as child:
-            found = self._find(child, card, room, speeds)
-            if found is not None and found.chosen is None:
-                raise self._does_not_fit(found, room)
-            if room.fraction is not None and on_gpu:
-                self._undo.append(hold_to(room.fraction, self.device))
-            if found is not None and on_gpu and self.tries and not on_virtual_gpu():
-                self._try_on_the_card(found, plan_seconds)
-            if found is not None:
-                found = self._explain(found)
+        found = self._find(card, room, speeds)
+        if found is not None and found.chosen is None:
+            raise self._does_not_fit(found, room)
+        if room.fraction is not None and on_gpu:
+            self._undo.append(hold_to(room.fraction, self.device))
+        on_a_real_one = on_gpu and not on_virtual_gpu()
+        if found is not None and on_a_real_one and self.tries:
+            self._try_on_the_card(found, plan_seconds)
         self._note_what_was_seen()
-        self._rungs = list(found.rungs) if found is not None else self._unmeasured_rungs()
-        chosen = found.chosen.plan if found is not None and found.chosen is not None else Plan()
-        self.plan.chosen = chosen
+        self._rungs = self._unmeasured_rungs() if found is None else []
+        self.plan.chosen = found.chosen.plan if found is not None and found.chosen is not None else Plan()
+        if found is not None:
+            self.plan.complete = self._complete
+            if not on_a_real_one or ranks.several():
+                self.plan.finish()
         if on_gpu:
-            self._apply(chosen)
+            self._apply(self.plan.chosen)
 
-    def _find(self, child: contextlib.ExitStack, card: Card, room: Room, speeds: Speeds) -> Found | None:
-        """The plans that fit; None where that cannot be predicted. The child goes on until what is entered into ``child`` is left."""
+    def _find(self, card: Card, room: Room, speeds: Speeds) -> Found | None:
+        """The plans that fit; None where that cannot be predicted."""
         try:
-            found, self.plan.blocks, self._host = ranks.by_the_first(lambda: self._ask(child, card, room, speeds))
+            found, self.plan.blocks, self._host = ranks.by_the_first(lambda: self._ask(card, room, speeds))
         except (NotPackable, NoAnswer) as error:
             if self.device.type != "cuda":
                 raise
@@ -321,16 +336,23 @@ class Fit(Applied):
         self.plan.found = found
         return found
 
-    def _explain(self, found: Found) -> Found:
-        """The rest of the child's answer, for the plan that is chosen."""
+    def _complete(self, found: Found) -> Found:
+        """The rest of the child's answer: how the plan that is chosen is reached, and left if memory runs out."""
         chosen = found.chosen
         assert chosen is not None
-        rest = ranks.by_the_first(lambda: Found.from_dict(self._asking.next()) if self._asking is not None else found)
+        try:
+            rest = ranks.by_the_first(lambda: Found.from_dict(self._asking.next()) if self._asking is not None else found)
+        except FitError:
+            # It has ended before its time. What is left is not measured.
+            self._rungs = self._unmeasured_rungs(chosen.plan)
+            return found
+        if self._asking is not None:
+            self._asking.close()
         times = {way.measured.plan: way.measured.timed for way in found.ways}
         for way in rest.ways:
             way.measured = dataclasses.replace(way.measured, timed=times.get(way.measured.plan))
         rest.take(next((way for way in rest.ways if way.measured.plan == chosen.plan), Way(chosen, rest.chain, rest.rungs)))
-        self.plan.found = rest
+        self._rungs = list(rest.rungs)
         return rest
 
     def _try_on_the_card(self, found: Found, seconds: float) -> None:
@@ -463,14 +485,15 @@ class Fit(Applied):
             return False
         return True
 
-    def _ask(self, child: contextlib.ExitStack, card: Card, room: Room, speeds: Speeds) -> tuple[Found, int, int]:
+    def _ask(self, card: Card, room: Room, speeds: Speeds) -> tuple[Found, int, int]:
         """What was found, how many blocks there are, and how much host memory plans might take."""
         self._host = host_room()
         things = {"model": self.model, "optimizer": self.optimizer, "loss_of": self.loss_of, "batch": self.example}
         things |= {"weighing": self._weighing and self._weighing.unwatched(), "clip_grad_norm": self.clip_grad_norm, "scales": self.scaler is not None}
         payload = pack(things, onto_gpu=self.device.type != "cuda")
         options = {"facts": self._facts(room, card), "speeds": speeds.to_dict()}
-        self._asking = child.enter_context(Asking("oomph.fitting.planning.child:plan", payload, options, gpu=card.name))
+        assert self._asking is not None
+        self._asking.send(payload, options)
         said = self._asking.next()
         return Found.from_dict(said), said["blocks"], self._host
 
@@ -629,6 +652,7 @@ class Fit(Applied):
                 raise
             traceback.clear_frames(error.__traceback__)
         states.leave_the_rest()
+        self.plan.finish()
         self._rungs = [dataclasses.replace(rung, plan=rung.plan.but(states_on_host=True, optimizer_8bit=False)) for rung in self._rungs]
         self._notify(f"step {self.steps + 1}: out of memory in the optimizer; its state goes to host memory; the update goes on")
         self._apply(self.plan.chosen.but(states_on_host=True))
@@ -698,6 +722,7 @@ class Fit(Applied):
             # Of a plan that was given nothing had to be known so far.
             self._learn()
             self._rungs = self._unmeasured_rungs(self.plan.chosen)
+        self.plan.finish()
         if not self._rungs:
             allowed = [name for name in ALLOWED if name not in self.allow]
             more = f"; not allowed so far: {', '.join(allowed)}" if allowed else ""
@@ -715,7 +740,10 @@ class Fit(Applied):
         retries = torch._C._cuda_memoryStats(self.device.index or 0)["num_alloc_retries"]
         self._thrashed = self._thrashed + 1 if retries > self._retries else 0
         self._retries = retries
-        if ranks.any_of(self._thrashed >= 3, self.device) and self._rungs:
+        if not ranks.any_of(self._thrashed >= 3, self.device):
+            return
+        self.plan.finish()
+        if self._rungs:
             self._thrashed = 0
             rung = self._rungs.pop(0)
             release_memory(self.device)

@@ -67,12 +67,25 @@ class Verifier:
         new = {key: row for key, (row, width) in spread.items() if width > 2 * self._tried.get(key, 0.0)}
         if not new:
             return
-        tried = verify(self.weighing, compute_loss, batch, model, new)
+        with _in_full_precision():
+            tried = verify(self.weighing, compute_loss, batch, model, new)
         self._tried.update((key, spread[key][1]) for key in tried)
         # What can never be tried is not tried for ever.
         self._failures = 0 if tried else self._failures + 1
 
 
+@contextlib.contextmanager
+def _in_full_precision() -> Iterator[None]:
+    """Without TensorFloat-32: rounded to ten bits, the same sum in other parts may look like another."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@_in_full_precision()
 def learn_weighing(compute_loss: ComputeLoss, batch: Any, model: nn.Module) -> Weighing:
     """Finds out how the loss of a batch is made of those of its parts, by computing both for a few samples, and their gradients.
 

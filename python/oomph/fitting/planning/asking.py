@@ -8,6 +8,8 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import weakref
+from collections.abc import Sequence
 from typing import Any
 
 from oomph._find import find_oomph
@@ -18,7 +20,7 @@ _START = """\
 import sys
 sys.path.append({place!r})
 from oomph.fitting.planning.child import answer
-answer({entry!r}, {folder!r})
+answer({entry!r}, {folder!r}, {modules!r}, {paths!r})
 """
 
 
@@ -28,37 +30,41 @@ class NoAnswer(FitError):
 
 def ask(entry: str, payload: bytes, options: dict[str, Any], *, gpu: str, what: str = "planning") -> dict[str, Any]:
     """Calls ``entry`` ("module:function") in a child with what was packed and the options; it returns what json can hold."""
-    with Asking(entry, payload, options, gpu=gpu, what=what) as asked:
+    with Asking(entry, gpu=gpu, what=what) as asked:
+        asked.send(payload, options)
         return asked.next()
 
 
 class Asking:
-    """A child that was asked, and answers once, or several times where the function of ``entry`` is a generator: ``next`` waits for the next answer. It ends with the ``with``."""
+    """A child that is started at once, so that it can import ``modules`` while what it will be asked is made, and sent what it needs later. It answers once, or several times where the
+    function of ``entry`` is a generator: ``next`` waits for the next answer. It ends with ``close``, with the ``with``, and with this process."""
 
-    def __init__(self, entry: str, payload: bytes, options: dict[str, Any], *, gpu: str, what: str = "planning") -> None:
+    def __init__(self, entry: str, *, gpu: str, what: str = "planning", modules: Sequence[str] = ()) -> None:
         self._what = what
         self._answers = 0
         self._folder = tempfile.TemporaryDirectory(prefix="oomph-fit-")
         package = str(pathlib.Path(__file__).resolve().parents[3])
-        with open(self._path("payload"), "wb") as binary:
-            binary.write(payload)
-        with open(self._path("options.json"), "w") as file:
-            json.dump(options, file)
         with open(self._path("fit.py"), "w") as file:
-            file.write(_START.format(place=package, entry=entry, folder=self._folder.name))
+            file.write(_START.format(place=package, entry=entry, folder=self._folder.name, modules=list(modules), paths=list(sys.path)))
         # Its memory is unlimited: the child must be able to hold every candidate, to say what it takes.
         command = [find_oomph(), "on-virtual-gpu", "--quiet", "--python", sys.executable, "--gpu", gpu, self._path("fit.py")]
         with open(self._path("log"), "wb") as binary:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=binary, stderr=binary, env=_environment())
+        self.close = weakref.finalize(self, _end, self._process, self._folder)
+
+    def send(self, payload: bytes, options: dict[str, Any]) -> None:
+        with open(self._path("payload"), "wb") as binary:
+            binary.write(payload)
+        # The child waits for this one, and takes it whole.
+        with open(self._path("options.json.part"), "w") as file:
+            json.dump(options, file)
+        os.replace(self._path("options.json.part"), self._path("options.json"))
 
     def __enter__(self) -> Asking:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._process.poll() is None:
-            self._process.terminate()
-        self._process.wait()
-        self._folder.cleanup()
+        self.close()
 
     def next(self) -> dict[str, Any]:
         name = self._path(f"answer-{self._answers}.json")
@@ -77,6 +83,13 @@ class Asking:
 
     def _path(self, name: str) -> str:
         return os.path.join(self._folder.name, name)
+
+
+def _end(process: subprocess.Popen[bytes], folder: tempfile.TemporaryDirectory[str]) -> None:
+    if process.poll() is None:
+        process.terminate()
+    process.wait()
+    folder.cleanup()
 
 
 def _environment() -> dict[str, str]:

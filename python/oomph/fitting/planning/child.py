@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import importlib
@@ -10,7 +11,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ from oomph.fitting.techniques.selective import SelectiveBlocks
 from oomph.live.out_of_memory import is_out_of_memory
 
 # Seconds after which plans that only might be better are not looked at any more.
-_LATE = 6.0
+_LATE = 5.0
 # Samples of the forward pass that is counted.
 _PROBE = 4
 # Shares of the optimizer's state in steps of this: nearly the same need not be tried twice.
@@ -38,13 +39,17 @@ _SHARES = 0.05
 _MANY_MODULES = 50
 
 
-def answer(entry: str, folder: str) -> None:
+def answer(entry: str, folder: str, modules: Sequence[str] = (), paths: Sequence[str] = ()) -> None:
     """What the script of ``asking`` calls: each answer goes into a file, whole or not at all."""
     torch.cuda.init()
     # The child's own peaks are asked for, not its lines.
     torch.cuda.memory._record_memory_history(enabled=None)
-    with open(os.path.join(folder, "options.json")) as file:
-        options = json.load(file)
+    sys.path.extend(path for path in paths if path not in sys.path)
+    for name in modules:
+        # What is sent needs them. Whatever is wrong with one is said when it is needed.
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+    options = _wait_for(os.path.join(folder, "options.json"))
     options["progress"] = os.path.join(folder, "progress")
     answers = 0
     try:
@@ -62,6 +67,17 @@ def answer(entry: str, folder: str) -> None:
         traceback.print_exc()
         said = {"error": f"{type(error).__name__}: {error}" if not isinstance(error, FitError) else str(error), "ours": isinstance(error, FitError)}
         _write(folder, answers, said)
+
+
+def _wait_for(path: str) -> dict[str, Any]:
+    """What this child is asked. Where the folder is gone, nobody waits for an answer."""
+    while not os.path.exists(path):
+        if not os.path.isdir(os.path.dirname(path)) or os.getppid() == 1:
+            raise SystemExit(1)
+        time.sleep(0.02)
+    with open(path) as file:
+        options: dict[str, Any] = json.load(file)
+    return options
 
 
 def _write(folder: str, number: int, said: dict[str, Any]) -> None:

@@ -217,6 +217,11 @@ class Search(Tried[Plan]):
         if found.chosen is None:
             return
         plans = [way.measured.plan for way in found.ways]
+        for plan in plans[1:]:
+            # On a card they show by themselves whether they fit. What they reserve after more than one step is to be known all the same.
+            proof = self._prove(plan, self.facts.limit)
+            if not proof.short:
+                self.seen[plan] = proof
         chain, rungs = self.chain(plans[0]), self.rungs(plans[0])
         found.ways = [Way(self.measure(plan), chain if plan == plans[0] else self.chain(plan, measured=True), self._below(rungs, plan)) for plan in plans]
         found.least, found.tried = self.measure(self.most_frugal()), len(self.seen)
@@ -227,7 +232,7 @@ class Search(Tried[Plan]):
         return [rung for rung in rungs if rung.reserved <= self.measure(plan).reserved * _WORTH]
 
     def proven(self) -> list[Plan]:
-        """The plans that are worth being tried, the best first, each run for longer: holes that grow from step to step show only then.
+        """The plans that are worth being tried, the best first, which is run for longer: holes that grow from step to step show only then.
 
         In another process they lie elsewhere, and what they are too small for is the largest block: there must be room for one more of it.
         """
@@ -236,7 +241,7 @@ class Search(Tried[Plan]):
             if not plans:
                 break
             if self._holds(plans[0]):
-                return [plans[0], *(plan for plan in plans[1:] if self._holds(plan))]
+                return plans
         # Limits were drawn tighter after each that failed: perhaps too tight for what needs least of all.
         last = self.most_frugal()
         within = self.measure(last).reserved <= self.facts.limit and self.measure(last).host <= self.facts.host
@@ -332,6 +337,7 @@ class Search(Tried[Plan]):
         found: dict[Plan, Family] = {}
         for family in self._usual(families):
             self._settle(family, found)
+        usual = list(found)
         queue = [(self.seconds(self.at(family, level)), family.turn, family, level) for family in families if (level := self.level(family)) is not None]
         heapq.heapify(queue)
         tries: Counter[int] = Counter()
@@ -362,7 +368,9 @@ class Search(Tried[Plan]):
             return (slower, self.seconds(plan) if slower else 0.0, not plan.exact, found[plan].turn, given_up)
 
         ordered = sorted(found, key=rank)
-        return self._different(ordered)
+        different = self._different(ordered)
+        # The usual ways are always among those that are tried: no plan is to be slower than they are.
+        return list(dict.fromkeys([*different[: _CANDIDATES - len(usual)], *usual]))
 
     def _usual(self, families: list[Family]) -> list[Family]:
         """What people do by hand: parts as large as fit, with nothing else done, and with every block checkpointed."""
@@ -393,7 +401,7 @@ class Search(Tried[Plan]):
         for plan in ordered:
             kind = (plan.micro, plan.tiles, plan.release, plan.states_on_host, bool(plan.checkpoint), bool(plan.selective), bool(plan.offload), plan.exact)
             kinds.setdefault(kind, plan)
-        return list(kinds.values())[:_CANDIDATES]
+        return list(kinds.values())
 
     def chain(self, chosen: Plan, measured: bool = False) -> list[Measured]:
         """One technique after another, in the order in which they are counted; of those ``measured`` already, if no more are to be."""

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Collection, Iterator
 
 import torch
+from torch.nn.modules.batchnorm import _NormBase
 
 
 class Before:
@@ -24,6 +25,8 @@ class Before:
             for name, buffer in module._buffers.items()
             if buffer is not None and id(buffer) not in untouched
         ]
+        # Their kernels change statistics without counting that as a change.
+        self.uncounted = {id(module) for module in model.modules() if isinstance(module, _NormBase) and module.training}
 
     def changed(self) -> list[str]:
         """The names of the buffers that are others, or have other values, than before."""
@@ -31,7 +34,10 @@ class Before:
 
     def learn(self, untouched: set[int]) -> None:
         """Once the pass is over: adds the buffers that are as they were."""
-        untouched.update(id(buffer) for module, name, buffer, _, version in self.buffers if module._buffers.get(name) is buffer and buffer._version == version)
+        kept = (
+            buffer for module, name, buffer, _, version in self.buffers if module._buffers.get(name) is buffer and buffer._version == version and id(module) not in self.uncounted
+        )
+        untouched.update(map(id, kept))
 
     def restore(self) -> None:
         torch.set_rng_state(self.cpu)
@@ -40,7 +46,7 @@ class Before:
         with torch.no_grad():
             for module, name, buffer, value, version in self.buffers:
                 module._buffers[name] = buffer
-                if buffer._version != version:
+                if buffer._version != version or id(module) in self.uncounted:
                     buffer.copy_(value)
 
 

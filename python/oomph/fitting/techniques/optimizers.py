@@ -30,6 +30,8 @@ from oomph.live.out_of_memory import is_out_of_memory
 
 # State that is on its way: what crosses PCIe in about 3 ms, which hides the time that a launch takes.
 _BUCKET = 32 << 20
+# Of much state, more at a time, in about so many buckets: each takes the CPU a millisecond, which has the backward pass to start besides.
+_LARGEST_BUCKET, _BUCKETS = 128 << 20, 48
 # Parameters that are updated at a time on the device, where a copy of them is kept for the case that the update fails.
 _CHUNK = 16 << 20
 
@@ -399,6 +401,8 @@ class _Guest:
     arrived: Any = None
     left: Any = None
     keep: list[Tensor] = field(default_factory=list)
+    #: What the optimizer was given of its state, in the order of the bucket's homes.
+    given: list[Tensor] = field(default_factory=list)
 
 
 class StatesOnHost(ResumableStep):
@@ -413,7 +417,10 @@ class StatesOnHost(ResumableStep):
     gradients of all parameters are never there at once. ``step`` updates what is left.
     """
 
-    def __init__(self, optimizer: Optimizer, bucket_bytes: int = _BUCKET, *, share: float = 1.0) -> None:
+    def __init__(self, optimizer: Optimizer, bucket_bytes: int | None = None, *, share: float = 1.0) -> None:
+        if bucket_bytes is None:
+            state = 2 * sum(size_of(p) for group in optimizer.param_groups for p in group["params"] if p.requires_grad)
+            bucket_bytes = min(max(_BUCKET, state // _BUCKETS), _LARGEST_BUCKET)
         super().__init__(optimizer, bucket_bytes)
         self.share = share
         # Of the state in buckets so far, what is on the host and what there is.
@@ -618,27 +625,33 @@ class StatesOnHost(ResumableStep):
         self._lane(bucket).wait(guest.arrived)
         try:
             if guest.memory is not None:
-                for place, _ in bucket.homes:
-                    state[place.param][place.key] = place.inside(guest.memory)
+                guest.given = [place.inside(guest.memory) for place, _ in bucket.homes]
+                for (place, _), value in zip(bucket.homes, guest.given):
+                    state[place.param][place.key] = value
             self._update(list(by_group.values()), [(place.param, place.key) for place, _ in bucket.homes])
         except BaseException:
             for place, host in bucket.homes:  # What is there is what was before.
                 state[place.param][place.key] = host
             raise
 
+    def _is_as_given(self, guest: _Guest) -> bool:
+        state = self.optimizer.state
+        tensors = sum(type(value) is Tensor and value.ndim > 0 for p in guest.bucket.params for value in state.get(p, {}).values())
+        return tensors == len(guest.given) and all(state[place.param].get(place.key) is value for (place, _), value in zip(guest.bucket.homes, guest.given))
+
     def _copy_to_host(self, guest: _Guest) -> _Guest:
         bucket, state = guest.bucket, self.optimizer.state
         if not bucket.hosted:
             return guest
-        places = bucket.lay_out(state)
-        if len(places) != len(bucket.homes) or not all(place.like(home) for place, (home, _) in zip(places, bucket.homes)):
-            bucket.settle(places)
+        # Mostly it has worked in place, and kept nothing else.
+        in_one_piece = bool(guest.given) and self._is_as_given(guest)
+        if not in_one_piece:
+            places = bucket.lay_out(state)
+            if len(places) != len(bucket.homes) or not all(place.like(home) for place, (home, _) in zip(places, bucket.homes)):
+                bucket.settle(places)
         if bucket.slab is None:
             return guest
-        values = [state[place.param][place.key] for place in places]
-        in_one_piece = guest.memory is not None and all(
-            value.data_ptr() == guest.memory.data_ptr() + place.offset and value.stride() == place.stride for value, place in zip(values, places)
-        )
+        values = guest.given if in_one_piece else [state[place.param][place.key] for place, _ in bucket.homes]
         lanes = self._lane(bucket)
         with lanes.copying(lanes.going):
             if copies_are_real or not lanes.is_cuda:

@@ -1,0 +1,270 @@
+"""What makes `oomph.fit` fast: cheap operations run again, updates within the backward pass, and plans that are tried on the card and leave no trace."""
+
+import copy
+import gc
+import json
+import random
+import textwrap
+import weakref
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+import oomph as package  # noqa: E402
+from oomph import Plan  # noqa: E402
+from oomph.fitting.errors import FitError  # noqa: E402
+from oomph.fitting.running.trying import everything_kept  # noqa: E402
+from oomph.fitting.techniques import selective  # noqa: E402
+from oomph.fitting.techniques.blocks import find_blocks  # noqa: E402
+from oomph.fitting.techniques.optimizers import StatesOnHost  # noqa: E402
+from oomph.fitting.techniques.selective import SelectiveBlocks  # noqa: E402
+
+IDS = torch.randint(100, (2, 24), generator=torch.Generator().manual_seed(0))
+
+
+def language(kind, **shape):
+    config = getattr(transformers, f"{kind}Config")(vocab_size=128, **shape)
+    name = {"T5": "T5ForConditionalGeneration", "Bert": "BertForMaskedLM", "GPT2": "GPT2LMHeadModel"}.get(kind, f"{kind}ForCausalLM")
+    return getattr(transformers, name)(config), lambda model: model(input_ids=IDS, labels=IDS).loss
+
+
+def image(name, **shape):
+    torchvision = pytest.importorskip("torchvision")
+    pictures = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    return getattr(torchvision.models, name)(**shape), lambda model: model(pictures).square().mean()
+
+
+MODELS = {
+    "Llama": lambda: language("Llama", hidden_size=32, intermediate_size=88, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2),
+    "GPT-2": lambda: language("GPT2", n_embd=32, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0),
+    "BERT": lambda: language("Bert", hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64),
+    "T5": lambda: language("T5", d_model=32, d_ff=64, num_layers=2, num_heads=4, d_kv=8, decoder_start_token_id=0),
+    "ResNet": lambda: image("resnet18"),
+    "ViT": lambda: image("VisionTransformer", image_size=32, patch_size=8, num_layers=2, num_heads=4, hidden_dim=32, mlp_dim=64),
+}
+
+
+def gradients(model, loss):
+    torch.manual_seed(3)
+    model.zero_grad()
+    value = loss(model)
+    value.backward()
+    return value.detach(), [(name, None if p.grad is None else p.grad.clone()) for name, p in model.named_parameters()]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_cheap_operations_made_is_made_again_to_the_bit(name, monkeypatch):
+    monkeypatch.setattr(selective, "_SMALLEST", 0)
+    torch.manual_seed(0)
+    model, loss = MODELS[name]()
+    model.train()
+    before = copy.deepcopy(model.state_dict())
+    expected = gradients(model, loss)
+    model.load_state_dict(before)
+    lean = SelectiveBlocks(model, find_blocks(model))
+    found = gradients(model, loss)
+    lean.undo()
+    assert lean.counted.dropped > 0
+    assert torch.equal(expected[0], found[0])
+    for (_, one), (where, other) in zip(expected[1], found[1]):
+        assert (one is None) == (other is None) and (one is None or torch.equal(one, other)), where
+    assert all("forward" not in module.__dict__ for module in model.modules())
+
+
+def test_a_graph_that_is_never_run_back_is_freed(monkeypatch):
+    monkeypatch.setattr(selective, "_SMALLEST", 0)
+    model, loss = MODELS["Llama"]()
+    lean = SelectiveBlocks(model, find_blocks(model))
+    value = loss(model)
+    dropped = [thing for thing in gc.get_objects() if type(thing) is selective._Dropped]
+    assert dropped
+    references = [weakref.ref(thing._make) for thing in dropped]
+    del value, dropped
+    # By counting alone: what goes through C++ no collector finds.
+    assert not any(reference() for reference in references)
+    lean.undo()
+
+
+def test_what_is_changed_in_place_after_it_was_saved_is_refused(monkeypatch):
+    monkeypatch.setattr(selective, "_SMALLEST", 0)
+
+    class Changes(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(4, 4)
+
+        def forward(self, x):
+            made = self.linear(x)
+            out = torch.nn.functional.silu(made) * 2
+            made.add_(1)
+            return out
+
+    model = torch.nn.Sequential(Changes(), Changes())
+    lean = SelectiveBlocks(model, ["0", "1"])
+    with pytest.raises(RuntimeError, match="changed in place after it was saved"):
+        model(torch.randn(2, 4)).sum().backward()
+    lean.undo()
+
+
+def test_two_backward_passes_through_one_graph(monkeypatch):
+    monkeypatch.setattr(selective, "_SMALLEST", 0)
+    model, loss = MODELS["Llama"]()
+    plain = loss(model)
+    plain.backward(retain_graph=True)
+    plain.backward()
+    expected = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    lean = SelectiveBlocks(model, find_blocks(model))
+    value = loss(model)
+    value.backward(retain_graph=True)
+    value.backward()
+    assert all(torch.equal(one, p.grad) for one, p in zip(expected, model.parameters()))
+    lean.undo()
+
+
+# -- updates within the backward pass
+
+
+def small():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.GELU()) for _ in range(4)))
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+
+def test_gradients_are_freed_as_they_come_and_the_state_is_spread():
+    model, optimizer = small()
+    states = StatesOnHost(optimizer, bucket_bytes=2200, share=0.5)
+    most = []
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda _: most.append(sum(p.grad is not None for p in model.parameters())))
+    for _ in range(3):
+        with states.releasing():
+            model(torch.randn(4, 16)).square().mean().backward()
+        assert states.has_released and all(p.grad is None for p in model.parameters())
+        states.step()
+    assert max(most) <= 2
+    hosted = [bucket.hosted for bucket in states._buckets]
+    assert len(hosted) == 4 and sum(hosted) == 2 and hosted[0] != hosted[1]
+    assert states.bytes_on_host > 0
+    states.undo()
+
+
+def test_a_parameter_without_a_gradient_waits_for_the_step():
+    model, optimizer = small()
+    expected, other = small()
+    unused = torch.nn.Parameter(torch.ones(3))
+    optimizer.add_param_group({"params": [unused]})
+    states = StatesOnHost(optimizer, bucket_bytes=10**9, share=0.0)
+    x = torch.randn(4, 16)
+    with states.releasing():
+        model(x).square().mean().backward()
+    states.step()
+    expected(x).square().mean().backward()
+    other.step()
+    assert torch.equal(unused, torch.ones(3))
+    assert all(torch.equal(one, two) for one, two in zip(model.parameters(), expected.parameters()))
+    states.undo()
+
+
+def test_memory_that_runs_out_after_an_update_is_no_batch_to_repeat():
+    model, optimizer = small()
+    fit = package.fit(model, optimizer, loss=torch.nn.MSELoss(), batch=(torch.randn(4, 16), torch.randn(4, 16)), plan=Plan(release=True), quiet=True)
+    first = next(model.parameters())
+
+    def fail(_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    first.register_hook(fail)
+    # Parameters are so small that they are all of one bucket: more, smaller ones, as of a large model.
+    fit._run().states.bucket_bytes = 2200
+    with pytest.raises(FitError, match="the model is between two steps"):
+        fit.step((torch.randn(4, 16), torch.randn(4, 16)))
+    fit.close()
+
+
+def test_gradients_that_are_to_be_seen_are_not_released():
+    model, optimizer = small()
+    batch = (torch.randn(4, 16), torch.randn(4, 16))
+    with package.fit(model, optimizer, loss=torch.nn.MSELoss(), batch=batch, plan=Plan(release=True), quiet=True) as fit:
+        fit.backward(batch)
+        assert all(p.grad is not None for p in model.parameters())
+        before = [p.detach().clone() for p in model.parameters()]
+        fit.update()
+        assert not any(torch.equal(one, p) for one, p in zip(before, model.parameters()))
+
+
+# -- plans that are tried
+
+
+@pytest.mark.parametrize("steps", (0, 2))
+def test_whatever_is_tried_leaves_no_trace(steps):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Dropout(0.5))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        model(torch.randn(8, 4)).sum().backward()
+        optimizer.step()
+    given = [p.grad for p in model.parameters()]
+    called = []
+    optimizer.register_step_post_hook(lambda *_: called.append(1))
+    before = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    states = random.getstate(), torch.get_rng_state()
+    with everything_kept(model, optimizer, torch.device("cpu")):
+        for _ in range(3):
+            model(torch.randn(8, 4)).sum().backward()
+            optimizer.step()
+        assert not torch.equal(model[0].weight, before[0]["0.weight"])
+    assert all(torch.equal(value, before[0][name]) for name, value in model.state_dict().items())
+    after = optimizer.state_dict()
+    assert after["param_groups"] == before[1]["param_groups"] and after["state"].keys() == before[1]["state"].keys()
+    for number, state in after["state"].items():
+        assert all(torch.equal(value, before[1]["state"][number][key]) for key, value in state.items())
+    assert random.getstate() == states[0] and torch.equal(torch.get_rng_state(), states[1])
+    assert called == [] and all(p.grad is one for p, one in zip(model.parameters(), given))
+
+
+TRIED = """
+import json
+import torch, torch.nn as nn, torch.nn.functional as F
+import oomph, oomph.fitting.fit as fitting
+from transformers import GPT2Config, GPT2LMHeadModel
+
+# As on a card: kernels do nothing here, so that times are those of the CPU.
+fitting.on_virtual_gpu = lambda: False
+with torch.device("cuda"):
+    model = GPT2LMHeadModel(GPT2Config(n_layer=6, n_embd=256, n_head=4, vocab_size=8192))
+optimizer = torch.optim.AdamW(model.parameters())
+ids = torch.randint(8000, (16, 256), device="cuda")
+batch = {"input_ids": ids, "labels": ids}
+fit = oomph.fit(model, optimizer, batch=batch, budget="1200MiB")
+waits = fit.plan.complete is not None
+empty, counted = len(optimizer.state), torch.cuda.memory_stats()["num_ooms"]
+torch.cuda.reset_peak_memory_stats()
+for _ in range(3):
+    fit.step(batch)
+allocated, reserved = fit.peak()
+said = fit.plan.to_dict()
+print("TOLD " + json.dumps(dict(waits=waits, empty=empty, allocated=allocated, reserved=reserved, said=said, text=str(fit.plan), history=fit.plan.history)))
+fit.close()
+"""
+
+
+def test_plans_are_tried_on_the_card_and_the_fastest_is_taken(on_virtual_gpu, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(TRIED))
+    ran = on_virtual_gpu(script, gpu="t4", timeout=300)
+    assert ran.returncode == 0, ran.stderr
+    told = json.loads(next(line[5:] for line in ran.stdout.splitlines() if line.startswith("TOLD ")))
+    said = told["said"]
+    assert told["waits"], "how a plan is reached is measured while the training goes on"
+    assert told["empty"] == 0, "states that trials made are gone"
+    timed = {json.dumps(way["measured"]["plan"]): way["measured"]["timed"] for way in said["ways"]}
+    assert len(timed) >= 2 and all(timed.values())
+    # The earlier one is taken of those within a hundredth.
+    assert timed[json.dumps(said["chosen"])] <= 1.01 * min(timed.values())
+    assert any(way["measured"]["plan"]["checkpoint"] and not way["measured"]["plan"]["selective"] for way in said["ways"]), "checkpointing everywhere is held against"
+    chosen = next(way["measured"] for way in said["ways"] if way["measured"]["plan"] == said["chosen"])
+    assert abs(told["allocated"] - chosen["allocated"]) <= 0.01 * chosen["allocated"] and told["reserved"] <= said["limit"]
+    assert "tried on this card:" in told["text"] and ", chosen: " in told["text"] and told["history"] == []
+    assert said["chain"][0]["plan"] == said["plain"]["plan"] and said["rungs"]
