@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-# How far the objects among a tensor's attributes are looked into: bitsandbytes has scales of scales.
-_DEPTH = 4
+# How far the attributes of objects among a tensor's attributes are looked into: bitsandbytes has scales of scales.
+_DEPTH = 6
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
