@@ -6,13 +6,13 @@ among their attributes (bitsandbytes). Nothing is known here of what the pieces 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
 # How far the attributes of objects among a tensor's attributes are looked into: bitsandbytes has scales of scales.
-_DEPTH = 6
+_DEPTH = 5
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
@@ -27,14 +27,8 @@ def is_wrapper(tensor: torch.Tensor) -> bool:
 
 
 def pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The plain tensors that hold the bytes of a tensor. Some may share a storage, and one may come twice."""
-    if is_plain(tensor):
-        yield tensor
-    elif is_wrapper(tensor):
-        yield from _inside([getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]], _DEPTH)
-    else:
-        yield plain(tensor)
-        yield from _inside(vars(tensor), _DEPTH)
+    """The plain tensors that hold the bytes of a tensor. Some may share a storage."""
+    yield from _inside(tensor, _DEPTH, set())
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
@@ -43,16 +37,25 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
         return torch.Tensor._make_subclass(torch.Tensor, tensor.detach())
 
 
-def _inside(thing: Any, depth: int) -> Iterator[torch.Tensor]:
-    if isinstance(thing, torch.Tensor):
-        yield from pieces(thing)
-    elif depth == 0 or isinstance(thing, (torch.nn.Module, type)):
+def _inside(thing: Any, depth: int, seen: set[int]) -> Iterator[torch.Tensor]:
+    # Attributes may refer back to the tensor that they are of.
+    if depth == 0 or id(thing) in seen or isinstance(thing, (torch.nn.Module, type)):
         return
+    seen.add(id(thing))
+    inner: Iterable[Any] = ()
+    if isinstance(thing, torch.Tensor):
+        if is_wrapper(thing):
+            inner = [getattr(thing, name) for name in thing.__tensor_flatten__()[0]]  # type: ignore[attr-defined]
+        elif is_plain(thing):
+            yield thing
+        else:
+            yield plain(thing)
+            inner = vars(thing).values()
     elif isinstance(thing, dict):
-        for value in thing.values():
-            yield from _inside(value, depth - 1)
+        inner = thing.values()
     elif isinstance(thing, (list, tuple)):
-        for value in thing:
-            yield from _inside(value, depth - 1)
+        inner = thing
     elif hasattr(thing, "__dict__") and not callable(thing):
-        yield from _inside(vars(thing), depth - 1)
+        inner = vars(thing).values()
+    for each in inner:
+        yield from _inside(each, depth - 1, seen)

@@ -7,23 +7,24 @@ tensor subclass's own code is run.
 import gc
 
 # How far the attributes of quantised weights are looked into: scales may have scales of their own.
-_DEPTH = 6
+_DEPTH = 5
 
 
 def pieces(tensor, torch):
     """A tensor and the tensors among its attributes: quantised weights have their codes and scales there."""
-    yield tensor
-    yield from _inside(getattr(tensor, "__dict__", None), torch, _DEPTH)
+    yield from _inside(tensor, torch, _DEPTH, set())
 
 
-def _inside(thing, torch, depth):
+def _inside(thing, torch, depth, seen):
+    # Attributes may refer back to the tensor that they are of.
+    if depth == 0 or id(thing) in seen or isinstance(thing, type) or issubclass(type(thing), torch.nn.Module):
+        return
+    seen.add(id(thing))
     if issubclass(type(thing), torch.Tensor):
-        yield from pieces(thing, torch)
-    elif isinstance(thing, dict):
-        for value in thing.values() if depth else ():
-            yield from _inside(value, torch, depth - 1)
-    elif depth and not issubclass(type(thing), torch.nn.Module) and not isinstance(thing, type):
-        yield from _inside(getattr(thing, "__dict__", None), torch, depth - 1)
+        yield thing
+    of = thing if isinstance(thing, dict) else getattr(thing, "__dict__", None)
+    for value in of.values() if isinstance(of, dict) else ():
+        yield from _inside(value, torch, depth - 1, seen)
 
 
 def frozen_and_adapters(torch):
