@@ -87,6 +87,15 @@ for step in range(2):
     allocated(f"step_{{step}}")
     optimizer.zero_grad()
     allocated(f"end_{{step}}")
+
+# LLM.int8: columns with outliers are computed apart, in 16 bits.
+allocated("before_eight")
+eight = bnb.nn.Linear8bitLt({HIDDEN}, {INNER}, bias=False, has_fp16_weights=False, threshold=6.0).half().cuda()
+allocated("eight")
+x = torch.empty(4, 64, {HIDDEN}, device="cuda", dtype=torch.half, requires_grad=True)
+y = eight(x)
+y.backward(torch.empty_like(y))
+told["shapes_of_eight"] = [list(y.shape), list(x.grad.shape)]
 with open("told.json", "w") as file:
     json.dump(told, file)
 """
@@ -163,6 +172,14 @@ def test_frozen_weights_adapters_and_gradients_are_told_apart(qlora):
     assert kinds["optimizer_state"] == 2 * 4 * ADAPTERS // 256 + 2 * TABLE
     # The buffers of the rotary embedding, and what bitsandbytes keeps for later weights.
     assert kinds["parameters"] == ROTARY + TABLE
+
+
+def test_eight_bit_weights_have_their_bytes_and_outliers_are_said_to_be_unknown(qlora):
+    reported, told = qlora
+    assert told["eight"] - told["before_eight"] == blocks(HIDDEN * INNER, 4 * INNER)
+    assert told["shapes_of_eight"] == [[4, 64, INNER], [4, 64, HIDDEN]]
+    # Which columns have outliers hangs on values that only the kernels would have computed.
+    assert "bitsandbytes::int8_vectorwise_quant" in str(reported["uncertain"])
 
 
 # -- tensors of other classes

@@ -44,9 +44,9 @@ class Shrunk:
 def weight_bytes(model: nn.Module) -> int:
     """Bytes of parameters and buffers, as they are stored: quantised and sparse ones too, shared ones once."""
     parts: dict[tuple[torch.device, int], int] = {}
-    for tensor in (piece for tensor in _tensors(model) for piece in pieces(tensor)):
-        storage = tensor.untyped_storage()
-        parts[tensor.device, storage.data_ptr() or id(tensor)] = storage.nbytes()
+    for piece in (piece for tensor in _tensors(model) for piece in pieces(tensor)):
+        storage = piece.untyped_storage()
+        parts[piece.device, storage.data_ptr() or id(piece)] = storage.nbytes()
     return sum(parts.values())
 
 
