@@ -974,6 +974,42 @@ def test_what_is_allowed_is_used_and_what_is_not_is_not(virtually):
     assert scaled["autocast"] is None and scaled["exact"] and scaled["predicted"] and "could not be predicted" not in str(scaled["notes"])
 
 
+def test_four_bit_weights_with_adapters_are_planned_and_take_what_was_predicted(virtually):
+    reported, err = virtually("""
+        import bitsandbytes as bnb
+
+        class Adapted(nn.Module):
+            def __init__(self, base):
+                super().__init__()
+                self.base = bnb.nn.Linear4bit(base.in_features, base.out_features, base.bias is not None, torch.float16, quant_type="nf4", device="meta")
+                self.base.weight = bnb.nn.Params4bit(base.weight.data, requires_grad=False, quant_type="nf4", module=self.base)
+                if base.bias is not None:
+                    self.base.bias = base.bias.requires_grad_(False)
+                self.down, self.up = nn.Linear(base.in_features, 8, bias=False), nn.Linear(8, base.out_features, bias=False)
+            def forward(self, x):
+                return self.base(x) + self.up(self.down(x))
+
+        model = GPT().requires_grad_(False)
+        for layer in model.layers:
+            for name in ("qkv", "o", "a", "b"):
+                setattr(layer, name, Adapted(getattr(layer, name)))
+        model.cuda()
+        optimizer = bnb.optim.PagedAdamW8bit([p for p in model.parameters() if p.requires_grad], lr=1e-4)
+        ids = torch.randint(20000, (16, 513), device="cuda")
+        fit = oomph.fit(model, optimizer, loss=loss_fn, batch=ids, budget="1GiB")
+        for _ in range(2):
+            fit.step(ids)
+        predicted = fit.plan.predicted
+        tell(notes=fit.plan.notes, plain=fit.plan.found.plain.reserved, limit=fit.plan.room.limit, blocks=fit.plan.blocks, history=fit.plan.history,
+             checkpoint=len(fit.plan.chosen.checkpoint), micro=fit.plan.chosen.micro, allocated=torch.cuda.max_memory_allocated(), predicted=predicted.allocated)
+    """)
+    (told,) = reported
+    assert "could not be predicted" not in str(told["notes"]) and not told["history"]
+    assert told["blocks"] == 8 and told["plain"] > told["limit"] and (told["checkpoint"] or told["micro"])
+    # A table that bitsandbytes shares among the weights of a process is there twice.
+    assert abs(told["allocated"] - told["predicted"]) <= 4096
+
+
 def test_a_model_that_cannot_be_sent_is_fitted_while_it_runs(virtually):
     reported, err = virtually("""
         model = GPT().cuda()

@@ -114,6 +114,28 @@ def test_memory_of_the_drivers_pools_counts_too(run):
     assert values(printed) == [1000 * MIB, 2]
 
 
+def test_managed_memory_is_beside_the_budget(run):
+    """As on the virtual GPU itself: its pages make room for whoever needs it."""
+    printed, said = run(
+        """
+        torch.zeros(1, device="cuda")
+        before = torch.cuda.mem_get_info()
+        cuda, held = ctypes.CDLL(None), ctypes.c_void_p()
+        assert cuda.cudaMallocManaged(ctypes.byref(held), ctypes.c_size_t(1500 << 20), 1) == 0
+        during = report()["devices"][0]["managed"]
+        same = int(torch.cuda.mem_get_info() == before)
+        assert cuda.cudaFree(held) == 0
+        device = report()["devices"][0]
+        print(during, same, device["managed"], device["managed_peak"], int(device["peak"] < 500 << 20))
+        """,
+        "--budget",
+        "1GiB",
+        "--no-recording",
+    )
+    assert values(printed) == [1500 * MIB, 1, 0, 1500 * MIB, 1]
+    assert "beside it 1.46 GiB of managed memory, which moves to the host when the device is full" in said
+
+
 def test_a_program_that_dies_of_its_budget_ends_with_an_overflow(run):
     program = """
         for _ in train(4, rows=16384):

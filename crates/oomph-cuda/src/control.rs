@@ -74,6 +74,12 @@ pub extern "C" fn oomph_peak(device: c_int) -> u64 {
     memory::peak(usize::try_from(device).unwrap_or(usize::MAX))
 }
 
+/// The most bytes of managed memory (`cudaMallocManaged`) that there were at once: the host's, and charged to no device.
+#[unsafe(no_mangle)]
+pub extern "C" fn oomph_managed() -> u64 {
+    memory::managed_peak()
+}
+
 /// Workspaces of convolutions that were estimated: how many, the largest, and the most that one may be.
 ///
 /// # Safety

@@ -253,6 +253,11 @@ pub extern "C" fn cuMemHostAlloc(place: *mut *mut c_void, size: usize, _flags: c
 }
 
 #[unsafe(no_mangle)]
+pub extern "C" fn cuMemAllocManaged(place: *mut *mut c_void, size: usize, _flags: c_uint) -> c_int {
+    allocation::give_managed(place, size)
+}
+
+#[unsafe(no_mangle)]
 pub extern "C" fn cuMemFreeHost(address: *mut c_void) -> c_int {
     allocation::take_pinned(address)
 }

@@ -5,7 +5,7 @@
 //! the runtime's functions ask for its functions first.
 
 use crate::sys;
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
 /// A function of the guard's; null if it has none of that name, or there is no guard.
@@ -46,6 +46,8 @@ functions! {
     allocate_pooled is c"cuMemAllocAsync": fn(*mut *mut c_void, usize, *mut c_void);
     /// `cuMemAllocFromPoolAsync`.
     allocate_from_pool is c"cuMemAllocFromPoolAsync": fn(*mut *mut c_void, usize, *mut c_void, *mut c_void);
+    /// `cuMemAllocManaged`.
+    allocate_managed is c"cuMemAllocManaged": fn(*mut *mut c_void, usize, c_uint);
     /// `cuMemFreeAsync`.
     free_pooled is c"cuMemFreeAsync": fn(*mut c_void, *mut c_void);
     /// `cuMemGetInfo`.

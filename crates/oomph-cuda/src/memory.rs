@@ -42,6 +42,18 @@ struct Allocation {
     pooled: u64,
 }
 
+/// Host memory that the GPU can reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reached {
+    /// The program's own, which it has page-locked.
+    Registered,
+    /// Page-locked when it was made, and ours to free.
+    Pinned,
+    /// Managed: its pages move between host and devices as they are used. They make room for whoever needs a device's memory, so that they are
+    /// charged to none. Ours to free.
+    Managed,
+}
+
 /// The driver's pool of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pool {
@@ -72,8 +84,11 @@ pub struct Space {
 
 static POOLS: Mutex<BTreeMap<usize, Pool>> = Mutex::new(BTreeMap::new());
 static SPACE_OF: OnceLock<Mutex<Space>> = OnceLock::new();
-/// Page-locked host memory: address to length, and whether it is ours to free.
-static PINNED: Mutex<BTreeMap<usize, (usize, bool)>> = Mutex::new(BTreeMap::new());
+/// Host memory that the GPU can reach: address to length, and whose it is.
+static PINNED: Mutex<BTreeMap<usize, (usize, Reached)>> = Mutex::new(BTreeMap::new());
+/// Managed memory: the bytes there are, and the most there were.
+static MANAGED: AtomicU64 = AtomicU64::new(0);
+static MANAGED_PEAK: AtomicU64 = AtomicU64::new(0);
 /// Bytes taken of each device. Atomics in one lock-free table: NVML and `cudaMemGetInfo` read them at any time.
 static TAKEN: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 static PEAK: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
@@ -458,44 +473,71 @@ pub fn guard(on: bool) {
 
 /// Page-locked host memory, zeroed; null if there is none.
 pub fn pin(size: usize) -> *mut c_void {
-    // SAFETY: plain allocation; large ones come from the system already zero and untouched.
-    let memory = unsafe { sys::calloc(1, size.max(1)) };
+    reached(size, Reached::Pinned)
+}
+
+/// Managed memory, zeroed; null if there is none.
+pub fn manage(size: usize) -> *mut c_void {
+    let memory = reached(size, Reached::Managed);
     if !memory.is_null() {
-        lock(&PINNED).insert(memory as usize, (size.max(1), true));
+        let now = MANAGED.fetch_add(size.max(1) as u64, Ordering::Relaxed) + size.max(1) as u64;
+        MANAGED_PEAK.fetch_max(now, Ordering::Relaxed);
     }
     memory
 }
 
-/// Frees what [`pin`] gave; false for any other address.
+fn reached(size: usize, kind: Reached) -> *mut c_void {
+    // SAFETY: plain allocation; large ones come from the system already zero and untouched.
+    let memory = unsafe { sys::calloc(1, size.max(1)) };
+    if !memory.is_null() {
+        lock(&PINNED).insert(memory as usize, (size.max(1), kind));
+    }
+    memory
+}
+
+/// Frees what [`pin`] or [`manage`] gave; false for any other address.
 pub fn unpin(memory: *mut c_void) -> bool {
     let mut pinned = lock(&PINNED);
-    if !matches!(pinned.get(&(memory as usize)), Some((_, true))) {
+    let Some((size, kind)) = pinned.get(&(memory as usize)).copied() else { return false };
+    if kind == Reached::Registered {
         return false;
     }
     pinned.remove(&(memory as usize));
     drop(pinned);
-    // SAFETY: it came from `pin`, and its entry is gone: it is not freed twice.
+    if kind == Reached::Managed {
+        MANAGED.fetch_sub(size as u64, Ordering::Relaxed);
+    }
+    // SAFETY: it came from `reached`, and its entry is gone: it is not freed twice.
     unsafe { sys::free(memory) }
     true
 }
 
 /// Says of the program's own memory that it is page-locked.
 pub fn register(memory: *mut c_void, size: usize) {
-    lock(&PINNED).insert(memory as usize, (size.max(1), false));
+    lock(&PINNED).insert(memory as usize, (size.max(1), Reached::Registered));
 }
 
 /// Takes that back.
 pub fn unregister(memory: *mut c_void) {
     let mut pinned = lock(&PINNED);
-    if matches!(pinned.get(&(memory as usize)), Some((_, false))) {
+    if matches!(pinned.get(&(memory as usize)), Some((_, Reached::Registered))) {
         pinned.remove(&(memory as usize));
     }
 }
 
-/// Whether host memory is page-locked.
-pub fn is_pinned(memory: *const c_void) -> bool {
+/// Which kind of host memory that the GPU can reach lies at an address, if any.
+pub fn reached_at(memory: *const c_void) -> Option<Reached> {
     let address = memory as usize;
-    lock(&PINNED).range(..=address).next_back().is_some_and(|(start, (size, _))| address < start + size)
+    lock(&PINNED)
+        .range(..=address)
+        .next_back()
+        .filter(|(start, (size, _))| address < *start + size)
+        .map(|(_, (_, kind))| *kind)
+}
+
+/// The most bytes of managed memory that there were at once.
+pub fn managed_peak() -> u64 {
+    MANAGED_PEAK.load(Ordering::Relaxed)
 }
 
 #[cfg(test)]
@@ -549,6 +591,20 @@ mod tests {
         assert!(release(one) && !release(one));
         assert_eq!(info(0).0, card.memory - card.context);
         assert_eq!(peak(0), UNIT);
+    }
+
+    #[test]
+    fn managed_memory_is_the_hosts_and_is_counted_apart() {
+        // A device of its own: tests run at once.
+        let before = info(5);
+        let size = 64 << 20;
+        let memory = manage(size);
+        assert!(!memory.is_null() && !is_device(memory as u64));
+        assert_eq!(info(5), before);
+        assert_eq!(managed_peak(), size as u64);
+        assert_eq!(reached_at(memory.wrapping_byte_add(size - 1)), Some(Reached::Managed));
+        assert!(unpin(memory) && !unpin(memory));
+        assert_eq!((reached_at(memory), managed_peak()), (None, size as u64));
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! Growth: what steps leave behind, step after step.
 
-use crate::kinds::Kind;
 use crate::observed::Observed;
 use hashbrown::HashSet;
 use oomph_trace::{Moment, StackId};
@@ -39,7 +38,7 @@ impl Growth {
         for index in observed.history.alive_at(end) {
             let Some(step) = steps.at(all.born(index as usize)) else { continue };
             let kind = observed.kinds.kind(index as usize);
-            if !matches!(kind, Kind::Parameter | Kind::OptimizerState | Kind::Gradient | Kind::Workspace) {
+            if !kind.is_of_the_model() {
                 kept[step].push(index);
             }
         }

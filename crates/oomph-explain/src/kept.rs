@@ -5,7 +5,6 @@
 //! census where there is one. Rules say what to do about each.
 
 use crate::finding::{Patch, Place, Where};
-use crate::kinds::Kind;
 use crate::observed::Observed;
 use crate::sources::Phase;
 use hashbrown::{HashMap, HashSet};
@@ -61,8 +60,7 @@ impl Kept {
         let (all, forwards, until) = (&observed.history.allocations, &observed.forwards, observed.moment);
         let mut by_site: HashMap<FrameId, Vec<(usize, u32)>> = HashMap::new();
         for &(index, kind) in &observed.held {
-            let of_the_model =
-                matches!(kind, Kind::Parameter | Kind::OptimizerState | Kind::Gradient | Kind::Workspace);
+            let of_the_model = kind.is_of_the_model();
             let i = index as usize;
             let phase = observed.sources.phase(all.stack(i));
             let of_a_round = matches!(phase, Phase::Forward | Phase::User | Phase::Data);

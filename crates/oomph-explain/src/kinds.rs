@@ -14,6 +14,10 @@ use oomph_trace::{Action, Device, History, Moment, NEVER, Recording, StackId};
 pub enum Kind {
     /// Weights and buffers of a model.
     Parameter,
+    /// Weights that do not learn, as a recorder reported them.
+    Frozen,
+    /// Weights that learn in a model that is frozen for the most part, as a recorder reported them.
+    Adapter,
     /// Gradients of weights.
     Gradient,
     /// What an optimizer keeps for each weight.
@@ -32,8 +36,10 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds in the order in which reports list them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::Parameter,
+        Self::Frozen,
+        Self::Adapter,
         Self::Gradient,
         Self::OptimizerState,
         Self::Activation,
@@ -47,6 +53,8 @@ impl Kind {
     pub fn name(self) -> &'static str {
         match self {
             Self::Parameter => "parameters",
+            Self::Frozen => "frozen weights",
+            Self::Adapter => "adapters",
             Self::Gradient => "gradients",
             Self::OptimizerState => "optimizer state",
             Self::Activation => "activations",
@@ -61,13 +69,26 @@ impl Kind {
     pub fn key(self) -> &'static str {
         match self {
             Self::OptimizerState => "optimizer_state",
+            Self::Frozen => "frozen_weights",
             other => other.name(),
         }
+    }
+
+    /// Whether it is weights, of whichever sort.
+    pub fn is_weights(self) -> bool {
+        matches!(self, Self::Parameter | Self::Frozen | Self::Adapter)
+    }
+
+    /// Whether a step leaves it behind because of what the program is: no activation, no data, nothing kept by mistake.
+    pub fn is_of_the_model(self) -> bool {
+        self.is_weights() || matches!(self, Self::Gradient | Self::OptimizerState | Self::Workspace)
     }
 
     fn from_category(category: &str) -> Option<Self> {
         Some(match category {
             "parameter" => Self::Parameter,
+            "frozen" => Self::Frozen,
+            "adapter" => Self::Adapter,
             "gradient" => Self::Gradient,
             "optimizer_state" => Self::OptimizerState,
             "activation" | "autograd_detail" => Self::Activation,

@@ -115,14 +115,14 @@ pub extern "C" fn cuMemAllocPitch_v2(
     give(place, result)
 }
 
-/// Managed memory counts as if it were all on the device, where it may all be.
+/// Managed memory is beside the budget: its pages leave the device when somebody needs the room, so that it never takes the last of it.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemAllocManaged(place: *mut u64, size: usize, flags: c_uint) -> c_int {
-    let result = within_budget(rounded(size as u64), Key::Address, || {
+    let call = || {
         let mut address = 0;
         result_of(real!(cuMemAllocManaged(&raw mut address, size, flags)), address)
-    });
-    give(place, result)
+    };
+    give(place, if guard::is_on() { guard::managed(size as u64, call) } else { call() })
 }
 
 macro_rules! takes_from_a_pool {
@@ -450,11 +450,11 @@ pub extern "C" fn oomph_guard_block(device: c_int, address: u64, size: i64) {
     }
 }
 
-/// What lives in a block: 1 parameter, 2 gradient, 3 optimizer state.
+/// What lives in a block: 1 parameter, 2 gradient, 3 optimizer state, 4 frozen weights, 5 weights of adapters.
 #[unsafe(no_mangle)]
 pub extern "C" fn oomph_guard_kind(address: u64, size: u64, kind: c_int) {
     let kind = match kind {
-        1 => Kind::Parameter,
+        1 | 4 | 5 => Kind::Parameter,
         2 => Kind::Gradient,
         3 => Kind::State,
         _ => return,

@@ -95,7 +95,8 @@ impl State {
         self.asked.insert(device, now);
         let account = self.ledger.account(device);
         if let Some(used) = context::used_by_us(device) {
-            let grown = used.saturating_sub(account.charged + account.backing);
+            // Of managed memory, NVML's figure has what is on the device: all of it may be.
+            let grown = used.saturating_sub(account.charged + account.backing + account.managed);
             account.set_context(
                 account.context.max(grown),
                 "NVML's figure for this process, less what was counted",
@@ -251,6 +252,16 @@ pub fn charged(
         Ok(number) => state.ledger.hold(key(number), device, bytes),
         Err(_) => state.ledger.account(device).discharge(bytes),
     });
+    result
+}
+
+/// Managed memory: beside the budget, and counted.
+pub fn managed(bytes: u64, call: impl FnOnce() -> Result<u64, c_int>) -> Result<u64, c_int> {
+    let Some(device) = driver::current_device() else { return call() };
+    let result = call();
+    if let Ok(address) = result {
+        with(|state| state.ledger.hold_managed(address, device, bytes));
+    }
     result
 }
 

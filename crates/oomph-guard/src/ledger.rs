@@ -31,6 +31,10 @@ pub struct Account {
     pub context_from: &'static str,
     /// The most there was of all three together.
     pub peak: u64,
+    /// Bytes of managed memory. They are beside the budget: pages that are on the device make room for whoever needs it.
+    pub managed: u64,
+    /// The most of that there were.
+    pub managed_peak: u64,
     /// Requests that were refused.
     pub refused: u64,
     /// The largest of them.
@@ -92,6 +96,7 @@ impl Account {
 pub struct Ledger {
     accounts: Vec<Account>,
     held: HashMap<Key, (usize, u64)>,
+    managed: HashMap<u64, (usize, u64)>,
 }
 
 impl Ledger {
@@ -115,8 +120,22 @@ impl Ledger {
         self.held.insert(key, (device, bytes));
     }
 
+    /// Remembers managed memory, by its address.
+    pub fn hold_managed(&mut self, address: u64, device: usize, bytes: u64) {
+        self.managed.insert(address, (device, bytes));
+        let account = self.account(device);
+        account.managed += bytes;
+        account.managed_peak = account.managed_peak.max(account.managed);
+    }
+
     /// Gives back what an allocation was charged, if it is known.
     pub fn discharge_key(&mut self, key: Key) {
+        if let Key::Address(address) = key
+            && let Some((device, bytes)) = self.managed.remove(&address)
+        {
+            let account = self.account(device);
+            account.managed = account.managed.saturating_sub(bytes);
+        }
         if let Some((device, bytes)) = self.held.remove(&key) {
             self.account(device).discharge(bytes);
         }
@@ -150,6 +169,20 @@ mod tests {
         ledger.discharge_key(Key::Address(1));
         let account = ledger.account(0);
         assert_eq!((account.left(budget), account.peak, account.refused), (50 << 20, 100 << 20, 1));
+    }
+
+    #[test]
+    fn managed_memory_is_beside_the_budget() {
+        let mut ledger = Ledger::default();
+        let budget = 100 << 20;
+        ledger.hold_managed(7, 0, 300 << 20);
+        assert!(ledger.account(0).charge(100 << 20, budget));
+        ledger.hold_managed(8, 0, 50 << 20);
+        ledger.discharge_key(Key::Address(7));
+        ledger.discharge_key(Key::Physical(8));
+        let account = ledger.account(0);
+        assert_eq!((account.managed, account.managed_peak), (50 << 20, 350 << 20));
+        assert_eq!((account.left(budget), account.peak), (0, 100 << 20));
     }
 
     #[test]

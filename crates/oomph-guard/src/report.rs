@@ -21,11 +21,13 @@ pub fn json() -> String {
             let _ = write!(
                 out,
                 "{comma}{{\"device\":{device},\"used\":{},\"peak\":{},\"context\":{},\"context_from\":\"{}\",\
-                     \"refused\":{},\"refused_largest\":{}",
+                     \"managed\":{},\"managed_peak\":{},\"refused\":{},\"refused_largest\":{}",
                 account.used(),
                 account.peak,
                 account.context,
                 account.context_from,
+                account.managed,
+                account.managed_peak,
                 account.refused,
                 account.refused_largest,
             );

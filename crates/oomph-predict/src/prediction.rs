@@ -107,6 +107,8 @@ pub struct Prediction {
     pub range: Option<Range>,
     /// What NCCL takes, where it was used; the least is in the total.
     pub nccl: Option<NcclFact>,
+    /// The most bytes of managed memory, such as the state of paged optimizers: the host's, and not in the total.
+    pub managed: u64,
     /// The PyTorch that it was run with.
     pub torch: Torch,
     /// PyTorch's allocator settings.
@@ -289,6 +291,7 @@ impl Prediction {
             estimated,
             range: None,
             nccl: facts.nccl,
+            managed: facts.managed,
             torch: ran.torch.clone(),
             conf: facts.memory_config.clone(),
             explanation,
@@ -360,6 +363,7 @@ impl Prediction {
                 high: range.high - self.gpu.context.min(range.high) + gpu.context,
             }),
             nccl: self.nccl,
+            managed: self.managed,
             torch: self.torch.clone(),
             conf: self.conf.clone(),
             explanation: self.explanation.clone(),

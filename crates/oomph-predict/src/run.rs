@@ -318,6 +318,9 @@ pub struct Facts {
     /// NCCL's own memory, where it was used.
     #[serde(default)]
     pub nccl: Option<NcclFact>,
+    /// The most bytes of managed memory, which are not the card's.
+    #[serde(default)]
+    pub managed: u64,
     /// What else must be said.
     #[serde(default)]
     pub notes: Vec<String>,
@@ -356,6 +359,7 @@ impl Facts {
             estimated: None,
             tried: None,
             nccl: None,
+            managed: 0,
             notes: Vec::new(),
             memory_config: String::new(),
             timed_out: true,

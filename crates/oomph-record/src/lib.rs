@@ -256,7 +256,7 @@ pub unsafe extern "C" fn oomph_record_range(name: *const c_char, ended: c_int) {
     }
 }
 
-/// What live blocks are: 1 parameters, 2 gradients, 3 optimizer state. Addresses may lie anywhere in a block.
+/// What live blocks are: 1 parameters, 2 gradients, 3 optimizer state, 4 frozen weights, 5 weights of adapters. Addresses may lie anywhere in a block.
 ///
 /// # Safety
 /// `addresses` has `count` elements.
@@ -271,6 +271,8 @@ pub unsafe extern "C" fn oomph_record_kinds(device: u32, addresses: *const u64, 
         1 => "parameter",
         2 => "gradient",
         3 => "optimizer_state",
+        4 => "frozen",
+        5 => "adapter",
         _ => return,
     };
     if let Some(recorder) = lock().as_mut() {

@@ -23,6 +23,8 @@ const MOST_STEPS: usize = 150;
 pub(crate) fn colour(kind: Kind) -> &'static str {
     match kind {
         Kind::Parameter => "#4e79a7",
+        Kind::Frozen => "#a0cbe8",
+        Kind::Adapter => "#2f4b7c",
         Kind::Gradient => "#f28e2b",
         Kind::OptimizerState => "#59a14f",
         Kind::Activation => "#86bcb6",

@@ -237,6 +237,9 @@ pub fn text(named: &NamedPrediction, options: TextOptions) -> String {
     }
     row("CUDA context", gpu.context);
     row("in all, as nvidia-smi would show", total);
+    if prediction.managed > 0 {
+        row("beside it, managed by CUDA (host)", prediction.managed);
+    }
     let mut spread = |name: &str, low: u64, high: u64| {
         let _ = writeln!(out, "  {name:<34} {:>10} to {}", bytes(low), bytes(high));
     };

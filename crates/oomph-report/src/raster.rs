@@ -35,6 +35,8 @@ const PRIVATE_POOL: Colour = [0xdd, 0xd3, 0xec];
 fn colour_name(kind: Kind) -> &'static str {
     match kind {
         Kind::Parameter => "blue",
+        Kind::Frozen => "light blue",
+        Kind::Adapter => "dark blue",
         Kind::Gradient => "orange",
         Kind::OptimizerState => "green",
         Kind::Activation => "teal",

@@ -74,6 +74,16 @@ pub fn guard(report: &Value, line_of: LineOf) -> String {
                 context => format!(", {} of it by CUDA itself", bytes(context)),
             },
         );
+        match number(device, "managed_peak") {
+            0 => {}
+            managed => {
+                let managed = bytes(managed);
+                let _ = writeln!(
+                    out,
+                    "  beside it {managed} of managed memory, which moves to the host when the device is full"
+                );
+            }
+        }
         match number(device, "refused") {
             0 => {}
             count => {

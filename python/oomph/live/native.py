@@ -15,7 +15,7 @@ REFUSED = {
     errno.EBUSY: "another program writes it",
 }
 
-PARAMETER, GRADIENT, OPTIMIZER_STATE = 1, 2, 3
+PARAMETER, GRADIENT, OPTIMIZER_STATE, FROZEN, ADAPTER = 1, 2, 3, 4, 5
 
 _loaded = None
 

@@ -1,7 +1,7 @@
 """One recording of this process: begins when CUDA does, hears of steps and of out-of-memories, ends with the program.
 
 Steps are reported by the optimizers themselves, and so are the kinds of blocks: parameters, gradients and optimizer state are the
-tensors that an optimizer has, not a guess.
+tensors that an optimizer has, not a guess. Frozen weights and adapters are those of the modules that there are at the first step.
 """
 
 import atexit
@@ -15,6 +15,7 @@ from . import frames, generated, native
 from .handlers import Handlers
 from .out_of_memory import is_out_of_memory
 from .utf8 import encoded
+from .weights import frozen_and_adapters, pieces
 
 # Nothing that ran out of memory has ended the program, as `oomph explain` knows it.
 WENT_ON = b"oomph.went_on"
@@ -49,6 +50,8 @@ class Recording:
         self.counts = (0, 0, 0, 0)
         self.reports_kinds = True
         self.since_reported = 0
+        # Where the weights of adapters are, by device: they are reported as such.
+        self.adapters = None
         self.process = os.getpid()
         self.recorder = None
         self.guard = None
@@ -133,21 +136,41 @@ class Recording:
         return f"Optimizer.step#{type(optimizer).__name__}.step".encode()
 
     def report_gradients(self, optimizer):
+        self.report_frozen()
         parameters, gradients = {}, {}
         with contextlib.suppress(Exception):
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     note(parameters, parameter)
                     note(gradients, parameter.grad)
-        self.report_kinds(parameters, native.PARAMETER)
+        adapters = {device: {at: size for at, size in places.items() if at in self.adapters.get(device, ())} for device, places in parameters.items()}
+        others = {device: {at: size for at, size in places.items() if at not in adapters[device]} for device, places in parameters.items()}
+        self.report_kinds(adapters, native.ADAPTER)
+        self.report_kinds(others, native.PARAMETER)
         self.report_kinds(gradients, native.GRADIENT)
+
+    def report_frozen(self):
+        """Once: the optimizers know nothing of weights that do not learn."""
+        if self.adapters is not None:
+            return
+        self.adapters, frozen = {}, {}
+        with contextlib.suppress(Exception):
+            torch = sys.modules["torch"]
+            still, learning = frozen_and_adapters(torch)
+            for parameter in learning:
+                note(self.adapters, parameter)
+            for parameter in still:
+                for piece in pieces(parameter, torch):
+                    note(frozen, piece)
+        self.report_kinds(frozen, native.FROZEN)
 
     def report_state(self, optimizer):
         state = {}
         with contextlib.suppress(Exception):
             for of_parameter in optimizer.state.values():
                 for value in of_parameter.values() if isinstance(of_parameter, dict) else ():
-                    note(state, value)
+                    for piece in pieces(value, sys.modules["torch"]):
+                        note(state, piece)
         self.report_kinds(state, native.OPTIMIZER_STATE)
 
     def report_kinds(self, found, kind):
@@ -161,6 +184,8 @@ class Recording:
         """PyTorch's observer: called before it raises, in the thread that asked."""
         if self.active and os.getpid() == self.process:
             self.out_of_memories += 1
+            # Before the first step nobody has said it yet.
+            self.report_frozen()
             # Three frames are ours: this one, the one that calls it, and the one that it calls.
             self.recorder.out_of_memory(device, asked, free, 3)
             self.mark_cells()
@@ -232,7 +257,12 @@ def note(found, tensor):
     if tensor is None or not getattr(tensor, "is_cuda", False):
         return
     storage = tensor.untyped_storage()
-    found.setdefault(tensor.get_device(), {})[storage.data_ptr()] = storage.nbytes()
+    try:
+        address = storage.data_ptr()
+    except RuntimeError:
+        return  # It only wraps others, and has no memory of its own.
+    if address:
+        found.setdefault(tensor.get_device(), {})[address] = storage.nbytes()
 
 
 class Attachment:

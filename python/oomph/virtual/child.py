@@ -86,6 +86,7 @@ class Run:
         library.oomph_advance_random.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
         library.oomph_peak.restype = ctypes.c_uint64
         library.oomph_guessed.restype = ctypes.c_uint64
+        library.oomph_managed.restype = ctypes.c_uint64
         library.oomph_unmodelled.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
         library.oomph_unmodelled.restype = ctypes.c_size_t
         library.oomph_estimated.restype = None
@@ -307,6 +308,7 @@ class Run:
             self.library.oomph_tried(tried)
             if tried[0]:
                 facts["tried"] = dict(zip(("count", "less", "more"), tried, strict=True))
+            facts["managed"] = int(self.library.oomph_managed())
             nccl = (ctypes.c_uint64 * 3)()
             self.library.oomph_nccl(nccl)
             if nccl[0]:

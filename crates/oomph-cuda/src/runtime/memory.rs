@@ -1,8 +1,8 @@
 //! Memory: allocations, pools, pinned host memory, copies.
 
 use crate::allocation::{
-    VARIABLE, default_pool, device_of_pool, give_info, give_memory, give_pinned, give_pooled_memory,
-    give_variable, take_memory, take_pinned,
+    VARIABLE, default_pool, device_of_pool, give_info, give_managed, give_memory, give_pinned,
+    give_pooled_memory, give_variable, take_memory, take_pinned,
 };
 use crate::state::{Handle, NOT_SUPPORTED, SUCCESS, check, device, fail, make_context, new_handle};
 use crate::{guarded, memory, put, queue};
@@ -72,8 +72,11 @@ pub extern "C" fn cudaMallocPitch(
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cudaMallocManaged(place: *mut *mut c_void, size: usize, _flags: c_uint) -> c_int {
-    give_pinned(place, size)
+pub extern "C" fn cudaMallocManaged(place: *mut *mut c_void, size: usize, flags: c_uint) -> c_int {
+    match guarded::allocate_managed() {
+        Some(allocate) => check(allocate(place, size, flags)),
+        None => give_managed(place, size),
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -137,9 +140,10 @@ pub extern "C" fn cudaPointerGetAttributes(place: *mut PointerAttributes, addres
     let attributes = if memory::is_device(address as u64) {
         let device = memory::device_of(address as u64).unwrap_or(0) as c_int;
         PointerAttributes { kind: 2, device, device_pointer: address, host_pointer: null }
-    } else if memory::is_pinned(address) {
+    } else if let Some(reached) = memory::reached_at(address) {
         let device = device() as c_int;
-        PointerAttributes { kind: 1, device, device_pointer: address, host_pointer: address }
+        let kind = if reached == memory::Reached::Managed { 3 } else { 1 };
+        PointerAttributes { kind, device, device_pointer: address, host_pointer: address }
     } else {
         PointerAttributes { kind: 0, device: -1, device_pointer: null, host_pointer: address }
     };

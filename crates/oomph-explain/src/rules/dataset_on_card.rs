@@ -43,8 +43,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     let is_data = |i: usize, kind: Kind| {
         let facts = context.sources.of_stack(all.stack(i));
         matches!(facts.phase, Phase::User | Phase::Data)
-            && !(facts.model_init || facts.copied || facts.loaded || facts.parallel)
-            && !matches!(kind, Kind::Parameter | Kind::Gradient | Kind::OptimizerState | Kind::Workspace)
+            && !(facts.model_init || facts.copied || facts.loaded || facts.parallel || kind.is_of_the_model())
             && all.born(i) <= first_forward
             && all.born(i) > 0
     };

@@ -88,7 +88,7 @@ fn made_at_once(context: &Context) -> Option<Finding> {
                     .is_some_and(|holder| speaks_of_a_cache(&holder.name) || speaks_of_a_cache(&holder.path)))
     };
     let blocks: Vec<u32> = (context.held.iter())
-        .filter(|(_, kind)| !matches!(kind, Kind::Parameter | Kind::Gradient | Kind::OptimizerState))
+        .filter(|(_, kind)| !kind.is_weights() && !matches!(kind, Kind::Gradient | Kind::OptimizerState))
         .map(|&(index, _)| index)
         .filter(|&index| all.size(index as usize) >= 1 << 20 && is_of_it(index))
         .collect();

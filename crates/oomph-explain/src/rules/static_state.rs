@@ -32,8 +32,10 @@ const MOST: f64 = 0.62;
 
 pub(super) fn check(context: &Context) -> Vec<Finding> {
     let Some(oom) = context.fatal() else { return Vec::new() };
+    // Frozen weights have no gradients.
+    let trained = context.held_of(Kind::Parameter) + context.held_of(Kind::Adapter);
     let (mut weights, mut gradients, mut state) = (
-        context.held_of(Kind::Parameter),
+        trained + context.held_of(Kind::Frozen),
         context.held_of(Kind::Gradient),
         context.held_of(Kind::OptimizerState),
     );
@@ -59,7 +61,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         }
     } else if context.kinds.trains() {
         // Gradients are as large as what they are of; what has come so far is the least.
-        coming = gradients < weights / 2;
+        coming = gradients < trained / 2;
     }
     let asked = if context.sources.phase(oom.stack) == Phase::Setup { oom.size } else { 0 };
     let total = weights + gradients + state + asked;
@@ -154,7 +156,7 @@ fn places(context: &Context, weights: u64, state: u64) -> Vec<Where> {
             }));
         }
     }
-    let alive = context.held.iter().filter(|(_, kind)| *kind == Kind::Parameter).map(|&(index, _)| index);
+    let alive = context.held.iter().filter(|(_, kind)| kind.is_weights()).map(|&(index, _)| index);
     places.extend(context.places(alive));
     places
 }

@@ -99,6 +99,8 @@ struct Prediction<'a> {
     range: Option<Sizes>,
     /// What NCCL takes of the card beyond PyTorch, where it was used; `null` where not. `total` has `low` in it, `estimated.high` has `high`.
     nccl: Option<Nccl>,
+    /// The most bytes of managed memory (`cudaMallocManaged`), such as the state of paged optimizers. They are the host's: `total` is without them.
+    managed: u64,
     /// **Stable.** On a card of this kind with unlimited memory, if it does not fit and ran there. With `--gpus` always there; with
     /// `--ranks`, `--max` and `--sweep` always `null`.
     needs: Option<Needs>,
@@ -176,6 +178,7 @@ impl<'a> Prediction<'a> {
                 low: fact.taken,
                 high: fact.most,
             }),
+            managed: prediction.managed,
             needs: prediction.needs.map(|needs| Needs {
                 allocated: needs.allocated,
                 reserved: needs.reserved,

@@ -170,8 +170,11 @@ class TrainerLoss:
 
     def __init__(self, trainer: Any, items: Any) -> None:
         self.trainer, self.items = trainer, items
+        self._stands_in = False
 
     def __call__(self, model: torch.nn.Module, batch: Any) -> torch.Tensor:
+        if self._stands_in:
+            self.trainer.model = self.trainer.model_wrapped = model
         named = {} if self.items is None else {"num_items_in_batch": self.items}
         with self.trainer.compute_loss_context_manager():
             return self.trainer.compute_loss(model, self.trainer._prepare_inputs(batch), **named)
@@ -188,9 +191,36 @@ class TrainerLoss:
         self.trainer = trainer = object.__new__(state["kind"])
         vars(trainer).update(state["attributes"])
         trainer.args = SimpleNamespace(**{"n_gpu": 1, "world_size": 1, "device": torch.device("cuda"), **state["args"]})
-        trainer.accelerator = SimpleNamespace(unwrap_model=lambda model, **_: model, num_processes=state["processes"], parallelism_config=None)
-        # Asked whether it is in training.
-        trainer.model = SimpleNamespace(training=True)
+        trainer.accelerator = _Accelerator(state["processes"])
+        self._stands_in = True
+
+
+class _Accelerator:
+    """Stands for accelerate's in a child process, which is alone: what losses and their metrics ask for."""
+
+    is_main_process = is_local_main_process = True
+    process_index = local_process_index = 0
+    parallelism_config = deepspeed_plugin = scaler = None
+    is_fsdp2 = False
+    mixed_precision = "no"
+
+    def __init__(self, processes: int) -> None:
+        self.num_processes = processes
+        self.device = torch.device("cuda")
+
+    def unwrap_model(self, model: Any, *_: Any, **__: Any) -> Any:
+        return model
+
+    def gather(self, tensor: Any, *_: Any, **__: Any) -> Any:
+        return tensor
+
+    gather_for_metrics = reduce = pad_across_processes = gather
+
+    def autocast(self, *_: Any, **__: Any) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def wait_for_everyone(self) -> None:
+        """There is nobody else."""
 
 
 def _can_be_sent(value: Any) -> bool:
@@ -202,6 +232,10 @@ def _can_be_sent(value: Any) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(map(_is_plain, [*value.keys(), *value.values()]))
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
     return value is None or isinstance(value, (bool, int, float, str))
 
 

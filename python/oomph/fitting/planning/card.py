@@ -14,6 +14,7 @@ import torch
 from oomph._find import find_oomph
 from oomph._sizes import size_in_bytes, text
 from oomph.fitting.errors import FitError
+from oomph.fitting.pieces import pieces
 
 _MIB = 1 << 20
 
@@ -138,8 +139,8 @@ def bytes_on(device: torch.device, *things: Any) -> int:
 
     def look(thing: Any, depth: int) -> None:
         if isinstance(thing, torch.Tensor):
-            if thing.device == device:
-                storage = thing.untyped_storage()
+            for piece in pieces(thing) if thing.device == device else ():
+                storage = piece.untyped_storage()
                 storages[storage.data_ptr()] = storage.nbytes()
             if thing.is_leaf and thing.grad is not None:
                 look(thing.grad, depth)

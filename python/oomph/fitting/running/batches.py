@@ -22,6 +22,7 @@ from oomph.fitting.errors import FitError, NotSplittable
 _NAMES_OF_TARGETS = ("labels", "label", "targets", "target")
 # How many elements of a sample are checked for padding.
 _ELEMENTS_SEEN = 4096
+_ELEMENTS_AT_ONCE = 1 << 20
 
 
 # Of torch, of Hugging Face's datasets, and oomph's own.
@@ -103,13 +104,20 @@ def _traits_of(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
     if flat.shape[1] == 1:
         return {"value": torch.view_as_real(flat)[..., 0, 0] if flat.is_complex() else flat[:, 0]}
     flat = flat[:, :: -(-flat.shape[1] // _ELEMENTS_SEEN)]
+    # A few samples after others: all at once, what is computed here would be several times the batch.
+    parts = [_counts_of(part) for part in flat.split(max(1, _ELEMENTS_AT_ONCE // flat.shape[1]))]
+    found = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    # Some zeros more or less are in any data; in steps of a hundredth they are no difference.
+    return {name: count // -(-flat.shape[1] // 100) for name, count in found.items()}
+
+
+def _counts_of(flat: torch.Tensor) -> dict[str, torch.Tensor]:
     found = {"zeros": (flat == 0).sum(1)}
     if not flat.dtype.is_floating_point and not flat.is_complex() and flat.dtype not in (torch.bool, torch.uint8):
         found["ignored"] = (flat == -100).sum(1)
-    found["first"] = (flat == flat[:, :1]).cumprod(1).sum(1)
-    found["last"] = (flat == flat[:, -1:]).flip(1).cumprod(1).sum(1)
-    # Some zeros more or less are in any data; in steps of a hundredth they are no difference.
-    return {name: count // -(-flat.shape[1] // 100) for name, count in found.items()}
+    found["first"] = (flat == flat[:, :1]).cumprod(1, dtype=torch.uint8).sum(1)
+    found["last"] = (flat == flat[:, -1:]).flip(1).cumprod(1, dtype=torch.uint8).sum(1)
+    return found
 
 
 def _amount(node: Any) -> float:

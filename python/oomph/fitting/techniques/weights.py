@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from oomph.fitting.errors import FitError
+from oomph.fitting.pieces import pieces
 from oomph.fitting.techniques.technique import WEIGHTS, Technique
 
 # Groups of four weights that are sorted at once: sorting takes memory too.
@@ -43,9 +44,9 @@ class Shrunk:
 def weight_bytes(model: nn.Module) -> int:
     """Bytes of parameters and buffers, as they are stored: quantised and sparse ones too, shared ones once."""
     parts: dict[tuple[torch.device, int], int] = {}
-    for tensor in _leaves(_tensors(model)):
-        storage = tensor.untyped_storage()
-        parts[tensor.device, storage.data_ptr() or id(tensor)] = storage.nbytes()
+    for piece in (piece for tensor in _tensors(model) for piece in pieces(tensor)):
+        storage = piece.untyped_storage()
+        parts[piece.device, storage.data_ptr() or id(piece)] = storage.nbytes()
     return sum(parts.values())
 
 
@@ -291,28 +292,6 @@ def _drop_two_of_four(model: nn.Module, kept: list[tuple[nn.Module, nn.Parameter
 def _tensors(model: nn.Module) -> Iterator[Tensor]:
     yield from model.parameters()
     yield from model.buffers()
-
-
-def _leaves(tensors: Iterator[Tensor] | list[Tensor]) -> Iterator[Tensor]:
-    """The plain tensors that hold the bytes: quantised and sparse tensors are made of several."""
-    for tensor in tensors:
-        inner = getattr(tensor, "__tensor_flatten__", None)
-        if inner is not None:
-            parts = [getattr(tensor, name) for name in inner()[0]]
-            yield from _leaves([part for part in parts if isinstance(part, Tensor)])
-        else:
-            yield tensor
-            yield from _scales(tensor)
-
-
-def _scales(tensor: Tensor) -> Iterator[Tensor]:
-    """What bitsandbytes keeps beside its weights."""
-    scales = getattr(tensor, "SCB", None)
-    if isinstance(scales, Tensor):
-        yield scales
-    state: Any = getattr(tensor, "quant_state", None)
-    if isinstance(getattr(state, "absmax", None), Tensor):
-        yield state.absmax
 
 
 def _copy_of(linear: nn.Linear) -> nn.Linear:
