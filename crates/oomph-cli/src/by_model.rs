@@ -1,0 +1,232 @@
+//! `oomph predict --model`: a model by its name, without a script.
+
+use crate::Outcome;
+use crate::arguments::Format;
+use crate::outputs;
+use crate::predicting::{claim, outcome, write_recording};
+use crate::printer::Printer;
+use clap::{Args, ValueEnum};
+use oomph_gpus::{Catalogue, Gpu};
+use oomph_predict::model::{self, Asked, CardSizes, Model, ModelError, Way, has_bfloat16};
+use oomph_predict::prediction::{PredictError, Prediction, Verdict};
+use oomph_predict::run::{RunError, Runner, Voice};
+use oomph_report::TextOptions;
+use oomph_report::model::{self as report, NamedModel};
+use oomph_report::predict::NamedPrediction;
+use std::path::{Path, PathBuf};
+
+/// Steps that are run: the peak is in the second.
+const STEPS: u32 = 3;
+/// Cards that people rent and buy, for those who name one and may take another.
+const USUAL: [&str; 10] = [
+    "rtx-3060-12gb",
+    "t4",
+    "l4",
+    "rtx-4090",
+    "rtx-5090",
+    "a100-40gb",
+    "l40s",
+    "a100-80gb",
+    "h100-sxm",
+    "h200",
+];
+
+/// What is asked of a model.
+#[derive(Args)]
+pub(crate) struct ByModel {
+    /// A model in place of a script: a name of the Hub, or a folder with its config.json. The usual script for it is written, run and printed; of the Hub only
+    /// config.json is asked for, and weights are neither downloaded nor made
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["max", "sweep", "ranks", "longest", "until", "fix"])]
+    pub(crate) model: Option<String>,
+    /// How the model is used [default: lora]
+    #[arg(long, value_enum, value_name = "WAY", requires = "model")]
+    pub(crate) train: Option<WayName>,
+    /// Sequences in a batch [default: 1]
+    #[arg(long, value_name = "N", requires = "model", value_parser = clap::value_parser!(u64).range(1..=65536))]
+    pub(crate) batch: Option<u64>,
+    /// Tokens in a sequence [default: 2048, or what the model takes at most]
+    #[arg(long, value_name = "N", requires = "model", value_parser = clap::value_parser!(u64).range(16..=1_048_576))]
+    pub(crate) sequence: Option<u64>,
+    /// Write the script there, instead of printing it
+    #[arg(long, value_name = "FILE", requires = "model")]
+    pub(crate) script_out: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum WayName {
+    /// Adapters are trained beside weights in 4 bits
+    Qlora,
+    /// Adapters are trained beside weights in 16 bits
+    Lora,
+    /// All weights are trained
+    Full,
+    /// Nothing is trained: text is generated
+    Infer,
+}
+
+impl From<WayName> for Way {
+    fn from(name: WayName) -> Way {
+        match name {
+            WayName::Qlora => Way::Qlora,
+            WayName::Lora => Way::Lora,
+            WayName::Full => Way::Full,
+            WayName::Infer => Way::Infer,
+        }
+    }
+}
+
+/// All that is asked.
+pub(crate) struct Question<'a> {
+    pub(crate) by_model: &'a ByModel,
+    pub(crate) python: &'a Path,
+    pub(crate) steps: Option<u32>,
+    /// One card, or several.
+    pub(crate) gpu: Option<Gpu>,
+    pub(crate) gpus: Vec<Gpu>,
+    pub(crate) output: Option<&'a Path>,
+    pub(crate) force: bool,
+    pub(crate) no_recording: bool,
+    pub(crate) format: Format,
+    pub(crate) options: TextOptions,
+}
+
+pub(crate) fn run(question: &Question, runner: &Runner, printer: &mut Printer) -> anyhow::Result<Outcome> {
+    match answer(question, runner, printer) {
+        Err(error) => match error.downcast::<ModelError>() {
+            Ok(ModelError::Refused { why, hint }) => {
+                printer.error(&oomph_words::harmless(&why));
+                printer.hint(&oomph_words::harmless(&hint));
+                Ok(Outcome::Failed)
+            }
+            // Whoever sent it knows why there is no result.
+            Ok(ModelError::Run(RunError::Interrupted { signal })) => Ok(Outcome::Interrupted(signal)),
+            Ok(error) => Err(error.into()),
+            Err(error) => match error.downcast::<PredictError>() {
+                Ok(PredictError::Run(RunError::Interrupted { signal })) => Ok(Outcome::Interrupted(signal)),
+                Ok(error) => Err(error.into()),
+                Err(error) => Err(error),
+            },
+        },
+        outcome => outcome,
+    }
+}
+
+fn answer(question: &Question, runner: &Runner, printer: &mut Printer) -> anyhow::Result<Outcome> {
+    let by_model = question.by_model;
+    let asked = model::Question {
+        model: by_model.model.as_deref().unwrap_or_default(),
+        way: by_model.train.map_or(Way::Lora, Way::from),
+        batch: by_model.batch.unwrap_or(1),
+        sequence: by_model.sequence,
+    };
+    let waiting = printer.waiting("reading the model's configuration");
+    let model = Model::prepare(question.python, &asked)?;
+    drop(waiting);
+    runner.go_on().map_err(ModelError::from)?;
+    if let Some(path) = &by_model.script_out {
+        outputs::write_whole(path, question.force, |out| {
+            out.write_all(model.script.as_bytes())?;
+            Ok(())
+        })?;
+    }
+    let script = by_model.script_out.as_ref().map(|path| path.display().to_string());
+    let Some(gpu) = &question.gpu else {
+        let waiting = printer.waiting("trying batches and sequences on each card");
+        let cards = over_named(&model, runner, &question.gpus)?;
+        drop(waiting);
+        let fits = cards.iter().any(|card| card.fits);
+        show(
+            question,
+            &NamedModel { model: &model, prediction: None, cards: &cards, script: script.as_deref() },
+            printer,
+        )?;
+        return Ok(if fits { Outcome::Fine } else { Outcome::Findings });
+    };
+    let program = model.program(gpu, question.steps.unwrap_or(STEPS));
+    let claim = match question.no_recording {
+        true => None,
+        false => claim(question.output, Path::new(&program.target), gpu, &[], question.force, printer)?,
+    };
+    let waiting = printer.waiting("running the script");
+    let mut prediction = Prediction::make(runner, &program, gpu, None, Voice::Kept)?;
+    drop(waiting);
+    prediction.program = model.title();
+    let cards = if prediction.verdict == Verdict::Unknown {
+        Vec::new()
+    } else {
+        let waiting = printer.waiting("trying batches and sequences");
+        let cards = over_usual(&model, runner, gpu, &prediction)?;
+        drop(waiting);
+        cards
+    };
+    if prediction.verdict == Verdict::DoesNotFit {
+        prediction.needs = cards.first().map(|card| card.needs);
+    }
+    let written = claim.and_then(|claim| write_recording(&claim, &prediction, printer));
+    let named = NamedPrediction { prediction: &prediction, recording: written.as_deref(), smaller: None };
+    show(
+        question,
+        &NamedModel { model: &model, prediction: Some(named), cards: &cards, script: script.as_deref() },
+        printer,
+    )?;
+    Ok(outcome(&[&prediction]))
+}
+
+/// The card that was named, and those that people have otherwise.
+fn over_usual(
+    model: &Model,
+    runner: &Runner,
+    gpu: &Gpu,
+    prediction: &Prediction,
+) -> anyhow::Result<Vec<CardSizes>> {
+    let catalogue = Catalogue::load()?;
+    let named = Asked { gpu, is_run: true, fits: Some(prediction.verdict == Verdict::Fits) };
+    let others: Vec<&Gpu> = USUAL
+        .iter()
+        .filter_map(|name| catalogue.find(name).ok())
+        .filter(|card| card.name != gpu.name)
+        .collect();
+    // Among those without bfloat16 nobody looks for another; who has none looks for one that has.
+    let (alike, unlike): (Vec<&Gpu>, Vec<&Gpu>) =
+        others.into_iter().filter(|card| has_bfloat16(card)).partition(|_| has_bfloat16(gpu));
+    let mut cards = vec![named];
+    cards.extend(alike.into_iter().map(other));
+    let mut sizes = model.sizes(runner, gpu, &cards)?;
+    if let Some(first) = unlike.first() {
+        let cards: Vec<Asked> = unlike.iter().copied().map(other).collect();
+        sizes.extend(model.sizes(runner, first, &cards)?);
+    }
+    Ok(sizes)
+}
+
+fn other(gpu: &Gpu) -> Asked<'_> {
+    Asked { gpu, is_run: false, fits: None }
+}
+
+/// Cards that were named: what fits is run for each. Those of one architecture run in one process.
+fn over_named(model: &Model, runner: &Runner, gpus: &[Gpu]) -> anyhow::Result<Vec<CardSizes>> {
+    let mut sizes: Vec<Option<CardSizes>> = vec![None; gpus.len()];
+    for first in gpus {
+        let alike: Vec<usize> = (0..gpus.len())
+            .filter(|at| sizes[*at].is_none() && gpus[*at].compute_capability == first.compute_capability)
+            .collect();
+        if alike.is_empty() {
+            continue;
+        }
+        let cards: Vec<Asked> =
+            alike.iter().map(|at| Asked { gpu: &gpus[*at], is_run: true, fits: None }).collect();
+        for (at, found) in alike.iter().zip(model.sizes(runner, first, &cards)?) {
+            sizes[*at] = Some(found);
+        }
+    }
+    Ok(sizes.into_iter().flatten().collect())
+}
+
+fn show(question: &Question, named: &NamedModel, printer: &mut Printer) -> anyhow::Result<()> {
+    printer.answer(question.format, |format| match format {
+        Format::Text => report::text(named, question.options),
+        Format::Json => report::json(named),
+        Format::Markdown => report::markdown(named, question.options.lines),
+    })?;
+    Ok(())
+}
