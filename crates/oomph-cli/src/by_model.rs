@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use oomph_gpus::{Catalogue, Gpu};
 use oomph_predict::model::{self, Asked, CardSizes, Model, ModelError, Way, has_bfloat16};
 use oomph_predict::prediction::{PredictError, Prediction, Verdict};
-use oomph_predict::run::{RunError, Runner, Voice};
+use oomph_predict::run::{Program, RunError, Runner, Voice};
 use oomph_report::TextOptions;
 use oomph_report::model::{self as report, NamedModel};
 use oomph_report::predict::NamedPrediction;
@@ -90,8 +90,14 @@ pub(crate) struct Question<'a> {
     pub(crate) options: TextOptions,
 }
 
-pub(crate) fn run(question: &Question, runner: &Runner, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    match answer(question, runner, printer) {
+/// `second`: for what is run at the same time.
+pub(crate) fn run(
+    question: &Question,
+    runner: &Runner,
+    second: Runner,
+    printer: &mut Printer,
+) -> anyhow::Result<Outcome> {
+    match answer(question, runner, second, printer) {
         Err(error) => match error.downcast::<ModelError>() {
             Ok(ModelError::Refused { why, hint }) => {
                 printer.error(&oomph_words::harmless(&why));
@@ -111,7 +117,12 @@ pub(crate) fn run(question: &Question, runner: &Runner, printer: &mut Printer) -
     }
 }
 
-fn answer(question: &Question, runner: &Runner, printer: &mut Printer) -> anyhow::Result<Outcome> {
+fn answer(
+    question: &Question,
+    runner: &Runner,
+    second: Runner,
+    printer: &mut Printer,
+) -> anyhow::Result<Outcome> {
     let by_model = question.by_model;
     let asked = model::Question {
         model: by_model.model.as_deref().unwrap_or_default(),
@@ -147,18 +158,14 @@ fn answer(question: &Question, runner: &Runner, printer: &mut Printer) -> anyhow
         true => None,
         false => claim(question.output, Path::new(&program.target), gpu, &[], question.force, printer)?,
     };
-    let waiting = printer.waiting("running the script");
-    let mut prediction = Prediction::make(runner, &program, gpu, None, Voice::Kept)?;
+    let waiting = printer.waiting("running the script, and other batches and sequences");
+    let (mut prediction, cards) = both(&model, &program, gpu, runner, second)?;
     drop(waiting);
     prediction.program = model.title();
-    let cards = if prediction.verdict == Verdict::Unknown {
+    let cards = cards.unwrap_or_else(|error| {
+        printer.warning(&format!("{error:#}"));
         Vec::new()
-    } else {
-        let waiting = printer.waiting("trying batches and sequences");
-        let cards = over_usual(&model, runner, gpu, &prediction)?;
-        drop(waiting);
-        cards
-    };
+    });
     if prediction.verdict == Verdict::DoesNotFit {
         prediction.needs = cards.first().map(|card| card.needs);
     }
@@ -172,35 +179,56 @@ fn answer(question: &Question, runner: &Runner, printer: &mut Printer) -> anyhow
     Ok(outcome(&[&prediction]))
 }
 
-/// The card that was named, and those that people have otherwise.
-fn over_usual(
+/// Whether the script fits the card, and at the same time, on another virtual card, what else does.
+fn both(
     model: &Model,
-    runner: &Runner,
+    program: &Program,
     gpu: &Gpu,
-    prediction: &Prediction,
-) -> anyhow::Result<Vec<CardSizes>> {
+    runner: &Runner,
+    second: Runner,
+) -> anyhow::Result<(Prediction, anyhow::Result<Vec<CardSizes>>)> {
     let catalogue = Catalogue::load()?;
-    let named = Asked { gpu, is_run: true, fits: Some(prediction.verdict == Verdict::Fits) };
-    let others: Vec<&Gpu> = USUAL
-        .iter()
-        .filter_map(|name| catalogue.find(name).ok())
-        .filter(|card| card.name != gpu.name)
-        .collect();
-    // Among those without bfloat16 nobody looks for another; who has none looks for one that has.
-    let (alike, unlike): (Vec<&Gpu>, Vec<&Gpu>) =
-        others.into_iter().filter(|card| has_bfloat16(card)).partition(|_| has_bfloat16(gpu));
-    let mut cards = vec![named];
-    cards.extend(alike.into_iter().map(other));
-    let mut sizes = model.sizes(runner, gpu, &cards)?;
-    if let Some(first) = unlike.first() {
-        let cards: Vec<Asked> = unlike.iter().copied().map(other).collect();
-        sizes.extend(model.sizes(runner, first, &cards)?);
-    }
-    Ok(sizes)
-}
-
-fn other(gpu: &Gpu) -> Asked<'_> {
-    Asked { gpu, is_run: false, fits: None }
+    // Who has no bfloat16 looks for a card that has.
+    let others = USUAL.iter().filter_map(|name| catalogue.find(name).ok());
+    let others: Vec<&Gpu> = others.filter(|card| card.name != gpu.name && has_bfloat16(card)).collect();
+    // Weights that are trained are of another type where there is no bfloat16; all else is of the same size.
+    let (alike, unlike) = match has_bfloat16(gpu) || model.way != Way::Full {
+        true => (others, Vec::new()),
+        false => (Vec::new(), others),
+    };
+    let asked = |gpu| Asked { gpu, is_run: false };
+    let first = Asked { gpu, is_run: true };
+    let alike: Vec<Asked> = std::iter::once(first).chain(alike.into_iter().map(asked)).collect();
+    let unlike: Vec<Asked> = unlike.into_iter().map(asked).collect();
+    let stopper = second.stopper();
+    std::thread::scope(|scope| {
+        let sizes = scope.spawn(move || model.sizes(&second, gpu, &alike));
+        let prediction = Prediction::make(runner, program, gpu, None, Voice::Kept);
+        let is_known = prediction.as_ref().is_ok_and(|one| one.verdict != Verdict::Unknown);
+        if !is_known {
+            stopper.stop();
+        }
+        let further = match unlike.first() {
+            Some(first) if is_known => model.sizes(runner, first.gpu, &unlike),
+            _ => Ok(Vec::new()),
+        };
+        let sizes = sizes.join().unwrap_or_else(|_| Err(ModelError::Sizes("it ended at once".to_owned())));
+        let prediction = prediction?;
+        if !is_known {
+            return Ok((prediction, Ok(Vec::new())));
+        }
+        let cards = sizes.and_then(|mut cards| {
+            if let Some(first) = cards.first_mut() {
+                first.settle(&prediction, model);
+            }
+            cards.extend(further?);
+            Ok(cards)
+        });
+        match cards {
+            Err(error @ ModelError::Run(RunError::Interrupted { .. })) => Err(error.into()),
+            cards => Ok((prediction, cards.map_err(anyhow::Error::from))),
+        }
+    })
 }
 
 /// Cards that were named: what fits is run for each. Those of one architecture run in one process.
@@ -213,8 +241,7 @@ fn over_named(model: &Model, runner: &Runner, gpus: &[Gpu]) -> anyhow::Result<Ve
         if alike.is_empty() {
             continue;
         }
-        let cards: Vec<Asked> =
-            alike.iter().map(|at| Asked { gpu: &gpus[*at], is_run: true, fits: None }).collect();
+        let cards: Vec<Asked> = alike.iter().map(|at| Asked { gpu: &gpus[*at], is_run: true }).collect();
         for (at, found) in alike.iter().zip(model.sizes(runner, first, &cards)?) {
             sizes[*at] = Some(found);
         }

@@ -5,8 +5,8 @@
 //! that takes no room, and takes steps with other sizes on the virtual GPU. Here is what is asked and what is answered. Whether the script fits a
 //! card is for [`crate::prediction`] to say, of this script as of any other.
 
-use crate::prediction::{Needs, SEEN, is_close, unlimited};
-use crate::run::{Kind, Program, RunError, Runner, Status, Voice};
+use crate::prediction::{Needs, Prediction, SEEN, Verdict, is_close, unlimited};
+use crate::run::{DeviceFacts, Kind, Program, RunError, Runner, Status, Voice};
 use oomph_gpus::Gpu;
 use oomph_stage::{StageError, package};
 use serde::{Deserialize, Serialize};
@@ -109,6 +109,8 @@ pub struct Model {
     pub architecture: String,
     /// How many parameters it has.
     pub parameters: u64,
+    /// With QLoRA: parameters that are not quantized although they could be, because they are no linear layers.
+    pub left: u64,
     /// Tokens that it takes at most, if its configuration says so.
     pub positions: Option<u64>,
     /// The script's text.
@@ -137,6 +139,7 @@ enum Prepared {
         name: String,
         architecture: String,
         parameters: u64,
+        left: u64,
         positions: Option<u64>,
         sequence: u64,
         script: PathBuf,
@@ -166,6 +169,20 @@ impl CardSizes {
     pub fn is_close(&self) -> bool {
         self.fits && is_close(self.needs.total, self.gpu.memory)
     }
+
+    /// What the script itself took on this card has the last word.
+    pub fn settle(&mut self, prediction: &Prediction, model: &Model) {
+        self.fits = prediction.verdict == Verdict::Fits;
+        if self.fits {
+            let DeviceFacts { peak_allocated, peak_reserved, .. } = prediction.device;
+            self.needs =
+                Needs { allocated: peak_allocated, reserved: peak_reserved, total: prediction.total };
+            (self.batch, self.sequence) = (self.batch.max(model.batch), self.sequence.max(model.sequence));
+        } else {
+            (self.batch, self.sequence) =
+                (self.batch.min(model.batch - 1), self.sequence.min(model.sequence - 1));
+        }
+    }
 }
 
 /// A card to answer for.
@@ -175,8 +192,6 @@ pub struct Asked<'a> {
     pub gpu: &'a Gpu,
     /// Whether the largest sizes are run, or taken from a curve.
     pub is_run: bool,
-    /// Whether the sizes that were asked about fit, where that is known.
-    pub fits: Option<bool>,
 }
 
 #[derive(Deserialize)]
@@ -237,6 +252,7 @@ impl Model {
                 name,
                 architecture,
                 parameters,
+                left,
                 positions,
                 sequence,
                 script: path,
@@ -249,6 +265,7 @@ impl Model {
                 name,
                 architecture,
                 parameters,
+                left,
                 positions,
                 script: std::fs::read_to_string(&path).map_err(|error| StageError::write(&path, error))?,
                 path,
@@ -298,7 +315,6 @@ impl Model {
                 "room": card.gpu.usable(),
                 "safe": ((card.gpu.memory as f64 / (1.0 + SEEN)) as u64).saturating_sub(card.gpu.context),
                 "search": card.is_run,
-                "fits": card.fits,
             })).collect::<Vec<_>>(),
             "answer": answer,
         });

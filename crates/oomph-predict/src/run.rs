@@ -690,7 +690,7 @@ impl<'a> Runner<'a> {
             spare: None,
         };
         match purpose {
-            Some(Purpose::Unrecorded) => task.recorder = None,
+            Some(Purpose::Unrecorded) => (task.recorder, task.seconds) = (None, self.further.timeout),
             // Lines are not asked for, and the search would fill the recording.
             Some(Purpose::Fit(fit)) => (task.fit, task.recorder) = (Some(*fit), None),
             Some(Purpose::Trial(trial)) => {

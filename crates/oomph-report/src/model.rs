@@ -34,6 +34,16 @@ fn architecture(model: &Model) -> String {
     format!("{}, {number:.2} {word} parameters", model.architecture)
 }
 
+/// What may surprise of how it is quantized.
+fn left(model: &Model) -> Option<String> {
+    (model.left * 100 >= model.parameters && model.left > 0).then(|| {
+        format!(
+            "{} of the parameters stay in 16 bits: this transformers has experts in one tensor, and bitsandbytes quantizes linear layers only",
+            oomph_words::percent(model.left, model.parameters)
+        )
+    })
+}
+
 /// A number that was run, or one on a curve.
 fn number(value: u64, card: &CardSizes) -> String {
     match (value, card.is_run) {
@@ -62,12 +72,13 @@ fn sequence(model: &Model, card: &CardSizes) -> String {
 
 /// What stands below the table.
 fn notes(model: &Model, cards: &[CardSizes]) -> Vec<String> {
-    let mut notes = vec![format!(
+    let mut notes: Vec<String> = left(model).into_iter().collect();
+    notes.push(format!(
         "largest batch: of sequences of {} tokens; longest sequence: in a batch of {}. With 3 % of the card to spare, for predictions may be off by that. Each was run, as a step on the virtual card, and so was the next larger, which did not fit",
         model.sequence, model.batch
-    )];
+    ));
     if cards.iter().any(|card| !card.is_run) {
-        notes.push("~ was not run: it lies on a curve through steps that were, on one card with bfloat16 for all that have it. --gpus runs them".to_owned());
+        notes.push("~ was not run: it lies on a curve through steps that were, on another card; kernels of this one may take a little more or less. --gpus runs them".to_owned());
     }
     notes
 }

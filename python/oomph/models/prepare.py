@@ -73,6 +73,7 @@ def prepare(task):
         "name": name,
         "architecture": type(model).__name__,
         "parameters": sum(one.numel() for one in model.parameters()),
+        "left": not_quantized(model) if way == "qlora" else 0,
         "positions": positions,
         "sequence": sequence,
         "script": script,
@@ -169,6 +170,15 @@ def empty_model(config, kind):
         raise Refused(
             f"{config.model_type}: transformers cannot make the model: {error}", "is the config.json complete? with a model that brings code of its own, predict your script"
         ) from error
+
+
+def not_quantized(model):
+    """Parameters of matrices that are no linear layers, which bitsandbytes leaves in 16 bits: experts that are one tensor. Embeddings and the head are left by everybody."""
+    import torch
+    from transformers.pytorch_utils import Conv1D
+
+    plain = (torch.nn.Linear, torch.nn.Embedding, Conv1D)
+    return sum(one.numel() for module in model.modules() if not isinstance(module, plain) for one in module.parameters(recurse=False) if one.dim() > 1)
 
 
 def write_checkpoint(model, config, dtype, folder):

@@ -1,7 +1,7 @@
 """What a script of ``scripts`` takes with other batches and sequences, and the largest that fit into some bytes: every answer is a step that was run.
 
 Runs on the virtual GPU, on a card without a limit, with a file of JSON as its argument: ``script``, ``model`` (its checkpoint), ``batch``, ``sequence``, ``positions`` (or null),
-``cards`` (each with ``room``, the bytes for all that a program takes, ``safe``, what of it the largest sizes may take, ``search``, and ``fits``, where it is known of the sizes that are asked about), and ``answer``, the file to write. PyTorch is held to a card's room by its own limit, which it meets as it would meet the
+``cards`` (each with ``room``, the bytes for all that a program takes, ``safe``, what of it the largest sizes may take, and ``search``), and ``answer``, the file to write. PyTorch is held to a card's room by its own limit, which it meets as it would meet the
 card's end: it gives back what it caches, and then fails. Where ``search`` is false, the largest sizes come from a curve through the sizes that were run.
 """
 
@@ -41,14 +41,12 @@ class Sizes:
         self.trained = self.script["load"](task["model"])
         # The least that a card must have.
         self.loading = torch.cuda.max_memory_allocated()
+        self.unit = 1 << max(0, (task["sequence"] // PART).bit_length() - 1)
         self.whole = torch.cuda.get_device_properties(0).total_memory
         # What is on the card beside PyTorch's memory.
         self.library = ctypes.CDLL("liboomph_cuda.so")
         self.library.oomph_peak.restype = ctypes.c_uint64
         self.taken = {}
-        # The optimizer makes its state in the first step.
-        self.unit = 1 << max(0, (task["sequence"] // PART).bit_length() - 1)
-        self.step(1, self.unit)
 
     def step(self, batch, sequence):
         """Takes a step, and gives what it took: allocated and reserved. None if memory ran out."""
@@ -56,9 +54,6 @@ class Sizes:
         model, *rest = self.trained
         # One that is left after an error waits for the rest of its step.
         rest = [type(one)("cuda", enabled=one.is_enabled()) if isinstance(one, torch.amp.GradScaler) else one for one in rest]
-        gc.collect()
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
         try:
             self.script["step"](model, *rest, self.script["batch"](model, batch, sequence))
         except torch.cuda.OutOfMemoryError:
@@ -69,14 +64,26 @@ class Sizes:
             rest[0].zero_grad()
         return None
 
+    def begin(self, batch, sequence):
+        """The first steps, as the script takes them: the optimizer makes its state in the first. Everything after them begins with nothing cached."""
+        self.step(batch, sequence)
+        self.taken[batch, sequence] = self.step(batch, sequence)
+        return self.taken[batch, sequence]
+
+    def empty(self):
+        gc.collect()
+        self.torch.cuda.empty_cache()
+        self.torch.cuda.reset_peak_memory_stats()
+
     def takes(self, batch, sequence):
         """What a step takes where memory is not short."""
         if (batch, sequence) not in self.taken:
+            self.empty()
             self.taken[batch, sequence] = self.step(batch, sequence)
         return self.taken[batch, sequence]
 
     def fits(self, room, batch, sequence):
-        self.torch.cuda.empty_cache()
+        self.empty()
         taken = self.taken.get((batch, sequence))
         if max(self.loading, self.torch.cuda.memory_reserved(), taken[0] if taken else 0) > room:
             return False
@@ -102,7 +109,7 @@ class Sizes:
         task = self.task
         batch, sequence = task["batch"], task["sequence"]
         most = task["positions"] or MOST_SEQUENCE
-        asked = self.takes(batch, sequence)
+        asked = self.begin(batch, sequence)
         if asked is None:
             raise SystemExit("a step takes more than any card has")
         other = max(0, self.library.oomph_peak(0) - self.torch.cuda.max_memory_reserved())
@@ -112,9 +119,7 @@ class Sizes:
         for card in task["cards"]:
             room, safe = card["room"] - other, card["safe"] - other
             # With less than it would take it may still do, without what is cached; with less than is in tensors it cannot.
-            fits = card["fits"]
-            if fits is None:
-                fits = max(asked[1], self.loading) <= room or (asked[0] <= room and self.fits(room, batch, sequence))
+            fits = max(asked[1], self.loading) <= room or (asked[0] <= room and self.fits(room, batch, sequence))
             guesses = estimate(batches, safe, MOST_BATCH, 1), estimate(sequences, safe, most, self.unit)
             if self.loading > safe:
                 largest = longest = 0

@@ -9,6 +9,7 @@ use crate::by_model::{self, ByModel};
 use crate::predicting::{card, claim, outcome, program, voice, write_recording};
 use crate::{Outcome, fixing};
 use clap::{Args, ValueEnum};
+use oomph_child::Stopper;
 use oomph_gpus::{Catalogue, Gpu};
 use oomph_predict::patch::{self, Reached};
 use oomph_predict::prediction::{PredictError, Prediction, Verdict};
@@ -205,11 +206,14 @@ fn over_model(
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
     let further = Further { timeout: arguments.timeout, ..Further::default() };
-    // The script is ours, and ends by itself.
-    let runner = Runner::new(installed, 0, Until::End, arguments.conf.clone())?;
-    let runner = runner.with_values(values).with(further);
-    let stopper = runner.stopper();
-    printer.on_cancel(move || stopper.stop());
+    // The script is ours, and ends by itself. Two run at the same time.
+    let runner = || -> anyhow::Result<Runner> {
+        let runner = Runner::new(installed, 0, Until::End, arguments.conf.clone())?;
+        Ok(runner.with_values(values).with(further))
+    };
+    let (runner, second) = (runner()?, runner()?);
+    let stoppers = [runner.stopper(), second.stopper()];
+    printer.on_cancel(move || stoppers.iter().for_each(Stopper::stop));
     let gpus = named_gpus(arguments)?;
     let gpu = match gpus.is_empty() {
         true => Some(card(arguments.gpu.as_ref(), arguments.memory)?),
@@ -227,7 +231,7 @@ fn over_model(
         format: arguments.format,
         options: options(arguments),
     };
-    by_model::run(&question, &runner, printer)
+    by_model::run(&question, &runner, second, printer)
 }
 
 /// The cards of `--gpus`.

@@ -49,6 +49,8 @@ struct Model<'a> {
     architecture: &'a str,
     /// How many parameters it has.
     parameters: u64,
+    /// With `qlora`, parameters that are not quantized although they are most of a matrix: experts in one tensor, which bitsandbytes leaves in 16 bits.
+    not_quantized: u64,
     /// Tokens that it takes at most; `null` if its `config.json` does not say.
     positions: Option<u64>,
 }
@@ -82,6 +84,7 @@ impl<'a> Sizes<'a> {
                 sequence: model.sequence,
                 architecture: &model.architecture,
                 parameters: model.parameters,
+                not_quantized: model.left,
                 positions: model.positions,
             },
             cards: named.cards.iter().map(Card::of).collect(),

@@ -7,7 +7,7 @@ import argparse
 
 import torch
 from bitsandbytes.optim import PagedAdamW8bit
-from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
+from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 
@@ -20,9 +20,10 @@ def load(name, rate=1e-4):
     # NF4, and the constants of the quantization are quantized too.
     bits = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=half())
     model = AutoModelForCausalLM.from_pretrained(name, dtype=half(), quantization_config=bits, device_map={"": 0})
-    # Layers that stay in 16 bits (norms, embeddings, the head) become float32; activations are computed again in the backward pass.
-    model = prepare_model_for_kbit_training(model, gradient_checkpointing_kwargs={"use_reentrant": False})
+    # Norms, embeddings and the head stay in 16 bits; peft's prepare_model_for_kbit_training would make them float32.
     model = get_peft_model(model, LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM"))
+    # Activations are computed again in the backward pass.
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     optimizer = PagedAdamW8bit([one for one in model.parameters() if one.requires_grad], lr=rate)
     # Gradients in float16 would vanish without it; for bfloat16 it does nothing.
     scaler = torch.amp.GradScaler("cuda", enabled=half() == torch.float16)
