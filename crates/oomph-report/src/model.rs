@@ -93,6 +93,29 @@ pub fn text(named: &NamedModel, options: TextOptions) -> String {
         None => format!("{}\n", paint(BOLD, printable(&model.title()))),
     };
     let _ = writeln!(out, "  {:<34} {}", "the model", printable(&architecture(model)));
+    // Where the script failed, nothing is known of other sizes.
+    if !named.cards.is_empty() {
+        table(&mut out, named, options);
+    }
+    if let Some(prediction) = &named.prediction {
+        doubts(&mut out, std::iter::once(prediction.prediction));
+        if let Some(words) = fetched(prediction.prediction) {
+            let _ = writeln!(out, "\n{}", paint(DIM, words));
+        }
+        if let Some(recording) = prediction.recording {
+            let _ = writeln!(out, "\n{} {}", paint(BOLD, "Recording:"), printable(recording));
+        }
+    }
+    let _ = match named.script {
+        Some(file) => writeln!(out, "\n{} {}", paint(BOLD, "Script:"), printable(file)),
+        None => write!(out, "\n{}\n\n{}", paint(BOLD, "The script that was run"), model.script),
+    };
+    out
+}
+
+/// What fits on which card.
+fn table(out: &mut String, named: &NamedModel, options: TextOptions) {
+    let model = named.model;
     let width = named.cards.iter().map(|card| card.gpu.name.chars().count()).max().unwrap_or(4).max(4);
     let heading = format!(
         "{:width$}  {:>10}  {:>10}  {:6}  {:>13}  {:>16}",
@@ -115,20 +138,6 @@ pub fn text(named: &NamedModel, options: TextOptions) -> String {
     for note in notes(model, named.cards) {
         let _ = writeln!(out, "{}", paint(DIM, wrap(&note, options.width, 0, 2)));
     }
-    if let Some(prediction) = &named.prediction {
-        doubts(&mut out, std::iter::once(prediction.prediction));
-        if let Some(words) = fetched(prediction.prediction) {
-            let _ = writeln!(out, "\n{}", paint(DIM, words));
-        }
-        if let Some(recording) = prediction.recording {
-            let _ = writeln!(out, "\n{} {}", paint(BOLD, "Recording:"), printable(recording));
-        }
-    }
-    let _ = match named.script {
-        Some(file) => writeln!(out, "\n{} {}", paint(BOLD, "Script:"), printable(file)),
-        None => write!(out, "\n{}\n\n{}", paint(BOLD, "The script that was run"), model.script),
-    };
-    out
 }
 
 // --- JSON -------------------------------------------------------------------------------------------------
@@ -148,21 +157,23 @@ pub fn markdown(named: &NamedModel, lines: usize) -> String {
         None => format!("## {}\n\n", escape(&model.title())),
     };
     let _ = writeln!(out, "{}\n", escape(&architecture(model)));
-    out.push_str("| card | memory | needs | fits | largest batch | longest sequence |\n|---|---:|---:|---|---:|---:|\n");
-    for card in named.cards {
-        let _ = writeln!(
-            out,
-            "| {} | {} | {} | {} | {} | {} |",
-            escape(&card.gpu.name),
-            bytes(card.gpu.memory),
-            bytes(card.needs.total),
-            fits(card).1,
-            number(card.batch, card),
-            sequence(model, card)
-        );
-    }
-    for note in notes(model, named.cards) {
-        let _ = writeln!(out, "\n{}", escape(&note));
+    if !named.cards.is_empty() {
+        out.push_str("| card | memory | needs | fits | largest batch | longest sequence |\n|---|---:|---:|---|---:|---:|\n");
+        for card in named.cards {
+            let _ = writeln!(
+                out,
+                "| {} | {} | {} | {} | {} | {} |",
+                escape(&card.gpu.name),
+                bytes(card.gpu.memory),
+                bytes(card.needs.total),
+                fits(card).1,
+                number(card.batch, card),
+                sequence(model, card)
+            );
+        }
+        for note in notes(model, named.cards) {
+            let _ = writeln!(out, "\n{}", escape(&note));
+        }
     }
     match named.script {
         Some(file) => {

@@ -66,7 +66,9 @@ def prepare(task):
         write_checkpoint(model, config, "float32" if way == "full" and half == "float16" else half, folder)
     name = os.path.basename(os.path.abspath(source))
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-").lower() or "model"
-    script = os.path.join(task["folder"], f"{name}-{way}.py")
+    # Two parts of a path are shown with a line.
+    script = os.path.join(task["folder"], "script", f"{name}-{way}.py")
+    os.makedirs(os.path.dirname(script), exist_ok=True)
     with open(script, "w", encoding="utf-8") as file:
         file.write(script_of(way, kind, source, task["batch"], sequence))
     return {
@@ -173,28 +175,15 @@ def empty_model(config, kind):
 
 
 def not_quantized(model):
-    """Parameters of matrices that are no linear layers, which bitsandbytes leaves in 16 bits: experts that are one tensor. Embeddings and the head are left by everybody."""
-    import torch
-    from transformers.pytorch_utils import Conv1D
-
-    plain = (torch.nn.Linear, torch.nn.Embedding, Conv1D)
-    return sum(one.numel() for module in model.modules() if not isinstance(module, plain) for one in module.parameters(recurse=False) if one.dim() > 1)
+    """Parameters that are many matrices in one tensor, as experts are: bitsandbytes quantizes linear layers, and leaves these in 16 bits."""
+    return sum(one.numel() for one in model.parameters() if one.dim() > 2)
 
 
 def write_checkpoint(model, config, dtype, folder):
     """Files of safetensors with every tensor of the model, as its own checkpoint has them, and holes for data."""
     import torch
 
-    tensors = model.state_dict()
-    for name in getattr(model, "all_tied_weights_keys", None) or tied(model):
-        tensors.pop(name, None)
-    try:
-        # Experts that are one tensor in memory are many in files.
-        from transformers.core_model_loading import revert_weight_conversion
-    except ImportError:
-        pass
-    else:
-        tensors = revert_weight_conversion(model, tensors)
+    tensors = saved_tensors(model)
     wanted = getattr(torch, dtype)
     shards, room = [], 0
     for name, tensor in tensors.items():
@@ -215,6 +204,31 @@ def write_checkpoint(model, config, dtype, folder):
     with open(os.path.join(folder, "model.safetensors.index.json"), "w", encoding="utf-8") as file:
         json.dump({"metadata": {"total_size": total}, "weight_map": places}, file)
     config.save_pretrained(folder)
+
+
+def saved_tensors(model):
+    """The tensors of the model's files. Experts that are one tensor in memory are many there, and put together on the card: here those of the last layer are, when
+    everything else has been loaded. The others are as in memory, which takes seconds less."""
+    tensors = model.state_dict()
+    for name in getattr(model, "all_tied_weights_keys", None) or tied(model):
+        tensors.pop(name, None)
+    try:
+        from transformers.core_model_loading import revert_weight_conversion
+    except ImportError:
+        # Before transformers 5 they are modules of their own.
+        return tensors
+    in_files = revert_weight_conversion(model, dict(tensors))
+    last = max(map(layer, tensors), default=-1)
+    return {
+        **{name: one for name, one in tensors.items() if layer(name) != last or last < 0},
+        **{name: one for name, one in in_files.items() if layer(name) == last >= 0},
+    }
+
+
+def layer(name):
+    """The number of the layer that a tensor belongs to; -1 if it belongs to none."""
+    found = re.search(r"\.(\d+)\.", name)
+    return int(found[1]) if found else -1
 
 
 def tied(model):
@@ -246,4 +260,4 @@ def script_of(way, kind, model, batch, sequence):
         '"--sequence", type=int, default=2048', f'"--sequence", type=int, default={sequence}'
     )
     # In the one place as Python writes it, in the other as words of a comment.
-    return text.replace('"MODEL"', json.dumps(model)).replace("MODEL", re.sub(r'["\\\n]', " ", model), 1)
+    return text.replace('"MODEL"', json.dumps(model)).replace("MODEL", re.sub(r"[^\w ./:@+-]", " ", model), 1)
