@@ -60,8 +60,8 @@ vocabulary = config.get_text_config().vocab_size
 if way == "infer":
     model.eval()
     with torch.no_grad():
-        tokens, cache = torch.randint(vocabulary, (size, length - 16), device="cuda"), DynamicCache(config=config)
-        for _ in range(16):
+        tokens, cache = torch.randint(vocabulary, (size, length - 2), device="cuda"), DynamicCache(config=config)
+        for _ in range(2):
             logits = model(tokens, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
             tokens = logits[:, -1:].argmax(-1)
     raise SystemExit

@@ -8,8 +8,8 @@ import argparse
 import torch
 from transformers import AutoModelForCausalLM
 
-# Tokens that are generated; the others of a sequence are its prompt.
-NEW = 16
+# Tokens that are generated; the others of a sequence are its prompt. More of them take longer, and no more memory.
+NEW = 2
 
 
 def half():
