@@ -1,4 +1,4 @@
-"""``oomph.predict``: what a function takes on a card, found out in a child process on a virtual GPU."""
+"""``oomph.predict``: what a function takes on a card; ``oomph.predict_model``: what fits of a model. Found out in a child process on a virtual GPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pickle
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,16 +89,7 @@ def predict(
             pickle.dump(call, file)
         with open(script, "w") as file:
             file.write(_START.format(path=packed))
-        command = [find_oomph(), "predict", "--format", "json", "--python", sys.executable]
-        command += ["--steps", str(steps)] if steps is not None else []
-        command += ["--gpu", gpu] if gpu is not None else []
-        command += ["--memory", str(memory) if isinstance(memory, str) else f"{memory}B"] if memory is not None else []
-        command += ["--conf", conf] if conf is not None else []
-        command += ["--output", os.fspath(recording)] if recording is not None else ["--no-recording"]
-        ran = subprocess.run([*command, script], capture_output=True, text=True)
-    if ran.returncode not in (0, 1) or not ran.stdout:
-        raise PredictionError(ran.stderr.strip() or f"oomph predict ended with {ran.returncode}")
-    raw = json.loads(ran.stdout)
+        raw = _run([*_options(gpu, memory, steps, conf, recording), script])
     return Prediction(
         fits=raw["fits"],
         margin=raw["margin"],
@@ -108,3 +99,86 @@ def predict(
         uncertain=raw["uncertain"],
         raw=raw,
     )
+
+
+@dataclass(frozen=True)
+class CardFit:
+    """What fits on a card. ``run`` is whether the largest sizes were run, or lie on a curve through sizes that were."""
+
+    gpu: str
+    fits: bool
+    close: bool
+    needs: int
+    largest_batch: int
+    longest_sequence: int
+    run: bool
+
+
+@dataclass(frozen=True)
+class ModelPrediction:
+    """What was predicted of a model: ``fits`` of the card that was named, ``cards`` of all, ``script`` is what was run. ``raw`` is all that ``oomph predict --format json`` says."""
+
+    fits: bool | None
+    cards: list[CardFit]
+    script: str = field(repr=False)
+    raw: dict[str, Any] = field(repr=False)
+
+
+def predict_model(
+    model: str | os.PathLike[str],
+    *,
+    train: str = "lora",
+    gpu: str | None = None,
+    gpus: Sequence[str] | None = None,
+    memory: str | int | None = None,
+    batch: int = 1,
+    sequence: int | None = None,
+    conf: str | None = None,
+    recording: str | os.PathLike[str] | None = None,
+) -> ModelPrediction:
+    """Says what training or running a model takes, by its name alone: a name of the Hub, or a folder with its ``config.json``.
+
+    ``train`` is how it is used: ``"qlora"``, ``"lora"``, ``"full"`` or ``"infer"``. Needs what the script needs: transformers, and peft and bitsandbytes for adapters. The Hub is asked for ``config.json``
+    at most; weights are neither downloaded nor made. With ``gpus`` several cards are answered for, and ``fits`` is None.
+
+    >>> oomph.predict_model("Qwen/Qwen2.5-7B", train="qlora", gpu="t4").fits  # doctest: +SKIP
+    True
+    """
+    if gpus is None and gpu is None and memory is None:
+        raise TypeError('which card? predict_model(..., gpu="t4"), memory="12GiB", or gpus=["t4", "l4"]')
+    command = _options(gpu, memory, None, conf, recording) if gpus is None else [*_options(None, None, None, conf, None), "--gpus", ",".join(gpus)]
+    command += ["--model", os.fspath(model), "--train", train, "--batch", str(batch)]
+    command += ["--sequence", str(sequence)] if sequence is not None else []
+    raw = _run(command)
+    cards = [
+        CardFit(
+            gpu=card["gpu"]["name"],
+            fits=card["fits"],
+            close=card["close"],
+            needs=card["needs"]["total"],
+            largest_batch=card["largest_batch"],
+            longest_sequence=card["longest_sequence"],
+            run=card["run"],
+        )
+        for card in raw["cards"]
+    ]
+    return ModelPrediction(fits=raw.get("fits"), cards=cards, script=raw["script"], raw=raw)
+
+
+def _options(gpu: str | None, memory: str | int | None, steps: int | None, conf: str | None, recording: str | os.PathLike[str] | None) -> list[str]:
+    """What both take, as the command takes it."""
+    options = ["--python", sys.executable]
+    options += ["--steps", str(steps)] if steps is not None else []
+    options += ["--gpu", gpu] if gpu is not None else []
+    options += ["--memory", memory if isinstance(memory, str) else f"{memory}B"] if memory is not None else []
+    options += ["--conf", conf] if conf is not None else []
+    options += ["--output", os.fspath(recording)] if recording is not None else ["--no-recording"]
+    return options
+
+
+def _run(options: list[str]) -> dict[str, Any]:
+    ran = subprocess.run([find_oomph(), "predict", "--format", "json", *options], capture_output=True, text=True)
+    if ran.returncode not in (0, 1) or not ran.stdout:
+        raise PredictionError(ran.stderr.strip() or f"oomph predict ended with {ran.returncode}")
+    answer: dict[str, Any] = json.loads(ran.stdout)
+    return answer

@@ -5,6 +5,7 @@
 //! by `oomph-report`.
 
 mod arguments;
+mod by_model;
 mod claim;
 mod commands;
 mod fetching;
@@ -13,6 +14,7 @@ mod fixing;
 mod log;
 mod memory;
 mod outputs;
+mod predicting;
 mod printer;
 mod roots;
 mod source_text;

@@ -142,6 +142,14 @@ pub enum PredictError {
     Recording(String),
 }
 
+/// The part of a total that predictions were seen to be wrong by.
+pub(crate) const SEEN: f64 = 0.03;
+
+/// Whether what is left of a card is within what predictions were seen to be wrong by.
+pub(crate) fn is_close(total: u64, memory: u64) -> bool {
+    memory.saturating_sub(total) as f64 <= SEEN * total as f64
+}
+
 /// More memory than any card has: to see what a program would take if it could.
 const UNLIMITED: u64 = 1 << 40;
 
@@ -399,12 +407,10 @@ impl Prediction {
 
     /// Whether the margin is within what predictions were seen to be wrong by.
     pub fn is_close(&self) -> bool {
-        const SEEN: f64 = 0.03;
         if self.verdict == Verdict::Fits && self.estimated.is_some_and(|range| range.high > self.gpu.memory) {
             return true;
         }
-        self.verdict == Verdict::Fits
-            && (self.gpu.memory.saturating_sub(self.total)) as f64 <= SEEN * self.total as f64
+        self.verdict == Verdict::Fits && is_close(self.total, self.gpu.memory)
     }
 }
 

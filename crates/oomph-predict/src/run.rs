@@ -694,7 +694,7 @@ impl<'a> Runner<'a> {
             spare: None,
         };
         match purpose {
-            Some(Purpose::Unrecorded) => task.recorder = None,
+            Some(Purpose::Unrecorded) => (task.recorder, task.seconds) = (None, self.further.timeout),
             // Lines are not asked for, and the search would fill the recording.
             Some(Purpose::Fit(fit)) => (task.fit, task.recorder) = (Some(*fit), None),
             Some(Purpose::Trial(trial)) => {
@@ -725,7 +725,12 @@ impl<'a> Runner<'a> {
             inside.join("python").display().to_string(),
         );
         // A plain run may be the first of several: it leaves a spare interpreter for them.
-        let spare = self.spare.as_ref().filter(|_| matches!(purpose, None | Some(Purpose::Values(_))));
+        // One whose recording is not asked for is seldom the first of several, but may come after others.
+        let spare = self.spare.as_ref().filter(|spare| match purpose {
+            None | Some(Purpose::Values(_)) => true,
+            Some(Purpose::Unrecorded) => spare.borrow().is_asked_for(),
+            Some(Purpose::Fit(_) | Purpose::Trial(_)) => false,
+        });
         task.spare = spare.and_then(|spare| spare.borrow_mut().ask(&start));
         let timeout = task.seconds.map(|seconds| Duration::from_secs(seconds.into()) + DEAF);
         let mut launch = Launch::new(Command::new(&self.installed.python));

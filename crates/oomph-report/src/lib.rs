@@ -2,7 +2,7 @@
 //!
 //! Every renderer takes what another crate says and gives a string: for a terminal (with ANSI styles, which the caller
 //! strips where they are not wanted), for scripts, for issues and pull requests, and for notebooks. [`text`], [`json`], [`markdown`]
-//! and [`html`] (with a [`picture`]) render what `oomph-explain` says; [`predict`], [`fit`], [`fix`], [`replay`], [`tune`], [`data`], [`doctor`] and [`gpus`] have text and Markdown in
+//! and [`html`] (with a [`picture`]) render what `oomph-explain` says; [`predict`], [`model`], [`fit`], [`fix`], [`replay`], [`tune`], [`data`], [`doctor`] and [`gpus`] have text and Markdown in
 //! one file each, and their JSON among the types of [`json`].
 //! [`run`] is what follows a run. [`chrome_trace`] and [`tensorboard`] (with [`raster`]) write for other programs. A [`page`] has
 //! what it shows of other settings replayed; nothing else is computed here, and nothing printed.
@@ -17,6 +17,7 @@ pub mod gpus;
 pub mod html;
 pub mod json;
 pub mod markdown;
+pub mod model;
 pub mod page;
 pub mod picture;
 pub mod predict;

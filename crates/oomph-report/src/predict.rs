@@ -166,7 +166,7 @@ fn uncertain(one: &Uncertain) -> String {
 }
 
 /// Which PyTorch it was, where it is not the one that is installed.
-fn fetched(prediction: &Prediction) -> Option<String> {
+pub(crate) fn fetched(prediction: &Prediction) -> Option<String> {
     let torch = &prediction.torch;
     let own = torch.in_place_of.as_deref()?;
     let (version, cuda, own) = (printable(&torch.version), printable(&torch.cuda), printable(own));
@@ -183,9 +183,8 @@ fn sizes(prediction: &Prediction) -> (u64, u64, u64) {
 
 // --- text -------------------------------------------------------------------------------------------------
 
-/// For a terminal.
-pub fn text(named: &NamedPrediction, options: TextOptions) -> String {
-    let prediction = named.prediction;
+/// What it is, whether it fits and what it takes, for a terminal.
+pub(crate) fn summary(prediction: &Prediction, options: TextOptions) -> String {
     let mut out = String::new();
     let gpu = &prediction.gpu;
     let rank =
@@ -257,6 +256,14 @@ pub fn text(named: &NamedPrediction, options: TextOptions) -> String {
     for words in batches(prediction) {
         let _ = writeln!(out, "  {}", wrap(&words, options.width, 2, 4));
     }
+    out
+}
+
+/// For a terminal.
+pub fn text(named: &NamedPrediction, options: TextOptions) -> String {
+    let prediction = named.prediction;
+    let mut out = summary(prediction, options);
+    let found = device(prediction);
     if let Some(found) = found {
         for finding in findings_of(&prediction.explanation, found) {
             text::finding(&mut out, finding, options);
@@ -483,7 +490,7 @@ pub fn table_text(predictions: &[Prediction]) -> String {
 }
 
 /// What is doubtful in any of several predictions, each once.
-fn doubts<'a>(out: &mut String, predictions: impl Iterator<Item = &'a Prediction>) {
+pub(crate) fn doubts<'a>(out: &mut String, predictions: impl Iterator<Item = &'a Prediction>) {
     let (mut seen, mut calls) = (Vec::new(), Vec::new());
     for prediction in predictions {
         for one in &prediction.uncertain {

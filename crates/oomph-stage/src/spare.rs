@@ -75,6 +75,11 @@ impl Spare {
         Some(Asked { door: handed::text(&self.path), start: start.to_owned() })
     }
 
+    /// Whether a run was asked to leave one.
+    pub fn is_asked_for(&self) -> bool {
+        !matches!(self.state, State::Wanted)
+    }
+
     /// Runs what would be launched as a process, with these files for input and output. Gives nothing if there is no spare: it was not run then.
     pub fn run(
         &mut self,

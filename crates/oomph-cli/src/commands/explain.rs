@@ -1,11 +1,10 @@
 //! `oomph explain`: where the memory went, why it ran out, what to do.
 
-use super::predict;
 use crate::arguments::Formats;
 use crate::fixing::Choice;
 use crate::memory::GpuParser;
 use crate::printer::{Printer, width};
-use crate::{Outcome, files, fixing};
+use crate::{Outcome, files, fixing, predicting};
 use clap::{Args, ValueEnum};
 use oomph_explain::Finding;
 use oomph_gpus::{Catalogue, Gpu};
@@ -245,12 +244,12 @@ fn check(
     printer: &mut Printer,
 ) -> anyhow::Result<Tried> {
     let program = match arguments.script.is_empty() {
-        false => predict::program(&arguments.script, false)?,
+        false => predicting::program(&arguments.script, false)?,
         true => recorded_program(recording, finding)?,
     };
     let gpu = match (&arguments.gpu, arguments.memory) {
         (None, None) => recorded_card(recording)?,
-        (gpu, memory) => predict::card(gpu.as_ref(), memory)?,
+        (gpu, memory) => predicting::card(gpu.as_ref(), memory)?,
     };
     let installed = fixing::installed(arguments.python.as_deref())?;
     let runner = Runner::new(&installed, 0, Until::End, None)?;
@@ -269,7 +268,7 @@ fn recorded_program(recording: &Recording, finding: &Finding) -> anyhow::Result<
     let outermost = census.and_then(|census| census.frames.last()).map(|frame| frame.file.as_str());
     let file = outermost.or(finding.patch.as_ref().map(|patch| patch.file.as_str()));
     match file.and_then(fixing::named_here) {
-        Some(named) => predict::program(&[named.shown(Path::new(".")).into()], false),
+        Some(named) => predicting::program(&[named.shown(Path::new(".")).into()], false),
         None => anyhow::bail!(
             "which script was it? name it with its arguments: oomph explain --fix RECORDING -- train.py"
         ),

@@ -1,7 +1,6 @@
 //! `oomph fit`: how to make a script's training step fit.
 
-use super::predict;
-use crate::Outcome;
+use crate::{Outcome, predicting};
 use crate::arguments::Format;
 use crate::fetching::{self, Fetching};
 use crate::memory::GpuParser;
@@ -61,8 +60,8 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    let program = predict::program(&arguments.script, arguments.module)?;
-    let gpu = predict::card(arguments.gpu.as_ref(), arguments.budget)?;
+    let program = predicting::program(&arguments.script, arguments.module)?;
+    let gpu = predicting::card(arguments.gpu.as_ref(), arguments.budget)?;
     let installed = match fetching::installed(arguments.python.as_deref(), &arguments.fetching, printer)? {
         Ok(installed) => installed,
         Err(outcome) => return Ok(outcome),
@@ -74,7 +73,7 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         budget: arguments.budget.zip(written.as_deref()).map(|(size, text)| (size.0, text)),
         allow: &arguments.allow,
     };
-    let answer = match fit::fit(&runner, &program, &question, predict::voice(printer)) {
+    let answer = match fit::fit(&runner, &program, &question, predicting::voice(printer)) {
         Ok(answer) => answer,
         // Whoever sent it knows why there is no result.
         Err(RunError::Interrupted { signal }) => return Ok(Outcome::Interrupted(signal)),

@@ -1,10 +1,9 @@
 //! `oomph on-virtual-gpu`: a script on a virtual card with unlimited memory, to its end. Nothing is recorded and nothing predicted:
 //! `oomph.fit` plans there. Not for people, and not in the help.
 
-use super::predict;
 use crate::memory::GpuParser;
 use crate::printer::Printer;
-use crate::{Outcome, fixing};
+use crate::{Outcome, fixing, predicting};
 use clap::Args;
 use oomph_gpus::Gpu;
 use oomph_predict::prediction::unlimited;
@@ -27,7 +26,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments, _printer: &mut Printer) -> anyhow::Result<Outcome> {
-    let program = predict::program(&arguments.script, false)?;
+    let program = predicting::program(&arguments.script, false)?;
     let installed = fixing::installed(arguments.python.as_deref())?;
     let runner = Runner::new(&installed, 0, Until::End, None)?;
     let facts = runner.run_unrecorded(&program, &unlimited(&arguments.gpu), Voice::Heard)?;

@@ -1,13 +1,15 @@
 //! `oomph predict`: will it fit, before there is a GPU.
 
 use crate::arguments::Format;
-use crate::claim::{Claim, Wanted};
 use crate::fetching::{self, Fetching};
 use crate::fixing::Choice;
 use crate::memory::GpuParser;
 use crate::printer::{Printer, width};
-use crate::{Outcome, fixing, outputs};
+use crate::by_model::{self, ByModel};
+use crate::predicting::{card, claim, outcome, program, voice, write_recording};
+use crate::{Outcome, fixing};
 use clap::{Args, ValueEnum};
+use oomph_child::Stopper;
 use oomph_gpus::{Catalogue, Gpu};
 use oomph_predict::patch::{self, Reached};
 use oomph_predict::prediction::{PredictError, Prediction, Verdict};
@@ -16,7 +18,7 @@ use oomph_predict::search::{self, Sweep};
 use oomph_report::TextOptions;
 use oomph_report::fix::{self, Offer};
 use oomph_report::predict::{self, NamedPrediction};
-use oomph_trace::format;
+use oomph_stage::installed::Installed;
 use oomph_words::Size;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -114,11 +116,13 @@ pub(crate) struct Arguments {
     /// How many lines of the peak to list
     #[arg(long, default_value_t = 8, value_name = "N")]
     pub(crate) lines: usize,
+    #[command(flatten)]
+    pub(crate) by_model: ByModel,
     /// SCRIPT is a module, as python -m takes it
-    #[arg(short, long)]
+    #[arg(short, long, conflicts_with = "model")]
     pub(crate) module: bool,
     /// The script, notebook or module, and its arguments
-    #[arg(value_name = "SCRIPT", trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+    #[arg(value_name = "SCRIPT", trailing_var_arg = true, allow_hyphen_values = true, required_unless_present = "model", conflicts_with = "model")]
     pub(crate) script: Vec<OsString>,
 }
 
@@ -133,7 +137,10 @@ pub(crate) enum UntilName {
 }
 
 pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> {
-    let program = program(&arguments.script, arguments.module)?;
+    let program = match &arguments.by_model.model {
+        Some(_) => None,
+        None => Some(program(&arguments.script, arguments.module)?),
+    };
     let installed = match fetching::installed(arguments.python.as_deref(), &arguments.fetching, printer)? {
         Ok(installed) => installed,
         Err(outcome) => return Ok(outcome),
@@ -150,6 +157,7 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         timeout: arguments.timeout,
     };
     let steps = arguments.steps.unwrap_or(STEPS);
+    let Some(program) = program else { return over_model(arguments, &installed, values, printer) };
     let runner = Runner::new(&installed, steps, until, arguments.conf.clone())?;
     let runner = runner.with_values(values).with(further);
     let stopper = runner.stopper();
@@ -190,56 +198,51 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
     })
 }
 
-/// The program that was named, with its arguments.
-pub(super) fn program(script: &[OsString], module: bool) -> anyhow::Result<Program> {
-    let Some((target, rest)) = script.split_first() else { anyhow::bail!("which script?") };
-    if module {
-        return Ok(Program { kind: Kind::Module, target: target.clone(), arguments: rest.to_vec() });
-    }
-    if !Path::new(target).is_file() {
-        anyhow::bail!("{}: there is no such file", target.display());
-    }
-    let kind = if target.as_encoded_bytes().ends_with(b".ipynb") { Kind::Notebook } else { Kind::Script };
-    Ok(Program { kind, target: target.clone(), arguments: rest.to_vec() })
+/// Without a script: one is written for the model that was named.
+fn over_model(
+    arguments: &Arguments,
+    installed: &Installed,
+    values: Values,
+    printer: &mut Printer,
+) -> anyhow::Result<Outcome> {
+    let further = Further { timeout: arguments.timeout, ..Further::default() };
+    // The script is ours, and ends by itself. Two run at the same time.
+    let runner = || -> anyhow::Result<Runner> {
+        let runner = Runner::new(installed, 0, Until::End, arguments.conf.clone())?;
+        Ok(runner.with_values(values).with(further))
+    };
+    let (runner, second) = (runner()?, runner()?);
+    let stoppers = [runner.stopper(), second.stopper()];
+    printer.on_cancel(move || stoppers.iter().for_each(Stopper::stop));
+    let gpus = named_gpus(arguments)?;
+    let gpu = match gpus.is_empty() {
+        true => Some(card(arguments.gpu.as_ref(), arguments.memory)?),
+        false => None,
+    };
+    let question = by_model::Question {
+        by_model: &arguments.by_model,
+        python: &installed.python,
+        steps: arguments.steps.filter(|steps| *steps > 0),
+        gpu,
+        gpus,
+        output: arguments.output.as_deref(),
+        force: arguments.force,
+        no_recording: arguments.no_recording,
+        format: arguments.format,
+        options: options(arguments),
+    };
+    by_model::run(&question, &runner, second, printer)
 }
 
-/// The card that was named, with the memory that was named. Without a name, one of a common architecture.
-pub(super) fn card(gpu: Option<&Gpu>, memory: Option<Size>) -> anyhow::Result<Gpu> {
-    let mut gpu = match (gpu, memory) {
-        (Some(gpu), _) => gpu.clone(),
-        (None, Some(_)) => {
-            let mut gpu = Catalogue::load()?.find("a100-80gb").map_err(anyhow::Error::msg)?.clone();
-            gpu.title = "card of compute capability 8.0".into();
-            gpu.name = "card".into();
-            gpu
-        }
-        (None, None) => {
-            anyhow::bail!("which card? for example --gpu t4 (oomph gpus lists them), or --memory 12GiB")
-        }
-    };
-    if let Some(memory) = memory {
-        gpu.memory = memory.0;
-    }
-    Ok(gpu)
+/// The cards of `--gpus`.
+fn named_gpus(arguments: &Arguments) -> anyhow::Result<Vec<Gpu>> {
+    let catalogue = Catalogue::load()?;
+    let found = arguments.gpus.iter().map(|name| catalogue.find(name).cloned().map_err(anyhow::Error::msg));
+    found.collect()
 }
 
 fn options(arguments: &Arguments) -> TextOptions {
     TextOptions { lines: arguments.lines, stacks: false, width: width() }
-}
-
-/// What the script prints is heard, unless nothing is to be.
-pub(super) fn voice(printer: &Printer) -> Voice {
-    if printer.is_quiet() { Voice::Kept } else { Voice::Heard }
-}
-
-fn outcome(predictions: &[&Prediction]) -> Outcome {
-    if predictions.iter().any(|one| one.verdict == Verdict::Unknown) {
-        Outcome::Failed
-    } else if predictions.iter().any(|one| one.verdict == Verdict::DoesNotFit) {
-        Outcome::Findings
-    } else {
-        Outcome::Fine
-    }
 }
 
 fn one(
@@ -249,7 +252,13 @@ fn one(
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
     let gpu = card(arguments.gpu.as_ref(), arguments.memory)?;
-    let claim = claim(arguments, program, &gpu, printer)?;
+    let claim = match arguments.no_recording {
+        true => None,
+        false => {
+            let (named, inputs) = (arguments.output.as_deref(), &arguments.script);
+            claim(named, Path::new(&program.target), &gpu, inputs, arguments.force, printer)?
+        }
+    };
     let mut prediction = Prediction::make(runner, program, &gpu, None, voice(printer))?;
     if prediction.verdict == Verdict::DoesNotFit {
         let waiting = printer.waiting("finding out what it would need");
@@ -357,12 +366,7 @@ fn over_cards(
     program: &Program,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
-    let catalogue = Catalogue::load()?;
-    let gpus = arguments
-        .gpus
-        .iter()
-        .map(|name| catalogue.find(name).cloned().map_err(anyhow::Error::msg))
-        .collect::<Result<Vec<Gpu>, _>>()?;
+    let gpus = named_gpus(arguments)?;
     let predictions = search::over_cards(runner, program, &gpus, |gpu, first| {
         let why = if first { "" } else { ", where memory is short" };
         printer.note(&format!("running on a virtual {}{why}", gpu.title));
@@ -404,42 +408,6 @@ fn show(arguments: &Arguments, predictions: &[Prediction], printer: &mut Printer
         Format::Markdown => predict::table_markdown(predictions),
     })?;
     Ok(())
-}
-
-/// The file for the recording, whose name says the script and the card. Before anything is run: what cannot be written is said at once.
-fn claim(
-    arguments: &Arguments,
-    program: &Program,
-    gpu: &Gpu,
-    printer: &mut Printer,
-) -> anyhow::Result<Option<Claim>> {
-    if arguments.no_recording {
-        return Ok(None);
-    }
-    let mut usual = Path::new(&program.target).file_stem().unwrap_or("program".as_ref()).to_owned();
-    usual.push(format!("-{}.oomph", gpu.name));
-    let wanted = Wanted {
-        named: arguments.output.as_deref(),
-        usual: usual.into(),
-        inputs: &arguments.script,
-        force: arguments.force,
-    };
-    wanted.claim(printer)
-}
-
-/// Writes the recording. A disk that has no room for it takes nothing from the answer.
-fn write_recording(claim: &Claim, prediction: &Prediction, printer: &mut Printer) -> Option<String> {
-    let written = outputs::write_whole(claim.path(), true, |out| {
-        format::Writer::new(out)?.finish(&prediction.recording)?;
-        Ok(())
-    });
-    match written {
-        Ok(()) => Some(claim.path().display().to_string()),
-        Err(error) => {
-            printer.warning(&format!("no recording is written: {error:#}"));
-            None
-        }
-    }
 }
 
 /// The script's argument for the batch, if its text names one.

@@ -10,6 +10,7 @@ pub(crate) mod doctor;
 pub(crate) mod explain;
 pub(crate) mod fit;
 pub(crate) mod gpus;
+pub(crate) mod model;
 pub(crate) mod patch;
 pub(crate) mod predict;
 pub(crate) mod profile;

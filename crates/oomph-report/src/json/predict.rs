@@ -69,7 +69,7 @@ struct Tried<'a> {
 }
 
 #[derive(Serialize)]
-struct Prediction<'a> {
+pub(super) struct Prediction<'a> {
     /// The script and its arguments, as they would be typed.
     program: &'a str,
     /// The card. With `--memory` and no `--gpu`, a card like `a100-80gb`, whose `title` says that it is none in particular.
@@ -146,17 +146,12 @@ struct Prediction<'a> {
 }
 
 impl<'a> Prediction<'a> {
-    fn of(prediction: &'a model::Prediction, recording: Option<&'a str>) -> Self {
+    pub(super) fn of(prediction: &'a model::Prediction, recording: Option<&'a str>) -> Self {
         let found = device(prediction);
         let gpu = &prediction.gpu;
         Self {
             program: &prediction.program,
-            gpu: Gpu {
-                name: &gpu.name,
-                title: &gpu.title,
-                memory: gpu.memory,
-                compute_capability: &gpu.compute_capability,
-            },
+            gpu: Gpu::of(gpu),
             rank: prediction.world.map(|world| world.rank),
             fits: match prediction.verdict {
                 Verdict::Fits => Some(true),
@@ -179,11 +174,7 @@ impl<'a> Prediction<'a> {
                 high: fact.most,
             }),
             managed: prediction.managed,
-            needs: prediction.needs.map(|needs| Needs {
-                allocated: needs.allocated,
-                reserved: needs.reserved,
-                total: needs.total,
-            }),
+            needs: prediction.needs.map(Needs::of),
             ended: ended(prediction.status),
             error: prediction.error.as_deref(),
             steps: prediction.steps,
@@ -219,7 +210,7 @@ impl<'a> Prediction<'a> {
 }
 
 #[derive(Serialize)]
-struct Gpu<'a> {
+pub(super) struct Gpu<'a> {
     /// Its name in the catalogue.
     name: &'a str,
     /// What the driver calls it.
@@ -228,6 +219,17 @@ struct Gpu<'a> {
     memory: u64,
     /// Such as `8.9`.
     compute_capability: &'a str,
+}
+
+impl<'a> Gpu<'a> {
+    pub(super) fn of(gpu: &'a oomph_gpus::Gpu) -> Self {
+        Self {
+            name: &gpu.name,
+            title: &gpu.title,
+            memory: gpu.memory,
+            compute_capability: &gpu.compute_capability,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -275,13 +277,19 @@ struct Torch<'a> {
 }
 
 #[derive(Serialize)]
-struct Needs {
+pub(super) struct Needs {
     /// In tensors.
     allocated: u64,
     /// Taken by PyTorch.
     reserved: u64,
     /// In all.
     total: u64,
+}
+
+impl Needs {
+    pub(super) fn of(needs: model::Needs) -> Self {
+        Self { allocated: needs.allocated, reserved: needs.reserved, total: needs.total }
+    }
 }
 
 #[derive(Serialize)]

@@ -1,0 +1,259 @@
+//! `oomph predict --model`: a model by its name, without a script.
+
+use crate::Outcome;
+use crate::arguments::Format;
+use crate::outputs;
+use crate::predicting::{claim, outcome, write_recording};
+use crate::printer::Printer;
+use clap::{Args, ValueEnum};
+use oomph_gpus::{Catalogue, Gpu};
+use oomph_predict::model::{self, Asked, CardSizes, Model, ModelError, Way, has_bfloat16};
+use oomph_predict::prediction::{PredictError, Prediction, Verdict};
+use oomph_predict::run::{Program, RunError, Runner, Voice};
+use oomph_report::TextOptions;
+use oomph_report::model::{self as report, NamedModel};
+use oomph_report::predict::NamedPrediction;
+use std::path::{Path, PathBuf};
+
+/// Steps that are run: the peak is in the second.
+const STEPS: u32 = 3;
+/// Cards that people rent and buy, for those who name one and may take another.
+const USUAL: [&str; 10] = [
+    "rtx-3060-12gb",
+    "t4",
+    "l4",
+    "rtx-4090",
+    "rtx-5090",
+    "a100-40gb",
+    "l40s",
+    "a100-80gb",
+    "h100-sxm",
+    "h200",
+];
+
+/// What is asked of a model.
+#[derive(Args)]
+pub(crate) struct ByModel {
+    /// A model in place of a script: a name of the Hub, or a folder with its config.json. The usual script for it is written, run and printed; of the Hub only
+    /// config.json is asked for, and weights are neither downloaded nor made
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["max", "sweep", "ranks", "longest", "until", "fix"])]
+    pub(crate) model: Option<String>,
+    /// How the model is used [default: lora]
+    #[arg(long, value_enum, value_name = "WAY", requires = "model")]
+    pub(crate) train: Option<WayName>,
+    /// Sequences in a batch [default: 1]
+    #[arg(long, value_name = "N", requires = "model", value_parser = clap::value_parser!(u64).range(1..=65536))]
+    pub(crate) batch: Option<u64>,
+    /// Tokens in a sequence [default: 2048, or what the model takes at most]
+    #[arg(long, value_name = "N", requires = "model", value_parser = clap::value_parser!(u64).range(16..=1_048_576))]
+    pub(crate) sequence: Option<u64>,
+    /// Write the script there, instead of printing it
+    #[arg(long, value_name = "FILE", requires = "model")]
+    pub(crate) script_out: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum WayName {
+    /// Adapters are trained beside weights in 4 bits
+    Qlora,
+    /// Adapters are trained beside weights in 16 bits
+    Lora,
+    /// All weights are trained
+    Full,
+    /// Nothing is trained: text is generated
+    Infer,
+}
+
+impl From<WayName> for Way {
+    fn from(name: WayName) -> Way {
+        match name {
+            WayName::Qlora => Way::Qlora,
+            WayName::Lora => Way::Lora,
+            WayName::Full => Way::Full,
+            WayName::Infer => Way::Infer,
+        }
+    }
+}
+
+/// All that is asked.
+pub(crate) struct Question<'a> {
+    pub(crate) by_model: &'a ByModel,
+    pub(crate) python: &'a Path,
+    pub(crate) steps: Option<u32>,
+    /// One card, or several.
+    pub(crate) gpu: Option<Gpu>,
+    pub(crate) gpus: Vec<Gpu>,
+    pub(crate) output: Option<&'a Path>,
+    pub(crate) force: bool,
+    pub(crate) no_recording: bool,
+    pub(crate) format: Format,
+    pub(crate) options: TextOptions,
+}
+
+/// `second`: for what is run at the same time.
+pub(crate) fn run(
+    question: &Question,
+    runner: &Runner,
+    second: Runner,
+    printer: &mut Printer,
+) -> anyhow::Result<Outcome> {
+    match answer(question, runner, second, printer) {
+        Err(error) => match error.downcast::<ModelError>() {
+            Ok(ModelError::Refused { why, hint }) => {
+                printer.error(&oomph_words::harmless(&why));
+                printer.hint(&oomph_words::harmless(&hint));
+                Ok(Outcome::Failed)
+            }
+            // Whoever sent it knows why there is no result.
+            Ok(ModelError::Run(RunError::Interrupted { signal })) => Ok(Outcome::Interrupted(signal)),
+            Ok(error) => Err(error.into()),
+            Err(error) => match error.downcast::<PredictError>() {
+                Ok(PredictError::Run(RunError::Interrupted { signal })) => Ok(Outcome::Interrupted(signal)),
+                Ok(error) => Err(error.into()),
+                Err(error) => Err(error),
+            },
+        },
+        outcome => outcome,
+    }
+}
+
+fn answer(
+    question: &Question,
+    runner: &Runner,
+    second: Runner,
+    printer: &mut Printer,
+) -> anyhow::Result<Outcome> {
+    let by_model = question.by_model;
+    let asked = model::Question {
+        model: by_model.model.as_deref().unwrap_or_default(),
+        way: by_model.train.map_or(Way::Lora, Way::from),
+        batch: by_model.batch.unwrap_or(1),
+        sequence: by_model.sequence,
+    };
+    let waiting = printer.waiting("reading the model's configuration");
+    let model = Model::prepare(question.python, &asked)?;
+    drop(waiting);
+    runner.go_on().map_err(ModelError::from)?;
+    if let Some(path) = &by_model.script_out {
+        outputs::write_whole(path, question.force, |out| {
+            out.write_all(model.script.as_bytes())?;
+            Ok(())
+        })?;
+    }
+    let script = by_model.script_out.as_ref().map(|path| path.display().to_string());
+    let Some(gpu) = &question.gpu else {
+        let waiting = printer.waiting("trying batches and sequences on each card");
+        let cards = over_named(&model, runner, &question.gpus)?;
+        drop(waiting);
+        let fits = cards.iter().any(|card| card.fits);
+        show(
+            question,
+            &NamedModel { model: &model, prediction: None, cards: &cards, script: script.as_deref() },
+            printer,
+        )?;
+        return Ok(if fits { Outcome::Fine } else { Outcome::Findings });
+    };
+    let program = model.program(gpu, question.steps.unwrap_or(STEPS));
+    let claim = match question.no_recording {
+        true => None,
+        false => claim(question.output, Path::new(&program.target), gpu, &[], question.force, printer)?,
+    };
+    let waiting = printer.waiting("running the script, and other batches and sequences");
+    let (mut prediction, cards) = both(&model, &program, gpu, runner, second)?;
+    drop(waiting);
+    prediction.program = model.title();
+    let cards = cards.unwrap_or_else(|error| {
+        printer.warning(&format!("{error:#}"));
+        Vec::new()
+    });
+    if prediction.verdict == Verdict::DoesNotFit {
+        prediction.needs = cards.first().map(|card| card.needs);
+    }
+    let written = claim.and_then(|claim| write_recording(&claim, &prediction, printer));
+    let named = NamedPrediction { prediction: &prediction, recording: written.as_deref(), smaller: None };
+    show(
+        question,
+        &NamedModel { model: &model, prediction: Some(named), cards: &cards, script: script.as_deref() },
+        printer,
+    )?;
+    Ok(outcome(&[&prediction]))
+}
+
+/// Whether the script fits the card, and at the same time, on another virtual card, what else does.
+fn both(
+    model: &Model,
+    program: &Program,
+    gpu: &Gpu,
+    runner: &Runner,
+    second: Runner,
+) -> anyhow::Result<(Prediction, anyhow::Result<Vec<CardSizes>>)> {
+    let catalogue = Catalogue::load()?;
+    // Who has no bfloat16 looks for a card that has.
+    let others = USUAL.iter().filter_map(|name| catalogue.find(name).ok());
+    let others: Vec<&Gpu> = others.filter(|card| card.name != gpu.name && has_bfloat16(card)).collect();
+    // Weights that are trained are of another type where there is no bfloat16; all else is of the same size.
+    let (alike, unlike) = match has_bfloat16(gpu) || model.way != Way::Full {
+        true => (others, Vec::new()),
+        false => (Vec::new(), others),
+    };
+    let asked = |gpu| Asked { gpu, is_run: false };
+    let first = Asked { gpu, is_run: true };
+    let alike: Vec<Asked> = std::iter::once(first).chain(alike.into_iter().map(asked)).collect();
+    let unlike: Vec<Asked> = unlike.into_iter().map(asked).collect();
+    let stopper = second.stopper();
+    std::thread::scope(|scope| {
+        let sizes = scope.spawn(move || model.sizes(&second, gpu, &alike));
+        let prediction = Prediction::make(runner, program, gpu, None, Voice::Kept);
+        let is_known = prediction.as_ref().is_ok_and(|one| one.verdict != Verdict::Unknown);
+        if !is_known {
+            stopper.stop();
+        }
+        let further = match unlike.first() {
+            Some(first) if is_known => model.sizes(runner, first.gpu, &unlike),
+            _ => Ok(Vec::new()),
+        };
+        let sizes = sizes.join().unwrap_or_else(|_| Err(ModelError::Sizes("it ended at once".to_owned())));
+        let prediction = prediction?;
+        if !is_known {
+            return Ok((prediction, Ok(Vec::new())));
+        }
+        let cards = sizes.and_then(|mut cards| {
+            if let Some(first) = cards.first_mut() {
+                first.settle(&prediction, model);
+            }
+            cards.extend(further?);
+            Ok(cards)
+        });
+        match cards {
+            Err(error @ ModelError::Run(RunError::Interrupted { .. })) => Err(error.into()),
+            cards => Ok((prediction, cards.map_err(anyhow::Error::from))),
+        }
+    })
+}
+
+/// Cards that were named: what fits is run for each. Those of one architecture run in one process.
+fn over_named(model: &Model, runner: &Runner, gpus: &[Gpu]) -> anyhow::Result<Vec<CardSizes>> {
+    let mut sizes: Vec<Option<CardSizes>> = vec![None; gpus.len()];
+    for first in gpus {
+        let alike: Vec<usize> = (0..gpus.len())
+            .filter(|at| sizes[*at].is_none() && gpus[*at].compute_capability == first.compute_capability)
+            .collect();
+        if alike.is_empty() {
+            continue;
+        }
+        let cards: Vec<Asked> = alike.iter().map(|at| Asked { gpu: &gpus[*at], is_run: true }).collect();
+        for (at, found) in alike.iter().zip(model.sizes(runner, first, &cards)?) {
+            sizes[*at] = Some(found);
+        }
+    }
+    Ok(sizes.into_iter().flatten().collect())
+}
+
+fn show(question: &Question, named: &NamedModel, printer: &mut Printer) -> anyhow::Result<()> {
+    printer.answer(question.format, |format| match format {
+        Format::Text => report::text(named, question.options),
+        Format::Json => report::json(named),
+        Format::Markdown => report::markdown(named, question.options.lines),
+    })?;
+    Ok(())
+}

@@ -1,0 +1,199 @@
+"""What a script of ``scripts`` takes with other batches and sequences, and the largest that fit into some bytes: every answer is a step that was run.
+
+Runs on the virtual GPU, on a card without a limit, with a file of JSON as its argument: ``script``, ``model`` (its checkpoint), ``batch``, ``sequence``, ``positions`` (or null),
+``cards`` (each with ``room``, the bytes for all that a program takes, ``safe``, what of it the largest sizes may take, and ``search``), and ``answer``, the file to write. PyTorch is held to a card's room by its own limit, which it meets as it would meet the
+card's end: it gives back what it caches, and then fails. Where ``search`` is false, the largest sizes come from a curve through the sizes that were run.
+"""
+
+import contextlib
+import ctypes
+import gc
+import json
+import runpy
+import sys
+
+# Longer sequences than any model's, and larger batches than anybody's.
+MOST_SEQUENCE, MOST_BATCH = 1 << 20, 1 << 16
+# Sequences are tried in steps of a power of two: of at most this part of the one that is asked about.
+PART = 16
+# A line is straight if it rises by at most as much more later on; and how many points it may take to become one.
+STRAIGHT, MOST_POINTS = 0.1, 6
+# A guess may be far off where nothing near it was run: not farther than so many times what was asked about.
+FARTHEST = 16
+
+
+def main():
+    with open(sys.argv[1], encoding="utf-8") as file:
+        task = json.load(file)
+    answer = Sizes(task).answer()
+    with open(task["answer"], "w", encoding="utf-8") as file:
+        json.dump(answer, file)
+
+
+class Sizes:
+    """One script with one model, which is loaded once."""
+
+    def __init__(self, task):
+        import torch
+
+        self.torch, self.task = torch, task
+        self.script = runpy.run_path(task["script"], run_name="sizes")
+        self.trained = self.script["load"](task["model"])
+        # The least that a card must have.
+        self.loading = torch.cuda.max_memory_allocated()
+        self.unit = 1 << max(0, (task["sequence"] // PART).bit_length() - 1)
+        self.whole = torch.cuda.get_device_properties(0).total_memory
+        # What is on the card beside PyTorch's memory.
+        self.library = ctypes.CDLL("liboomph_cuda.so")
+        self.library.oomph_peak.restype = ctypes.c_uint64
+        self.taken = {}
+
+    def step(self, batch, sequence):
+        """Takes a step, and gives what it took: allocated and reserved. None if memory ran out."""
+        torch = self.torch
+        model, *rest = self.trained
+        # One that is left after an error waits for the rest of its step.
+        rest = [type(one)("cuda", enabled=one.is_enabled()) if isinstance(one, torch.amp.GradScaler) else one for one in rest]
+        try:
+            self.script["step"](model, *rest, self.script["batch"](model, batch, sequence))
+        except torch.cuda.OutOfMemoryError:
+            pass
+        else:
+            return torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+        with contextlib.suppress(IndexError):
+            rest[0].zero_grad()
+        return None
+
+    def begin(self, batch, sequence):
+        """The first steps, as the script takes them: the optimizer makes its state in the first. Everything after them begins with nothing cached."""
+        self.step(batch, sequence)
+        self.taken[batch, sequence] = self.step(batch, sequence)
+        return self.taken[batch, sequence]
+
+    def empty(self):
+        gc.collect()
+        self.torch.cuda.empty_cache()
+        self.torch.cuda.reset_peak_memory_stats()
+
+    def takes(self, batch, sequence):
+        """What a step takes where memory is not short."""
+        if (batch, sequence) not in self.taken:
+            self.empty()
+            self.taken[batch, sequence] = self.step(batch, sequence)
+        return self.taken[batch, sequence]
+
+    def fits(self, room, batch, sequence):
+        self.empty()
+        taken = self.taken.get((batch, sequence))
+        if max(self.loading, self.torch.cuda.memory_reserved(), taken[0] if taken else 0) > room:
+            return False
+        self.torch.cuda.set_per_process_memory_fraction(min(1.0, max(room, 1) / self.whole))
+        try:
+            return self.step(batch, sequence) is not None
+        finally:
+            self.torch.cuda.set_per_process_memory_fraction(1.0)
+
+    def curve(self, value, most, step):
+        """What three values take: this one and its doubles, or its halves where the doubles are too many. Where one part of a step takes the most at first, and another later, it is
+        doubled on, until what comes after is a straight line."""
+        values = [one for one in (value, 2 * value, 4 * value) if one <= most]
+        while len(values) < 3 and values[0] > 1:
+            values.insert(0, values[0] // 2)
+        took = {one: step(one) for one in values}
+        while len(took) < MOST_POINTS and 2 * values[-1] <= most and took[values[-1]] and bends(took):
+            values.append(2 * values[-1])
+            took[values[-1]] = step(values[-1])
+        return dict([(one, bytes) for one, bytes in took.items() if bytes][-3:])
+
+    def answer(self):
+        task = self.task
+        batch, sequence = task["batch"], task["sequence"]
+        most = task["positions"] or MOST_SEQUENCE
+        asked = self.begin(batch, sequence)
+        if asked is None:
+            raise SystemExit("a step takes more than any card has")
+        other = max(0, self.library.oomph_peak(0) - self.torch.cuda.max_memory_reserved())
+        batches = self.curve(batch, MOST_BATCH, lambda one: self.takes(one, sequence))
+        sequences = self.curve(sequence, most, lambda one: self.takes(batch, one))
+        cards = []
+        for card in task["cards"]:
+            room, safe = card["room"] - other, card["safe"] - other
+            # With less than it would take it may still do, without what is cached; with less than is in tensors it cannot.
+            fits = max(asked[1], self.loading) <= room or (asked[0] <= room and self.fits(room, batch, sequence))
+            guesses = estimate(batches, safe, MOST_BATCH, 1), estimate(sequences, safe, most, self.unit)
+            if self.loading > safe:
+                largest = longest = 0
+            elif fits and asked[1] > safe:
+                # It is the last, and too close to be sure of.
+                largest, longest = batch, sequence
+            elif card["search"]:
+                guesses = min(guesses[0], FARTHEST * batch), min(guesses[1], FARTHEST * sequence)
+                fails = (None, None) if fits else (batch, sequence)
+                largest = search(lambda one, room=safe: self.fits(room, one, sequence), batch * fits, MOST_BATCH, guesses[0], 1, fails[0])
+                longest = search(lambda one, room=safe: self.fits(room, batch, one), sequence * fits, most, guesses[1], self.unit, fails[1])
+            else:
+                # It is known which side of the asked size they are on.
+                bound, largest, longest = max if fits else min, batch - (not fits), sequence - (not fits)
+                largest, longest = bound(guesses[0], largest), bound(guesses[1], down(longest, 1 if fits else self.unit))
+            cards.append({"fits": fits, "batch": largest, "sequence": longest})
+        return {"allocated": asked[0], "reserved": asked[1], "other": other, "cards": cards}
+
+
+def down(value, unit):
+    return value // unit * unit
+
+
+def rises(points):
+    """How fast what is in tensors rises, between points that follow each other."""
+    known = sorted(points.items())
+    return [(high - low) / (last - first) for (first, low), (last, high) in zip(known, known[1:])]
+
+
+def bends(took):
+    *_, before, last = rises({one: bytes[0] for one, bytes in took.items() if bytes})
+    return last > (1 + STRAIGHT) * before
+
+
+def estimate(points, room, most, unit):
+    """The largest value that takes no more than the room, by the curve: halfway between what is in tensors and what is reserved where memory is not short."""
+    return down(sum(crossing({one: took[which] for one, took in points.items()}, room, most) for which in (0, 1)) // 2, unit)
+
+
+def crossing(points, room, most):
+    """Where the curve through the last points comes to the room: a straight line, or one that bends up beyond them."""
+    (first, _), *_, (middle, there), (last, _) = sorted(points.items())
+    *_, before, rise = rises(points)
+    if room < there:
+        return max(0, int(middle - (there - room) / before)) if before > 0 else 0
+    bend = (rise - before) / (last - first) if rise > (1 + STRAIGHT) * before else 0.0
+    inside, outside = middle, most + 1
+    while outside - inside > 1:
+        value = (inside + outside) // 2
+        # Through the last two points, whatever the bend.
+        if there + rise * (value - middle) + bend * (value - middle) * (value - last) <= room:
+            inside = value
+        else:
+            outside = value
+    return inside
+
+
+def search(fits, known, most, guess, unit, fails=None):
+    """The largest value that fits, in steps of the unit: tried around the guess first, then halfway between what fits and what does not."""
+    # Counted in units; the last may be a part of one.
+    low, high, top = known // unit, fails and -(-fails // unit), -(-most // unit)
+    stride = max(1, guess // unit // 32)
+    value = min(top if high is None else high - 1, max(low + 1, guess // unit))
+    while low < top and high != low + 1:
+        if fits(min(most, value * unit)):
+            low = value
+            value = min(top, low + stride) if high is None else min(low + stride, (low + high) // 2)
+        else:
+            high = value
+            value = max((low + high) // 2, high - stride)
+        value = max(low + 1, value)
+        stride *= 2
+    return max(known, min(most, low * unit))
+
+
+if __name__ == "__main__":
+    main()
