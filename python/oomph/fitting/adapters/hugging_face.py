@@ -97,6 +97,8 @@ class FitCallback(TrainerCallback):
         # Ranks are brought together at the end of the batch, and not within its last backward pass.
         model = without_ddp(model)
         if self.fit is None:
+            # As the Trainer's own step begins: what from_pretrained gave is in evaluation until then, without checkpoints.
+            model.train()
             # How many targets all the batches of an update have: their losses are divided by it, and so are those of parts.
             items = named.get("num_items_in_batch", counted[0] if counted else None)
             loss_of = PreparedLoss(TrainerLoss(trainer, items), trainer.accelerator, accumulates=trainer.args.gradient_accumulation_steps > 1)
