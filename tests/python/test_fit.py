@@ -618,7 +618,7 @@ def searched(limit, *, batch=8, blocks=10, splits=True, activation=100, states=8
 
     facts = Facts(batch, names, limit, limit, 10**9, splits, allow=allow, **facts)
     # What is guessed is off, and in proportion.
-    search = Search(facts, lambda plan: Measured(plan, reserved(plan), reserved(plan), seconds(plan)), seconds, lambda plan: int(0.8 * reserved(plan)))
+    search = Search(facts, lambda plan: Measured(plan, reserved(plan), reserved(plan), seconds(plan)), seconds, lambda plan: (0, int(0.8 * reserved(plan))))
     return search.run(), reserved
 
 
@@ -653,7 +653,7 @@ def test_checkpointing_is_found_where_there_is_no_host_memory():
     cost = lambda plan: 10 + 6 * (6 - len(plan.checkpoint)) - len(plan.offload)
     facts = Facts(1, names, 20, 20, 0, splits=False)
     measure = lambda plan: Measured(plan, cost(plan), cost(plan), 1.0, host=len(plan.offload))
-    found = Search(facts, measure, lambda plan: 1.0 + len(plan.checkpoint), cost).run()
+    found = Search(facts, measure, lambda plan: 1.0 + len(plan.checkpoint), lambda plan: (0, cost(plan))).run()
     assert len(found.chosen.plan.checkpoint) == 5 and not found.chosen.plan.offload
 
 
@@ -680,7 +680,7 @@ def test_a_plan_that_fails_its_proof_gives_way_to_one_that_needs_less():
 
     facts = Facts(8, tuple(f"b{n}" for n in range(10)), 6000, 6000, 10**9)
     cost = lambda plan: 200 + 100 * (plan.micro or 8) * (10 - len(plan.checkpoint)) if plan != Plan() else 10**6
-    found = Search(facts, lambda plan: Measured(plan, cost(plan), cost(plan), 1.0), lambda plan: 1.0, cost, prove).run()
+    found = Search(facts, lambda plan: Measured(plan, cost(plan), cost(plan), 1.0), lambda plan: 1.0, lambda plan: (0, cost(plan)), prove).run()
     assert len(refused) == 2 and found.chosen.plan not in refused and cost(found.chosen.plan) < min(map(cost, refused))
 
 

@@ -547,7 +547,7 @@ class Fit(Applied):
         )
         reserved = iter(range(1 << 62, 0, -(1 << 55)))
         # Nothing is known of any of them: what comes later is taken to need less.
-        return Search(facts, lambda plan: Measured(plan, 0, next(reserved) if plan != top else 1 << 63, 0.0), lambda plan: 0.0, lambda plan: 0).rungs(top)
+        return Search(facts, lambda plan: Measured(plan, 0, next(reserved) if plan != top else 1 << 63, 0.0), lambda plan: 0.0, lambda plan: (0, 1)).rungs(top)
 
     def _apply(self, plan: Plan) -> None:
         lasting = self._running.undo(then=plan) if self._running is not None else None

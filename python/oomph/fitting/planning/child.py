@@ -30,7 +30,7 @@ from oomph.fitting.techniques.selective import SelectiveBlocks
 from oomph.live.out_of_memory import is_out_of_memory
 
 # Seconds after which plans that only might be better are not looked at any more.
-_LATE = 5.0
+_LATE = 8.0
 # Samples of the forward pass that is counted.
 _PROBE = 4
 # Shares of the optimizer's state in steps of this: nearly the same need not be tried twice.
@@ -256,7 +256,7 @@ class Trials:
         """Of a step, estimated."""
         return seconds_of(plan, self._costs_of(plan), self.step, self.speeds)
 
-    def guess(self, plan: Plan) -> int:
+    def guess(self, plan: Plan) -> tuple[int, int]:
         """Of bytes, to be put right by what is measured."""
         return bytes_of(plan, self.forward_costs(None), self.step)
 

@@ -257,8 +257,8 @@ def share_that_is_hidden(plan: Plan, costs: ForwardCosts, step: Step, speeds: Sp
     return min(1.0, _HIDDEN * 2 * forward * speeds.link / (1.1 * step.states))
 
 
-def bytes_of(plan: Plan, costs: ForwardCosts, step: Step) -> int:
-    """A guess, to be put right by what is measured: weights, gradients, state and activations where they are most."""
+def bytes_of(plan: Plan, costs: ForwardCosts, step: Step) -> tuple[int, int]:
+    """A guess, to be put right by what is measured, where most is there: weights, gradients and state, and activations."""
     parts = -(-step.samples // (plan.micro or step.samples))
     samples = -(-step.samples // parts)
     halved = 2 if plan.bf16_weights else 1
@@ -266,6 +266,6 @@ def bytes_of(plan: Plan, costs: ForwardCosts, step: Step) -> int:
     activations = costs.activations(plan, samples) // (2 if plan.autocast or plan.bf16_weights else 1)
     gradients = step.trained // halved
     if parts > 1:
-        return fixed + activations + gradients
+        return fixed + gradients, activations
     # Gradients come while activations go; where they are released, they never gather.
-    return fixed + (activations if plan.release else max(activations, gradients))
+    return fixed, activations if plan.release else max(activations, gradients)

@@ -178,8 +178,8 @@ class Tried(Generic[AnyPlan]):
 
 
 class Search(Tried[Plan]):
-    """One search for a training step. ``measure`` runs a plan for a step or two, ``seconds`` and ``guess`` estimate its time and its bytes without running it,
-    ``prove`` runs it for longer, held to a limit or to none, and finds the largest block. ``shares`` gives the shares of the optimizer's state that are worth being
+    """One search for a training step. ``measure`` runs a plan for a step or two, ``seconds`` and ``guess`` estimate its time and its bytes without running it (those that
+    are there whatever is done with activations, and activations), ``prove`` runs it for longer, held to a limit or to none, and finds the largest block. ``shares`` gives the shares of the optimizer's state that are worth being
     on the host under a plan; ``is_late`` says that there is no more time for plans that only might be better."""
 
     def __init__(
@@ -187,7 +187,7 @@ class Search(Tried[Plan]):
         facts: Facts,
         measure: Callable[[Plan], Measured],
         seconds: Callable[[Plan], float],
-        guess: Callable[[Plan], int],
+        guess: Callable[[Plan], tuple[int, int]],
         prove: Callable[[Plan, int | None], Measured] | None = None,
         shares: Callable[[Plan], Sequence[float]] = lambda plan: (1.0,),
         is_late: Callable[[], bool] = lambda: False,
@@ -282,18 +282,18 @@ class Search(Tried[Plan]):
         parts = sorted({count for power in range(batch.bit_length() + 1) for count in (1 << power, 3 << power >> 1) if 1 < count <= batch} | {batch})
         return [0, *dict.fromkeys(-(-batch // count) for count in parts)]
 
-    def families(self) -> list[Family]:
-        """Each a size of parts and a place for the optimizer's state; within one, blocks give up more and more along the path."""
+    def families(self, hosted: bool) -> list[Family]:
+        """Each a size of parts and a place for the optimizer's state, ``hosted`` or not; within one, blocks give up more and more along the path."""
         found: list[Family] = []
         for base in self.allowed():
             for size in self.sizes():
                 part = base.but(micro=size)
-                variants = [part]
-                if self.facts.releases and not size:
+                variants = [part] if not hosted else []
+                if self.facts.releases and not size and not hosted:
                     variants.append(part.but(release=True))
-                if self.facts.hosts:
-                    hosted = part.but(release=self.facts.releases, optimizer_8bit=False)
-                    variants += [hosted.but(states_on_host=share) for share in self.shares(hosted)]
+                if self.facts.hosts and hosted:
+                    there = part.but(release=self.facts.releases, optimizer_8bit=False)
+                    variants += [there.but(states_on_host=share) for share in self.shares(there)]
                 if self.facts.tiled and size == self.sizes()[-1]:
                     # Where samples cannot be fewer, what treats positions one by one takes fewer of them at a time.
                     variants += [variant.but(tiles=_TILES, tiled=self.facts.tiled) for variant in variants]
@@ -313,9 +313,12 @@ class Search(Tried[Plan]):
         """Bytes: measured, or guessed and put right by what was measured of the plan that is most like it."""
         if plan in self.seen:
             return self.seen[plan].reserved
-        guessed = self._guess(plan)
-        like = min(self.seen.values(), key=lambda one: (_unlike(one.plan, plan), abs(self._guess(one.plan) - guessed)))
-        return guessed + like.reserved - self._guess(like.plan)
+        fixed, moving = self._guess(plan)
+        like = min(self.seen.values(), key=lambda one: (_unlike(one.plan, plan), abs(sum(self._guess(one.plan)) - fixed - moving)))
+        known_fixed, known_moving = self._guess(like.plan)
+        # What is fixed is known well. Of what is not, the guess is off by some factor, within reason.
+        factor = min(max((like.reserved - known_fixed) / max(known_moving, 1), 0.25), 4.0)
+        return fixed + int(moving * factor)
 
     def level(self, family: Family, least: int = 0) -> int | None:
         """How far along the path a family must go to fit, by estimate."""
@@ -331,13 +334,34 @@ class Search(Tried[Plan]):
 
     def choose(self) -> list[Plan]:
         """Plans that fit, the best first: the fastest by estimate, and of those as fast the one that changes least; beside them the usual ways, to be held against."""
-        families = self.families()
+        families = self.families(hosted=False)
         # What needs little, so that guesses are put right at that end too.
         self.measure(self.free().but(micro=self.sizes()[-1], checkpoint=self.facts.blocks))
         found: dict[Plan, Family] = {}
         for family in self._usual(families):
             self._settle(family, found)
         usual = list(found)
+        self._explore(families, found)
+        if self.facts.hosts and not any(len(plan.checkpoint) < len(self.facts.blocks) for plan in found if plan not in usual):
+            # Copies at each step are hidden in part only: they come when little else is left.
+            families += [Family(family.plan, len(families) + family.turn) for family in self.families(hosted=True)]
+            self._explore(families, found)
+        if not found:
+            found = {plan: family for family in families for plan in self._last_resort(family)}
+        best = min(map(self.seconds, found), default=0.0)
+
+        def rank(plan: Plan) -> tuple[Any, ...]:
+            """Of those as fast as the best, the one that changes least comes first; then the others, the fastest first."""
+            slower = self.seconds(plan) > best * _SAME_TIME
+            given_up = len(plan.selective) + 2 * len(plan.checkpoint) + len(plan.offload)
+            return (slower, self.seconds(plan) if slower else 0.0, not plan.exact, found[plan].turn, given_up)
+
+        different = self._different(sorted(found, key=rank))
+        # The usual ways are always among those that are tried: no plan is to be slower than they are.
+        return list(dict.fromkeys([*different[: max(1, _CANDIDATES - len(usual))], *usual]))
+
+    def _explore(self, families: list[Family], found: dict[Plan, Family]) -> None:
+        """Measures what is the fastest by estimate, and adds what fits."""
         queue = [(self.seconds(self.at(family, level)), family.turn, family, level) for family in families if (level := self.level(family)) is not None]
         heapq.heapify(queue)
         tries: Counter[int] = Counter()
@@ -357,20 +381,6 @@ class Search(Tried[Plan]):
             better = self.level(family, 0 if fits else level + 1)
             if tries[family.turn] < _TRIES and better is not None and (better < level if fits else True):
                 heapq.heappush(queue, (self.seconds(self.at(family, better)), family.turn, family, better))
-        if not found:
-            found = {plan: family for family in families for plan in self._last_resort(family)}
-        best = min(map(self.seconds, found), default=0.0)
-
-        def rank(plan: Plan) -> tuple[Any, ...]:
-            """Of those as fast as the best, the one that changes least comes first; then the others, the fastest first."""
-            slower = self.seconds(plan) > best * _SAME_TIME
-            given_up = len(plan.selective) + 2 * len(plan.checkpoint) + len(plan.offload)
-            return (slower, self.seconds(plan) if slower else 0.0, not plan.exact, found[plan].turn, given_up)
-
-        ordered = sorted(found, key=rank)
-        different = self._different(ordered)
-        # The usual ways are always among those that are tried: no plan is to be slower than they are.
-        return list(dict.fromkeys([*different[: _CANDIDATES - len(usual)], *usual]))
 
     def _usual(self, families: list[Family]) -> list[Family]:
         """What people do by hand: parts as large as fit, with nothing else done, and with every block checkpointed."""
@@ -380,13 +390,17 @@ class Search(Tried[Plan]):
         return [one for group in (alone, everywhere) if (one := next((each for each in group if self.estimate(each.plan) <= self.limit), None)) is not None]
 
     def _settle(self, family: Family, found: dict[Plan, Family]) -> None:
-        """The usual way if it fits, or with smaller parts, a few times."""
+        """The usual way with the largest parts that fit: from where the estimate is, down until it fits, and then up again as far as it does."""
         sizes = self.sizes()
-        for size in sizes[sizes.index(family.plan.micro) :][:3]:
-            plan = family.plan.but(micro=size)
-            if self.fits(plan):
-                found[plan] = family
-                return
+        place = sizes.index(family.plan.micro)
+        while place < len(sizes) and not self.fits(family.plan.but(micro=sizes[place])):
+            # The estimate is better now.
+            place = next((later for later in range(place + 1, len(sizes)) if self.estimate(family.plan.but(micro=sizes[later])) <= self.limit), len(sizes))
+        if place == len(sizes):
+            return
+        while place and self.estimate(larger := family.plan.but(micro=sizes[place - 1])) <= self.limit and self.fits(larger):
+            place -= 1
+        found[family.plan.but(micro=sizes[place])] = family
 
     def _last_resort(self, family: Family) -> list[Plan]:
         """By estimate nothing fits. What saves most of a family, in case the estimate is wrong."""
