@@ -137,6 +137,9 @@ pub(crate) enum UntilName {
 }
 
 pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> {
+    if let Some(option) = arguments.by_model.without_model() {
+        anyhow::bail!("{option} goes with --model; what is the script's stands after its name");
+    }
     let program = match &arguments.by_model.model {
         Some(_) => None,
         None => Some(program(&arguments.script, arguments.module)?),
