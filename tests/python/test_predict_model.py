@@ -202,7 +202,7 @@ def test_experts_with_adapters_on_a_card_that_is_too_small(folder, predict, tmp_
     assert lines[0].startswith(f"{folder('mixtral')}, lora, batch 65536, sequence 512 (on a virtual NVIDIA GeForce RTX 4090, 6.00 GiB: ran out of memory")
     assert lines[2].startswith("does not fit: it needs ")
     [row] = [line.split() for line in lines if line.startswith("rtx-4090 ")]
-    assert row[5] == "no" and 1000 < int(row[6]) < 65536
+    assert row[5] == "no" and 500 < int(row[6]) < 65536
     assert f"Script: {script}" in lines and "from peft import" in script.read_text()
 
 
@@ -224,14 +224,15 @@ def test_all_weights_on_a_card_without_bfloat16(folder, predict):
     first, *others = found.reported["cards"]
     parameters = found.reported["model"]["parameters"]
     # Weights, gradients and two states in float32; the others have them in bfloat16.
-    assert first["needs"]["allocated"] > 16 * parameters > others[0]["needs"]["allocated"] > 8 * parameters
+    assert 6 * parameters < first["needs"]["allocated"] - others[0]["needs"]["allocated"] < 10 * parameters
 
 
-def test_options_that_do_not_go_together(oomph_words=(("train.py",), ("--max", "--batch-size"), ("--ranks", "2"))):
-    import subprocess
+@pytest.mark.parametrize("words", [("train.py",), ("--max", "--batch-size"), ("--ranks", "2")])
+def test_options_that_do_not_go_together(words, predict):
+    found = predict("--model", "gpt2", *words, python="python3")
+    assert found.code == 2 and "cannot be used with" in found.err
 
-    for words in oomph_words:
-        ran = subprocess.run([oomph.find_oomph(), "predict", "--gpu", "t4", "--model", "gpt2", *words], capture_output=True, text=True)
-        assert ran.returncode == 2 and "cannot be used with" in ran.stderr
-    ran = subprocess.run([oomph.find_oomph(), "predict", "--gpu", "t4", "--batch", "2", "train.py"], capture_output=True, text=True)
-    assert ran.returncode == 2 and "--model" in ran.stderr
+
+def test_options_of_a_model_need_one(predict):
+    found = predict("--batch", "2", "train.py", python="python3")
+    assert found.code == 2 and found.err.startswith("error: --batch goes with --model")

@@ -52,6 +52,20 @@ pub(crate) struct ByModel {
     pub(crate) script_out: Option<PathBuf>,
 }
 
+impl ByModel {
+    /// An option that says something of a model, where none is named: clap lets it pass beside a script.
+    pub(crate) fn without_model(&self) -> Option<&'static str> {
+        let given = [
+            ("--train", self.train.is_some()),
+            ("--batch", self.batch.is_some()),
+            ("--sequence", self.sequence.is_some()),
+            ("--script-out", self.script_out.is_some()),
+        ];
+        let found = given.iter().find(|(_, is_given)| *is_given && self.model.is_none());
+        found.map(|(name, _)| *name)
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum WayName {
     /// Adapters are trained beside weights in 4 bits

@@ -18,8 +18,8 @@ MOST_SEQUENCE, MOST_BATCH = 1 << 20, 1 << 16
 PART = 16
 # A line is straight if it rises by at most as much more later on; and how many points it may take to become one.
 STRAIGHT, MOST_POINTS = 0.1, 6
-# A guess may be far off where nothing near it was run: not farther than so many times what was asked about.
-FARTHEST = 16
+# A guess may be far off where nothing near it was run: not farther than so many times the largest that was.
+FARTHEST = 8
 
 
 def main():
@@ -87,6 +87,9 @@ class Sizes:
         taken = self.taken.get((batch, sequence))
         if max(self.loading, self.torch.cuda.memory_reserved(), taken[0] if taken else 0) > room:
             return False
+        if taken and taken[1] <= room:
+            # Memory would not be short: it was run as it would run here.
+            return True
         self.torch.cuda.set_per_process_memory_fraction(min(1.0, max(room, 1) / self.whole))
         try:
             return self.step(batch, sequence) is not None
@@ -127,7 +130,7 @@ class Sizes:
                 # It is the last, and too close to be sure of.
                 largest, longest = batch, sequence
             elif card["search"]:
-                guesses = min(guesses[0], FARTHEST * batch), min(guesses[1], FARTHEST * sequence)
+                guesses = min(guesses[0], FARTHEST * max(batches)), min(guesses[1], FARTHEST * max(sequences))
                 fails = (None, None) if fits else (batch, sequence)
                 largest = search(lambda one, room=safe: self.fits(room, one, sequence), batch * fits, MOST_BATCH, guesses[0], 1, fails[0])
                 longest = search(lambda one, room=safe: self.fits(room, batch, one), sequence * fits, most, guesses[1], self.unit, fails[1])

@@ -1,10 +1,10 @@
 //! `oomph fit`: how to make a script's training step fit.
 
-use crate::{Outcome, predicting};
 use crate::arguments::Format;
 use crate::fetching::{self, Fetching};
 use crate::memory::GpuParser;
 use crate::printer::{Printer, width};
+use crate::{Outcome, predicting};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use oomph_gpus::Gpu;

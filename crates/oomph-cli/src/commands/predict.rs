@@ -1,12 +1,12 @@
 //! `oomph predict`: will it fit, before there is a GPU.
 
 use crate::arguments::Format;
+use crate::by_model::{self, ByModel};
 use crate::fetching::{self, Fetching};
 use crate::fixing::Choice;
 use crate::memory::GpuParser;
-use crate::printer::{Printer, width};
-use crate::by_model::{self, ByModel};
 use crate::predicting::{card, claim, outcome, program, voice, write_recording};
+use crate::printer::{Printer, width};
 use crate::{Outcome, fixing};
 use clap::{Args, ValueEnum};
 use oomph_child::Stopper;
@@ -122,7 +122,13 @@ pub(crate) struct Arguments {
     #[arg(short, long, conflicts_with = "model")]
     pub(crate) module: bool,
     /// The script, notebook or module, and its arguments
-    #[arg(value_name = "SCRIPT", trailing_var_arg = true, allow_hyphen_values = true, required_unless_present = "model", conflicts_with = "model")]
+    #[arg(
+        value_name = "SCRIPT",
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        required_unless_present = "model",
+        conflicts_with = "model"
+    )]
     pub(crate) script: Vec<OsString>,
 }
 
@@ -137,6 +143,9 @@ pub(crate) enum UntilName {
 }
 
 pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> {
+    if let Some(option) = arguments.by_model.without_model() {
+        anyhow::bail!("{option} goes with --model; what is the script's stands after its name");
+    }
     let program = match &arguments.by_model.model {
         Some(_) => None,
         None => Some(program(&arguments.script, arguments.module)?),
