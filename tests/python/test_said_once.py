@@ -27,8 +27,8 @@ CODE = {name: code_of(source) for name, source in SOURCES.items()}
     [
         ("whose code a file is", r"(site|dist)-packages|[\"']/torch/[\"']", {"live/library_code.py"}),
         ("what cuBLAS, cuDNN and the driver say when memory is refused", r"ALLOC_FAILED|(CUDA|HIP) out of memory", {"live/out_of_memory.py"}),
-        # The recorder watches handlers of PyTorch's own exception, and pinning waits for an error of CUDA's that may have the same words.
-        ("which exception PyTorch raises then", r"OutOfMemoryError", {"live/out_of_memory.py", "live/recording.py", "_pinned.py"}),
+        # The recorder watches handlers of PyTorch's own exception, pinning waits for an error of CUDA's that may have the same words, and sizes are tried by a script that has nothing but PyTorch.
+        ("which exception PyTorch raises then", r"OutOfMemoryError", {"live/out_of_memory.py", "live/recording.py", "_pinned.py", "models/sizes.py"}),
         ("a line that is written over", r"x1b\[K", {"_progress.py"}),
         ("how long is too short for a line of progress", r"_QUIET_SECONDS *=", {"_progress.py"}),
         ("the unlimited card, which is the command's", r"\d ?TiB", set()),

@@ -341,7 +341,12 @@ class Search(Tried[Plan]):
         for family in self._usual(families):
             self._settle(family, found)
         usual = list(found)
-        self._explore(families, found)
+        # What starts operations fewer times and what does less on the GPU are held against each other on the card: which is better hangs on its CPU.
+        whole = [family for family in families if not family.plan.micro]
+        of_whole: dict[Plan, Family] = {}
+        self._explore(whole, of_whole)
+        self._explore([family for family in families if family.plan.micro], found)
+        found |= of_whole
         if self.facts.hosts and not any(len(plan.checkpoint) < len(self.facts.blocks) for plan in found if plan not in usual):
             # Copies at each step are hidden in part only: they come when little else is left.
             families += [Family(family.plan, len(families) + family.turn) for family in self.families(hosted=True)]
@@ -357,8 +362,9 @@ class Search(Tried[Plan]):
             return (slower, self.seconds(plan) if slower else 0.0, not plan.exact, found[plan].turn, given_up)
 
         different = self._different(sorted(found, key=rank))
-        # The usual ways are always among those that are tried: no plan is to be slower than they are.
-        return list(dict.fromkeys([*different[: max(1, _CANDIDATES - len(usual))], *usual]))
+        # The usual ways are always among those that are tried: no plan is to be slower than they are. And so is the best that runs the batch as a whole.
+        held_against = [*[plan for plan in different if plan in of_whole][:1], *usual]
+        return list(dict.fromkeys([*different[: max(1, _CANDIDATES - len(held_against))], *held_against]))
 
     def _explore(self, families: list[Family], found: dict[Plan, Family]) -> None:
         """Measures what is the fastest by estimate, and adds what fits."""
@@ -400,7 +406,16 @@ class Search(Tried[Plan]):
             return
         while place and self.estimate(larger := family.plan.but(micro=sizes[place - 1])) <= self.limit and self.fits(larger):
             place -= 1
-        found[family.plan.but(micro=sizes[place])] = family
+        found[next((plan for plan in self._between(family.plan, sizes, place) if self.fits(plan)), family.plan.but(micro=sizes[place]))] = family
+
+    def _between(self, plan: Plan, sizes: list[int], place: int) -> list[Plan]:
+        """Parts a little larger than those that fit: sizes are far apart. The largest that fits by estimate, if there is one."""
+        batch = self.facts.batch
+        if place == 0:
+            return []
+        fewest, most = -(-batch // (sizes[place - 1] or batch)), -(-batch // sizes[place])
+        larger = (plan.but(micro=-(-batch // parts)) for parts in range(fewest + 1, most))
+        return [one for one in larger if sizes[place] < one.micro and self.estimate(one) <= self.limit][:1]
 
     def _last_resort(self, family: Family) -> list[Plan]:
         """By estimate nothing fits. What saves most of a family, in case the estimate is wrong."""
