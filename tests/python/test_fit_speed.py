@@ -33,7 +33,12 @@ def language(kind, **shape):
 def image(name, **shape):
     torchvision = pytest.importorskip("torchvision")
     pictures = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    return getattr(torchvision.models, name)(**shape), lambda model: model(pictures).square().mean()
+    model = getattr(torchvision.models, name)(**shape)
+    for module in model.modules():
+        # What is changed in place is not dropped.
+        if isinstance(module, torch.nn.ReLU):
+            module.inplace = False
+    return model, lambda model: model(pictures).square().mean()
 
 
 MODELS = {
@@ -80,7 +85,7 @@ def test_a_graph_that_is_never_run_back_is_freed(monkeypatch):
     value = loss(model)
     dropped = [thing for thing in gc.get_objects() if type(thing) is selective._Dropped]
     assert dropped
-    references = [weakref.ref(thing._make) for thing in dropped]
+    references = [weakref.ref(thing) for thing in dropped]
     del value, dropped
     # By counting alone: what goes through C++ no collector finds.
     assert not any(reference() for reference in references)
@@ -105,6 +110,61 @@ def test_what_is_changed_in_place_after_it_was_saved_is_refused(monkeypatch):
     lean = SelectiveBlocks(model, ["0", "1"])
     with pytest.raises(RuntimeError, match="changed in place after it was saved"):
         model(torch.randn(2, 4)).sum().backward()
+    lean.undo()
+
+
+class Tricky(torch.nn.Module):
+    """Blocks that have made it wrong, or failed, when what they made was made again."""
+
+    def __init__(self, forward):
+        super().__init__()
+        self.linear, self.norm, self.other = torch.nn.Linear(8, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 8)
+        self.run = forward
+
+    def forward(self, x):
+        return self.run(self, x)
+
+
+def changed_without_gradients(self, x):
+    made = torch.nn.functional.silu(self.linear(x))
+    with torch.no_grad():
+        made.mul_(0.5)
+    return self.other(made)
+
+
+def another_eps(self, x):
+    return self.other(torch.nn.functional.layer_norm(self.linear(x), (8,), self.norm.weight, self.norm.bias, 0.1))
+
+
+def checkpoint_inside(self, x):
+    from torch.utils.checkpoint import checkpoint
+
+    return self.other(checkpoint(lambda inner: torch.nn.functional.silu(self.linear(inner)), x, use_reentrant=False))
+
+
+def copy_of_a_half(self, x):
+    first, second = self.linear(x).chunk(2, 0)
+    return self.other(torch.nn.functional.silu(second).clone()) + self.other(second.clone()) + first
+
+
+def parts_of_a_complex(self, x):
+    made = torch.view_as_complex(self.linear(x).view(-1, 4, 2).contiguous()) * 2j
+    return self.other(torch.view_as_real(made * made.conj()).flatten(1)) + self.other(made.real.repeat(1, 2))
+
+
+@pytest.mark.parametrize("forward", [changed_without_gradients, another_eps, checkpoint_inside, copy_of_a_half, parts_of_a_complex])
+def test_what_cannot_be_made_again_stays(forward, monkeypatch):
+    monkeypatch.setattr(selective, "_SMALLEST", 0)
+    torch.manual_seed(0)
+    model, x = torch.nn.Sequential(Tricky(forward), Tricky(forward)), torch.randn(4, 8)
+    loss = lambda model: model(x).square().mean()
+    expected = gradients(model, loss)
+    lean = SelectiveBlocks(model, ["0", "1"])
+    # What was found out in the first forward holds for the others.
+    for _ in range(2):
+        found = gradients(model, loss)
+        assert torch.equal(expected[0], found[0])
+        assert all((one is None) == (other is None) and (one is None or torch.equal(one, other)) for (_, one), (_, other) in zip(expected[1], found[1]))
     lean.undo()
 
 
@@ -165,6 +225,20 @@ def test_a_parameter_without_a_gradient_waits_for_the_step():
     other.step()
     assert torch.equal(unused, torch.ones(3))
     assert all(torch.equal(one, two) for one, two in zip(model.parameters(), expected.parameters()))
+    states.undo()
+
+
+def test_a_gradient_that_comes_twice_is_not_applied_twice():
+    from torch.utils.checkpoint import checkpoint
+
+    model, optimizer = small()
+    states = StatesOnHost(optimizer, bucket_bytes=2200, share=0.0)
+    shared = model[0]
+    x = torch.randn(4, 16, requires_grad=True)
+    loss = checkpoint(shared, checkpoint(shared, x, use_reentrant=True), use_reentrant=True).square().mean()
+    with pytest.raises(FitError, match="comes in two pieces"):
+        with states.releasing():
+            loss.backward()
     states.undo()
 
 

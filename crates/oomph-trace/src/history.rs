@@ -496,6 +496,8 @@ struct Pass<'a, 's> {
     /// Where open blocks of the large pool start: they bound each other.
     large: BTreeSet<u64>,
     reserved: Ranges,
+    /// The segment that was taken last is an expandable one: so the program has set it, be it in the middle.
+    expands: bool,
     now: Totals,
     start: Totals,
     allocated: Vec<u32>,
@@ -531,6 +533,7 @@ impl<'a, 's> Pass<'a, 's> {
             open: HashMap::new(),
             large: BTreeSet::new(),
             reserved: segments.initial.clone(),
+            expands: settings.expandable_segments,
             now: Totals::default(),
             start: Totals::default(),
             allocated: Vec::with_capacity(count),
@@ -616,6 +619,7 @@ impl<'a, 's> Pass<'a, 's> {
             return;
         }
         self.now.reserved = self.now.reserved.saturating_add(change.range.size);
+        self.expands = change.range.expandable;
         if self.now.reserved > self.peak.reserved.bytes {
             self.peak.reserved = Peak { bytes: self.now.reserved, moment: change.moment };
         }
@@ -631,8 +635,9 @@ impl<'a, 's> Pass<'a, 's> {
     /// A block of the large pool keeps a remainder that is too small to be split off.
     fn large_block(&self, address: u64, rounded: u64) -> u64 {
         let Some(segment) = self.reserved.holding(address) else { return rounded };
-        if segment.expandable {
-            return rounded; // split down to the quantum
+        // Split down to the quantum. It is the setting that decides, of old segments too, and a program may change it.
+        if segment.expandable || self.expands {
+            return rounded;
         }
         let next = self.large.range(address.saturating_add(1)..).next().copied().unwrap_or(u64::MAX);
         let room = next.min(segment.end()) - address;

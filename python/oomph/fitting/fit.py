@@ -368,13 +368,15 @@ class Fit(Applied):
             scaler = torch.amp.GradScaler(self.device.type) if self.scaler is not None else None
             return Running(self.model, self.optimizer, self.loss_of, plan, self.example, self._weighing, self.clip_grad_norm, scaler=scaler)
 
+        problems: list[str] = []
         line = on_terminal()
         line.say(f"oomph: trying {len(found.ways)} plans on the GPU")
         try:
             with everything_kept(self.model, self.optimizer, self.device):
-                times = times_of([way.measured.plan for way in found.ways], run, self.example, seconds, self.device)
+                times = times_of([way.measured.plan for way in found.ways], run, self.example, seconds, self.device, problems)
         finally:
             line.close()
+        self.plan.notes += [f"a plan failed when it was tried, and is left out: {problem}" for problem in problems]
         for way, timed in zip(found.ways, times):
             way.measured = dataclasses.replace(way.measured, timed=timed)
         known = [way for way in found.ways if way.measured.timed is not None]
@@ -583,9 +585,10 @@ class Fit(Applied):
                 self._verify(batch)
                 loss = running.backward(batch, release=release)
             except Exception as error:
-                if is_out_of_memory(error) and getattr(running.states, "has_released", False):
+                if getattr(running.states, "has_released", False):
+                    what = "memory ran out" if is_out_of_memory(error) else f"{type(error).__name__}: {error}"
                     raise FitError(
-                        "memory ran out in the backward pass, after some parameters had been updated: this step cannot be repeated, and the model is between two steps. "
+                        f"{what}, in the backward pass, after some parameters had been updated: this step cannot be repeated, and the model is between two steps. "
                         "Go on from your last saved state, with a batch= as large as they come"
                     ) from error
                 if isinstance(error, NotSplittable) and ranks.several():
@@ -701,6 +704,9 @@ class Fit(Applied):
         GPU has no room, stays there, with a warning."""
         if getattr(self.optimizer, _KEPT, None) is self:
             delattr(self.optimizer, _KEPT)
+        if hasattr(self, "plan"):
+            # The child ends too: what it has not said is not known.
+            self.plan.complete = None
         try:
             # Limits first: what comes back to the GPU may need more than the plan did.
             super().close()

@@ -67,6 +67,8 @@ class Asking:
         self.close()
 
     def next(self) -> dict[str, Any]:
+        if not self.close.alive:
+            raise NoAnswer("the child that was asked has been ended")
         name = self._path(f"answer-{self._answers}.json")
         _wait(self._process, name, self._path("progress"), self._what)
         try:

@@ -31,6 +31,8 @@ from oomph.live.out_of_memory import is_out_of_memory
 
 # Seconds after which plans that only might be better are not looked at any more.
 _LATE = 8.0
+# Bytes of a plan that cannot be run.
+_TOO_MUCH = 1 << 60
 # Samples of the forward pass that is counted.
 _PROBE = 4
 # Shares of the optimizer's state in steps of this: nearly the same need not be tried twice.
@@ -181,7 +183,14 @@ class Trials:
 
     def measure(self, plan: Plan) -> Measured:
         """Peaks of a step, with the optimizer's state there that the step before has made."""
-        return self._run(plan, steps=1, parts=1)
+        try:
+            return self._run(plan, steps=1, parts=1)
+        except Exception as error:
+            if is_out_of_memory(error) or not (plan.selective or plan.release or plan.tiles):
+                raise
+            # Not every model bears it: a layer that is run twice by a checkpoint of its own, for instance. Then this plan is none.
+            traceback.print_exc()
+            return Measured(plan, _TOO_MUCH, _TOO_MUCH, self.seconds(plan), short=True)
 
     def prove(self, plan: Plan, limit: int | None) -> Measured:
         """The same for more steps and parts, held to the limit. ``short`` if that was not enough, be it only until the cache was freed."""
@@ -274,15 +283,26 @@ class Trials:
         if half not in self.forwards:
             costs = self._count(half, lean=False)
             if half is None:
-                lean = self._count(half, lean=True)
+                lean = self._count_selectively()
                 for name, block in costs.blocks.items():
-                    block.kept_selectively = min(lean.blocks[name].kept, block.kept)
+                    # A block that draws whether it runs may not have.
+                    block.kept_selectively = min(lean[name].kept, block.kept) if name in lean else block.kept
             else:
                 bytes_known = self.forwards[None].blocks
                 for name, block in costs.blocks.items():
                     block.kept_selectively = bytes_known[name].kept_selectively if name in bytes_known else block.kept
             self.forwards[half] = costs
         return self.forwards[half]
+
+    def _count_selectively(self) -> dict[str, BlockCosts]:
+        """Nothing for a model that does not bear hooks for saved tensors."""
+        try:
+            return self._count(None, lean=True).blocks
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            traceback.print_exc()
+            return {}
 
     def _count(self, half: str | None, lean: bool) -> ForwardCosts:
         self.reset()

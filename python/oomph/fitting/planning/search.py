@@ -413,9 +413,13 @@ class Search(Tried[Plan]):
         batch = self.facts.batch
         if place == 0:
             return []
-        fewest, most = -(-batch // (sizes[place - 1] or batch)), -(-batch // sizes[place])
-        larger = (plan.but(micro=-(-batch // parts)) for parts in range(fewest + 1, most))
-        return [one for one in larger if sizes[place] < one.micro and self.estimate(one) <= self.limit][:1]
+        low, high = sizes[place], sizes[place - 1] or batch
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.estimate(plan.but(micro=middle)) <= self.limit else (low, middle)
+        # Parts as even as they can be.
+        even = -(-batch // -(-batch // low))
+        return [plan.but(micro=even)] if even > sizes[place] else []
 
     def _last_resort(self, family: Family) -> list[Plan]:
         """By estimate nothing fits. What saves most of a family, in case the estimate is wrong."""

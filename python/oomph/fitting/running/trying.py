@@ -24,8 +24,9 @@ from oomph.live.out_of_memory import is_out_of_memory
 _STEPS = 2
 
 
-def times_of(plans: list[Any], run: Callable[[Any], Running], batch: Any, seconds: float, device: torch.device) -> list[float | None]:
-    """Seconds of a step under each plan, within so many seconds in all; None for what ran out of memory or was not come to. ``run`` applies a plan.
+def times_of(plans: list[Any], run: Callable[[Any], Running], batch: Any, seconds: float, device: torch.device, problems: list[str]) -> list[float | None]:
+    """Seconds of a step under each plan, within so many seconds in all; None for what failed or was not come to. ``run`` applies a plan; what failed otherwise than by
+    want of memory is added to ``problems``.
 
     All ranks try the same plans; the slowest of them counts.
     """
@@ -37,11 +38,11 @@ def times_of(plans: list[Any], run: Callable[[Any], Running], batch: Any, second
         spent = (seconds - left) / len(times) if times else 0.0
         if ranks.any_of(left < spent, device):
             break
-        times.append(_slowest(_time(plan, run, batch, device, end), device))
+        times.append(_slowest(_time(plan, run, batch, device, end, problems), device))
     return times + [None] * (len(plans) - len(times))
 
 
-def _time(plan: Any, run: Callable[[Any], Running], batch: Any, device: torch.device, end: float) -> float | None:
+def _time(plan: Any, run: Callable[[Any], Running], batch: Any, device: torch.device, end: float, problems: list[str]) -> float | None:
     running = None
     try:
         running = run(plan)
@@ -60,7 +61,7 @@ def _time(plan: Any, run: Callable[[Any], Running], batch: Any, device: torch.de
         return min(taken[1:] or taken) if _retries(device) == retries else None
     except Exception as error:
         if not is_out_of_memory(error):
-            raise
+            problems.append(f"{type(error).__name__}: {error}")
         traceback.clear_frames(error.__traceback__)
         return None
     finally:
@@ -93,7 +94,8 @@ def _bytes_to_keep(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> 
 def _trained(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     besides = (parameter for group in optimizer.param_groups for parameter in group["params"])
     every = {id(parameter): parameter for parameter in (*model.parameters(), *besides)}
-    return [parameter for parameter in every.values() if parameter.requires_grad]
+    # A frozen one that has a gradient is updated as well.
+    return [parameter for parameter in every.values() if parameter.requires_grad or parameter.grad is not None]
 
 
 @contextlib.contextmanager
@@ -103,6 +105,7 @@ def everything_kept(model: torch.nn.Module, optimizer: torch.optim.Optimizer, de
     gradients = [parameter.grad for parameter in trained]
     values = [parameter.detach().to("cpu", copy=True) for parameter in trained]
     state = {parameter: _copied(of) for parameter, of in optimizer.state.items()}
+    groups = [{key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
     called = getattr(optimizer, "_opt_called", None)
     hooks = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
     before = Before(model, device)
@@ -122,6 +125,10 @@ def everything_kept(model: torch.nn.Module, optimizer: torch.optim.Optimizer, de
                 for parameter, value, gradient in zip(trained, values, gradients):
                     parameter.copy_(value)
                     parameter.grad = gradient
+            for group, was in zip(optimizer.param_groups, groups):
+                for key in group.keys() - was.keys() - {"params"}:
+                    del group[key]
+                group.update(was)
             optimizer.state.clear()
             for parameter, of in state.items():
                 optimizer.state[parameter] = {key: value.to(where) if isinstance(value, torch.Tensor) else value for key, (value, where) in of.items()}

@@ -683,6 +683,10 @@ class _Release:
         if index is None:
             return
         missing = self._missing[index]
+        if not missing:
+            raise FitError(
+                "a gradient comes in two pieces (a layer that a checkpoint of its own runs twice?), and its parameter was updated after the first: such a model cannot be updated within the backward pass"
+            )
         missing.discard(parameter)
         if not missing:
             with torch.no_grad():

@@ -2,22 +2,26 @@
 
 Matrix products, convolutions and attention are kept; outputs of activations, norms, dropout, products and copies are dropped where the graph itself still has what they
 were made of. No operation is watched: autograd says what it saves, by the hooks for saved tensors, and the node that made a tensor says how. The same operation on the same
-numbers gives the same bits. What is not known to be cheap, or whose inputs nobody keeps, stays as it is.
+numbers gives the same bits; in its first forward a block compares everything with what was there, and is left alone from then on if anything differs. What is not known to be
+cheap, whose inputs nobody keeps, or what was changed in place, stays as it is. A change through ``.data`` is not seen.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from oomph._environment import on_virtual_gpu
 from oomph.fitting.techniques.blocks import SELECTIVE, compile_again, get_block, put_around
 from oomph.fitting.techniques.technique import Technique, differs_in_length, some_of
+from oomph.live.out_of_memory import is_out_of_memory
 
 # Smaller tensors stay: they are not worth a launch.
 _SMALLEST = 64 << 10
@@ -29,6 +33,9 @@ _VIEWS = frozenset(
 ) | {"SqueezeBackward1", "SqueezeBackward2", "TransposeBackward1"}
 # Of these a tensor that lies in one piece was made in one piece.
 _RESHAPES = frozenset({"ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0"})
+
+# What is asked of PyTorch's nodes here, and older versions do not have.
+_KNOWN = hasattr(torch._C._autograd, "_get_sequence_nr") and hasattr(torch._C._FunctionBase, "_input_metadata")
 
 # Makes a value again; None where that cannot be.
 Make = Callable[[], torch.Tensor]
@@ -65,21 +72,30 @@ class _Selective:
 
     def __init__(self, block: nn.Module, counted: Counted) -> None:
         self._counted = counted
-        # Nodes of norms do not keep it.
-        norms = [module for module in block.modules() if isinstance(module, (nn.LayerNorm, nn.GroupNorm)) and module.weight is not None]
-        self._eps = {id(module.weight): module.eps for module in norms}
+        self._norms = [module for module in block.modules() if isinstance(module, (nn.LayerNorm, nn.GroupNorm)) and module.weight is not None]
+        # Of a virtual GPU there is nothing to compare.
+        self._compared = on_virtual_gpu()
+        self._left_alone = False
+
+    def _eps(self) -> dict[int, float]:
+        """By weight: nodes of norms do not keep it. Where two norms share a weight and differ in it, nothing is known."""
+        found: dict[int, set[float]] = {}
+        for norm in self._norms:
+            found.setdefault(id(norm.weight), set()).add(norm.eps)
+        return {key: next(iter(values)) for key, values in found.items() if len(values) == 1}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Selective:
         return self
 
     def __call__(self, block: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() or not _KNOWN or self._left_alone:
             return forward(*args, **kwargs)
-        call = _Call(self._eps, self._counted)
+        call = _Call(self._eps(), self._counted, compare=not self._compared)
         try:
-            with torch.autograd.graph.saved_tensors_hooks(call.pack, _unpack):
+            with torch.autograd.graph.saved_tensors_hooks(call.pack, _unpack), call.watching_for_others():
                 return forward(*args, **kwargs)
         finally:
+            self._compared, self._left_alone = True, call.closed
             call.forget()
 
 
@@ -100,10 +116,11 @@ class _Stayed:
 class _Dropped:
     """A storage that is made again when it is first asked for, and lasts until all have it who asked for it to be kept."""
 
-    __slots__ = ("_make", "_nbytes", "_value", "_waiting")
+    __slots__ = ("__weakref__", "_layout", "_make", "_nbytes", "_value", "_waiting", "dtype")
 
-    def __init__(self, make: Make, nbytes: int) -> None:
-        self._make, self._nbytes, self._waiting = make, nbytes, 0
+    def __init__(self, make: Make, nbytes: int, dtype: torch.dtype, layout: tuple[torch.Size, tuple[int, ...]] | None) -> None:
+        self._make, self._nbytes, self._layout, self._waiting = make, nbytes, layout, 0
+        self.dtype = dtype
         self._value: torch.Tensor | None = None
 
     def wanted(self) -> None:
@@ -124,6 +141,10 @@ class _Dropped:
             made = self._make()
         if made.untyped_storage().nbytes() != self._nbytes:
             raise RuntimeError("what an operation makes has another size when it is made again: this block cannot be checkpointed selectively")
+        if self._layout is not None and made.stride() != self._layout[1]:
+            # The same numbers in another order: views of what was there before count on the first.
+            with torch.no_grad():
+                made = torch.empty_strided(*self._layout, dtype=made.dtype, device=made.device).copy_(made)
         return made
 
 
@@ -152,8 +173,10 @@ def _unpack(saved: _Stayed | _View) -> torch.Tensor:
 class _Call:
     """One forward of a block: what its nodes have saved so far."""
 
-    def __init__(self, eps: dict[int, float], counted: Counted) -> None:
-        self.eps, self._counted = eps, counted
+    def __init__(self, eps: dict[int, float], counted: Counted, compare: bool) -> None:
+        self.eps, self._counted, self._compare = eps, counted, compare
+        # Nothing more is dropped: something was not the same when it was made again, or hooks of others lie inside.
+        self.closed = False
         # Nodes of before are others' business: what they made is kept elsewhere, mostly.
         self.since = torch._C._autograd._get_sequence_nr()
         # By storage and version, what was dropped of it. The storage is gone then, and its number may come again: a weak reference tells.
@@ -166,23 +189,55 @@ class _Call:
         self._dropped.clear()
         self._stayed.clear()
 
+    @contextlib.contextmanager
+    def watching_for_others(self) -> Iterator[None]:
+        """Hooks that the block puts around parts of itself, such as a checkpoint's: what is saved there is theirs, and may be asked for once only."""
+        push = torch._C._autograd._push_saved_tensors_default_hooks
+
+        def pushed(pack: Any, unpack: Any) -> None:
+            self.closed = True
+            push(pack, unpack)
+
+        torch._C._autograd._push_saved_tensors_default_hooks = pushed
+        try:
+            yield
+        finally:
+            torch._C._autograd._push_saved_tensors_default_hooks = push
+
     def pack(self, tensor: torch.Tensor) -> _Stayed | _View:
         node = tensor.grad_fn
-        if node is None or tensor.numel() * tensor.element_size() < _SMALLEST or type(tensor) is not torch.Tensor or tensor.layout != torch.strided:
+        if node is None or self.closed or tensor.numel() * tensor.element_size() < _SMALLEST or not _is_plain(tensor):
             return _Stayed(tensor)
         storage = tensor.untyped_storage()
         known = self._dropped.get((storage._cdata, tensor._version))
         if known is not None and known[0]() is not None:
-            return _View(known[1], tensor)
-        make = self._recipe(tensor, node, storage.nbytes())
+            return _View(known[1], tensor) if known[1].dtype == tensor.dtype else _Stayed(tensor)
+        # What was changed in place is not what its node made.
+        make = self._recipe(tensor, node, storage.nbytes()) if tensor._version == 0 else None
+        if make is not None and self._compare and not self._is_the_same(make, tensor):
+            self.closed, make = True, None
         if make is None:
             stayed = _Stayed(tensor)
             self._stayed[node, tensor.output_nr] = weakref.ref(stayed)
             return stayed
-        dropped = _Dropped(make, storage.nbytes())
+        is_whole = tensor.grad_fn.name() not in _VIEWS
+        dropped = _Dropped(make, storage.nbytes(), tensor.dtype, (tensor.shape, tensor.stride()) if is_whole else None)
         self._dropped[storage._cdata, tensor._version] = (_alive(storage), dropped)
         self._counted.dropped += storage.nbytes()
         return _View(dropped, tensor)
+
+    def _is_the_same(self, make: Make, tensor: torch.Tensor) -> bool:
+        """Whether what is made again is what is there, to the bit."""
+        trial = _View(_Dropped(make, tensor.untyped_storage().nbytes(), tensor.dtype, None), tensor)
+        with torch.no_grad():
+            try:
+                made = _unpack(trial)
+            except RuntimeError as error:
+                if is_out_of_memory(error):
+                    raise
+                return False
+            there = tensor.detach()
+            return made.dtype == there.dtype and bool(((made == there) | ((made != made) & (there != there))).all())
 
     def _recipe(self, tensor: torch.Tensor, node: Any, nbytes: int) -> Make | None:
         """How the whole storage of a tensor is made again."""
@@ -213,7 +268,7 @@ class _Call:
         if node._sequence_nr() < self.since:
             return None
         name = node.name()
-        if (key := _SAVED_OUTPUTS.get(name)) is not None and output == 0:
+        if (key := _SAVED_OUTPUTS.get(name)) is not None and output == 0 and hasattr(type(node), key):
             return lambda: getattr(node, key)
         if name in ("TransposeBackward0", "PermuteBackward0"):
             return self._turned(node, name)
@@ -222,7 +277,7 @@ class _Call:
 
     def _copy(self, node: Any) -> Make | None:
         of = self.value(*node.next_functions[0])
-        return None if of is None else lambda: of().contiguous()
+        return None if of is None else lambda: of().clone(memory_format=torch.contiguous_format)
 
     def _turned(self, node: Any, name: str) -> Make | None:
         of = self.value(*node.next_functions[0])
@@ -231,6 +286,11 @@ class _Call:
         if name == "PermuteBackward0":
             return lambda: of().permute(node._saved_dims)
         return lambda: of().transpose(_signed(node._saved_dim0), _signed(node._saved_dim1))
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether it is its storage, seen by shape and strides, and nothing else."""
+    return type(tensor) is torch.Tensor and tensor.layout == torch.strided and not tensor.is_complex() and not tensor.is_neg()
 
 
 def _signed(dimension: int) -> int:
@@ -280,25 +340,31 @@ def _eps(call: _Call, node: Any) -> float | None:
 
 
 def _group_norm(call: _Call, node: Any) -> Make | None:
-    eps, owner = _eps(call, node), node.next_functions[2][0]
-    if eps is None or not hasattr(owner, "variable"):
+    eps, bias = _eps(call, node), _bias(node)
+    if eps is None or bias is None:
         return None
-    return lambda: F.group_norm(node._saved_input, node._saved_group, node._saved_weight, owner.variable, eps)
+    return lambda: F.group_norm(node._saved_input, node._saved_group, node._saved_weight, bias(), eps)
+
+
+def _bias(node: Any) -> Make | None:
+    """Its node does not keep it: the parameter itself, as long as nobody changes it."""
+    owner = node.next_functions[2][0]
+    return _Stayed(owner.variable) if hasattr(owner, "variable") else None
 
 
 def _batch_norm(call: _Call, node: Any) -> Make | None:
     """cuDNN's, with statistics of the batch: those are computed again, and the running ones left alone."""
-    owner = node.next_functions[2][0]
-    if not node._saved_training or not hasattr(owner, "variable"):
+    bias = _bias(node)
+    if not node._saved_training or bias is None:
         return None
-    return lambda: torch.ops.aten.cudnn_batch_norm(node._saved_input, node._saved_weight, owner.variable.detach(), None, None, True, 0.0, node._saved_epsilon)[0]
+    return lambda: torch.ops.aten.cudnn_batch_norm(node._saved_input, node._saved_weight, bias(), None, None, True, 0.0, node._saved_epsilon)[0]
 
 
 def _native_batch_norm(call: _Call, node: Any) -> Make | None:
-    owner = node.next_functions[2][0]
-    if not node._saved_training or not hasattr(owner, "variable"):
+    bias = _bias(node)
+    if not node._saved_training or bias is None:
         return None
-    return lambda: torch.ops.aten.native_batch_norm(node._saved_input, node._saved_weight, owner.variable.detach(), None, None, True, 0.0, node._saved_eps)[0]
+    return lambda: torch.ops.aten.native_batch_norm(node._saved_input, node._saved_weight, bias(), None, None, True, 0.0, node._saved_eps)[0]
 
 
 def _dropout(call: _Call, node: Any) -> Make | None:
