@@ -73,8 +73,6 @@ class Family:
 
     plan: Plan
     turn: int
-    #: Blocks give up what the plan says, and no more.
-    fixed: bool = False
 
 
 @dataclass
@@ -391,8 +389,8 @@ class Search(Tried[Plan]):
     def _usual(self, families: list[Family]) -> list[Family]:
         """What people do by hand: parts as large as fit, with nothing else done, and with every block checkpointed."""
         plain = [family for family in families if not family.plan.release and not family.plan.states_on_host and family.plan.exact]
-        everywhere = [Family(family.plan.but(checkpoint=self.facts.blocks), family.turn, fixed=True) for family in plain if self.facts.blocks]
-        alone = [Family(family.plan, family.turn, fixed=True) for family in plain]
+        everywhere = [Family(family.plan.but(checkpoint=self.facts.blocks), family.turn) for family in plain if self.facts.blocks]
+        alone = [Family(family.plan, family.turn) for family in plain]
         return [one for group in (alone, everywhere) if (one := next((each for each in group if self.estimate(each.plan) <= self.limit), None)) is not None]
 
     def _settle(self, family: Family, found: dict[Plan, Family]) -> None:

@@ -19,7 +19,8 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from oomph._pinned import pin, unpin
-from oomph.fitting.techniques.blocks import OFFLOAD, compile_again, get_block, put_around
+from oomph.fitting.techniques.blocks import OFFLOAD, Surrounded
+from oomph.fitting.techniques.saved import Stayed, changed
 from oomph.fitting.techniques.technique import Technique, differs_in_length, some_of
 
 # Smaller storages stay: a copy costs about as much time to start as these take to move.
@@ -30,16 +31,12 @@ _ALIGNED = 512
 _SMALLEST_SLAB, _USUAL_SLAB = 4 << 20, 64 << 20
 
 
-class OffloadedBlocks:
+class OffloadedBlocks(Surrounded):
     """Blocks whose saved activations go to host memory until ``undo()``."""
 
     def __init__(self, model: nn.Module, names: Sequence[str], pinned_limit: int | None, rehearse: bool) -> None:
-        blocks = [get_block(model, name) for name in names]
-        self.names = list(names)
         self._transfer = _Transfer(pinned_limit, rehearse)
-        self._undo = [put_around(block, OFFLOAD, self._transfer.around) for block in blocks]
-        self._model = model
-        compile_again(model)
+        super().__init__(model, OFFLOAD, dict.fromkeys(names, self._transfer.around))
 
     @property
     def bytes_offloaded(self) -> int:
@@ -57,13 +54,8 @@ class OffloadedBlocks:
         return self._transfer.held()
 
     def undo(self) -> None:
-        """Leaves the blocks as they were. A graph that is still there keeps what it needs."""
-        if self._undo:
-            for take_off in self._undo:
-                take_off()
-            self._undo = []
-            self._transfer.release_memory()
-            compile_again(self._model)
+        super().undo()
+        self._transfer.release_memory()
 
 
 def offload_blocks(model: nn.Module, names: Sequence[str], *, pinned_limit: int | None = None, rehearse: bool = False) -> OffloadedBlocks:
@@ -279,13 +271,6 @@ class _Saved:
         self.dtype, self.offset, self.shape, self.stride = tensor.dtype, tensor.storage_offset(), tensor.size(), tensor.stride()
 
 
-class _Stayed:
-    """What the graph holds in place of a tensor that stays. Not the tensor itself: an output would hold the graph that holds it."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor, self.version = tensor.detach(), tensor._version
-
-
 class _Transfer:
     """The hooks around the blocks, and the order of their calls: who leaves when, and who is fetched ahead."""
 
@@ -332,10 +317,10 @@ class _Transfer:
             for away in _alive(earlier):
                 away.lane.leave(away)
 
-    def _pack(self, tensor: torch.Tensor, call: _Call, held: set[int]) -> _Saved | _Stayed:
+    def _pack(self, tensor: torch.Tensor, call: _Call, held: set[int]) -> _Saved | Stayed:
         away = self._away(tensor, held)
         if away is None:
-            return _Stayed(tensor)
+            return Stayed(tensor)
         call.away.append(weakref.ref(away))
         return _Saved(away, call, tensor)
 
@@ -361,15 +346,13 @@ class _Transfer:
         self._known[storage._cdata, tensor._version] = (StorageWeakRef(storage), weakref.ref(sent))
         return sent
 
-    def _unpack(self, saved: _Saved | _Stayed) -> torch.Tensor:
-        if isinstance(saved, _Stayed):
-            if saved.tensor._version != saved.version:
-                raise _changed(saved.tensor.shape)
-            return saved.tensor
+    def _unpack(self, saved: _Saved | Stayed) -> torch.Tensor:
+        if isinstance(saved, Stayed):
+            return saved()
         away = saved.away
         away.check()
         if away.changed:
-            raise _changed(saved.shape)
+            raise changed(saved.shape)
         if saved.call is not self._in_backward:
             self._arrive(saved.call)
         away.lane.fetch(away)
@@ -402,10 +385,6 @@ def _plain(tensor: torch.Tensor) -> bool:
     if type(tensor) not in (torch.Tensor, nn.Parameter) or tensor.layout != torch.strided or tensor.device.type not in ("cpu", "cuda"):
         return False
     return not (tensor.is_conj() or tensor.is_neg() or tensor.is_quantized)
-
-
-def _changed(shape: torch.Size) -> RuntimeError:
-    return RuntimeError(f"a tensor of shape {list(shape)} that is needed for the gradient has been changed in place after it was saved")
 
 
 OFFLOADED_ACTIVATIONS = Technique(

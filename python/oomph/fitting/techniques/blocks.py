@@ -11,7 +11,7 @@ import functools
 import sys
 import types
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -77,6 +77,26 @@ def put_around(module: nn.Module, kind: str, around: Around) -> Callable[[], Non
             layers.method = None
 
     return take_off
+
+
+class Surrounded:
+    """Modules with something around their forward until ``undo()``: ``around``, by name."""
+
+    def __init__(self, model: nn.Module, kind: str, around: Mapping[str, Around]) -> None:
+        # All are looked up before any is changed.
+        modules = [get_block(model, name) for name in around]
+        self.names = list(around)
+        self._model = model
+        self._undo = [put_around(module, kind, each) for module, each in zip(modules, around.values())]
+        compile_again(model)
+
+    def undo(self) -> None:
+        """Leaves the modules as they were. A graph that is still there keeps what it needs."""
+        if self._undo:
+            for take_off in self._undo:
+                take_off()
+            self._undo = []
+            compile_again(self._model)
 
 
 def compile_again(model: nn.Module) -> None:

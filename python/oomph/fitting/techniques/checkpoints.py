@@ -19,28 +19,16 @@ from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint, noop_context_fn
 
 from oomph.fitting.errors import FitError
-from oomph.fitting.techniques.blocks import CHECKPOINT, compile_again, get_block, put_around
+from oomph.fitting.techniques.blocks import CHECKPOINT, Surrounded, get_block
 from oomph.fitting.techniques.technique import Technique, differs_in_length, some_of
 
 
-class CheckpointedBlocks:
+class CheckpointedBlocks(Surrounded):
     """Blocks that are checkpointed until ``undo()``; ``names`` leaves out those that checkpoint themselves."""
 
     def __init__(self, model: nn.Module, names: Sequence[str]) -> None:
-        # All are looked up before any is changed.
         blocks = {name: get_block(model, name) for name in names}
-        self.names = [name for name, block in blocks.items() if not _checkpoints_itself(model, name, block)]
-        self._model = model
-        self._undo = [put_around(blocks[name], CHECKPOINT, _Checkpoint(name, blocks[name])) for name in self.names]
-        compile_again(self._model)
-
-    def undo(self) -> None:
-        """Leaves the blocks as they were."""
-        if self._undo:
-            for take_off in self._undo:
-                take_off()
-            self._undo = []
-            compile_again(self._model)
+        super().__init__(model, CHECKPOINT, {name: _Checkpoint(name, block) for name, block in blocks.items() if not _checkpoints_itself(model, name, block)})
 
 
 def checkpoint_blocks(model: nn.Module, names: Sequence[str]) -> CheckpointedBlocks:

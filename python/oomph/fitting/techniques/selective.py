@@ -19,7 +19,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from oomph._environment import on_virtual_gpu
-from oomph.fitting.techniques.blocks import SELECTIVE, compile_again, get_block, put_around
+from oomph.fitting.techniques.blocks import SELECTIVE, Surrounded, get_block
+from oomph.fitting.techniques.saved import Stayed
 from oomph.fitting.techniques.technique import Technique, differs_in_length, some_of
 from oomph.live.out_of_memory import is_out_of_memory
 
@@ -41,23 +42,12 @@ _KNOWN = hasattr(torch._C._autograd, "_get_sequence_nr") and hasattr(torch._C._F
 Make = Callable[[], torch.Tensor]
 
 
-class SelectiveBlocks:
+class SelectiveBlocks(Surrounded):
     """Blocks that keep only what is dear, until ``undo()``."""
 
     def __init__(self, model: nn.Module, names: Sequence[str]) -> None:
-        self.names = list(names)
-        self._model = model
         self.counted = Counted()
-        self._undo = [put_around(get_block(model, name), SELECTIVE, _Selective(get_block(model, name), self.counted)) for name in names]
-        compile_again(model)
-
-    def undo(self) -> None:
-        """Leaves the blocks as they were. A graph that is still there keeps what it needs."""
-        if self._undo:
-            for take_off in self._undo:
-                take_off()
-            self._undo = []
-            compile_again(self._model)
+        super().__init__(model, SELECTIVE, {name: _Selective(get_block(model, name), self.counted) for name in names})
 
 
 class Counted:
@@ -97,20 +87,6 @@ class _Selective:
         finally:
             self._compared, self._left_alone = True, call.closed
             call.forget()
-
-
-class _Stayed:
-    """A tensor that stays. Without its history: an output would hold the graph that holds it."""
-
-    __slots__ = ("__weakref__", "tensor", "version")
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor, self.version = tensor.detach(), tensor._version
-
-    def __call__(self) -> torch.Tensor:
-        if self.tensor._version != self.version:
-            raise RuntimeError(f"a tensor of shape {list(self.tensor.shape)} that is needed for the gradient has been changed in place after it was saved")
-        return self.tensor
 
 
 class _Dropped:
@@ -159,8 +135,8 @@ class _View:
         dropped.wanted()
 
 
-def _unpack(saved: _Stayed | _View) -> torch.Tensor:
-    if type(saved) is _Stayed:
+def _unpack(saved: Stayed | _View) -> torch.Tensor:
+    if type(saved) is Stayed:
         return saved()
     assert isinstance(saved, _View)
     value = saved.dropped.take()
@@ -182,7 +158,7 @@ class _Call:
         # By storage and version, what was dropped of it. The storage is gone then, and its number may come again: a weak reference tells.
         self._dropped: dict[tuple[int, int], tuple[Any, _Dropped]] = {}
         # By node and output: what somebody keeps of it, as it is.
-        self._stayed: dict[tuple[Any, int], weakref.ref[_Stayed]] = {}
+        self._stayed: dict[tuple[Any, int], weakref.ref[Stayed]] = {}
 
     def forget(self) -> None:
         """Once the forward is over. The graph holds the hooks, and these would hold the graph."""
@@ -204,20 +180,20 @@ class _Call:
         finally:
             torch._C._autograd._push_saved_tensors_default_hooks = push
 
-    def pack(self, tensor: torch.Tensor) -> _Stayed | _View:
+    def pack(self, tensor: torch.Tensor) -> Stayed | _View:
         node = tensor.grad_fn
         if node is None or self.closed or tensor.numel() * tensor.element_size() < _SMALLEST or not _is_plain(tensor):
-            return _Stayed(tensor)
+            return Stayed(tensor)
         storage = tensor.untyped_storage()
         known = self._dropped.get((storage._cdata, tensor._version))
         if known is not None and known[0]() is not None:
-            return _View(known[1], tensor) if known[1].dtype == tensor.dtype else _Stayed(tensor)
+            return _View(known[1], tensor) if known[1].dtype == tensor.dtype else Stayed(tensor)
         # What was changed in place is not what its node made.
         make = self._recipe(tensor, node, storage.nbytes()) if tensor._version == 0 else None
         if make is not None and self._compare and not self._is_the_same(make, tensor):
             self.closed, make = True, None
         if make is None:
-            stayed = _Stayed(tensor)
+            stayed = Stayed(tensor)
             self._stayed[node, tensor.output_nr] = weakref.ref(stayed)
             return stayed
         is_whole = tensor.grad_fn.name() not in _VIEWS
@@ -349,7 +325,7 @@ def _group_norm(call: _Call, node: Any) -> Make | None:
 def _bias(node: Any) -> Make | None:
     """Its node does not keep it: the parameter itself, as long as nobody changes it."""
     owner = node.next_functions[2][0]
-    return _Stayed(owner.variable) if hasattr(owner, "variable") else None
+    return Stayed(owner.variable) if hasattr(owner, "variable") else None
 
 
 def _batch_norm(call: _Call, node: Any) -> Make | None:

@@ -21,31 +21,18 @@ from torch.utils import _pytree as pytree
 
 from oomph.fitting.errors import FitError
 from oomph.fitting.running.batches import cuts
-from oomph.fitting.techniques.blocks import TILES, compile_again, get_block, put_around
+from oomph.fitting.techniques.blocks import TILES, Surrounded
 from oomph.fitting.techniques.technique import Technique
 
 # Matrix products of fewer rows are no faster than one of so many, and a library may add in another order for them.
 LEAST_ROWS = 16
 
 
-class TiledModules:
+class TiledModules(Surrounded):
     """Modules that are run in tiles until ``undo()``."""
 
     def __init__(self, model: nn.Module, names: Sequence[str], pieces: int) -> None:
-        # All are looked up before any is changed.
-        modules = [get_block(model, name) for name in names]
-        self.names = list(names)
-        self._model = model
-        self._undo = [put_around(module, TILES, _Tiles(name, pieces)) for name, module in zip(self.names, modules)]
-        compile_again(model)
-
-    def undo(self) -> None:
-        """Leaves the modules as they were."""
-        if self._undo:
-            for take_off in self._undo:
-                take_off()
-            self._undo = []
-            compile_again(self._model)
+        super().__init__(model, TILES, {name: _Tiles(name, pieces) for name in names})
 
 
 def tile_modules(model: nn.Module, names: Sequence[str], pieces: int) -> TiledModules:
