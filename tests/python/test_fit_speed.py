@@ -59,8 +59,9 @@ def gradients(model, loss):
     return value.detach(), [(name, None if p.grad is None else p.grad.clone()) for name, p in model.named_parameters()]
 
 
+@pytest.mark.parametrize("products", [False, True], ids=["selective", "lean"])
 @pytest.mark.parametrize("name", MODELS)
-def test_what_cheap_operations_made_is_made_again_to_the_bit(name, monkeypatch):
+def test_what_operations_made_is_made_again_to_the_bit(name, products, monkeypatch):
     monkeypatch.setattr(selective, "_SMALLEST", 0)
     torch.manual_seed(0)
     model, loss = MODELS[name]()
@@ -68,10 +69,10 @@ def test_what_cheap_operations_made_is_made_again_to_the_bit(name, monkeypatch):
     before = copy.deepcopy(model.state_dict())
     expected = gradients(model, loss)
     model.load_state_dict(before)
-    lean = SelectiveBlocks(model, find_blocks(model))
+    lean = SelectiveBlocks(model, find_blocks(model), products)
     found = gradients(model, loss)
     lean.undo()
-    assert lean.counted.dropped > 0
+    assert all(counted.dropped > 0 and (counted.flops > 0) == products for counted in lean.counted.values())
     assert torch.equal(expected[0], found[0])
     for (_, one), (where, other) in zip(expected[1], found[1]):
         assert (one is None) == (other is None) and (one is None or torch.equal(one, other)), where
@@ -81,7 +82,7 @@ def test_what_cheap_operations_made_is_made_again_to_the_bit(name, monkeypatch):
 def test_a_graph_that_is_never_run_back_is_freed(monkeypatch):
     monkeypatch.setattr(selective, "_SMALLEST", 0)
     model, loss = MODELS["Llama"]()
-    lean = SelectiveBlocks(model, find_blocks(model))
+    lean = SelectiveBlocks(model, find_blocks(model), products=True)
     value = loss(model)
     dropped = [thing for thing in gc.get_objects() if type(thing) is selective._Dropped]
     assert dropped
@@ -152,14 +153,15 @@ def parts_of_a_complex(self, x):
     return self.other(torch.view_as_real(made * made.conj()).flatten(1)) + self.other(made.real.repeat(1, 2))
 
 
+@pytest.mark.parametrize("products", [False, True], ids=["selective", "lean"])
 @pytest.mark.parametrize("forward", [changed_without_gradients, another_eps, checkpoint_inside, copy_of_a_half, parts_of_a_complex])
-def test_what_cannot_be_made_again_stays(forward, monkeypatch):
+def test_what_cannot_be_made_again_stays(forward, products, monkeypatch):
     monkeypatch.setattr(selective, "_SMALLEST", 0)
     torch.manual_seed(0)
     model, x = torch.nn.Sequential(Tricky(forward), Tricky(forward)), torch.randn(4, 8)
     loss = lambda model: model(x).square().mean()
     expected = gradients(model, loss)
-    lean = SelectiveBlocks(model, ["0", "1"])
+    lean = SelectiveBlocks(model, ["0", "1"], products)
     # What was found out in the first forward holds for the others.
     for _ in range(2):
         found = gradients(model, loss)
@@ -176,7 +178,7 @@ def test_two_backward_passes_through_one_graph(monkeypatch):
     plain.backward()
     expected = [p.grad.clone() for p in model.parameters()]
     model.zero_grad()
-    lean = SelectiveBlocks(model, find_blocks(model))
+    lean = SelectiveBlocks(model, find_blocks(model), products=True)
     value = loss(model)
     value.backward(retain_graph=True)
     value.backward()

@@ -84,7 +84,7 @@ class _Forward:
         if not (hidden.requires_grad or head.weight.requires_grad):
             return F.linear(hidden, head.weight, head.bias)
         root = _Root(hidden, head.weight, head.bias, dtype, self.chunk_bytes)
-        return _deferred(root, hidden, (), ())
+        return _deferred(root, hidden, dtype, (), ())
 
 
 def _dtype_of_linear(head: nn.Linear, hidden: torch.Tensor) -> torch.dtype | None:
@@ -117,17 +117,29 @@ class _Root:
         return self.whole
 
 
+class Change:
+    """A function that was called on logits. ``matters``: gradients before it are others than after it, beside their dtype."""
+
+    __slots__ = ("_function", "matters")
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor], matters: bool = True) -> None:
+        self._function, self.matters = function, matters
+
+    def __call__(self, value: torch.Tensor) -> torch.Tensor:
+        return self._function(value)
+
+
 class DeferredLogits(torch.Tensor):
     """Logits that have a shape, a dtype and a device, and no memory.
 
     ``_steps`` are the functions that were called on the logits of the head to come here, such as a slice and a view; ``_hidden`` has been
-    through the same, except for ``_casts``, the dtypes that the logits were converted to.
+    through the same, except for ``_changes``: those that change each number by itself, such as a conversion or a scale. They wait for the chunks.
     """
 
     _root: _Root
     _hidden: torch.Tensor
-    _casts: tuple[torch.dtype, ...]
-    _steps: tuple[Callable[[torch.Tensor], torch.Tensor], ...]
+    _changes: tuple[Change, ...]
+    _steps: tuple[Change, ...]
     _own: torch.Tensor | None
 
     @classmethod
@@ -161,9 +173,9 @@ class DeferredLogits(torch.Tensor):
         return _plain(self).__reduce_ex__(protocol)
 
 
-def _deferred(root: _Root, hidden: torch.Tensor, casts: tuple[torch.dtype, ...], steps: tuple[Callable[[torch.Tensor], torch.Tensor], ...]) -> DeferredLogits:
-    made = _Promise.apply(hidden, root.weight, root.bias, root.dtype, casts[-1] if casts else root.dtype)
-    made._root, made._hidden, made._casts, made._steps, made._own = root, hidden, casts, steps, None
+def _deferred(root: _Root, hidden: torch.Tensor, dtype: torch.dtype, changes: tuple[Change, ...], steps: tuple[Change, ...]) -> DeferredLogits:
+    made = _Promise.apply(hidden, root.weight, root.bias, root.dtype, dtype, changes)
+    made._root, made._hidden, made._changes, made._steps, made._own = root, hidden, changes, steps, None
     return made
 
 
@@ -185,17 +197,24 @@ class _Promise(torch.autograd.Function):
     """Gives deferred logits their place in the graph, for what goes past ``__torch_function__``, as custom autograd functions do."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype, shown: torch.dtype) -> torch.Tensor:
+    def forward(
+        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype, shown: torch.dtype, changes: tuple[Change, ...]
+    ) -> torch.Tensor:
         # Not save_for_backward: hooks would take a copy elsewhere of what is there anyway.
-        ctx.hidden, ctx.weight, ctx.dtype = hidden, weight, dtype
+        ctx.hidden, ctx.weight, ctx.bias, ctx.dtype, ctx.changes = hidden, weight, bias, dtype, changes
         shape = (*hidden.shape[:-1], weight.shape[0])
         return torch.Tensor._make_wrapper_subclass(DeferredLogits, shape, dtype=shown, device=hidden.device)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        rows = gradient.reshape(-1, gradient.shape[-1]).to(ctx.dtype)
         hidden = ctx.hidden.detach().reshape(-1, ctx.hidden.shape[-1]).to(ctx.dtype)
+        if any(change.matters for change in ctx.changes):
+            with torch.enable_grad():
+                leaf = F.linear(hidden, ctx.weight.detach().to(ctx.dtype), None if ctx.bias is None else ctx.bias.detach().to(ctx.dtype)).requires_grad_()
+                changed = _changed(leaf, ctx.changes)
+            (gradient,) = torch.autograd.grad(changed, leaf, gradient.reshape(changed.shape))
+        rows = gradient.reshape(-1, gradient.shape[-1]).to(ctx.dtype)
         of_hidden, of_weight, of_bias = None, None, None
         if ctx.needs_input_grad[0]:
             of_hidden = (rows @ ctx.weight.detach().to(ctx.dtype)).view(ctx.hidden.shape).to(ctx.hidden.dtype)
@@ -203,7 +222,7 @@ class _Promise(torch.autograd.Function):
             of_weight = (rows.T @ hidden).to(ctx.weight.dtype)
         if ctx.needs_input_grad[2]:
             of_bias = rows.sum(0)
-        return of_hidden, of_weight, of_bias, None, None
+        return of_hidden, of_weight, of_bias, None, None, None
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
@@ -218,7 +237,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         target: torch.Tensor,
         count: torch.Tensor | None,
         root: _Root,
-        casts: tuple[torch.dtype, ...],
+        changes: tuple[Change, ...],
         options: dict[str, Any],
     ) -> torch.Tensor:
         device, dtype = hidden.device.type, root.dtype
@@ -234,7 +253,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             rows = hidden[start:stop].to(dtype)
             with torch.autocast(device, enabled=False):
                 logits = F.linear(rows, cast_weight, cast_bias)
-            loss, of_logits = _loss_and_gradient(logits, casts, target[start:stop], options)
+            loss, of_logits = _loss_and_gradient(logits, changes, target[start:stop], options)
             del logits
             total, loss_dtype = total + loss.float(), loss.dtype
             with torch.autocast(device, enabled=False):
@@ -273,13 +292,12 @@ def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def _loss_and_gradient(logits: torch.Tensor, casts: tuple[torch.dtype, ...], target: torch.Tensor, options: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+def _loss_and_gradient(logits: torch.Tensor, changes: tuple[Change, ...], target: torch.Tensor, options: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
     """PyTorch's own cross-entropy of some rows, in the dtypes of the plain way, and the gradient of their logits."""
     # Hooks that checkpoint or offload what a forward saves have no business with what is used at once.
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is):
-        leaf = value = logits.detach().requires_grad_()
-        for dtype in casts:
-            value = value.to(dtype)
+        leaf = logits.detach().requires_grad_()
+        value = _changed(leaf, changes)
         loss = F.cross_entropy(value, target, reduction="sum", **options)
         del value
         (gradient,) = torch.autograd.grad(loss, leaf)
@@ -304,8 +322,20 @@ def _chunks(rows: int, columns: int, chunk_bytes: int) -> Iterator[tuple[int, in
         yield start, min(start + size, rows)
 
 
+def _changed(value: torch.Tensor, changes: tuple[Change, ...]) -> torch.Tensor:
+    with torch.autocast(value.device.type, enabled=False):
+        for change in changes:
+            value = change(value)
+    return value
+
+
 def _step(logits: DeferredLogits, hidden: torch.Tensor, step: Callable[[torch.Tensor], torch.Tensor]) -> DeferredLogits:
-    return _deferred(logits._root, hidden, logits._casts, (*logits._steps, step))
+    return _deferred(logits._root, hidden, logits.dtype, logits._changes, (*logits._steps, Change(step)))
+
+
+def _change(logits: DeferredLogits, change: Change, dtype: torch.dtype) -> DeferredLogits:
+    """Of each number by itself: rows may be taken before or after it."""
+    return _deferred(logits._root, logits._hidden, dtype, (*logits._changes, change), (*logits._steps, change))
 
 
 def _cast(logits: DeferredLogits, dtype: torch.dtype) -> DeferredLogits | None:
@@ -313,7 +343,7 @@ def _cast(logits: DeferredLogits, dtype: torch.dtype) -> DeferredLogits | None:
         return None
     if dtype == logits.dtype:
         return logits
-    return _deferred(logits._root, logits._hidden, (*logits._casts, dtype), (*logits._steps, lambda value: value.to(dtype)))
+    return _change(logits, Change(lambda value: value.to(dtype), matters=False), dtype)
 
 
 def _to(logits: DeferredLogits, *args: Any, **kwargs: Any) -> DeferredLogits | None:
@@ -323,6 +353,32 @@ def _to(logits: DeferredLogits, *args: Any, **kwargs: Any) -> DeferredLogits | N
     if memory_format is not None or device is not None and torch.empty(0, device=device).device != logits.device:
         return None
     return logits if dtype is None else _cast(logits, dtype)
+
+
+def _added(logits: Any, other: Any, *, alpha: Any = 1) -> DeferredLogits | None:
+    """A number for each column that is not trained, such as a bias that is a buffer."""
+    if not isinstance(logits, DeferredLogits):
+        logits, other = other, logits
+    is_row = type(other) is torch.Tensor and not other.requires_grad and other.dim() <= 2 and other.numel() == logits.shape[-1] == other.shape[-1]
+    if not is_row or alpha != 1 or other.device != logits.device:
+        return None
+    row = other.reshape(-1)
+    return _change(logits, Change(lambda value: value + row), torch.promote_types(logits.dtype, row.dtype))
+
+
+def _scaled(logits: Any, factor: Any) -> DeferredLogits | None:
+    if not isinstance(logits, DeferredLogits):
+        logits, factor = factor, logits
+    return _change(logits, Change(lambda value: value * factor), logits.dtype) if type(factor) in (int, float) else None
+
+
+def _divided(logits: Any, divisor: Any) -> DeferredLogits | None:
+    is_number = isinstance(logits, DeferredLogits) and type(divisor) in (int, float)
+    return _change(logits, Change(lambda value: value / divisor), logits.dtype) if is_number else None
+
+
+def _tanh(logits: DeferredLogits) -> DeferredLogits:
+    return _change(logits, Change(torch.tanh), logits.dtype)
 
 
 def _reshape(logits: DeferredLogits, *shape: Any, **kwargs: Any) -> DeferredLogits | None:
@@ -401,7 +457,7 @@ def _cross_entropy(
         with torch.no_grad():
             count = counts.targets_in(target, weight, ignore_index)
         counts.note_cross_entropy(target, weight, ignore_index, count)
-    return _ChunkedCrossEntropy.apply(input._hidden, root.weight, root.bias, target, count, root, input._casts, options)
+    return _ChunkedCrossEntropy.apply(input._hidden, root.weight, root.bias, target, count, root, input._changes, options)
 
 
 _Tensor = torch.Tensor
@@ -419,6 +475,10 @@ _DEFERRING: dict[Any, Callable[..., Any]] = {
     torch.flatten: _flatten,
     _Tensor.contiguous: _contiguous,
     _Tensor.__getitem__: _getitem,
+    **dict.fromkeys((torch.add, _Tensor.add, _Tensor.__add__, _Tensor.__radd__), _added),
+    **dict.fromkeys((torch.mul, _Tensor.mul, _Tensor.__mul__, _Tensor.__rmul__), _scaled),
+    **dict.fromkeys((torch.div, _Tensor.div, _Tensor.__truediv__), _divided),
+    **dict.fromkeys((torch.tanh, _Tensor.tanh), _tanh),
 }
 
 _PROPERTIES: tuple[str, ...] = ("shape", "dtype", "device", "requires_grad", "grad_fn", "is_leaf", "ndim", "layout", "is_cuda", "is_cpu", "is_sparse")

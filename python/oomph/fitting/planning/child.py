@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from oomph.fitting.errors import FitError
-from oomph.fitting.planning.costs import BlockCosts, CountCosts, ForwardCosts, Speeds, Step, bytes_of, gather, seconds_of, share_that_is_hidden
+from oomph.fitting.planning.costs import IN_PART, BlockCosts, CountCosts, ForwardCosts, InPart, Speeds, Step, bytes_of, gather, seconds_of, share_that_is_hidden
 from oomph.fitting.planning.payload import unpack
 from oomph.fitting.planning.plan import Measured, Plan
 from oomph.fitting.planning.search import Facts, Search
@@ -140,20 +140,22 @@ class Trials:
         return float(f"{freed / max(seconds, 1e-9):.1e}")
 
     def path(self) -> tuple[tuple[str, str], ...]:
-        """What blocks give up one after another: first what frees most bytes for the seconds that it takes. A block that is worth more run again whole than in part is
-        run again whole at once."""
+        """What blocks give up one after another: first what frees most bytes for the seconds that it takes. What frees less for them than what comes after it is left out."""
         costs, steps = self.forward_costs(None), []
+        scale = self.size / costs.samples
         for turn, name in enumerate(self.blocks):
             block, (again, _) = costs.blocks[name], costs.work(name, self.size)
-            scale = self.size / costs.samples
-            dropped, rest = block.kept - block.kept_selectively, block.kept_selectively
-            cheap = 3 * dropped * scale / self.speeds.memory
-            lean, whole, more = self._worth(dropped, cheap / scale), self._worth(block.kept, again / scale), self._worth(rest, max(again - cheap, 0.0) / scale)
-            if dropped > 0 and lean > whole:
-                steps += [(-lean, turn, "selective", name), (-more, turn, "checkpoint", name)]
-            else:
-                steps.append((-whole, turn, "checkpoint", name))
-        ordered = tuple((mode, name) for _, _, mode, name in sorted(steps))
+            ways = [(mode, block.kept - block.in_part[mode].kept, costs.again_in_part(name, mode, self.speeds, False)) for mode in IN_PART]
+            ways.append(("checkpoint", block.kept, again / scale))
+            freed, seconds = 0, 0.0
+            while ways:
+                worth = [self._worth(bytes_ - freed, took - seconds) if bytes_ > freed else 0.0 for _, bytes_, took in ways]
+                # Of those that are worth the same, the one that frees most.
+                best = max(range(len(ways)), key=lambda place: (worth[place], place))
+                mode, freed, seconds = ways[best]
+                steps.append((-worth[best], turn, mode, name))
+                ways = ways[best + 1 :]
+        ordered = tuple((mode, name) for _, _, mode, name in sorted(steps, key=lambda step: step[:2]))
         return (*ordered, *(("offload", name) for name in self.blocks))
 
     def _bytes_of_states(self) -> int:
@@ -186,7 +188,7 @@ class Trials:
         try:
             return self._run(plan, steps=1, parts=1)
         except Exception as error:
-            if is_out_of_memory(error) or not (plan.selective or plan.release or plan.tiles):
+            if is_out_of_memory(error) or not (plan.selective or plan.lean or plan.release or plan.tiles):
                 raise
             # Not every model bears it: a layer that is run twice by a checkpoint of its own, for instance. Then this plan is none.
             traceback.print_exc()
@@ -281,30 +283,28 @@ class Trials:
     def forward_costs(self, half: str | None) -> ForwardCosts:
         """Of a few samples; of more they are taken to be in proportion. Counted once for each type."""
         if half not in self.forwards:
-            costs = self._count(half, lean=False)
-            if half is None:
-                lean = self._count_selectively()
+            costs = self._count(half, None)
+            for mode in IN_PART:
+                found = self._count_in_part(mode) if half is None else {}
                 for name, block in costs.blocks.items():
-                    # A block that draws whether it runs may not have.
-                    block.kept_selectively = min(lean[name].kept, block.kept) if name in lean else block.kept
-            else:
-                bytes_known = self.forwards[None].blocks
-                for name, block in costs.blocks.items():
-                    block.kept_selectively = bytes_known[name].kept_selectively if name in bytes_known else block.kept
+                    # Of another type, what is known of the first. A block that draws whether it runs may not have.
+                    known = found.get(name) if half is None else self.forwards[None].blocks[name].in_part[mode]
+                    block.in_part[mode] = InPart(min(known.kept, block.kept), known.flops) if known is not None else InPart(block.kept)
             self.forwards[half] = costs
         return self.forwards[half]
 
-    def _count_selectively(self) -> dict[str, BlockCosts]:
+    def _count_in_part(self, mode: str) -> dict[str, InPart]:
         """Nothing for a model that does not bear hooks for saved tensors."""
         try:
-            return self._count(None, lean=True).blocks
+            costs = self._count(None, mode)
         except Exception as error:
             if is_out_of_memory(error):
                 raise
             traceback.print_exc()
             return {}
+        return {name: InPart(block.kept, block.in_part[mode].flops) for name, block in costs.blocks.items()}
 
-    def _count(self, half: str | None, lean: bool) -> ForwardCosts:
+    def _count(self, half: str | None, mode_of_blocks: str | None) -> ForwardCosts:
         self.reset()
         size = min(self.size, _PROBE)
         part = moved(take(self.batch, 0, size) if size < self.size else self.batch, torch.device("cuda"))
@@ -329,7 +329,7 @@ class Trials:
 
             return hook
 
-        selective = SelectiveBlocks(self.model, self.blocks) if lean else None
+        selective = SelectiveBlocks(self.model, self.blocks, products=mode_of_blocks == "lean") if mode_of_blocks is not None else None
         for name in self.blocks:
             block = get_block(self.model, name)
             hooks += [block.register_forward_pre_hook(entered(name), with_kwargs=True), block.register_forward_hook(left(name))]
@@ -341,6 +341,9 @@ class Trials:
                 hook.remove()
             if selective is not None:
                 selective.undo()
+        if selective is not None and mode_of_blocks is not None:
+            for name, block_costs in costs.blocks.items():
+                block_costs.in_part[mode_of_blocks] = InPart(block_costs.kept, selective.counted[name].flops)
         costs.operations = mode.operations
         return costs
 

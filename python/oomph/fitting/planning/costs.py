@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,16 +22,19 @@ from oomph.live.out_of_memory import is_out_of_memory
 
 _MIB = 1 << 20
 
+# What blocks may do beside keeping all and being run again whole: the fields of a plan.
+IN_PART = ("selective", "lean")
+
 # No operation takes the GPU less.
 _SHORTEST = 4e-6
 # Seconds that a model's operation takes the CPU, with the Python around it, where that is not measured; and where it is, beside a bare one in a loop.
-_LAUNCH, _BESIDE_A_BARE_ONE = 24e-6, 2.4
-# Of the speed of a large product, what those of models reach; and bytes a second beside a plain copy's, for part of what is read has been written just before. Fitted to
-# recorded steps of twelve models (docs/measured/fit-speed.md).
-_REACHED, _CACHED = 0.5, 2.0
+_LAUNCH, _BESIDE_A_BARE_ONE = 23e-6, 2.4
+# Of the speed of a large product, what those of models reach, and what attention in full precision does; and bytes a second beside a plain copy's, for part of what is read has
+# been written just before. Fitted to recorded steps of twelve models (docs/measured/fit-speed.md).
+_REACHED, _REACHED_BY_ATTENTION, _CACHED = 0.65, 0.25, 2.3
 # What checkpointing a block takes the CPU, in operations that it could have started instead; and what hooks for saved tensors do, for each of a block's operations.
-_CHECKPOINT = 30
-_HOOKED = 1.0
+_CHECKPOINT = 8
+_HOOKED = {"selective": 1.0, "lean": 1.5}
 # Of a block's work and activations, what is in modules that treat each position by itself.
 _POSITIONWISE = 0.6
 # Of a backward pass, the part in which copies can be hidden.
@@ -128,7 +132,8 @@ class CountCosts(TorchDispatchMode):
                 half = any(tensor.dtype in (torch.bfloat16, torch.float16) for tensor in tensors)
                 # Some formulas refuse what the operations themselves take: grouped queries, for instance.
                 with contextlib.suppress(Exception):
-                    worked = flops(*args, **(kwargs or {}), out_val=out) / (_REACHED * (self.speeds.flops_16 if half else self.speeds.flops_32))
+                    reached = _REACHED_BY_ATTENTION if not half and "attention" in func.name() else _REACHED
+                    worked = flops(*args, **(kwargs or {}), out_val=out) / (reached * (self.speeds.flops_16 if half else self.speeds.flops_32))
             self.operations.append(max(moved, worked))
         return out
 
@@ -146,6 +151,16 @@ def gather(things: Any, into: list[torch.Tensor]) -> None:
 
 
 @dataclass
+class InPart:
+    """A block of which some operations are run again."""
+
+    #: Bytes that are kept all the same.
+    kept: int
+    #: Of the matrix products that are run again.
+    flops: int = 0
+
+
+@dataclass
 class BlockCosts:
     """One forward pass of a block."""
 
@@ -153,8 +168,8 @@ class BlockCosts:
     operations: list[float] = field(default_factory=list)
     #: Bytes that are kept for the backward pass, beside what goes in and comes out.
     kept: int = 0
-    #: The same where cheap operations are run again.
-    kept_selectively: int = 0
+    #: The same where some operations are run again: "selective", "lean".
+    in_part: dict[str, InPart] = field(default_factory=dict)
     #: Bytes that go in: all that is remembered of it if it is run again.
     inputs: int = 0
 
@@ -179,14 +194,21 @@ class ForwardCosts:
 
     def activations(self, plan: Plan, samples: int) -> int:
         """Bytes that the blocks keep for the backward pass."""
-        again, lean, away = set(plan.checkpoint), set(plan.selective), set(plan.offload)
+        again, away = set(plan.checkpoint), set(plan.offload)
+        in_part = {name: mode for mode in IN_PART for name in getattr(plan, mode)}
         total = 0
         for name, block in self.blocks.items():
             inputs = 0 if name in away else block.inputs
-            kept = 0 if name in again or name in away else block.kept_selectively if name in lean else block.kept
+            kept = 0 if name in again or name in away else block.in_part[in_part[name]].kept if name in in_part else block.kept
             kept = kept if not plan.tiles else int(kept * (1 - _POSITIONWISE))
             total += kept + inputs
         return total * samples // self.samples
+
+    def again_in_part(self, block: str, mode: str, speeds: Speeds, half: bool) -> float:
+        """Seconds of the GPU to make again what is not kept, of all samples: read, written, and read once more."""
+        costs = self.blocks[block]
+        part = costs.in_part[mode]
+        return 3 * max(0, costs.kept - part.kept) / speeds.memory + part.flops / (_REACHED * (speeds.flops_16 if half else speeds.flops_32))
 
     def moved(self, plan: Plan, samples: int) -> int:
         """Bytes that go to host memory and come back."""
@@ -216,18 +238,19 @@ def seconds_of(plan: Plan, costs: ForwardCosts, step: Step, speeds: Speeds) -> f
             again, started = costs.work(name, samples)
             gpu, operations = gpu + again, operations + started + _CHECKPOINT
     scale = samples / costs.samples
-    for name in plan.selective:
-        if name in costs.blocks:
-            block = costs.blocks[name]
-            # Read, written, and read once more.
-            gpu += 3 * (block.kept - block.kept_selectively) * scale / speeds.memory
-            operations += _HOOKED * len(block.operations)  # type: ignore[assignment]
+    half = bool(plan.autocast or plan.bf16_weights)
+    for mode in IN_PART:
+        for name in getattr(plan, mode):
+            if name in costs.blocks:
+                gpu += costs.again_in_part(name, mode, speeds, half) * scale
+                operations += _HOOKED[mode] * len(costs.blocks[name].operations)  # type: ignore[assignment]
     if plan.tiles:
         for name in costs.blocks.keys() - set(plan.checkpoint):
             # What is in tiles is run again; in a block that is run again anyway, it is not run once more.
             again, started = costs.work(name, samples)
             gpu, operations = gpu + _POSITIONWISE * again, operations + int(_POSITIONWISE * started * plan.tiles)
-    part = max(gpu, operations * speeds.launch)
+    # The GPU waits for the CPU now and then, even where it has more to do.
+    part = math.hypot(gpu, operations * speeds.launch)
     if plan.offload:
         moved = costs.moved(plan, samples) / speeds.link
         before = part / 3

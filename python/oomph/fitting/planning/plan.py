@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 # The fields that are names of modules.
-_NAMES = ("checkpoint", "offload", "selective", "tiled")
+_NAMES = ("checkpoint", "offload", "selective", "lean", "tiled")
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,8 @@ class Plan:
     offload: tuple[str, ...] = ()
     #: Blocks that keep what matrix products and attention made, and run cheap operations again in the backward pass.
     selective: tuple[str, ...] = ()
+    #: Blocks that keep what attention made, and run the rest again in the backward pass.
+    lean: tuple[str, ...] = ()
     #: Logits are made in pieces, inside the loss.
     defer_logits: bool = False
     #: The optimizer's kernels need no temporary copies.

@@ -62,7 +62,7 @@ class Facts:
     releases: bool = False
     #: Modules that treat each position of a sequence by itself.
     tiled: tuple[str, ...] = ()
-    #: What blocks give up, one after another, those first that free most bytes for a second lost: ("selective", name), ("checkpoint", name), ("offload", name).
+    #: What blocks give up, one after another, those first that free most bytes for a second lost: ("selective", name), ("lean", name), ("checkpoint", name), ("offload", name).
     #: Without it, blocks in order are checkpointed, and then offloaded.
     path: tuple[tuple[str, str], ...] = ()
 
@@ -300,11 +300,12 @@ class Search(Tried[Plan]):
 
     def at(self, family: Family, level: int) -> Plan:
         """The plan of a family after so many steps along the path."""
-        chosen: dict[str, dict[str, None]] = {"selective": {}, "checkpoint": {}, "offload": {}}
+        chosen: dict[str, dict[str, None]] = {"selective": {}, "lean": {}, "checkpoint": {}, "offload": {}}
         for mode, name in self.path[:level]:
             chosen[mode][name] = None
-            if mode == "checkpoint":
-                chosen["selective"].pop(name, None)
+            # Each takes the place of what comes before it; what goes to the host goes besides.
+            for before in {"lean": ("selective",), "checkpoint": ("selective", "lean")}.get(mode, ()):
+                chosen[before].pop(name, None)
         return family.plan.but(**{mode: tuple(names) for mode, names in chosen.items()})
 
     def estimate(self, plan: Plan) -> int:
@@ -356,7 +357,7 @@ class Search(Tried[Plan]):
         def rank(plan: Plan) -> tuple[Any, ...]:
             """Of those as fast as the best, the one that changes least comes first; then the others, the fastest first."""
             slower = self.seconds(plan) > best * _SAME_TIME
-            given_up = len(plan.selective) + 2 * len(plan.checkpoint) + len(plan.offload)
+            given_up = len(plan.selective) + len(plan.lean) + 2 * len(plan.checkpoint) + len(plan.offload)
             return (slower, self.seconds(plan) if slower else 0.0, not plan.exact, found[plan].turn, given_up)
 
         different = self._different(sorted(found, key=rank))
@@ -430,7 +431,7 @@ class Search(Tried[Plan]):
         """The best few, no two of one kind: they are to be tried, and what differs in a block or two takes the same time."""
         kinds: dict[tuple[Any, ...], Plan] = {}
         for plan in ordered:
-            kind = (plan.micro, plan.tiles, plan.release, plan.states_on_host, bool(plan.checkpoint), bool(plan.selective), bool(plan.offload), plan.exact)
+            kind = (plan.micro, plan.tiles, plan.release, plan.states_on_host, bool(plan.checkpoint), bool(plan.selective), bool(plan.lean), bool(plan.offload), plan.exact)
             kinds.setdefault(kind, plan)
         return list(kinds.values())
 
@@ -451,7 +452,7 @@ class Search(Tried[Plan]):
         blocks = self.facts.blocks
         smaller = [size for size in self.sizes() if 0 < size < (top.micro or self.facts.batch)]
         candidates += [top.but(micro=size) for size in smaller[:1]]
-        full = top.but(checkpoint=blocks, selective=())
+        full = top.but(checkpoint=blocks, selective=(), lean=())
         candidates += [full, *(full.but(micro=size) for size in smaller[1::3])]
         last = full.but(micro=smaller[-1]) if smaller else full
         candidates += [last.but(offload=blocks), self.most_frugal().but(autocast=top.autocast, bf16_weights=top.bf16_weights)]
@@ -470,4 +471,8 @@ class Search(Tried[Plan]):
 def _unlike(one: Plan, other: Plan) -> int:
     """In how many ways that make estimates differ."""
     ways = ("micro", "tiles", "liger", "release", "states_on_host", "autocast", "bf16_weights", "optimizer_8bit", "defer_logits", "expandable", "fused")
-    return sum(getattr(one, way) != getattr(other, way) for way in ways) + 2 * (bool(one.checkpoint) != bool(other.checkpoint)) + (bool(one.selective) != bool(other.selective))
+    return (
+        sum(getattr(one, way) != getattr(other, way) for way in ways)
+        + 2 * (bool(one.checkpoint) != bool(other.checkpoint))
+        + (bool(one.selective or one.lean) != bool(other.selective or other.lean))
+    )

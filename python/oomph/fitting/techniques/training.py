@@ -10,7 +10,7 @@ from oomph.fitting.techniques.checkpoints import CHECKPOINTED_BLOCKS
 from oomph.fitting.techniques.liger import LIGER
 from oomph.fitting.techniques.optimizers import FUSED, OPTIMIZER_8BIT, RELEASE, STATES_ON_HOST
 from oomph.fitting.techniques.parts import PARTS
-from oomph.fitting.techniques.selective import SELECTIVE_BLOCKS
+from oomph.fitting.techniques.selective import LEAN_BLOCKS, SELECTIVE_BLOCKS
 from oomph.fitting.techniques.technique import Technique
 from oomph.fitting.techniques.tiles import IN_TILES
 from oomph.fitting.techniques.weights import BF16_WEIGHTS
@@ -26,6 +26,7 @@ TECHNIQUES: tuple[Technique, ...] = (
     RELEASE,
     PARTS,
     SELECTIVE_BLOCKS,
+    LEAN_BLOCKS,
     CHECKPOINTED_BLOCKS,
     IN_TILES,
     OFFLOADED_ACTIVATIONS,
