@@ -32,7 +32,7 @@ from oomph.fitting.running.batches import moved, refuse_what_gives_batches, samp
 from oomph.fitting.running.repeating import Before, release_memory
 from oomph.fitting.running.spill import with_room
 from oomph.fitting.running.step import Running, device_of
-from oomph.fitting.running.trying import everything_kept, room_to_try, times_of
+from oomph.fitting.running.trying import OnTheCard
 from oomph.fitting.techniques.allocator import allocator_setter, hold_to, use_expandable_segments
 from oomph.fitting.techniques.blocks import find_blocks
 from oomph.fitting.techniques.host import host_room
@@ -254,6 +254,8 @@ class Fit(Applied):
         self._not_splittable: str | None = None
         # The child that is asked for plans, in the process that asks.
         self._asking: Asking | None = None
+        # The process is held to its budget.
+        self._held = False
         # Of host memory, what plans may take: known once one is asked for.
         self._host = 0
         self.example, self.size = example, 1
@@ -304,14 +306,18 @@ class Fit(Applied):
         if on_gpu:
             torch.cuda.empty_cache()
         self.plan = FitPlan(Plan(), None, self.size, 0, room, card, speeds)
-        found = self._find(card, room, speeds)
-        if found is not None and found.chosen is None:
-            raise self._does_not_fit(found, room)
-        if room.fraction is not None and on_gpu:
-            self._undo.append(hold_to(room.fraction, self.device))
         on_a_real_one = on_gpu and not on_virtual_gpu()
-        if found is not None and on_a_real_one and self.tries:
-            self._try_on_the_card(found, plan_seconds)
+        trial = OnTheCard(self.model, self.optimizer, self.example, self.device, self._try, plan_seconds) if on_a_real_one and self.tries and plan_seconds > 0 else None
+        try:
+            found = self._find(card, room, speeds, trial)
+            if found is not None and found.chosen is None:
+                raise self._does_not_fit(found, room)
+            self._hold(room)
+            if found is not None and trial is not None:
+                self._take_the_fastest(found, trial)
+        finally:
+            if trial is not None:
+                trial.close()
         self._note_what_was_seen()
         self._rungs = self._unmeasured_rungs() if found is None else []
         self.plan.chosen = found.chosen.plan if found is not None and found.chosen is not None else Plan()
@@ -322,10 +328,16 @@ class Fit(Applied):
         if on_gpu:
             self._apply(self.plan.chosen)
 
-    def _find(self, card: Card, room: Room, speeds: Speeds) -> Found | None:
+    def _hold(self, room: Room) -> None:
+        """Once something is known to fit."""
+        if room.fraction is not None and self.device.type == "cuda" and not self._held:
+            self._undo.append(hold_to(room.fraction, self.device))
+            self._held = True
+
+    def _find(self, card: Card, room: Room, speeds: Speeds, trial: OnTheCard | None) -> Found | None:
         """The plans that fit; None where that cannot be predicted."""
         try:
-            found, self.plan.blocks, self._host = ranks.by_the_first(lambda: self._ask(card, room, speeds))
+            found, self.plan.blocks, self._host = ranks.by_the_first(lambda: self._ask(card, room, speeds, trial))
         except (NotPackable, NoAnswer) as error:
             if self.device.type != "cuda":
                 raise
@@ -355,35 +367,31 @@ class Fit(Applied):
         self._rungs = list(rest.rungs)
         return rest
 
-    def _try_on_the_card(self, found: Found, seconds: float) -> None:
+    def _take_the_fastest(self, found: Found, trial: OnTheCard) -> None:
         """Where several plans may be the fastest, each runs for a few steps here, and the fastest is chosen."""
-        if len(found.ways) < 2 or seconds <= 0:
+        if len(found.ways) < 2:
             return
-        if not room_to_try(self.model, self.optimizer, max(way.measured.host for way in found.ways)):
-            self.plan.notes.append("the plans were not timed on this card: there is no host memory for a copy of the parameters")
-            return
-
-        def run(plan: Plan) -> Running:
-            self._expand(plan)
-            scaler = torch.amp.GradScaler(self.device.type) if self.scaler is not None else None
-            return Running(self.model, self.optimizer, self.loss_of, plan, self.example, self._weighing, self.clip_grad_norm, scaler=scaler)
-
-        problems: list[str] = []
         line = on_terminal()
         line.say(f"oomph: trying {len(found.ways)} plans on the GPU")
         try:
-            with everything_kept(self.model, self.optimizer, self.device):
-                times = times_of([way.measured.plan for way in found.ways], run, self.example, seconds, self.device, problems)
+            trial.time([way.measured.plan for way in found.ways], max(way.measured.host for way in found.ways))
         finally:
             line.close()
-        self.plan.notes += [f"a plan failed when it was tried, and is left out: {problem}" for problem in problems]
-        for way, timed in zip(found.ways, times):
-            way.measured = dataclasses.replace(way.measured, timed=timed)
+        if trial.no_room:
+            self.plan.notes.append("the plans were not timed on this card: there is no host memory for a copy of the parameters")
+        self.plan.notes += [f"a plan failed when it was tried, and is left out: {problem}" for problem in trial.problems]
+        for way in found.ways:
+            way.measured = dataclasses.replace(way.measured, timed=trial.times.get(way.measured.plan))
         known = [way for way in found.ways if way.measured.timed is not None]
         if known:
             best = min(cast(float, way.measured.timed) for way in known)
             # The earlier changes less.
             found.take(next(way for way in known if cast(float, way.measured.timed) <= best * _SAME_TIME))
+
+    def _try(self, plan: Plan) -> Running:
+        self._expand(plan)
+        scaler = torch.amp.GradScaler(self.device.type) if self.scaler is not None else None
+        return Running(self.model, self.optimizer, self.loss_of, plan, self.example, self._weighing, self.clip_grad_norm, scaler=scaler)
 
     def _expand(self, plan: Plan) -> None:
         if plan.expandable and self.device.type == "cuda" and (undo := use_expandable_segments()) is not None:
@@ -487,7 +495,7 @@ class Fit(Applied):
             return False
         return True
 
-    def _ask(self, card: Card, room: Room, speeds: Speeds) -> tuple[Found, int, int]:
+    def _ask(self, card: Card, room: Room, speeds: Speeds, trial: OnTheCard | None) -> tuple[Found, int, int]:
         """What was found, how many blocks there are, and how much host memory plans might take."""
         self._host = host_room()
         things = {"model": self.model, "optimizer": self.optimizer, "loss_of": self.loss_of, "batch": self.example}
@@ -496,6 +504,11 @@ class Fit(Applied):
         options = {"facts": self._facts(room, card), "speeds": speeds.to_dict()}
         assert self._asking is not None
         self._asking.send(payload, options)
+        usual = [Plan.from_dict(plan) for plan in self._asking.next()["usual"]]
+        if trial is not None and usual and not ranks.several():
+            self._hold(room)
+            # The usual ways are known early, and run here while the child looks for better ones.
+            trial.time(usual, 0)
         said = self._asking.next()
         return Found.from_dict(said), said["blocks"], self._host
 

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_any, tree_map
 
 from oomph.fitting.errors import FitError
 from oomph.fitting.losses import counts
+from oomph.fitting.techniques.saved import away_from_hooks
 from oomph.fitting.techniques.technique import Technique
 
 # Below that, logits are small beside the rest.
@@ -288,14 +289,9 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         return of_hidden, of_weight, of_bias, None, None, None, None, None
 
 
-def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
-
-
 def _loss_and_gradient(logits: torch.Tensor, changes: tuple[Change, ...], target: torch.Tensor, options: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
     """PyTorch's own cross-entropy of some rows, in the dtypes of the plain way, and the gradient of their logits."""
-    # Hooks that checkpoint or offload what a forward saves have no business with what is used at once.
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is):
+    with torch.enable_grad(), away_from_hooks():
         leaf = logits.detach().requires_grad_()
         value = _changed(leaf, changes)
         loss = F.cross_entropy(value, target, reduction="sum", **options)

@@ -90,13 +90,14 @@ def _write(folder: str, number: int, said: dict[str, Any]) -> None:
 
 
 def plan(things: dict[str, Any], options: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The entry for training steps: first the plans that fit, and then how each is reached and left, while the first are tried elsewhere."""
+    """The entry for training steps: first what people do by hand, then the plans that fit, and then how each is reached and left, while those before are tried elsewhere."""
     optimizers.copies_are_real = False
     started = time.monotonic()
     trials = Trials(things, Speeds(**options["speeds"]), options["progress"])
     given = {**options["facts"], "tiled": tuple(options["facts"].get("tiled", ()))}
     facts = Facts(blocks=trials.blocks, path=trials.path(), **given)
     search = Search(facts, trials.measure, trials.seconds, trials.guess, trials.prove, trials.shares, lambda: time.monotonic() > started + _LATE)
+    yield {"usual": [one.to_dict() for one in search.usual()]}
     found = search.find()
     yield {**found.to_dict(), "blocks": len(trials.blocks)}
     search.explain(found)
@@ -126,7 +127,10 @@ class Trials:
         # Equal blocks: the earliest first. Its recomputation comes when the others' activations are gone already.
         kept = (name for name in self.blocks if name in probe.blocks and probe.blocks[name].kept)
         self.blocks = tuple(sorted(kept, key=lambda name: -self._worth(probe.blocks[name].kept, probe.work(name, self.size)[0])))
-        probe.blocks = {name: probe.blocks[name] for name in self.blocks}
+        # In the order in which they run.
+        probe.blocks = {name: block for name, block in probe.blocks.items() if name in self.blocks}
+        for name, block in probe.blocks.items():
+            block.trained = sum(p.numel() * p.element_size() for p in get_block(self.model, name).parameters() if p.requires_grad)
         trained = sum(p.numel() * p.element_size() for p in self.model.parameters() if p.requires_grad)
         self.step = Step(self.size, trained, self.parameters, self._bytes_of_states())
 

@@ -172,11 +172,13 @@ class BlockCosts:
     in_part: dict[str, InPart] = field(default_factory=dict)
     #: Bytes that go in: all that is remembered of it if it is run again.
     inputs: int = 0
+    #: Bytes of its gradients.
+    trained: int = 0
 
 
 @dataclass
 class ForwardCosts:
-    """One forward pass of so many samples: block by block, and all."""
+    """One forward pass of so many samples: block by block, in the order in which they run, and all."""
 
     samples: int
     operations: list[float] = field(default_factory=list)
@@ -192,17 +194,25 @@ class ForwardCosts:
             self._work[key] = (sum(max(seconds * scale, _SHORTEST) for seconds in operations), len(operations))
         return self._work[key]
 
-    def activations(self, plan: Plan, samples: int) -> int:
-        """Bytes that the blocks keep for the backward pass."""
+    def peak(self, plan: Plan, samples: int, gathers: bool) -> int:
+        """Most bytes of activations, and of gradients where they ``gather``, at any time of a backward pass: block after block, from the last to the first, what was not kept is
+        made again, and what was kept goes."""
         again, away = set(plan.checkpoint), set(plan.offload)
         in_part = {name: mode for mode in IN_PART for name in getattr(plan, mode)}
-        total = 0
+        untiled = 1 if not plan.tiles else 1 - _POSITIONWISE
+        scale = samples / self.samples
+        steps = []
         for name, block in self.blocks.items():
-            inputs = 0 if name in away else block.inputs
-            kept = 0 if name in again or name in away else block.in_part[in_part[name]].kept if name in in_part else block.kept
-            kept = kept if not plan.tiles else int(kept * (1 - _POSITIONWISE))
-            total += kept + inputs
-        return total * samples // self.samples
+            is_away = name in away
+            kept = 0 if name in again or is_away else block.in_part[in_part[name]].kept if name in in_part else block.kept
+            held = untiled * kept + (0 if is_away else block.inputs)
+            steps.append((scale * held, scale * untiled * (block.kept - kept), block.trained))
+        held, gradients, peak = sum(step[0] for step in steps), 0, 0.0
+        for kept_now, made_again, trained in reversed(steps):
+            peak = max(peak, held + made_again + gradients)
+            held -= kept_now
+            gradients += trained if gathers else 0
+        return int(max(peak, gradients))
 
     def again_in_part(self, block: str, mode: str, speeds: Speeds, half: bool) -> float:
         """Seconds of the GPU to make again what is not kept, of all samples: read, written, and read once more."""
@@ -286,9 +296,7 @@ def bytes_of(plan: Plan, costs: ForwardCosts, step: Step) -> tuple[int, int]:
     samples = -(-step.samples // parts)
     halved = 2 if plan.bf16_weights else 1
     fixed = step.weights // halved + int((1 - min(plan.states_on_host, 1)) * step.states) // (4 if plan.optimizer_8bit else halved)
-    activations = costs.activations(plan, samples) // (2 if plan.autocast or plan.bf16_weights else 1)
-    gradients = step.trained // halved
-    if parts > 1:
-        return fixed + gradients, activations
-    # Gradients come while activations go; where they are released, they never gather.
-    return fixed, activations if plan.release else max(activations, gradients)
+    gathers = parts == 1 and not plan.release
+    moving = costs.peak(plan, samples, gathers=gathers) // (2 if plan.autocast or plan.bf16_weights else 1)
+    # With several parts, gradients are there from the second on.
+    return fixed + (step.trained // halved if parts > 1 else 0), moving

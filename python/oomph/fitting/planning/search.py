@@ -24,7 +24,7 @@ _WORTH_A_TRY = 1.12
 # How many plans of one family are measured to find its best, how many that fit are looked for in all, and how many of those are tried on the card.
 _TRIES = 4
 _FOUND = 8
-_CANDIDATES = 4
+_CANDIDATES = 6
 # Pieces of a sequence: the least of a module's activations that are there at once is this part, and more pieces save little more.
 _TILES = 8
 # When a plan that seemed to fit did not when it was tried for longer, the next must need that much less.
@@ -201,6 +201,15 @@ class Search(Tried[Plan]):
         self.explain(found)
         return found
 
+    def usual(self) -> list[Plan]:
+        """What people do by hand, where the plain step does not fit."""
+        if self.fits(Plan()):
+            return []
+        found: dict[Plan, Family] = {}
+        for family in self._usual(self.families(hosted=False)):
+            self._settle(family, found)
+        return list(found)
+
     def find(self) -> Found:
         """The plans that fit; the best first."""
         plain = self.measure(Plan())
@@ -313,11 +322,15 @@ class Search(Tried[Plan]):
         if plan in self.seen:
             return self.seen[plan].reserved
         fixed, moving = self._guess(plan)
-        like = min(self.seen.values(), key=lambda one: (_unlike(one.plan, plan), abs(sum(self._guess(one.plan)) - fixed - moving)))
-        known_fixed, known_moving = self._guess(like.plan)
-        # What is fixed is known well. Of what is not, the guess is off by some factor, within reason.
-        factor = min(max((like.reserved - known_fixed) / max(known_moving, 1), 0.25), 4.0)
-        return fixed + int(moving * factor)
+        measured = [one for one in self.seen.values() if not one.short]
+        like = min(measured, key=lambda one: (_unlike(one.plan, plan), abs(sum(self._guess(one.plan)) - fixed - moving)))
+        # What the guess leaves out lies outside of blocks, and grows with the samples as they do.
+        left_out = like.reserved - sum(self._guess(like.plan))
+        return fixed + moving + int(left_out * self._samples(plan) / self._samples(like.plan))
+
+    def _samples(self, plan: Plan) -> int:
+        """That are on the GPU at once."""
+        return plan.micro or self.facts.batch
 
     def level(self, family: Family, least: int = 0) -> int | None:
         """How far along the path a family must go to fit, by estimate."""
@@ -334,8 +347,6 @@ class Search(Tried[Plan]):
     def choose(self) -> list[Plan]:
         """Plans that fit, the best first: the fastest by estimate, and of those as fast the one that changes least; beside them the usual ways, to be held against."""
         families = self.families(hosted=False)
-        # What needs little, so that guesses are put right at that end too.
-        self.measure(self.free().but(micro=self.sizes()[-1], checkpoint=self.facts.blocks))
         found: dict[Plan, Family] = {}
         for family in self._usual(families):
             self._settle(family, found)
@@ -346,10 +357,13 @@ class Search(Tried[Plan]):
         self._explore(whole, of_whole)
         self._explore([family for family in families if family.plan.micro], found)
         found |= of_whole
-        if self.facts.hosts and not any(len(plan.checkpoint) < len(self.facts.blocks) for plan in found if plan not in usual):
-            # Copies at each step are hidden in part only: they come when little else is left.
-            families += [Family(family.plan, len(families) + family.turn) for family in self.families(hosted=True)]
-            self._explore(families, found)
+        if self.facts.hosts and not any(2 * len(plan.checkpoint) < len(self.facts.blocks) for plan in found if plan not in usual):
+            # Copies at each step are hidden in part only: they come when much is given up already, and for parts only when nothing else is left.
+            of_hosted: dict[Plan, Family] = {}
+            hosted = [Family(family.plan, len(families) + family.turn) for family in self.families(hosted=True)]
+            most_hidden = max((family for family in hosted if not family.plan.micro), key=lambda family: (family.plan.states_on_host < 1, family.plan.states_on_host), default=None)
+            self._explore([*families, *hosted] if not found else [most_hidden] if most_hidden is not None else [], of_hosted)
+            found |= of_hosted
         if not found:
             found = {plan: family for family in families for plan in self._last_resort(family)}
         best = min(map(self.seconds, found), default=0.0)
@@ -362,12 +376,13 @@ class Search(Tried[Plan]):
 
         different = self._different(sorted(found, key=rank))
         # The usual ways are always among those that are tried: no plan is to be slower than they are. And so is the best that runs the batch as a whole.
-        held_against = [*[plan for plan in different if plan in of_whole][:1], *usual]
+        held_against = [*[plan for plan in different if plan in of_whole][:1], *[plan for plan in different if plan.states_on_host][:1], *usual]
         return list(dict.fromkeys([*different[: max(1, _CANDIDATES - len(held_against))], *held_against]))
 
     def _explore(self, families: list[Family], found: dict[Plan, Family]) -> None:
         """Measures what is the fastest by estimate, and adds what fits."""
-        queue = [(self.seconds(self.at(family, level)), family.turn, family, level) for family in families if (level := self.level(family)) is not None]
+        levels = {family.plan: level for family in families if (level := self.level(family)) is not None}
+        queue = [(self.seconds(self.at(family, levels[family.plan])), family.turn, family, levels[family.plan]) for family in families if self._is_worth_it(family.plan, levels)]
         heapq.heapify(queue)
         tries: Counter[int] = Counter()
         while queue:
@@ -386,6 +401,11 @@ class Search(Tried[Plan]):
             better = self.level(family, 0 if fits else level + 1)
             if tries[family.turn] < _TRIES and better is not None and (better < level if fits else True):
                 heapq.heappush(queue, (self.seconds(self.at(family, better)), family.turn, family, better))
+
+    @staticmethod
+    def _is_worth_it(plan: Plan, levels: dict[Plan, int]) -> bool:
+        """Parameters are updated within the backward pass where blocks need give up less for it."""
+        return plan in levels and not (plan.release and not plan.states_on_host and levels.get(plan.but(release=False), 1 << 30) <= levels[plan])
 
     def _usual(self, families: list[Family]) -> list[Family]:
         """What people do by hand: parts as large as fit, with nothing else done, and with every block checkpointed."""

@@ -24,22 +24,48 @@ from oomph.live.out_of_memory import is_out_of_memory
 _STEPS = 2
 
 
-def times_of(plans: list[Any], run: Callable[[Any], Running], batch: Any, seconds: float, device: torch.device, problems: list[str]) -> list[float | None]:
-    """Seconds of a step under each plan, within so many seconds in all; None for what failed or was not come to. ``run`` applies a plan; what failed otherwise than by
-    want of memory is added to ``problems``.
+class OnTheCard:
+    """Plans that run for a few steps each on the live model, within so many seconds in all. ``run`` applies a plan. Once the first was tried nothing else may be done with the model
+    until ``close``, which puts everything back."""
 
-    All ranks try the same plans; the slowest of them counts.
-    """
-    end = time.monotonic() + seconds
-    times: list[float | None] = []
-    for plan in plans:
-        left = end - time.monotonic()
-        # What the one before took, this one takes as well.
-        spent = (seconds - left) / len(times) if times else 0.0
-        if ranks.any_of(left < spent, device):
-            break
-        times.append(_slowest(_time(plan, run, batch, device, end, problems), device))
-    return times + [None] * (len(plans) - len(times))
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, batch: Any, device: torch.device, run: Callable[[Any], Running], seconds: float) -> None:
+        self._model, self._optimizer, self._batch, self._device, self._run = model, optimizer, batch, device, run
+        self._left = seconds
+        self._kept: contextlib.ExitStack | None = None
+        #: Seconds of a step; None for what failed.
+        self.times: dict[Any, float | None] = {}
+        #: What failed otherwise than by want of memory.
+        self.problems: list[str] = []
+        #: There is no host memory for a copy of what steps change.
+        self.no_room = False
+
+    def time(self, plans: list[Any], hosted: int) -> None:
+        """Those that were not tried so far and whose time has not run out; ``hosted`` is the most that one of them keeps in host memory. All ranks try the same plans; the
+        slowest of them counts."""
+        plans = [plan for plan in plans if plan not in self.times]
+        if not plans or self.no_room:
+            return
+        if self._kept is None:
+            if not room_to_try(self._model, self._optimizer, hosted):
+                self.no_room = True
+                return
+            self._kept = contextlib.ExitStack()
+            self._kept.enter_context(everything_kept(self._model, self._optimizer, self._device))
+        for plan in plans:
+            # What the others took, this one takes as well.
+            if ranks.any_of(self._left < self._spent / max(1, len(self.times)), self._device):
+                break
+            start = time.monotonic()
+            self.times[plan] = _slowest(_time(plan, self._run, self._batch, self._device, start + self._left, self.problems), self._device)
+            self._spent += time.monotonic() - start
+            self._left -= time.monotonic() - start
+
+    _spent = 0.0
+
+    def close(self) -> None:
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.close()
 
 
 def _time(plan: Any, run: Callable[[Any], Running], batch: Any, device: torch.device, end: float, problems: list[str]) -> float | None:

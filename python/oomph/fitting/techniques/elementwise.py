@@ -13,7 +13,9 @@ import torch
 from torch import nn
 
 from oomph._environment import on_virtual_gpu
+from oomph.fitting.techniques import remaking
 from oomph.fitting.techniques.remaking import CHEAP
+from oomph.fitting.techniques.saved import away_from_hooks
 
 _ELEMENTWISE = frozenset(
     f"{name}Backward{number}"
@@ -74,7 +76,7 @@ class AroundElementwise:
 
 def _is_elementwise(forward: Callable[..., Any], tensor: torch.Tensor) -> bool:
     version = tensor._version
-    with torch.enable_grad():
+    with torch.enable_grad(), away_from_hooks():
         leaf = tensor.detach().requires_grad_()
         made = forward(leaf)
     if type(made) is not torch.Tensor or made.shape != tensor.shape or made.dtype != tensor.dtype or made is leaf or tensor._version != version or leaf._version != version:
@@ -102,16 +104,29 @@ class _Again(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, forward: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
         ctx.save_for_backward(tensor)
-        ctx.run = forward
+        ctx.run, ctx.known = forward, None
         return forward(tensor)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        (tensor,) = ctx.saved_tensors
-        with torch.enable_grad():
-            leaf = tensor.detach().requires_grad_()
-            made = ctx.run(leaf)
+        leaf, made = ctx.known if ctx.known is not None else _with_a_graph(ctx)
+        ctx.known = None
         return torch.autograd.grad(made, leaf, grads[0])[0], None
 
 
-CHEAP["_AgainBackward"] = lambda values, node: lambda: node.run(node.saved_tensors[0])
+def _with_a_graph(ctx: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    with torch.enable_grad(), away_from_hooks():
+        leaf = ctx.saved_tensors[0].detach().requires_grad_()
+        return leaf, ctx.run(leaf)
+
+
+def _made_again(ctx: Any) -> torch.Tensor:
+    """Its output. Who needs that runs just before its own backward, which needs the graph."""
+    if not remaking.keeps:
+        made: torch.Tensor = ctx.run(ctx.saved_tensors[0])
+        return made
+    ctx.known = _with_a_graph(ctx)
+    return ctx.known[1].detach()
+
+
+CHEAP["_AgainBackward"] = lambda values, node: lambda: _made_again(node)

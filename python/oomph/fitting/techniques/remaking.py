@@ -15,6 +15,9 @@ import torch.nn.functional as F
 
 from oomph.fitting.techniques.saved import Stayed
 
+# Whether what is made is kept until all have it who need it. Not so in a trial, where it is only looked at.
+keeps = True
+
 # Gives a value: kept somewhere, or made again.
 Make = Callable[[], torch.Tensor]
 

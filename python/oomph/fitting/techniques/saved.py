@@ -19,6 +19,16 @@ class Stayed:
         return self.tensor
 
 
+def away_from_hooks() -> torch.autograd.graph.saved_tensors_hooks:
+    """For a graph that is used at once: hooks that checkpoint or offload what a forward saves have no business with it. Each tensor without its history, or one that keeps its own
+    output would never be freed where the graph is not run back."""
+    return torch.autograd.graph.saved_tensors_hooks(torch.Tensor.detach, _as_it_is)
+
+
+def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
 def changed(shape: torch.Size) -> RuntimeError:
     """Autograd's own check is left out where there are hooks."""
     return RuntimeError(f"a tensor of shape {list(shape)} that is needed for the gradient has been changed in place after it was saved")

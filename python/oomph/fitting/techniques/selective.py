@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from oomph._environment import on_virtual_gpu
+from oomph.fitting.techniques import remaking
 from oomph.fitting.techniques.blocks import ELEMENTWISE, SELECTIVE, Surrounded, get_block
 from oomph.fitting.techniques.elementwise import AroundElementwise, written_out
 from oomph.fitting.techniques.remaking import CHEAP, PRODUCTS, RESHAPES, VIEWS, Make, bytes_made, inner_length, kept_by, seen, shape_made
@@ -89,10 +90,6 @@ class _Selective:
             call.forget()
 
 
-# Whether what is made is kept until all have it who need it. Not so in a trial, where it is looked at only.
-_keeps = True
-
-
 class _Dropped:
     """A storage that is made again when it is first asked for. It lasts as long as the graph has something that needs it: autograd lets go of what it has saved once it was used."""
 
@@ -115,7 +112,7 @@ class _Dropped:
             # The same numbers in another order: views of what was there before count on the first.
             with torch.no_grad():
                 made = torch.empty_strided(*self._layout, dtype=made.dtype, device=made.device).copy_(made)
-        if _keeps:
+        if remaking.keeps:
             # What it was made of is let go.
             self._value, self._make = made, None
         return made
@@ -200,8 +197,7 @@ class _Call:
 
     def _is_the_same(self, dropped: _Dropped, tensor: torch.Tensor) -> bool:
         """Whether what is made again is what is there, to the bit."""
-        global _keeps
-        was, _keeps = _keeps, False
+        was, remaking.keeps = remaking.keeps, False
         try:
             with torch.no_grad():
                 made, there = _View(dropped, tensor).value(), tensor.detach()
@@ -212,7 +208,7 @@ class _Call:
                 raise
             return False
         finally:
-            _keeps = was
+            remaking.keeps = was
 
     def _drop(self, tensor: torch.Tensor, node: Any, nbytes: int) -> _Dropped | None:
         """How the whole storage of a tensor is made again."""

@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 from oomph.fitting.errors import FitError
 from oomph.fitting.running.batches import cuts
 from oomph.fitting.techniques.blocks import TILES, Surrounded
+from oomph.fitting.techniques.saved import away_from_hooks
 from oomph.fitting.techniques.technique import Technique
 
 # Matrix products of fewer rows are no faster than one of so many, and a library may add in another order for them.
@@ -160,7 +161,7 @@ class _Tiled(torch.autograd.Function):
         # In float32 whatever the weight has: tiles are added, and the plain product rounds once.
         of_trained = [torch.zeros(one.shape, dtype=torch.promote_types(one.dtype, torch.float32), device=one.device) for one in trained]
         # Hooks that offload what a forward saves have no business with what is used at once.
-        with ctx.state.as_before(), torch.autograd.graph.saved_tensors_hooks(torch.Tensor.detach, _as_it_is):
+        with ctx.state.as_before(), away_from_hooks():
             for start, stop in call.tiles:
                 pieces = [call.tile(tensor, start, stop).detach().requires_grad_(need) for tensor, need in zip(tensors, needed)]
                 gradients = _gradients(call, pieces, trained, call.tile(gradient, start, stop))
@@ -187,10 +188,6 @@ def _gradients(call: _Call, pieces: list[torch.Tensor], trained: list[nn.Paramet
     if not result.requires_grad:
         return [None] * len(towards)
     return list(torch.autograd.grad(result, towards, gradient, allow_unused=True))
-
-
-def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
 
 
 class _State:
