@@ -52,6 +52,8 @@ _KEPT = "_oomph_fit"
 _FEW_SAMPLES = 4
 # Times on the card that are nearer to each other than this are taken to be the same.
 _SAME_TIME = 1.01
+# How much slower than the best on the card the estimate of a plan may be for it to be tried there.
+_WORTH_A_TRY = 1.1
 
 
 def fit(
@@ -374,7 +376,10 @@ class Fit(Applied):
         line = on_terminal()
         line.say(f"oomph: trying {len(found.ways)} plans on the GPU")
         try:
-            trial.time([way.measured.plan for way in found.ways], max(way.measured.host for way in found.ways))
+            for way in found.ways:
+                # By estimate, what cannot be the fastest need not be tried.
+                if way.measured.seconds <= _WORTH_A_TRY * trial.best():
+                    trial.time([way.measured.plan], way.measured.host)
         finally:
             line.close()
         if trial.no_room:

@@ -32,6 +32,8 @@ _LAUNCH, _BESIDE_A_BARE_ONE = 23e-6, 2.4
 # Of the speed of a large product, what those of models reach, and what attention in full precision does; and bytes a second beside a plain copy's, for part of what is read has
 # been written just before. Fitted to recorded steps of twelve models (docs/measured/fit-speed.md).
 _REACHED, _REACHED_BY_ATTENTION, _CACHED = 0.65, 0.25, 2.3
+# What products reach that are run again without what lies between them in a model's forward pass: beside steps of three models, with and without.
+_REACHED_ALONE = 1.1
 # What checkpointing a block takes the CPU, in operations that it could have started instead; and what hooks for saved tensors do, for each of a block's operations.
 _CHECKPOINT = 8
 _HOOKED = {"selective": 1.0, "lean": 1.5}
@@ -215,10 +217,10 @@ class ForwardCosts:
         return int(max(peak, gradients))
 
     def again_in_part(self, block: str, mode: str, speeds: Speeds, half: bool) -> float:
-        """Seconds of the GPU to make again what is not kept, of all samples: read, written, and read once more."""
+        """Seconds of the GPU to make again what is not kept, of all samples. What is cheap is read, written, and read once more."""
         costs = self.blocks[block]
-        part = costs.in_part[mode]
-        return 3 * max(0, costs.kept - part.kept) / speeds.memory + part.flops / (_REACHED * (speeds.flops_16 if half else speeds.flops_32))
+        cheap = max(0, costs.kept - costs.in_part["selective"].kept)
+        return 3 * cheap / speeds.memory + costs.in_part[mode].flops / (_REACHED_ALONE * (speeds.flops_16 if half else speeds.flops_32))
 
     def moved(self, plan: Plan, samples: int) -> int:
         """Bytes that go to host memory and come back."""

@@ -22,6 +22,8 @@ from oomph.live.out_of_memory import is_out_of_memory
 
 # Steps of a plan: one to warm up, which is not counted, and these.
 _STEPS = 2
+# What is so much slower than the best so far in its first step already is not run for more.
+_FAR_SLOWER = 2.5
 
 
 class OnTheCard:
@@ -30,7 +32,7 @@ class OnTheCard:
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, batch: Any, device: torch.device, run: Callable[[Any], Running], seconds: float) -> None:
         self._model, self._optimizer, self._batch, self._device, self._run = model, optimizer, batch, device, run
-        self._left = seconds
+        self._left, self._spent = seconds, 0.0
         self._kept: contextlib.ExitStack | None = None
         #: Seconds of a step; None for what failed.
         self.times: dict[Any, float | None] = {}
@@ -56,11 +58,12 @@ class OnTheCard:
             if ranks.any_of(self._left < self._spent / max(1, len(self.times)), self._device):
                 break
             start = time.monotonic()
-            self.times[plan] = _slowest(_time(plan, self._run, self._batch, self._device, start + self._left, self.problems), self._device)
+            self.times[plan] = _slowest(_time(plan, self._run, self._batch, self._device, start + self._left, self.best(), self.problems), self._device)
             self._spent += time.monotonic() - start
             self._left -= time.monotonic() - start
 
-    _spent = 0.0
+    def best(self) -> float:
+        return min((taken for taken in self.times.values() if taken is not None), default=float("inf"))
 
     def close(self) -> None:
         kept, self._kept = self._kept, None
@@ -68,7 +71,7 @@ class OnTheCard:
             kept.close()
 
 
-def _time(plan: Any, run: Callable[[Any], Running], batch: Any, device: torch.device, end: float, problems: list[str]) -> float | None:
+def _time(plan: Any, run: Callable[[Any], Running], batch: Any, device: torch.device, end: float, best: float, problems: list[str]) -> float | None:
     running = None
     try:
         running = run(plan)
@@ -81,7 +84,7 @@ def _time(plan: Any, run: Callable[[Any], Running], batch: Any, device: torch.de
             running.update()
             torch.cuda.synchronize(device)
             taken.append(time.perf_counter() - start)
-            if time.monotonic() > end and not ranks.several():
+            if (time.monotonic() > end or taken[0] > _FAR_SLOWER * best) and not ranks.several():
                 break
         # One that frees its cache to go on is about to run out.
         return min(taken[1:] or taken) if _retries(device) == retries else None

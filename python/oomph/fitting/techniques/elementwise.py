@@ -76,7 +76,7 @@ class AroundElementwise:
 
 def _is_elementwise(forward: Callable[..., Any], tensor: torch.Tensor) -> bool:
     version = tensor._version
-    with torch.enable_grad(), away_from_hooks():
+    with torch.enable_grad():
         leaf = tensor.detach().requires_grad_()
         made = forward(leaf)
     if type(made) is not torch.Tensor or made.shape != tensor.shape or made.dtype != tensor.dtype or made is leaf or tensor._version != version or leaf._version != version:
