@@ -8,7 +8,7 @@ use oomph_replay::allocator::Memory;
 use oomph_replay::program::Change;
 use oomph_replay::replayer::{Replayed, Replayer};
 use oomph_settings::conf::Conf;
-use oomph_trace::Moment;
+use oomph_trace::{Action, Moment};
 use oomph_words::bytes;
 
 /// A device's recording as it was, replayed: what changes are held against.
@@ -112,18 +112,40 @@ impl<'c, 'a> WhatIf<'c, 'a> {
         self.replays.changed(Change { free_early: &order, ..Change::default() })
     }
 
-    /// With everything that grows with the batch at half its size.
-    pub fn half_batch(&self) -> Saved {
-        let all = &self.observed.history.allocations;
-        let grows = |index: &u32| match self.observed.kinds.kind(*index as usize) {
+    /// The same, with the request that the program died of: held against the recording with that request served.
+    pub fn served(&self, size: &dyn Fn(usize, u64) -> u64) -> Saved {
+        let Replays { replayer, .. } = self.replays;
+        let events = &self.observed.device.events;
+        let fatal = self.observed.fatal().map(|oom| oom.moment as usize);
+        let with = |size: &dyn Fn(usize, u64) -> u64| {
+            // What was caught is as in the recording: not served.
+            let resize = |row: usize, bytes: u64| match events.action[row] {
+                Action::OutOfMemory if fatal != Some(row) => 0,
+                _ => size(row, bytes),
+            };
+            let change = Change { resize: Some(&resize), ..Change::default() };
+            replayer.changed(&replayer.conf, Memory::UNLIMITED, change)
+        };
+        self.replays.saved(&with(&|_, bytes| bytes), &with(size))
+    }
+
+    /// Whether an allocation grows with the batch.
+    pub fn grows_with_the_batch(&self, index: u32) -> bool {
+        match self.observed.kinds.kind(index as usize) {
             Kind::Activation | Kind::Input => true,
             Kind::Temporary => {
-                let facts = self.observed.sources.of_stack(all.stack(*index as usize));
+                let stack = self.observed.history.allocations.stack(index as usize);
+                let facts = self.observed.sources.of_stack(stack);
                 facts.phase != Phase::Optimizer && !facts.multi_tensor
             }
             _ => false,
-        };
-        let rows = self.observed.rows_of((0..all.len() as u32).filter(grows));
+        }
+    }
+
+    /// With everything that grows with the batch at half its size.
+    pub fn half_batch(&self) -> Saved {
+        let count = self.observed.history.allocations.len() as u32;
+        let rows = self.observed.rows_of((0..count).filter(|&index| self.grows_with_the_batch(index)));
         self.resized(&|row, size| if rows[row] { size.div_ceil(2) } else { size })
     }
 
