@@ -63,7 +63,7 @@ pub fn logits_in_pieces(context: &Context, logits: &Logits) -> Option<Fix> {
     }
     match parts(context, Some(logits), MOST_PARTS) {
         Some(InParts { parts, saved }) => {
-            let does = format!("{PIECES}, and run the same batch in at least {parts} parts");
+            let does = format!("{PIECES}, and run the same batch in {parts} parts or more");
             told(context, &does, TO_ROUNDING, Some(&saved))
         }
         None => told(context, &format!("{PIECES}, and look for what else has to be done"), TO_ROUNDING, None),
@@ -78,8 +78,8 @@ pub fn batch_in_parts(context: &Context) -> Option<Fix> {
     let died = context.fatal().is_some();
     match context.in_parts() {
         Some(InParts { parts, saved }) => {
-            let least = if died { "at least " } else { "" };
-            let does = format!("run the same batch in {least}{parts} parts");
+            let more = if died { " or more" } else { "" };
+            let does = format!("run the same batch in {parts} parts{more}");
             told(context, &does, TO_ROUNDING, Some(saved))
         }
         None if died && context.sources.batch_norm => told(

@@ -96,7 +96,7 @@ fn a_batch_is_told_in_the_fewest_parts_that_fit() {
     assert_eq!((code, fix.grade, fix.code.as_deref()), ("OM304", Grade::Safe, Some(LOOP)));
     assert_eq!(
         fix.text,
-        "let oomph.fit run the same batch in at least 2 parts (the same numbers, to rounding): about 8.33 GiB reserved \
+        "let oomph.fit run the same batch in 2 parts or more (the same numbers, to rounding): about 8.33 GiB reserved \
          instead of 14.8 GiB up to where memory ran out (replayed)"
     );
     assert!(explanation.findings[0].fixes[1].text.starts_with("half the batch, two steps"), "then by hand");

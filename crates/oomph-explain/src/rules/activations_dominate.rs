@@ -19,7 +19,7 @@
 //! everything that grows with the batch (activations, inputs, temporaries outside of the optimizer) at half its size.
 //! What `oomph.fit` leaves is replayed with activations and temporaries divided by the parts, the batch itself whole and all gradients there all
 //! the time: the fewest parts, of 2, 4, 8 …, that fit into what the program had, or two of one that did not run out. Of
-//! a program that died it is known up to there only, hence "at least". No bytes are given for models with batch norm, whose batches cannot be cut.
+//! a program that died it is known up to there only, hence "or more". No bytes are given for models with batch norm, whose batches cannot be cut.
 
 use super::matters;
 use crate::advice;

@@ -9,7 +9,7 @@
 //! ## What to do
 //!
 //! `oomph.fit` computes the logits of a linear layer and their loss in pieces of 128 MiB; gradients are the same up to the order of
-//! summation, and the loop stays. By hand: compute the loss in chunks of tokens, so that only a slice of the logits exists at a time: a chunked or
+//! summation. By hand: compute the loss in chunks of tokens, so that only a slice of the logits exists at a time: a chunked or
 //! fused linear cross entropy (Liger kernel, `torchtune`'s and `trl`'s chunked losses, `cut_cross_entropy`).
 //! It is exact up to the order of summation. Computing logits only where there are labels also helps.
 //!
