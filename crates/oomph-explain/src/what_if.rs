@@ -10,6 +10,7 @@ use oomph_replay::replayer::{Replayed, Replayer};
 use oomph_settings::conf::Conf;
 use oomph_trace::{Action, Moment};
 use oomph_words::bytes;
+use std::cell::OnceCell;
 
 /// A device's recording as it was, replayed: what changes are held against.
 pub struct Replays<'a> {
@@ -18,6 +19,8 @@ pub struct Replays<'a> {
     baseline: Replayed,
     /// The same without the requests that were not served.
     served: Replayed,
+    /// The same with the one that the program died of, served after all. Few ask.
+    with_request: OnceCell<Replayed>,
     /// What the program reserved at most, with what it asked for last: replayed with unlimited memory it may come to more.
     reserved: u64,
 }
@@ -58,7 +61,7 @@ impl<'a> Replays<'a> {
         };
         let asked = observed.fatal().map_or(0, |oom| oom.segment);
         let reserved = observed.history.peak.reserved.bytes.saturating_add(asked);
-        Self { replayer, baseline, served, reserved }
+        Self { replayer, baseline, served, with_request: OnceCell::new(), reserved }
     }
 
     fn saved(&self, before: &Replayed, changed: &Replayed) -> Saved {
@@ -114,7 +117,7 @@ impl<'c, 'a> WhatIf<'c, 'a> {
 
     /// The same, with the request that the program died of: held against the recording with that request served.
     pub fn served(&self, size: &dyn Fn(usize, u64) -> u64) -> Saved {
-        let Replays { replayer, .. } = self.replays;
+        let Replays { replayer, served, with_request, .. } = self.replays;
         let events = &self.observed.device.events;
         let fatal = self.observed.fatal().map(|oom| oom.moment as usize);
         let with = |size: &dyn Fn(usize, u64) -> u64| {
@@ -126,7 +129,11 @@ impl<'c, 'a> WhatIf<'c, 'a> {
             let change = Change { resize: Some(&resize), ..Change::default() };
             replayer.changed(&replayer.conf, Memory::UNLIMITED, change)
         };
-        self.replays.saved(&with(&|_, bytes| bytes), &with(size))
+        let before = match fatal {
+            Some(_) => with_request.get_or_init(|| with(&|_, bytes| bytes)),
+            None => served,
+        };
+        self.replays.saved(before, &with(size))
     }
 
     /// Whether an allocation grows with the batch.
