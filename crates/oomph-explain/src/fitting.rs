@@ -161,13 +161,19 @@ struct Parts {
 
 impl Parts {
     fn of(context: &Context) -> Self {
-        let count = context.history.allocations.len() as u32;
-        let grows = |index: &u32| is_smaller_in_parts(context, *index);
-        let is_gradient = |index: &u32| context.kinds.kind(*index as usize) == Kind::Gradient;
+        let (mut smaller, mut gradients) = (Vec::new(), Vec::new());
+        for index in 0..context.history.allocations.len() as u32 {
+            match context.kinds.kind(index as usize) {
+                Kind::Gradient => gradients.push(index),
+                kind if is_smaller_in_parts(context, index, kind) => smaller.push(index),
+                _ => {}
+            }
+        }
+        let bytes = all_gradients(context, &gradients);
         Self {
-            of_batch: context.rows_of((0..count).filter(grows)),
-            of_gradients: context.rows_of((0..count).filter(is_gradient)),
-            gradients: all_gradients(context),
+            of_batch: context.rows_of(smaller),
+            of_gradients: context.rows_of(gradients),
+            gradients: bytes,
         }
     }
 }
@@ -226,8 +232,8 @@ fn parts(context: &Context, logits: Option<&Logits>, most: u64) -> Option<InPart
 }
 
 /// Whether parts make an allocation smaller. The batch itself is cut into views, and stays whole.
-fn is_smaller_in_parts(context: &Context, index: u32) -> bool {
-    context.kinds.kind(index as usize) != Kind::Input && context.what_if().grows_with_the_batch(index)
+fn is_smaller_in_parts(context: &Context, index: u32, kind: Kind) -> bool {
+    kind != Kind::Input && context.what_if().grows_with_the_batch(index, kind)
 }
 
 /// Of what was held when memory ran out, and what was asked for: what stays as it is, and what parts make smaller.
@@ -239,7 +245,7 @@ fn at_least(context: &Context, step: &Step) -> (u64, u64) {
         let size = all.size(index as usize);
         match () {
             () if step.logits.is_some_and(|logits| logits.alike.binary_search(&index).is_ok()) => {}
-            () if is_smaller_in_parts(context, index) => grows += size,
+            () if is_smaller_in_parts(context, index, kind) => grows += size,
             () if kind == Kind::Gradient => {}
             () => fixed += size,
         }
@@ -260,10 +266,10 @@ fn largest_parameter(context: &Context) -> u64 {
 }
 
 /// The bytes of all gradients: as many as were there at once; before the first update, as many as the parameters have.
-fn all_gradients(context: &Context) -> u64 {
+fn all_gradients(context: &Context, gradients: &[u32]) -> u64 {
     let all = &context.history.allocations;
     let mut changes: Vec<(Moment, bool, u64)> = Vec::new();
-    for index in (0..all.len()).filter(|&index| context.kinds.kind(index) == Kind::Gradient) {
+    for index in gradients.iter().map(|&index| index as usize) {
         changes.push((all.born(index), true, all.size(index)));
         changes.push((all.freed(index), false, all.size(index)));
     }

@@ -136,9 +136,9 @@ impl<'c, 'a> WhatIf<'c, 'a> {
         self.replays.saved(before, &with(size))
     }
 
-    /// Whether an allocation grows with the batch.
-    pub fn grows_with_the_batch(&self, index: u32) -> bool {
-        match self.observed.kinds.kind(index as usize) {
+    /// Whether an allocation of this kind grows with the batch.
+    pub fn grows_with_the_batch(&self, index: u32, kind: Kind) -> bool {
+        match kind {
             Kind::Activation | Kind::Input => true,
             Kind::Temporary => {
                 let stack = self.observed.history.allocations.stack(index as usize);
@@ -152,7 +152,9 @@ impl<'c, 'a> WhatIf<'c, 'a> {
     /// With everything that grows with the batch at half its size.
     pub fn half_batch(&self) -> Saved {
         let count = self.observed.history.allocations.len() as u32;
-        let rows = self.observed.rows_of((0..count).filter(|&index| self.grows_with_the_batch(index)));
+        let grows =
+            |index: &u32| self.grows_with_the_batch(*index, self.observed.kinds.kind(*index as usize));
+        let rows = self.observed.rows_of((0..count).filter(grows));
         self.resized(&|row, size| if rows[row] { size.div_ceil(2) } else { size })
     }
 

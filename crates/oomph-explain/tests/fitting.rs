@@ -109,6 +109,27 @@ fn a_batch_is_told_in_the_fewest_parts_that_fit() {
 }
 
 #[test]
+fn a_long_batch_is_told_in_parts_and_written_attention_only_after_its_own_cure() {
+    let long = explain(&recorded("one_long_batch"));
+    let (code, fix) = first(&long);
+    assert_eq!(code, "OM312");
+    assert_eq!(
+        fix.text,
+        "let oomph.fit run the same batch in 2 parts or more (the same numbers, to rounding): about 9.66 GiB reserved \
+         instead of 15.1 GiB up to where memory ran out (replayed)"
+    );
+    let attention = explain(&recorded("attention"));
+    let [own, parts] = attention.findings[0].fixes.as_slice() else { panic!("two fixes") };
+    assert_eq!(attention.findings[0].code, "OM308");
+    assert_eq!(own.code.as_deref(), Some("F.scaled_dot_product_attention(q, k, v)"));
+    assert!(
+        parts.by_fit && parts.text.contains(": about 7.74 GiB reserved instead of 15.3 GiB up to"),
+        "{}",
+        parts.text
+    );
+}
+
+#[test]
 fn where_a_batch_cannot_be_cut_no_parts_and_no_bytes_are_told() {
     let norm = explain(&recorded("batch_norm"));
     let (code, fix) = first(&norm);
