@@ -1,11 +1,10 @@
 //! Everything that rules look at: what was observed of a device, and what is found in it when the first of them asks.
 
-use crate::fitting::InParts;
 use crate::growth::Growth;
 use crate::kept::Kept;
 use crate::logits::Logits;
 use crate::observed::Observed;
-use crate::what_if::{Replays, WhatIf};
+use crate::what_if::{InParts, Replays, WhatIf};
 use std::cell::OnceCell;
 use std::ops::Deref;
 
@@ -55,9 +54,9 @@ impl<'a> Context<'a> {
         self.logits.get_or_init(|| Logits::find(&self.observed)).as_ref()
     }
 
-    /// The batch in parts that fit, replayed. It takes a few replays.
-    pub fn in_parts(&self) -> Option<&InParts> {
-        self.in_parts.get_or_init(|| InParts::find(self)).as_ref()
+    /// The batch in parts that fit, as `find` finds them when the first asks: it takes a few replays.
+    pub fn in_parts(&self, find: impl FnOnce() -> Option<InParts>) -> Option<&InParts> {
+        self.in_parts.get_or_init(find).as_ref()
     }
 
     /// The recording, ready to be replayed with changes. It takes a replay or two, so only who needs it asks.

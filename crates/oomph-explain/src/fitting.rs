@@ -9,7 +9,7 @@ use crate::finding::{Fix, Grade};
 use crate::kinds::Kind;
 use crate::logits::Logits;
 use crate::sources::{Phase, TrainingLoop};
-use crate::what_if::Saved;
+use crate::what_if::{InParts, Saved};
 use oomph_trace::Moment;
 use oomph_words::bytes;
 
@@ -21,21 +21,6 @@ const MOST_PARTS: u64 = 64;
 const BESIDE: u64 = 768 << 20;
 /// What differs from the plain step, where sums are added up in another order.
 const TO_ROUNDING: &str = "the same numbers, to rounding";
-
-/// The batch in parts, one after another, replayed.
-pub struct InParts {
-    /// How many.
-    pub parts: u64,
-    /// What it leaves, with all gradients there from one part to the next.
-    pub saved: Saved,
-}
-
-impl InParts {
-    /// The fewest parts that fit into what the program had; of one that did not run out of memory, two.
-    pub fn find(context: &Context) -> Option<Self> {
-        parts(context, None, if context.fatal().is_some() { MOST_PARTS } else { 2 })
-    }
-}
 
 /// Whether the recording shows a training step that `oomph.fit` can take over.
 fn can_help(context: &Context) -> bool {
@@ -76,7 +61,7 @@ pub fn batch_in_parts(context: &Context) -> Option<Fix> {
         return None;
     }
     let died = context.fatal().is_some();
-    match context.in_parts() {
+    match context.in_parts(|| parts(context, None, if died { MOST_PARTS } else { 2 })) {
         Some(InParts { parts, saved }) => {
             let more = if died { " or more" } else { "" };
             let does = format!("run the same batch in {parts} parts{more}");

@@ -47,6 +47,14 @@ pub struct Saved {
     pub basis: Basis,
 }
 
+/// The batch in parts, one after another.
+pub struct InParts {
+    /// How many.
+    pub parts: u64,
+    /// What that would have saved.
+    pub saved: Saved,
+}
+
 impl<'a> Replays<'a> {
     /// Reproduces the recording of a device.
     pub fn of(observed: &Observed<'a>) -> Self {
