@@ -17,7 +17,7 @@ pub fn mixed_precision(context: &Context) -> Fix {
 
 /// A smaller batch, with what keeps training the same.
 pub fn smaller_batch(context: &Context) -> Fix {
-    if context.trains_now() {
+    if context.is_training() {
         Fix::new(Grade::Safe, "a smaller batch with gradient accumulation (batch norm sees smaller batches)")
     } else {
         Fix::new(Grade::Safe, "a smaller batch: results are the same")

@@ -2,8 +2,9 @@
 
 use crate::growth::Growth;
 use crate::kept::Kept;
+use crate::logits::Logits;
 use crate::observed::Observed;
-use crate::what_if::{Replays, WhatIf};
+use crate::what_if::{InParts, Replays, WhatIf};
 use std::cell::OnceCell;
 use std::ops::Deref;
 
@@ -12,6 +13,8 @@ pub struct Context<'a> {
     observed: Observed<'a>,
     growth: OnceCell<Option<Growth>>,
     kept: OnceCell<Vec<Kept>>,
+    logits: OnceCell<Option<Logits>>,
+    in_parts: OnceCell<Option<InParts>>,
     replays: OnceCell<Replays<'a>>,
 }
 
@@ -26,7 +29,14 @@ impl<'a> Deref for Context<'a> {
 impl<'a> Context<'a> {
     /// Of what was observed.
     pub fn of(observed: Observed<'a>) -> Self {
-        Self { observed, growth: OnceCell::new(), kept: OnceCell::new(), replays: OnceCell::new() }
+        Self {
+            observed,
+            growth: OnceCell::new(),
+            kept: OnceCell::new(),
+            logits: OnceCell::new(),
+            in_parts: OnceCell::new(),
+            replays: OnceCell::new(),
+        }
     }
 
     /// What steps leave behind, if they do it again and again.
@@ -37,6 +47,16 @@ impl<'a> Context<'a> {
     /// What outlives the forward that made it, line by line, most first.
     pub fn kept(&self) -> &[Kept] {
         self.kept.get_or_init(|| Kept::find(&self.observed))
+    }
+
+    /// Logits and what the loss makes of them, if there is a loss over classes.
+    pub fn logits(&self) -> Option<&Logits> {
+        self.logits.get_or_init(|| Logits::find(&self.observed)).as_ref()
+    }
+
+    /// The batch in parts that fit, as `find` finds them when the first asks: it takes a few replays.
+    pub fn in_parts(&self, find: impl FnOnce() -> Option<InParts>) -> Option<&InParts> {
+        self.in_parts.get_or_init(find).as_ref()
     }
 
     /// The recording, ready to be replayed with changes. It takes a replay or two, so only who needs it asks.

@@ -63,14 +63,16 @@ pub struct Fix {
     pub grade: Grade,
     /// What to do, in one sentence.
     pub text: String,
-    /// What to type, if it can be typed.
+    /// What to type, if it can be typed: one line, or a few.
     pub code: Option<String>,
+    /// Whether `oomph.fit` does it.
+    pub by_fit: bool,
 }
 
 impl Fix {
     /// A fix that is a sentence.
     pub fn new(grade: Grade, text: impl Into<String>) -> Self {
-        Self { grade, text: text.into(), code: None }
+        Self { grade, text: text.into(), code: None, by_fit: false }
     }
 
     /// Adds what to type.
@@ -321,6 +323,12 @@ impl Finding {
     /// Adds something to do.
     pub fn fix(mut self, fix: Fix) -> Self {
         self.fixes.push(fix);
+        self
+    }
+
+    /// Adds something to do, if there is.
+    pub fn fix_if(mut self, fix: Option<Fix>) -> Self {
+        self.fixes.extend(fix);
         self
     }
 }

@@ -206,6 +206,11 @@ impl<'a> Kinds<'a> {
         self.trains
     }
 
+    /// Whether the recording shows an optimizer at work.
+    pub fn updates(&self) -> bool {
+        !self.optimizer.is_empty()
+    }
+
     /// Until when blocks are from before the recording.
     pub fn begun(&self) -> Moment {
         self.begun

@@ -4,7 +4,7 @@
 //! out-of-memories, waste, and findings. It is data; rendering is another crate's business, and so is reading.
 //!
 //! Arrows inside: `sources` (what a stack means) ← `kinds` (what memory is), `steps` ← `oom`, `waste` ← `observed` (all of it, for
-//! one device) ← `growth`, `kept`, `what_if` (replays it with changes) ← `context` ← `rules` (one thing each) ← `explanation` (the result).
+//! one device) ← `growth`, `kept`, `logits`, `what_if` (replays it with changes) ← `context` ← `fitting` (what `oomph.fit` would do) ← `rules` (one thing each) ← `explanation` (the result).
 //!
 //! Design constraints: no I/O, no clock, no randomness: the same recording gives the same explanation; every number
 //! says how it came about; what is not known is said to be unknown.
@@ -16,11 +16,13 @@ mod detail;
 mod diff;
 mod explanation;
 mod finding;
+mod fitting;
 mod forwards;
 mod growth;
 mod kept;
 mod kinds;
 mod line;
+mod logits;
 mod observed;
 mod oom;
 pub mod rules;

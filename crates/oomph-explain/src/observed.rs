@@ -128,6 +128,14 @@ impl<'a> Observed<'a> {
         self.history.peak.allocated.bytes
     }
 
+    /// Whether everything is there from the first event to the last: only then do sums over it mean something.
+    pub fn is_whole(&self) -> bool {
+        !self.device.events.is_empty()
+            && self.history.allocations.born_before() == 0
+            && self.device.overflowed != Some(true)
+            && !self.recording.source.truncated
+    }
+
     /// Whether gradients are wanted where memory ran out, as far as is known.
     pub fn trains_now(&self) -> bool {
         self.kinds.trains() && !self.without_gradients()
@@ -139,6 +147,19 @@ impl<'a> Observed<'a> {
             matches!(self.sources.phase(oom.stack), Phase::Backward | Phase::NoStack | Phase::Recompute)
         });
         !goes_backward && self.census.is_some_and(|census| census.grad_enabled == Some(false))
+    }
+
+    /// Whether memory ran out in a step of training, or the peak is one's. In the first step no backward pass has been yet, but there may
+    /// be an optimizer; and that steps without gradients itself.
+    pub fn is_training(&self) -> bool {
+        let updating = self.fatal().is_some_and(|oom| {
+            matches!(
+                self.sources.phase(oom.stack),
+                Phase::Optimizer | Phase::OptimizerState | Phase::ZeroGrad
+            )
+        });
+        let optimizer = self.census.is_some_and(|census| !census.optimizers.is_empty());
+        (self.kinds.trains() || optimizer) && (updating || !self.without_gradients())
     }
 
     /// How much memory the program had: what it had taken, and what was left. Less than that where a limit stopped it.

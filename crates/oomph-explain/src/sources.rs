@@ -53,6 +53,8 @@ pub struct StackFacts {
     pub class_loss: bool,
     /// Innermost in a convolution or a recurrent layer, whose scratch memory comes and goes.
     pub convolution: bool,
+    /// Innermost in PyTorch's linear layer.
+    pub linear: bool,
     /// Innermost in what can be a matrix product, where cuBLAS may take its workspace.
     pub product: bool,
     /// Inside a function that trains.
@@ -77,6 +79,40 @@ pub struct StackFacts {
     pub python: u32,
 }
 
+/// Who runs the training loop, as far as a recording's frames show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TrainingLoop {
+    /// The program itself.
+    Own,
+    /// Accelerate.
+    Accelerate,
+    /// The Trainer of transformers.
+    Trainer,
+    /// Lightning.
+    Lightning,
+    /// Something that shards the model: FSDP, DeepSpeed.
+    Sharded,
+    /// `oomph.fit`.
+    Fit,
+}
+
+impl TrainingLoop {
+    /// What the file of a frame speaks of.
+    fn of_file(file: &str) -> Option<Self> {
+        let has = |part: &str| file.contains(part);
+        Some(match () {
+            () if has("oomph/fitting/") => Self::Fit,
+            () if has("torch/distributed/fsdp/") || has("/_composable/fsdp/") || has("/deepspeed/") => {
+                Self::Sharded
+            }
+            () if has("/lightning/pytorch/") || has("/pytorch_lightning/") => Self::Lightning,
+            () if has("transformers/trainer.py") => Self::Trainer,
+            () if has("accelerate/accelerator.py") => Self::Accelerate,
+            () => return None,
+        })
+    }
+}
+
 /// The facts of every stack of a recording.
 pub struct Sources {
     facts: Vec<StackFacts>,
@@ -84,6 +120,10 @@ pub struct Sources {
     own: Vec<bool>,
     /// Whether allocations have stacks, so that one without is autograd's.
     pub has_stacks: bool,
+    /// Who runs the training loop. Of several that are seen, the one that decides what `oomph.fit` can do.
+    pub training_loop: TrainingLoop,
+    /// Whether batches are normalised over their samples: parts of them would be other batches.
+    pub batch_norm: bool,
 }
 
 impl Sources {
@@ -109,7 +149,14 @@ impl Sources {
             (events.action.iter().zip(&events.stack))
                 .any(|(&action, &stack)| action == Action::Alloc && stack != NO_STACK)
         });
-        Self { facts, own: frames.iter().map(|frame| frame.own).collect(), has_stacks }
+        let (mut training_loop, mut batch_norm) = (TrainingLoop::Own, false);
+        for frame in recording.stacks.frames() {
+            let file = recording.strings.get(frame.file).replace('\\', "/");
+            training_loop = training_loop.max(TrainingLoop::of_file(&file).unwrap_or(TrainingLoop::Own));
+            batch_norm |= file.contains("torch/nn/modules/batchnorm.py");
+        }
+        let own = frames.iter().map(|frame| frame.own).collect();
+        Self { facts, own, has_stacks, training_loop, batch_norm }
     }
 
     /// The facts of a stack.
@@ -197,6 +244,7 @@ struct FrameFacts {
     multi_tensor: bool,
     class_loss: bool,
     convolution: bool,
+    linear: bool,
     product: bool,
     loaded: bool,
     attention: bool,
@@ -277,6 +325,7 @@ impl FrameFacts {
                 || name.contains("past_key"),
             convolution: (has("torch/nn/modules/conv.py") || has("torch/nn/modules/rnn.py"))
                 && !matches!(name, "flatten_parameters" | "_apply" | "__init__"),
+            linear: has("torch/nn/modules/linear.py"),
             product: !library
                 || has("torch/nn/modules/linear.py")
                 || has("torch/nn/modules/rnn.py")
@@ -360,6 +409,7 @@ impl StackFacts {
             multi_tensor: any(|f| f.multi_tensor),
             class_loss: any(|f| f.class_loss),
             convolution: innermost.is_some_and(|id| fact(&id).convolution),
+            linear: innermost.is_some_and(|id| fact(&id).linear),
             product: innermost.is_none_or(|id| fact(&id).product),
             training: any(|f| f.training),
             model_init: any(|f| f.model_init),

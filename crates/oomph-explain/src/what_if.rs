@@ -8,8 +8,9 @@ use oomph_replay::allocator::Memory;
 use oomph_replay::program::Change;
 use oomph_replay::replayer::{Replayed, Replayer};
 use oomph_settings::conf::Conf;
-use oomph_trace::Moment;
+use oomph_trace::{Action, Moment};
 use oomph_words::bytes;
+use std::cell::OnceCell;
 
 /// A device's recording as it was, replayed: what changes are held against.
 pub struct Replays<'a> {
@@ -18,6 +19,8 @@ pub struct Replays<'a> {
     baseline: Replayed,
     /// The same without the requests that were not served.
     served: Replayed,
+    /// The same with the one that the program died of, served after all. Few ask.
+    with_request: OnceCell<Replayed>,
     /// What the program reserved at most, with what it asked for last: replayed with unlimited memory it may come to more.
     reserved: u64,
 }
@@ -44,6 +47,14 @@ pub struct Saved {
     pub basis: Basis,
 }
 
+/// The batch in parts, one after another.
+pub struct InParts {
+    /// How many.
+    pub parts: u64,
+    /// What that would have saved.
+    pub saved: Saved,
+}
+
 impl<'a> Replays<'a> {
     /// Reproduces the recording of a device.
     pub fn of(observed: &Observed<'a>) -> Self {
@@ -58,7 +69,7 @@ impl<'a> Replays<'a> {
         };
         let asked = observed.fatal().map_or(0, |oom| oom.segment);
         let reserved = observed.history.peak.reserved.bytes.saturating_add(asked);
-        Self { replayer, baseline, served, reserved }
+        Self { replayer, baseline, served, with_request: OnceCell::new(), reserved }
     }
 
     fn saved(&self, before: &Replayed, changed: &Replayed) -> Saved {
@@ -112,18 +123,46 @@ impl<'c, 'a> WhatIf<'c, 'a> {
         self.replays.changed(Change { free_early: &order, ..Change::default() })
     }
 
-    /// With everything that grows with the batch at half its size.
-    pub fn half_batch(&self) -> Saved {
-        let all = &self.observed.history.allocations;
-        let grows = |index: &u32| match self.observed.kinds.kind(*index as usize) {
+    /// The same, with the request that the program died of: held against the recording with that request served.
+    pub fn served(&self, size: &dyn Fn(usize, u64) -> u64) -> Saved {
+        let Replays { replayer, served, with_request, .. } = self.replays;
+        let events = &self.observed.device.events;
+        let fatal = self.observed.fatal().map(|oom| oom.moment as usize);
+        let with = |size: &dyn Fn(usize, u64) -> u64| {
+            // What was caught is as in the recording: not served.
+            let resize = |row: usize, bytes: u64| match events.action[row] {
+                Action::OutOfMemory if fatal != Some(row) => 0,
+                _ => size(row, bytes),
+            };
+            let change = Change { resize: Some(&resize), ..Change::default() };
+            replayer.changed(&replayer.conf, Memory::UNLIMITED, change)
+        };
+        let before = match fatal {
+            Some(_) => with_request.get_or_init(|| with(&|_, bytes| bytes)),
+            None => served,
+        };
+        self.replays.saved(before, &with(size))
+    }
+
+    /// Whether an allocation of this kind grows with the batch.
+    pub fn grows_with_the_batch(&self, index: u32, kind: Kind) -> bool {
+        match kind {
             Kind::Activation | Kind::Input => true,
             Kind::Temporary => {
-                let facts = self.observed.sources.of_stack(all.stack(*index as usize));
+                let stack = self.observed.history.allocations.stack(index as usize);
+                let facts = self.observed.sources.of_stack(stack);
                 facts.phase != Phase::Optimizer && !facts.multi_tensor
             }
             _ => false,
-        };
-        let rows = self.observed.rows_of((0..all.len() as u32).filter(grows));
+        }
+    }
+
+    /// With everything that grows with the batch at half its size.
+    pub fn half_batch(&self) -> Saved {
+        let count = self.observed.history.allocations.len() as u32;
+        let grows =
+            |index: &u32| self.grows_with_the_batch(*index, self.observed.kinds.kind(*index as usize));
+        let rows = self.observed.rows_of((0..count).filter(grows));
         self.resized(&|row, size| if rows[row] { size.div_ceil(2) } else { size })
     }
 

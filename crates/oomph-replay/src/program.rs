@@ -92,7 +92,7 @@ pub struct Sample {
 /// A change to the program: what if it had asked for less, or freed earlier?
 #[derive(Default)]
 pub struct Change<'c> {
-    /// The bytes that the request of an event asks for instead; 0 leaves it out.
+    /// The bytes that the request of an event asks for instead, whether it was served or not; 0 leaves it out.
     pub resize: Option<&'c dyn Fn(usize, u64) -> u64>,
     /// Blocks to free earlier, in order: (event before which, event that allocated it).
     pub free_early: &'c [(u32, u32)],
@@ -245,17 +245,21 @@ impl<'a> Program<'a> {
                     }
                 }
                 Action::OutOfMemory if !options.change.without_ooms => {
-                    let pool = self.pool_of_oom.get(&(row as u32)).copied().unwrap_or(DEFAULT_POOL);
-                    let request = Request { size: events.size[row], stream: events.stream[row], pool };
-                    match allocator.malloc(request) {
-                        // What the program would have done with it is not known: it is freed at once.
-                        Ok(block) => {
-                            sample.allocated = sample.allocated.max(allocator.usage().allocated.now);
-                            sample.reserved = sample.reserved.max(allocator.usage().reserved.now);
-                            allocator.free(block);
-                            outcome.ooms_avoided.push(row as u32);
+                    let recorded = events.size[row];
+                    let size = options.change.resize.map_or(recorded, |resize| resize(row, recorded));
+                    if size > 0 {
+                        let pool = self.pool_of_oom.get(&(row as u32)).copied().unwrap_or(DEFAULT_POOL);
+                        let request = Request { size, stream: events.stream[row], pool };
+                        match allocator.malloc(request) {
+                            // What the program would have done with it is not known: it is freed at once.
+                            Ok(block) => {
+                                sample.allocated = sample.allocated.max(allocator.usage().allocated.now);
+                                sample.reserved = sample.reserved.max(allocator.usage().reserved.now);
+                                allocator.free(block);
+                                outcome.ooms_avoided.push(row as u32);
+                            }
+                            Err(refusal) => outcome.ooms.push(death(row, request, refusal, allocator)),
                         }
-                        Err(refusal) => outcome.ooms.push(death(row, request, refusal, allocator)),
                     }
                 }
                 _ => {}

@@ -150,8 +150,8 @@ pub(crate) fn finding(out: &mut String, finding: &Finding, id: Option<&str>) {
         let _ = writeln!(out, "<li><b>{}</b></li>", escape(&saving));
     }
     for fix in &finding.fixes {
-        let code =
-            fix.code.as_ref().map(|code| format!("<br><code>{}</code>", escape(code))).unwrap_or_default();
+        let lines = fix.code.iter().flat_map(|code| code.lines());
+        let code: String = lines.map(|line| format!("<br><code>{}</code>", escape(line))).collect();
         let _ = writeln!(out, "<li>fix ({}): {}{code}</li>", fix.grade.name(), escape(&fix.text));
     }
     out.push_str("</ul></details>\n");

@@ -72,7 +72,9 @@ pub(crate) fn finding(out: &mut String, finding: &Finding) {
         let _ = writeln!(out, "  - {}", escape(detail));
     }
     for fix in &finding.fixes {
-        let code = fix.code.as_ref().map(|code| format!(": `{code}`")).unwrap_or_default();
+        let lines: Vec<String> =
+            fix.code.iter().flat_map(|code| code.lines()).map(|line| format!("`{line}`")).collect();
+        let code = if lines.is_empty() { String::new() } else { format!(": {}", lines.join(", ")) };
         let _ = writeln!(out, "  - fix ({}): {}{code}", fix.grade.name(), escape(&fix.text));
     }
 }

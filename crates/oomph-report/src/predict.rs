@@ -325,8 +325,9 @@ fn cure(named: &NamedPrediction) -> Option<String> {
     let tune = named.recording.map(|recording| format!("oomph tune {} --gpu {gpu}", quoted(recording)));
     let smaller =
         named.smaller.map(|argument| format!("oomph predict --gpu {gpu} --max {argument} {program}"));
-    let fit = trains(prediction).then(|| format!("oomph fit --gpu {gpu} {program}"));
     let first = prediction.explanation.findings.first()?;
+    let told = first.fixes.first().is_some_and(|fix| fix.by_fit);
+    let fit = (told || trains(prediction)).then(|| format!("oomph fit --gpu {gpu} {program}"));
     match first.cause.as_ref().map(|cause| cause.key) {
         // A few lines of the program are the cause: they can be written down, and tried.
         Some(_) if first.patch.is_some() && fix.is_some() => fix,
@@ -337,6 +338,8 @@ fn cure(named: &NamedPrediction) -> Option<String> {
             fit.or(smaller).or(tune)
         }
         Some("unknown") | None => smaller.or(fit).or(tune),
+        // A layer's output or its loss, which can be computed for some samples at a time.
+        Some(_) if told => fit,
         // Code has to change, and the rule says how.
         Some(_) => Some(format!("oomph rule {}", first.code)),
     }

@@ -214,10 +214,9 @@ pub(crate) fn next_command(explanation: &Explanation, name: &str) -> String {
     }
 }
 
-/// The command that makes such a program fit, where oomph has one.
+/// The command that makes such a program fit, where `oomph.fit` is what helps.
 pub(crate) fn cure(finding: &Finding) -> Option<String> {
-    let key = finding.cause.as_ref()?.key;
-    let fits = matches!(key, "batch_too_large" | "static_state" | "optimizer_temporaries" | "logits");
+    let fits = finding.fixes.first().is_some_and(|fix| fix.by_fit);
     fits.then(|| "oomph fit --gpu NAME train.py   # your card, your script".to_owned())
 }
 

@@ -153,12 +153,9 @@ pub(crate) fn finding(out: &mut String, finding: &Finding, options: TextOptions)
     }
     for fix in &finding.fixes {
         let text = format!("fix ({}): {}", fix.grade.name(), fix.text);
-        let _ = write!(out, "  {}", wrap(&text, options.width, 2, 4));
-        match &fix.code {
-            Some(code) => {
-                let _ = writeln!(out, "\n      {}", paint(CYAN, code));
-            }
-            None => out.push('\n'),
+        let _ = writeln!(out, "  {}", wrap(&text, options.width, 2, 4));
+        for line in fix.code.iter().flat_map(|code| code.lines()) {
+            let _ = writeln!(out, "      {}", paint(CYAN, line));
         }
     }
 }

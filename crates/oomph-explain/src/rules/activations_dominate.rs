@@ -8,7 +8,8 @@
 //!
 //! ## What to do
 //!
-//! Cheapest first: mixed precision (`torch.autocast`), which halves many of them; a smaller batch with
+//! `oomph.fit` makes the step fit with the same numbers: the batch in parts, blocks that are run again, host memory, whichever is
+//! fastest. By hand, cheapest first: mixed precision (`torch.autocast`), which halves many of them; a smaller batch with
 //! gradient accumulation, which gives the same gradients except for batch norm; checkpointing
 //! (`torch.utils.checkpoint`), which keeps only the inputs of blocks and computes the rest again for about a third more time.
 //!
@@ -16,11 +17,15 @@
 //!
 //! Activations are inferred: made in the forward pass, alive when the backward pass begins. The saving is replayed, with
 //! everything that grows with the batch (activations, inputs, temporaries outside of the optimizer) at half its size.
+//! What `oomph.fit` leaves is replayed with activations and temporaries divided by the parts, the batch itself whole and all gradients there all
+//! the time: the fewest parts, of 2, 4, 8 …, that fit into what the program had, or two of one that did not run out. Of
+//! a program that died it is known up to there only, hence "or more". No bytes are given for models with batch norm, whose batches cannot be cut.
 
 use super::matters;
 use crate::advice;
 use crate::context::Context;
 use crate::finding::{Finding, Fix, Grade, Severity, Weight, Where};
+use crate::fitting;
 use crate::kinds::Kind;
 use oomph_words::{bytes, percent};
 
@@ -71,7 +76,8 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     }
     let finding = (context.what_if().half_batch())
         .add_to(finding.at(places), "with half the batch", "allocated peak, at half the batch")
-        .fix(if context.trains_now() {
+        .fix_if(fitting::batch_in_parts(context))
+        .fix(if context.is_training() {
             Fix::new(
                 Grade::Safe,
                 "half the batch, two steps of gradient accumulation (batch norm sees smaller batches)",

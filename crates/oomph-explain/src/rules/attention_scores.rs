@@ -13,7 +13,8 @@
 //! ## What to do
 //!
 //! `F.scaled_dot_product_attention(q, k, v)` computes the same without writing them out. Models of transformers do
-//! it with `attn_implementation="sdpa"`.
+//! it with `attn_implementation="sdpa"`. Where the scores have to be written out, `oomph.fit` runs the batch in parts, with fewer of them at a
+//! time.
 //!
 //! ## How the numbers come about
 //!
@@ -24,6 +25,7 @@
 use super::matters;
 use crate::context::Context;
 use crate::finding::{Finding, Fix, Grade, Patch, Severity, Weight};
+use crate::fitting;
 use crate::kinds::Kind;
 use crate::sources::Phase;
 use hashbrown::HashMap;
@@ -106,6 +108,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
                 )
                 .code("F.scaled_dot_product_attention(q, k, v)"),
             )
+            .fix_if(fitting::batch_in_parts(context))
             .caused_by(CAUSE, Weight::Oversized, held)
             .likely_if(likely)
             .patched(patch),

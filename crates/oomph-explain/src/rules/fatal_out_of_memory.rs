@@ -15,8 +15,8 @@
 //! ## What to do
 //!
 //! Look at the other findings first: a leak or fragmentation is cheaper to mend than a batch is to halve.
-//! If there are none, the program really needs more than there is: a smaller batch with gradient
-//! accumulation, checkpointing, or a lower precision.
+//! If there are none, the program really needs more than there is: `oomph.fit`, which makes a step of training fit with the
+//! same numbers, or by hand a smaller batch with gradient accumulation, checkpointing, or a lower precision.
 //!
 //! ## How the numbers come about
 //!
@@ -27,6 +27,7 @@
 use crate::advice;
 use crate::context::Context;
 use crate::finding::{Finding, Severity};
+use crate::fitting;
 use crate::kinds::Kind;
 use hashbrown::HashMap;
 use oomph_words::{bytes, percent};
@@ -87,5 +88,10 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
     finding = finding
         .at(context.places(alive))
         .misses(oom.lacks(), "at least: in one piece, for this request alone");
-    vec![finding.fix(advice::smaller_batch(context)).fix(advice::mixed_precision(context))]
+    vec![
+        finding
+            .fix_if(fitting::batch_in_parts(context))
+            .fix(advice::smaller_batch(context))
+            .fix(advice::mixed_precision(context)),
+    ]
 }

@@ -8,7 +8,7 @@
 //!
 //! ## What to do
 //!
-//! `fused=True` needs no temporaries and is the fastest (Adam, AdamW, SGD and Adagrad have it); results may
+//! `oomph.fit` takes the fused optimizer where there is one, and does more if that is not enough. By hand: `fused=True` needs no temporaries and is the fastest (Adam, AdamW, SGD and Adagrad have it); results may
 //! differ in the last bits. `foreach=False` works one tensor at a time: the same results, slower.
 //!
 //! ## How the numbers come about
@@ -19,6 +19,7 @@
 use super::matters;
 use crate::context::Context;
 use crate::finding::{Finding, Fix, Grade, Severity, Weight};
+use crate::fitting;
 use crate::kinds::Kind;
 use oomph_words::{bytes, percent};
 
@@ -55,6 +56,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
                 "without them",
                 "allocated peak",
             )
+            .fix_if(fitting::fused_optimizer(context, &context.rows_of(dropped)))
             .fix(
                 Fix::new(
                     Grade::ChangesNumerics,

@@ -10,7 +10,8 @@
 //!
 //! `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` lets segments grow and shrink by pages, so that holes can be
 //! given back; it changes no result. Padding to a few fixed lengths makes holes fit again. `max_split_size_mb`
-//! keeps large blocks whole; it helps only against small blocks in large segments.
+//! keeps large blocks whole; it helps only against small blocks in large segments. `oomph.fit` sets expandable segments while the
+//! program runs.
 //!
 //! ## How the numbers come about
 //!
@@ -22,6 +23,7 @@
 use super::matters;
 use crate::context::Context;
 use crate::finding::{Finding, Fix, Grade, Severity, Weight, Where};
+use crate::fitting;
 use crate::oom::Reason;
 use crate::what_if::Saved;
 use oomph_words::{bytes, percent};
@@ -47,11 +49,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         None => reserved.saturating_sub(allocated).saturating_sub(elsewhere),
     };
     // Reserved remembers what was before the recording, allocated does not: without the beginning the two cannot be compared.
-    let whole = !context.device.events.is_empty()
-        && context.history.allocations.born_before() == 0
-        && context.device.overflowed != Some(true)
-        && !context.recording.source.truncated;
-    if fatal.is_none() && !whole {
+    if fatal.is_none() && !context.is_whole() {
         return Vec::new();
     }
     // Less than this is a program that has just begun.
@@ -141,7 +139,8 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
                 .fix(
                     Fix::new(Grade::Safe, "change the allocator's setting, before Python starts")
                         .code(format!("export PYTORCH_CUDA_ALLOC_CONF={conf}")),
-                );
+                )
+                .fix_if(fitting::expandable_segments(context, conf, &saved));
         }
         None => {
             finding = finding.because("no setting that was replayed would have given an eighth of it back");

@@ -8,7 +8,8 @@
 //!
 //! ## What to do
 //!
-//! Compute the loss in chunks of tokens, so that only a slice of the logits exists at a time: a chunked or
+//! `oomph.fit` computes the logits of a linear layer and their loss in pieces of 128 MiB; gradients are the same up to the order of
+//! summation. By hand: compute the loss in chunks of tokens, so that only a slice of the logits exists at a time: a chunked or
 //! fused linear cross entropy (Liger kernel, `torchtune`'s and `trl`'s chunked losses, `cut_cross_entropy`).
 //! It is exact up to the order of summation. Computing logits only where there are labels also helps.
 //!
@@ -16,12 +17,14 @@
 //!
 //! Blocks alive at the peak whose size is within a factor of two of what cross entropy or log-softmax allocate.
 //! The saving is replayed, with each such block an eighth of its size, as if the loss were computed in eight chunks.
+//! What `oomph.fit` leaves is replayed with each such block 128 MiB at most, and the gradient of the largest parameter beside all else; of a
+//! program that died, up to there.
 
 use super::matters;
 use crate::context::Context;
 use crate::finding::{Finding, Fix, Grade, Severity, Weight};
-use crate::sources::Phase;
-use oomph_trace::Action;
+use crate::fitting;
+use hashbrown::HashSet;
 use oomph_words::{bytes, percent, plural};
 
 pub(super) const CODE: &str = "OM301";
@@ -29,44 +32,20 @@ pub(super) const CODE: &str = "OM301";
 const CHUNKS: u64 = 8;
 
 pub(super) fn check(context: &Context) -> Vec<Finding> {
-    if !context.sources.any(|facts| facts.class_loss) {
-        return Vec::new();
-    }
-    let events = &context.device.events;
-    // The largest thing that a loss over classes makes is the size of the logits.
-    let logits = (0..events.len())
-        .filter(|&row| {
-            events.action[row] == Action::Alloc && context.sources.of_stack(events.stack[row]).class_loss
-        })
-        .map(|row| events.size[row])
-        .chain(
-            (context.fatal().into_iter())
-                .filter(|oom| context.sources.of_stack(oom.stack).class_loss)
-                .map(|oom| oom.size),
-        )
-        .max()
-        .unwrap_or(0);
-    if !matters(logits, context.peak(), 0.05, 32 << 20) {
+    let Some(logits) = context.logits() else { return Vec::new() };
+    if !matters(logits.size, context.peak(), 0.05, 32 << 20) {
         return Vec::new();
     }
     let all = &context.history.allocations;
-    let is_alike = |index: u32| {
-        let (size, facts) =
-            (all.requested(index as usize), context.sources.of_stack(all.stack(index as usize)));
-        // Equal, but for the last token of each row and for the precision.
-        let near = |of: u64| size.abs_diff(of) * 50 <= of;
-        let phase = matches!(facts.phase, Phase::Forward | Phase::User | Phase::NoStack | Phase::Backward);
-        phase && (near(logits) || near(logits / 2) || near(logits * 2))
-    };
+    let is_alike: HashSet<u32> = logits.alike.iter().copied().collect();
     let alike: Vec<u32> =
-        context.held.iter().map(|&(index, _)| index).filter(|&index| is_alike(index)).collect();
-    let asked =
-        context.fatal().filter(|oom| oom.size.abs_diff(logits) * 50 <= logits).map_or(0, |oom| oom.size);
+        context.held.iter().map(|&(index, _)| index).filter(|index| is_alike.contains(index)).collect();
+    let asked = context.fatal().filter(|_| logits.asked).map_or(0, |oom| oom.size);
     let held = alike.iter().map(|&index| all.size(index as usize)).sum::<u64>() + asked;
     if !matters(held, context.peak(), 0.30, 64 << 20) {
         return Vec::new();
     }
-    let rows = context.rows_of((0..all.len() as u32).filter(|&index| is_alike(index)));
+    let rows = context.rows_of(logits.alike.iter().copied());
     let saved = context.what_if().resized(&|row, size| if rows[row] { size.div_ceil(CHUNKS) } else { size });
     // Less than half of it is an ordinary part of a batch that is too large.
     let most = held * 2 >= context.held_bytes() + asked;
@@ -75,7 +54,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         bytes(held),
         percent(held.min(context.peak()), context.peak()),
         plural(alike.len() as u64 + u64::from(asked > 0), "tensor"),
-        bytes(logits)
+        bytes(logits.size)
     );
     vec![
         saved
@@ -89,6 +68,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
                 "with each of them an eighth of its size",
                 "allocated peak, with each an eighth of its size",
             )
+            .fix_if(fitting::logits_in_pieces(context, logits))
             .fix(Fix::new(
                 Grade::ChangesNumerics,
                 "compute the loss in chunks of tokens, with a chunked or fused linear cross \

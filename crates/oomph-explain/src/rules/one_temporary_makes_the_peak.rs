@@ -10,6 +10,7 @@
 //!
 //! Do it in pieces over the first dimension, or with an operation that does not write the intermediate
 //! result out: `torch.cdist`, `scaled_dot_product_attention`, `einsum`, an in-place operation, `out=`.
+//! Where it is made of logits, or by a layer of a model that is trained, `oomph.fit` does that: logits in pieces, the batch in parts.
 //!
 //! ## How the numbers come about
 //!
@@ -18,7 +19,9 @@
 use super::matters;
 use crate::context::Context;
 use crate::finding::{Basis, Finding, Fix, Grade, Severity, Weight, Where};
+use crate::fitting;
 use crate::kinds::Kind;
+use crate::logits::Logits;
 use crate::sources::Phase;
 use oomph_words::{bytes, percent, printable};
 
@@ -57,6 +60,14 @@ fn asked_for(context: &Context) -> Option<Finding> {
     let of_a_layer =
         facts.phase == Phase::Forward && context.trains_now() && oom.size * 2 < context.capacity();
     let weight = if of_a_layer { Weight::Ordinary } else { Weight::Oversized };
+    let head = Logits::asked_of_a_head(context);
+    let fit = match (context.logits().filter(|logits| logits.asked).or(head.as_ref()), facts.phase) {
+        (Some(logits), _) => fitting::logits_in_pieces(context, logits),
+        (None, Phase::Forward | Phase::Recompute | Phase::Backward | Phase::NoStack) => {
+            fitting::batch_in_parts(context)
+        }
+        _ => None,
+    };
     let place = context.place(oom.stack, oom.moment + 1);
     let title = format!("one tensor of {} is made at {}", bytes(oom.size), place.short());
     let mut finding = Finding::new(CODE, Severity::Warning, title);
@@ -83,6 +94,7 @@ fn asked_for(context: &Context) -> Option<Finding> {
         finding
             .at(vec![Where { place, bytes: held, count: alike.len() as u64 + 1 }])
             .saves(oom.size.min(context.history.peak.reserved.bytes), Basis::Measured, "without that tensor")
+            .fix_if(fit)
             .fix(in_pieces())
             .fix(Fix::new(
                 Grade::ChangesNumerics,
@@ -132,9 +144,8 @@ fn at_the_peak(context: &Context) -> Option<Finding> {
         .copied()
         .filter(|&index| all.alive(index as usize, context.history.peak.allocated.moment));
     let finding = Finding::new(CODE, Severity::Warning, title).at(context.places(at_peak));
-    Some(saved.add_to(finding, "without it", "allocated peak").fix(in_pieces()).caused_by(
-        CAUSE,
-        Weight::Oversized,
-        size,
-    ))
+    let of_loss = context.logits().filter(|logits| logits.alike.binary_search(&largest).is_ok());
+    let fit = of_loss.and_then(|logits| fitting::logits_in_pieces(context, logits));
+    let finding = saved.add_to(finding, "without it", "allocated peak");
+    Some(finding.fix_if(fit).fix(in_pieces()).caused_by(CAUSE, Weight::Oversized, size))
 }

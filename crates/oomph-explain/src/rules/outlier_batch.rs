@@ -9,6 +9,7 @@
 //!
 //! Cap it: cut or drop samples that are too long, put samples of like length together, split the batch by the number of
 //! tokens rather than of samples. A smaller batch for all of them only puts it off.
+//! `oomph.fit` runs such a batch in more parts than the others, with the same numbers: plan with one as large as they come.
 //!
 //! ## How the numbers come about
 //!
@@ -18,6 +19,7 @@
 use super::matters;
 use crate::context::Context;
 use crate::finding::{Finding, Fix, Grade, Severity, Weight, Where};
+use crate::fitting;
 use crate::forwards::Forward;
 use crate::sources::Phase;
 use oomph_trace::Action;
@@ -99,11 +101,8 @@ fn in_forward(context: &Context) -> Option<Finding> {
             bytes(usual)
         ))
         .at(places.collect());
-    Some(fixes(saved.add_to(finding, "with that batch like the others", "allocated peak")).caused_by(
-        CAUSE,
-        Weight::Mistake,
-        held,
-    ))
+    let finding = saved.add_to(finding, "with that batch like the others", "allocated peak");
+    Some(fixes(context, finding).caused_by(CAUSE, Weight::Mistake, held))
 }
 
 /// Memory ended while a batch was moved or made, by a line that had made smaller ones before.
@@ -140,11 +139,12 @@ fn in_data(context: &Context, stack: u32, asked: u64) -> Option<Finding> {
         .because(format!("the {} before it were {} at most", others.len(), bytes(usual)))
         .at(vec![Where { place, bytes: asked, count: 1 }])
         .saves(asked - usual, crate::finding::Basis::Measured, "with that one like the others");
-    Some(fixes(finding).caused_by(CAUSE, Weight::Mistake, asked))
+    Some(fixes(context, finding).caused_by(CAUSE, Weight::Mistake, asked))
 }
 
-fn fixes(finding: Finding) -> Finding {
+fn fixes(context: &Context, finding: Finding) -> Finding {
     finding
+        .fix_if(fitting::batch_in_parts(context))
         .fix(
             Fix::new(Grade::ChangesTraining, "cut or drop what is too long")
                 .code("tokens = tokens[:, :max_length]"),

@@ -9,16 +9,18 @@
 //!
 //! ## What to do
 //!
-//! The finding says what each way saves: an optimizer with 8-bit state, state in host memory, adapters (LoRA) that
-//! leave most weights without gradients and state, weights in 16 bits. `oomph fit` tries them for you.
+//! `oomph.fit` updates parameters within the backward pass, so that gradients are freed as they come, and keeps the optimizer's state in host
+//! memory: the same numbers, and the weights are what stays. The finding says what other ways save: an optimizer with 8-bit state, state in host memory, adapters (LoRA) that
+//! leave most weights without gradients and state, weights in 16 bits.
 //!
 //! ## How the numbers come about
 //!
 //! What is there is measured; what is still to come is the parameters' size for gradients and, for Adam and its kin, twice
-//! that for the state. The savings are reckoned from those.
+//! that for the state. The savings are reckoned from those. What is on its way between card and host comes on top.
 
 use crate::context::Context;
 use crate::finding::{Basis, Finding, Fix, Grade, Place, Severity, Weight, Where};
+use crate::fitting;
 use crate::kinds::Kind;
 use crate::sources::Phase;
 use oomph_trace::census::Holder;
@@ -106,13 +108,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         "with adapters in place of all weights",
     );
     if gradients > 0 || state > 0 {
-        finding = finding.fix(
-            Fix::new(
-                Grade::Safe,
-                "let oomph find a plan that fits: state in host memory, parts of the batch, checkpoints",
-            )
-            .code("oomph fit --gpu NAME train.py"),
-        );
+        finding = finding.fix_if(fitting::state_elsewhere(context, weights + asked, gradients, state));
         if state > 0 {
             finding = finding
                 .fix(

@@ -544,7 +544,7 @@ struct Fix<'a> {
     grade: &'static str,
     /// In a sentence.
     text: &'a str,
-    /// What to type.
+    /// What to type: one line, or a few.
     code: Option<&'a str>,
 }
 
