@@ -477,12 +477,12 @@ class Fit(Applied):
         return [name for name in blocks if name not in inside]
 
     def _find_tiled(self) -> tuple[str, ...]:
-        """What may be run in tiles along the sequence. Worth looking for only where there are few samples or none to cut; and there must be real values."""
-        if on_virtual_gpu() or (self._weighing is not None and self.size > _FEW_SAMPLES):
+        """What may be run in tiles along the sequence. Worth looking for only where there are few samples or none to cut; and there must be real values.
+        Compiled code cannot be cut open."""
+        if on_virtual_gpu() or (self._weighing is not None and self.size > _FEW_SAMPLES) or compiled_modules(self.model):
             return ()
         try:
-            found = with_room(lambda: find_tiled(self.model, self.loss_of, self.example))
-            return found if not inside_compiled(self.model, found) else ()
+            return with_room(lambda: find_tiled(self.model, self.loss_of, self.example))
         except Exception as error:
             if isinstance(error, FitError) or is_out_of_memory(error):
                 return ()
