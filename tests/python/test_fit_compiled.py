@@ -208,7 +208,6 @@ def test_a_model_that_is_compiled_is_planned_as_such():
     found = fit.plan.found
     assert fit.plan.chosen.activation_budget in BUDGETS and not fit.plan.chosen.checkpoint
     assert found.chosen.reserved <= fit.plan.room.limit < found.plain.reserved
-    # 3 blocks of a norm, a product, an activation four times as wide, and a product: 10 times the 16 MiB of the input for each, all kept or a part.
     assert found.plain.allocated - found.chosen.allocated > 100 << 20
     assert "3 blocks are inside compiled code" in "\n".join(fit.plan.notes)
     assert "compiled code keeps at most" in str(fit.plan)

@@ -344,6 +344,9 @@ class Search(Tried[Plan]):
         low, high = least, len(self.path)
         if low > high or self.estimate(self.at(family, high)) > self.limit:
             return None
+        if self.estimate(self.at(family, low)) <= self.limit:
+            # Estimates farther along may be worse, and hide that this was measured.
+            return low
         while low < high:
             middle = (low + high) // 2
             low, high = (low, middle) if self.estimate(self.at(family, middle)) <= self.limit else (middle + 1, high)
