@@ -35,6 +35,7 @@ from oomph.fitting.running.step import Running, device_of
 from oomph.fitting.running.trying import OnTheCard
 from oomph.fitting.techniques.allocator import allocator_setter, hold_to, use_expandable_segments
 from oomph.fitting.techniques.blocks import find_blocks
+from oomph.fitting.techniques.compiled import Compiled, budget_now, compiled_modules, inside_compiled, is_of_one_graph
 from oomph.fitting.techniques.host import host_room
 from oomph.fitting.techniques.liger import why_not_liger
 from oomph.fitting.techniques.optimizers import ResumableStep, fuse, has_sparse_gradients, releases, steps_in_parts, to_8bit
@@ -466,7 +467,7 @@ class Fit(Applied):
             "whole": room.limit,
             "host": self._host,
             "splits": self._weighing is not None,
-            "defers": bool(find_heads(self.model)),
+            "defers": bool(self._heads()),
             "expands": allocator_setter() is not None,
             "fuses": (fused is not None or self.device.type != "cuda") and not has_sparse_gradients(self.model),
             "hosts": steps_in_parts(self.optimizer),
@@ -476,9 +477,22 @@ class Fit(Applied):
             "half": half_of(card.capability),
         }
 
+    def _heads(self) -> list[str]:
+        """Those whose logits can be made in pieces: not where compiled code makes them."""
+        heads = list(find_heads(self.model))
+        inside = inside_compiled(self.model, heads)
+        return [name for name in heads if name not in inside]
+
+    def _open_blocks(self) -> list[str]:
+        """Those that something can be put around: not where they are compiled into one graph with others."""
+        blocks = find_blocks(self.model)
+        inside = inside_compiled(self.model, blocks) if is_of_one_graph(self.model) else []
+        return [name for name in blocks if name not in inside]
+
     def _find_tiled(self) -> tuple[str, ...]:
-        """What may be run in tiles along the sequence. Worth looking for only where there are few samples or none to cut; and there must be real values."""
-        if on_virtual_gpu() or (self._weighing is not None and self.size > _FEW_SAMPLES):
+        """What may be run in tiles along the sequence. Worth looking for only where there are few samples or none to cut; and there must be real values.
+        Compiled code cannot be cut open."""
+        if on_virtual_gpu() or (self._weighing is not None and self.size > _FEW_SAMPLES) or compiled_modules(self.model):
             return ()
         try:
             return with_room(lambda: find_tiled(self.model, self.loss_of, self.example))
@@ -505,6 +519,7 @@ class Fit(Applied):
         self._host = host_room()
         things = {"model": self.model, "optimizer": self.optimizer, "loss_of": self.loss_of, "batch": self.example}
         things |= {"weighing": self._weighing and self._weighing.unwatched(), "clip_grad_norm": self.clip_grad_norm, "scales": self.scaler is not None}
+        things["compiled"] = Compiled.of(self.model)
         payload = pack(things, onto_gpu=self.device.type != "cuda")
         options = {"facts": self._facts(room, card), "speeds": speeds.to_dict()}
         assert self._asking is not None
@@ -525,8 +540,19 @@ class Fit(Applied):
         if self._weighing is not None and self._weighing.kind not in ("targets", "sum") and "as far as" in self._weighing.reason:
             self.plan.notes.append(f"the loss is {self._weighing.reason}")
         chosen = self.plan.found.chosen if self.plan.found is not None else None
+        self._note_what_is_compiled(chosen.plan if chosen is not None else Plan())
         if self._weighing is not None and (chosen is None or chosen.plan.micro) and _draws(self.model):
             self.plan.notes.append("dropout draws other random numbers when the batch is cut into parts")
+
+    def _note_what_is_compiled(self, plan: Plan) -> None:
+        inside = inside_compiled(self.model, find_blocks(self.model))
+        opened = [name for name in inside if name in (*plan.selective, *plan.lean, *plan.checkpoint, *plan.offload)]
+        if opened:
+            self.plan.notes.append(f"{len(opened)} blocks inside compiled code run as they are, and slower: nothing that leaves them compiled fits")
+        elif inside and plan != Plan():
+            self.plan.notes.append(f"{len(inside)} blocks are inside compiled code, and stay there: what is kept for the backward pass is the compiler's choice")
+        if plan.activation_budget is None and budget_now() < 1 and compiled_modules(self.model) and _draws(self.model):
+            self.plan.notes.append("torch._functorch.config.activation_memory_budget is below 1: with dropout, PyTorch's gradients are wrong (pytorch/pytorch#190758)")
 
     def _does_not_fit(self, found: Found, room: Room) -> FitError:
         least = room.needed_for(found.least.reserved, found.least.largest)
@@ -552,7 +578,7 @@ class Fit(Applied):
     def _unmeasured_rungs(self, top: Plan | None = None) -> list[Measured]:
         """Where nothing could be predicted, down all the same: each rung is taken to need less."""
         top = Plan() if top is None else top
-        blocks = tuple(find_blocks(self.model))
+        blocks = tuple(self._open_blocks())
         facts = Facts(
             self.size,
             blocks,
@@ -560,7 +586,7 @@ class Fit(Applied):
             0,
             sys.maxsize,
             self._weighing is not None,
-            bool(find_heads(self.model)),
+            bool(self._heads()),
             allocator_setter() is not None,
             hosts=steps_in_parts(self.optimizer),
             allow=self.allow,

@@ -26,6 +26,7 @@ from oomph.fitting.running.step import Running
 from oomph.fitting.techniques import optimizers
 from oomph.fitting.techniques.allocator import use_expandable_segments
 from oomph.fitting.techniques.blocks import find_blocks, get_block
+from oomph.fitting.techniques.compiled import budgets_for, compiled_modules, inside_compiled, is_of_one_graph
 from oomph.fitting.techniques.selective import SelectiveBlocks
 from oomph.live.out_of_memory import is_out_of_memory
 
@@ -95,10 +96,22 @@ def plan(things: dict[str, Any], options: dict[str, Any]) -> Iterator[dict[str, 
     started = time.monotonic()
     trials = Trials(things, Speeds(**options["speeds"]), options["progress"])
     given = {**options["facts"], "tiled": tuple(options["facts"].get("tiled", ()))}
-    facts = Facts(blocks=trials.blocks, path=trials.path(), **given)
-    search = Search(facts, trials.measure, trials.seconds, trials.guess, trials.prove, trials.shares, lambda: time.monotonic() > started + _LATE)
+    inside, compiled = set(inside_compiled(trials.model, trials.blocks)), set(compiled_modules(trials.model))
+
+    def search_with(blocks: tuple[str, ...]) -> Search:
+        # Compiled code has no operations that could be kept one by one: its budget does that.
+        path = tuple((mode, name) for mode, name in trials.path() if name in blocks and (mode in ("checkpoint", "offload") or name not in compiled))
+        facts = Facts(blocks=blocks, path=path, budgets=budgets_for(trials.model), **given)
+        return Search(facts, trials.measure, trials.seconds, trials.guess, trials.prove, trials.shares, lambda: time.monotonic() > started + _LATE)
+
+    search = search_with(tuple(name for name in trials.blocks if name not in inside))
     yield {"usual": [one.to_dict() for one in search.usual()]}
     found = search.find()
+    if found.chosen is None and inside and not is_of_one_graph(trials.model):
+        # Blocks that are taken out of compiled code run as they are, and slower: only where nothing else fits.
+        seen, search = search.seen, search_with(trials.blocks)
+        search.seen.update(seen)
+        found = search.find()
     yield {**found.to_dict(), "blocks": len(trials.blocks)}
     search.explain(found)
     yield {**found.to_dict(), "blocks": len(trials.blocks)}
@@ -118,6 +131,8 @@ class Trials:
         self.model, self.optimizer, self.loss_of, self.batch = things["model"], things["optimizer"], things["loss_of"], things["batch"]
         self.weighing, self.clip, self.scales = things["weighing"], things["clip_grad_norm"], things.get("scales", False)
         self.speeds, self.progress = speeds, progress
+        if things.get("compiled") is not None:
+            things["compiled"].restore(self.model)
         self.modules = 0
         self.state = {key: dict(value) for key, value in self.optimizer.state.items()}
         self.parameters = sum(p.numel() * p.element_size() for p in self.model.parameters())
@@ -192,7 +207,7 @@ class Trials:
         try:
             return self._run(plan, steps=1, parts=1)
         except Exception as error:
-            if is_out_of_memory(error) or not (plan.selective or plan.lean or plan.release or plan.tiles):
+            if is_out_of_memory(error) or not (plan.selective or plan.lean or plan.release or plan.tiles or plan.activation_budget):
                 raise
             # Not every model bears it: a layer that is run twice by a checkpoint of its own, for instance. Then this plan is none.
             traceback.print_exc()
@@ -338,7 +353,7 @@ class Trials:
             block = get_block(self.model, name)
             hooks += [block.register_forward_pre_hook(entered(name), with_kwargs=True), block.register_forward_hook(left(name))]
         try:
-            with mode, torch.autocast("cuda", getattr(torch, half or "bfloat16"), enabled=half is not None):
+            with _uncompiled(), mode, torch.autocast("cuda", getattr(torch, half or "bfloat16"), enabled=half is not None):
                 self.loss_of(self.model, part)
         finally:
             for hook in hooks:
@@ -350,6 +365,12 @@ class Trials:
                 block_costs.in_part[mode_of_blocks] = InPart(block_costs.kept, selective.counted[name].flops)
         costs.operations = mode.operations
         return costs
+
+
+def _uncompiled() -> Any:
+    """Compiled modules run as they are: operations are counted one by one, and nothing is compiled for it."""
+    stance = getattr(torch.compiler, "set_stance", None) if "torch._dynamo" in sys.modules else None
+    return contextlib.nullcontext() if stance is None else stance("force_eager")
 
 
 def bytes_in(things: Any) -> int:

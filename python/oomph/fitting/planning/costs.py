@@ -39,6 +39,8 @@ _CHECKPOINT = 8
 _HOOKED = {"selective": 1.0, "lean": 1.5}
 # Of a block's work and activations, what is in modules that treat each position by itself.
 _POSITIONWISE = 0.6
+# Of the forward pass, what compiled code computes again for the share of its activations that it does not keep: to this power, for it gives up first what is made fastest.
+_CHEAPEST_FIRST = 2
 # Of a backward pass, the part in which copies can be hidden.
 _HIDDEN = 0.4
 
@@ -249,6 +251,8 @@ def seconds_of(plan: Plan, costs: ForwardCosts, step: Step, speeds: Speeds) -> f
         if name in costs.blocks:
             again, started = costs.work(name, samples)
             gpu, operations = gpu + again, operations + started + _CHECKPOINT
+    if plan.activation_budget is not None:
+        gpu += (1 - plan.activation_budget) ** _CHEAPEST_FIRST * forward
     scale = samples / costs.samples
     half = bool(plan.autocast or plan.bf16_weights)
     for mode in IN_PART:
@@ -299,6 +303,6 @@ def bytes_of(plan: Plan, costs: ForwardCosts, step: Step) -> tuple[int, int]:
     halved = 2 if plan.bf16_weights else 1
     fixed = step.weights // halved + int((1 - min(plan.states_on_host, 1)) * step.states) // (4 if plan.optimizer_8bit else halved)
     gathers = parts == 1 and not plan.release
-    moving = costs.peak(plan, samples, gathers=gathers) // (2 if plan.autocast or plan.bf16_weights else 1)
+    moving = int(costs.peak(plan, samples, gathers=gathers) * (plan.activation_budget or 1.0)) // (2 if plan.autocast or plan.bf16_weights else 1)
     # With several parts, gradients are there from the second on.
     return fixed + (step.trained // halved if parts > 1 else 0), moving

@@ -47,6 +47,8 @@ class Plan:
     tiled: tuple[str, ...] = ()
     #: Liger's kernels, where there are some for the model.
     liger: bool = False
+    #: The share of its activations that compiled code keeps; None is as the program has it.
+    activation_budget: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), **{name: list(getattr(self, name)) for name in _NAMES}}

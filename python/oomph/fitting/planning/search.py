@@ -65,6 +65,8 @@ class Facts:
     #: What blocks give up, one after another, those first that free most bytes for a second lost: ("selective", name), ("lean", name), ("checkpoint", name), ("offload", name).
     #: Without it, blocks in order are checkpointed, and then offloaded.
     path: tuple[tuple[str, str], ...] = ()
+    #: Shares of its activations that compiled code may keep, from what costs least; none where the model is not compiled.
+    budgets: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -273,11 +275,27 @@ class Search(Tried[Plan]):
         plan = plan if not self.facts.hosts else plan.but(optimizer_8bit=False)
         if self.facts.tiled:
             plan = plan.but(tiles=4 * _TILES, tiled=self.facts.tiled)
+        if budgets := self.budgets():
+            plan = plan.but(activation_budget=budgets[-1])
         return plan.but(micro=1) if self.facts.splits and self.facts.batch > 1 else plan
 
     def allowed(self) -> list[Plan]:
         """What is the same for every size of a part: the exact techniques that cost nothing, then what is allowed beyond them."""
         return self.bases(self.free(), [one for one in ALLOWABLE if one.allow in self.facts.allow], self.facts.half)
+
+    def budgets(self) -> list[float]:
+        """The shares of activations that are worth being kept, each with fewer bytes than the one before: measured, for what is computed again at once may need more
+        than was saved. None that lies below one that fits as it is."""
+        worth: list[float] = []
+        least = self.measure(self.free()).reserved
+        for budget in self.facts.budgets:
+            if least <= self.limit:
+                break
+            reserved = self.measure(self.free().but(activation_budget=budget)).reserved
+            if reserved <= least * _WORTH:
+                worth.append(budget)
+                least = reserved
+        return worth
 
     # -- what might be done, by estimate
 
@@ -292,6 +310,7 @@ class Search(Tried[Plan]):
     def families(self, hosted: bool) -> list[Family]:
         """Each a size of parts and a place for the optimizer's state, ``hosted`` or not; within one, blocks give up more and more along the path."""
         found: list[Family] = []
+        budgets = self.budgets()
         for base in self.allowed():
             for size in self.sizes():
                 part = base.but(micro=size)
@@ -301,6 +320,7 @@ class Search(Tried[Plan]):
                 if self.facts.hosts and hosted:
                     there = part.but(release=self.facts.releases, optimizer_8bit=False)
                     variants += [there.but(states_on_host=share) for share in self.shares(there)]
+                variants += [variant.but(activation_budget=budget) for budget in budgets for variant in variants]
                 if self.facts.tiled and size == self.sizes()[-1]:
                     # Where samples cannot be fewer, what treats positions one by one takes fewer of them at a time.
                     variants += [variant.but(tiles=_TILES, tiled=self.facts.tiled) for variant in variants]
@@ -337,6 +357,9 @@ class Search(Tried[Plan]):
         low, high = least, len(self.path)
         if low > high or self.estimate(self.at(family, high)) > self.limit:
             return None
+        if self.estimate(self.at(family, low)) <= self.limit:
+            # Estimates farther along may be worse, and hide that this was measured.
+            return low
         while low < high:
             middle = (low + high) // 2
             low, high = (low, middle) if self.estimate(self.at(family, middle)) <= self.limit else (middle + 1, high)
@@ -409,7 +432,7 @@ class Search(Tried[Plan]):
 
     def _usual(self, families: list[Family]) -> list[Family]:
         """What people do by hand: parts as large as fit, with nothing else done, and with every block checkpointed."""
-        plain = [family for family in families if not family.plan.release and not family.plan.states_on_host and family.plan.exact]
+        plain = [family for family in families if not family.plan.release and not family.plan.states_on_host and family.plan.activation_budget is None and family.plan.exact]
         everywhere = [Family(family.plan.but(checkpoint=self.facts.blocks), family.turn) for family in plain if self.facts.blocks]
         alone = [Family(family.plan, family.turn) for family in plain]
         return [one for group in (alone, everywhere) if (one := next((each for each in group if self.estimate(each.plan) <= self.limit), None)) is not None]
@@ -451,7 +474,18 @@ class Search(Tried[Plan]):
         """The best few, no two of one kind: they are to be tried, and what differs in a block or two takes the same time."""
         kinds: dict[tuple[Any, ...], Plan] = {}
         for plan in ordered:
-            kind = (plan.micro, plan.tiles, plan.release, plan.states_on_host, bool(plan.checkpoint), bool(plan.selective), bool(plan.lean), bool(plan.offload), plan.exact)
+            kind = (
+                plan.micro,
+                plan.tiles,
+                plan.release,
+                plan.states_on_host,
+                bool(plan.checkpoint),
+                bool(plan.selective),
+                bool(plan.lean),
+                bool(plan.offload),
+                plan.activation_budget,
+                plan.exact,
+            )
             kinds.setdefault(kind, plan)
         return list(kinds.values())
 
@@ -472,6 +506,7 @@ class Search(Tried[Plan]):
         blocks = self.facts.blocks
         smaller = [size for size in self.sizes() if 0 < size < (top.micro or self.facts.batch)]
         candidates += [top.but(micro=size) for size in smaller[:1]]
+        candidates += [top.but(activation_budget=budget) for budget in self.budgets()[-1:]]
         full = top.but(checkpoint=blocks, selective=(), lean=())
         candidates += [full, *(full.but(micro=size) for size in smaller[1::3])]
         last = full.but(micro=smaller[-1]) if smaller else full
@@ -490,7 +525,7 @@ class Search(Tried[Plan]):
 
 def _unlike(one: Plan, other: Plan) -> int:
     """In how many ways that make estimates differ."""
-    ways = ("micro", "tiles", "liger", "release", "states_on_host", "autocast", "bf16_weights", "optimizer_8bit", "defer_logits", "expandable", "fused")
+    ways = ("micro", "tiles", "liger", "release", "states_on_host", "autocast", "bf16_weights", "optimizer_8bit", "defer_logits", "expandable", "fused", "activation_budget")
     return (
         sum(getattr(one, way) != getattr(other, way) for way in ways)
         + 2 * (bool(one.checkpoint) != bool(other.checkpoint))

@@ -29,6 +29,9 @@ _NOT_LAYERS = ("parametrizations", "modules_to_save")
 OFFLOAD, CHECKPOINT, SELECTIVE, TILES, ELEMENTWISE = "offload", "checkpoint", "selective", "tiles", "elementwise"
 _ORDER = (OFFLOAD, CHECKPOINT, SELECTIVE, TILES, ELEMENTWISE)
 
+# Where a module has the code that module.compile() makes of it.
+_COMPILED = "_compiled_call_impl"
+
 Around = Callable[[nn.Module, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
 
@@ -57,8 +60,7 @@ def put_around(module: nn.Module, kind: str, around: Around) -> Callable[[], Non
     Each kind lies around a module at most once, and kinds are taken off in any order. Copies of the module (copy.deepcopy) keep what lies
     around it; pickles do not.
     """
-    surrounded = module.__dict__.get("forward")
-    layers = getattr(getattr(surrounded, "__func__", None), "oomph_layers", None) or _surround(module)
+    layers = _layers_of(module) or _surround(module)
     if kind in layers.around:
         raise ValueError(f"there is already a {kind} around this {type(module).__name__}")
     layers.around[kind] = around
@@ -68,11 +70,11 @@ def put_around(module: nn.Module, kind: str, around: Around) -> Callable[[], Non
             return
         del layers.around[kind]
         # Where others have put something around ours since, ours stays below theirs and does nothing.
-        if not layers.around and module.__dict__.get("forward") is layers.method:
+        if not layers.around and module.__dict__.get(layers.place) is layers.method:
             if layers.before is None:
-                del module.__dict__["forward"]
+                del module.__dict__[layers.place]
             else:
-                module.__dict__["forward"] = layers.before
+                module.__dict__[layers.place] = layers.before
             # Or the module would wait for the garbage collector.
             layers.method = None
 
@@ -106,17 +108,33 @@ def compile_again(model: nn.Module) -> None:
         dynamo.reset()
 
 
-class _Layers:
-    """What lies around the forward of one module, by kind; ``before`` is what the instance had in place of its class's forward."""
+def compiled_code(module: nn.Module) -> Callable[..., Any] | None:
+    """What module.compile() has made of a module, if it was called, without what lies around it now."""
+    layers = _layers_of(module)
+    if layers is not None and layers.place == _COMPILED:
+        return layers.before
+    return module._compiled_call_impl
 
-    def __init__(self, before: Callable[..., Any] | None) -> None:
-        self.before = before
+
+class _Layers:
+    """What lies around the forward of one module, by kind; ``before`` is what the instance had in that ``place`` instead of its class's forward."""
+
+    def __init__(self, place: str, before: Callable[..., Any] | None) -> None:
+        self.place, self.before = place, before
         self.around: dict[str, Around] = {}
         self.method: types.MethodType | None = None
 
 
+def _layers_of(module: nn.Module) -> _Layers | None:
+    """What lies around a module already."""
+    methods = (module.__dict__.get(place) for place in (_COMPILED, "forward"))
+    return next((layers for method in methods if (layers := getattr(getattr(method, "__func__", None), "oomph_layers", None)) is not None), None)
+
+
 def _surround(module: nn.Module) -> _Layers:
-    layers = _Layers(module.__dict__.get("forward"))
+    # Code that was compiled of a module itself (module.compile()) begins outside of its forward, and so must what lies around it, or it would not be compiled.
+    place = _COMPILED if module.__dict__.get(_COMPILED) is not None else "forward"
+    layers = _Layers(place, module.__dict__.get(place))
 
     @functools.wraps(module.forward)
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -133,7 +151,7 @@ def _surround(module: nn.Module) -> _Layers:
     forward.oomph_layers = layers  # type: ignore[attr-defined]
     layers.method = types.MethodType(forward, module)
     # Not by setattr: wrappers such as torch.compile's pass attributes on to the module inside.
-    module.__dict__["forward"] = layers.method
+    module.__dict__[place] = layers.method
     return layers
 
 

@@ -7,6 +7,7 @@ from oomph.fitting.techniques.activations import OFFLOADED_ACTIVATIONS
 from oomph.fitting.techniques.allocator import EXPANDABLE
 from oomph.fitting.techniques.autocast import AUTOCAST
 from oomph.fitting.techniques.checkpoints import CHECKPOINTED_BLOCKS
+from oomph.fitting.techniques.compiled import ACTIVATION_BUDGET
 from oomph.fitting.techniques.liger import LIGER
 from oomph.fitting.techniques.optimizers import FUSED, OPTIMIZER_8BIT, RELEASE, STATES_ON_HOST
 from oomph.fitting.techniques.parts import PARTS
@@ -24,6 +25,7 @@ TECHNIQUES: tuple[Technique, ...] = (
     AUTOCAST,
     BF16_WEIGHTS,
     RELEASE,
+    ACTIVATION_BUDGET,
     PARTS,
     SELECTIVE_BLOCKS,
     LEAN_BLOCKS,
