@@ -340,9 +340,11 @@ def test_plans_are_tried_on_the_card_and_the_fastest_is_taken(on_virtual_gpu, tm
     assert told["waits"], "how a plan is reached is measured while the training goes on"
     assert told["empty"] == 0, "states that trials made are gone"
     timed = {json.dumps(way["measured"]["plan"]): way["measured"]["timed"] for way in said["ways"]}
-    assert len(timed) >= 2 and all(timed.values())
+    known = [seconds for seconds in timed.values() if seconds]
+    # Some cannot be the fastest, by estimates that those before have put right.
+    assert len(known) >= 2
     # The earlier one is taken of those within a hundredth.
-    assert timed[json.dumps(said["chosen"])] <= 1.01 * min(timed.values())
+    assert timed[json.dumps(said["chosen"])] <= 1.01 * min(known)
     assert any(way["measured"]["plan"]["checkpoint"] and not way["measured"]["plan"]["selective"] for way in said["ways"]), "checkpointing everywhere is held against"
     chosen = next(way["measured"] for way in said["ways"] if way["measured"]["plan"] == said["chosen"])
     assert abs(told["allocated"] - chosen["allocated"]) <= 0.01 * chosen["allocated"] and told["reserved"] <= said["limit"]

@@ -378,8 +378,9 @@ class Fit(Applied):
         line.say(f"oomph: trying {len(found.ways)} plans on the GPU")
         try:
             for way in found.ways:
-                # By estimate, what cannot be the fastest need not be tried.
-                if way.measured.seconds <= _WORTH_A_TRY * trial.best():
+                # Estimates are put right by what was tried so far. What cannot be the fastest even by the most favourable of them need not be tried.
+                off = [taken / one.measured.seconds for one in found.ways if (taken := trial.times.get(one.measured.plan)) and one.measured.seconds]
+                if not off or way.measured.seconds * min(off) <= _WORTH_A_TRY * trial.best():
                     trial.time([way.measured.plan], way.measured.host)
         finally:
             line.close()
