@@ -645,6 +645,9 @@ def looked_at(model, tokens):
         lambda model, tokens: F.cross_entropy(model(tokens)[:, -1, :100], tokens[:, -1] % 100),
         lambda model, tokens: torch.stack([model(tokens), model(tokens)]).square().mean(),
         lambda model, tokens: Squares.apply(model(tokens)),
+        lambda model, tokens: F.cross_entropy((1.0 / (model(tokens) + 3)).view(-1, VOCABULARY), tokens.view(-1)),
+        lambda model, tokens: F.cross_entropy((model(tokens) + model.head.weight.sum(-1)).view(-1, VOCABULARY), tokens.view(-1)),
+        lambda model, tokens: F.cross_entropy((model(tokens) + torch.ones(3, 1, VOCABULARY)).view(-1, VOCABULARY), tokens.view(-1)),
         written_before,
         written_into,
         looked_at,
@@ -661,6 +664,39 @@ def test_what_needs_plain_logits_gets_them(loss_of):
         loss.backward()
     for one, other in zip(plain.parameters(), deferred.parameters()):
         torch.testing.assert_close(other.grad, one.grad, rtol=1e-6, atol=1e-8)
+
+
+ROW = torch.linspace(-1, 1, VOCABULARY)
+
+
+@pytest.mark.parametrize(
+    "change, off",
+    [
+        (lambda logits: logits + ROW, 1e-6),
+        (lambda logits: ROW[None] + logits[:, 1:], 1e-6),
+        (lambda logits: torch.tanh(logits / 3.0) * 3.0, 1e-6),
+        (lambda logits: (0.5 * logits).to(torch.float64) + ROW, 1e-6),
+        (lambda logits: torch.div(logits.bfloat16(), 2).float(), 2**-7),
+    ],
+    ids=["a buffer", "a row before a slice", "capped", "scaled, and of another type", "rounded"],
+)
+@pytest.mark.parametrize("past", [False, True], ids=["cross entropy", "past torch functions"])
+def test_logits_that_are_changed_number_by_number_stay_deferred(change, off, past):
+    plain = Words(width=8, bias=True)
+    deferred = copy.deepcopy(plain)
+    defer_logits(deferred, chunk_bytes=4 * VOCABULARY * 4)
+    tokens = torch.randint(0, VOCABULARY, (3, 5))
+    losses, kinds = [], []
+    for model in (plain, deferred):
+        logits = change(model(tokens))
+        kinds.append((type(logits), logits.dtype, logits.shape))
+        losses.append(Squares.apply(logits) if past else F.cross_entropy(logits.reshape(-1, VOCABULARY), tokens[:, : logits.shape[1]].flatten(), label_smoothing=0.1))
+        losses[-1].backward()
+    assert kinds[1][0] is DeferredLogits and kinds[1][1:] == kinds[0][1:]
+    assert past or logits._root.whole is None
+    torch.testing.assert_close(losses[1], losses[0], rtol=1e-6, atol=1e-6)
+    for one, other in zip(plain.parameters(), deferred.parameters()):
+        assert (other.grad - one.grad).norm() <= off * one.grad.norm()
 
 
 def test_rows_of_deferred_logits_stay_deferred():

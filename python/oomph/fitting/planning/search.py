@@ -25,6 +25,8 @@ _WORTH_A_TRY = 1.12
 _TRIES = 4
 _FOUND = 8
 _CANDIDATES = 6
+# Where a plan did not fit by estimates that were put right already, the next is farther along the path, by such a part of it.
+_STRIDES = 40
 # Pieces of a sequence: the least of a module's activations that are there at once is this part, and more pieces save little more.
 _TILES = 8
 # When a plan that seemed to fit did not when it was tried for longer, the next must need that much less.
@@ -421,7 +423,7 @@ class Search(Tried[Plan]):
                 found[plan] = family
             tries[family.turn] += 1
             # What was measured puts the estimates right: this family may do with less, or need more.
-            better = self.level(family, 0 if fits else level + 1)
+            better = self.level(family, 0 if fits else level + 1 + tries[family.turn] * len(self.path) // _STRIDES)
             if tries[family.turn] < _TRIES and better is not None and (better < level if fits else True):
                 heapq.heappush(queue, (self.seconds(self.at(family, better)), family.turn, family, better))
 
