@@ -8,7 +8,6 @@ caches of keys and values are not filled twice, and inputs that a block changes 
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from torch.utils.checkpoint import checkpoint, noop_context_fn
 
 from oomph.fitting.errors import FitError
 from oomph.fitting.techniques.blocks import CHECKPOINT, Surrounded, get_block
+from oomph.fitting.techniques.caches import without_caches
 from oomph.fitting.techniques.technique import Technique, differs_in_length, some_of
 
 
@@ -62,9 +62,8 @@ class _Checkpoint:
     def __call__(self, block: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
-        caches = _Caches(block)
-        args, kwargs = pytree.tree_map(caches.without, (args, kwargs), is_leaf=caches.is_cache)
-        if caches.filled:
+        args, kwargs, filled = without_caches(block, args, kwargs)
+        if filled:
             return forward(*args, **kwargs)
         leaves, spec = pytree.tree_flatten((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -126,35 +125,6 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
         copy = tensor.detach().clone()
     return copy.requires_grad_(tensor.requires_grad)
-
-
-class _Caches:
-    """The caches of keys and values (of transformers) that are passed into a block.
-
-    A forward adds to its cache, and would do so again when it is computed again. Training steps have no use for what is in it; so an
-    empty cache is left out, as transformers does it. One with something in it decides what is computed: ``filled``, and such a call is
-    not checkpointed.
-    """
-
-    def __init__(self, block: nn.Module) -> None:
-        module = sys.modules.get("transformers.cache_utils")
-        self._kind = getattr(module, "Cache", ()) if module is not None else ()
-        self._block = block
-        self.filled = False
-
-    def is_cache(self, value: Any) -> bool:
-        return isinstance(value, self._kind)
-
-    def without(self, value: Any) -> Any:
-        if not self.is_cache(value):
-            return value
-        self.filled = self.filled or self._length(value) > 0
-        return value if self.filled else None
-
-    def _length(self, cache: Any) -> int:
-        layers = {index for inner in self._block.modules() if isinstance(index := getattr(inner, "layer_idx", None), int)}
-        lengths = (int(cache.get_seq_length(layer)) for layer in layers or {0})
-        return max(lengths)
 
 
 class _Buffers:

@@ -20,6 +20,7 @@ from torch import nn
 from oomph._environment import on_virtual_gpu
 from oomph.fitting.techniques import remaking
 from oomph.fitting.techniques.blocks import ELEMENTWISE, SELECTIVE, Surrounded, get_block
+from oomph.fitting.techniques.caches import without_caches
 from oomph.fitting.techniques.elementwise import AroundElementwise, written_out
 from oomph.fitting.techniques.remaking import CHEAP, PRODUCTS, RESHAPES, VIEWS, Make, bytes_made, inner_length, kept_by, seen, shape_made
 from oomph.fitting.techniques.saved import Stayed
@@ -81,6 +82,7 @@ class _Selective:
     def __call__(self, block: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not torch.is_grad_enabled() or not _KNOWN or self._left_alone:
             return forward(*args, **kwargs)
+        args, kwargs, _ = without_caches(block, args, kwargs)
         call = _Call(self._eps(), self._counted, self._products, compare=not self._compared)
         try:
             with torch.autograd.graph.saved_tensors_hooks(call.pack, _unpack), call.watching_for_others():
