@@ -34,10 +34,6 @@ def image(name, **shape):
     torchvision = pytest.importorskip("torchvision")
     pictures = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     model = getattr(torchvision.models, name)(**shape)
-    for module in model.modules():
-        # What is changed in place is not dropped.
-        if isinstance(module, torch.nn.ReLU):
-            module.inplace = False
     return model, lambda model: model(pictures).square().mean()
 
 
@@ -116,6 +112,27 @@ def test_what_is_changed_in_place_after_it_was_saved_is_refused(monkeypatch):
     with pytest.raises(RuntimeError, match="changed in place after it was saved"):
         model(torch.randn(2, 4)).sum().backward()
     lean.undo()
+
+
+def test_an_output_that_is_changed_in_place_later_is_refused(monkeypatch):
+    monkeypatch.setattr(selective, "_SMALLEST", 0)
+
+    class Changed(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.norm = torch.nn.Linear(4, 4), torch.nn.LayerNorm(4)
+
+        def forward(self, x):
+            return self.norm(self.linear(x)).relu_()
+
+    model = torch.nn.Sequential(Changed(), Changed())
+    for products in (False, True):
+        lean = SelectiveBlocks(model, ["0", "1"], products)
+        made = model[0](torch.randn(2, 4))
+        made.mul_(2)
+        with pytest.raises(RuntimeError, match="changed in place after it was saved"):
+            made.sum().backward()
+        lean.undo()
 
 
 class Tricky(torch.nn.Module):

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from oomph._environment import on_virtual_gpu
 from oomph.fitting.techniques import remaking
@@ -32,6 +33,9 @@ _SMALLEST = 64 << 10
 
 # What is asked of PyTorch's nodes here, and older versions do not have.
 _KNOWN = hasattr(torch._C._autograd, "_get_sequence_nr") and hasattr(torch._C._FunctionBase, "_input_metadata")
+
+# Operations that models have work in place, on what the one before has made: the node has the history of both.
+_IN_PLACE = frozenset({"ReluBackward0"})
 
 # Of the integer types, those in which bits are compared.
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -86,7 +90,9 @@ class _Selective:
         call = _Call(self._eps(), self._counted, self._products, compare=not self._compared)
         try:
             with torch.autograd.graph.saved_tensors_hooks(call.pack, _unpack), call.watching_for_others():
-                return forward(*args, **kwargs)
+                result = forward(*args, **kwargs)
+                call.keep(result)
+                return result
         finally:
             self._compared, self._left_alone = True, call.closed
             call.forget()
@@ -101,6 +107,13 @@ class _Dropped:
         self._make: Make | None = make
         self._nbytes, self._layout, self.dtype = nbytes, layout, dtype
         self._value: torch.Tensor | None = None
+
+    def keep(self, tensor: torch.Tensor) -> bool:
+        """It is not dropped after all, if this is all of it."""
+        if self._layout != (tensor.shape, tensor.stride()) or tensor.storage_offset() or self._value is not None:
+            return False
+        self._make = Stayed(tensor)
+        return True
 
     def value(self) -> torch.Tensor:
         if self._value is not None:
@@ -162,6 +175,15 @@ class _Call:
         self._stayed.clear()
         self._remade.clear()
 
+    def keep(self, result: Any) -> None:
+        """What comes out of the block is there anyway: whoever takes it keeps it."""
+        for tensor in pytree.tree_leaves(result):
+            if isinstance(tensor, torch.Tensor) and _is_plain(tensor):
+                storage = tensor.untyped_storage()
+                known = self._dropped.get((storage._cdata, tensor._version))
+                if known is not None and known[0]() is not None and known[1].keep(tensor):
+                    self._counted.dropped -= storage.nbytes()
+
     @contextlib.contextmanager
     def watching_for_others(self) -> Iterator[None]:
         """Hooks that the block puts around parts of itself, such as a checkpoint's: what is saved there is theirs, and may be asked for once only."""
@@ -185,8 +207,9 @@ class _Call:
         known = self._dropped.get((storage._cdata, tensor._version))
         if known is not None and known[0]() is not None:
             return _View(known[1], tensor) if known[1].dtype == tensor.dtype else Stayed(tensor)
-        # What was changed in place is not what its node made.
-        dropped = self._drop(tensor, node, storage.nbytes()) if tensor._version == 0 else None
+        # What was changed in place is not what its node made, but where that node did it.
+        is_made = tensor._version == 0 or node.name() in _IN_PLACE
+        dropped = self._drop(tensor, node, storage.nbytes()) if is_made else None
         if dropped is not None and self._compare and not self._is_the_same(dropped, tensor):
             self.closed, dropped = True, None
         if dropped is None:
