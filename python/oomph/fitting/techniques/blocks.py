@@ -26,8 +26,8 @@ _NOT_LAYERS = ("parametrizations", "modules_to_save")
 
 # In which order things lie around a forward, the outermost first: activations leave what the checkpoint keeps, and not what it drops; and what is run
 # again is run in tiles.
-OFFLOAD, CHECKPOINT, SELECTIVE, TILES, ELEMENTWISE = "offload", "checkpoint", "selective", "tiles", "elementwise"
-_ORDER = (OFFLOAD, CHECKPOINT, SELECTIVE, TILES, ELEMENTWISE)
+OFFLOAD, CHECKPOINT, SELECTIVE, TILES = "offload", "checkpoint", "selective", "tiles"
+_ORDER = (OFFLOAD, CHECKPOINT, SELECTIVE, TILES)
 
 # Where a module has the code that module.compile() makes of it.
 _COMPILED = "_compiled_call_impl"

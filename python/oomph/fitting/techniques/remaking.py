@@ -15,19 +15,18 @@ import torch.nn.functional as F
 
 from oomph.fitting.techniques.saved import Stayed
 
-# Whether what is made is kept until all have it who need it. Not so in a trial, where it is only looked at.
-keeps = True
-
 # Gives a value: kept somewhere, or made again.
 Make = Callable[[], torch.Tensor]
 
 
 class Values(Protocol):
-    """What recipes ask for: the value of an output of a node, if it can be had, and what nodes of norms do not keep."""
+    """What recipes ask for: the value of an output of a node, if it can be had, and what nodes do not keep: the numbers of norms and sums."""
 
     eps: dict[int, float]
 
     def value(self, node: Any, output: int) -> Make | None: ...
+
+    def number(self, node: Any) -> float | None: ...
 
 
 Recipe = Callable[[Values, Any], Make | None]
@@ -168,10 +167,14 @@ def _product(values: Values, node: Any) -> Make | None:
 
 
 def _sum(sign: int) -> Recipe:
-    """Of two tensors. A number that is added is kept by nobody."""
+    """Of two tensors, or of a tensor and a number."""
 
     def recipe(values: Values, node: Any) -> Make | None:
-        first, second = (values.value(*each) for each in node.next_functions)
+        number = values.number(node) if node.next_functions[1][0] is None else None
+        first = values.value(*node.next_functions[0])
+        if first is not None and number is not None:
+            return lambda: torch.add(first(), number, alpha=sign * node._saved_alpha)
+        second = values.value(*node.next_functions[1])
         if first is None or second is None:
             return None
         return lambda: torch.add(first(), second(), alpha=sign * node._saved_alpha)

@@ -2,27 +2,28 @@
 
 In ``selective`` blocks matrix products, convolutions and attention are kept, and outputs of activations, norms, dropout, sums and copies are dropped where the graph itself still
 has what they were made of. In ``lean`` blocks products are dropped too, and attention stays. No operation is watched: autograd says what it saves, by the hooks for saved tensors,
-and the node that made a tensor says how (``remaking``). In its first forward a block compares everything with what was there, and is left alone from then on if anything differs.
-What is not known, whose inputs nobody keeps, or what was changed in place, stays as it is. A change through ``.data`` is not seen.
+and the node that made a tensor says how (``remaking``). The first time, and every so often, a block compares what it would make with what is there, and is left alone from then on if
+anything differs. What is not known, whose inputs nobody keeps, or what was changed in place, stays as it is. A change that autograd does not see (through ``.data``, or in place
+without gradients) is seen only where it is compared.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from oomph._environment import on_virtual_gpu
-from oomph.fitting.techniques import remaking
-from oomph.fitting.techniques.blocks import ELEMENTWISE, SELECTIVE, Surrounded, get_block
+from oomph.fitting.techniques.blocks import SELECTIVE, Surrounded, get_block
 from oomph.fitting.techniques.caches import without_caches
-from oomph.fitting.techniques.elementwise import AroundElementwise, written_out
 from oomph.fitting.techniques.remaking import CHEAP, PRODUCTS, RESHAPES, VIEWS, Make, bytes_made, inner_length, kept_by, seen, shape_made
 from oomph.fitting.techniques.saved import Stayed
 from oomph.fitting.techniques.technique import Technique, differs_in_length, some_of
@@ -37,6 +38,11 @@ _KNOWN = hasattr(torch._C._autograd, "_get_sequence_nr") and hasattr(torch._C._F
 # Operations that models have work in place, on what the one before has made: the node has the history of both.
 _IN_PLACE = frozenset({"ReluBackward0"})
 
+# How often a block compares all again.
+_COMPARED_AGAIN = 64
+# Nodes that are looked at for one tensor. Beyond that, to make it again is not cheap.
+_FARTHEST = 64
+
 # Of the integer types, those in which bits are compared.
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -47,12 +53,6 @@ class SelectiveBlocks(Surrounded):
     def __init__(self, model: nn.Module, names: Sequence[str], products: bool = False) -> None:
         self.counted = {name: Counted() for name in names}
         super().__init__(model, SELECTIVE, {name: _Selective(get_block(model, name), self.counted[name], products) for name in names})
-        inside = {f"{name}.{inner}": AroundElementwise() for name in names for inner, _ in written_out(get_block(model, name))}
-        self._inside = Surrounded(model, ELEMENTWISE, inside)
-
-    def undo(self) -> None:
-        self._inside.undo()
-        super().undo()
 
 
 class Counted:
@@ -69,9 +69,12 @@ class _Selective:
     def __init__(self, block: nn.Module, counted: Counted, products: bool) -> None:
         self._counted, self._products = counted, products
         self._norms = [module for module in block.modules() if isinstance(module, (nn.LayerNorm, nn.GroupNorm)) and module.weight is not None]
-        # Of a virtual GPU there is nothing to compare.
-        self._compared = on_virtual_gpu()
+        # What was found to be the same when it was made again.
+        self._compared: set[Any] = set()
+        self._forwards = 0
         self._left_alone = False
+        # Whether numbers that are added are looked for: until it is known that there are none.
+        self._notes_numbers = True
 
     def _eps(self) -> dict[int, float]:
         """By weight: nodes of norms do not keep it. Where two norms share a weight and differ in it, nothing is known."""
@@ -87,15 +90,34 @@ class _Selective:
         if not torch.is_grad_enabled() or not _KNOWN or self._left_alone:
             return forward(*args, **kwargs)
         args, kwargs, _ = without_caches(block, args, kwargs)
-        call = _Call(self._eps(), self._counted, self._products, compare=not self._compared)
+        self._forwards += 1
+        if self._forwards % _COMPARED_AGAIN == 0:
+            self._compared.clear()
+        call = _Call(self._eps(), self._counted, self._products, self._compared, block.training)
         try:
-            with torch.autograd.graph.saved_tensors_hooks(call.pack, _unpack), call.watching_for_others():
+            with torch.autograd.graph.saved_tensors_hooks(call.pack, _unpack), _watching(call), call.numbers if self._notes_numbers else contextlib.nullcontext():
                 result = forward(*args, **kwargs)
-                call.keep(result)
-                return result
+            call.keep(result)
+            if call.has_dropped:
+                self._notes_numbers = call.numbers.used
+            return result
         finally:
-            self._compared, self._left_alone = True, call.closed
+            self._left_alone = call.closed
             call.forget()
+
+
+# In a trial, what is made is looked at only, and not kept until all have it who need it.
+_looking = threading.local()
+
+
+def _without_autocast() -> Any:
+    """Nodes have their conversions already; a backward pass may run under autocast all the same."""
+    if not any(map(torch.is_autocast_enabled, ("cuda", "cpu"))):
+        return contextlib.nullcontext()
+    off = contextlib.ExitStack()
+    for kind in ("cuda", "cpu"):
+        off.enter_context(torch.autocast(kind, enabled=False))
+    return off
 
 
 class _Dropped:
@@ -119,7 +141,7 @@ class _Dropped:
         if self._value is not None:
             return self._value
         assert self._make is not None
-        with torch.no_grad():
+        with torch.no_grad(), _without_autocast():
             made = self._make()
         if made.untyped_storage().nbytes() != self._nbytes:
             raise RuntimeError("what an operation makes has another size when it is made again: this block cannot be checkpointed selectively")
@@ -127,7 +149,7 @@ class _Dropped:
             # The same numbers in another order: views of what was there before count on the first.
             with torch.no_grad():
                 made = torch.empty_strided(*self._layout, dtype=made.dtype, device=made.device).copy_(made)
-        if remaking.keeps:
+        if not getattr(_looking, "on", False):
             # What it was made of is let go.
             self._value, self._make = made, None
         return made
@@ -157,8 +179,14 @@ def _unpack(saved: Stayed | _View) -> torch.Tensor:
 class _Call:
     """One forward of a block: what its nodes have saved so far."""
 
-    def __init__(self, eps: dict[int, float], counted: Counted, products: bool, compare: bool) -> None:
-        self.eps, self._counted, self._products, self._compare = eps, counted, products, compare
+    def __init__(self, eps: dict[int, float], counted: Counted, products: bool, compared: set[Any], training: bool) -> None:
+        self.eps, self._counted, self._products, self._compared = eps, counted, products, compared
+        # Of a virtual GPU there is nothing to compare.
+        self._compares = not on_virtual_gpu()
+        self._way = (training, *((torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cuda", "cpu")))
+        self.numbers = _Numbers()
+        self.has_dropped = False
+        self._looked_at = 0
         # Nothing more is dropped: something was not the same when it was made again, or hooks of others lie inside.
         self.closed = False
         # Nodes of before are others' business: what they made is kept elsewhere, mostly.
@@ -174,6 +202,7 @@ class _Call:
         self._dropped.clear()
         self._stayed.clear()
         self._remade.clear()
+        self.numbers.by_node.clear()
 
     def keep(self, result: Any) -> None:
         """What comes out of the block is there anyway: whoever takes it keeps it."""
@@ -183,21 +212,6 @@ class _Call:
                 known = self._dropped.get((storage._cdata, tensor._version))
                 if known is not None and known[0]() is not None and known[1].keep(tensor):
                     self._counted.dropped -= storage.nbytes()
-
-    @contextlib.contextmanager
-    def watching_for_others(self) -> Iterator[None]:
-        """Hooks that the block puts around parts of itself, such as a checkpoint's: what is saved there is theirs, and may be asked for once only."""
-        push = torch._C._autograd._push_saved_tensors_default_hooks
-
-        def pushed(pack: Any, unpack: Any) -> None:
-            self.closed = True
-            push(pack, unpack)
-
-        torch._C._autograd._push_saved_tensors_default_hooks = pushed
-        try:
-            yield
-        finally:
-            torch._C._autograd._push_saved_tensors_default_hooks = push
 
     def pack(self, tensor: torch.Tensor) -> Stayed | _View:
         node = tensor.grad_fn
@@ -209,8 +223,9 @@ class _Call:
             return _View(known[1], tensor) if known[1].dtype == tensor.dtype else Stayed(tensor)
         # What was changed in place is not what its node made, but where that node did it.
         is_made = tensor._version == 0 or node.name() in _IN_PLACE
+        self._looked_at = 0
         dropped = self._drop(tensor, node, storage.nbytes()) if is_made else None
-        if dropped is not None and self._compare and not self._is_the_same(dropped, tensor):
+        if dropped is not None and self._compares and not self._was_the_same(dropped, tensor, node):
             self.closed, dropped = True, None
         if dropped is None:
             stayed = Stayed(tensor)
@@ -218,11 +233,21 @@ class _Call:
             return stayed
         self._dropped[storage._cdata, tensor._version] = (_alive(storage), dropped)
         self._counted.dropped += storage.nbytes()
+        self.has_dropped = True
         return _View(dropped, tensor)
+
+    def _was_the_same(self, dropped: _Dropped, tensor: torch.Tensor, node: Any) -> bool:
+        """By its place among the block's operations, and what it is: compared once."""
+        key = (node._sequence_nr() - self.since, node.name(), tensor.dtype, self._way)
+        if key not in self._compared:
+            if not self._is_the_same(dropped, tensor):
+                return False
+            self._compared.add(key)
+        return True
 
     def _is_the_same(self, dropped: _Dropped, tensor: torch.Tensor) -> bool:
         """Whether what is made again is what is there, to the bit."""
-        was, remaking.keeps = remaking.keeps, False
+        _looking.on = True
         try:
             with torch.no_grad():
                 made, there = _View(dropped, tensor).value(), tensor.detach()
@@ -233,7 +258,7 @@ class _Call:
                 raise
             return False
         finally:
-            remaking.keeps = was
+            _looking.on = False
 
     def _drop(self, tensor: torch.Tensor, node: Any, nbytes: int) -> _Dropped | None:
         """How the whole storage of a tensor is made again."""
@@ -268,6 +293,10 @@ class _Call:
             self._counted.flops += 2 * inner_length(node) * math.prod(shape_made(node))
         return make
 
+    def number(self, node: Any) -> float | None:
+        """That was added by a node."""
+        return self.numbers.of(node)
+
     def value(self, node: Any, output: int) -> Make | None:
         """How the value of an output of a node can be had: made again, or kept by somebody."""
         if node is None:
@@ -280,6 +309,9 @@ class _Call:
         known = self._remade.get((node, output))
         if known is not None:
             return known.value
+        self._looked_at += 1
+        if self._looked_at > _FARTHEST:
+            return None
         found = kept_by(node, output) or seen(self, node, output)
         if found is not None or output != 0:
             return found
@@ -291,6 +323,65 @@ class _Call:
         shared = _Dropped(make, bytes_made(node), node._input_metadata[0].dtype, None)
         self._remade[node, 0] = shared
         return shared.value
+
+
+class _Numbers(TorchFunctionMode):
+    """Notes the numbers that are added to tensors: no node keeps them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by_node: dict[Any, float] = {}
+        self.used = False
+
+    def of(self, node: Any) -> float | None:
+        number = self.by_node.get(node)
+        self.used = self.used or number is not None
+        return number
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if func in _ADDS and not kwargs and len(args) == 2 and type(args[1]) in (int, float) and type(made) is torch.Tensor and made.grad_fn is not None:
+            self.by_node[made.grad_fn] = args[1]
+        return made
+
+
+_ADDS = {torch.add, torch.sub, torch.Tensor.add, torch.Tensor.sub, torch.Tensor.__add__, torch.Tensor.__radd__, torch.Tensor.__sub__}
+
+
+class _Watch:
+    """Hooks that a block puts around parts of itself, such as a checkpoint's: what is saved there is theirs, and may be asked for once only. PyTorch is changed while there is a block
+    to watch, whatever its thread."""
+
+    def __init__(self) -> None:
+        self._lock, self._active = threading.Lock(), 0
+        self._of_thread = threading.local()
+        self._push: Any = None
+
+    @contextlib.contextmanager
+    def __call__(self, call: _Call) -> Iterator[None]:
+        calls = self._of_thread.__dict__.setdefault("calls", [])
+        with self._lock:
+            self._active += 1
+            if self._active == 1:
+                self._push = torch._C._autograd._push_saved_tensors_default_hooks
+                torch._C._autograd._push_saved_tensors_default_hooks = self._pushed
+        calls.append(call)
+        try:
+            yield
+        finally:
+            calls.pop()
+            with self._lock:
+                self._active -= 1
+                if self._active == 0:
+                    torch._C._autograd._push_saved_tensors_default_hooks = self._push
+
+    def _pushed(self, pack: Any, unpack: Any) -> None:
+        for call in getattr(self._of_thread, "calls", ()):
+            call.closed = True
+        self._push(pack, unpack)
+
+
+_watching = _Watch()
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
