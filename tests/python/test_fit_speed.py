@@ -174,20 +174,77 @@ def parts_of_a_complex(self, x):
     return self.other(torch.view_as_real(made * made.conj()).flatten(1)) + self.other(made.real.repeat(1, 2))
 
 
+def written_out(self, x):
+    """As transformers has it for GPT-2, with a number that changes."""
+    made = self.linear(x)
+    self.scale = getattr(self, "scale", 0.5) + 0.25
+    return self.other(0.5 * made * (self.scale + torch.tanh(0.8 * (made + 0.04 * torch.pow(made, 3.0)))))
+
+
+def dropped_paths(self, x):
+    """The number is random, and the same for many draws."""
+    made = torch.nn.functional.silu(self.linear(x))
+    return self.other(made.div(0.9) * (0.9 + torch.rand(4, 1)).floor())
+
+
+def summed_for_ever(self, x):
+    made = self.linear(x)
+    for _ in range(400):
+        made = made * 0.99 + x
+    return self.other(made * made)
+
+
 @pytest.mark.parametrize("products", [False, True], ids=["selective", "lean"])
-@pytest.mark.parametrize("forward", [changed_without_gradients, another_eps, checkpoint_inside, copy_of_a_half, parts_of_a_complex])
+@pytest.mark.parametrize("forward", [written_out, dropped_paths, summed_for_ever, changed_without_gradients, another_eps, checkpoint_inside, copy_of_a_half, parts_of_a_complex])
 def test_what_cannot_be_made_again_stays(forward, products, monkeypatch):
     monkeypatch.setattr(selective, "_SMALLEST", 0)
     torch.manual_seed(0)
     model, x = torch.nn.Sequential(Tricky(forward), Tricky(forward)), torch.randn(4, 8)
+    plain = copy.deepcopy(model)
     loss = lambda model: model(x).square().mean()
-    expected = gradients(model, loss)
     lean = SelectiveBlocks(model, ["0", "1"], products)
     # What was found out in the first forward holds for the others.
-    for _ in range(2):
-        found = gradients(model, loss)
+    for _ in range(3):
+        expected, found = gradients(plain, loss), gradients(model, loss)
         assert torch.equal(expected[0], found[0])
         assert all((one is None) == (other is None) and (one is None or torch.equal(one, other)) for (_, one), (_, other) in zip(expected[1], found[1]))
+    lean.undo()
+
+
+@pytest.mark.parametrize("first", ["small", "failed"])
+def test_what_was_not_compared_in_the_first_forward_is_later(first, monkeypatch):
+    monkeypatch.setattr(selective, "_SMALLEST", 64)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(Tricky(another_eps), Tricky(another_eps))
+    plain = copy.deepcopy(model)
+    lean = SelectiveBlocks(model, ["0", "1"])
+    if first == "small":
+        model(torch.randn(1, 8)).sum().backward()
+    else:
+        monkeypatch.setattr(model[0], "run", lambda self, x: self.linear(x) @ torch.ones(3))
+        with pytest.raises(RuntimeError):
+            model(torch.randn(4, 8))
+        monkeypatch.undo()
+        monkeypatch.setattr(selective, "_SMALLEST", 64)
+    x = torch.randn(4, 8)
+    loss = lambda model: model(x).square().mean()
+    expected, found = gradients(plain, loss), gradients(model, loss)
+    assert all(torch.equal(one, other) for (_, one), (_, other) in zip(expected[1], found[1]) if one is not None)
+    lean.undo()
+
+
+def test_gradients_of_gradients(monkeypatch):
+    monkeypatch.setattr(selective, "_SMALLEST", 0)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(Tricky(written_out), Tricky(written_out))
+    plain, x = copy.deepcopy(model), torch.randn(4, 8)
+    lean = SelectiveBlocks(model, ["0", "1"], products=True)
+    penalties = []
+    for one in (plain, model):
+        found = torch.autograd.grad(one(x).square().mean(), list(one.parameters()), create_graph=True, allow_unused=True)
+        sum(gradient.square().sum() for gradient in found if gradient is not None).backward()
+        penalties.append([p.grad for p in one.parameters()])
+    assert all(torch.allclose(one, other, rtol=1e-5, atol=1e-7) for one, other in zip(*penalties) if one is not None)
     lean.undo()
 
 

@@ -629,6 +629,24 @@ def written_into(model, tokens):
     return F.cross_entropy(logits.view(-1, VOCABULARY), tokens.view(-1))
 
 
+def masked_after_a_scale(model, tokens):
+    logits = model(tokens) * 0.5
+    logits[..., 40:] = -1e9
+    return F.cross_entropy(logits.view(-1, VOCABULARY), tokens.view(-1) % 40)
+
+
+def scaled_before_a_write(model, tokens):
+    logits = model(tokens)
+    scaled = logits * 3
+    logits.mul_(2)
+    return F.cross_entropy(scaled.view(-1, VOCABULARY), tokens.view(-1))
+
+
+def by_keywords(model, tokens):
+    logits = torch.mul(input=torch.tanh(input=model(tokens)), other=2.0)
+    return F.cross_entropy(logits.view(-1, VOCABULARY), tokens.view(-1))
+
+
 def looked_at(model, tokens):
     logits = model(tokens)
     with torch.no_grad():
@@ -650,6 +668,9 @@ def looked_at(model, tokens):
         lambda model, tokens: F.cross_entropy((model(tokens) + torch.ones(3, 1, VOCABULARY)).view(-1, VOCABULARY), tokens.view(-1)),
         written_before,
         written_into,
+        masked_after_a_scale,
+        scaled_before_a_write,
+        by_keywords,
         looked_at,
     ],
 )
@@ -669,16 +690,24 @@ def test_what_needs_plain_logits_gets_them(loss_of):
 ROW = torch.linspace(-1, 1, VOCABULARY)
 
 
+def a_row_that_is_changed_later(logits):
+    row = ROW.clone()
+    changed = logits + row
+    row.zero_()
+    return changed
+
+
 @pytest.mark.parametrize(
     "change, off",
     [
         (lambda logits: logits + ROW, 1e-6),
+        (a_row_that_is_changed_later, 1e-6),
         (lambda logits: ROW[None] + logits[:, 1:], 1e-6),
         (lambda logits: torch.tanh(logits / 3.0) * 3.0, 1e-6),
         (lambda logits: (0.5 * logits).to(torch.float64) + ROW, 1e-6),
         (lambda logits: torch.div(logits.bfloat16(), 2).float(), 2**-7),
     ],
-    ids=["a buffer", "a row before a slice", "capped", "scaled, and of another type", "rounded"],
+    ids=["a buffer", "a row that is changed later", "a row before a slice", "capped", "scaled, and of another type", "rounded"],
 )
 @pytest.mark.parametrize("past", [False, True], ids=["cross entropy", "past torch functions"])
 def test_logits_that_are_changed_number_by_number_stay_deferred(change, off, past):

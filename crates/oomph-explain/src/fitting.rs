@@ -280,10 +280,10 @@ fn is_of_the_batch(context: &Context, stack: u32) -> bool {
     !setup && !facts.multi_tensor && !facts.model_init
 }
 
-/// How many samples the batch has, where the line that failed says it.
+/// How many samples the batch has at least, where the line that failed says it: weights are among its tensors too.
 fn samples(context: &Context) -> Option<u64> {
     let tensors = &context.census?.frames.first()?.tensors;
-    tensors.iter().filter(|tensor| tensor.shape.len() > 1).map(|tensor| tensor.shape[0]).max()
+    tensors.iter().filter(|tensor| tensor.shape.len() > 1).map(|tensor| tensor.shape[0]).min()
 }
 
 /// The fix, in words and with what to type. Of a program that ran to its end, only what saves something is told: without a

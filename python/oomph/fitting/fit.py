@@ -318,6 +318,10 @@ class Fit(Applied):
             self._hold(room)
             if found is not None and trial is not None:
                 self._take_the_fastest(found, trial)
+        except BaseException:
+            # Nobody has the fit to close it.
+            self.close()
+            raise
         finally:
             if trial is not None:
                 trial.close()

@@ -9,6 +9,7 @@ else touches it gets the plain logits, with their history.
 from __future__ import annotations
 
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.autograd.function import once_differentiable
-from torch.utils._pytree import tree_any, tree_map
+from torch.utils._pytree import tree_any, tree_leaves, tree_map
 
 from oomph.fitting.errors import FitError
 from oomph.fitting.losses import counts
@@ -85,7 +86,7 @@ class _Forward:
         if not (hidden.requires_grad or head.weight.requires_grad):
             return F.linear(hidden, head.weight, head.bias)
         root = _Root(hidden, head.weight, head.bias, dtype, self.chunk_bytes)
-        return _deferred(root, hidden, dtype, (), ())
+        return _deferred(root, hidden, dtype)
 
 
 def _dtype_of_linear(head: nn.Linear, hidden: torch.Tensor) -> torch.dtype | None:
@@ -108,6 +109,12 @@ class _Root:
     def __init__(self, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype, chunk_bytes: int) -> None:
         self.hidden, self.weight, self.bias, self.dtype, self.chunk_bytes = hidden, weight, bias, dtype, chunk_bytes
         self.whole: torch.Tensor | None = None
+        # All that came of it.
+        self.made: list[weakref.ref[DeferredLogits]] = []
+
+    def make_all(self) -> None:
+        for reference in self.made:
+            _plain(reference())
 
     def logits(self) -> torch.Tensor:
         if self.whole is None:
@@ -133,14 +140,15 @@ class Change:
 class DeferredLogits(torch.Tensor):
     """Logits that have a shape, a dtype and a device, and no memory.
 
-    ``_steps`` are the functions that were called on the logits of the head to come here, such as a slice and a view; ``_hidden`` has been
-    through the same, except for ``_changes``: those that change each number by itself, such as a conversion or a scale. They wait for the chunks.
+    ``_step`` is the function that was called on ``_before`` to come here, such as a slice or a view; ``_hidden`` has been through the same ones, except for ``_changes``: those that
+    change each number by itself, such as a conversion or a scale. They wait for the chunks.
     """
 
     _root: _Root
     _hidden: torch.Tensor
     _changes: tuple[Change, ...]
-    _steps: tuple[Change, ...]
+    _before: DeferredLogits | None
+    _step: Change | None
     _own: torch.Tensor | None
 
     @classmethod
@@ -154,6 +162,10 @@ class DeferredLogits(torch.Tensor):
             answer = deferring(*args, **kwargs)
             if answer is not None:
                 return answer
+        if _writes(func):
+            # Others that come from the same logits see what is written, or do not, as if all had been made at once.
+            for root in {id(one._root): one._root for one in tree_leaves((args, kwargs)) if isinstance(one, DeferredLogits)}.values():
+                root.make_all()
         return func(*tree_map(_plain, args), **tree_map(_plain, kwargs))
 
     @classmethod
@@ -174,10 +186,19 @@ class DeferredLogits(torch.Tensor):
         return _plain(self).__reduce_ex__(protocol)
 
 
-def _deferred(root: _Root, hidden: torch.Tensor, dtype: torch.dtype, changes: tuple[Change, ...], steps: tuple[Change, ...]) -> DeferredLogits:
-    made = _Promise.apply(hidden, root.weight, root.bias, root.dtype, dtype, changes)
-    made._root, made._hidden, made._changes, made._steps, made._own = root, hidden, changes, steps, None
+def _deferred(
+    root: _Root, hidden: torch.Tensor, dtype: torch.dtype, changes: tuple[Change, ...] = (), before: DeferredLogits | None = None, step: Change | None = None
+) -> DeferredLogits:
+    made: DeferredLogits = _Promise.apply(hidden, root.weight, root.bias, root.dtype, dtype, changes)
+    made._root, made._hidden, made._changes, made._before, made._step, made._own = root, hidden, changes, before, step, None
+    root.made.append(weakref.ref(made))
     return made
+
+
+def _writes(func: Any) -> bool:
+    """Whether it changes a tensor in place, by the convention of its name."""
+    name = getattr(func, "__name__", "")
+    return name == "__setitem__" or name.startswith("__i") and name.endswith("__") or name.endswith("_") and not name.endswith("__")
 
 
 def _plain(thing: Any) -> Any:
@@ -185,12 +206,10 @@ def _plain(thing: Any) -> Any:
     if not isinstance(thing, DeferredLogits):
         return thing
     if thing._own is None:
-        # From the head's own logits through the same steps, so that what writes into one view is seen in the others.
-        value = thing._root.logits()
+        # From what it was made of, so that what writes into one view is seen in the others.
+        value = thing._root.logits() if thing._before is None else _plain(thing._before)
         with torch.enable_grad():
-            for step in thing._steps:
-                value = step(value)
-        thing._own = value
+            thing._own = value if thing._step is None else thing._step(value)
     return thing._own
 
 
@@ -326,12 +345,12 @@ def _changed(value: torch.Tensor, changes: tuple[Change, ...]) -> torch.Tensor:
 
 
 def _step(logits: DeferredLogits, hidden: torch.Tensor, step: Callable[[torch.Tensor], torch.Tensor]) -> DeferredLogits:
-    return _deferred(logits._root, hidden, logits.dtype, logits._changes, (*logits._steps, Change(step)))
+    return _deferred(logits._root, hidden, logits.dtype, logits._changes, logits, Change(step))
 
 
 def _change(logits: DeferredLogits, change: Change, dtype: torch.dtype) -> DeferredLogits:
     """Of each number by itself: rows may be taken before or after it."""
-    return _deferred(logits._root, logits._hidden, dtype, (*logits._changes, change), (*logits._steps, change))
+    return _deferred(logits._root, logits._hidden, dtype, (*logits._changes, change), logits, change)
 
 
 def _cast(logits: DeferredLogits, dtype: torch.dtype) -> DeferredLogits | None:
@@ -351,30 +370,33 @@ def _to(logits: DeferredLogits, *args: Any, **kwargs: Any) -> DeferredLogits | N
     return logits if dtype is None else _cast(logits, dtype)
 
 
-def _added(logits: Any, other: Any, *, alpha: Any = 1) -> DeferredLogits | None:
+def _added(logits: Any = None, other: Any = None, **options: Any) -> DeferredLogits | None:
     """A number for each column that is not trained, such as a bias that is a buffer."""
     if not isinstance(logits, DeferredLogits):
         logits, other = other, logits
-    is_row = type(other) is torch.Tensor and not other.requires_grad and other.dim() <= 2 and other.numel() == logits.shape[-1] == other.shape[-1]
-    if not is_row or alpha != 1 or other.device != logits.device:
+    if options or type(other) is not torch.Tensor or not isinstance(logits, DeferredLogits) or other.requires_grad or not 0 < other.dim() <= min(2, logits.dim()):
         return None
-    row = other.reshape(-1)
+    if not other.numel() == other.shape[-1] == logits.shape[-1] or other.device != logits.device:
+        return None
+    # It may be changed before the loss.
+    row = other.detach().reshape(-1).clone()
     return _change(logits, Change(lambda value: value + row), torch.promote_types(logits.dtype, row.dtype))
 
 
-def _scaled(logits: Any, factor: Any) -> DeferredLogits | None:
+def _scaled(logits: Any = None, factor: Any = None, **options: Any) -> DeferredLogits | None:
     if not isinstance(logits, DeferredLogits):
         logits, factor = factor, logits
-    return _change(logits, Change(lambda value: value * factor), logits.dtype) if type(factor) in (int, float) else None
+    is_number = isinstance(logits, DeferredLogits) and type(factor) in (int, float) and not options
+    return _change(logits, Change(lambda value: value * factor), logits.dtype) if is_number else None
 
 
-def _divided(logits: Any, divisor: Any) -> DeferredLogits | None:
-    is_number = isinstance(logits, DeferredLogits) and type(divisor) in (int, float)
+def _divided(logits: Any = None, divisor: Any = None, **options: Any) -> DeferredLogits | None:
+    is_number = isinstance(logits, DeferredLogits) and type(divisor) in (int, float) and not options
     return _change(logits, Change(lambda value: value / divisor), logits.dtype) if is_number else None
 
 
-def _tanh(logits: DeferredLogits) -> DeferredLogits:
-    return _change(logits, Change(torch.tanh), logits.dtype)
+def _tanh(logits: Any = None, **options: Any) -> DeferredLogits | None:
+    return _change(logits, Change(torch.tanh), logits.dtype) if isinstance(logits, DeferredLogits) and not options else None
 
 
 def _reshape(logits: DeferredLogits, *shape: Any, **kwargs: Any) -> DeferredLogits | None:

@@ -53,6 +53,8 @@ class OnTheCard:
                 return
             self._kept = contextlib.ExitStack()
             self._kept.enter_context(everything_kept(self._model, self._optimizer, self._device))
+        elif hosted > host_room():
+            return
         for plan in plans:
             # What the others took, this one takes as well.
             if ranks.any_of(self._left < self._spent / max(1, len(self.times)), self._device):

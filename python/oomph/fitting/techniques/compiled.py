@@ -156,7 +156,11 @@ class ActivationBudget:
         self._before: tuple[float, Any] | None = (settings.activation_memory_budget, inductor.joint_custom_post_pass)
         settings.activation_memory_budget = budget
         inductor.joint_custom_post_pass = _keeper(inductor.joint_custom_post_pass)
-        compile_again(model)
+        try:
+            compile_again(model)
+        except BaseException:
+            self.undo()
+            raise
 
     def undo(self) -> None:
         if self._before is None:
