@@ -13,11 +13,16 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import oomph as package  # noqa: E402
+from conftest import PYTHON_2_11  # noqa: E402
 from oomph import Plan  # noqa: E402
 from oomph.fitting.errors import FitError  # noqa: E402
+from oomph.fitting.planning.plan import Measured  # noqa: E402
+from oomph.fitting.planning.search import Facts, Search  # noqa: E402
 from oomph.fitting.running.trying import everything_kept  # noqa: E402
-from oomph.fitting.techniques import selective  # noqa: E402
+from oomph.fitting.techniques import activations, grouped_queries, selective  # noqa: E402
+from oomph.fitting.techniques.activations import offload_blocks  # noqa: E402
 from oomph.fitting.techniques.blocks import find_blocks  # noqa: E402
+from oomph.fitting.techniques.grouped_queries import RepeatedGroups  # noqa: E402
 from oomph.fitting.techniques.optimizers import StatesOnHost  # noqa: E402
 from oomph.fitting.techniques.selective import SelectiveBlocks  # noqa: E402
 
@@ -69,14 +74,148 @@ def test_what_operations_made_is_made_again_to_the_bit(name, products, monkeypat
     found = gradients(model, loss)
     dropped = [counted.dropped for counted in lean.counted.values()]
     assert all(dropped) and all((counted.flops > 0) == products for counted in lean.counted.values())
-    # What was found to be right in the first forward is done in all.
-    gradients(model, loss)
+    # What was found to be right in the first forward is done in all; and what comes into a block may wait in host memory.
+    monkeypatch.setattr(activations, "SMALLEST", 0)
+    away = offload_blocks(model, find_blocks(model))
+    sent = gradients(model, loss)
+    assert away.bytes_offloaded > 0
+    away.undo()
     lean.undo()
+    model.load_state_dict(before)
+    assert all(one is None or torch.equal(one, other) for (_, one), (_, other) in zip(found[1], sent[1]))
     assert [counted.dropped for counted in lean.counted.values()] == [2 * before for before in dropped]
     assert torch.equal(expected[0], found[0])
     for (_, one), (where, other) in zip(expected[1], found[1]):
         assert (one is None) == (other is None) and (one is None or torch.equal(one, other)), where
     assert all("forward" not in module.__dict__ for module in model.modules())
+
+
+class Bottleneck(torch.nn.Module):
+    """As in ResNet-50: the last convolution makes four times as much as the others, and sums a fourth and a ninth of what they do."""
+
+    def __init__(self):
+        super().__init__()
+        shapes = ((64, 16, 1), (16, 16, 3), (16, 64, 1))
+        self.convolutions = torch.nn.ModuleList(torch.nn.Conv2d(a, b, size, padding=size // 2, bias=False) for a, b, size in shapes)
+        self.norms = torch.nn.ModuleList(torch.nn.BatchNorm2d(b) for _, b, _ in shapes)
+
+    def forward(self, x):
+        y = x
+        for convolution, norm in zip(self.convolutions, self.norms):
+            y = norm(convolution(torch.relu(y)))
+        return x + y
+
+
+def test_what_is_dear_for_its_size_stays_in_lean_blocks(monkeypatch):
+    monkeypatch.setattr(selective, "_SMALLEST", 0)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 64, 1), torch.nn.Sequential(Bottleneck(), Bottleneck()))
+    pictures = torch.randn(2, 3, 8, 8)
+    expected = gradients(model, lambda model: model(pictures).square().mean())
+    lean = SelectiveBlocks(model, ["1.0", "1.1"], products=True)
+    found = gradients(model, lambda model: model(pictures).square().mean())
+    lean.undo()
+    # Of the three, the last is run again: 16 products for each number.
+    assert [counted.flops for counted in lean.counted.values()] == [2 * 16 * 2 * 64 * 8 * 8] * 2
+    assert all(torch.equal(one, other) for (_, one), (_, other) in zip(expected[1], found[1]))
+
+
+def test_inputs_go_to_host_memory_only_where_blocks_give_up_something():
+    """The forward of a family's plans: blocks give up along the path, and those whose copies are hidden have their inputs away from then on."""
+    blocks = ("a", "b", "c", "d")
+    path = (*(("lean", name) for name in blocks), *(("checkpoint", name) for name in blocks), *(("offload", name) for name in blocks))
+
+    def cost(plan):
+        return 1000 - 100 * len(plan.lean) - 150 * len(plan.checkpoint) - 60 * len([name for name in plan.offload if name in (*plan.lean, *plan.checkpoint)])
+
+    def seconds(plan):
+        return 1 + 0.05 * len(plan.lean) + 0.3 * len(plan.checkpoint) + 0.01 * len(plan.offload)
+
+    facts = Facts(1, blocks, 500, 500, 1 << 40, splits=False, expands=False, fuses=False, hosts=False, path=path, away=(("a", "c"), ("a", "b", "c")))
+    found = Search(facts, lambda plan: Measured(plan, cost(plan), cost(plan), seconds(plan)), seconds, lambda plan: (0, cost(plan))).find()
+    assert found.chosen.plan == Plan(lean=blocks, offload=("a", "c"))
+    plans = [way.measured.plan for way in found.ways]
+    assert all(set(plan.offload) <= {*plan.lean, *plan.checkpoint} for plan in plans)
+    assert Plan(checkpoint=blocks) in plans, "what people do by hand keeps inputs where they are"
+
+
+def grouped(monkeypatch):
+    """A model with grouped queries, for which no kernel takes them as they are: as on a T4, or in float32 on any card."""
+    choice = torch._fused_sdp_choice
+    monkeypatch.setattr(torch, "_fused_sdp_choice", lambda *args, enable_gqa=False, **kwargs: 0 if enable_gqa else choice(*args, enable_gqa=False, **kwargs))
+    torch.manual_seed(0)
+    return MODELS["Llama"]()
+
+
+def test_keys_and_values_of_grouped_queries_are_repeated(monkeypatch):
+    model, loss = grouped(monkeypatch)
+    plain, seen = torch.nn.functional.scaled_dot_product_attention, []
+    spied = lambda query, key, *args, **kwargs: (seen.append((query.shape[1], key.shape[1], kwargs.get("enable_gqa"))), plain(query, key, *args, **kwargs))[1]
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", spied)
+    expected = gradients(model, loss)
+    assert seen == [(4, 2, True)] * 2
+    first, second = RepeatedGroups(model), RepeatedGroups(model)
+    found = gradients(model, loss)
+    assert seen[2:] == [(4, 4, False)] * 2 and first.calls == second.calls == 2
+    assert torch.allclose(expected[0], found[0], rtol=1e-6)
+    for (where, one), (_, other) in zip(expected[1], found[1]):
+        assert torch.linalg.vector_norm(one - other) <= 1e-5 * torch.linalg.vector_norm(one), where
+    first.undo()
+    first.undo()
+    gradients(model, loss)
+    assert seen[4:] == [(4, 4, False)] * 2, "the other has it still"
+    second.undo()
+    assert torch.nn.functional.scaled_dot_product_attention is spied
+
+
+@pytest.mark.parametrize("why", ["dropout", "deterministic", "a kernel takes them"])
+def test_grouped_queries_that_are_left_alone(why, monkeypatch):
+    model, loss = grouped(monkeypatch)
+    query, key = torch.randn(1, 4, 8, 16), torch.randn(1, 2, 8, 16)
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: why == "deterministic")
+    if why == "a kernel takes them":
+        monkeypatch.setattr(torch, "_fused_sdp_choice", lambda *args, **kwargs: 1)
+    groups = RepeatedGroups(model)
+    torch.nn.functional.scaled_dot_product_attention(query, key, key, None, 0.1 if why == "dropout" else 0.0, enable_gqa=True)
+    groups.undo()
+    assert groups.calls == 0 and not grouped_queries._applied and not grouped_queries._replaced
+
+
+GROUPED = """
+import json
+import torch
+import oomph
+from transformers import LlamaConfig, LlamaForCausalLM
+
+with torch.device("cuda"):
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=512, hidden_size=256, intermediate_size=512, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=2))
+ids = torch.randint(500, (2, 1024), device="cuda")
+batch = {"input_ids": ids, "labels": ids}
+optimizer = torch.optim.AdamW(model.parameters())
+fit = oomph.fit(model, optimizer, batch=batch, budget="450MiB")
+torch.cuda.reset_peak_memory_stats()
+for _ in range(3):
+    fit.step(batch)
+print("TOLD " + json.dumps(dict(peak=fit.peak(), said=fit.plan.to_dict(), text=str(fit.plan), history=fit.plan.history)))
+"""
+
+
+def test_attention_of_grouped_queries_holds_no_scores(on_virtual_gpu, warm, tmp_path):
+    """With Colab's PyTorch, on its card; newer ones have a kernel that takes grouped queries."""
+    script = tmp_path / "train.py"
+    script.write_text(GROUPED)
+    ran = on_virtual_gpu(script, gpu="t4", python=warm(PYTHON_2_11), timeout=300)
+    assert ran.returncode == 0, ran.stderr
+    told = json.loads(next(line[5:] for line in ran.stdout.splitlines() if line.startswith("TOLD ")))
+    plan, said = told["said"]["chosen"], told["said"]
+    assert plan["repeat_groups"] and told["history"] == []
+    chosen = next(way["measured"] for way in said["ways"] if way["measured"]["plan"] == plan)
+    assert told["peak"][0] == chosen["allocated"] and told["peak"][1] <= said["limit"]
+    # Scores are 8 heads of 1024 by 1024, in float32, of 2 samples and 4 layers, and several are kept of each: 256 MiB for each kind.
+    chain = [one["allocated"] for one in said["chain"]]
+    step = next(number for number, one in enumerate(said["chain"]) if one["plan"]["repeat_groups"])
+    assert chain[step - 1] - chain[step] >= 2 * (256 << 20)
+    assert "no attention scores are held" in told["text"]
 
 
 def test_a_graph_that_is_never_run_back_is_freed(monkeypatch):

@@ -27,6 +27,7 @@ from oomph.fitting.techniques import optimizers
 from oomph.fitting.techniques.allocator import use_expandable_segments
 from oomph.fitting.techniques.blocks import find_blocks, get_block
 from oomph.fitting.techniques.compiled import budgets_for, compiled_modules, inside_compiled, is_of_one_graph
+from oomph.fitting.techniques.grouped_queries import RepeatedGroups
 from oomph.fitting.techniques.selective import SelectiveBlocks
 from oomph.live.out_of_memory import is_out_of_memory
 
@@ -38,6 +39,8 @@ _TOO_MUCH = 1 << 60
 _PROBE = 4
 # Shares of the optimizer's state in steps of this: nearly the same need not be tried twice.
 _SHARES = 0.05
+# Copies beside work take longer than copies alone. But where the estimate of the work is far too short, as of convolutional models, there is room for more of them.
+_SHARES_OF_COPIES = (1.2, 0.5)
 # So many more are a library that was imported.
 _MANY_MODULES = 50
 
@@ -101,7 +104,8 @@ def plan(things: dict[str, Any], options: dict[str, Any]) -> Iterator[dict[str, 
     def search_with(blocks: tuple[str, ...]) -> Search:
         # Compiled code has no operations that could be kept one by one: its budget does that.
         path = tuple((mode, name) for mode, name in trials.path() if name in blocks and (mode in ("checkpoint", "offload") or name not in compiled))
-        facts = Facts(blocks=blocks, path=path, budgets=budgets_for(trials.model), **given)
+        away = tuple(dict.fromkeys(tuple(name for name in trials.away(share) if name in blocks) for share in _SHARES_OF_COPIES))
+        facts = Facts(blocks=blocks, path=path, budgets=budgets_for(trials.model), groups=trials.has_groups and not compiled, away=away, **given)
         return Search(facts, trials.measure, trials.seconds, trials.guess, trials.prove, trials.shares, lambda: time.monotonic() > started + _LATE)
 
     search = search_with(tuple(name for name in trials.blocks if name not in inside))
@@ -138,6 +142,8 @@ class Trials:
         self.parameters = sum(p.numel() * p.element_size() for p in self.model.parameters())
         self.forwards: dict[str | None, ForwardCosts] = {}
         self.blocks: tuple[str, ...] = tuple(find_blocks(self.model))
+        # There is attention that writes out its scores, and need not.
+        self.has_groups = False
         probe = self.forward_costs(None)
         # Equal blocks: the earliest first. Its recomputation comes when the others' activations are gone already.
         kept = (name for name in self.blocks if name in probe.blocks and probe.blocks[name].kept)
@@ -177,6 +183,17 @@ class Trials:
         ordered = tuple((mode, name) for _, _, mode, name in sorted(steps, key=lambda step: step[:2]))
         return (*ordered, *(("offload", name) for name in self.blocks))
 
+    def away(self, share: float) -> tuple[str, ...]:
+        """Blocks whose inputs can be copied to the host while those after them run, until it is the next one's turn; that is so if the copies take this share of their time."""
+        costs, chosen, passed, takes = self.forward_costs(None), [], 0.0, 0.0
+        for name, block in costs.blocks.items():
+            if passed >= takes:
+                chosen.append(name)
+                passed, takes = 0.0, share * block.inputs * self.size / costs.samples / self.speeds.link
+            passed += costs.work(name, self.size)[0]
+        # What is copied when the forward pass ends comes back at once.
+        return tuple(chosen[:-1])
+
     def _bytes_of_states(self) -> int:
         """Of the optimizer, once it has made a step."""
         self.reset()
@@ -207,7 +224,7 @@ class Trials:
         try:
             return self._run(plan, steps=1, parts=1)
         except Exception as error:
-            if is_out_of_memory(error) or not (plan.selective or plan.lean or plan.release or plan.tiles or plan.activation_budget):
+            if is_out_of_memory(error) or not (plan.selective or plan.lean or plan.release or plan.tiles or plan.activation_budget or plan.repeat_groups):
                 raise
             # Not every model bears it: a layer that is run twice by a checkpoint of its own, for instance. Then this plan is none.
             traceback.print_exc()
@@ -349,6 +366,7 @@ class Trials:
             return hook
 
         selective = SelectiveBlocks(self.model, self.blocks, products=mode_of_blocks == "lean") if mode_of_blocks is not None else None
+        groups = RepeatedGroups(self.model)
         for name in self.blocks:
             block = get_block(self.model, name)
             hooks += [block.register_forward_pre_hook(entered(name), with_kwargs=True), block.register_forward_hook(left(name))]
@@ -356,6 +374,7 @@ class Trials:
             with _uncompiled(), mode, torch.autocast("cuda", getattr(torch, half or "bfloat16"), enabled=half is not None):
                 self.loss_of(self.model, part)
         finally:
+            groups.undo()
             for hook in hooks:
                 hook.remove()
             if selective is not None:
@@ -364,6 +383,7 @@ class Trials:
             for name, block_costs in costs.blocks.items():
                 block_costs.in_part[mode_of_blocks] = InPart(block_costs.kept, selective.counted[name].flops)
         costs.operations = mode.operations
+        self.has_groups = self.has_groups or groups.calls > 0
         return costs
 
 

@@ -208,7 +208,8 @@ class ForwardCosts:
         steps = []
         for name, block in self.blocks.items():
             is_away = name in away
-            kept = 0 if name in again or is_away else block.in_part[in_part[name]].kept if name in in_part else block.kept
+            # Of a block that keeps some, what came into it is away.
+            kept = block.in_part[in_part[name]].kept if name in in_part else 0 if name in again or is_away else block.kept
             held = untiled * kept + (0 if is_away else block.inputs)
             steps.append((scale * held, scale * untiled * (block.kept - kept), block.trained))
         held, gradients, peak = sum(step[0] for step in steps), 0, 0.0
@@ -226,7 +227,7 @@ class ForwardCosts:
 
     def moved(self, plan: Plan, samples: int) -> int:
         """Bytes that go to host memory and come back."""
-        again = set(plan.checkpoint)
+        again = {*plan.checkpoint, *plan.selective, *plan.lean}
         return sum(block.inputs if name in again else block.kept + block.inputs for name in plan.offload if (block := self.blocks.get(name)) is not None) * samples // self.samples
 
 

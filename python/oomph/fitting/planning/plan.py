@@ -49,6 +49,8 @@ class Plan:
     liger: bool = False
     #: The share of its activations that compiled code keeps; None is as the program has it.
     activation_budget: float | None = None
+    #: Keys and values of grouped queries are repeated, where attention writes out its scores otherwise.
+    repeat_groups: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), **{name: list(getattr(self, name)) for name in _NAMES}}

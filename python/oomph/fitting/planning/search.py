@@ -52,6 +52,8 @@ class Facts:
     splits: bool = True
     #: There are logits that can be made in pieces.
     defers: bool = False
+    #: There is attention that writes out its scores, and need not.
+    groups: bool = False
     expands: bool = True
     fuses: bool = True
     #: The optimizer may be called for some parameters at a time.
@@ -67,6 +69,8 @@ class Facts:
     #: What blocks give up, one after another, those first that free most bytes for a second lost: ("selective", name), ("lean", name), ("checkpoint", name), ("offload", name).
     #: Without it, blocks in order are checkpointed, and then offloaded.
     path: tuple[tuple[str, str], ...] = ()
+    #: Blocks whose inputs can go to host memory, and come back, while others run: few of them, and more, which are hidden only if the estimate is too short.
+    away: tuple[tuple[str, ...], ...] = ()
     #: Shares of its activations that compiled code may keep, from what costs least; none where the model is not compiled.
     budgets: tuple[float, ...] = ()
 
@@ -75,6 +79,7 @@ class Facts:
 class Family:
     """Plans that differ only in what blocks give up. ``turn`` is their place in the order of what changes least."""
 
+    #: Of a family, ``offload`` has the blocks whose inputs go to host memory once they give up something.
     plan: Plan
     turn: int
 
@@ -270,7 +275,7 @@ class Search(Tried[Plan]):
         plan = Plan(fused=self.facts.fuses, expandable=self.facts.expands)
         # Where the loss is not one that takes logits in pieces, to defer them only costs.
         defers = self.facts.defers and self.measure(plan.but(defer_logits=True)).allocated <= self.measure(plan).allocated
-        return plan.but(defer_logits=defers)
+        return plan.but(defer_logits=defers, repeat_groups=self.facts.groups and self.measure(plan.but(repeat_groups=True)).allocated <= self.measure(plan).allocated)
 
     def most_frugal(self) -> Plan:
         plan = self.allowed()[-1].but(checkpoint=self.facts.blocks, offload=self.facts.blocks, release=self.facts.releases, states_on_host=float(self.facts.hosts))
@@ -319,6 +324,8 @@ class Search(Tried[Plan]):
                 variants = [part] if not hosted else []
                 if self.facts.releases and not size and not hosted:
                     variants.append(part.but(release=True))
+                if not hosted:
+                    variants += [variant.but(offload=away) for away in self.facts.away[: 1 if size else None] for variant in variants]
                 if self.facts.hosts and hosted:
                     there = part.but(release=self.facts.releases, optimizer_8bit=False)
                     variants += [there.but(states_on_host=share) for share in self.shares(there)]
@@ -337,6 +344,8 @@ class Search(Tried[Plan]):
             # Each takes the place of what comes before it; what goes to the host goes besides.
             for before in {"lean": ("selective",), "checkpoint": ("selective", "lean")}.get(mode, ()):
                 chosen[before].pop(name, None)
+        given_up = {name for mode in ("selective", "lean", "checkpoint") for name in chosen[mode]}
+        chosen["offload"] |= {name: None for name in family.plan.offload if name in given_up}
         return family.plan.but(**{mode: tuple(names) for mode, names in chosen.items()})
 
     def estimate(self, plan: Plan) -> int:
@@ -434,7 +443,11 @@ class Search(Tried[Plan]):
 
     def _usual(self, families: list[Family]) -> list[Family]:
         """What people do by hand: parts as large as fit, with nothing else done, and with every block checkpointed."""
-        plain = [family for family in families if not family.plan.release and not family.plan.states_on_host and family.plan.activation_budget is None and family.plan.exact]
+        plain = [
+            family
+            for family in families
+            if not family.plan.release and not family.plan.states_on_host and family.plan.activation_budget is None and family.plan.exact and not family.plan.offload
+        ]
         everywhere = [Family(family.plan.but(checkpoint=self.facts.blocks), family.turn) for family in plain if self.facts.blocks]
         alone = [Family(family.plan, family.turn) for family in plain]
         return [one for group in (alone, everywhere) if (one := next((each for each in group if self.estimate(each.plan) <= self.limit), None)) is not None]
@@ -484,6 +497,7 @@ class Search(Tried[Plan]):
                 bool(plan.checkpoint),
                 bool(plan.selective),
                 bool(plan.lean),
+                4 * len(plan.offload) // max(1, len(self.facts.blocks)),
                 bool(plan.offload),
                 plan.activation_budget,
                 plan.exact,
@@ -527,7 +541,21 @@ class Search(Tried[Plan]):
 
 def _unlike(one: Plan, other: Plan) -> int:
     """In how many ways that make estimates differ."""
-    ways = ("micro", "tiles", "liger", "release", "states_on_host", "autocast", "bf16_weights", "optimizer_8bit", "defer_logits", "expandable", "fused", "activation_budget")
+    ways = (
+        "micro",
+        "tiles",
+        "liger",
+        "release",
+        "states_on_host",
+        "autocast",
+        "bf16_weights",
+        "optimizer_8bit",
+        "defer_logits",
+        "expandable",
+        "fused",
+        "activation_budget",
+        "repeat_groups",
+    )
     return (
         sum(getattr(one, way) != getattr(other, way) for way in ways)
         + 2 * (bool(one.checkpoint) != bool(other.checkpoint))

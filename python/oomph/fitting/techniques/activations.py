@@ -20,7 +20,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from oomph._pinned import pin, unpin
 from oomph.fitting.techniques.blocks import OFFLOAD, Surrounded
-from oomph.fitting.techniques.saved import Stayed, changed
+from oomph.fitting.techniques.saved import Stayed, changed, taking
 from oomph.fitting.techniques.technique import Technique, differs_in_length, some_of
 
 # Smaller storages stay: a copy costs about as much time to start as these take to move.
@@ -28,6 +28,8 @@ SMALLEST = 64 << 10
 # A view of less than this part of its storage stays: it is a piece of something that is held elsewhere, as a micro-batch of its batch.
 _LEAST_PART = 16
 _ALIGNED = 512
+# What PyTorch says where no backward pass is under way.
+_NO_BACKWARD = -1
 _SMALLEST_SLAB, _USUAL_SLAB = 4 << 20, 64 << 20
 
 
@@ -297,7 +299,7 @@ class _Transfer:
             return forward(*args, **kwargs)
         call = self._begin()
         held = {tensor.untyped_storage()._cdata for tensor in (*block.parameters(), *block.buffers()) if _plain(tensor)}
-        with torch.autograd.graph.saved_tensors_hooks(lambda tensor: self._pack(tensor, call, held), self._unpack):
+        with taking(lambda tensor: self._pack(tensor, call, held), self._unpack):
             result = forward(*args, **kwargs)
         self._behind(call)
         return result
@@ -353,10 +355,12 @@ class _Transfer:
         away.check()
         if away.changed:
             raise changed(saved.shape)
-        if saved.call is not self._in_backward:
-            self._arrive(saved.call)
-        away.lane.fetch(away)
-        away.lane.settle(away)
+        # What is looked at in the forward already is there still.
+        if away.watched is None or torch._C._current_graph_task_id() != _NO_BACKWARD:
+            if saved.call is not self._in_backward:
+                self._arrive(saved.call)
+            away.lane.fetch(away)
+            away.lane.settle(away)
         assert away.present is not None
         with torch.no_grad():
             empty = torch.empty(0, dtype=saved.dtype, device=away.present.device)

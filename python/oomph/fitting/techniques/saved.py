@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import torch
 
 
@@ -17,6 +22,40 @@ class Stayed:
         if self.tensor._version != self.version:
             raise changed(self.tensor.shape)
         return self.tensor
+
+
+class HandedOn:
+    """A tensor that hooks farther out have taken. Called, it gives the tensor."""
+
+    __slots__ = ("__weakref__", "_saved", "_unpack")
+
+    def __init__(self, tensor: torch.Tensor, pack: Callable[[torch.Tensor], Any], unpack: Callable[[Any], torch.Tensor]) -> None:
+        self._saved, self._unpack = pack(tensor), unpack
+
+    def __call__(self) -> torch.Tensor:
+        return self._unpack(self._saved)
+
+
+# Of the thread, the hooks that what lies inside may hand on to: autograd itself asks the innermost only.
+_outer = threading.local()
+
+
+@contextlib.contextmanager
+def taking(pack: Callable[[torch.Tensor], Any], unpack: Callable[[Any], torch.Tensor]) -> Iterator[None]:
+    """Hooks for saved tensors, to which those that lie inside may hand on by `hand_on`."""
+    before = getattr(_outer, "hooks", None)
+    _outer.hooks = pack, unpack
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+            yield
+    finally:
+        _outer.hooks = before
+
+
+def hand_on(tensor: torch.Tensor) -> HandedOn | Stayed:
+    """What stays, as far as these hooks are concerned: farther out it may be sent elsewhere."""
+    hooks = getattr(_outer, "hooks", None)
+    return Stayed(tensor) if hooks is None else HandedOn(tensor, *hooks)
 
 
 def away_from_hooks() -> torch.autograd.graph.saved_tensors_hooks:

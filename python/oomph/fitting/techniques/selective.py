@@ -1,7 +1,7 @@
 """Selective checkpointing: some of what a block's operations made is not kept for the backward pass but made again there, from what is kept.
 
 In ``selective`` blocks matrix products, convolutions and attention are kept, and outputs of activations, norms, dropout, sums and copies are dropped where the graph itself still
-has what they were made of. In ``lean`` blocks products are dropped too, and attention stays. No operation is watched: autograd says what it saves, by the hooks for saved tensors,
+has what they were made of. In ``lean`` blocks products are dropped too; attention stays, and what takes far more work for its size than the largest of them. No operation is watched: autograd says what it saves, by the hooks for saved tensors,
 and the node that made a tensor says how (``remaking``). The first time, and every so often, a block compares what it would make with what is there, and is left alone from then on if
 anything differs. What is not known, whose inputs nobody keeps, or what was changed in place, stays as it is. A change that autograd does not see (through ``.data``, or in place
 without gradients) is seen only where it is compared.
@@ -25,7 +25,7 @@ from oomph._environment import on_virtual_gpu
 from oomph.fitting.techniques.blocks import SELECTIVE, Surrounded, get_block
 from oomph.fitting.techniques.caches import without_caches
 from oomph.fitting.techniques.remaking import CHEAP, PRODUCTS, RESHAPES, VIEWS, Make, bytes_made, inner_length, kept_by, seen, shape_made
-from oomph.fitting.techniques.saved import Stayed
+from oomph.fitting.techniques.saved import HandedOn, Stayed, hand_on
 from oomph.fitting.techniques.technique import Technique, differs_in_length, some_of
 from oomph.live.out_of_memory import is_out_of_memory
 
@@ -37,6 +37,9 @@ _KNOWN = hasattr(torch._C._autograd, "_get_sequence_nr") and hasattr(torch._C._F
 
 # Operations that models have work in place, on what the one before has made: the node has the history of both.
 _IN_PLACE = frozenset({"ReluBackward0"})
+
+# Products that sum so many times more numbers than the widest of a block are dear for their size: they stay in lean blocks too.
+_DEAR = 2
 
 # How often a block compares all again.
 _COMPARED_AGAIN = 64
@@ -67,7 +70,9 @@ class _Selective:
     """What lies around the forward of one block."""
 
     def __init__(self, block: nn.Module, counted: Counted, products: bool) -> None:
-        self._counted, self._products = counted, products
+        self._counted = counted
+        # Up to which length of their sums products are dropped.
+        self._products = _DEAR * _widest(block) if products else -1.0
         self._norms = [module for module in block.modules() if isinstance(module, (nn.LayerNorm, nn.GroupNorm)) and module.weight is not None]
         # What was found to be the same when it was made again.
         self._compared: set[Any] = set()
@@ -104,6 +109,21 @@ class _Selective:
         finally:
             self._left_alone = call.closed
             call.forget()
+
+
+def _widest(block: nn.Module) -> float:
+    """How many numbers the products of a block sum that make the widest outputs; of several as wide, the most. Without limit where none is known."""
+    known: list[tuple[int, float]] = []
+    for module in block.modules():
+        weight = getattr(module, "weight", None)
+        if isinstance(module, nn.Linear):
+            known.append((module.out_features, module.in_features))
+        elif isinstance(module, nn.modules.conv._ConvNd):
+            known.append((module.out_channels, math.prod(module.kernel_size) * module.in_channels / module.groups))
+        elif isinstance(getattr(module, "nf", None), int) and isinstance(weight, torch.Tensor) and weight.dim() == 2:
+            # A Linear whose weight lies the other way round, as in GPT-2.
+            known.append((weight.shape[1], weight.shape[0]))
+    return max(known, default=(0, math.inf))[1]
 
 
 # In a trial, what is made is looked at only, and not kept until all have it who need it.
@@ -172,14 +192,14 @@ class _View:
             return value.as_strided(self.shape, self.stride, self.offset)
 
 
-def _unpack(saved: Stayed | _View) -> torch.Tensor:
-    return saved() if type(saved) is Stayed else saved.value()  # type: ignore[union-attr]
+def _unpack(saved: Stayed | HandedOn | _View) -> torch.Tensor:
+    return saved.value() if type(saved) is _View else saved()  # type: ignore[operator]
 
 
 class _Call:
     """One forward of a block: what its nodes have saved so far."""
 
-    def __init__(self, eps: dict[int, float], counted: Counted, products: bool, compared: set[Any], training: bool) -> None:
+    def __init__(self, eps: dict[int, float], counted: Counted, products: float, compared: set[Any], training: bool) -> None:
         self.eps, self._counted, self._products, self._compared = eps, counted, products, compared
         # Of a virtual GPU there is nothing to compare.
         self._compares = not on_virtual_gpu()
@@ -194,7 +214,7 @@ class _Call:
         # By storage and version, what was dropped of it. The storage is gone then, and its number may come again: a weak reference tells.
         self._dropped: dict[tuple[int, int], tuple[Any, _Dropped]] = {}
         # By node and output: what somebody keeps of it, as it is; and what is made again once for all.
-        self._stayed: dict[tuple[Any, int], weakref.ref[Stayed]] = {}
+        self._stayed: dict[tuple[Any, int], weakref.ref[Stayed | HandedOn]] = {}
         self._remade: dict[tuple[Any, int], _Dropped] = {}
 
     def forget(self) -> None:
@@ -213,9 +233,11 @@ class _Call:
                 if known is not None and known[0]() is not None and known[1].keep(tensor):
                     self._counted.dropped -= storage.nbytes()
 
-    def pack(self, tensor: torch.Tensor) -> Stayed | _View:
+    def pack(self, tensor: torch.Tensor) -> Stayed | HandedOn | _View:
         node = tensor.grad_fn
-        if node is None or self.closed or tensor.numel() * tensor.element_size() < _SMALLEST or not _is_plain(tensor):
+        if node is None:
+            return hand_on(tensor)
+        if self.closed or tensor.numel() * tensor.element_size() < _SMALLEST or not _is_plain(tensor):
             return Stayed(tensor)
         storage = tensor.untyped_storage()
         known = self._dropped.get((storage._cdata, tensor._version))
@@ -228,7 +250,8 @@ class _Call:
         if dropped is not None and self._compares and not self._was_the_same(dropped, tensor, node):
             self.closed, dropped = True, None
         if dropped is None:
-            stayed = Stayed(tensor)
+            # What came into the block may go elsewhere meanwhile.
+            stayed = hand_on(tensor) if self._is_from_before(node) else Stayed(tensor)
             self._stayed[node, tensor.output_nr] = weakref.ref(stayed)
             return stayed
         self._dropped[storage._cdata, tensor._version] = (_alive(storage), dropped)
@@ -286,8 +309,16 @@ class _Call:
         self._remade[node, 0] = dropped
         return dropped
 
+    def _is_from_before(self, node: Any) -> bool:
+        """Whether a tensor, or what it is a view of, came into the block."""
+        while node is not None and node.name() in VIEWS:
+            node = node.next_functions[0][0]
+        return node is None or node._sequence_nr() < self.since
+
     def _recipe(self, node: Any, name: str) -> Make | None:
-        recipe = CHEAP.get(name) or (PRODUCTS.get(name) if self._products else None)
+        recipe = CHEAP.get(name)
+        if recipe is None and name in PRODUCTS and inner_length(node) <= self._products:
+            recipe = PRODUCTS[name]
         make = recipe(self, node) if recipe is not None else None
         if make is not None and name in PRODUCTS:
             self._counted.flops += 2 * inner_length(node) * math.prod(shape_made(node))

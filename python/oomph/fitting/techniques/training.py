@@ -8,6 +8,7 @@ from oomph.fitting.techniques.allocator import EXPANDABLE
 from oomph.fitting.techniques.autocast import AUTOCAST
 from oomph.fitting.techniques.checkpoints import CHECKPOINTED_BLOCKS
 from oomph.fitting.techniques.compiled import ACTIVATION_BUDGET
+from oomph.fitting.techniques.grouped_queries import GROUPED_QUERIES
 from oomph.fitting.techniques.liger import LIGER
 from oomph.fitting.techniques.optimizers import FUSED, OPTIMIZER_8BIT, RELEASE, STATES_ON_HOST
 from oomph.fitting.techniques.parts import PARTS
@@ -20,6 +21,7 @@ TECHNIQUES: tuple[Technique, ...] = (
     FUSED,
     OPTIMIZER_8BIT,
     DEFER_LOGITS,
+    GROUPED_QUERIES,
     EXPANDABLE,
     LIGER,
     AUTOCAST,
