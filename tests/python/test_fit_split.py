@@ -209,6 +209,42 @@ def test_a_batch_without_targets_has_no_loss():
     assert all(same), "as in the plain loop, whose gradients are zeros"
 
 
+class Noisy(torch.autograd.Function):
+    """A table whose gradient is a sum that nearly cancels: in another order, or at another time, it comes out differently."""
+
+    @staticmethod
+    def forward(ctx, table, rows, generator, chance):
+        ctx.generator, ctx.chance = generator, chance
+        ctx.save_for_backward(rows)
+        return rows + 3e-3 * table.sum()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        noise = ctx.chance * torch.randn(8, generator=ctx.generator)
+        return 3e-3 * (gradient.sum() + noise * gradient.abs().sum()), gradient, None, None
+
+
+@pytest.mark.parametrize("term", ["none", "over the whole batch"])
+def test_gradients_that_differ_by_chance_are_no_reason_not_to_cut(term):
+    """As the tables of relative positions of T5 on a GPU. A term that is over the whole batch shows all the same, however small."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(8, 1)
+    model.table = torch.nn.Parameter(torch.zeros(8))
+    generator = torch.Generator().manual_seed(0)
+    batch = torch.randn(6, 8), torch.randn(6, 1)
+
+    def loss(part):
+        rows, target = part
+        value = torch.nn.functional.mse_loss(model(Noisy.apply(model.table, rows, generator, 0.02 if term == "none" else 0.0)), target)
+        return value if term == "none" else value + 2e-4 * model.table.sum() * len(rows)
+
+    if term == "none":
+        assert trials.learn_weighing(loss, batch, model).kind in ("targets", "samples")
+    else:
+        with pytest.raises(NotSplittable):
+            trials.learn_weighing(loss, batch, model)
+
+
 def test_what_the_batch_compares_is_refused():
     model = nn.Linear(6, 4)
     batch = torch.randn(8, 6)

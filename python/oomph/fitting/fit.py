@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import time
 import traceback
 import weakref
 from collections.abc import Callable, Iterable
@@ -53,6 +54,9 @@ _KEPT = "_oomph_fit"
 _FEW_SAMPLES = 4
 # Times on the card that are nearer to each other than this are taken to be the same.
 _SAME_TIME = 1.01
+# Planning takes the seconds for trials, and about so many more: where predictions take longer, trials have less, but no less than this part.
+_PREDICTING = 10.0
+_LEAST_OF_TRIALS = 0.5
 # How much slower than the best on the card the estimate of a plan may be for it to be tried there.
 _WORTH_A_TRY = 1.1
 
@@ -290,6 +294,7 @@ class Fit(Applied):
     # -- planning
 
     def _plan_and_apply(self, budget: str | int, gpu: str | None, plan_seconds: float = 20.0) -> None:
+        begun = time.monotonic()
         budget = asked_for(budget)
         on_gpu = self.device.type == "cuda"
         if on_gpu:
@@ -317,6 +322,8 @@ class Fit(Applied):
                 raise self._does_not_fit(found, room)
             self._hold(room)
             if found is not None and trial is not None:
+                left = begun + plan_seconds + _PREDICTING - time.monotonic()
+                trial.spend(max(_LEAST_OF_TRIALS * plan_seconds, min(plan_seconds, left)))
                 self._take_the_fastest(found, trial)
         except BaseException:
             # Nobody has the fit to close it.

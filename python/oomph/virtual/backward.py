@@ -54,7 +54,7 @@ class Backward:
         @functools.wraps(run)
         def engine_run_backward(roots, gradients, keep_graph, create_graph, inputs, *args, **kwargs):
             whole = roots, gradients, keep_graph, create_graph, inputs, *args
-            if values.lineage.computing:
+            if values.lineage.computing or values.is_paused:
                 return run(*whole, **kwargs)
             leaves = self.watch(roots, library)
             accumulates = kwargs.get("accumulate_grad")
@@ -93,7 +93,7 @@ class Backward:
 
         @functools.wraps(run_own)
         def apply(node, *gradients):
-            if values.lineage.computing or not is_own(node):
+            if values.lineage.computing or values.is_paused or not is_own(node):
                 return run_own(node, *gradients)
             return values.gradients.run_own(values, run_own, node, gradients)
 

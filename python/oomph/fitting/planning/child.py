@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+import torch.utils._python_dispatch
 
 from oomph.fitting.errors import FitError
 from oomph.fitting.planning.costs import IN_PART, BlockCosts, CountCosts, ForwardCosts, InPart, Speeds, Step, bytes_of, gather, seconds_of, share_that_is_hidden
@@ -132,6 +133,10 @@ class Trials:
 
     def __init__(self, things: dict[str, Any], speeds: Speeds, progress: str) -> None:
         leave_the_compiler_out(CountCosts.__torch_dispatch__)
+        self.followed = _followed()
+        # The first forward pass and the plain step show whether a step reads what the GPU computed. Where it does not, values need not be followed.
+        if self.followed is not None:
+            self.followed.has_read = False
         self.model, self.optimizer, self.loss_of, self.batch = things["model"], things["optimizer"], things["loss_of"], things["batch"]
         self.weighing, self.clip, self.scales = things["weighing"], things["clip_grad_norm"], things.get("scales", False)
         self.speeds, self.progress = speeds, progress
@@ -199,7 +204,8 @@ class Trials:
         self.reset()
         running = Running(self.model, self.optimizer, self.loss_of, Plan(), self.batch, self.weighing, rehearse=True)
         try:
-            self._make_state(running)
+            with self.unfollowed(True):
+                self._make_state(running)
             return bytes_in([list(state.values()) for state in self.optimizer.state.values()])
         finally:
             running.undo()
@@ -219,10 +225,18 @@ class Trials:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
 
+    def unfollowed(self, is_known: bool) -> Any:
+        """Without following values, for what is known to read none."""
+        if self.followed is None or self.followed.has_read or self.scales or not is_known:
+            return contextlib.nullcontext()
+        return self.followed.paused()
+
     def measure(self, plan: Plan) -> Measured:
         """Peaks of a step, with the optimizer's state there that the step before has made."""
         try:
-            return self._run(plan, steps=1, parts=1)
+            # What is allowed beyond the exact may read something of its own: a scaler does.
+            with self.unfollowed(plan != Plan() and plan.exact):
+                return self._run(plan, steps=1, parts=1)
         except Exception as error:
             if is_out_of_memory(error) or not (plan.selective or plan.lean or plan.release or plan.tiles or plan.activation_budget or plan.repeat_groups):
                 raise
@@ -238,7 +252,8 @@ class Trials:
         torch.cuda.memory._record_memory_history(enabled="all", context=None, max_entries=1_000_000)
         torch.cuda.set_per_process_memory_fraction(1.0 if limit is None else limit / total)
         try:
-            measured = self._run(plan, steps=3, parts=2)
+            with self.unfollowed(plan.exact):
+                measured = self._run(plan, steps=3, parts=2)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -332,7 +347,8 @@ class Trials:
     def _count_in_part(self, mode: str) -> dict[str, InPart]:
         """Nothing for a model that does not bear hooks for saved tensors."""
         try:
-            costs = self._count(None, mode)
+            with self.unfollowed(True):
+                costs = self._count(None, mode)
         except Exception as error:
             if is_out_of_memory(error):
                 raise
@@ -385,6 +401,11 @@ class Trials:
         costs.operations = mode.operations
         self.has_groups = self.has_groups or groups.calls > 0
         return costs
+
+
+def _followed() -> Any:
+    """The virtual GPU's mode that follows values; None where none is followed."""
+    return next((mode for mode in torch.utils._python_dispatch._get_current_dispatch_mode_stack() if hasattr(mode, "has_read")), None)
 
 
 def _uncompiled() -> Any:

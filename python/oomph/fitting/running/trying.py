@@ -22,6 +22,8 @@ from oomph.live.out_of_memory import is_out_of_memory
 
 # Steps of a plan: one to warm up, which is not counted, and these.
 _STEPS = 2
+# Steps that take so many seconds vary little: one is enough.
+_LONG = 0.4
 # What is so much slower than the best so far in its first step already is not run for more.
 _FAR_SLOWER = 2.5
 
@@ -64,6 +66,10 @@ class OnTheCard:
             self._spent += time.monotonic() - start
             self._left -= time.monotonic() - start
 
+    def spend(self, seconds: float) -> None:
+        """On what is tried from now on."""
+        self._left = seconds
+
     def best(self) -> float:
         return min((taken for taken in self.times.values() if taken is not None), default=float("inf"))
 
@@ -86,7 +92,7 @@ def _time(plan: Any, run: Callable[[Any], Running], batch: Any, device: torch.de
             running.update()
             torch.cuda.synchronize(device)
             taken.append(time.perf_counter() - start)
-            if (time.monotonic() > end or taken[0] > _FAR_SLOWER * best) and not ranks.several():
+            if (time.monotonic() > end or taken[0] > _FAR_SLOWER * best or (len(taken) > 1 and taken[-1] > _LONG)) and not ranks.several():
                 break
         # One that frees its cache to go on is about to run out.
         return min(taken[1:] or taken) if _retries(device) == retries else None
