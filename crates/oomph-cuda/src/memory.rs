@@ -22,6 +22,9 @@ use std::sync::{Mutex, OnceLock};
 pub const UNIT: u64 = 2 << 20;
 /// Copies up to this size are true; it holds token ids, masks and lengths of any batch, and no image.
 pub const TRUE_BYTES: usize = 4 << 20;
+/// Zeros of this many bytes and more give their pages back.
+const FORGOTTEN: usize = 64 << 10;
+const PAGE: u64 = 4096;
 /// Where device addresses start if nothing else lies there: far from programs, heaps and libraries.
 const BASE: u64 = 0x1000_0000_0000;
 /// Address space that is taken at once; expandable segments reserve more than the card has, once for each stream.
@@ -450,14 +453,29 @@ pub unsafe fn fill(at: *mut c_void, value: u8, length: usize) {
             }
             return;
         }
+        if value == 0 && length >= FORGOTTEN {
+            // Zeros need no pages: to touch each of them takes longer than to give them back.
+            let (start, end) = pages(at as u64, length);
+            // SAFETY: all inside the allocation, and what is not whole pages is written.
+            unsafe {
+                forget(at as u64, length);
+                at.cast::<u8>().write_bytes(0, (start - at as u64) as usize);
+                (end as *mut u8).write_bytes(0, (at as u64 + length as u64 - end) as usize);
+            }
+            return;
+        }
     }
     // SAFETY: a mapped allocation, or host memory by the caller's promise.
     unsafe { at.cast::<u8>().write_bytes(value, length) }
 }
 
+/// The whole pages of a range: where they start and end.
+fn pages(address: u64, length: usize) -> (u64, u64) {
+    (address.next_multiple_of(PAGE), (address + length as u64) & !(PAGE - 1))
+}
+
 unsafe fn forget(address: u64, length: usize) {
-    let start = address.next_multiple_of(4096);
-    let end = (address + length as u64) & !4095;
+    let (start, end) = pages(address, length);
     if end > start {
         // SAFETY: the caller gives a range inside a mapping of ours.
         unsafe {
@@ -591,6 +609,26 @@ mod tests {
         assert!(release(one) && !release(one));
         assert_eq!(info(0).0, card.memory - card.context);
         assert_eq!(peak(0), UNIT);
+    }
+
+    #[test]
+    fn zeros_reach_as_far_as_they_are_to() {
+        // A device of its own: tests run at once.
+        let at = allocate(6, 1 << 20).unwrap_or(0);
+        for (offset, length) in [(100, 300_000), (4096, 2 * 65536), (1, FORGOTTEN), (5, 100)] {
+            let mut bytes = vec![7u8; 1 << 20];
+            // SAFETY: a vector of that length, and an allocation of ours.
+            unsafe {
+                copy(at as *mut c_void, bytes.as_ptr().cast(), bytes.len());
+                fill((at + offset) as *mut c_void, 0, length);
+                copy(bytes.as_mut_ptr().cast(), at as *const c_void, bytes.len());
+            }
+            let (offset, length) = (offset as usize, length);
+            let zeros: Vec<usize> =
+                bytes.iter().enumerate().filter(|(_, byte)| **byte == 0).map(|(place, _)| place).collect();
+            assert_eq!(zeros, (offset..offset + length).collect::<Vec<_>>());
+        }
+        assert!(release(at));
     }
 
     #[test]

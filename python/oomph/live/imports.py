@@ -33,3 +33,11 @@ class AfterImport(importlib.abc.MetaPathFinder):
 
         spec.loader.exec_module = exec_module
         return spec
+
+
+def after_import(name, callback):
+    """Calls back with the module: at once where it is here already."""
+    if name in sys.modules:
+        callback(sys.modules[name])
+    else:
+        sys.meta_path.insert(0, AfterImport(name, callback))

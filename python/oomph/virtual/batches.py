@@ -18,6 +18,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from .imports import after_import
+
 # The peak has stopped growing if it did not for as many steps, or for half of those that were run.
 QUIET = 10
 # Where it never stops, or a step takes long: further steps, and seconds (as many times what the wanted steps took, but within these).
@@ -166,7 +168,7 @@ class Batches:
         # Of programs without loaders: what goes into their models, step by step.
         self.hooks, self.depth, self.inputs, self.per_step = [], 0, [], None
         self.longest = self.no_longest = self.awaited = None
-        run.phases.after_import("torch.utils.data.dataloader", self.watch_loaders)
+        after_import("torch.utils.data.dataloader", self.watch_loaders)
 
     # -- loaders
 

@@ -15,7 +15,7 @@ import threading
 import time
 import weakref
 
-from .imports import AfterImport
+from .imports import after_import
 from .library_code import is_installed, is_torch
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -335,19 +335,13 @@ class Phases:
 
     # -- frameworks that count batches instead of waiting for the end of their loader
 
-    def after_import(self, name, callback):
-        if name in sys.modules:
-            callback(sys.modules[name])
-        else:
-            sys.meta_path.insert(0, AfterImport(name, callback))
-
     def frameworks(self):
         if self.until == "steps":
             return
-        self.after_import("safetensors.torch", self.leave_saves_out)
-        self.after_import("transformers.trainer_callback", self.hasten_trainer)
+        after_import("safetensors.torch", self.leave_saves_out)
+        after_import("transformers.trainer_callback", self.hasten_trainer)
         for name in ("lightning.pytorch", "pytorch_lightning"):
-            self.after_import(f"{name}.loops.training_epoch_loop", self.hasten_lightning)
+            after_import(f"{name}.loops.training_epoch_loop", self.hasten_lightning)
 
     def hasten(self, what):
         """Whether it is time for it: once, after the wanted steps. What comes after every step counts as a part of it."""

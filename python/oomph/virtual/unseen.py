@@ -5,28 +5,20 @@ What they may have written is not known afterwards.
 """
 
 import functools
-import sys
 
 import torch
 
-from .imports import AfterImport
+from .imports import after_import
 
 Tensor = torch.Tensor
 
 
 def watch(values):
-    _after_import("torch._inductor.output_code", lambda module: _watch_compiled(module.CompiledFxGraph, values))
-    _after_import("triton.runtime.jit", lambda module: _watch_triton(module.JITFunction, values))
+    after_import("torch._inductor.output_code", lambda module: _watch_compiled(module.CompiledFxGraph, values))
+    after_import("triton.runtime.jit", lambda module: _watch_triton(module.JITFunction, values))
     _watch_graphs(values)
     _watch_tracing(values)
     _watch_storages(values)
-
-
-def _after_import(name, callback):
-    if name in sys.modules:
-        callback(sys.modules[name])
-    else:
-        sys.meta_path.insert(0, AfterImport(name, callback))
 
 
 def _watch_compiled(graph, values):
