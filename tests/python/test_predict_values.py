@@ -381,6 +381,24 @@ def test_a_program_that_dies_of_a_value_that_was_made_up_is_told_apart_from_one_
     assert predicted.code == 2 and [one for one in predicted.reported["uncertain"] if one["what"] == "made_up"] == []
 
 
+ROUTES = """
+import torch
+# Of what nobody knows, experts are drawn.
+routes = torch.empty(8192, 16, device="cuda").topk(4).indices
+ordered, order = routes.flatten().sort()
+counts = torch.bincount(ordered, minlength=16)
+# Computed only here, from the routes that were drawn.
+assert routes.shape == (8192, 4) and bool((ordered[1:] >= ordered[:-1]).all()), "not sorted"
+assert int(counts.sum()) == 8192 * 4 and bool((routes.flatten()[order] == ordered).all()), "of other routes"
+"""
+
+
+def test_what_follows_from_a_choice_that_was_drawn_is_right_when_it_is_read(predict, tmp_path):
+    (tmp_path / "routes.py").write_text(ROUTES)
+    predicted = predict("--steps", "0", "routes.py", cwd=tmp_path)
+    assert predicted.code == 0, (predicted.out, predicted.err)
+
+
 UNDRAWN = """
 import torch
 torch.manual_seed(0)
