@@ -306,6 +306,11 @@ def equal():
         "checkpoint all": Plan(checkpoint=blocks),
         "offload all": Plan(offload=blocks),
         "checkpoint and offload all": Plan(checkpoint=blocks, offload=blocks),
+        "selective all": Plan(selective=blocks),
+        "lean all": Plan(lean=blocks),
+        "lean all, their inputs offloaded": Plan(lean=blocks, offload=blocks),
+        "release": Plan(release=True),
+        "release, half of the states on host": Plan(release=True, states_on_host=0.5),
         "tiles": Plan(tiled=tiled, tiles=4),
         "tiles, checkpoint and offload all": Plan(tiled=tiled, tiles=4, checkpoint=blocks, offload=blocks),
         "states on host": Plan(states_on_host=True),
@@ -313,7 +318,7 @@ def equal():
         "all": Plan(3, blocks[:4], blocks[1:5], defer_logits=True, fused=True, expandable=True, states_on_host=True, tiled=tiled, tiles=3),
     }
 
-    def trained(plan, kind):
+    def trained(plan, kind, batches=batches):
         model = copy.deepcopy(first)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3) if kind == "AdamW" else torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         losses = []
@@ -331,17 +336,21 @@ def equal():
 
     start = torch.cat([p.detach().flatten() for p in first.parameters()])
     rows = {}
+    # With a mask, transformers repeats keys and values itself.
+    unmasked = [{key: value for key, value in batch.items() if key != "attention_mask"} for batch in batches]
     for kind in ("SGD", "AdamW"):
-        plain_losses, plain_parameters = trained(None, kind)
-        rows[f"{kind} losses"] = [float(plain_losses[0]), float(plain_losses[-1])]
-        for name, plan in plans.items():
-            losses, parameters = trained(plan, kind)
-            rows[f"{kind}: {name}"] = {
-                "loss": float(((losses - plain_losses) / plain_losses).abs().max()),
-                "parameters": float((parameters - plain_parameters).norm() / plain_parameters.norm()),
-                "way": float((parameters - plain_parameters).norm() / (plain_parameters - start).norm()),
-                "largest": float((parameters - plain_parameters).abs().max()),
-            }
+        for given, some in ((batches, plans), (unmasked, {"plain again, without a mask": None, "keys and values repeated, without a mask": Plan(repeat_groups=True)})):
+            plain_losses, plain_parameters = trained(None, kind, given)
+            if given is batches:
+                rows[f"{kind} losses"] = [float(plain_losses[0]), float(plain_losses[-1])]
+            for name, plan in some.items():
+                losses, parameters = trained(plan, kind, given)
+                rows[f"{kind}: {name}"] = {
+                    "loss": float(((losses - plain_losses) / plain_losses).abs().max()),
+                    "parameters": float((parameters - plain_parameters).norm() / plain_parameters.norm()),
+                    "way": float((parameters - plain_parameters).norm() / (plain_parameters - start).norm()),
+                    "largest": float((parameters - plain_parameters).abs().max()),
+                }
     return {"rows": rows}
 
 

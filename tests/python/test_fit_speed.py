@@ -120,6 +120,25 @@ def test_what_is_dear_for_its_size_stays_in_lean_blocks(monkeypatch):
     assert all(torch.equal(one, other) for (_, one), (_, other) in zip(expected[1], found[1]))
 
 
+def test_a_block_that_is_left_alone_sends_nothing_but_what_came_in(monkeypatch):
+    monkeypatch.setattr(selective, "_SMALLEST", 0)
+    monkeypatch.setattr(activations, "SMALLEST", 0)
+    # As on a GPU whose kernels give something else when they are run again.
+    monkeypatch.setattr(selective._Call, "_is_the_same", lambda *_: False)
+    model, loss = MODELS["Llama"]()
+    expected = gradients(model, loss)
+    away, lean = offload_blocks(model, find_blocks(model)), SelectiveBlocks(model, find_blocks(model), products=True)
+    sent = []
+    for _ in range(2):
+        found = gradients(model, loss)
+        sent.append(away.bytes_offloaded)
+        assert all(torch.equal(one, other) for (_, one), (_, other) in zip(expected[1], found[1]))
+    lean.undo()
+    gradients(model, loss)
+    assert max(sent) < away.bytes_offloaded / 4, "without selective blocks all of it goes"
+    away.undo()
+
+
 def test_inputs_go_to_host_memory_only_where_blocks_give_up_something():
     """The forward of a family's plans: blocks give up along the path, and those whose copies are hidden have their inputs away from then on."""
     blocks = ("a", "b", "c", "d")
@@ -168,7 +187,7 @@ def test_keys_and_values_of_grouped_queries_are_repeated(monkeypatch):
     assert torch.nn.functional.scaled_dot_product_attention is spied
 
 
-@pytest.mark.parametrize("why", ["dropout", "deterministic", "a kernel takes them"])
+@pytest.mark.parametrize("why", ["dropout", "deterministic", "a kernel takes them", "another model"])
 def test_grouped_queries_that_are_left_alone(why, monkeypatch):
     model, loss = grouped(monkeypatch)
     query, key = torch.randn(1, 4, 8, 16), torch.randn(1, 2, 8, 16)
@@ -176,9 +195,27 @@ def test_grouped_queries_that_are_left_alone(why, monkeypatch):
     if why == "a kernel takes them":
         monkeypatch.setattr(torch, "_fused_sdp_choice", lambda *args, **kwargs: 1)
     groups = RepeatedGroups(model)
-    torch.nn.functional.scaled_dot_product_attention(query, key, key, None, 0.1 if why == "dropout" else 0.0, enable_gqa=True)
+    attend = lambda: torch.nn.functional.scaled_dot_product_attention(query, key, key, None, 0.1 if why == "dropout" else 0.0, enable_gqa=True)  # noqa: E731
+    model.forward = lambda: attend()
+    if why == "another model":
+        attend()
+    else:
+        model()
     groups.undo()
     assert groups.calls == 0 and not grouped_queries._applied and not grouped_queries._replaced
+
+
+def test_grouped_queries_under_transforms_and_after_the_model_is_gone(monkeypatch):
+    model, _ = grouped(monkeypatch)
+    plain = torch.nn.functional.scaled_dot_product_attention
+    groups = RepeatedGroups(model)
+    model.forward = lambda query, key: torch.vmap(lambda one, other: torch.nn.functional.scaled_dot_product_attention(one, other, other, enable_gqa=True))(query, key)
+    query, key = torch.randn(3, 1, 4, 8, 16), torch.randn(3, 1, 2, 8, 16)
+    found = model(query, key)
+    assert torch.allclose(found, torch.stack([plain(one, other, other, enable_gqa=True) for one, other in zip(query, key)]), atol=1e-6) and groups.calls == 0
+    del model, groups
+    gc.collect()
+    assert torch.nn.functional.scaled_dot_product_attention is plain and not grouped_queries._applied
 
 
 GROUPED = """
@@ -216,6 +253,31 @@ def test_attention_of_grouped_queries_holds_no_scores(on_virtual_gpu, warm, tmp_
     step = next(number for number, one in enumerate(said["chain"]) if one["plan"]["repeat_groups"])
     assert chain[step - 1] - chain[step] >= 256 << 20
     assert "no attention scores are held" in told["text"]
+
+
+class Reads(torch.optim.SGD):
+    """Reads a number that it keeps beside its parameters, and which is one after the first step: zero would not do."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                count = self.state[parameter].setdefault("count", torch.zeros((), device=parameter.device)).add_(1)
+            group["lr"] = 0.1 / (1 - 0.9 ** count.item())
+        super().step(closure)
+
+
+def test_what_a_step_reads_is_followed_where_plans_are_made():
+    """On the virtual GPU values are followed for those that read some, and only for those."""
+    model = torch.nn.Sequential(*[torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64)) for _ in range(4)])
+    batch = torch.randn(1 << 16, 64), torch.randn(1 << 16, 64)
+    plain = []
+    for optimizer in (Reads(model.parameters(), lr=0.1), torch.optim.SGD(model.parameters(), lr=0.1)):
+        fit = package.fit(model, optimizer, batch=batch, loss=torch.nn.MSELoss(), gpu="t4", budget="420MiB", quiet=True)
+        assert fit.plan.chosen != Plan() and not fit.plan.history
+        plain.append(fit.plan.found.plain.allocated)
+        fit.close()
+    # Of each parameter the count is there besides, and its block is of the least size.
+    assert plain[0] - plain[1] == 512 * len(list(model.parameters()))
 
 
 def test_a_graph_that_is_never_run_back_is_freed(monkeypatch):

@@ -245,6 +245,21 @@ def test_gradients_that_differ_by_chance_are_no_reason_not_to_cut(term):
             trials.learn_weighing(loss, batch, model)
 
 
+def test_a_small_term_that_hangs_on_the_order_of_samples_is_refused():
+    """It is nothing beside the whole gradient, and all that its own head gets."""
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"classes": nn.Linear(8, 5), "rank": nn.Linear(8, 1)})
+    batch = torch.randn(8, 8), torch.randint(0, 5, (8,))
+
+    def loss(part):
+        rows, targets = part
+        ranks = model["rank"](rows).flatten()
+        return F.cross_entropy(model["classes"](rows), targets) + 3e-4 * torch.relu(1 + ranks[:-1] - ranks[1:]).sum() / len(rows)
+
+    with pytest.raises(NotSplittable):
+        trials.learn_weighing(loss, batch, model)
+
+
 def test_what_the_batch_compares_is_refused():
     model = nn.Linear(6, 4)
     batch = torch.randn(8, 6)

@@ -449,7 +449,7 @@ pub unsafe fn fill(at: *mut c_void, value: u8, length: usize) {
         if length > TRUE_BYTES {
             if value == 0 {
                 // SAFETY: whole pages inside a mapped allocation; they read as zero afterwards.
-                unsafe { forget(at as u64, length) }
+                unsafe { forget(at as u64, length) };
             }
             return;
         }
@@ -458,11 +458,12 @@ pub unsafe fn fill(at: *mut c_void, value: u8, length: usize) {
             let (start, end) = pages(at as u64, length);
             // SAFETY: all inside the allocation, and what is not whole pages is written.
             unsafe {
-                forget(at as u64, length);
-                at.cast::<u8>().write_bytes(0, (start - at as u64) as usize);
-                (end as *mut u8).write_bytes(0, (at as u64 + length as u64 - end) as usize);
+                if forget(at as u64, length) {
+                    at.cast::<u8>().write_bytes(0, (start - at as u64) as usize);
+                    (end as *mut u8).write_bytes(0, (at as u64 + length as u64 - end) as usize);
+                    return;
+                }
             }
-            return;
         }
     }
     // SAFETY: a mapped allocation, or host memory by the caller's promise.
@@ -474,14 +475,12 @@ fn pages(address: u64, length: usize) -> (u64, u64) {
     (address.next_multiple_of(PAGE), (address + length as u64) & !(PAGE - 1))
 }
 
-unsafe fn forget(address: u64, length: usize) {
+/// Whether the system has taken the whole pages of a range back: not those that a program has locked.
+unsafe fn forget(address: u64, length: usize) -> bool {
     let (start, end) = pages(address, length);
-    if end > start {
-        // SAFETY: the caller gives a range inside a mapping of ours.
-        unsafe {
-            sys::madvise(start as *mut c_void, (end - start) as usize, sys::MADV_DONTNEED);
-        }
-    }
+    // SAFETY: the caller gives a range inside a mapping of ours.
+    end > start
+        && unsafe { sys::madvise(start as *mut c_void, (end - start) as usize, sys::MADV_DONTNEED) } == 0
 }
 
 /// From now on bytes read as zero unless a reader says that they are true.

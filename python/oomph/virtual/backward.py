@@ -54,8 +54,15 @@ class Backward:
         @functools.wraps(run)
         def engine_run_backward(roots, gradients, keep_graph, create_graph, inputs, *args, **kwargs):
             whole = roots, gradients, keep_graph, create_graph, inputs, *args
-            if values.lineage.computing or values.is_paused:
+            if values.lineage.computing:
                 return run(*whole, **kwargs)
+            if values.is_paused:
+                values.note_reads()
+                try:
+                    return run(*whole, **kwargs)
+                finally:
+                    # Kernels of the backward pass read sizes of their own.
+                    library.oomph_guessed()
             leaves = self.watch(roots, library)
             accumulates = kwargs.get("accumulate_grad")
             plan, before = None, {}

@@ -11,7 +11,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -105,8 +105,8 @@ def plan(things: dict[str, Any], options: dict[str, Any]) -> Iterator[dict[str, 
     def search_with(blocks: tuple[str, ...]) -> Search:
         # Compiled code has no operations that could be kept one by one: its budget does that.
         path = tuple((mode, name) for mode, name in trials.path() if name in blocks and (mode in ("checkpoint", "offload") or name not in compiled))
-        away = tuple(dict.fromkeys(tuple(name for name in trials.away(share) if name in blocks) for share in _SHARES_OF_COPIES))
-        facts = Facts(blocks=blocks, path=path, budgets=budgets_for(trials.model), groups=trials.has_groups and not compiled, away=away, **given)
+        away = tuple(dict.fromkeys(found for share in _SHARES_OF_COPIES if (found := tuple(name for name in trials.away(share) if name in blocks))))
+        facts = Facts(blocks=blocks, path=path, budgets=budgets_for(trials.model), groups=trials.has_groups, away=away, **given)
         return Search(facts, trials.measure, trials.seconds, trials.guess, trials.prove, trials.shares, lambda: time.monotonic() > started + _LATE)
 
     search = search_with(tuple(name for name in trials.blocks if name not in inside))
@@ -134,7 +134,8 @@ class Trials:
     def __init__(self, things: dict[str, Any], speeds: Speeds, progress: str) -> None:
         leave_the_compiler_out(CountCosts.__torch_dispatch__)
         self.followed = _followed()
-        # The first forward pass and the plain step show whether a step reads what the GPU computed. Where it does not, values need not be followed.
+        # The plain step shows whether a step reads what the GPU computed. Where it does not, values need not be followed.
+        self.knows_the_plain_step = False
         if self.followed is not None:
             self.followed.has_read = False
         self.model, self.optimizer, self.loss_of, self.batch = things["model"], things["optimizer"], things["loss_of"], things["batch"]
@@ -196,16 +197,15 @@ class Trials:
                 chosen.append(name)
                 passed, takes = 0.0, share * block.inputs * self.size / costs.samples / self.speeds.link
             passed += costs.work(name, self.size)[0]
-        # What is copied when the forward pass ends comes back at once.
-        return tuple(chosen[:-1])
+        # Memory is freed when the next of them has run: of one alone, never.
+        return tuple(chosen) if len(chosen) > 1 else ()
 
     def _bytes_of_states(self) -> int:
         """Of the optimizer, once it has made a step."""
         self.reset()
         running = Running(self.model, self.optimizer, self.loss_of, Plan(), self.batch, self.weighing, rehearse=True)
         try:
-            with self.unfollowed(True):
-                self._make_state(running)
+            self._make_state(running)
             return bytes_in([list(state.values()) for state in self.optimizer.state.values()])
         finally:
             running.undo()
@@ -225,18 +225,26 @@ class Trials:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
 
-    def unfollowed(self, is_known: bool) -> Any:
-        """Without following values, for what is known to read none."""
-        if self.followed is None or self.followed.has_read or self.scales or not is_known:
-            return contextlib.nullcontext()
-        return self.followed.paused()
+    def unfollowed(self, run: Callable[[], Any], is_known: bool) -> Any:
+        """Runs it without following values, where the like of it is known to read none; once more with them, if it has read something all the same."""
+        followed = self.followed
+        if followed is None or followed.has_read or self.scales or not is_known:
+            return run()
+        try:
+            with followed.paused():
+                done = run()
+        except Exception:
+            if not followed.has_read:
+                raise
+        return done if not followed.has_read else run()
 
     def measure(self, plan: Plan) -> Measured:
         """Peaks of a step, with the optimizer's state there that the step before has made."""
         try:
             # What is allowed beyond the exact may read something of its own: a scaler does.
-            with self.unfollowed(plan != Plan() and plan.exact):
-                return self._run(plan, steps=1, parts=1)
+            measured: Measured = self.unfollowed(lambda: self._run(plan, steps=1, parts=1), self.knows_the_plain_step and plan.exact)
+            self.knows_the_plain_step = self.knows_the_plain_step or plan == Plan()
+            return measured
         except Exception as error:
             if is_out_of_memory(error) or not (plan.selective or plan.lean or plan.release or plan.tiles or plan.activation_budget or plan.repeat_groups):
                 raise
@@ -252,8 +260,7 @@ class Trials:
         torch.cuda.memory._record_memory_history(enabled="all", context=None, max_entries=1_000_000)
         torch.cuda.set_per_process_memory_fraction(1.0 if limit is None else limit / total)
         try:
-            with self.unfollowed(plan.exact):
-                measured = self._run(plan, steps=3, parts=2)
+            measured = self.unfollowed(lambda: self._run(plan, steps=3, parts=2), self.knows_the_plain_step and plan.exact)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -347,8 +354,8 @@ class Trials:
     def _count_in_part(self, mode: str) -> dict[str, InPart]:
         """Nothing for a model that does not bear hooks for saved tensors."""
         try:
-            with self.unfollowed(True):
-                costs = self._count(None, mode)
+            # The first forward pass has shown what forward passes read.
+            costs = self.unfollowed(lambda: self._count(None, mode), True)
         except Exception as error:
             if is_out_of_memory(error):
                 raise
@@ -382,7 +389,8 @@ class Trials:
             return hook
 
         selective = SelectiveBlocks(self.model, self.blocks, products=mode_of_blocks == "lean") if mode_of_blocks is not None else None
-        groups = RepeatedGroups(self.model)
+        # Compiled code is not changed.
+        groups = RepeatedGroups(self.model) if not compiled_modules(self.model) else None
         for name in self.blocks:
             block = get_block(self.model, name)
             hooks += [block.register_forward_pre_hook(entered(name), with_kwargs=True), block.register_forward_hook(left(name))]
@@ -390,7 +398,8 @@ class Trials:
             with _uncompiled(), mode, torch.autocast("cuda", getattr(torch, half or "bfloat16"), enabled=half is not None):
                 self.loss_of(self.model, part)
         finally:
-            groups.undo()
+            if groups is not None:
+                groups.undo()
             for hook in hooks:
                 hook.remove()
             if selective is not None:
@@ -399,7 +408,7 @@ class Trials:
             for name, block_costs in costs.blocks.items():
                 block_costs.in_part[mode_of_blocks] = InPart(block_costs.kept, selective.counted[name].flops)
         costs.operations = mode.operations
-        self.has_groups = self.has_groups or groups.calls > 0
+        self.has_groups = self.has_groups or (groups is not None and groups.calls > 0)
         return costs
 
 

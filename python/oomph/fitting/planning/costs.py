@@ -201,7 +201,10 @@ class ForwardCosts:
     def peak(self, plan: Plan, samples: int, gathers: bool) -> int:
         """Most bytes of activations, and of gradients where they ``gather``, at any time of a backward pass: block after block, from the last to the first, what was not kept is
         made again, and what was kept goes."""
-        again, away = set(plan.checkpoint), set(plan.offload)
+        again = set(plan.checkpoint)
+        # The last of them is there when the backward pass begins.
+        sent = set(plan.offload)
+        away = set(tuple(name for name in self.blocks if name in sent)[:-1])
         in_part = {name: mode for mode in IN_PART for name in getattr(plan, mode)}
         untiled = 1 if not plan.tiles else 1 - _POSITIONWISE
         scale = samples / self.samples

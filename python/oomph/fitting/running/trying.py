@@ -67,8 +67,8 @@ class OnTheCard:
             self._left -= time.monotonic() - start
 
     def spend(self, seconds: float) -> None:
-        """On what is tried from now on."""
-        self._left = seconds
+        """At most, on what is tried from now on."""
+        self._left = min(self._left, seconds)
 
     def best(self) -> float:
         return min((taken for taken in self.times.values() if taken is not None), default=float("inf"))

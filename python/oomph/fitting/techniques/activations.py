@@ -355,16 +355,20 @@ class _Transfer:
         away.check()
         if away.changed:
             raise changed(saved.shape)
-        # What is looked at in the forward already is there still.
-        if away.watched is None or torch._C._current_graph_task_id() != _NO_BACKWARD:
-            if saved.call is not self._in_backward:
-                self._arrive(saved.call)
-            away.lane.fetch(away)
-            away.lane.settle(away)
+        in_backward = torch._C._current_graph_task_id() != _NO_BACKWARD
+        if in_backward and saved.call is not self._in_backward:
+            self._arrive(saved.call)
+        was_away = away.present is None
+        away.lane.fetch(away)
+        away.lane.settle(away)
         assert away.present is not None
         with torch.no_grad():
             empty = torch.empty(0, dtype=saved.dtype, device=away.present.device)
-            return empty.set_(away.present.untyped_storage(), saved.offset, saved.shape, saved.stride)
+            tensor = empty.set_(away.present.untyped_storage(), saved.offset, saved.shape, saved.stride)
+        if was_away and not in_backward:
+            # It was looked at, in a forward pass, and waits for its backward pass where it was.
+            away.present = None
+        return tensor
 
     def _arrive(self, call: _Call) -> None:
         """The backward has come to a block: all of it is fetched, and then what the block before it saved, which is needed next."""

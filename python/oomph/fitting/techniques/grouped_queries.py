@@ -1,8 +1,8 @@
 """Attention of grouped queries by a kernel that holds no scores.
 
 Where several heads of queries share one of keys and values (Llama, Qwen, Mistral, Gemma), few of PyTorch's kernels take them as they are: those for 16 bits, on cards from Ampere on. On a T4, or in
-float32, PyTorch writes out the scores of every pair of positions instead, which are the most of what a long sequence needs. With keys and values repeated for every head of queries, which are
-small beside scores, a kernel takes them. The sums are the same, in another order.
+float32, PyTorch up to 2.11 at least writes out the scores of every pair of positions instead, which are the most of what a long sequence needs. With keys and values repeated for every head of
+queries, which are small beside scores, a kernel takes them. The sums are the same, in another order.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+import weakref
 from typing import Any
 
 import torch
@@ -19,37 +20,64 @@ from torch import nn
 from oomph.fitting.techniques.technique import Technique
 
 _NAME = "scaled_dot_product_attention"
-# PyTorch's number for attention that writes out its scores.
+# PyTorch's number for attention that writes out its scores; and what it says where no backward pass is under way.
 _WITH_SCORES = 0
+_NO_BACKWARD = -1
 
 # Those that are applied now; the functions are replaced while there are any.
-_applied: list[RepeatedGroups] = []
+_applied: list[_Applied] = []
 _replaced: list[tuple[dict[str, Any], str, Any, Any]] = []
 _lock = threading.RLock()
+# Of each thread, how deep it is in forward passes of models that it is applied to.
+_within = threading.local()
+
+
+class _Applied:
+    def __init__(self) -> None:
+        self.calls = 0
 
 
 class RepeatedGroups:
-    """Until ``undo()``, attention has the keys and values of grouped queries repeated wherever a kernel that holds no scores takes them only so. That is so for all models
-    of the process: the function is PyTorch's own."""
+    """Until ``undo()``, or until the model is gone, attention in the model's forward passes has the keys and values of grouped queries repeated wherever a kernel that holds no scores takes
+    them only so; and where a backward pass runs a forward pass again."""
 
     def __init__(self, model: nn.Module) -> None:
-        #: How many calls were changed.
-        self.calls = 0
+        self._applied = _Applied()
+        # By name, so that a model with these hooks can be pickled.
+        self._hooks = [model.register_forward_pre_hook(_enter, prepend=True), model.register_forward_hook(_leave, always_call=True)]
+        self._end = weakref.finalize(model, _take_off, self._applied)
+        self._end.atexit = False
         with _lock:
-            _applied.append(self)
+            _applied.append(self._applied)
             _replace({type(module).__module__ for module in model.modules()})
 
+    @property
+    def calls(self) -> int:
+        """How many were changed."""
+        return self._applied.calls
+
     def undo(self) -> None:
-        with _lock:
-            if self not in _applied:
-                return
-            _applied.remove(self)
-            if not _applied:
-                while _replaced:
-                    space, name, original, version = _replaced.pop()
-                    # What others have put around it since stays, and calls one that does nothing any more.
-                    if space.get(name) is version:
-                        space[name] = original
+        while self._hooks:
+            self._hooks.pop().remove()
+        self._end()
+
+
+def _enter(module: nn.Module, args: Any) -> None:
+    _within.depth = getattr(_within, "depth", 0) + 1
+
+
+def _leave(module: nn.Module, args: Any, output: Any) -> None:
+    _within.depth = max(0, getattr(_within, "depth", 0) - 1)
+
+
+def _take_off(applied: _Applied) -> None:
+    with _lock:
+        _applied.remove(applied)
+        while _replaced and not _applied:
+            space, name, original, version = _replaced.pop()
+            # What others have put around it since stays, and calls one that does nothing any more.
+            if space.get(name) is version:
+                space[name] = original
 
 
 def _replace(modules: set[str]) -> None:
@@ -69,8 +97,7 @@ def _replace(modules: set[str]) -> None:
 def _version(original: Any) -> Any:
     @functools.wraps(original)
     def attention(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-        if _applied and kwargs.get("enable_gqa") and not torch.compiler.is_compiling() and _is_worth_it(query, key, value, args, kwargs):
-            # What is made here and kept by nobody else is gone with the graph.
+        if kwargs.get("enable_gqa") and _applied and _is_here() and _is_worth_it(query, key, value, args, kwargs):
             groups = query.shape[-3] // key.shape[-3]
             key, value = (one.repeat_interleave(groups, -3) for one in (key, value))
             kwargs = {**kwargs, "enable_gqa": False}
@@ -79,6 +106,12 @@ def _version(original: Any) -> Any:
         return original(query, key, value, *args, **kwargs)
 
     return attention
+
+
+def _is_here() -> bool:
+    if torch.compiler.is_compiling():
+        return False
+    return getattr(_within, "depth", 0) > 0 or torch._C._current_graph_task_id() != _NO_BACKWARD
 
 
 def _is_worth_it(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -91,11 +124,25 @@ def _is_worth_it(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, ar
     if not shared or heads == shared or heads % shared or value.shape[1] != shared:
         return False
     given = {"attn_mask": of.get("attn_mask"), "dropout_p": 0.0, "is_causal": of.get("is_causal", False), "scale": of.get("scale")}
-    if torch._fused_sdp_choice(query, key, value, **given, enable_gqa=True) != _WITH_SCORES:
+    try:
+        query, key, value = (_as_computed(one) for one in tensors)
+        if torch._fused_sdp_choice(query, key, value, **given, enable_gqa=True) != _WITH_SCORES:
+            return False
+        # Of the right shape and type, without a copy.
+        key, value = (one[:, :1].expand(-1, heads, -1, -1) for one in (key, value))
+        return bool(torch._fused_sdp_choice(query, key, value, **given, enable_gqa=False) != _WITH_SCORES)
+    except RuntimeError:
+        # Under a transform of torch.func, or on a device that has no choice.
         return False
-    # Of the right shape and type, without a copy.
-    key, value = (one[:, :1].expand(-1, heads, -1, -1) for one in (key, value))
-    return bool(torch._fused_sdp_choice(query, key, value, **given, enable_gqa=False) != _WITH_SCORES)
+
+
+def _as_computed(tensor: torch.Tensor) -> torch.Tensor:
+    """Under autocast attention is computed in another type: one of that, and of this shape."""
+    kind = tensor.device.type
+    if not torch.is_autocast_enabled(kind) or tensor.dtype == torch.get_autocast_dtype(kind):
+        return tensor
+    row = torch.empty(tensor.shape[-1:], dtype=torch.get_autocast_dtype(kind), device=tensor.device)
+    return row.requires_grad_(tensor.requires_grad).expand(tensor.shape)
 
 
 GROUPED_QUERIES = Technique(

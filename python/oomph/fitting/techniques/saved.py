@@ -52,6 +52,11 @@ def taking(pack: Callable[[torch.Tensor], Any], unpack: Callable[[Any], torch.Te
         _outer.hooks = before
 
 
+def is_taken() -> bool:
+    """Whether there are hooks farther out to hand on to."""
+    return getattr(_outer, "hooks", None) is not None
+
+
 def hand_on(tensor: torch.Tensor) -> HandedOn | Stayed:
     """What stays, as far as these hooks are concerned: farther out it may be sent elsewhere."""
     hooks = getattr(_outer, "hooks", None)

@@ -25,7 +25,7 @@ from oomph._environment import on_virtual_gpu
 from oomph.fitting.techniques.blocks import SELECTIVE, Surrounded, get_block
 from oomph.fitting.techniques.caches import without_caches
 from oomph.fitting.techniques.remaking import CHEAP, PRODUCTS, RESHAPES, VIEWS, Make, bytes_made, inner_length, kept_by, seen, shape_made
-from oomph.fitting.techniques.saved import HandedOn, Stayed, hand_on
+from oomph.fitting.techniques.saved import HandedOn, Stayed, hand_on, is_taken
 from oomph.fitting.techniques.technique import Technique, differs_in_length, some_of
 from oomph.live.out_of_memory import is_out_of_memory
 
@@ -51,7 +51,7 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class SelectiveBlocks(Surrounded):
-    """Blocks that keep only what is dear, until ``undo()``; with ``products``, attention alone."""
+    """Blocks that keep only what is dear, until ``undo()``; with ``products``, attention and the products that are dearest for their size."""
 
     def __init__(self, model: nn.Module, names: Sequence[str], products: bool = False) -> None:
         self.counted = {name: Counted() for name in names}
@@ -92,13 +92,19 @@ class _Selective:
         return self
 
     def __call__(self, block: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if not torch.is_grad_enabled() or not _KNOWN or self._left_alone:
+        if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
+        if not _KNOWN or self._left_alone:
+            # What would stay must not go to hooks farther out instead.
+            with torch.autograd.graph.saved_tensors_hooks(Stayed, _unpack) if is_taken() else contextlib.nullcontext():
+                return forward(*args, **kwargs)
         args, kwargs, _ = without_caches(block, args, kwargs)
         self._forwards += 1
         if self._forwards % _COMPARED_AGAIN == 0:
             self._compared.clear()
         call = _Call(self._eps(), self._counted, self._products, self._compared, block.training)
+        entered = (tensor for tensor in pytree.tree_leaves((args, kwargs)) if isinstance(tensor, torch.Tensor) and _is_plain(tensor))
+        call.entered.update(tensor.untyped_storage()._cdata for tensor in entered)
         try:
             with torch.autograd.graph.saved_tensors_hooks(call.pack, _unpack), _watching(call), call.numbers if self._notes_numbers else contextlib.nullcontext():
                 result = forward(*args, **kwargs)
@@ -204,6 +210,8 @@ class _Call:
         # Of a virtual GPU there is nothing to compare.
         self._compares = not on_virtual_gpu()
         self._way = (training, *((torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cuda", "cpu")))
+        #: Storages that came into the block: what is without history may have been made inside.
+        self.entered: set[int] = set()
         self.numbers = _Numbers()
         self.has_dropped = False
         self._looked_at = 0
@@ -236,7 +244,7 @@ class _Call:
     def pack(self, tensor: torch.Tensor) -> Stayed | HandedOn | _View:
         node = tensor.grad_fn
         if node is None:
-            return hand_on(tensor)
+            return hand_on(tensor) if _is_plain(tensor) and tensor.untyped_storage()._cdata in self.entered else Stayed(tensor)
         if self.closed or tensor.numel() * tensor.element_size() < _SMALLEST or not _is_plain(tensor):
             return Stayed(tensor)
         storage = tensor.untyped_storage()
@@ -317,7 +325,7 @@ class _Call:
 
     def _recipe(self, node: Any, name: str) -> Make | None:
         recipe = CHEAP.get(name)
-        if recipe is None and name in PRODUCTS and inner_length(node) <= self._products:
+        if recipe is None and self._products > 0 and name in PRODUCTS and inner_length(node) <= self._products:
             recipe = PRODUCTS[name]
         make = recipe(self, node) if recipe is not None else None
         if make is not None and name in PRODUCTS:
@@ -437,8 +445,8 @@ SELECTIVE_BLOCKS = Technique(
 )
 LEAN_BLOCKS = Technique(
     "lean",
-    lambda names, _, blocks: f"all but attention of {some_of(len(names), blocks)} run again in the backward pass",
-    "same numbers; what attention made is kept",
+    lambda names, _, blocks: f"most operations of {some_of(len(names), blocks)} run again in the backward pass",
+    "same numbers; what attention made is kept, and what is dear for its size",
     apply=lambda step: SelectiveBlocks(step.model, step.plan.lean, products=True),
     is_new=differs_in_length,
 )
