@@ -10,7 +10,7 @@ import textwrap
 import pyarrow
 import pytest
 
-from conftest import COMMAND, PYTHON_2_11, ROOT
+from conftest import COMMAND, PYTHON_2_11, ROOT, slowness
 
 # The package as it lies here, with the command as built.
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "OOMPH_COMMAND": COMMAND}
@@ -484,7 +484,7 @@ def test_what_it_costs(tmp_path):
         assert sum(one["tensors"] for one in census["holders"]) == count or not census["complete"]
         assert size < 512 * KiB
         # By the clock: where others have the machine, it is they who are measured.
-        assert census["milliseconds"] < 3000 or os.getloadavg()[0] > 2 * os.cpu_count()
+        assert census["milliseconds"] < 3000 or census["milliseconds"] < 3000 * slowness()
     # Where the machine is busy, it stops before it has looked at a hundred thousand.
     assert [holder(census, "kept")["length"] for census in found if census["complete"]][:2] == [1_000, 10_000]
 
