@@ -497,8 +497,7 @@ class Search(Tried[Plan]):
                 bool(plan.checkpoint),
                 bool(plan.selective),
                 bool(plan.lean),
-                4 * len(plan.offload) // max(1, len(self.facts.blocks)),
-                bool(plan.offload),
+                -(-4 * len(plan.offload) // max(1, len(self.facts.blocks))),
                 plan.activation_budget,
                 plan.exact,
             )

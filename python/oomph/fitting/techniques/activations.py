@@ -20,7 +20,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from oomph._pinned import pin, unpin
 from oomph.fitting.techniques.blocks import OFFLOAD, Surrounded
-from oomph.fitting.techniques.saved import Stayed, changed, taking
+from oomph.fitting.techniques.saved import Stayed, changed, in_backward, taking
 from oomph.fitting.techniques.technique import Technique, differs_in_length, some_of
 
 # Smaller storages stay: a copy costs about as much time to start as these take to move.
@@ -28,8 +28,6 @@ SMALLEST = 64 << 10
 # A view of less than this part of its storage stays: it is a piece of something that is held elsewhere, as a micro-batch of its batch.
 _LEAST_PART = 16
 _ALIGNED = 512
-# What PyTorch says where no backward pass is under way.
-_NO_BACKWARD = -1
 _SMALLEST_SLAB, _USUAL_SLAB = 4 << 20, 64 << 20
 
 
@@ -355,8 +353,8 @@ class _Transfer:
         away.check()
         if away.changed:
             raise changed(saved.shape)
-        in_backward = torch._C._current_graph_task_id() != _NO_BACKWARD
-        if in_backward and saved.call is not self._in_backward:
+        looked_at = not in_backward()
+        if not looked_at and saved.call is not self._in_backward:
             self._arrive(saved.call)
         was_away = away.present is None
         away.lane.fetch(away)
@@ -365,7 +363,7 @@ class _Transfer:
         with torch.no_grad():
             empty = torch.empty(0, dtype=saved.dtype, device=away.present.device)
             tensor = empty.set_(away.present.untyped_storage(), saved.offset, saved.shape, saved.stride)
-        if was_away and not in_backward:
+        if was_away and looked_at:
             # It was looked at, in a forward pass, and waits for its backward pass where it was.
             away.present = None
         return tensor

@@ -17,12 +17,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from oomph.fitting.techniques.saved import in_backward
 from oomph.fitting.techniques.technique import Technique
 
 _NAME = "scaled_dot_product_attention"
-# PyTorch's number for attention that writes out its scores; and what it says where no backward pass is under way.
+# PyTorch's number for attention that writes out its scores.
 _WITH_SCORES = 0
-_NO_BACKWARD = -1
 
 # Those that are applied now; the functions are replaced while there are any.
 _applied: list[_Applied] = []
@@ -111,7 +111,7 @@ def _version(original: Any) -> Any:
 def _is_here() -> bool:
     if torch.compiler.is_compiling():
         return False
-    return getattr(_within, "depth", 0) > 0 or torch._C._current_graph_task_id() != _NO_BACKWARD
+    return getattr(_within, "depth", 0) > 0 or in_backward()
 
 
 def _is_worth_it(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

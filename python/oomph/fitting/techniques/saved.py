@@ -52,6 +52,11 @@ def taking(pack: Callable[[torch.Tensor], Any], unpack: Callable[[Any], torch.Te
         _outer.hooks = before
 
 
+def in_backward() -> bool:
+    """Whether a backward pass is under way in this thread, or what it runs again."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
 def is_taken() -> bool:
     """Whether there are hooks farther out to hand on to."""
     return getattr(_outer, "hooks", None) is not None
