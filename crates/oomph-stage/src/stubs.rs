@@ -5,11 +5,12 @@
 //! no device; so any version of PyTorch finds what it asks for, and a result can say what was called. Of a library that
 //! is not installed, the names are those that PyTorch's libraries leave undefined ([`asks`]).
 //!
-//! The file is a plain ELF shared object for x86-64, without sections: tables and a page of stubs, then what is written to, the counters.
+//! The file is a plain ELF shared object for x86-64: tables and a page of stubs, then what is written to, the counters. Sections are for linkers:
+//! Triton compiles a helper against the driver, and from version 2.41 on GNU ld refuses a library that has none.
 
 use object::read::elf::{ElfFile64, Sym as _};
 use object::write::StringId;
-use object::write::elf::{FileHeader, ProgramHeader, Rel, Sym, Verdef, Writer};
+use object::write::elf::{FileHeader, ProgramHeader, Rel, SectionHeader, SectionIndex, Sym, Verdef, Writer};
 use object::{Endianness, elf};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -194,6 +195,7 @@ impl StubLibrary<'_> {
             .collect();
         let mut writer = Writer::new(Endianness::Little, true, out);
         let names = self.names(&mut writer, &symbols);
+        let sections = Sections::new(&mut writer, !names.versions.is_empty());
         // The stubs' names once more, in order, for reports.
         let list: Vec<u8> =
             self.functions.iter().flat_map(|name| name.bytes().chain(std::iter::once(0))).collect();
@@ -209,7 +211,7 @@ impl StubLibrary<'_> {
             e_flags: 0,
         })?;
         write_segments(&mut writer, &layout, dynamic_count);
-        self.write_symbols(&mut writer, &layout, &names.symbols);
+        self.write_symbols(&mut writer, &layout, &sections, &names.symbols);
         writer.write_hash(self.bucket_count(), symbols.len() as u32 + 1, |index| {
             let index = index.checked_sub(1)?;
             Some(elf::hash(symbols[index as usize].as_bytes()))
@@ -244,6 +246,8 @@ impl StubLibrary<'_> {
         write_dynamic(&mut writer, &layout, &names, asked.len())?;
         writer.write(&(self.functions.len() as u64).to_le_bytes());
         writer.pad_until(layout.end);
+        writer.write_shstrtab();
+        sections.write_headers(&mut writer, &layout);
         Ok(())
     }
 
@@ -290,6 +294,9 @@ impl StubLibrary<'_> {
         let counted = writer.reserve(8, 8);
         let counters = writer.reserve(8 * count, 8);
         let addresses = writer.reserve(8 * self.answered.len(), 8);
+        let end = writer.reserved_len();
+        writer.reserve_shstrtab();
+        writer.reserve_section_headers();
         Layout {
             symbols,
             hash,
@@ -304,28 +311,96 @@ impl StubLibrary<'_> {
             count: counted,
             counters,
             addresses,
-            end: writer.reserved_len(),
+            end,
         }
     }
 
-    fn write_symbols(&self, writer: &mut Writer, layout: &Layout, names: &[StringId]) {
+    fn write_symbols(&self, writer: &mut Writer, layout: &Layout, sections: &Sections, names: &[StringId]) {
         let functions = (0..self.functions.len() + self.answered.len())
-            .map(|index| (elf::STT_FUNC, layout.code + index * STUB_SIZE, STUB_SIZE));
-        let data = [layout.count, layout.counters, layout.list].map(|at| (elf::STT_OBJECT, at, 8));
-        let asked = self.answered.iter().map(|_| (elf::STT_NOTYPE, 0, 0));
+            .map(|index| (elf::STT_FUNC, Some(sections.text.0), layout.code + index * STUB_SIZE, STUB_SIZE));
+        let data = [
+            (sections.data.0, layout.count),
+            (sections.data.0, layout.counters),
+            (sections.read_only.0, layout.list),
+        ];
+        let data = data.map(|(section, at)| (elf::STT_OBJECT, Some(section), at, 8));
+        let asked = self.answered.iter().map(|_| (elf::STT_NOTYPE, None, 0, 0));
         writer.write_null_dynamic_symbol();
-        for (&name, (kind, at, size)) in names.iter().zip(functions.chain(data).chain(asked)) {
+        for (&name, (kind, section, at, size)) in names.iter().zip(functions.chain(data).chain(asked)) {
             writer.write_dynamic_symbol(&Sym {
                 name: Some(name),
-                section: None,
+                section,
                 st_info: (elf::STB_GLOBAL << 4) | kind,
                 st_other: 0,
-                // There are no sections; any number but 0 says that it is defined here.
-                st_shndx: if kind == elf::STT_NOTYPE { elf::SHN_UNDEF } else { 1 },
+                st_shndx: elf::SHN_UNDEF,
                 st_value: at as u64,
                 st_size: size as u64,
             });
         }
+    }
+}
+
+/// Of the sections that the writer does not know by itself, index and name.
+struct Sections {
+    read_only: (SectionIndex, StringId),
+    text: (SectionIndex, StringId),
+    data: (SectionIndex, StringId),
+}
+
+impl Sections {
+    /// In the order in which [`Sections::write_headers`] writes them.
+    fn new(writer: &mut Writer, has_versions: bool) -> Self {
+        fn named(writer: &mut Writer, name: &'static str) -> (SectionIndex, StringId) {
+            let name = writer.add_section_name(name.as_bytes());
+            (writer.reserve_section_index(), name)
+        }
+        writer.reserve_null_section_index();
+        writer.reserve_dynsym_section_index();
+        writer.reserve_hash_section_index();
+        writer.reserve_dynstr_section_index();
+        if has_versions {
+            writer.reserve_gnu_versym_section_index();
+            writer.reserve_gnu_verdef_section_index();
+        }
+        let read_only = named(writer, ".rodata");
+        let text = named(writer, ".text");
+        writer.reserve_dynamic_section_index();
+        let data = named(writer, ".data");
+        writer.reserve_shstrtab_section_index();
+        Self { read_only, text, data }
+    }
+
+    fn write_headers(&self, writer: &mut Writer, layout: &Layout) {
+        let header = |(_, name), flags: u32, from: usize, to: usize, align| SectionHeader {
+            name: Some(name),
+            sh_type: elf::SHT_PROGBITS,
+            sh_flags: u64::from(elf::SHF_ALLOC | flags),
+            sh_addr: from as u64,
+            sh_offset: from as u64,
+            sh_size: (to - from) as u64,
+            sh_link: 0,
+            sh_info: 0,
+            sh_addralign: align,
+            sh_entsize: 0,
+        };
+        writer.write_null_section_header();
+        // The first symbol is the null one, and the only one that is not seen from outside.
+        writer.write_dynsym_section_header(layout.symbols as u64, 1);
+        writer.write_hash_section_header(layout.hash as u64);
+        writer.write_dynstr_section_header(layout.strings as u64);
+        writer.write_gnu_versym_section_header(layout.versions as u64);
+        writer.write_gnu_verdef_section_header(layout.version_names as u64);
+        writer.write_section_header(&header(self.read_only, 0, layout.list, layout.relocations, 1));
+        writer.write_section_header(&header(
+            self.text,
+            elf::SHF_EXECINSTR,
+            layout.code,
+            layout.read_end,
+            PAGE as u64,
+        ));
+        writer.write_dynamic_section_header(layout.dynamic as u64);
+        writer.write_section_header(&header(self.data, elf::SHF_WRITE, layout.count, layout.end, 8));
+        writer.write_shstrtab_section_header();
     }
 }
 
@@ -443,12 +518,43 @@ mod tests {
                     let file = written(&stub.build());
                     let all: BTreeSet<String> = functions.union(&answered).cloned().collect();
                     assert_eq!(read_by_segments(file.path()), all, "{versions:?}");
+                    assert_eq!(exports(file.path()).unwrap().functions, all, "{versions:?}");
                 }
             }
         }
     }
 
-    /// The file has no sections, which only linkers need, so it is read as the loader reads it.
+    /// A program is linked to it, as Triton's is, and nothing that it calls may be left over.
+    #[test]
+    fn a_linker_takes_a_stub_library() {
+        let folder = tempfile::tempdir().unwrap();
+        let functions = names(&["cuInit", "cuMemAlloc_v2"]);
+        let answered = names(&["cuDeviceGet"]);
+        for versions in [&[][..], &["OF_THE_DRIVER"]] {
+            let stub = StubLibrary {
+                soname: "libcuda.so.1",
+                needs: &[],
+                versions,
+                functions: &functions,
+                answered: &answered,
+            };
+            std::fs::write(folder.path().join("libcuda.so.1"), stub.build()).unwrap();
+            let source = "int cuInit(unsigned), cuDeviceGet(int *, int); int f(void) { return cuInit(0) + cuDeviceGet(0, 0); }";
+            std::fs::write(folder.path().join("helper.c"), source).unwrap();
+            let linked = std::process::Command::new("cc")
+                .args(["-shared", "-fPIC", "-nostdlib", "-o", "helper.so", "helper.c"])
+                .args(["-L.", "-l:libcuda.so.1", "-Wl,--no-undefined", "-Wl,--allow-shlib-undefined"])
+                .current_dir(folder.path())
+                .output()
+                .unwrap();
+            assert!(linked.status.success(), "{versions:?}: {}", String::from_utf8_lossy(&linked.stderr));
+            let asked: BTreeSet<String> =
+                asks(&folder.path().join("helper.so")).unwrap().into_iter().map(|one| one.function).collect();
+            assert_eq!(asked, names(&["cuInit", "cuDeviceGet"]));
+        }
+    }
+
+    /// As the loader reads it.
     fn read_by_segments(path: &Path) -> BTreeSet<String> {
         let bytes = std::fs::read(path).unwrap();
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize;
