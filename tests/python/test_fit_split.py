@@ -245,6 +245,22 @@ def test_gradients_that_differ_by_chance_are_no_reason_not_to_cut(term):
             trials.learn_weighing(loss, batch, model)
 
 
+def test_gradients_that_hang_on_how_products_are_rounded_are_no_reason_not_to_cut():
+    """As T5's on a GPU, where its attention hangs on the last bit: one sample is multiplied by another kernel than two."""
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"classes": nn.Linear(8, 5), "wild": nn.Linear(8, 1)})
+    batch = torch.randn(8, 8), torch.randint(0, 5, (8,))
+
+    def loss(part, off=1 + 2**-22):
+        rows, targets = part
+        wild = model["wild"](rows) * (off if len(rows) == 1 else 1.0)
+        return F.cross_entropy(model["classes"](rows), targets) + 1e-8 * torch.sin(1e5 * wild).mean()
+
+    with pytest.raises(NotSplittable):  # So far off, no rounding makes it.
+        trials.learn_weighing(lambda part: loss(part, 1 + 2**-14), batch, model)
+    assert trials.learn_weighing(loss, batch, model).kind == "targets"
+
+
 def test_a_small_term_that_hangs_on_the_order_of_samples_is_refused():
     """It is nothing beside the whole gradient, and all that its own head gets."""
     torch.manual_seed(0)

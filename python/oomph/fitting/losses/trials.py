@@ -358,12 +358,37 @@ def _gradients_agree(compute_loss: ComputeLoss, batch: Any, model: nn.Module, ki
         return True
     if _norm_of(errors) > precision.gradient * length:
         return False
-    # All together they agree. Some are sums that nearly cancel, and come out differently each time on a GPU: the same samples once more show by how much.
-    again = gradients(trial.rows, 1.0)
-    if again is None:
-        return False
-    noise = _norms([ours.sub_(others) for ours, others in zip(again, whole)])
-    return all(error <= max(most, _NOISE * by_chance) for error, most, by_chance in zip(errors, allowed, noise))
+    # All together they agree. Some come out differently each time on a GPU, or hang on how products of other shapes are rounded: the same samples once more, and once with
+    # everything in the forward pass a little off, show by how much.
+    allowed = [max(most, _NOISE * by_chance) for most, by_chance in zip(allowed, _apart(gradients(trial.rows, 1.0), whole))]
+    if all(error <= most for error, most in zip(errors, allowed)):
+        return True
+    with _rounded_otherwise(model):
+        moved = _apart(gradients(trial.rows, 1.0), whole)
+    return all(error <= max(most, _NOISE * by_rounding) for error, most, by_rounding in zip(errors, allowed, moved))
+
+
+def _apart(ours: list[torch.Tensor] | None, others: list[torch.Tensor]) -> list[float]:
+    """How far gradients are from others; the first are gone after that."""
+    return [0.0] * len(others) if ours is None else _norms([one.sub_(other) for one, other in zip(ours, others)])
+
+
+@contextlib.contextmanager
+def _rounded_otherwise(model: nn.Module) -> Iterator[None]:
+    """What modules without others inside return is off by the last bit, up or down by chance, as if another kernel had summed it."""
+
+    def jolt(module: nn.Module, args: Any, output: Any) -> Any:
+        if not isinstance(output, torch.Tensor) or not output.is_floating_point() or output.layout != torch.strided:
+            return output
+        # Times what is near one: `addcmul` needs no more memory than the result.
+        return torch.addcmul(output, output.detach(), torch.randn_like(output.detach()), value=torch.finfo(output.dtype).eps)
+
+    hooks = [module.register_forward_hook(jolt) for module in model.modules() if not any(True for _ in module.children())]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _norms(tensors: list[torch.Tensor]) -> list[float]:
