@@ -5,6 +5,7 @@ import gc
 import json
 import random
 import textwrap
+import types
 import weakref
 
 import pytest
@@ -16,14 +17,16 @@ import oomph as package  # noqa: E402
 from conftest import PYTHON_2_11  # noqa: E402
 from oomph import Plan  # noqa: E402
 from oomph.fitting.errors import FitError  # noqa: E402
+from oomph.fitting.fit import Fit  # noqa: E402
 from oomph.fitting.planning.plan import Measured  # noqa: E402
-from oomph.fitting.planning.search import Facts, Search  # noqa: E402
+from oomph.fitting.planning.search import Facts, Found, Search, Way  # noqa: E402
+from oomph.fitting.running import trying  # noqa: E402
 from oomph.fitting.running.trying import everything_kept  # noqa: E402
 from oomph.fitting.techniques import activations, grouped_queries, selective  # noqa: E402
 from oomph.fitting.techniques.activations import offload_blocks  # noqa: E402
 from oomph.fitting.techniques.blocks import find_blocks  # noqa: E402
 from oomph.fitting.techniques.grouped_queries import RepeatedGroups  # noqa: E402
-from oomph.fitting.techniques.optimizers import StatesOnHost  # noqa: E402
+from oomph.fitting.techniques.optimizers import StatesOnHost, releases  # noqa: E402
 from oomph.fitting.techniques.selective import SelectiveBlocks  # noqa: E402
 
 IDS = torch.randint(100, (2, 24), generator=torch.Generator().manual_seed(0))
@@ -579,6 +582,107 @@ def test_whatever_is_tried_leaves_no_trace(steps):
     assert called == [] and all(p.grad is one for p, one in zip(model.parameters(), given))
 
 
+@pytest.mark.parametrize(
+    ("steps", "taken"),
+    [
+        ((1.9, 0.39, 0.3), 0.3),  # The first pins host memory.
+        ((2.4, 0.45), 0.45),  # One step of such a length is enough.
+        ((1.0, 2.0), 2.0),
+        ((5.0,), 5.0),
+    ],
+)
+def test_a_slow_first_step_says_nothing_unless_it_is_hopeless(monkeypatch, steps, taken):
+    clock, left = types.SimpleNamespace(now=0.0), list(steps)
+
+    def step(batch, release):
+        clock.now += left.pop(0)
+
+    monkeypatch.setattr(trying, "time", types.SimpleNamespace(perf_counter=lambda: clock.now, monotonic=lambda: clock.now))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(trying, "_retries", lambda device: 0)
+    monkeypatch.setattr(trying, "release_memory", lambda device: None)
+    running = types.SimpleNamespace(backward=step, update=lambda: None, forget_gradients=lambda: None, undo=lambda: None, optimizer=types.SimpleNamespace(state={}))
+    problems: list[str] = []
+    assert trying._time(Plan(), lambda plan: running, None, torch.device("cpu"), 100.0, 0.5, problems) == pytest.approx(taken)
+    assert not left and not problems
+
+
+@pytest.mark.parametrize(
+    ("times", "chosen"),
+    [
+        ({"first": 0.6, "second": 0.59}, "second"),
+        ({"first": None, "second": 0.9}, "second"),  # It ran out of memory here.
+        ({"second": 8.0}, "first"),  # There was no time for it, and it is far faster by an estimate that is off by two.
+        ({"second": 1.1}, "second"),
+        ({}, "first"),
+    ],
+)
+def test_the_fastest_on_the_card_is_taken_and_the_first_by_its_estimate_where_there_was_no_time(times, chosen):
+    plans = {"first": Plan(checkpoint=("a",)), "second": Plan(micro=1)}
+    seconds = {"first": 0.5, "second": 4.0 if times.get("second") == 8.0 else 0.55}
+    ways = [Way(Measured(plan, 1, 1, seconds[name]), [], []) for name, plan in plans.items()]
+    found = Found(ways[0].measured, ways[0].measured, ways[0].measured, ways=ways)
+    trial = types.SimpleNamespace(times={plans[name]: taken for name, taken in times.items()}, time=lambda *_: None, best=lambda: 1.0, no_room=False, problems=[])
+    Fit._take_the_fastest(types.SimpleNamespace(plan=types.SimpleNamespace(notes=[])), found, trial)
+    assert found.chosen.plan == plans[chosen] and found.chosen.timed == times.get(chosen)
+
+
+def test_a_plan_without_room_for_one_more_of_its_largest_block_is_tried_but_not_trusted():
+    """Its holes may lie elsewhere in another process. A card shows whether it fits; where there is none, the next is chosen, which was measured on the way."""
+    blocks = tuple("abcdefgh")
+    cost = lambda plan: 1500 - 100 * len(plan.checkpoint)
+    seconds = lambda plan: 1 + 0.1 * len(plan.checkpoint)
+    measure = lambda plan: Measured(plan, cost(plan), cost(plan), seconds(plan))
+    prove = lambda plan, limit: Measured(plan, cost(plan), cost(plan), seconds(plan), largest=150)
+    facts = Facts(1, blocks, 1000, 1050, 0, splits=False, expands=False, fuses=False, hosts=False)
+    found = Search(facts, measure, seconds, lambda plan: (0, cost(plan)), prove).run()
+    given_up = [len(way.measured.plan.checkpoint) for way in found.ways]
+    assert given_up[:2] == [6, 5] and found.chosen.reserved == 900
+
+
+def test_what_people_do_by_hand_is_told_early_and_is_the_same_later():
+    """Not what is far slower than the other: parts of one sample would take all the time there is for trials."""
+    blocks = tuple("abcd")
+    cost = lambda plan: 60 + (plan.micro or 8) * (400 - 90 * len(plan.checkpoint))
+    measure = lambda plan: Measured(plan, cost(plan), cost(plan), seconds(plan))
+    facts = Facts(8, blocks, 480, 480, 0, expands=False, fuses=False, hosts=False)
+    for a_start, told in ((0.5, [Plan(checkpoint=blocks)]), (0.01, [Plan(micro=1), Plan(checkpoint=blocks)])):
+        seconds = lambda plan: 1 + a_start * (8 // (plan.micro or 8) - 1) + 0.05 * len(plan.checkpoint)
+        # Estimates get better as plans are measured: those that were told are not settled anew.
+        search = Search(facts, measure, seconds, lambda plan: (0, int(0.7 * cost(plan))))
+        assert search.usual() == told
+        assert {*told} <= {way.measured.plan for way in search.find().ways}
+
+
+def test_a_recording_does_not_keep_parameters_from_being_updated_early():
+    """It marks where steps begin; whoever looks at gradients before a step does."""
+    watching, looking = (lambda *_: None), (lambda *_: None)
+    watching.__module__ = "_oomph_live.recording"
+    optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))])
+    optimizer.register_step_pre_hook(watching)
+    assert releases(optimizer)
+    optimizer.register_step_pre_hook(looking)
+    assert not releases(optimizer)
+
+
+def test_what_goes_into_every_block_is_counted_once(on_virtual_gpu, tmp_path):
+    script = tmp_path / "count.py"
+    script.write_text(
+        textwrap.dedent("""
+        import torch
+        from oomph.fitting.planning.child import bytes_in
+        mask, first = torch.ones(1000, device="cuda"), torch.ones(100, device="cuda")
+        came_in = {}
+        told = [bytes_in((first, [mask]), came_in), bytes_in((first.clone(), mask.view(10, 100)), came_in), bytes_in((first, mask))]
+        del mask
+        another = torch.ones(1000, device="cuda")
+        print("TOLD", *told, bytes_in(another, came_in))
+        """)
+    )
+    ran = on_virtual_gpu(script)
+    assert "TOLD 4400 400 4400 4000" in ran.stdout, ran.stderr
+
+
 TRIED = """
 import json
 import torch, torch.nn as nn, torch.nn.functional as F
@@ -618,8 +722,7 @@ def test_plans_are_tried_on_the_card_and_the_fastest_is_taken(on_virtual_gpu, tm
     known = [seconds for seconds in timed.values() if seconds]
     # Some cannot be the fastest, by estimates that those before have put right.
     assert len(known) >= 2
-    # The earlier one is taken of those within a hundredth.
-    assert timed[json.dumps(said["chosen"])] <= 1.01 * min(known)
+    assert timed[json.dumps(said["chosen"])] == min(known)
     assert any(way["measured"]["plan"]["checkpoint"] and not way["measured"]["plan"]["selective"] for way in said["ways"]), "checkpointing everywhere is held against"
     chosen = next(way["measured"] for way in said["ways"] if way["measured"]["plan"] == said["chosen"])
     assert abs(told["allocated"] - chosen["allocated"]) <= 0.01 * chosen["allocated"] and told["reserved"] <= said["limit"]

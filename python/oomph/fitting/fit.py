@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 import sys
 import time
 import traceback
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -52,11 +53,11 @@ _KEPT = "_oomph_fit"
 
 # With more samples than this, smaller parts do what tiles would.
 _FEW_SAMPLES = 4
-# Times on the card that are nearer to each other than this are taken to be the same.
-_SAME_TIME = 1.01
 # Planning takes the seconds for trials, and about so many more: where predictions take longer, trials have less, but no less than this part.
-_PREDICTING = 10.0
-_LEAST_OF_TRIALS = 0.5
+_PREDICTING = 9.0
+_LEAST_OF_TRIALS = 0.25
+# By so much a plan that was not tried must be faster than one that was.
+_UNTRIED = 1.15
 # How much slower than the best on the card the estimate of a plan may be for it to be tried there.
 _WORTH_A_TRY = 1.1
 
@@ -301,15 +302,15 @@ class Fit(Applied):
             card = here(self.device)
             wanted = named(gpu).memory if gpu is not None and budget == "auto" else budget
             room = room_here(self.device, card, wanted, bytes_on(self.device, self.model, self.optimizer, self.example))
-            speeds = measure_speeds(self.device)
         else:
             card = self._card_to_plan_for(gpu)
-            room, speeds = room_on(card, budget), assumed_speeds(card.multiprocessors, card.capability)
+            room = room_on(card, budget)
         room = ranks.least_room(room)
         if ranks.first():
             # It has much to import, and can do that meanwhile.
             self._asking = Asking("oomph.fitting.planning.child:plan", gpu=card.name, modules=sorted({type(module).__module__ for module in self.model.modules()} - {"__main__"}))
             self._undo.append(self._asking.close)
+        speeds = measure_speeds(self.device) if on_gpu else assumed_speeds(card.multiprocessors, card.capability)
         self._learn()
         if on_gpu:
             torch.cuda.empty_cache()
@@ -400,11 +401,13 @@ class Fit(Applied):
         self.plan.notes += [f"a plan failed when it was tried, and is left out: {problem}" for problem in trial.problems]
         for way in found.ways:
             way.measured = dataclasses.replace(way.measured, timed=trial.times.get(way.measured.plan))
-        known = [way for way in found.ways if way.measured.timed is not None]
+        off = [one.measured.timed / one.measured.seconds for one in found.ways if one.measured.timed and one.measured.seconds]
+        first = found.ways[0]
+        # The first is known to fit. Where there was no time for it, it stands by its estimate, put right by those that were tried.
+        untried = [(_UNTRIED * statistics.median(off) * first.measured.seconds, first)] if off and first.measured.plan not in trial.times else []
+        known = [(way.measured.timed, way) for way in found.ways if way.measured.timed is not None]
         if known:
-            best = min(cast(float, way.measured.timed) for way in known)
-            # The earlier changes less.
-            found.take(next(way for way in known if cast(float, way.measured.timed) <= best * _SAME_TIME))
+            found.take(min([*known, *untried], key=lambda one: one[0])[1])
 
     def _try(self, plan: Plan) -> Running:
         self._expand(plan)

@@ -16,8 +16,10 @@ from oomph._find import find_oomph
 from oomph._progress import on_terminal
 from oomph.fitting.errors import FitError
 
+# Collections while hundreds of modules are imported find nothing.
 _START = """\
-import sys
+import gc, sys
+gc.disable()
 sys.path.append({place!r})
 from oomph.fitting.planning.child import answer
 answer({entry!r}, {folder!r}, {modules!r}, {paths!r})

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 import torch.utils._python_dispatch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from oomph.fitting.errors import FitError
 from oomph.fitting.planning.costs import IN_PART, BlockCosts, CountCosts, ForwardCosts, InPart, Speeds, Step, bytes_of, gather, seconds_of, share_that_is_hidden
@@ -41,7 +42,7 @@ _PROBE = 4
 # Shares of the optimizer's state in steps of this: nearly the same need not be tried twice.
 _SHARES = 0.05
 # Copies beside work take longer than copies alone. But where the estimate of the work is far too short, as of convolutional models, there is room for more of them.
-_SHARES_OF_COPIES = (1.2, 0.5)
+_SHARES_OF_COPIES = (1.2, 0.8, 0.5)
 # So many more are a library that was imported.
 _MANY_MODULES = 50
 
@@ -63,6 +64,7 @@ def answer(entry: str, folder: str, modules: Sequence[str] = (), paths: Sequence
         with open(os.path.join(folder, "payload"), "rb") as file:
             things = unpack(file.read())
         # What is here now stays: collections between plans need not look at it.
+        gc.enable()
         gc.collect()
         gc.freeze()
         module, _, name = entry.partition(":")
@@ -134,10 +136,11 @@ class Trials:
     def __init__(self, things: dict[str, Any], speeds: Speeds, progress: str) -> None:
         leave_the_compiler_out(CountCosts.__torch_dispatch__)
         self.followed = _followed()
-        # The plain step shows whether a step reads what the GPU computed. Where it does not, values need not be followed.
-        self.knows_the_plain_step = False
         if self.followed is not None:
             self.followed.has_read = False
+        # Whether a step reads what the GPU computed is seen in the first forward pass, and of optimizers that are not PyTorch's in the plain step. Those are followed: without
+        # values, what waits for one would wait for ever.
+        self.knows_updates = type(things["optimizer"]).__module__.partition(".")[0] == "torch"
         self.model, self.optimizer, self.loss_of, self.batch = things["model"], things["optimizer"], things["loss_of"], things["batch"]
         self.weighing, self.clip, self.scales = things["weighing"], things["clip_grad_norm"], things.get("scales", False)
         self.speeds, self.progress = speeds, progress
@@ -205,7 +208,7 @@ class Trials:
         self.reset()
         running = Running(self.model, self.optimizer, self.loss_of, Plan(), self.batch, self.weighing, rehearse=True)
         try:
-            self._make_state(running)
+            self.unfollowed(lambda: self._make_state(running), is_known=self.knows_updates)
             return bytes_in([list(state.values()) for state in self.optimizer.state.values()])
         finally:
             running.undo()
@@ -242,8 +245,8 @@ class Trials:
         """Peaks of a step, with the optimizer's state there that the step before has made."""
         try:
             # What is allowed beyond the exact may read something of its own: a scaler does.
-            measured: Measured = self.unfollowed(lambda: self._run(plan, steps=1, parts=1), self.knows_the_plain_step and plan.exact)
-            self.knows_the_plain_step = self.knows_the_plain_step or plan == Plan()
+            measured: Measured = self.unfollowed(lambda: self._run(plan, steps=1, parts=1), is_known=self.knows_updates and plan.exact)
+            self.knows_updates = self.knows_updates or plan == Plan()
             return measured
         except Exception as error:
             if is_out_of_memory(error) or not (plan.selective or plan.lean or plan.release or plan.tiles or plan.activation_budget or plan.repeat_groups):
@@ -260,7 +263,7 @@ class Trials:
         torch.cuda.memory._record_memory_history(enabled="all", context=None, max_entries=1_000_000)
         torch.cuda.set_per_process_memory_fraction(1.0 if limit is None else limit / total)
         try:
-            measured = self.unfollowed(lambda: self._run(plan, steps=3, parts=2), self.knows_the_plain_step and plan.exact)
+            measured = self.unfollowed(lambda: self._run(plan, steps=3, parts=2), is_known=self.knows_updates and plan.exact)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -341,7 +344,8 @@ class Trials:
     def forward_costs(self, half: str | None) -> ForwardCosts:
         """Of a few samples; of more they are taken to be in proportion. Counted once for each type."""
         if half not in self.forwards:
-            costs = self._count(half, None)
+            # The first forward pass shows what forward passes read.
+            costs = self.unfollowed(lambda: self._count(half, None), is_known=bool(self.forwards))
             for mode in IN_PART:
                 found = self._count_in_part(mode) if half is None else {}
                 for name, block in costs.blocks.items():
@@ -354,8 +358,7 @@ class Trials:
     def _count_in_part(self, mode: str) -> dict[str, InPart]:
         """Nothing for a model that does not bear hooks for saved tensors."""
         try:
-            # The first forward pass has shown what forward passes read.
-            costs = self.unfollowed(lambda: self._count(None, mode), True)
+            costs = self.unfollowed(lambda: self._count(None, mode), is_known=True)
         except Exception as error:
             if is_out_of_memory(error):
                 raise
@@ -371,10 +374,12 @@ class Trials:
         before: dict[str, tuple[int, int]] = {}
         mode = CountCosts(self.speeds)
         hooks = []
+        # A mask, say, goes into every block, and is there once.
+        came_in: dict[int, StorageWeakRef] = {}
 
         def entered(name: str) -> Any:
             def hook(module: Any, args: Any, kwargs: Any) -> None:
-                costs.blocks.setdefault(name, BlockCosts()).inputs += bytes_in((args, list(kwargs.values())))
+                costs.blocks.setdefault(name, BlockCosts()).inputs += bytes_in((args, list(kwargs.values())), came_in)
                 before[name] = (len(mode.operations), torch.cuda.memory_allocated())
 
             return hook
@@ -423,8 +428,19 @@ def _uncompiled() -> Any:
     return contextlib.nullcontext() if stance is None else stance("force_eager")
 
 
-def bytes_in(things: Any) -> int:
-    """On the GPU, of the tensors inside."""
+def bytes_in(things: Any, counted: dict[int, StorageWeakRef] | None = None) -> int:
+    """On the GPU, of the tensors inside; not of those whose memory was ``counted`` before, to which the others are added."""
     tensors: list[torch.Tensor] = []
     gather(list(things.values()) if isinstance(things, dict) else things, tensors)
-    return sum(tensor.numel() * tensor.element_size() for tensor in {id(tensor): tensor for tensor in tensors}.values() if tensor.is_cuda)
+    size = 0
+    for tensor in {id(tensor): tensor for tensor in tensors}.values():
+        if not tensor.is_cuda:
+            continue
+        if counted is not None:
+            storage = StorageWeakRef(tensor.untyped_storage())
+            # The same place may be another's, once the first is gone.
+            if (before := counted.get(storage.cdata)) is not None and not before.expired():
+                continue
+            counted[storage.cdata] = storage
+        size += tensor.numel() * tensor.element_size()
+    return size

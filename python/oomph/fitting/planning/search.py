@@ -21,6 +21,12 @@ _SAME_TIME = 1.03
 _WORTH = 0.97
 # By estimate, how much slower than the best so far a plan may be and still be measured.
 _WORTH_A_TRY = 1.12
+# The same of parts beside the best that runs the batch as a whole.
+_OTHERWISE = 1.2
+# Copies to the host take a little more than the estimate says.
+_COPIES = 1.01
+# What is so much slower by estimate is slower, whatever the error.
+_HOPELESS = 2.5
 # How many plans of one family are measured to find its best, how many that fit are looked for in all, and how many of those are tried on the card.
 _TRIES = 4
 _FOUND = 8
@@ -202,6 +208,9 @@ class Search(Tried[Plan]):
         super().__init__(measure, facts.limit, facts.host)
         self.facts, self.seconds, self.shares, self.is_late = facts, seconds, shares, is_late
         self._guess = guess
+        #: Plans that were measured, and what they were measured for.
+        self._explored: dict[Plan, Family] = {}
+        self._by_hand: dict[Plan, Family] = {}
         self._prove = prove or (lambda plan, limit: measure(plan))
         self.path = facts.path or (*(("checkpoint", name) for name in facts.blocks), *(("offload", name) for name in facts.blocks))
 
@@ -211,13 +220,12 @@ class Search(Tried[Plan]):
         return found
 
     def usual(self) -> list[Plan]:
-        """What people do by hand, where the plain step does not fit."""
+        """What people do by hand, where the plain step does not fit; not what is far slower than the other of them."""
         if self.fits(Plan()):
             return []
-        found: dict[Plan, Family] = {}
-        for family in self._usual(self.families(hosted=False)):
-            self._settle(family, found)
-        return list(found)
+        self._by_hand = self._settled(self.families(hosted=False))
+        fastest = min(map(self.seconds, self._by_hand), default=0.0)
+        return [plan for plan in self._by_hand if self.seconds(plan) <= _HOPELESS * fastest]
 
     def find(self) -> Found:
         """The plans that fit; the best first."""
@@ -235,8 +243,7 @@ class Search(Tried[Plan]):
         plans = [way.measured.plan for way in found.ways]
         for plan in plans[1:]:
             # On a card they show by themselves whether they fit. What they reserve after more than one step is to be known all the same.
-            proof = self._prove(plan, self.facts.limit)
-            if not proof.short:
+            if not self.seen[plan].largest and not (proof := self._prove(plan, self.facts.limit)).short:
                 self.seen[plan] = proof
         chain, rungs = self.chain(plans[0]), self.rungs(plans[0])
         found.ways = [Way(self.measure(plan), chain if plan == plans[0] else self.chain(plan, measured=True), self._below(rungs, plan)) for plan in plans]
@@ -250,14 +257,18 @@ class Search(Tried[Plan]):
     def proven(self) -> list[Plan]:
         """The plans that are worth being tried, the best first, which is run for longer: holes that grow from step to step show only then.
 
-        In another process they lie elsewhere, and what they are too small for is the largest block: there must be room for one more of it.
+        In another process they lie elsewhere, and what they are too small for is the largest block: there must be room for one more of it. What fits without that room is
+        among the others, once, since a card shows whether it does.
         """
+        bold: list[Plan] = []
         for _ in range(_PROOFS):
             plans = [Plan()] if self.fits(Plan()) else self.choose()
             if not plans:
                 break
             if self._holds(plans[0]):
-                return plans
+                return [plans[0], *(plan for plan in bold if plan not in plans), *plans[1:]]
+            if not bold and self.seen[plans[0]].largest:
+                bold.append(plans[0])
         # Limits were drawn tighter after each that failed: perhaps too tight for what needs least of all.
         last = self.most_frugal()
         within = self.measure(last).reserved <= self.facts.limit and self.measure(last).host <= self.facts.host
@@ -265,10 +276,12 @@ class Search(Tried[Plan]):
 
     def _holds(self, plan: Plan) -> bool:
         proof = self._prove(plan, self.facts.limit)
-        if not proof.short and proof.reserved + proof.largest <= self.facts.whole:
+        tighter = int(min(self.limit, self.measure(plan).reserved) * _TIGHTER)
+        if not proof.short:
             self.seen[plan] = proof
-            return True
-        self.limit = min(int(min(self.limit, self.measure(plan).reserved) * _TIGHTER), self.facts.whole - proof.largest)
+            if proof.reserved + proof.largest <= self.facts.whole:
+                return True
+        self.limit = min(tighter, self.facts.whole - proof.largest)
         return False
 
     def free(self) -> Plan:
@@ -381,15 +394,14 @@ class Search(Tried[Plan]):
     def choose(self) -> list[Plan]:
         """Plans that fit, the best first: the fastest by estimate, and of those as fast the one that changes least; beside them the usual ways, to be held against."""
         families = self.families(hosted=False)
-        found: dict[Plan, Family] = {}
-        for family in self._usual(families):
-            self._settle(family, found)
+        # As they were told before, since those have been tried by now.
+        found = {plan: family for plan, family in self._by_hand.items() if self.fits(plan)} or self._settled(families)
         usual = list(found)
         # What starts operations fewer times and what does less on the GPU are held against each other on the card: which is better hangs on its CPU.
         whole = [family for family in families if not family.plan.micro]
         of_whole: dict[Plan, Family] = {}
         self._explore(whole, of_whole)
-        self._explore([family for family in families if family.plan.micro], found)
+        self._explore([family for family in families if family.plan.micro], found, _OTHERWISE * min(map(self.seconds, of_whole), default=float("inf")))
         found |= of_whole
         if self.facts.hosts and not any(2 * len(plan.checkpoint) < len(self.facts.blocks) for plan in found if plan not in usual):
             # Copies at each step are hidden in part only: they come when much is given up already, and for parts only when nothing else is left.
@@ -413,28 +425,35 @@ class Search(Tried[Plan]):
         held_against = [*[plan for plan in different if plan in of_whole][:1], *[plan for plan in different if plan.states_on_host][:1], *usual]
         return list(dict.fromkeys([*different[: max(1, _CANDIDATES - len(held_against))], *held_against]))
 
-    def _explore(self, families: list[Family], found: dict[Plan, Family]) -> None:
-        """Measures what is the fastest by estimate, and adds what fits."""
+    def _explore(self, families: list[Family], found: dict[Plan, Family], most: float = float("inf")) -> None:
+        """Measures what is the fastest by estimate, up to so many seconds, and adds what fits."""
+        # Where the limit was drawn tighter, some of what was measured before may fit still.
+        found |= {plan: family for plan, family in self._explored.items() if family in families and self.fits(plan)}
         levels = {family.plan: level for family in families if (level := self.level(family)) is not None}
-        queue = [(self.seconds(self.at(family, levels[family.plan])), family.turn, family, levels[family.plan]) for family in families if self._is_worth_it(family.plan, levels)]
+        queue = [(self._due(self.at(family, levels[family.plan])), family.turn, family, levels[family.plan]) for family in families if self._is_worth_it(family.plan, levels)]
         heapq.heapify(queue)
         tries: Counter[int] = Counter()
         while queue:
             seconds, _, family, level = heapq.heappop(queue)
-            best = min(map(self.seconds, found), default=float("inf"))
-            if seconds > best * (1.0 if self.is_late() else _WORTH_A_TRY) or len(found) >= _FOUND:
+            best = min(map(self._due, found), default=float("inf"))
+            if seconds > most or seconds > best * (1.0 if self.is_late() else _WORTH_A_TRY) or len(found) >= _FOUND:
                 break
             plan = self.at(family, level)
             if plan in found:
                 continue
             fits = self.fits(plan)
+            self._explored[plan] = family
             if fits:
                 found[plan] = family
             tries[family.turn] += 1
             # What was measured puts the estimates right: this family may do with less, or need more.
             better = self.level(family, 0 if fits else level + 1 + tries[family.turn] * len(self.path) // _STRIDES)
             if tries[family.turn] < _TRIES and better is not None and (better < level if fits else True):
-                heapq.heappush(queue, (self.seconds(self.at(family, better)), family.turn, family, better))
+                heapq.heappush(queue, (self._due(self.at(family, better)), family.turn, family, better))
+
+    def _due(self, plan: Plan) -> float:
+        """When a plan's turn to be measured comes: of two that are nearly the same, the one without copies first."""
+        return self.seconds(plan) * (_COPIES if plan.offload else 1.0)
 
     @staticmethod
     def _is_worth_it(plan: Plan, levels: dict[Plan, int]) -> bool:
@@ -451,6 +470,12 @@ class Search(Tried[Plan]):
         everywhere = [Family(family.plan.but(checkpoint=self.facts.blocks), family.turn) for family in plain if self.facts.blocks]
         alone = [Family(family.plan, family.turn) for family in plain]
         return [one for group in (alone, everywhere) if (one := next((each for each in group if self.estimate(each.plan) <= self.limit), None)) is not None]
+
+    def _settled(self, families: list[Family]) -> dict[Plan, Family]:
+        found: dict[Plan, Family] = {}
+        for family in self._usual(families):
+            self._settle(family, found)
+        return found
 
     def _settle(self, family: Family, found: dict[Plan, Family]) -> None:
         """The usual way with the largest parts that fit: from where the estimate is, down until it fits, and then up again as far as it does."""

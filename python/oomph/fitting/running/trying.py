@@ -24,8 +24,8 @@ from oomph.live.out_of_memory import is_out_of_memory
 _STEPS = 2
 # Steps that take so many seconds vary little: one is enough.
 _LONG = 0.4
-# What is so much slower than the best so far in its first step already is not run for more.
-_FAR_SLOWER = 2.5
+# What is so much slower than the best so far is not run for more. A first step loads kernels and pins host memory, and may take four times as long as those after it.
+_FAR_SLOWER, _FAR_SLOWER_AT_FIRST = 2.5, 8.0
 
 
 class OnTheCard:
@@ -92,7 +92,8 @@ def _time(plan: Any, run: Callable[[Any], Running], batch: Any, device: torch.de
             running.update()
             torch.cuda.synchronize(device)
             taken.append(time.perf_counter() - start)
-            if (time.monotonic() > end or taken[0] > _FAR_SLOWER * best or (len(taken) > 1 and taken[-1] > _LONG)) and not ranks.several():
+            is_far_slower = taken[-1] > (_FAR_SLOWER if len(taken) > 1 else _FAR_SLOWER_AT_FIRST) * best
+            if (time.monotonic() > end or is_far_slower or (len(taken) > 1 and taken[-1] > _LONG)) and not ranks.several():
                 break
         # One that frees its cache to go on is about to run out.
         return min(taken[1:] or taken) if _retries(device) == retries else None

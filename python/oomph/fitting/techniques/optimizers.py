@@ -871,6 +871,12 @@ RELEASE = Technique(
 
 
 def releases(optimizer: Optimizer) -> bool:
-    """Whether its parameters may be updated before all gradients are there: not where somebody looks at these before its step."""
-    hooks = [*optimizer._optimizer_step_pre_hooks, *torch_optimizer._global_optimizer_pre_hooks]
-    return not hooks and steps_in_parts(optimizer)
+    """Whether its parameters may be updated before all gradients are there: not where somebody looks at these before its step. A recording of oomph's does not."""
+    hooks = chain(optimizer._optimizer_step_pre_hooks.values(), torch_optimizer._global_optimizer_pre_hooks.values())
+    return all(_is_ours(hook) for hook in hooks) and steps_in_parts(optimizer)
+
+
+def _is_ours(hook: Any) -> bool:
+    """Of this package, or of what its command brings into a program."""
+    package = str(getattr(hook, "__module__", "")).partition(".")[0]
+    return package == "oomph" or package.startswith("_oomph_")
