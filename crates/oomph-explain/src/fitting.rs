@@ -10,7 +10,6 @@ use crate::kinds::Kind;
 use crate::logits::Logits;
 use crate::sources::{Phase, TrainingLoop};
 use crate::what_if::{InParts, Saved};
-use oomph_trace::Moment;
 use oomph_words::bytes;
 
 /// What `oomph.fit` computes of logits at a time, in float32 (`CHUNK_BYTES` of its cross-entropy).
@@ -253,17 +252,7 @@ fn largest_parameter(context: &Context) -> u64 {
 /// The bytes of all gradients: as many as were there at once; before the first update, as many as the parameters have.
 fn all_gradients(context: &Context, gradients: &[u32]) -> u64 {
     let all = &context.history.allocations;
-    let mut changes: Vec<(Moment, bool, u64)> = Vec::new();
-    for index in gradients.iter().map(|&index| index as usize) {
-        changes.push((all.born(index), true, all.size(index)));
-        changes.push((all.freed(index), false, all.size(index)));
-    }
-    changes.sort_unstable(); // what is freed at a moment goes first
-    let (mut now, mut most) = (0u64, 0u64);
-    for (_, made, size) in changes {
-        now = if made { now.saturating_add(size) } else { now.saturating_sub(size) };
-        most = most.max(now);
-    }
+    let most = all.most_at_once(gradients.iter().map(|&index| index as usize), |index| all.size(index));
     if context.kinds.updates() {
         return most;
     }

@@ -7,7 +7,7 @@ use crate::recorded::{RecordedMemory, Reproduction, World, candidate_versions, p
 use crate::torch::Torch;
 use oomph_settings::conf::Conf;
 use oomph_settings::version::{TieBreak, Version};
-use oomph_trace::{Device, History, NEVER, Recording};
+use oomph_trace::{Device, History, Recording};
 
 /// A recording that was reproduced, and can be replayed under other settings.
 #[derive(Clone, Debug)]
@@ -126,27 +126,9 @@ fn lower_bound(device: &Device, history: &History, fatal: Option<u32>, deferred:
         held.saturating_add(device.events.size[event as usize])
     });
     // What waits for another stream is asked for no longer: an allocator in need would have waited, and had it.
-    let peak = if deferred { most_held(history) } else { history.peak.requested.bytes };
+    let most = || all.most_at_once(0..all.len(), |index| all.requested(index));
+    let peak = if deferred { most() } else { history.peak.requested.bytes };
     peak.max(last)
-}
-
-/// The most that the program had requested and not freed.
-fn most_held(history: &History) -> u64 {
-    let all = &history.allocations;
-    let mut changes: Vec<(u32, bool, u64)> = Vec::with_capacity(2 * all.len());
-    for index in 0..all.len() {
-        changes.push((all.born(index), true, all.requested(index)));
-        if all.freed(index) != NEVER {
-            changes.push((all.freed(index), false, all.requested(index)));
-        }
-    }
-    changes.sort_unstable(); // what is freed at a moment goes first
-    let (mut now, mut most) = (0u64, 0u64);
-    for (_, taken, bytes) in changes {
-        now = if taken { now.saturating_add(bytes) } else { now.saturating_sub(bytes) };
-        most = most.max(now);
-    }
-    most
 }
 
 impl<'a> Replayer<'a> {

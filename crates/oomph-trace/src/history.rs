@@ -137,6 +137,21 @@ impl Allocations<'_> {
         self.freed[index]
     }
 
+    /// The most bytes that some of them had at once, each with as many as `size` says.
+    pub fn most_at_once(&self, some: impl IntoIterator<Item = usize>, size: impl Fn(usize) -> u64) -> u64 {
+        let changes = some.into_iter().flat_map(|index| {
+            [(self.born(index), true, size(index)), (self.freed(index), false, size(index))]
+        });
+        let mut changes: Vec<(Moment, bool, u64)> = changes.collect();
+        changes.sort_unstable(); // what is freed at a moment goes first
+        let (mut now, mut most) = (0u64, 0u64);
+        for (_, made, bytes) in changes {
+            now = if made { now.saturating_add(bytes) } else { now.saturating_sub(bytes) };
+            most = most.max(now);
+        }
+        most
+    }
+
     /// The event at which the program freed it, if that is in the recording.
     #[inline]
     pub fn freeing_event(&self, index: usize) -> Option<usize> {

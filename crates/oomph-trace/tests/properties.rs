@@ -182,6 +182,8 @@ proptest! {
             (history.peak.allocated.bytes, history.peak.requested.bytes, history.peak.reserved.bytes),
             model.peak
         );
+        let all = &history.allocations;
+        prop_assert_eq!(all.most_at_once(0..all.len(), |index| all.requested(index)), model.peak.1);
         for (row, &allocated) in model.after_each.iter().enumerate() {
             prop_assert_eq!(history.allocated_at(row as u32 + 1), allocated);
         }
