@@ -261,16 +261,34 @@ def test_gradients_that_hang_on_how_products_are_rounded_are_no_reason_not_to_cu
     assert trials.learn_weighing(loss, batch, model).kind == "targets"
 
 
-def test_a_small_term_that_hangs_on_the_order_of_samples_is_refused():
+def test_a_model_is_as_it_was_after_its_rounding_was_tried():
+    """Modules that take no hooks, outputs with bounds, types of 16 bits: whatever is in it."""
+    scripted = torch.jit.script(nn.Linear(4, 4))
+    model = nn.Sequential(nn.Linear(4, 4), scripted, nn.Sigmoid(), nn.Linear(4, 4).bfloat16())
+    seen = {}
+    with trials._rounded_otherwise(model):
+        hooked = [len(module._forward_hooks) for module in model]
+        before = torch.full((2, 4), 100.0)
+        seen["sigmoid"] = model[2](before)
+        seen["half"] = model[3](before.bfloat16()), torch.nn.functional.linear(before.bfloat16(), model[3].weight, model[3].bias)
+        plain = torch.nn.functional.linear(before, model[0].weight, model[0].bias)
+        off = (model[0](before) - plain).abs() / plain.abs()
+    assert hooked == [1, 0, 1, 1] and not any(module._forward_hooks for module in model)
+    assert seen["sigmoid"].max() <= 1 and torch.equal(*seen["half"])
+    assert 0 < off.max() <= 3 * torch.finfo(torch.float32).eps
+
+
+@pytest.mark.parametrize(("dtype", "weight"), [(torch.float32, 3e-4), (torch.bfloat16, 0.1)])
+def test_a_small_term_that_hangs_on_the_order_of_samples_is_refused(dtype, weight):
     """It is nothing beside the whole gradient, and all that its own head gets."""
     torch.manual_seed(0)
-    model = nn.ModuleDict({"classes": nn.Linear(8, 5), "rank": nn.Linear(8, 1)})
-    batch = torch.randn(8, 8), torch.randint(0, 5, (8,))
+    model = nn.ModuleDict({"classes": nn.Linear(8, 5), "rank": nn.Linear(8, 1)}).to(dtype)
+    batch = torch.randn(8, 8, dtype=dtype), torch.randint(0, 5, (8,))
 
     def loss(part):
         rows, targets = part
         ranks = model["rank"](rows).flatten()
-        return F.cross_entropy(model["classes"](rows), targets) + 3e-4 * torch.relu(1 + ranks[:-1] - ranks[1:]).sum() / len(rows)
+        return F.cross_entropy(model["classes"](rows), targets) + weight * torch.relu(1 + ranks[:-1] - ranks[1:]).sum() / len(rows)
 
     with pytest.raises(NotSplittable):
         trials.learn_weighing(loss, batch, model)

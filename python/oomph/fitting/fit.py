@@ -408,6 +408,10 @@ class Fit(Applied):
         known = [(way.measured.timed, way) for way in found.ways if way.measured.timed is not None]
         if known:
             found.take(min([*known, *untried], key=lambda one: one[0])[1])
+            if found.chosen is not None and found.chosen.timed is None:
+                self.plan.notes.append(
+                    "there was no time to try the chosen plan on this card: it is the fastest by its estimate, which the others have put right (plan_seconds=...)"
+                )
 
     def _try(self, plan: Plan) -> Running:
         self._expand(plan)

@@ -436,7 +436,8 @@ def bytes_in(things: Any, counted: dict[int, StorageWeakRef] | None = None) -> i
     for tensor in {id(tensor): tensor for tensor in tensors}.values():
         if not tensor.is_cuda:
             continue
-        if counted is not None:
+        # A sparse one has no memory of its own.
+        if counted is not None and tensor.layout == torch.strided:
             storage = StorageWeakRef(tensor.untyped_storage())
             # The same place may be another's, once the first is gone.
             if (before := counted.get(storage.cdata)) is not None and not before.expired():

@@ -246,7 +246,9 @@ class Search(Tried[Plan]):
             if not self.seen[plan].largest and not (proof := self._prove(plan, self.facts.limit)).short:
                 self.seen[plan] = proof
         chain, rungs = self.chain(plans[0]), self.rungs(plans[0])
-        found.ways = [Way(self.measure(plan), chain if plan == plans[0] else self.chain(plan, measured=True), self._below(rungs, plan)) for plan in plans]
+        # Down from any other, the first comes first: it is known to fit.
+        leads = {plan: rungs if plan == plans[0] else [self.measure(plans[0]), *rungs] for plan in plans}
+        found.ways = [Way(self.measure(plan), chain if plan == plans[0] else self.chain(plan, measured=True), self._below(leads[plan], plan)) for plan in plans]
         found.least, found.tried = self.measure(self.most_frugal()), len(self.seen)
         found.take(found.ways[0])
 
@@ -266,7 +268,9 @@ class Search(Tried[Plan]):
             if not plans:
                 break
             if self._holds(plans[0]):
-                return [plans[0], *(plan for plan in bold if plan not in plans), *plans[1:]]
+                # Limits were drawn tighter meanwhile. What people do by hand, and was told to be tried, is among them in any case.
+                told = [plan for plan in self._by_hand if self.measure(plan).reserved <= self.facts.limit]
+                return list(dict.fromkeys([plans[0], *bold, *plans[1:], *told]))
             if not bold and self.seen[plans[0]].largest:
                 bold.append(plans[0])
         # Limits were drawn tighter after each that failed: perhaps too tight for what needs least of all.
@@ -394,8 +398,7 @@ class Search(Tried[Plan]):
     def choose(self) -> list[Plan]:
         """Plans that fit, the best first: the fastest by estimate, and of those as fast the one that changes least; beside them the usual ways, to be held against."""
         families = self.families(hosted=False)
-        # As they were told before, since those have been tried by now.
-        found = {plan: family for plan, family in self._by_hand.items() if self.fits(plan)} or self._settled(families)
+        found = self._settled(families)
         usual = list(found)
         # What starts operations fewer times and what does less on the GPU are held against each other on the card: which is better hangs on its CPU.
         whole = [family for family in families if not family.plan.micro]

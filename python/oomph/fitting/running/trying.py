@@ -93,7 +93,8 @@ def _time(plan: Any, run: Callable[[Any], Running], batch: Any, device: torch.de
             torch.cuda.synchronize(device)
             taken.append(time.perf_counter() - start)
             is_far_slower = taken[-1] > (_FAR_SLOWER if len(taken) > 1 else _FAR_SLOWER_AT_FIRST) * best
-            if (time.monotonic() > end or is_far_slower or (len(taken) > 1 and taken[-1] > _LONG)) and not ranks.several():
+            is_enough = len(taken) > 1 and (taken[-1] > _LONG or time.monotonic() > end)
+            if (is_far_slower or is_enough) and not ranks.several():
                 break
         # One that frees its cache to go on is about to run out.
         return min(taken[1:] or taken) if _retries(device) == retries else None

@@ -592,7 +592,7 @@ class StatesOnHost(ResumableStep):
 
     @contextmanager
     def releasing(self) -> Iterator[None]:
-        """Around a backward pass whose gradients are the last to be added. The optimizer must have no hooks before its step: they would come after updates."""
+        """Around a backward pass whose gradients are the last to be added. Hooks before the optimizer's step come after updates: see `releases`."""
         if self._attempt is not None:
             raise FitError("the step before has failed, and is not over")
         trained = [p for group in self.optimizer.param_groups for p in group["params"] if p.requires_grad]
@@ -871,12 +871,6 @@ RELEASE = Technique(
 
 
 def releases(optimizer: Optimizer) -> bool:
-    """Whether its parameters may be updated before all gradients are there: not where somebody looks at these before its step. A recording of oomph's does not."""
+    """Whether its parameters may be updated before all gradients are there: not where somebody looks at these before its step. The virtual GPU's own does not."""
     hooks = chain(optimizer._optimizer_step_pre_hooks.values(), torch_optimizer._global_optimizer_pre_hooks.values())
-    return all(_is_ours(hook) for hook in hooks) and steps_in_parts(optimizer)
-
-
-def _is_ours(hook: Any) -> bool:
-    """Of this package, or of what its command brings into a program."""
-    package = str(getattr(hook, "__module__", "")).partition(".")[0]
-    return package == "oomph" or package.startswith("_oomph_")
+    return all(str(getattr(hook, "__module__", "")).startswith("_oomph_virtual.") for hook in hooks) and steps_in_parts(optimizer)
