@@ -27,7 +27,9 @@ most = 0
 def pause(**more):
     allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
     peak = max(most, torch.cuda.max_memory_allocated())
-    print(json.dumps({"pid": os.getpid(), "allocated": allocated, "reserved": reserved, "peak": peak, **more}), flush=True)
+    said = {"pid": os.getpid(), "allocated": allocated, "reserved": reserved, "peak": peak, **more}
+    # One write: ranks share the pipe, and print may write the end of a line by itself.
+    os.write(1, (json.dumps(said) + os.linesep).encode())
     sys.stdin.readline()
 """
 
