@@ -185,6 +185,17 @@ def test_weights_copies_and_buckets_are_not_called_duplicates_or_inputs(explaine
     assert found["gradients"] >= 10 * 26 * MIB
 
 
+def test_weights_that_threads_of_transformers_load_are_weights(explained):
+    program = Program()
+    job = lib("transformers/core_model_loading.py", 1345, "_job")
+    pool = lib("concurrent/futures/thread.py", 58, "run")
+    [program.alloc(64, job, pool) for _ in range(8)]
+    train(program)
+    reported = explained(program)
+    assert "OM203" not in codes(reported)
+    assert kinds(reported)["parameters"] == (8 * 64 + 48) * MIB
+
+
 @pytest.mark.parametrize("forget", ["all", "most"])
 def test_without_the_beginning_reserved_is_not_held_against_allocated(explained, forget):
     program = Program()

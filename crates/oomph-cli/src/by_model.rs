@@ -7,7 +7,7 @@ use crate::predicting::{claim, outcome, write_recording};
 use crate::printer::Printer;
 use clap::{Args, ValueEnum};
 use oomph_gpus::{Catalogue, Gpu};
-use oomph_predict::model::{self, Asked, CardSizes, Model, ModelError, Way, has_bfloat16};
+use oomph_predict::model::{self, Asked, CardSizes, Model, ModelError, Named, Way, has_bfloat16};
 use oomph_predict::prediction::{PredictError, Prediction, Verdict};
 use oomph_predict::run::{Program, RunError, Runner, Voice};
 use oomph_report::TextOptions;
@@ -17,6 +17,8 @@ use std::path::{Path, PathBuf};
 
 /// Steps that are run: the peak is in the second.
 const STEPS: u32 = 3;
+/// Said where no process said why.
+const NOTHING_LEFT: &str = "the process that reads it ended without a word";
 /// Cards that people rent and buy, for those who name one and may take another.
 const USUAL: [&str; 10] = [
     "rtx-3060-12gb",
@@ -92,7 +94,6 @@ impl From<WayName> for Way {
 /// All that is asked.
 pub(crate) struct Question<'a> {
     pub(crate) by_model: &'a ByModel,
-    pub(crate) python: &'a Path,
     pub(crate) steps: Option<u32>,
     /// One card, or several.
     pub(crate) gpu: Option<Gpu>,
@@ -107,7 +108,7 @@ pub(crate) struct Question<'a> {
 /// `second`: for what is run at the same time.
 pub(crate) fn run(
     question: &Question,
-    runner: &Runner,
+    runner: Runner,
     second: Runner,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
@@ -133,7 +134,7 @@ pub(crate) fn run(
 
 fn answer(
     question: &Question,
-    runner: &Runner,
+    runner: Runner,
     second: Runner,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
@@ -144,22 +145,17 @@ fn answer(
         batch: by_model.batch.unwrap_or(1),
         sequence: by_model.sequence,
     };
-    let waiting = printer.waiting("reading the model's configuration");
-    let model = Model::prepare(question.python, &asked)?;
-    drop(waiting);
-    runner.go_on().map_err(ModelError::from)?;
+    let named = Named::new(&asked)?;
     if let Some(path) = &by_model.script_out {
-        outputs::write_whole(path, question.force, |out| {
-            out.write_all(model.script.as_bytes())?;
-            Ok(())
-        })?;
+        outputs::Outputs { inputs: &[], force: question.force }.check(&[path])?;
     }
-    let script = by_model.script_out.as_ref().map(|path| path.display().to_string());
     let Some(gpu) = &question.gpu else {
-        let waiting = printer.waiting("trying batches and sequences on each card");
-        let cards = over_named(&model, runner, &question.gpus)?;
+        let waiting = printer.waiting("reading the model, and trying batches and sequences on each card");
+        let cards = over_named(&named, &runner, &question.gpus)?;
         drop(waiting);
         let fits = cards.iter().any(|card| card.fits);
+        let model = named.read()?.ok_or_else(|| ModelError::NotRead(NOTHING_LEFT.to_owned()))?;
+        let script = write_script(question, &model)?;
         show(
             question,
             &NamedModel { model: &model, prediction: None, cards: &cards, script: script.as_deref() },
@@ -167,14 +163,15 @@ fn answer(
         )?;
         return Ok(if fits { Outcome::Fine } else { Outcome::Findings });
     };
-    let program = model.program(gpu, question.steps.unwrap_or(STEPS));
+    let program = named.program(gpu, question.steps.unwrap_or(STEPS));
     let claim = match question.no_recording {
         true => None,
         false => claim(question.output, Path::new(&program.target), gpu, &[], question.force, printer)?,
     };
-    let waiting = printer.waiting("running the script, and other batches and sequences");
-    let (mut prediction, cards) = both(&model, &program, gpu, runner, second)?;
+    let waiting = printer.waiting("reading the model, running the script, and other batches and sequences");
+    let (model, mut prediction, cards) = both(&named, &program, gpu, runner, second)?;
     drop(waiting);
+    let script = write_script(question, &model)?;
     prediction.program = model.title();
     let cards = cards.unwrap_or_else(|error| {
         printer.warning(&format!("{error:#}"));
@@ -193,20 +190,31 @@ fn answer(
     Ok(outcome(&[&prediction]))
 }
 
-/// Whether the script fits the card, and at the same time, on another virtual card, what else does.
+/// Where it is asked for. Gives the file's name.
+fn write_script(question: &Question, model: &Model) -> anyhow::Result<Option<String>> {
+    let Some(path) = &question.by_model.script_out else { return Ok(None) };
+    outputs::write_whole(path, question.force, |out| {
+        out.write_all(model.script.as_bytes())?;
+        Ok(())
+    })?;
+    Ok(Some(path.display().to_string()))
+}
+
+/// Whether the script fits the card, and at the same time, on another virtual card, what else does. That other run also writes the script, and the first
+/// imports meanwhile what it will need.
 fn both(
-    model: &Model,
+    named: &Named,
     program: &Program,
     gpu: &Gpu,
-    runner: &Runner,
+    runner: Runner,
     second: Runner,
-) -> anyhow::Result<(Prediction, anyhow::Result<Vec<CardSizes>>)> {
+) -> anyhow::Result<(Model, Prediction, anyhow::Result<Vec<CardSizes>>)> {
     let catalogue = Catalogue::load()?;
     // Who has no bfloat16 looks for a card that has.
     let others = USUAL.iter().filter_map(|name| catalogue.find(name).ok());
     let others: Vec<&Gpu> = others.filter(|card| card.name != gpu.name && has_bfloat16(card)).collect();
     // Weights that are trained are of another type where there is no bfloat16; all else is of the same size.
-    let (alike, unlike) = match has_bfloat16(gpu) || model.way != Way::Full {
+    let (alike, unlike) = match has_bfloat16(gpu) || named.way() != Way::Full {
         true => (others, Vec::new()),
         false => (Vec::new(), others),
     };
@@ -214,39 +222,55 @@ fn both(
     let first = Asked { gpu, is_run: true };
     let alike: Vec<Asked> = std::iter::once(first).chain(alike.into_iter().map(asked)).collect();
     let unlike: Vec<Asked> = unlike.into_iter().map(asked).collect();
-    let stopper = second.stopper();
+    let runner = runner.awaiting(named.awaited());
+    let (waiting, other) = (runner.stopper(), second.stopper());
     std::thread::scope(|scope| {
-        let sizes = scope.spawn(move || model.sizes(&second, gpu, &alike));
-        let prediction = Prediction::make(runner, program, gpu, None, Voice::Kept);
+        let sizes = scope.spawn(move || {
+            let sizes = named.sizes(&second, gpu, &alike);
+            if !named.is_written() {
+                // It would wait for ever.
+                waiting.stop();
+            }
+            sizes
+        });
+        let prediction = Prediction::make(&runner, program, gpu, None, Voice::Kept);
         let is_known = prediction.as_ref().is_ok_and(|one| one.verdict != Verdict::Unknown);
         if !is_known {
-            stopper.stop();
+            other.stop();
         }
         let further = match unlike.first() {
-            Some(first) if is_known => model.sizes(runner, first.gpu, &unlike),
+            Some(first) if is_known => named.sizes(&runner, first.gpu, &unlike),
             _ => Ok(Vec::new()),
         };
         let sizes = sizes.join().unwrap_or_else(|_| Err(ModelError::Sizes("it ended at once".to_owned())));
+        let Some(model) = named.read()? else {
+            // The first of them that said why.
+            return Err(match (sizes, prediction) {
+                (Err(error @ (ModelError::NotRead(_) | ModelError::Run(_))), _) => error.into(),
+                (_, Err(error)) => error.into(),
+                _ => ModelError::NotRead(NOTHING_LEFT.to_owned()).into(),
+            });
+        };
         let prediction = prediction?;
         if !is_known {
-            return Ok((prediction, Ok(Vec::new())));
+            return Ok((model, prediction, Ok(Vec::new())));
         }
         let cards = sizes.and_then(|mut cards| {
             if let Some(first) = cards.first_mut() {
-                first.settle(&prediction, model);
+                first.settle(&prediction, &model);
             }
             cards.extend(further?);
             Ok(cards)
         });
         match cards {
             Err(error @ ModelError::Run(RunError::Interrupted { .. })) => Err(error.into()),
-            cards => Ok((prediction, cards.map_err(anyhow::Error::from))),
+            cards => Ok((model, prediction, cards.map_err(anyhow::Error::from))),
         }
     })
 }
 
 /// Cards that were named: what fits is run for each. Those of one architecture run in one process.
-fn over_named(model: &Model, runner: &Runner, gpus: &[Gpu]) -> anyhow::Result<Vec<CardSizes>> {
+fn over_named(named: &Named, runner: &Runner, gpus: &[Gpu]) -> anyhow::Result<Vec<CardSizes>> {
     let mut sizes: Vec<Option<CardSizes>> = vec![None; gpus.len()];
     for first in gpus {
         let alike: Vec<usize> = (0..gpus.len())
@@ -256,7 +280,7 @@ fn over_named(model: &Model, runner: &Runner, gpus: &[Gpu]) -> anyhow::Result<Ve
             continue;
         }
         let cards: Vec<Asked> = alike.iter().map(|at| Asked { gpu: &gpus[*at], is_run: true }).collect();
-        for (at, found) in alike.iter().zip(model.sizes(runner, first, &cards)?) {
+        for (at, found) in alike.iter().zip(named.sizes(runner, first, &cards)?) {
             sizes[*at] = Some(found);
         }
     }

@@ -200,6 +200,9 @@ pub fn is_module_call(recording: &Recording, frame: &Frame) -> bool {
 const TRAINING_LOOPS: [&str; 6] =
     ["training_step", "_inner_training_loop", "train_step", "train_one_epoch", "train_epoch", "train_batch"];
 
+/// transformers 5 loads weights in threads of its own, where no frame says `from_pretrained`.
+const LOADING_THREADS: &str = "transformers/core_model_loading.py";
+
 /// The functions through which `torch.nn.Module` calls `forward`.
 const MODULE_CALLS: [&str; 3] = ["_call_impl", "_wrapped_call_impl", "_lazy_forward"];
 
@@ -298,6 +301,7 @@ impl FrameFacts {
                     && (name.contains("load_state_dict")
                         || name == "from_pretrained"
                         || name == "set_module_tensor_to_device"
+                        || has(LOADING_THREADS)
                         || has("/safetensors/"))),
             data: has("torch/utils/data/") || has("/torchdata/") || name == "pin_memory",
             backward: (has("torch/autograd/")
@@ -318,6 +322,7 @@ impl FrameFacts {
                 || name == "ForCausalLMLoss",
             loaded: library
                 && ((has("torch/serialization.py") && (name == "load" || name == "_load"))
+                    || has(LOADING_THREADS)
                     || has("/safetensors/")),
             attention: is_attention(name) || (library && is_attention(file_name(&unified))),
             cache: library && (file_name(&unified) == "cache_utils.py" || has("/generation/"))

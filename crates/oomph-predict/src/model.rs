@@ -6,14 +6,13 @@
 //! card is for [`crate::prediction`] to say, of this script as of any other.
 
 use crate::prediction::{Needs, Prediction, SEEN, Verdict, is_close, unlimited};
-use crate::run::{DeviceFacts, Kind, Program, RunError, Runner, Status, Voice};
+use crate::run::{Awaited, DeviceFacts, Kind, Program, RunError, Runner, Status, Voice};
 use oomph_gpus::Gpu;
 use oomph_stage::{StageError, package};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 /// The Python that reads and writes, under a name that no package has.
 const PACKAGE: &str = "_oomph_models";
@@ -44,6 +43,15 @@ impl Way {
             Way::Infer => "infer",
         }
     }
+
+    /// What its script imports, beside PyTorch and transformers.
+    fn packages(self) -> &'static [&'static str] {
+        match self {
+            Way::Qlora => &["accelerate", "peft", "bitsandbytes"],
+            Way::Lora => &["accelerate", "peft"],
+            Way::Full | Way::Infer => &["accelerate"],
+        }
+    }
 }
 
 /// What is asked.
@@ -70,14 +78,9 @@ pub enum ModelError {
         /// What to do.
         hint: String,
     },
-    /// The interpreter did not do it.
-    #[error("{}: {error}", python.display())]
-    Python {
-        /// The interpreter.
-        python: PathBuf,
-        /// Why.
-        error: String,
-    },
+    /// Its configuration could not be read, and no script was written.
+    #[error("the model could not be read: {0}")]
+    NotRead(String),
     /// The other sizes could not be tried.
     #[error("other batches and sequences could not be tried: {0}")]
     Sizes(String),
@@ -90,6 +93,23 @@ pub enum ModelError {
     /// What the Python left cannot be read.
     #[error("what was left cannot be read: {0}")]
     Left(#[from] serde_json::Error),
+}
+
+/// A model that was named, before anything of it is known: where its script and its checkpoints will be.
+///
+/// The first process that asks for sizes reads the configuration and writes them, so that nothing waits for another that imports transformers just for that.
+#[derive(Debug)]
+pub struct Named {
+    model: String,
+    way: Way,
+    batch: u64,
+    sequence: Option<u64>,
+    name: String,
+    script: PathBuf,
+    prepared: PathBuf,
+    checkpoints: Checkpoints,
+    // Goes when this does.
+    folder: tempfile::TempDir,
 }
 
 /// A model, and the script for it.
@@ -115,14 +135,10 @@ pub struct Model {
     pub positions: Option<u64>,
     /// The script's text.
     pub script: String,
-    path: PathBuf,
-    checkpoints: Checkpoints,
-    // Goes when this does.
-    folder: tempfile::TempDir,
 }
 
 /// Folders of checkpoints, by the type that a card computes in.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Serialize)]
 struct Checkpoints {
     bfloat16: PathBuf,
     float16: PathBuf,
@@ -131,20 +147,8 @@ struct Checkpoints {
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Prepared {
-    Refused {
-        error: String,
-        hint: String,
-    },
-    Ready {
-        name: String,
-        architecture: String,
-        parameters: u64,
-        left: u64,
-        positions: Option<u64>,
-        sequence: u64,
-        script: PathBuf,
-        checkpoints: Checkpoints,
-    },
+    Refused { error: String, hint: String },
+    Ready { architecture: String, parameters: u64, left: u64, positions: Option<u64>, sequence: u64 },
 }
 
 /// What a card takes, and the most that fits on it.
@@ -215,69 +219,28 @@ pub fn has_bfloat16(gpu: &Gpu) -> bool {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= AMPERE
 }
 
-impl Model {
-    /// Reads the model's configuration, and writes its script.
-    pub fn prepare(python: &Path, question: &Question) -> Result<Model, ModelError> {
+impl Named {
+    /// Where everything will be.
+    pub fn new(question: &Question) -> Result<Named, ModelError> {
         let folder = oomph_stage::folder::folder()?;
         let inside = folder.path();
         package::write_parts(inside, PACKAGE, &["models"]).map_err(StageError::from)?;
         package::write_parts(&inside.join(PACKAGE), "scripts", &["models/scripts"])
             .map_err(StageError::from)?;
-        let asked = json!({
-            "model": question.model,
-            "way": question.way,
-            "batch": question.batch,
-            "sequence": question.sequence,
-            "folder": inside,
-        });
-        let task = write(inside, "question.json", &asked)?;
-        let start = format!(
-            "import sys\nif sys.path[:1] == ['']: del sys.path[0]\nsys.path.insert(0, {:?}); from {PACKAGE}.prepare import main; del sys.path[0]; main()",
-            inside.display().to_string()
-        );
-        let failed = |error: String| ModelError::Python { python: python.to_path_buf(), error };
-        let output = Command::new(python)
-            .args(["-B", "-c", &start])
-            .arg(&task)
-            .stdin(Stdio::null())
-            .output()
-            .map_err(|error| failed(error.to_string()))?;
-        let Ok(answer) = std::fs::read(inside.join("prepared.json")) else {
-            let words = String::from_utf8_lossy(&output.stderr);
-            return Err(failed(words.lines().last().unwrap_or("it failed").to_owned()));
-        };
-        match serde_json::from_slice(&answer)? {
-            Prepared::Refused { error, hint } => Err(ModelError::Refused { why: error, hint }),
-            Prepared::Ready {
-                name,
-                architecture,
-                parameters,
-                left,
-                positions,
-                sequence,
-                script: path,
-                checkpoints,
-            } => Ok(Model {
-                model: question.model.to_owned(),
-                way: question.way,
-                batch: question.batch,
-                sequence,
-                name,
-                architecture,
-                parameters,
-                left,
-                positions,
-                script: std::fs::read_to_string(&path).map_err(|error| StageError::write(&path, error))?,
-                path,
-                checkpoints,
-                folder,
-            }),
-        }
-    }
-
-    /// What was asked, in words.
-    pub fn title(&self) -> String {
-        format!("{}, {}, batch {}, sequence {}", self.model, self.way.name(), self.batch, self.sequence)
+        let name = short_name(question.model);
+        let half = |name: &str| inside.join(name);
+        Ok(Named {
+            model: question.model.to_owned(),
+            way: question.way,
+            batch: question.batch,
+            sequence: question.sequence,
+            // Two parts of a path are shown with a line.
+            script: inside.join("script").join(format!("{name}-{}.py", question.way.name())),
+            prepared: inside.join("prepared.json"),
+            checkpoints: Checkpoints { bfloat16: half("bfloat16"), float16: half("float16") },
+            name,
+            folder,
+        })
     }
 
     /// The script with its checkpoint for a card, for so many steps.
@@ -287,16 +250,61 @@ impl Model {
             ["--model".into(), checkpoint, "--steps".into(), steps.to_string().into()];
         Program {
             kind: Kind::Script,
-            target: self.path.clone().into_os_string(),
+            target: self.script.clone().into_os_string(),
             arguments: arguments.to_vec(),
         }
+    }
+
+    /// For whoever runs the script: it may be started before there is one.
+    pub fn awaited(&self) -> Awaited {
+        // Not peft and bitsandbytes, whose imports ask for the card.
+        let ahead = [
+            "torch",
+            "transformers",
+            "transformers.models.auto.modeling_auto",
+            "transformers.modeling_utils",
+            "accelerate",
+        ];
+        Awaited { file: self.script.clone(), ahead: ahead.map(str::to_owned).to_vec() }
+    }
+
+    /// How it is used.
+    pub fn way(&self) -> Way {
+        self.way
+    }
+
+    /// Whether the script is there.
+    pub fn is_written(&self) -> bool {
+        self.script.exists()
     }
 
     fn checkpoint(&self, gpu: &Gpu) -> &Path {
         if has_bfloat16(gpu) { &self.checkpoints.bfloat16 } else { &self.checkpoints.float16 }
     }
 
-    /// What other sizes take on a card of this kind, and the most that fits on cards like it.
+    /// What is known of it once its script is written; otherwise why there is none, if that was said.
+    pub fn read(&self) -> Result<Option<Model>, ModelError> {
+        let Ok(answer) = std::fs::read(&self.prepared) else { return Ok(None) };
+        match serde_json::from_slice(&answer)? {
+            Prepared::Refused { error, hint } => Err(ModelError::Refused { why: error, hint }),
+            Prepared::Ready { architecture, parameters, left, positions, sequence } => Ok(Some(Model {
+                model: self.model.clone(),
+                way: self.way,
+                batch: self.batch,
+                sequence,
+                name: self.name.clone(),
+                architecture,
+                parameters,
+                left,
+                positions,
+                script: std::fs::read_to_string(&self.script)
+                    .map_err(|error| StageError::write(&self.script, error))?,
+            })),
+        }
+    }
+
+    /// Reads the configuration and writes the script, if nobody did. Then: what other sizes take on a card of this kind, and the most that fits on cards
+    /// like it.
     pub fn sizes(
         &self,
         runner: &Runner,
@@ -304,13 +312,18 @@ impl Model {
         cards: &[Asked<'_>],
     ) -> Result<Vec<CardSizes>, ModelError> {
         let inside = self.folder.path();
-        let answer = inside.join("sizes.json");
+        // Two kinds of cards may be asked about at the same time.
+        let answer = inside.join(format!("sizes-{}.json", gpu.name));
         let asked = json!({
-            "script": self.path,
-            "model": self.checkpoint(gpu),
+            "prepared": self.prepared,
+            "model": self.model,
+            "way": self.way,
+            "packages": self.way.packages(),
             "batch": self.batch,
             "sequence": self.sequence,
-            "positions": self.positions,
+            "script": self.script,
+            "checkpoints": self.checkpoints,
+            "checkpoint": self.checkpoint(gpu),
             "cards": cards.iter().map(|card| json!({
                 "room": card.gpu.usable(),
                 "safe": ((card.gpu.memory as f64 / (1.0 + SEEN)) as u64).saturating_sub(card.gpu.context),
@@ -318,15 +331,19 @@ impl Model {
             })).collect::<Vec<_>>(),
             "answer": answer,
         });
-        let task = write(inside, "sizes-question.json", &asked)?;
+        let task = inside.join(format!("question-{}.json", gpu.name));
+        std::fs::write(&task, serde_json::to_vec(&asked)?)
+            .map_err(|error| StageError::write(&task, error))?;
         let program = Program {
             kind: Kind::Script,
             target: inside.join(PACKAGE).join("sizes.py").into_os_string(),
             arguments: vec![task.into_os_string()],
         };
         let facts = runner.run_unrecorded(&program, &unlimited(gpu), Voice::Kept)?;
-        if facts.status != Status::Finished {
-            return Err(ModelError::Sizes(facts.error.unwrap_or_else(|| "it was stopped".to_owned())));
+        let is_ready = self.read()?.is_some();
+        if facts.status != Status::Finished || !is_ready {
+            let error = facts.error.unwrap_or_else(|| "it was stopped".to_owned());
+            return Err(if is_ready { ModelError::Sizes(error) } else { ModelError::NotRead(error) });
         }
         let bytes = std::fs::read(&answer).map_err(|error| StageError::write(&answer, error))?;
         let found: Answer = serde_json::from_slice(&bytes)?;
@@ -346,15 +363,45 @@ impl Model {
     }
 }
 
-fn write(folder: &Path, name: &str, what: &serde_json::Value) -> Result<PathBuf, ModelError> {
-    let path = folder.join(name);
-    std::fs::write(&path, serde_json::to_vec(what)?).map_err(|error| StageError::write(&path, error))?;
-    Ok(path)
+impl Model {
+    /// What was asked, in words.
+    pub fn title(&self) -> String {
+        format!("{}, {}, batch {}, sequence {}", self.model, self.way.name(), self.batch, self.sequence)
+    }
+}
+
+/// For files: the last part of what was named, in letters that files have.
+fn short_name(model: &str) -> String {
+    let path = Path::new(model);
+    let folder = if path.file_name().is_some_and(|name| name == "config.json") && path.is_file() {
+        path.parent().unwrap_or(path)
+    } else {
+        path
+    };
+    // A folder may be named by its place alone.
+    let whole = if folder.file_name().is_none() {
+        std::path::absolute(Path::new(".").join(folder))
+            .and_then(|path| path.canonicalize())
+            .unwrap_or_default()
+    } else {
+        folder.to_owned()
+    };
+    let name = whole.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+    let mut kept = String::new();
+    for letter in name.chars() {
+        match letter {
+            'a'..='z' | '0'..='9' | '.' | '_' | '-' => kept.push(letter),
+            _ if kept.ends_with('-') => {}
+            _ => kept.push('-'),
+        }
+    }
+    let kept = kept.trim_matches(['.', '-']);
+    if kept.is_empty() { "model".to_owned() } else { kept.to_owned() }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::has_bfloat16;
+    use super::{has_bfloat16, short_name};
     use oomph_gpus::Catalogue;
 
     #[test]
@@ -363,5 +410,15 @@ mod tests {
         let has = |name: &str| has_bfloat16(catalogue.find(name).unwrap());
         assert!(!has("t4") && !has("v100-16gb") && !has("gtx-1080"));
         assert!(has("a100-40gb") && has("rtx-3060-12gb") && has("b200") && has("rtx-5090"));
+    }
+
+    #[test]
+    fn files_are_named_by_the_last_part() {
+        assert_eq!(short_name("Qwen/Qwen2.5-7B"), "qwen2.5-7b");
+        assert_eq!(short_name("models/my model (2)/"), "my-model-2");
+        assert_eq!(short_name("..\u{e9}.."), "model");
+        assert_eq!(short_name("."), short_name(&std::env::current_dir().unwrap().display().to_string()));
+        assert_eq!(short_name("/"), "model");
+        assert_eq!(short_name(""), short_name("."));
     }
 }

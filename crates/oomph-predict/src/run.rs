@@ -509,6 +509,16 @@ pub struct Runner<'a> {
     conf: Option<String>,
     values: Values,
     further: Further,
+    awaited: Option<Awaited>,
+}
+
+/// A program that somebody writes while it is started: what it will import is imported meanwhile.
+#[derive(Clone, Debug, Serialize)]
+pub struct Awaited {
+    /// The file that it waits for.
+    pub file: PathBuf,
+    /// Modules, in the order of their import.
+    pub ahead: Vec<String>,
 }
 
 /// What else a prediction may do, or must not.
@@ -567,6 +577,8 @@ struct Task<'a> {
     source: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
     spare: Option<Asked>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    awaited: Option<&'a Awaited>,
 }
 
 impl<'a> Runner<'a> {
@@ -588,7 +600,19 @@ impl<'a> Runner<'a> {
         let spare = Spare::open(card.folder()).inspect_err(|error| debug!(%error, "no spare interpreter"));
         let spare = spare.ok().map(RefCell::new);
         let (values, further) = (Values::default(), Further::default());
-        Ok(Runner { installed, listener, spare, card, recorder, steps, until, conf, values, further })
+        Ok(Runner {
+            installed,
+            listener,
+            spare,
+            card,
+            recorder,
+            steps,
+            until,
+            conf,
+            values,
+            further,
+            awaited: None,
+        })
     }
 
     /// With so much for values.
@@ -605,6 +629,12 @@ impl<'a> Runner<'a> {
     #[must_use]
     pub fn with(self, further: Further) -> Runner<'a> {
         Runner { further, ..self }
+    }
+
+    /// The same, for a program that may not be written yet.
+    #[must_use]
+    pub fn awaiting(self, awaited: Awaited) -> Runner<'a> {
+        Runner { awaited: Some(awaited), ..self }
     }
 
     /// Seconds after which a prediction is stopped.
@@ -692,6 +722,7 @@ impl<'a> Runner<'a> {
             longest: false,
             source: None,
             spare: None,
+            awaited: None,
         };
         match purpose {
             Some(Purpose::Unrecorded) => (task.recorder, task.seconds) = (None, self.further.timeout),
@@ -712,6 +743,7 @@ impl<'a> Runner<'a> {
                 }
                 let Further { while_batches_vary, longest, timeout } = self.further;
                 (task.more, task.longest, task.seconds) = (while_batches_vary, longest, timeout);
+                task.awaited = self.awaited.as_ref();
             }
         }
         // `-c` puts the current folder first, where anybody's `json.py` may lie: it goes before anything is imported. Once the package is

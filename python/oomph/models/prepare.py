@@ -1,7 +1,8 @@
 """Reads a model's ``config.json``, and writes what a prediction runs: the script, and a checkpoint that has everything but data.
 
-Run as ``python -c ...`` with a file of JSON as its argument: ``model`` (a folder, a ``config.json`` or a name of the Hub), ``way`` (qlora, lora, full, infer), ``batch``, ``sequence`` (or null), ``folder`` to write to.
-What came of it is ``prepared.json`` there: an ``error`` with a ``hint``, or the facts that the crate ``oomph-predict`` needs (``model.rs``).
+What is asked is a dictionary: ``model`` (a folder, a ``config.json`` or a name of the Hub), ``way`` (qlora, lora, full, infer), ``packages`` that this way needs, ``batch``, ``sequence`` (or null),
+and where to write: ``script``, ``checkpoints`` (a folder for each type that cards have), ``prepared``. What came of it is ``prepared``: an ``error`` with a ``hint``, or the facts that the crate ``oomph-predict`` needs (``model.rs``).
+When there is a ``script``, all else is there.
 
 The checkpoint's files are as long as real ones, and all holes: they take no room on the disk, and the script loads them as it would load the real ones, by ``from_pretrained``. They have the
 type that the script asks for, whatever the real ones have: to convert it the host would read them, and the card would not see a difference. There is one for each type that cards have. Of the Hub only
@@ -18,7 +19,6 @@ import sys
 USUAL_SEQUENCE = 2048
 # As the Hub's own are split.
 SHARD = 5 << 30
-NEEDED = {"qlora": ("accelerate", "peft", "bitsandbytes"), "lora": ("accelerate", "peft"), "full": ("accelerate",), "infer": ("accelerate",)}
 CLASSES = {
     "causal": ("AutoModelForCausalLM", ', task_type="CAUSAL_LM"'),
     "both": ("AutoModelForSeq2SeqLM", ', task_type="SEQ_2_SEQ_LM"'),
@@ -37,20 +37,35 @@ class Refused(Exception):
         self.hint = hint
 
 
-def main():
-    with open(sys.argv[1], encoding="utf-8") as file:
-        task = json.load(file)
+def prepared(task):
+    """What is known of the model: read here, or by another process before. None if it is refused."""
     try:
-        answer = prepare(task)
+        with open(task["prepared"], encoding="utf-8") as file:
+            return json.load(file)
+    except FileNotFoundError:
+        pass
+    try:
+        answer, script = prepare(task)
     except Refused as refused:
-        answer = {"error": str(refused), "hint": refused.hint}
-    with open(os.path.join(task["folder"], "prepared.json"), "w", encoding="utf-8") as file:
-        json.dump(answer, file)
+        write(task["prepared"], json.dumps({"error": str(refused), "hint": refused.hint}))
+        return None
+    write(task["prepared"], json.dumps(answer))
+    write(task["script"], script)
+    return answer
+
+
+def write(path, text):
+    """Whoever sees the file sees all of it."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path + ".part", "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(path + ".part", path)
 
 
 def prepare(task):
+    """Writes the checkpoints. Gives what is known of the model, and the script's text."""
     way, source = task["way"], where(task["model"])
-    missing = [name for name in ("transformers", *NEEDED[way]) if importlib.util.find_spec(name) is None]
+    missing = [name for name in ("transformers", *task["packages"]) if importlib.util.find_spec(name) is None]
     if missing:
         raise Refused(f"--train {way} needs {' and '.join(missing)}, which this Python does not have", f"pip install {' '.join(missing)}")
     config = configuration(source, task["model"])
@@ -61,26 +76,16 @@ def prepare(task):
     if positions is not None and sequence > positions:
         raise Refused(f"--sequence {sequence}: the model takes {positions} tokens at most", f"--sequence {positions}")
     model = empty_model(config, kind)
-    checkpoints = {half: os.path.join(task["folder"], half) for half in ("bfloat16", "float16")}
-    for half, folder in checkpoints.items():
+    for half, folder in task["checkpoints"].items():
         write_checkpoint(model, config, "float32" if way == "full" and half == "float16" else half, folder)
-    name = os.path.basename(os.path.abspath(source))
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-").lower() or "model"
-    # Two parts of a path are shown with a line.
-    script = os.path.join(task["folder"], "script", f"{name}-{way}.py")
-    os.makedirs(os.path.dirname(script), exist_ok=True)
-    with open(script, "w", encoding="utf-8") as file:
-        file.write(script_of(way, kind, source, task["batch"], sequence))
-    return {
-        "name": name,
+    facts = {
         "architecture": type(model).__name__,
         "parameters": sum(one.numel() for one in model.parameters()),
         "left": not_quantized(model) if way == "qlora" else 0,
         "positions": positions,
         "sequence": sequence,
-        "script": script,
-        "checkpoints": checkpoints,
     }
+    return facts, script_of(way, kind, source, task["batch"], sequence)
 
 
 def where(model):

@@ -1,6 +1,6 @@
 """What a script of ``scripts`` takes with other batches and sequences, and the largest that fit into some bytes: every answer is a step that was run.
 
-Runs on the virtual GPU, on a card without a limit, with a file of JSON as its argument: ``script``, ``model`` (its checkpoint), ``batch``, ``sequence``, ``positions`` (or null),
+Runs on the virtual GPU, on a card without a limit, with a file of JSON as its argument: what ``prepare`` is asked, for it is done here if it was not done before; ``checkpoint``, the one to load;
 ``cards`` (each with ``room``, the bytes for all that a program takes, ``safe``, what of it the largest sizes may take, and ``search``), and ``answer``, the file to write. PyTorch is held to a card's room by its own limit, which it meets as it would meet the
 card's end: it gives back what it caches, and then fails. Where ``search`` is false, the largest sizes come from a curve through the sizes that were run.
 """
@@ -25,7 +25,15 @@ FARTHEST = 8
 def main():
     with open(sys.argv[1], encoding="utf-8") as file:
         task = json.load(file)
-    answer = Sizes(task).answer()
+    # It is a script, whose folder is first on the path.
+    from prepare import prepared
+
+    # What is imported stays: to look through it for garbage takes seconds.
+    gc.disable()
+    ready = prepared(task)
+    if ready is None:
+        return
+    answer = Sizes({**task, **ready}).answer()
     with open(task["answer"], "w", encoding="utf-8") as file:
         json.dump(answer, file)
 
@@ -38,7 +46,11 @@ class Sizes:
 
         self.torch, self.task = torch, task
         self.script = runpy.run_path(task["script"], run_name="sizes")
-        self.trained = self.script["load"](task["model"])
+        gc.freeze()
+        gc.enable()
+        self.trained = self.script["load"](task["checkpoint"])
+        gc.collect()
+        gc.freeze()
         # The least that a card must have.
         self.loading = torch.cuda.max_memory_allocated()
         self.unit = 1 << max(0, (task["sequence"] // PART).bit_length() - 1)
@@ -123,19 +135,17 @@ class Sizes:
             room, safe = card["room"] - other, card["safe"] - other
             # With less than it would take it may still do, without what is cached; with less than is in tensors it cannot.
             fits = max(asked[1], self.loading) <= room or (asked[0] <= room and self.fits(room, batch, sequence))
-            guesses = estimate(batches, safe, MOST_BATCH, 1), estimate(sequences, safe, most, self.unit)
             if self.loading > safe:
                 largest = longest = 0
             elif fits and asked[1] > safe:
                 # It is the last, and too close to be sure of.
                 largest, longest = batch, sequence
             elif card["search"]:
-                guesses = min(guesses[0], FARTHEST * max(batches)), min(guesses[1], FARTHEST * max(sequences))
-                fails = (None, None) if fits else (batch, sequence)
-                largest = search(lambda one, room=safe: self.fits(room, one, sequence), batch * fits, MOST_BATCH, guesses[0], 1, fails[0])
-                longest = search(lambda one, room=safe: self.fits(room, batch, one), sequence * fits, most, guesses[1], self.unit, fails[1])
+                largest = search(lambda one, room=safe: self.fits(room, one, sequence), *bounds(batches, safe, None if fits else batch), MOST_BATCH, 1)
+                longest = search(lambda one, room=safe: self.fits(room, batch, one), *bounds(sequences, safe, None if fits else sequence), most, self.unit)
             else:
                 # It is known which side of the asked size they are on.
+                guesses = estimate(batches, safe, MOST_BATCH, 1), estimate(sequences, safe, most, self.unit)
                 bound, largest, longest = max if fits else min, batch - (not fits), sequence - (not fits)
                 largest, longest = bound(guesses[0], largest), bound(guesses[1], down(longest, 1 if fits else self.unit))
             cards.append({"fits": fits, "batch": largest, "sequence": longest})
@@ -180,21 +190,37 @@ def crossing(points, room, most):
     return inside
 
 
-def search(fits, known, most, guess, unit, fails=None):
-    """The largest value that fits, in steps of the unit: tried around the guess first, then halfway between what fits and what does not."""
+def bounds(points, room, fails):
+    """What is known of the largest value that fits, by points of a curve: one that fits, and one that does not or None; and between which two it is thought to lie: what is reserved where
+    memory is not short will fit, and what is in tensors must."""
+    known = max((one for one, took in points.items() if took[1] <= room and (fails is None or one < fails)), default=0)
+    fails = min((one for one, took in points.items() if took[0] > room and one > known), default=fails)
+    farthest = FARTHEST * max(points)
+    return known, fails, *(min(farthest, crossing({one: took[which] for one, took in points.items()}, room, farthest)) for which in (1, 0))
+
+
+def search(fits, known, fails, least, last, most, unit):
+    """The largest value that fits, in steps of the unit: looked for between the two values that it is thought to lie between, then beyond them."""
     # Counted in units; the last may be a part of one.
     low, high, top = known // unit, fails and -(-fails // unit), -(-most // unit)
-    stride = max(1, guess // unit // 32)
-    value = min(top if high is None else high - 1, max(low + 1, guess // unit))
+    least, last = least // unit, max(least, last) // unit
+    stride = max(1, last - least)
     while low < top and high != low + 1:
+        if high is not None and high <= least:
+            value, stride = max((low + high) // 2, high - stride), 2 * stride
+        elif high is None and low > last:
+            value, stride = low + stride, 2 * stride
+        else:
+            bottom, ceiling = max(low, least), last + 1 if high is None else min(high, last + 1)
+            value = (bottom + ceiling) // 2
+            if ceiling - bottom <= 1:
+                # As it is thought to be: what is left is to be sure of it.
+                value = bottom if bottom > low else ceiling
+        value = max(low + 1, min(value, top if high is None else high - 1))
         if fits(min(most, value * unit)):
             low = value
-            value = min(top, low + stride) if high is None else min(low + stride, (low + high) // 2)
         else:
             high = value
-            value = max((low + high) // 2, high - stride)
-        value = max(low + 1, value)
-        stride *= 2
     return max(known, min(most, low * unit))
 
 

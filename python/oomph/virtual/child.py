@@ -4,7 +4,7 @@ Enough are some steps, and what ``phases`` sees after them. Run by ``oomph predi
 ``OOMPH_PREDICT`` (JSON): ``kind`` (script, module or notebook), ``target``, ``args``, ``steps``, ``until`` (steps, validation or end), ``recorder`` (its library; without, nothing but the facts is left),
 ``folder`` for what is left behind: ``recording.oomph`` and ``facts.json``. ``target`` and ``args`` have a letter for each byte (``handed.rs`` of the crate ``oomph-stage``). A change that is tried adds ``source`` (a file of JSON:
 other texts for files) and ``forwards`` (another number for those than for steps). ``seconds``: when it is stopped in any case; ``more`` and ``longest``: what to do where batches differ
-(``batches``); ``started``: by a program that was started before (``following``). Where the program may be run again, ``spare`` says where a spare interpreter waits for that.
+(``batches``); ``awaited``: a ``file`` that is not written yet, and modules to import ``ahead`` of that; ``started``: by a program that was started before (``following``). Where the program may be run again, ``spare`` says where a spare interpreter waits for that.
 """
 
 import atexit
@@ -441,6 +441,7 @@ def notebook_cell(text):
 
 
 def main(kind=Run):
+    began = time.monotonic()
     task, imports = json.loads(os.environ.pop("OOMPH_PREDICT")), None
     if "spare" in task:
         task, imports = spare.ready(task)
@@ -464,12 +465,15 @@ def main(kind=Run):
         with open(task["source"], encoding="utf-8") as file:
             substitute.install(json.load(file))
     if "seconds" in task:
-        run.stop_after(task["seconds"])
+        run.stop_after(max(1, task["seconds"] - int(time.monotonic() - began)))
     target, *arguments = (os.fsdecode(word.encode("latin-1")) for word in (task["target"], *task["args"]))
     sys.argv = [target, *arguments]
     code = 0
     started = time.time()
     try:
+        if "awaited" in task:
+            wait_for(task["awaited"]["file"])
+            started = time.time()
         if task["kind"] == "module":
             sys.path.insert(0, os.getcwd())
             run_module(target)
@@ -506,6 +510,15 @@ def main(kind=Run):
         code = code or 1
     finally:
         leave(code if isinstance(code, int) else 1)
+
+
+def wait_for(path):
+    """A file that is written by another process. Whoever started this one ends it if that fails."""
+    parent = os.getppid()
+    while not os.path.exists(path):
+        if os.getppid() != parent:
+            leave(1)
+        time.sleep(0.02)
 
 
 # A program whose threads never end would not have ended either; what it waits for is not what is asked.

@@ -801,8 +801,12 @@ class Values(TorchDispatchMode):
                 order = torch.rand(rows, size, generator=self.generator).argsort(-1)[:, : target.shape[-1]]
                 target.copy_(order.reshape(target.shape))
             else:
-                start = torch.randint(size, (rows, 1), generator=self.generator)
-                target.copy_(((start + torch.arange(target.shape[-1])) % size).reshape(target.shape))
+                # Consecutive ones. Those for each first one are made once: a division takes longer than all the rest.
+                first = torch.arange(size) if size <= rows else torch.randint(size, (rows,), generator=self.generator)
+                order = (first[:, None] + torch.arange(target.shape[-1])) % size
+                if size <= rows:
+                    order = order.index_select(0, torch.randint(size, (rows,), generator=self.generator))
+                target.copy_(order.reshape(target.shape))
         else:
             self.alias(made).copy_(torch.randint(max(1, size), made.shape, generator=self.generator))
         self.made_up(made)

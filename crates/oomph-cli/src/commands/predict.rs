@@ -230,7 +230,6 @@ fn over_model(
     };
     let question = by_model::Question {
         by_model: &arguments.by_model,
-        python: &installed.python,
         steps: arguments.steps.filter(|steps| *steps > 0),
         gpu,
         gpus,
@@ -240,7 +239,7 @@ fn over_model(
         format: arguments.format,
         options: options(arguments),
     };
-    by_model::run(&question, &runner, second, printer)
+    by_model::run(&question, runner, second, printer)
 }
 
 /// The cards of `--gpus`.

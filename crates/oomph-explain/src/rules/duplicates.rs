@@ -31,12 +31,12 @@ const COPIES: usize = 4;
 pub(super) fn check(context: &Context) -> Vec<Finding> {
     let all = &context.history.allocations;
     let mut groups: HashMap<(StackId, u64), Vec<u32>> = HashMap::new();
-    for &(index, _) in &context.alive {
+    for &(index, kind) in &context.alive {
         let i = index as usize;
         let stack = all.stack(i);
         let facts = context.sources.of_stack(stack);
         // Weights are often alike, copies of models meant to be, and buckets of gradients of one size.
-        let meant = facts.model_init || facts.copied || facts.parallel;
+        let meant = kind.is_of_the_model() || facts.model_init || facts.copied || facts.parallel;
         if facts.phase == Phase::User && !meant && all.requested(i) > 0 {
             groups.entry((stack, all.requested(i))).or_default().push(index);
         }
