@@ -13,7 +13,6 @@ import importlib.util
 import json
 import os
 import re
-import sys
 
 # What people train with where they say nothing else.
 USUAL_SEQUENCE = 2048
