@@ -4,7 +4,6 @@ On the CPU, Inductor's graphs are run as they are: its passes and its partitione
 """
 
 import copy
-import os
 
 import pytest
 
@@ -142,8 +141,7 @@ def test_only_budgets_below_the_programs_own_are_tried(settings):
         assert budgets_for(torch.compile(Net())) == (0.4, 0.2, 0.1)
 
 
-def test_modules_compiled_in_place_arrive_as_such(monkeypatch, tmp_path):
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+def test_modules_compiled_in_place_arrive_as_such():
     model = Net()
     model.layers[1].compile(fullgraph=True, dynamic=False)
     things = unpack(pack({"model": model, "compiled": Compiled.of(model)}))
@@ -151,9 +149,15 @@ def test_modules_compiled_in_place_arrive_as_such(monkeypatch, tmp_path):
     assert compiled_modules(sent) == {}
     things["compiled"].restore(sent)
     assert list(compiled_modules(sent)) == ["layers.1"] and is_of_one_graph(sent)
-    # What is compiled for a virtual GPU is not found by the program.
-    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "virtual-gpu")
     assert Compiled.of(Net()) is None
+
+
+@pytest.mark.parametrize("theirs", [None, "own", "own/virtual-gpu"])
+def test_what_is_compiled_for_a_virtual_gpu_is_not_found_by_programs_on_a_card(predict, tmp_path, theirs):
+    (tmp_path / "train.py").write_text("import os, torch\ntorch.zeros(1, device='cuda')\nopen('said', 'w').write(os.environ['TORCHINDUCTOR_CACHE_DIR'])\n")
+    variables = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / theirs) if theirs else "", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    assert predict("train.py", cwd=tmp_path, env=variables).code == 0
+    assert (tmp_path / "said").read_text() == str(tmp_path / ("own/virtual-gpu" if theirs else "cache/oomph/inductor/virtual-gpu"))
 
 
 def test_a_block_that_is_compiled_in_place_stays_compiled_under_a_checkpoint():

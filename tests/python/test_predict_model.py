@@ -1,15 +1,22 @@
 """`oomph predict --model`: a model by its name alone. Models are tiny; the sizes of real ones are in docs/measured/models.py."""
 
 import ast
+import contextlib
 import json
 import os
+import pathlib
 import random
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 import torch
 import transformers
 
 import oomph
+from conftest import COMMAND, slowness
 from oomph.models import prepare, sizes
 
 TINY = dict(vocab_size=1000, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4)
@@ -46,7 +53,7 @@ def folder(tmp_path_factory):
 
 def task(tmp_path, model, way="lora", batch=1, sequence=None):
     checkpoints = {half: str(tmp_path / half) for half in ("bfloat16", "float16")}
-    packages = {"qlora": ["peft", "bitsandbytes"], "lora": ["peft"]}.get(way, [])
+    packages = ["accelerate", *{"qlora": ["peft", "bitsandbytes"], "lora": ["peft"]}.get(way, [])]
     return {"model": str(model), "way": way, "packages": packages, "batch": batch, "sequence": sequence, "checkpoints": checkpoints}
 
 
@@ -145,6 +152,22 @@ def test_the_search_finds_the_largest_that_fits():
         assert found == max(values)
         tries.append(len(tried))
     assert sum(tries) / len(tries) < 6
+    # Nothing is known of what is far beyond what was run.
+    for limit in (1, 2, 33, 900, 40_000, 65_536):
+        tried = []
+        assert sizes.search(lambda one: tried.append(one) or one <= limit, min(limit, 4), None, 32, 32, 65_536, 1) == limit  # noqa: B023
+        assert len(tried) < 40, (limit, tried)
+
+
+def test_what_was_run_bounds_the_search():
+    points = {2: (20, 30), 4: (40, 50), 8: (80, 90)}
+    # Held to 60: 4 took less, 8 has more in tensors; it would be reached by what is reserved at 5, by tensors at 6.
+    assert sizes.bounds(points, 60, None) == (4, 8, 5, 6)
+    assert sizes.bounds(points, 45, None) == (2, 8, 3, 4)
+    # 4 was run within the room, and failed.
+    assert sizes.bounds(points, 45, 4)[:2] == (2, 4)
+    assert sizes.bounds(points, 10, 2)[:2] == (0, 2)
+    assert sizes.bounds(points, 100, None)[:2] == (8, None)
 
 
 def test_the_curve_is_straight_or_bends():
@@ -232,6 +255,45 @@ def test_all_weights_on_a_card_without_bfloat16(folder, predict):
     parameters = found.reported["model"]["parameters"]
     # Weights, gradients and two states in float32; the others have them in bfloat16.
     assert 6 * parameters < first["needs"]["allocated"] - others[0]["needs"]["allocated"] < 10 * parameters
+
+
+def test_a_model_that_takes_too_long_to_read_is_said(folder, predict, tmp_path):
+    found = predict("--model", folder("llama"), "--timeout", "1", "--script-out", tmp_path / "script.py", gpu="t4", format="text")
+    assert found.code == 2 and found.out == ""
+    assert found.err == "error: the model could not be read: the time was up: it was stopped after 1 s (--timeout)\n"
+
+
+def process_with(word, of):
+    """The process of oomph's whose task has this in it."""
+    for entry in os.listdir("/proc"):
+        with contextlib.suppress(OSError):
+            stat, task = pathlib.Path("/proc", entry, "stat").read_text(), pathlib.Path("/proc", entry, "environ").read_bytes()
+            if int(stat.rpartition(")")[2].split()[1]) == of and word in task:
+                return int(entry)
+    return None
+
+
+@pytest.mark.parametrize("ended, code", [("sizes.py", 2), ("llama-lora.py", 2), ("oomph", 128 + signal.SIGTERM)])
+def test_whichever_process_ends_first_nothing_waits_and_why_is_said(ended, code, folder):
+    """While the one reads the model, and the other waits for the script."""
+    words = ["predict", "--model", folder("llama"), "--gpu", "t4", "--no-recording", "--python", sys.executable]
+    oomph = subprocess.Popen([COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    end = time.monotonic() + 30 * slowness()
+    processes = []
+    while not all(processes) or not processes:
+        assert time.monotonic() < end and oomph.poll() is None
+        processes = [process_with(word, oomph.pid) for word in (b"/sizes.py", b"/llama-lora.py")]
+    if ended == "oomph":
+        oomph.terminate()
+    else:
+        os.kill(processes[ended != "sizes.py"], signal.SIGKILL)
+    out, said = oomph.communicate(timeout=60 * slowness())
+    assert oomph.returncode == code and out == ""
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in processes)
+    if ended == "oomph":
+        assert said == ""
+    else:
+        assert said.startswith("error: the program ended (signal: 9 (SIGKILL)) before it had left what was asked for")
 
 
 @pytest.mark.parametrize("words", [("train.py",), ("--max", "--batch-size"), ("--ranks", "2")])

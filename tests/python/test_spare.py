@@ -87,7 +87,7 @@ def test_a_run_that_is_killed_is_told_of_as_such(swept):
     # After the steps that are asked for.
     (warm, _, started), (fresh, _, more) = swept("1,2,3", last=last), swept("1,2,3", last=last, spare=False)
     assert (started, more) == (1, 2) and warm == fresh
-    assert "(signal: 9 (SIGKILL)) without leaving a recording: this machine's own memory ran out, most likely" in fresh[2]
+    assert "(signal: 9 (SIGKILL)) before it had left what was asked for: this machine's own memory ran out, most likely" in fresh[2]
 
 
 def ended(pid):

@@ -6,6 +6,7 @@ use crate::outputs;
 use crate::predicting::{claim, outcome, write_recording};
 use crate::printer::Printer;
 use clap::{Args, ValueEnum};
+use oomph_child::Stopper;
 use oomph_gpus::{Catalogue, Gpu};
 use oomph_predict::model::{self, Asked, CardSizes, Model, ModelError, Named, Way, has_bfloat16};
 use oomph_predict::prediction::{PredictError, Prediction, Verdict};
@@ -146,13 +147,15 @@ fn answer(
         sequence: by_model.sequence,
     };
     let named = Named::new(&asked)?;
-    if let Some(path) = &by_model.script_out {
-        outputs::Outputs { inputs: &[], force: question.force }.check(&[path])?;
+    if let Some(path) = by_model.script_out.as_deref() {
+        let written: Vec<&Path> = [Some(path), question.output].into_iter().flatten().collect();
+        outputs::Outputs { inputs: &[], force: question.force }.check(&written)?;
     }
     let Some(gpu) = &question.gpu else {
         let waiting = printer.waiting("reading the model, and trying batches and sequences on each card");
-        let cards = over_named(&named, &runner, &question.gpus)?;
+        let cards = over_named(&named, &runner, &question.gpus);
         drop(waiting);
+        let cards = cards.inspect_err(|_| keep_script(question, &named))?;
         let fits = cards.iter().any(|card| card.fits);
         let model = named.read()?.ok_or_else(|| ModelError::NotRead(NOTHING_LEFT.to_owned()))?;
         let script = write_script(question, &model)?;
@@ -169,8 +172,9 @@ fn answer(
         false => claim(question.output, Path::new(&program.target), gpu, &[], question.force, printer)?,
     };
     let waiting = printer.waiting("reading the model, running the script, and other batches and sequences");
-    let (model, mut prediction, cards) = both(&named, &program, gpu, runner, second)?;
+    let answer = both(&named, &program, gpu, runner, second);
     drop(waiting);
+    let (model, mut prediction, cards) = answer.inspect_err(|_| keep_script(question, &named))?;
     let script = write_script(question, &model)?;
     prediction.program = model.title();
     let cards = cards.unwrap_or_else(|error| {
@@ -200,6 +204,27 @@ fn write_script(question: &Question, model: &Model) -> anyhow::Result<Option<Str
     Ok(Some(path.display().to_string()))
 }
 
+/// Whatever fails after that: who asked for the script has it.
+fn keep_script(question: &Question, named: &Named) {
+    if let Ok(Some(model)) = named.read() {
+        let _ = write_script(question, &model);
+    }
+}
+
+/// Ends what waits for a script, if whoever was to write it ends without one.
+struct Writer<'a> {
+    named: &'a Named,
+    waiting: Stopper,
+}
+
+impl Drop for Writer<'_> {
+    fn drop(&mut self) {
+        if !self.named.is_written() {
+            self.waiting.stop();
+        }
+    }
+}
+
 /// Whether the script fits the card, and at the same time, on another virtual card, what else does. That other run also writes the script, and the first
 /// imports meanwhile what it will need.
 fn both(
@@ -226,12 +251,8 @@ fn both(
     let (waiting, other) = (runner.stopper(), second.stopper());
     std::thread::scope(|scope| {
         let sizes = scope.spawn(move || {
-            let sizes = named.sizes(&second, gpu, &alike);
-            if !named.is_written() {
-                // It would wait for ever.
-                waiting.stop();
-            }
-            sizes
+            let _writer = Writer { named, waiting };
+            named.sizes(&second, gpu, &alike)
         });
         let prediction = Prediction::make(&runner, program, gpu, None, Voice::Kept);
         let is_known = prediction.as_ref().is_ok_and(|one| one.verdict != Verdict::Unknown);
@@ -244,9 +265,13 @@ fn both(
         };
         let sizes = sizes.join().unwrap_or_else(|_| Err(ModelError::Sizes("it ended at once".to_owned())));
         let Some(model) = named.read()? else {
-            // The first of them that said why.
+            // Each ends the other: why is what the first of them says.
             return Err(match (sizes, prediction) {
-                (Err(error @ (ModelError::NotRead(_) | ModelError::Run(_))), _) => error.into(),
+                (Err(ModelError::Run(RunError::Interrupted { .. })), Err(error)) => error.into(),
+                (Err(ModelError::Run(RunError::Interrupted { .. })), Ok(unknown)) => {
+                    ModelError::NotRead(unknown.error.unwrap_or_else(|| NOTHING_LEFT.to_owned())).into()
+                }
+                (Err(error), _) => error.into(),
                 (_, Err(error)) => error.into(),
                 _ => ModelError::NotRead(NOTHING_LEFT.to_owned()).into(),
             });

@@ -265,7 +265,11 @@ impl Named {
             "transformers.modeling_utils",
             "accelerate",
         ];
-        Awaited { file: self.script.clone(), ahead: ahead.map(str::to_owned).to_vec() }
+        Awaited {
+            file: self.script.clone(),
+            ahead: ahead.map(str::to_owned).to_vec(),
+            parent: std::process::id(),
+        }
     }
 
     /// How it is used.
@@ -285,21 +289,24 @@ impl Named {
     /// What is known of it once its script is written; otherwise why there is none, if that was said.
     pub fn read(&self) -> Result<Option<Model>, ModelError> {
         let Ok(answer) = std::fs::read(&self.prepared) else { return Ok(None) };
+        let script = std::fs::read_to_string(&self.script).ok();
         match serde_json::from_slice(&answer)? {
             Prepared::Refused { error, hint } => Err(ModelError::Refused { why: error, hint }),
-            Prepared::Ready { architecture, parameters, left, positions, sequence } => Ok(Some(Model {
-                model: self.model.clone(),
-                way: self.way,
-                batch: self.batch,
-                sequence,
-                name: self.name.clone(),
-                architecture,
-                parameters,
-                left,
-                positions,
-                script: std::fs::read_to_string(&self.script)
-                    .map_err(|error| StageError::write(&self.script, error))?,
-            })),
+            Prepared::Ready { architecture, parameters, left, positions, sequence } => {
+                // Without a script, whoever was to write it says why.
+                Ok(script.map(|script| Model {
+                    model: self.model.clone(),
+                    way: self.way,
+                    batch: self.batch,
+                    sequence,
+                    name: self.name.clone(),
+                    architecture,
+                    parameters,
+                    left,
+                    positions,
+                    script,
+                }))
+            }
         }
     }
 
@@ -342,7 +349,13 @@ impl Named {
         let facts = runner.run_unrecorded(&program, &unlimited(gpu), Voice::Kept)?;
         let is_ready = self.read()?.is_some();
         if facts.status != Status::Finished || !is_ready {
-            let error = facts.error.unwrap_or_else(|| "it was stopped".to_owned());
+            let error = match (facts.error, runner.timeout()) {
+                (Some(error), _) => error,
+                (None, Some(seconds)) if facts.timed_out => {
+                    format!("the time was up: it was stopped after {seconds} s (--timeout)")
+                }
+                _ => "it was stopped".to_owned(),
+            };
             return Err(if is_ready { ModelError::Sizes(error) } else { ModelError::NotRead(error) });
         }
         let bytes = std::fs::read(&answer).map_err(|error| StageError::write(&answer, error))?;

@@ -459,7 +459,7 @@ pub enum RunError {
     Signals(io::Error),
     /// It ended without leaving facts.
     #[error(
-        "the program ended ({status}) without leaving a recording{}{}",
+        "the program ended ({status}) before it had left what was asked for{}{}",
         killed(status),
         words(last_words)
     )]
@@ -519,6 +519,8 @@ pub struct Awaited {
     pub file: PathBuf,
     /// Modules, in the order of their import.
     pub ahead: Vec<String>,
+    /// This process: if it is gone, nobody needs the program.
+    pub parent: u32,
 }
 
 /// What else a prediction may do, or must not.

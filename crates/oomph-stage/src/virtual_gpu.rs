@@ -27,6 +27,9 @@ pub struct VirtualGpu {
 
 /// The driver's library, which has all stubs but those of cuBLASLt.
 const DRIVER: &str = "libcuda.so.1";
+/// The variable that says where PyTorch's compiler keeps its code, and the folder for what it compiles here.
+const COMPILED: &str = "TORCHINDUCTOR_CACHE_DIR";
+const OF_VIRTUAL_GPUS: &str = "virtual-gpu";
 
 impl VirtualGpu {
     /// Whether this build of oomph has it.
@@ -129,7 +132,7 @@ impl VirtualGpu {
     }
 
     /// The variables that describe `devices` cards like this one, and say where libraries are found.
-    pub(crate) fn environment(&self, gpu: &Gpu, devices: u32) -> [(&'static str, OsString); 3] {
+    pub(crate) fn environment(&self, gpu: &Gpu, devices: u32) -> [(&'static str, OsString); 4] {
         let shown = |path: &Option<PathBuf>| {
             path.as_deref().map(|path| path.display().to_string()).unwrap_or_default()
         };
@@ -166,7 +169,23 @@ impl VirtualGpu {
             ("OOMPH_VIRTUAL_GPU", card.into()),
             ("LD_LIBRARY_PATH", search),
             ("TRITON_LIBCUDA_PATH", self.folder.path().into()),
+            (COMPILED, self.compiled().into()),
         ]
+    }
+
+    /// Where PyTorch's compiler keeps its code. What is compiled here has launch settings that were timed on a card that computes nothing: a program on a real one
+    /// must not find them in its cache. Without a folder that lasts, it goes with this card.
+    fn compiled(&self) -> PathBuf {
+        let theirs = std::env::var_os(COMPILED).filter(|folder| !folder.is_empty()).map(PathBuf::from);
+        let ours = match theirs {
+            Some(folder) if folder.ends_with(OF_VIRTUAL_GPUS) => Some(folder),
+            Some(folder) => Some(folder.join(OF_VIRTUAL_GPUS)),
+            None => {
+                oomph_gpus::folders::cache().map(|cache| cache.join("oomph/inductor").join(OF_VIRTUAL_GPUS))
+            }
+        };
+        ours.filter(|folder| std::fs::create_dir_all(folder).is_ok())
+            .unwrap_or_else(|| self.folder.path().join("inductor"))
     }
 }
 

@@ -194,7 +194,8 @@ def bounds(points, room, fails):
     """What is known of the largest value that fits, by points of a curve: one that fits, and one that does not or None; and between which two it is thought to lie: what is reserved where
     memory is not short will fit, and what is in tensors must."""
     known = max((one for one, took in points.items() if took[1] <= room and (fails is None or one < fails)), default=0)
-    fails = min((one for one, took in points.items() if took[0] > room and one > known), default=fails)
+    over = [one for one, took in points.items() if took[0] > room and one > known]
+    fails = min(over if fails is None else [*over, fails], default=None)
     farthest = FARTHEST * max(points)
     return known, fails, *(min(farthest, crossing({one: took[which] for one, took in points.items()}, room, farthest)) for which in (1, 0))
 
@@ -206,16 +207,18 @@ def search(fits, known, fails, least, last, most, unit):
     least, last = least // unit, max(least, last) // unit
     stride = max(1, last - least)
     while low < top and high != low + 1:
-        if high is not None and high <= least:
-            value, stride = max((low + high) // 2, high - stride), 2 * stride
-        elif high is None and low > last:
-            value, stride = low + stride, 2 * stride
-        else:
+        if low <= last and (high is None or high > least):
             bottom, ceiling = max(low, least), last + 1 if high is None else min(high, last + 1)
             value = (bottom + ceiling) // 2
             if ceiling - bottom <= 1:
                 # As it is thought to be: what is left is to be sure of it.
                 value = bottom if bottom > low else ceiling
+        elif high is None:
+            value, stride = low + stride, 2 * stride
+        else:
+            # Beyond on one side it is far off or near; of the other nothing was expected.
+            near = high - stride if high <= least else low
+            value, stride = max((low + high) // 2, near), 2 * stride
         value = max(low + 1, min(value, top if high is None else high - 1))
         if fits(min(most, value * unit)):
             low = value

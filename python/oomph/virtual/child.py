@@ -4,7 +4,7 @@ Enough are some steps, and what ``phases`` sees after them. Run by ``oomph predi
 ``OOMPH_PREDICT`` (JSON): ``kind`` (script, module or notebook), ``target``, ``args``, ``steps``, ``until`` (steps, validation or end), ``recorder`` (its library; without, nothing but the facts is left),
 ``folder`` for what is left behind: ``recording.oomph`` and ``facts.json``. ``target`` and ``args`` have a letter for each byte (``handed.rs`` of the crate ``oomph-stage``). A change that is tried adds ``source`` (a file of JSON:
 other texts for files) and ``forwards`` (another number for those than for steps). ``seconds``: when it is stopped in any case; ``more`` and ``longest``: what to do where batches differ
-(``batches``); ``awaited``: a ``file`` that is not written yet, and modules to import ``ahead`` of that; ``started``: by a program that was started before (``following``). Where the program may be run again, ``spare`` says where a spare interpreter waits for that.
+(``batches``); ``awaited``: a ``file`` that is not written yet, modules to import ``ahead`` of that, and the ``parent`` that waits too; ``started``: by a program that was started before (``following``). Where the program may be run again, ``spare`` says where a spare interpreter waits for that.
 """
 
 import atexit
@@ -445,6 +445,9 @@ def main(kind=Run):
     task, imports = json.loads(os.environ.pop("OOMPH_PREDICT")), None
     if "spare" in task:
         task, imports = spare.ready(task)
+        if imports is not None and not imports.is_first:
+            # The spare has waited for this run.
+            began = time.monotonic()
         # Not for programs that this one starts.
         task.pop("spare", None)
     run = kind(task)
@@ -472,7 +475,7 @@ def main(kind=Run):
     started = time.time()
     try:
         if "awaited" in task:
-            wait_for(task["awaited"]["file"])
+            wait_for(**task["awaited"])
             started = time.time()
         if task["kind"] == "module":
             sys.path.insert(0, os.getcwd())
@@ -512,10 +515,9 @@ def main(kind=Run):
         leave(code if isinstance(code, int) else 1)
 
 
-def wait_for(path):
-    """A file that is written by another process. Whoever started this one ends it if that fails."""
-    parent = os.getppid()
-    while not os.path.exists(path):
+def wait_for(file, parent, **_):
+    """A file that is written by another process. Whoever started this one, its parent, ends it if that fails."""
+    while not os.path.exists(file):
         if os.getppid() != parent:
             leave(1)
         time.sleep(0.02)

@@ -150,7 +150,7 @@ class Following:
             if name in LISTS:
                 theirs = [part for part in env.get(name, "").split(":") if part]
                 env[name] = ":".join([*(part for part in ours.split(":") if part and part not in theirs), *theirs])
-            elif name.startswith("OOMPH_") or name == "TRITON_LIBCUDA_PATH":
+            elif name.startswith("OOMPH_") or name in ("TRITON_LIBCUDA_PATH", "TORCHINDUCTOR_CACHE_DIR"):
                 env.setdefault(name, ours)
         env["OOMPH_PREDICT"] = json.dumps(task)
         return [*options, "-X", "faulthandler", "-c", start], env

@@ -1,6 +1,6 @@
 """A spare interpreter: further runs of a program are forked from a process that has imported what the program imports.
 
-The first run of a program imports PyTorch before the program asks for it, and leaves a copy of itself behind, which waits at a socket of oomph's (``door`` of
+The first run of a program imports PyTorch before the program asks for it (or all that a program of oomph's own is known to import, while somebody writes it), and leaves a copy of itself behind, which waits at a socket of oomph's (``door`` of
 the task). It is forked before anything of the program has run and before CUDA is there, and again for each further run: with its own card, variables and files.
 The first run also notes which installed modules the program imports until it uses CUDA; the spare imports these too.
 
@@ -342,7 +342,7 @@ def ready(task):
             for name in names:
                 if name not in sys.modules:
                     imports.ahead(name, {})
-            if is_card_known():
+            if "awaited" in task and is_card_known():
                 raise Refused("the card was asked for")
         except Exception:
             # Whatever it is, the program is to meet it in its own import.

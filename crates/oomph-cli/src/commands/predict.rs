@@ -72,7 +72,7 @@ pub(crate) struct Arguments {
     /// batch comes after the first steps. What the script draws by itself stays as it is
     #[arg(long)]
     pub(crate) longest: bool,
-    /// Stop a run that takes longer: what was seen until then is said, and whether it fits is not known
+    /// Stop a run that takes longer: what was seen until then is said, and whether it fits is not known. With --model, to read the model is part of it
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) timeout: Option<u32>,
     /// Host memory for values that the script reads back and a GPU would have computed: masks, lengths, what it compares

@@ -36,7 +36,7 @@ pub(super) fn check(context: &Context) -> Vec<Finding> {
         let stack = all.stack(i);
         let facts = context.sources.of_stack(stack);
         // Weights are often alike, copies of models meant to be, and buckets of gradients of one size.
-        let meant = kind.is_of_the_model() || facts.model_init || facts.copied || facts.parallel;
+        let meant = kind.is_weights() || facts.model_init || facts.copied || facts.parallel;
         if facts.phase == Phase::User && !meant && all.requested(i) > 0 {
             groups.entry((stack, all.requested(i))).or_default().push(index);
         }

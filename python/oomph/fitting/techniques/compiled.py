@@ -6,7 +6,6 @@ of its activations, and computes the rest again. Nothing here compiles; the modu
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -116,14 +115,6 @@ class Compiled:
                 module._compiled_call_impl = context(module._call_impl)
         if self.budget != 1.0:
             _settings().activation_memory_budget = self.budget
-        _keep_code_apart()
-
-
-def _keep_code_apart() -> None:
-    """Code that was compiled on the virtual GPU has launch settings that were timed there: the program must not find them in its cache."""
-    from torch._inductor.runtime.cache_dir_utils import cache_dir
-
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(cache_dir(), "virtual-gpu")
 
 
 # -- the budget
