@@ -170,6 +170,49 @@ def test_what_was_run_bounds_the_search():
     assert sizes.bounds(points, 100, None)[:2] == (8, None)
 
 
+def test_values_are_followed_until_the_first_block_and_where_they_are_read():
+    class Followed:
+        has_read = is_paused = False
+
+        @contextlib.contextmanager
+        def paused(self):
+            self.is_paused = True
+            yield
+            self.is_paused = False
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(3))
+
+        def forward(self, inputs, reads):
+            # A mask, which all look at.
+            followed.has_read = True
+            paused = [followed.is_paused]
+            for block in self.blocks:
+                inputs = block(inputs)
+                paused.append(followed.is_paused)
+            followed.has_read |= reads
+            return paused
+
+    model, followed = Model(), Followed()
+    # Without a virtual GPU nothing is followed.
+    assert sizes.followed_by(torch) is None and sizes.Unread(torch, model, None).reads
+
+    def watched(reads):
+        unread = sizes.Unread(torch, model, followed)
+        for read in reads:
+            with unread.step():
+                paused = model(torch.zeros(1, 4), read)
+            yield paused, unread.was_read_after_all
+
+    never, always = [False] * 4, [False] + [True] * 3
+    assert list(watched([False, False, False])) == [(never, False), (always, False), (always, False)]
+    assert list(watched([True, True])) == [(never, False), (never, False)]
+    # It is to be taken again, and none after it is.
+    assert list(watched([False, True, False])) == [(never, False), (always, True), (never, False)]
+
+
 def test_the_curve_is_straight_or_bends():
     line = {1: (110, 130), 2: (120, 140), 4: (140, 160)}
     # Halfway between where what is in tensors and what is reserved would come to 300.

@@ -50,12 +50,12 @@ def swept(oomph, warm, tmp_path):
     long = tmp_path / ("long" * 25)
     long.mkdir()
 
-    def run(values, spare=True, first="", last=""):
+    def run(values, *options, spare=True, first="", last=""):
         (tmp_path / "program.py").write_text(PROGRAM.replace("FIRST", first).replace("LAST", last))
         for path in (tmp_path / "notes", installed / "notes"):
             path.unlink(missing_ok=True)
         environment = {**os.environ, "PYTHONPATH": str(installed), "TMPDIR": str(tmp_path if spare else long)}
-        words = ["predict", "--gpu", "t4", "--python", warm(sys.executable), "--format", "json", "--sweep", f"--batch-size={values}", "program.py"]
+        words = ["predict", "--gpu", "t4", "--python", warm(sys.executable), "--format", "json", "--sweep", f"--batch-size={values}", *options, "program.py"]
         answer = oomph(*words, cwd=tmp_path, env=environment, timeout=300)
         noted = [line for path in (tmp_path / "notes", installed / "notes") if path.exists() for line in path.read_text().splitlines()]
         return answer, {name: noted.count(name) for name in ("__main__", "quiet", "asking")}, noted.count("sitecustomize")
@@ -80,6 +80,14 @@ def test_a_program_that_sets_variables_imports_in_its_own_environment(swept):
     hidden, noted, _ = swept("1,2", first="import settings")
     assert noted["__main__"] == 3 and noted["asking"] == 2
     assert hidden == openly and openly[0] == 0
+
+
+def test_each_run_has_all_its_time(swept, tmp_path):
+    first = "import signal, time\nwith open('left', 'a') as file:\n    print(signal.getitimer(signal.ITIMER_REAL)[0], file=file)\ntime.sleep(2)"
+    answer, _, started = swept("1,2", "--timeout", "1000", first=first)
+    assert answer[0] == 0 and started == 1
+    # The second waits for nothing; the first has imported PyTorch by then.
+    assert 998.5 < float((tmp_path / "left").read_text().split()[1]) <= 1000
 
 
 def test_a_run_that_is_killed_is_told_of_as_such(swept):

@@ -268,7 +268,7 @@ impl Named {
         Awaited {
             file: self.script.clone(),
             ahead: ahead.map(str::to_owned).to_vec(),
-            parent: std::process::id(),
+            process: std::process::id(),
         }
     }
 

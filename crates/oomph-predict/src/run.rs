@@ -520,7 +520,7 @@ pub struct Awaited {
     /// Modules, in the order of their import.
     pub ahead: Vec<String>,
     /// This process: if it is gone, nobody needs the program.
-    pub parent: u32,
+    pub process: u32,
 }
 
 /// What else a prediction may do, or must not.

@@ -59,9 +59,18 @@ class Sizes:
         self.library = ctypes.CDLL("liboomph_cuda.so")
         self.library.oomph_peak.restype = ctypes.c_uint64
         self.taken = {}
+        self.unread = Unread(torch, self.trained[0], followed_by(torch))
 
     def step(self, batch, sequence):
         """Takes a step, and gives what it took: allocated and reserved. None if memory ran out."""
+        with self.unread.step():
+            took = self.one_step(batch, sequence)
+        if self.unread.was_read_after_all:
+            self.empty()
+            took = self.one_step(batch, sequence)
+        return took
+
+    def one_step(self, batch, sequence):
         torch = self.torch
         model, *rest = self.trained
         # One that is left after an error waits for the rest of its step.
@@ -150,6 +159,45 @@ class Sizes:
                 largest, longest = bound(guesses[0], largest), bound(guesses[1], down(longest, 1 if fits else self.unit))
             cards.append({"fits": fits, "batch": largest, "sequence": longest})
         return {"allocated": asked[0], "reserved": asked[1], "other": other, "cards": cards}
+
+
+def followed_by(torch):
+    """What follows values on the virtual GPU; None where nothing does."""
+    return next((mode for mode in torch.utils._python_dispatch._get_current_dispatch_mode_stack() if hasattr(mode, "has_read")), None)
+
+
+class Unread:
+    """Most models read nothing of the card once their first block runs; before it, they look at masks. Then values need not be followed from there on, which takes most of a step's time on
+    the virtual GPU. What a step reads is seen in the first one, and in each of the others, which is then taken again."""
+
+    def __init__(self, torch, model, followed):
+        self.followed = followed
+        lists = [one for one in model.modules() if isinstance(one, torch.nn.ModuleList) and len(one) > 1]
+        self.is_seen, self.reads, self.has_begun = False, self.followed is None or not lists, True
+        self.was_read_after_all = False
+        if not self.reads:
+            largest = max(lists, key=lambda one: sum(weight.numel() for weight in one.parameters()))
+            largest[0].register_forward_pre_hook(self.begins)
+
+    def begins(self, *_):
+        """The first block is called, or called again."""
+        if self.has_begun:
+            return
+        self.has_begun = True
+        if self.is_seen and not self.reads:
+            self.without.enter_context(self.followed.paused())
+        self.followed.has_read = False
+
+    @contextlib.contextmanager
+    def step(self):
+        self.was_read_after_all, self.has_begun = False, self.reads
+        with contextlib.ExitStack() as self.without:
+            yield
+        if not self.reads:
+            # One that never came to its blocks says nothing.
+            self.was_read_after_all = self.is_seen and self.has_begun and self.followed.has_read
+            self.reads = self.has_begun and self.followed.has_read
+            self.is_seen = self.is_seen or self.has_begun
 
 
 def down(value, unit):

@@ -4,7 +4,7 @@ Enough are some steps, and what ``phases`` sees after them. Run by ``oomph predi
 ``OOMPH_PREDICT`` (JSON): ``kind`` (script, module or notebook), ``target``, ``args``, ``steps``, ``until`` (steps, validation or end), ``recorder`` (its library; without, nothing but the facts is left),
 ``folder`` for what is left behind: ``recording.oomph`` and ``facts.json``. ``target`` and ``args`` have a letter for each byte (``handed.rs`` of the crate ``oomph-stage``). A change that is tried adds ``source`` (a file of JSON:
 other texts for files) and ``forwards`` (another number for those than for steps). ``seconds``: when it is stopped in any case; ``more`` and ``longest``: what to do where batches differ
-(``batches``); ``awaited``: a ``file`` that is not written yet, modules to import ``ahead`` of that, and the ``parent`` that waits too; ``started``: by a program that was started before (``following``). Where the program may be run again, ``spare`` says where a spare interpreter waits for that.
+(``batches``); ``awaited``: a ``file`` that is not written yet, modules to import ``ahead`` of that, and the ``process`` without which nobody needs it; ``started``: by a program that was started before (``following``). Where the program may be run again, ``spare`` says where a spare interpreter waits for that.
 """
 
 import atexit
@@ -515,11 +515,15 @@ def main(kind=Run):
         leave(code if isinstance(code, int) else 1)
 
 
-def wait_for(file, parent, **_):
-    """A file that is written by another process. Whoever started this one, its parent, ends it if that fails."""
+def wait_for(file, process, **_):
+    """A file that is written by another process. Oomph's, which may have started this one by way of others, ends it if that fails."""
     while not os.path.exists(file):
-        if os.getppid() != parent:
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
             leave(1)
+        except PermissionError:
+            pass
         time.sleep(0.02)
 
 
