@@ -211,6 +211,15 @@ def test_values_are_followed_until_the_first_block_and_where_they_are_read():
     assert list(watched([True, True])) == [(never, False), (never, False)]
     # It is to be taken again, and none after it is.
     assert list(watched([False, True, False])) == [(never, False), (always, True), (never, False)]
+    # What a scaler reads is read when values are followed again.
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.step = lambda optimizer: setattr(followed, "has_read", True) or followed.is_paused
+    unread = sizes.Unread(torch, model, followed)
+    for expected in (never, always, always):
+        with unread.step():
+            assert model(torch.zeros(1, 4), False) == expected
+            assert unread.apart(scaler).step(None) is False
+        assert not unread.was_read_after_all
 
 
 def test_the_curve_is_straight_or_bends():

@@ -74,7 +74,7 @@ class Sizes:
         torch = self.torch
         model, *rest = self.trained
         # One that is left after an error waits for the rest of its step.
-        rest = [type(one)("cuda", enabled=one.is_enabled()) if isinstance(one, torch.amp.GradScaler) else one for one in rest]
+        rest = [self.unread.apart(type(one)("cuda", enabled=one.is_enabled())) if isinstance(one, torch.amp.GradScaler) else one for one in rest]
         try:
             self.script["step"](model, *rest, self.script["batch"](model, batch, sequence))
         except torch.cuda.OutOfMemoryError:
@@ -173,7 +173,8 @@ class Unread:
     def __init__(self, torch, model, followed):
         self.followed = followed
         lists = [one for one in model.modules() if isinstance(one, torch.nn.ModuleList) and len(one) > 1]
-        self.is_seen, self.reads, self.has_begun = False, self.followed is None or not lists, True
+        self.is_seen, self.reads = False, followed is None or not lists
+        self.has_begun = self.has_ended = True
         self.was_read_after_all = False
         if not self.reads:
             largest = max(lists, key=lambda one: sum(weight.numel() for weight in one.parameters()))
@@ -188,16 +189,36 @@ class Unread:
             self.without.enter_context(self.followed.paused())
         self.followed.has_read = False
 
+    def apart(self, scaler):
+        """A scaler that scales reads whether gradients are sound: values are followed again when its turn comes."""
+        if not scaler.is_enabled():
+            return scaler
+        step = scaler.step
+
+        def after_the_end(*args, **kwargs):
+            self.end()
+            return step(*args, **kwargs)
+
+        scaler.step = after_the_end
+        return scaler
+
+    def end(self):
+        if self.has_ended:
+            return
+        self.has_ended = True
+        self.without.close()
+        # One that never came to its blocks says nothing.
+        if self.has_begun:
+            self.reads = self.followed.has_read
+            self.was_read_after_all = self.is_seen and self.reads
+            self.is_seen = True
+
     @contextlib.contextmanager
     def step(self):
-        self.was_read_after_all, self.has_begun = False, self.reads
+        self.was_read_after_all, self.has_begun, self.has_ended = False, self.reads, self.reads
         with contextlib.ExitStack() as self.without:
             yield
-        if not self.reads:
-            # One that never came to its blocks says nothing.
-            self.was_read_after_all = self.is_seen and self.has_begun and self.followed.has_read
-            self.reads = self.has_begun and self.followed.has_read
-            self.is_seen = self.is_seen or self.has_begun
+            self.end()
 
 
 def down(value, unit):
