@@ -312,7 +312,7 @@ def test_all_weights_on_a_card_without_bfloat16(folder, predict):
 def test_a_model_that_takes_too_long_to_read_is_said(folder, predict, tmp_path):
     found = predict("--model", folder("llama"), "--timeout", "1", "--script-out", tmp_path / "script.py", gpu="t4", format="text")
     assert found.code == 2 and found.out == ""
-    assert found.err == "error: the model could not be read: the time was up: it was stopped after 1 s (--timeout)\n"
+    assert found.err == "error: the model could not be read: the time was up: it was stopped after 1 s\n"
 
 
 def process_with(word, of):

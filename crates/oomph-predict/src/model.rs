@@ -352,7 +352,7 @@ impl Named {
             let error = match (facts.error, runner.timeout()) {
                 (Some(error), _) => error,
                 (None, Some(seconds)) if facts.timed_out => {
-                    format!("the time was up: it was stopped after {seconds} s (--timeout)")
+                    format!("the time was up: it was stopped after {seconds} s")
                 }
                 _ => "it was stopped".to_owned(),
             };
