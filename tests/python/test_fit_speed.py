@@ -93,6 +93,36 @@ def test_what_operations_made_is_made_again_to_the_bit(name, products, monkeypat
     assert all("forward" not in module.__dict__ for module in model.modules())
 
 
+class Changing(torch.nn.Module):
+    """Another operation makes what its product keeps, whenever it is told to."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.way = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8), torch.relu
+
+    def forward(self, x):
+        return x + self.second(self.way(self.first(x)))
+
+
+@pytest.mark.parametrize("products", [False, True], ids=["selective", "lean"])
+def test_what_stayed_is_looked_at_again_where_another_operation_made_it(products, monkeypatch):
+    """There is no recipe for softplus, so what it made stays: the next forward takes that for granted, but only of softplus."""
+    monkeypatch.setattr(selective, "_SMALLEST", 0)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(Changing(), Changing())
+    plain, x, counts = copy.deepcopy(model), torch.randn(4, 8), []
+    blocks = SelectiveBlocks(model, ["0", "1"], products)
+    for way in (torch.nn.functional.softplus, torch.nn.functional.softplus, torch.nn.functional.silu, torch.nn.functional.softplus):
+        for block in (*model, *plain):
+            block.way = way
+        expected = gradients(plain, lambda model: model(x).square().mean())
+        before = sum(counted.dropped for counted in blocks.counted.values())
+        found = gradients(model, lambda model: model(x).square().mean())
+        counts.append(sum(counted.dropped for counted in blocks.counted.values()) - before)
+        assert all(torch.equal(one, other) for (_, one), (_, other) in zip(expected[1], found[1]))
+    assert counts[0] == counts[1] == counts[3] < counts[2]
+
+
 class Bottleneck(torch.nn.Module):
     """As in ResNet-50: the last convolution makes four times as much as the others, and sums a fourth and a ninth of what they do."""
 
@@ -640,6 +670,22 @@ def test_a_plan_without_room_for_one_more_of_its_largest_block_is_tried_but_not_
     given_up = [len(way.measured.plan.checkpoint) for way in found.ways]
     assert given_up[:2] == [6, 5] and found.chosen.reserved == 900
     assert [rung.reserved for rung in found.ways[1].rungs][:1] == [900], "where it runs out of memory after all, the one that is trusted is next"
+
+
+@pytest.mark.parametrize("releases", [False, True])
+def test_a_plan_that_grows_from_step_to_step_makes_way_for_one_that_needs_as_much_less(releases):
+    """What a step takes after the first is known by the longer run: the next plan is not farther off than that. On a card the first may run all the same, without the margin; not one that
+    updates parameters within the backward pass, for such a step cannot be repeated."""
+    blocks = tuple(f"b{number}" for number in range(60))
+    cost = lambda plan: 1500 - 10 * len(plan.checkpoint) - 100 * plan.release
+    seconds = lambda plan: 1 + 0.01 * len(plan.checkpoint)
+    measure = lambda plan: Measured(plan, cost(plan), cost(plan), seconds(plan))
+    prove = lambda plan, limit: Measured(plan, cost(plan), cost(plan) + 40, seconds(plan), largest=1, short=cost(plan) + 40 > limit)
+    facts = Facts(1, blocks, 1000, 1050, 0, splits=False, expands=False, fuses=False, hosts=False, releases=releases)
+    found = Search(facts, measure, seconds, lambda plan: (0, cost(plan)), prove).run()
+    tried = [(len(way.measured.plan.checkpoint), way.measured.plan.release, way.measured.reserved) for way in found.ways]
+    assert tried[0] == ((44, True, 1000) if releases else (54, False, 1000))
+    assert ((50, False, 1040) in tried) == (not releases) and (40, True, 1040) not in tried
 
 
 def test_parts_far_slower_than_the_whole_and_copies_that_gain_nothing_wait():

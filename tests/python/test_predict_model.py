@@ -162,12 +162,14 @@ def test_the_search_finds_the_largest_that_fits():
 def test_what_was_run_bounds_the_search():
     points = {2: (20, 30), 4: (40, 50), 8: (80, 90)}
     # Held to 60: 4 took less, 8 has more in tensors; it would be reached by what is reserved at 5, by tensors at 6.
-    assert sizes.bounds(points, 60, None) == (4, 8, 5, 6)
-    assert sizes.bounds(points, 45, None) == (2, 8, 3, 4)
+    assert sizes.bounds(points, 60, 2, True) == (4, 8, 5, 6)
+    assert sizes.bounds(points, 45, 2, True) == (2, 8, 3, 4)
     # 4 was run within the room, and failed.
-    assert sizes.bounds(points, 45, 4)[:2] == (2, 4)
-    assert sizes.bounds(points, 10, 2)[:2] == (0, 2)
-    assert sizes.bounds(points, 100, None)[:2] == (8, None)
+    assert sizes.bounds(points, 45, 4, False)[:2] == (2, 4)
+    assert sizes.bounds(points, 10, 2, False)[:2] == (0, 2)
+    assert sizes.bounds(points, 100, 2, True)[:2] == (8, None)
+    # The curve was doubled on beyond what was asked about, which fits.
+    assert sizes.bounds(points, 25, 1, True)[:2] == (1, 4)
 
 
 def test_values_are_followed_until_the_first_block_and_where_they_are_read():

@@ -150,8 +150,8 @@ class Sizes:
                 # It is the last, and too close to be sure of.
                 largest, longest = batch, sequence
             elif card["search"]:
-                largest = search(lambda one, room=safe: self.fits(room, one, sequence), *bounds(batches, safe, None if fits else batch), MOST_BATCH, 1)
-                longest = search(lambda one, room=safe: self.fits(room, batch, one), *bounds(sequences, safe, None if fits else sequence), most, self.unit)
+                largest = search(lambda one, room=safe: self.fits(room, one, sequence), *bounds(batches, safe, batch, fits), MOST_BATCH, 1)
+                longest = search(lambda one, room=safe: self.fits(room, batch, one), *bounds(sequences, safe, sequence, fits), most, self.unit)
             else:
                 # It is known which side of the asked size they are on.
                 guesses = estimate(batches, safe, MOST_BATCH, 1), estimate(sequences, safe, most, self.unit)
@@ -259,12 +259,15 @@ def crossing(points, room, most):
     return inside
 
 
-def bounds(points, room, fails):
-    """What is known of the largest value that fits, by points of a curve: one that fits, and one that does not or None; and between which two it is thought to lie: what is reserved where
-    memory is not short will fit, and what is in tensors must."""
-    known = max((one for one, took in points.items() if took[1] <= room and (fails is None or one < fails)), default=0)
+def bounds(points, room, asked, fits):
+    """What is known of the largest value that fits, by points of a curve and by whether the one that was asked about does: one that fits, and one that does not or None; and between which
+    two it is thought to lie: what is reserved where memory is not short will fit, and what is in tensors must."""
+    known = max((one for one, took in points.items() if took[1] <= room and (fits or one < asked)), default=0)
+    if fits:
+        # The curve may begin beyond it.
+        known = max(known, asked)
     over = [one for one, took in points.items() if took[0] > room and one > known]
-    fails = min(over if fails is None else [*over, fails], default=None)
+    fails = min(over if fits else [*over, asked], default=None)
     farthest = FARTHEST * max(points)
     return known, fails, *(min(farthest, crossing({one: took[which] for one, took in points.items()}, room, farthest)) for which in (1, 0))
 

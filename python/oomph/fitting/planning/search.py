@@ -37,6 +37,8 @@ _STRIDES = 40
 _TILES = 8
 # When a plan that seemed to fit did not when it was tried for longer, the next must need that much less.
 _TIGHTER = 0.97
+# The same where it is known how much it grew: at least that.
+_A_LITTLE_TIGHTER = 0.99
 _PROOFS = 6
 
 
@@ -243,7 +245,7 @@ class Search(Tried[Plan]):
         plans = [way.measured.plan for way in found.ways]
         for plan in plans[1:]:
             # On a card they show by themselves whether they fit. What they reserve after more than one step is to be known all the same.
-            if not self.seen[plan].largest and not (proof := self._prove(plan, self.facts.limit)).short:
+            if not self.seen[plan].largest and not (proof := self._prove(plan, self.facts.whole)).short:
                 self.seen[plan] = proof
         chain, rungs = self.chain(plans[0]), self.rungs(plans[0])
         # Down from any other, the first comes first: it is known to fit.
@@ -271,21 +273,29 @@ class Search(Tried[Plan]):
                 # Limits were drawn tighter meanwhile. What people do by hand, and was told to be tried, is among them in any case.
                 told = [plan for plan in self._by_hand if self.measure(plan).reserved <= self.facts.limit]
                 return list(dict.fromkeys([plans[0], *bold, *plans[1:], *told]))
-            if not bold and self.seen[plans[0]].largest:
+            if not bold and self.seen[plans[0]].largest and self._may_be_bold(plans[0]):
                 bold.append(plans[0])
         # Limits were drawn tighter after each that failed: perhaps too tight for what needs least of all.
         last = self.most_frugal()
         within = self.measure(last).reserved <= self.facts.limit and self.measure(last).host <= self.facts.host
         return [last] if within and self._holds(last) else []
 
+    def _may_be_bold(self, plan: Plan) -> bool:
+        """A step that has updated some parameters when memory runs out cannot be repeated under a smaller plan: those keep the margin."""
+        return not plan.release or self.seen[plan].reserved <= self.facts.limit
+
     def _holds(self, plan: Plan) -> bool:
-        proof = self._prove(plan, self.facts.limit)
-        tighter = int(min(self.limit, self.measure(plan).reserved) * _TIGHTER)
-        if not proof.short:
-            self.seen[plan] = proof
-            if proof.reserved + proof.largest <= self.facts.whole:
-                return True
-        self.limit = min(tighter, self.facts.whole - proof.largest)
+        """Whether a plan leaves the margin free for longer than a step, and room for one more of its largest block. If not, the limit is drawn tighter, by as much as it grew if that is known."""
+        # Held to the limit it would have to free its cache once it needs more: the same as to need more where there is more.
+        proof = self._prove(plan, self.facts.whole)
+        reserved, room = self.measure(plan).reserved, min(self.facts.limit, self.facts.whole - proof.largest)
+        if proof.short:
+            self.limit = min(room, int(min(self.limit, reserved) * _TIGHTER))
+            return False
+        self.seen[plan] = proof
+        if proof.reserved <= room:
+            return True
+        self.limit = min(self.limit, room - (proof.reserved - reserved), int(reserved * _A_LITTLE_TIGHTER))
         return False
 
     def free(self) -> Plan:

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
@@ -30,7 +31,7 @@ from oomph.fitting.techniques.technique import Technique, differs_in_length, som
 from oomph.live.out_of_memory import is_out_of_memory
 
 # Smaller tensors stay: they are not worth a launch.
-_SMALLEST = 64 << 10
+_SMALLEST = 256 << 10
 
 # What is asked of PyTorch's nodes here, and older versions do not have.
 _KNOWN = hasattr(torch._C._autograd, "_get_sequence_nr") and hasattr(torch._C._FunctionBase, "_input_metadata")
@@ -76,6 +77,8 @@ class _Selective:
         self._norms = [module for module in block.modules() if isinstance(module, (nn.LayerNorm, nn.GroupNorm)) and module.weight is not None]
         # What was found to be the same when it was made again.
         self._compared: set[Any] = set()
+        # Of what autograd saves in a forward, by its place: the node that made what could not be dropped. There is no need to look for a way again.
+        self._stays: dict[int, str] = {}
         self._forwards = 0
         self._left_alone = False
         # Whether numbers that are added are looked for: until it is known that there are none.
@@ -102,7 +105,8 @@ class _Selective:
         self._forwards += 1
         if self._forwards % _COMPARED_AGAIN == 0:
             self._compared.clear()
-        call = _Call(self._eps(), self._counted, self._products, self._compared, block.training)
+            self._stays.clear()
+        call = _Call(self._eps(), self._counted, self._products, self._compared, self._stays, block.training)
         entered = (tensor for tensor in pytree.tree_leaves((args, kwargs)) if isinstance(tensor, torch.Tensor) and _is_plain(tensor))
         call.entered.update(tensor.untyped_storage()._cdata for tensor in entered)
         try:
@@ -205,8 +209,11 @@ def _unpack(saved: Stayed | HandedOn | _View) -> torch.Tensor:
 class _Call:
     """One forward of a block: what its nodes have saved so far."""
 
-    def __init__(self, eps: dict[int, float], counted: Counted, products: float, compared: set[Any], training: bool) -> None:
-        self.eps, self._counted, self._products, self._compared = eps, counted, products, compared
+    def __init__(self, eps: dict[int, float], counted: Counted, products: float, compared: set[Any], stays: dict[int, str], training: bool) -> None:
+        self.eps, self._counted, self._products, self._compared, self._stays = eps, counted, products, compared, stays
+        self._hands_on = is_taken()
+        # How many tensors were saved so far.
+        self._place = 0
         # Of a virtual GPU there is nothing to compare.
         self._compares = not on_virtual_gpu()
         self._way = (training, *((torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cuda", "cpu")))
@@ -245,27 +252,35 @@ class _Call:
         node = tensor.grad_fn
         if node is None:
             return hand_on(tensor) if _is_plain(tensor) and tensor.untyped_storage()._cdata in self.entered else Stayed(tensor)
-        if self.closed or tensor.numel() * tensor.element_size() < _SMALLEST or not _is_plain(tensor):
+        place, self._place = self._place, self._place + 1
+        if self.closed or tensor.nbytes < _SMALLEST or not _is_plain(tensor):
             return Stayed(tensor)
+        name = node.name()
+        if self._stays.get(place) == name:
+            return self._stay(tensor, node)
         storage = tensor.untyped_storage()
         known = self._dropped.get((storage._cdata, tensor._version))
         if known is not None and known[0]() is not None:
             return _View(known[1], tensor) if known[1].dtype == tensor.dtype else Stayed(tensor)
         # What was changed in place is not what its node made, but where that node did it.
-        is_made = tensor._version == 0 or node.name() in _IN_PLACE
+        is_made = tensor._version == 0 or name in _IN_PLACE
         self._looked_at = 0
         dropped = self._drop(tensor, node, storage.nbytes()) if is_made else None
         if dropped is not None and self._compares and not self._was_the_same(dropped, tensor, node):
             self.closed, dropped = True, None
         if dropped is None:
-            # What came into the block may go elsewhere meanwhile.
-            stayed = hand_on(tensor) if self._is_from_before(node) else Stayed(tensor)
-            self._stayed[node, tensor.output_nr] = weakref.ref(stayed)
-            return stayed
+            self._stays[place] = name
+            return self._stay(tensor, node)
         self._dropped[storage._cdata, tensor._version] = (_alive(storage), dropped)
         self._counted.dropped += storage.nbytes()
         self.has_dropped = True
         return _View(dropped, tensor)
+
+    def _stay(self, tensor: torch.Tensor, node: Any) -> Stayed | HandedOn:
+        # What came into the block may go elsewhere meanwhile.
+        stayed = hand_on(tensor) if self._hands_on and self._is_from_before(node) else Stayed(tensor)
+        self._stayed[node, tensor.output_nr] = weakref.ref(stayed)
+        return stayed
 
     def _was_the_same(self, dropped: _Dropped, tensor: torch.Tensor, node: Any) -> bool:
         """By its place among the block's operations, and what it is: compared once."""
@@ -303,10 +318,10 @@ class _Call:
             return None
         if (shared := self._remade.get((node, 0))) is not None:
             return shared
-        if bytes_made(node) != nbytes:
+        if (tensor.nbytes if is_whole else bytes_made(node)) != nbytes:
             return None
         base = tensor if is_whole else tensor._base
-        layout = None if base is None or tuple(base.shape) != shape_made(node) else (base.shape, base.stride())
+        layout = (base.shape, base.stride()) if base is not None and (is_whole or tuple(base.shape) == shape_made(node)) else None
         # A copy may lie in any order: that must be known, or be in one piece.
         if name == "CloneBackward0" and layout is None and not (reshaped and tensor.is_contiguous()):
             return None
@@ -430,8 +445,6 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 def _alive(storage: torch.UntypedStorage) -> Callable[[], Any]:
     """Whether that storage is there still."""
-    from torch.multiprocessing.reductions import StorageWeakRef
-
     reference = StorageWeakRef(storage)
     return lambda: None if reference.expired() else reference
 
