@@ -37,7 +37,7 @@ _STRIDES = 40
 _TILES = 8
 # When a plan that seemed to fit did not when it was tried for longer, the next must need that much less.
 _TIGHTER = 0.97
-# The same where it is known how much it grew: at least that.
+# The same where it is known how much it grew: at least that, the first time.
 _A_LITTLE_TIGHTER = 0.99
 _PROOFS = 6
 
@@ -213,6 +213,8 @@ class Search(Tried[Plan]):
         #: Plans that were measured, and what they were measured for.
         self._explored: dict[Plan, Family] = {}
         self._by_hand: dict[Plan, Family] = {}
+        #: Of plans that were run for longer, what they reserved before: estimates and limits are of that.
+        self._at_first: dict[Plan, int] = {}
         self._prove = prove or (lambda plan, limit: measure(plan))
         self.path = facts.path or (*(("checkpoint", name) for name in facts.blocks), *(("offload", name) for name in facts.blocks))
 
@@ -245,8 +247,7 @@ class Search(Tried[Plan]):
         plans = [way.measured.plan for way in found.ways]
         for plan in plans[1:]:
             # On a card they show by themselves whether they fit. What they reserve after more than one step is to be known all the same.
-            if not self.seen[plan].largest and not (proof := self._prove(plan, self.facts.whole)).short:
-                self.seen[plan] = proof
+            self._run_for_longer(plan)
         chain, rungs = self.chain(plans[0]), self.rungs(plans[0])
         # Down from any other, the first comes first: it is known to fit.
         leads = {plan: rungs if plan == plans[0] else [self.measure(plans[0]), *rungs] for plan in plans}
@@ -255,47 +256,62 @@ class Search(Tried[Plan]):
         found.take(found.ways[0])
 
     def _below(self, rungs: list[Measured], plan: Plan) -> list[Measured]:
-        """Those that need less than a plan."""
-        return [rung for rung in rungs if rung.reserved <= self.measure(plan).reserved * _WORTH]
+        """Those that need less than a plan; the first of them however little less, for it is known to fit."""
+        reserved = self.measure(plan).reserved
+        return [rung for place, rung in enumerate(rungs) if rung.reserved <= reserved * _WORTH or (place == 0 and rung.plan != plan and rung.reserved < reserved)]
 
     def proven(self) -> list[Plan]:
         """The plans that are worth being tried, the best first, which is run for longer: holes that grow from step to step show only then.
 
-        In another process they lie elsewhere, and what they are too small for is the largest block: there must be room for one more of it. What fits without that room is
+        In another process they lie elsewhere, and what they are too small for is the largest block: there must be room for one more of it. What leaves the margin free but not that room is
         among the others, once, since a card shows whether it does.
         """
         bold: list[Plan] = []
-        for _ in range(_PROOFS):
+        for turn in range(_PROOFS):
             plans = [Plan()] if self.fits(Plan()) else self.choose()
             if not plans:
                 break
-            if self._holds(plans[0]):
-                # Limits were drawn tighter meanwhile. What people do by hand, and was told to be tried, is among them in any case.
-                told = [plan for plan in self._by_hand if self.measure(plan).reserved <= self.facts.limit]
-                return list(dict.fromkeys([plans[0], *bold, *plans[1:], *told]))
-            if not bold and self.seen[plans[0]].largest and self._may_be_bold(plans[0]):
+            if self._holds(plans[0], _TIGHTER if turn else _A_LITTLE_TIGHTER):
+                return self._beside(plans[0], [*bold, *(plan for plan in plans[1:] if self._may_be_repeated(plan))])
+            if not bold and self.seen[plans[0]].largest and self.seen[plans[0]].reserved <= self.facts.limit:
                 bold.append(plans[0])
         # Limits were drawn tighter after each that failed: perhaps too tight for what needs least of all.
         last = self.most_frugal()
         within = self.measure(last).reserved <= self.facts.limit and self.measure(last).host <= self.facts.host
-        return [last] if within and self._holds(last) else []
+        return self._beside(last, bold) if within and self._holds(last, _TIGHTER) else []
 
-    def _may_be_bold(self, plan: Plan) -> bool:
-        """A step that has updated some parameters when memory runs out cannot be repeated under a smaller plan: those keep the margin."""
-        return not plan.release or self.seen[plan].reserved <= self.facts.limit
+    def _beside(self, first: Plan, others: list[Plan]) -> list[Plan]:
+        # Limits were drawn tighter meanwhile. What people do by hand, and was told to be tried, is among them in any case.
+        told = [plan for plan in self._by_hand if self.measure(plan).reserved <= self.facts.limit]
+        return list(dict.fromkeys([first, *others, *told]))
 
-    def _holds(self, plan: Plan) -> bool:
-        """Whether a plan leaves the margin free for longer than a step, and room for one more of its largest block. If not, the limit is drawn tighter, by as much as it grew if that is known."""
-        # Held to the limit it would have to free its cache once it needs more: the same as to need more where there is more.
+    def _may_be_repeated(self, plan: Plan) -> bool:
+        """A step that has updated some parameters when memory runs out cannot be repeated under a smaller plan: such plans are not tried if they would not leave the margin free."""
+        if not plan.release:
+            return True
+        proof = self._run_for_longer(plan)
+        return not proof.short and proof.reserved <= self.facts.limit
+
+    def _run_for_longer(self, plan: Plan) -> Measured:
+        """With all the room there is: held to the limit, it would have to free its cache once it needs more, and would not say how much that is."""
+        if self.seen[plan].largest:
+            return self.seen[plan]
         proof = self._prove(plan, self.facts.whole)
-        reserved, room = self.measure(plan).reserved, min(self.facts.limit, self.facts.whole - proof.largest)
+        if not proof.short:
+            self._at_first[plan], self.seen[plan] = self.seen[plan].reserved, proof
+        return proof
+
+    def _holds(self, plan: Plan, tighter: float) -> bool:
+        """Whether a plan leaves the margin free for longer than a step, and room for one more of its largest block. If not, the limit is drawn tighter, by as much as it grew if that is known."""
+        self.measure(plan)
+        proof = self._run_for_longer(plan)
+        reserved, room = self._at_first.get(plan, self.measure(plan).reserved), min(self.facts.limit, self.facts.whole - proof.largest)
         if proof.short:
             self.limit = min(room, int(min(self.limit, reserved) * _TIGHTER))
             return False
-        self.seen[plan] = proof
         if proof.reserved <= room:
             return True
-        self.limit = min(self.limit, room - (proof.reserved - reserved), int(reserved * _A_LITTLE_TIGHTER))
+        self.limit = min(self.limit, room - (proof.reserved - reserved), int(reserved * tighter))
         return False
 
     def free(self) -> Plan:
@@ -383,7 +399,7 @@ class Search(Tried[Plan]):
         measured = [one for one in self.seen.values() if not one.short]
         like = min(measured, key=lambda one: (_unlike(one.plan, plan), abs(sum(self._guess(one.plan)) - fixed - moving)))
         # What the guess leaves out lies outside of blocks, and grows with the samples as they do.
-        left_out = like.reserved - sum(self._guess(like.plan))
+        left_out = self._at_first.get(like.plan, like.reserved) - sum(self._guess(like.plan))
         return fixed + moving + int(left_out * self._samples(plan) / self._samples(like.plan))
 
     def _samples(self, plan: Plan) -> int:

@@ -31,7 +31,7 @@ from oomph.fitting.techniques.technique import Technique, differs_in_length, som
 from oomph.live.out_of_memory import is_out_of_memory
 
 # Smaller tensors stay: they are not worth a launch.
-_SMALLEST = 256 << 10
+_SMALLEST = 64 << 10
 
 # What is asked of PyTorch's nodes here, and older versions do not have.
 _KNOWN = hasattr(torch._C._autograd, "_get_sequence_nr") and hasattr(torch._C._FunctionBase, "_input_metadata")
@@ -77,8 +77,8 @@ class _Selective:
         self._norms = [module for module in block.modules() if isinstance(module, (nn.LayerNorm, nn.GroupNorm)) and module.weight is not None]
         # What was found to be the same when it was made again.
         self._compared: set[Any] = set()
-        # Of what autograd saves in a forward, by its place: the node that made what could not be dropped. There is no need to look for a way again.
-        self._stays: dict[int, str] = {}
+        # Of what autograd saves in a forward, by its place: the node that made what could not be dropped, in each way to run the block. There is no need to look again.
+        self._stays: dict[Any, dict[int, str]] = {}
         self._forwards = 0
         self._left_alone = False
         # Whether numbers that are added are looked for: until it is known that there are none.
@@ -209,14 +209,15 @@ def _unpack(saved: Stayed | HandedOn | _View) -> torch.Tensor:
 class _Call:
     """One forward of a block: what its nodes have saved so far."""
 
-    def __init__(self, eps: dict[int, float], counted: Counted, products: float, compared: set[Any], stays: dict[int, str], training: bool) -> None:
-        self.eps, self._counted, self._products, self._compared, self._stays = eps, counted, products, compared, stays
+    def __init__(self, eps: dict[int, float], counted: Counted, products: float, compared: set[Any], stays: dict[Any, dict[int, str]], training: bool) -> None:
+        self.eps, self._counted, self._products, self._compared = eps, counted, products, compared
         self._hands_on = is_taken()
         # How many tensors were saved so far.
         self._place = 0
         # Of a virtual GPU there is nothing to compare.
         self._compares = not on_virtual_gpu()
         self._way = (training, *((torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cuda", "cpu")))
+        self._stays = stays.setdefault(self._way, {})
         #: Storages that came into the block: what is without history may have been made inside.
         self.entered: set[int] = set()
         self.numbers = _Numbers()
