@@ -132,6 +132,77 @@ def test_shards_shrink_with_the_number_of_ranks(predict):
         assert one["peak"]["reserved"] < alone["peak"]["reserved"]
 
 
+def held_by_ranks(predicted):
+    assert predicted.code == 0, predicted.err
+    ranks = predicted.reported["predictions"]
+    assert [(one["fits"], one["steps"]) for one in ranks] == [(True, 3)] * len(ranks)
+    assert not [doubt for one in ranks for doubt in one["uncertain"] if "had not run" in doubt["why"]]
+    return [{kind["kind"]: kind["bytes"] for kind in one["kinds"]} for one in ranks]
+
+
+# Of parallel.py: a word's row, the weights of a block that ranks may share, and those of its norms and of the last one.
+WORDS, SHARED, NORM = 4096 * 512 * 4, (4 * 512 * 512 + 2 * 4 * 512 * 512 + 4 * 512 + 512) * 4, 2 * 512 * 4
+
+
+def test_stages_of_a_pipeline_tell_each_other_what_they_pass_on(predict):
+    """The first waits for what the second says of its gradients, and runs before it: it is run again with that."""
+    predicted = predict("--ranks", "2", "parallel.py", "--how", "pipeline-1f1b")
+    first, last = held_by_ranks(predicted)
+    blocks = 4 * (SHARED + 2 * NORM)
+    assert (first["parameters"], last["parameters"]) == (WORDS + blocks, blocks + NORM + WORDS)
+    assert first["optimizer_state"] == pytest.approx(2 * first["parameters"], rel=1e-3)
+    assert last["optimizer_state"] == pytest.approx(2 * last["parameters"], rel=1e-3)
+    assert "running rank 0 again, with what others sent it" in predicted.err
+
+
+def test_heads_and_hidden_units_are_shared_by_tensor_parallelism(predict):
+    """Norms are on every rank, and so are the biases of products whose parts are added up."""
+    for held in held_by_ranks(predict("--ranks", "2", "parallel.py", "--how", "tensor")):
+        whole = 8 * (2 * NORM + 512 * 4) + NORM
+        shared = 2 * WORDS + 8 * (SHARED - 512 * 4)
+        assert held["parameters"] == shared // 2 + whole
+
+
+def test_objects_come_from_the_rank_that_sends_them(predict, tmp_path):
+    (tmp_path / "objects.py").write_text("""
+import json, os
+import torch, torch.distributed as dist
+dist.init_process_group("nccl")
+rank, world = dist.get_rank(), dist.get_world_size()
+torch.cuda.set_device(rank)
+received = {}
+settings = [{"width": 256, "of": rank}] if rank == 0 else [None]
+dist.broadcast_object_list(settings, src=0)
+of_last = [rank]
+dist.broadcast_object_list(of_last, group_src=1)
+mine = [None]
+dist.scatter_object_list(mine, [f"for {each}" for each in range(world)] if rank == 0 else None, src=0)
+everyone = [None] * world
+dist.all_gather_object(everyone, rank)
+gathered = [None] * world if rank == 0 else None
+dist.gather_object(rank, gathered, dst=0)
+if rank == 0:
+    dist.send_object_list([1, "two"], dst=1)
+else:
+    sent = [None, None]
+    dist.recv_object_list(sent, src=0)
+    mine += sent
+model = torch.nn.Linear(settings[0]["width"], 8).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model(torch.randn(4, settings[0]["width"], device="cuda")).sum().backward()
+optimizer.step()
+with open(f"received-{rank}.json", "w") as file:
+    json.dump([settings, of_last, mine, everyone, gathered], file)
+""")
+    predicted = predict("--ranks", "2", "objects.py", cwd=tmp_path)
+    assert predicted.code == 0, predicted.err
+    received = [json.loads((tmp_path / f"received-{rank}.json").read_text()) for rank in range(2)]
+    # Rank 0 was run again, and has what rank 1 broadcasts.
+    assert received[0] == [[{"width": 256, "of": 0}], [1], ["for 0"], [0, 0], [0, 0]]
+    assert received[1] == [[{"width": 256, "of": 0}], [1], ["for 1", 1, "two"], [1, 1], None]
+    assert not [doubt for one in predicted.reported["predictions"] for doubt in one["uncertain"] if "had not run" in doubt["why"]]
+
+
 def test_a_program_that_does_not_fit_dies_of_pytorchs_own_error(predict):
     predicted = predict("too_big.py", gpu="t4")
     reported = predicted.reported

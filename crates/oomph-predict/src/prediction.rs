@@ -89,6 +89,8 @@ pub struct Prediction {
     pub reached: Reached,
     /// Whether it was stopped because its time was up.
     pub timed_out: bool,
+    /// Whether it received objects of ranks that had not run yet.
+    pub too_early: bool,
     /// What it was fed with, where that differs from step to step or the longest was asked for.
     pub batches: Option<Batches>,
     /// What it did to the device.
@@ -290,6 +292,7 @@ impl Prediction {
             forwards: facts.forwards,
             reached: facts.reached.clone(),
             timed_out: facts.timed_out,
+            too_early: facts.too_early,
             batches: facts.batches.clone(),
             device,
             total,
@@ -356,6 +359,7 @@ impl Prediction {
             forwards: self.forwards,
             reached: self.reached.clone(),
             timed_out: self.timed_out,
+            too_early: self.too_early,
             batches: self.batches.clone(),
             device: self.device,
             total: gpu.context + self.device.peak_driver,

@@ -336,6 +336,9 @@ pub struct Facts {
     /// A command that it started, or became, and that was not followed.
     #[serde(default)]
     pub starts: Option<String>,
+    /// Whether it received objects of ranks that had not run yet: what they send was not known.
+    #[serde(default)]
+    pub too_early: bool,
 }
 
 impl Facts {
@@ -365,6 +368,7 @@ impl Facts {
             timed_out: true,
             batches: None,
             starts: None,
+            too_early: false,
         }
     }
 }

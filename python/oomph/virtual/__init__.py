@@ -6,4 +6,5 @@
 - ``philox``: the random numbers that the card would have drawn.
 - ``backward``: gives allocations of the backward pass the forward line that caused them.
 - ``ranks``: one rank of many, without the others.
+- ``objects``: what ranks send each other as Python objects.
 """

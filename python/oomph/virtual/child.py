@@ -113,9 +113,9 @@ class Run:
         from . import ranks
 
         world = self.task.get("world")
-        ranks.stay_in_this_process(torch, world, self.facts)
+        ranks.stay_in_this_process(torch, world, self.facts, self.task["folder"])
         if world:
-            ranks.prepare(torch, world, self.facts)
+            ranks.prepare(torch, world, self.facts, self.task["folder"])
 
     def cuda_is_here(self):
         self.phases.started = time.time()

@@ -31,9 +31,11 @@ def announce(world):
     )
 
 
-def prepare(torch, world, facts):
-    """Makes torch.distributed believe in the other ranks. ``world``: how many there are, and which this is."""
+def prepare(torch, world, facts, folder):
+    """Makes torch.distributed believe in the other ranks. ``world``: how many there are, and which this is; ``folder``: of this run, beside those of the others."""
     import torch.distributed as distributed
+
+    from .objects import Objects
 
     if not distributed.is_available():
         return
@@ -113,6 +115,7 @@ def prepare(torch, world, facts):
     register_optimizer_step_post_hook(let_watchdog_see)
     distributed.init_process_group = init_process_group
     distributed.distributed_c10d.init_process_group = init_process_group
+    Objects(torch, rank, os.path.join(os.path.dirname(folder), "objects"), facts).replace()
     facts["notes"].append(f"rank {rank} of {size} ran without the others: collectives moved nothing")
 
 
@@ -128,12 +131,12 @@ class _Ended:
         return True
 
 
-def stay_in_this_process(torch, world, facts):
+def stay_in_this_process(torch, world, facts, folder):
     """Lets ``torch.multiprocessing.spawn`` call its function instead of starting processes, which would not be watched."""
 
     def spawn(fn, args=(), nprocs=1, join=True, daemon=False, start_method="spawn"):
         if world is None and nprocs > 1:
-            prepare(torch, {"size": nprocs, "rank": 0}, facts)
+            prepare(torch, {"size": nprocs, "rank": 0}, facts, folder)
         fn(min(world["rank"], nprocs - 1) if world else 0, *args)
         return None if join else _Ended()
 

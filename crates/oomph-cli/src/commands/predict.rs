@@ -396,14 +396,18 @@ fn over_ranks(
     let mut predictions = Vec::new();
     for rank in 0..ranks {
         printer.note(&format!("running rank {rank} of {ranks}"));
-        let world = World { size: ranks, rank };
         // The first is heard: what goes wrong goes wrong in all of them.
         let voice = if rank == 0 { voice(printer) } else { Voice::Kept };
-        let mut prediction = Prediction::make(runner, program, &gpu, Some(world), voice)?;
-        if prediction.verdict == Verdict::DoesNotFit {
-            prediction.ask_needs(runner, program)?;
-        }
-        predictions.push(prediction);
+        predictions.push(Prediction::make(runner, program, &gpu, Some(World { size: ranks, rank }), voice)?);
+    }
+    // What later ranks tell earlier ones is known now. The last of these first: stages of a pipeline wait for the next.
+    for prediction in predictions.iter_mut().rev().filter(|prediction| prediction.too_early) {
+        let Some(world) = prediction.world else { continue };
+        printer.note(&format!("running rank {} again, with what others sent it", world.rank));
+        *prediction = Prediction::make(runner, program, &gpu, Some(world), Voice::Kept)?;
+    }
+    for prediction in predictions.iter_mut().filter(|prediction| prediction.verdict == Verdict::DoesNotFit) {
+        prediction.ask_needs(runner, program)?;
     }
     show(arguments, &predictions, printer)?;
     Ok(outcome(&predictions.iter().collect::<Vec<_>>()))
