@@ -4,6 +4,8 @@ What a rank sends is kept in a folder, and a rank that runs after it receives th
 rank would send itself: pipelines tell each other the shapes of what they pass on, and those are mostly the same.
 """
 
+import functools
+import inspect
 import os
 import pickle
 import zlib
@@ -23,9 +25,20 @@ class Objects:
         for name in ("send_object_list", "recv_object_list", "broadcast_object_list", "scatter_object_list", "gather_object"):
             original = getattr(self.distributed, name, None)
             if original is not None:
-                ours = getattr(self, name)(original)
+                ours = self.for_members(original, getattr(self, name)(original))
                 setattr(self.distributed, name, ours)
                 setattr(self.torch.distributed, name, ours)
+
+    def for_members(self, original, ours):
+        """PyTorch has its own word for who calls for a group that it is not in."""
+        place = list(inspect.signature(original).parameters).index("group")
+
+        @functools.wraps(original)
+        def called(*args, **kwargs):
+            group = args[place] if len(args) > place else kwargs.get("group")
+            return (original if self.distributed._rank_not_in_group(group) else ours)(*args, **kwargs)
+
+        return called
 
     # -- what is kept
 
@@ -56,7 +69,11 @@ class Objects:
 
     def take_memory(self, objects, group, device):
         """As it is taken to receive them: their lengths, and then their bytes."""
-        device = device or self.distributed._get_object_coll_device(group)
+        if device is None:
+            # Older versions have no word for it.
+            device_of = getattr(self.distributed, "_get_object_coll_device", None) or self.distributed._get_pg_default_device
+            device = device_of(self.group(group))
+            device = self.torch.device("cuda", self.torch.cuda.current_device()) if "cuda" in str(device) else device
         lengths = self.torch.empty(len(objects), dtype=self.torch.long, device=device)
         self.torch.empty(sum(len(pickle.dumps(one)) for one in objects), dtype=self.torch.uint8, device=device)
         del lengths
@@ -74,9 +91,10 @@ class Objects:
 
     def send_object_list(self, original):
         def send_object_list(object_list, dst=None, group=None, device=None, group_dst=None, **kwargs):
-            original(object_list, dst, group, device, group_dst, **kwargs)
+            target = self.whole(dst, group_dst, group)
+            original(object_list, target, group, device, **kwargs)
             self.last_sent = list(object_list)
-            self.keep(self.path("sent", self.rank, self.whole(dst, group_dst, group), group), self.last_sent)
+            self.keep(self.path("sent", self.rank, target, group), self.last_sent)
 
         return send_object_list
 
