@@ -150,6 +150,7 @@ def pipeline(how, args):
     rank, world = dist.get_rank(), dist.get_world_size()
     rounds = 2 if how == "pipeline-interleaved" else 1
     stages = rounds * world
+    assert DEPTH % stages == 0, f"{DEPTH} blocks cannot be dealt out to {stages} stages"
     per = DEPTH // stages
     device = torch.device("cuda", torch.cuda.current_device())
     numbers = [rank + turn * world for turn in range(rounds)]

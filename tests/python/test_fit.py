@@ -874,7 +874,8 @@ def test_wrong_use_says_the_least_budget_that_could_work_and_it_does(virtually):
     assert on_cpu["error"] == 'the model is on the CPU, and is planned on the GPU that it trains on: move it with model.to("cuda"), and make the optimizer after that'
     assert "whatever is done" in below["error"] and "the parameters alone are" in below["error"]
     assert 2 * weights["weights"] < below["least"] < 4 * weights["weights"] + 500 * MIB
-    assert fitted[:-1] == [{"ooms": 0, "on_host": True}, {"applied": True, "after": False, "devices": ["cuda"]}]
+    assert fitted[0]["ooms"] == 0 and fitted[0]["on_host"] >= 0.9
+    assert fitted[1:-1] == [{"applied": True, "after": False, "devices": ["cuda"]}]
     assert fitted[-1] == {"during": [256 * MIB, 0.7, True], "after": [256 * MIB, 0.7, False], "fraction": 0.5}
 
 

@@ -136,7 +136,7 @@ def held_by_ranks(predicted):
     assert predicted.code == 0, predicted.err
     ranks = predicted.reported["predictions"]
     assert [(one["fits"], one["steps"]) for one in ranks] == [(True, 3)] * len(ranks)
-    assert not [doubt for one in ranks for doubt in one["uncertain"] if "had not run" in doubt["why"]]
+    assert not [doubt for one in ranks for doubt in one["uncertain"] if "is not known: it was taken" in doubt["why"]]
     return [{kind["kind"]: kind["bytes"] for kind in one["kinds"]} for one in ranks]
 
 
@@ -197,10 +197,12 @@ with open(f"received-{rank}.json", "w") as file:
     predicted = predict("--ranks", "2", "objects.py", cwd=tmp_path)
     assert predicted.code == 0, predicted.err
     received = [json.loads((tmp_path / f"received-{rank}.json").read_text()) for rank in range(2)]
-    # Rank 0 was run again, and has what rank 1 broadcasts.
-    assert received[0] == [[{"width": 256, "of": 0}], [1], ["for 0"], [0, 0], [0, 0]]
+    # Rank 0 was run again, and has what rank 1 broadcasts and what it gathers of it.
+    assert received[0] == [[{"width": 256, "of": 0}], [1], ["for 0"], [0, 0], [0, 1]]
     assert received[1] == [[{"width": 256, "of": 0}], [1], ["for 1", 1, "two"], [1, 1], None]
-    assert not [doubt for one in predicted.reported["predictions"] for doubt in one["uncertain"] if "had not run" in doubt["why"]]
+    # Who receives takes as much for it as who sends.
+    assert len({json.dumps(one["nccl"]) for one in predicted.reported["predictions"]}) == 1
+    assert not [doubt for one in predicted.reported["predictions"] for doubt in one["uncertain"] if "is not known: it was taken" in doubt["why"]]
 
 
 def test_a_program_that_does_not_fit_dies_of_pytorchs_own_error(predict):
