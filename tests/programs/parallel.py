@@ -235,7 +235,8 @@ def main():
         torch.cuda.set_device(0)
         dist.init_process_group("fake", store=FakeStore(), rank=args.rank, world_size=args.fake)
     else:
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        # Ranks may share a card, if NCCL takes them to be of several hosts.
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
         dist.init_process_group("nccl")
     torch.manual_seed(0)
     step, optimizer = (pipeline if args.how.startswith("pipeline") else whole)(args.how, args)

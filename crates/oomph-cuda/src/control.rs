@@ -118,13 +118,35 @@ pub unsafe extern "C" fn oomph_nccl(place: *mut [u64; 3]) {
     unsafe { put(place, nccl::account()) };
 }
 
+/// A part of a communicator that is about to be split off: its colour, how many ranks it has, and which this is.
+#[unsafe(no_mangle)]
+pub extern "C" fn oomph_nccl_part(color: c_int, count: c_int, rank: c_int) {
+    nccl::part(color, count, rank);
+}
+
+/// The calls of NCCL, `function ranks times bytes` a line, cut to `length`; returns the length of the whole.
+///
+/// # Safety
+/// `place` has `length` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn oomph_nccl_calls(place: *mut c_char, length: usize) -> usize {
+    // SAFETY: the caller's buffer.
+    unsafe { write(&nccl::calls(), place, length) }
+}
+
 /// The calls without a model, `name count` a line, cut to `length`; returns the length of the whole.
 ///
 /// # Safety
 /// `place` has `length` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn oomph_unmodelled(place: *mut c_char, length: usize) -> usize {
-    let text = calls::text();
+    // SAFETY: the caller's buffer.
+    unsafe { write(&calls::text(), place, length) }
+}
+
+/// # Safety
+/// `place` is null or has `length` bytes.
+unsafe fn write(text: &str, place: *mut c_char, length: usize) -> usize {
     let count = text.len().min(length);
     if !place.is_null() {
         // SAFETY: the caller's buffer.

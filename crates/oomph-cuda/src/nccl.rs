@@ -9,6 +9,7 @@ use crate::card::Card;
 use crate::{handle, lock, memory, put, runtime, state};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{c_char, c_int, c_void};
+use std::fmt::Write;
 use std::sync::Mutex;
 
 const SUCCESS: c_int = 0;
@@ -82,6 +83,10 @@ pub struct Account {
     loaded: BTreeSet<usize>,
     ran: BTreeSet<usize>,
     sent: BTreeSet<usize>,
+    /// By function and size of the communicator: how often, and the bytes that were given.
+    calls: BTreeMap<(&'static str, c_int), (u64, u64)>,
+    /// Parts of communicators that are about to be split off: by colour, how many ranks each has, and which this is.
+    parts: BTreeMap<c_int, (c_int, c_int)>,
     /// Bytes taken now.
     now: u64,
     /// Communicators that were made.
@@ -99,6 +104,8 @@ impl Account {
             loaded: BTreeSet::new(),
             ran: BTreeSet::new(),
             sent: BTreeSet::new(),
+            calls: BTreeMap::new(),
+            parts: BTreeMap::new(),
             now: 0,
             made: 0,
             taken: 0,
@@ -145,6 +152,13 @@ impl Account {
         self.took(bytes, major);
     }
 
+    fn called(&mut self, name: &'static str, communicator: usize, bytes: u64) {
+        let ranks = self.members.get(&communicator).map_or(1, |member| member.count);
+        let (times, all) = self.calls.entry((name, ranks)).or_default();
+        *times += 1;
+        *all = all.saturating_add(bytes);
+    }
+
     fn remove(&mut self, communicator: usize) -> Option<Member> {
         let member = self.members.remove(&communicator)?;
         self.now = self.now.saturating_sub(member.taken);
@@ -158,6 +172,30 @@ static ACCOUNT: Mutex<Account> = Mutex::new(Account::new());
 pub fn account() -> [u64; 3] {
     let account = lock(&ACCOUNT);
     [account.made, account.taken, account.most]
+}
+
+/// `function ranks times bytes` a line, of all collectives, sends and receives.
+pub fn calls() -> String {
+    lock(&ACCOUNT).calls.iter().fold(String::new(), |mut text, ((name, ranks), (times, bytes))| {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{name} {ranks} {times} {bytes}");
+        text
+    })
+}
+
+/// The part of this colour that communicators are split into has so many ranks, of which this is one.
+pub fn part(color: c_int, count: c_int, rank: c_int) {
+    lock(&ACCOUNT).parts.insert(color, (count, rank));
+}
+
+/// How large an element of a type is, as NCCL numbers them.
+fn element(kind: usize) -> u64 {
+    match kind as u32 {
+        2 | 3 | 7 => 4,
+        4 | 5 | 8 => 8,
+        6 | 9 => 2,
+        _ => 1,
+    }
 }
 
 fn ranks(communicator: Communicator) -> (c_int, c_int) {
@@ -179,8 +217,9 @@ fn new_communicator(place: *mut Communicator, count: c_int, rank: c_int) -> c_in
 }
 
 /// A collective or a send, which moves nothing.
-fn run(communicator: Communicator, sends: bool) -> c_int {
+fn run(name: &'static str, communicator: Communicator, sends: bool, elements: usize, kind: usize) -> c_int {
     let mut account = lock(&ACCOUNT);
+    account.called(name, communicator as usize, (elements as u64).saturating_mul(element(kind)));
     let Some((device, bytes)) = account.first(communicator as usize, sends) else { return SUCCESS };
     if bytes > 0 && !memory::charge(device, bytes) {
         return CUDA_ERROR;
@@ -244,7 +283,9 @@ pub extern "C" fn ncclCommSplit(
         unsafe { put(place, std::ptr::null_mut()) };
         return SUCCESS;
     }
-    let (count, rank) = ranks(from);
+    // Who else has this colour only they know; PyTorch says it beforehand.
+    let part = lock(&ACCOUNT).parts.get(&color).copied();
+    let (count, rank) = part.unwrap_or_else(|| ranks(from));
     new_communicator(place, count, rank)
 }
 
@@ -333,29 +374,29 @@ pub extern "C" fn ncclGetLastError(_communicator: Communicator) -> *const c_char
     c"Cuda failure 2 'out of memory'".as_ptr()
 }
 
-/// Functions that move data between ranks: as many arguments before the communicator as there are letters, and whether they are sends.
-/// Integers and pointers all take one slot, so none of them needs its own type.
+/// Functions that move data between ranks: their arguments before the communicator, whether they are sends, and which arguments are the number of elements and
+/// their type. Integers and pointers all take one slot, so none of them needs its own type.
 macro_rules! moves_nothing {
-    ($($name:ident $($before:ident)* => $sends:expr;)*) => {$(
+    ($($name:ident $($before:ident)* => $sends:expr, $elements:ident of $kind:ident;)*) => {$(
         /// Succeeds; there is no peer.
         #[unsafe(no_mangle)]
         pub extern "C" fn $name($($before: usize,)* communicator: Communicator) -> c_int {
             $(let _ = $before;)*
-            run(communicator, $sends)
+            run(stringify!($name), communicator, $sends, $elements, $kind)
         }
     )*};
 }
 
 moves_nothing! {
-    ncclAllReduce a b c d e => false;
-    ncclAllGather a b c d => false;
-    ncclReduceScatter a b c d e => false;
-    ncclBroadcast a b c d e => false;
-    ncclBcast a b c d => false;
-    ncclReduce a b c d e f => false;
-    ncclSend a b c d => true;
-    ncclRecv a b c d => true;
-    ncclAlltoAll a b c d => true;
+    ncclAllReduce a b c d e => false, c of d;
+    ncclAllGather a b c d => false, c of d;
+    ncclReduceScatter a b c d e => false, c of d;
+    ncclBroadcast a b c d e => false, c of d;
+    ncclBcast a b c d => false, b of c;
+    ncclReduce a b c d e f => false, c of d;
+    ncclSend a b c d => true, b of c;
+    ncclRecv a b c d => true, b of c;
+    ncclAlltoAll a b c d => true, c of d;
 }
 
 macro_rules! does_nothing_more {
@@ -421,6 +462,18 @@ mod tests {
         let before = account.most;
         account.has_run(1, true, 0, 8);
         assert_eq!((account.most - before) / MIB, 32 * 14 * 7, "all ranks talk with all");
+    }
+
+    #[test]
+    fn calls_are_counted_with_their_bytes() {
+        let (_, mut account) = steps(8, 1, 9);
+        account.called("ncclAllGather", 1, 10 * element(9));
+        account.called("ncclAllGather", 1, 5 * element(7));
+        account.called("ncclSend", 2, element(0));
+        assert_eq!(account.calls[&("ncclAllGather", 8)], (2, 40));
+        assert_eq!(account.calls[&("ncclSend", 1)], (1, 1), "of a communicator that is not known");
+        // The upper half of the register may have anything in it.
+        assert_eq!((element((1 << 32) | 8), element(6), element(11)), (8, 2, 1));
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! What is said of a program: whether it fits a card, with what margin, and how sure that is.
 
 use crate::run::{
-    Batches, CallFact, DeviceFacts, Facts, Kind, NcclFact, Program, Ran, Reached, ReadFact, RunError, Runner,
-    Status, Torch, Values, Voice, World,
+    Among, Batches, CallFact, DeviceFacts, Facts, Kind, NcclFact, Program, Ran, Reached, ReadFact, RunError,
+    Runner, Status, Torch, Values, Voice, World,
 };
 use oomph_explain::{Explanation, explain};
 use oomph_gpus::Gpu;
@@ -67,7 +67,7 @@ pub struct Needs {
 }
 
 /// What is said of a program on a card.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Prediction {
     /// As it would be typed.
     pub program: String,
@@ -89,8 +89,10 @@ pub struct Prediction {
     pub reached: Reached,
     /// Whether it was stopped because its time was up.
     pub timed_out: bool,
-    /// Whether it received objects of ranks that had not run yet.
-    pub too_early: bool,
+    /// The rank that was run in its place, if it was not run itself.
+    pub like: Option<World>,
+    /// What the rank did, to be held against what others did.
+    pub among: Among,
     /// What it was fed with, where that differs from step to step or the longest was asked for.
     pub batches: Option<Batches>,
     /// What it did to the device.
@@ -176,6 +178,9 @@ impl Prediction {
             values = values.more();
             ran = runner.run_with(program, gpu, world, Voice::Kept, values)?;
         }
+        if let Some(world) = world {
+            runner.take_messages(&ran, world)?;
+        }
         let mut prediction = Self::of(program, gpu, world, &ran)?;
         // How much it would have taken is not known, but for one that had run out already.
         if let Some(seconds) = runner.timeout()
@@ -245,7 +250,7 @@ impl Prediction {
             Err(error) => return Err(unreadable(error.to_string())),
         };
         let explanation = explain(&recording);
-        let index = world.map_or(0, |world| world.rank as usize);
+        let index = world.map_or(0, |world| world.card() as usize);
         // The device that did the most: a program may choose another than the first.
         let device = match facts.devices.get(index).filter(|device| device.peak_driver > 0) {
             Some(device) => *device,
@@ -292,7 +297,8 @@ impl Prediction {
             forwards: facts.forwards,
             reached: facts.reached.clone(),
             timed_out: facts.timed_out,
-            too_early: facts.too_early,
+            like: None,
+            among: facts.among.clone(),
             batches: facts.batches.clone(),
             device,
             total,
@@ -320,7 +326,7 @@ impl Prediction {
             );
             self.uncertain.push(Uncertain { what: "note".into(), why, place: None, count: 1 });
         }
-        let index = self.world.map_or(0, |world| world.rank as usize);
+        let index = self.card().unwrap_or(0) as usize;
         if ran.facts.timed_out {
             let why = "what it would need could not be found out: the time was up".into();
             self.uncertain.push(Uncertain { what: "note".into(), why, place: None, count: 1 });
@@ -349,23 +355,8 @@ impl Prediction {
     /// The same on another card that would not have been short of memory either.
     pub(crate) fn on(&self, gpu: &Gpu) -> Prediction {
         Prediction {
-            program: self.program.clone(),
             gpu: gpu.clone(),
-            world: self.world,
-            verdict: self.verdict,
-            status: self.status,
-            error: self.error.clone(),
-            steps: self.steps,
-            forwards: self.forwards,
-            reached: self.reached.clone(),
-            timed_out: self.timed_out,
-            too_early: self.too_early,
-            batches: self.batches.clone(),
-            device: self.device,
             total: gpu.context + self.device.peak_driver,
-            needs: self.needs,
-            uncertain: self.uncertain.clone(),
-            unmodelled: self.unmodelled.clone(),
             estimated: self.estimated.map(|range| Estimated {
                 low: range.low - self.gpu.context.min(range.low) + gpu.context,
                 high: range.high - self.gpu.context.min(range.high) + gpu.context,
@@ -374,13 +365,13 @@ impl Prediction {
                 low: range.low - self.gpu.context.min(range.low) + gpu.context,
                 high: range.high - self.gpu.context.min(range.high) + gpu.context,
             }),
-            nccl: self.nccl,
-            managed: self.managed,
-            torch: self.torch.clone(),
-            conf: self.conf.clone(),
-            explanation: self.explanation.clone(),
-            recording: Arc::clone(&self.recording),
+            ..self.clone()
         }
+    }
+
+    /// Which of its machine's cards the run had that this is of: none where it is not one of several.
+    pub fn card(&self) -> Option<u32> {
+        self.like.or(self.world).map(World::card)
     }
 
     /// Whether what was run is all that there is to run, or all that training repeats. What was not run is not known to fit.

@@ -16,6 +16,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::{debug, info};
 
@@ -67,6 +68,15 @@ pub struct World {
     pub size: u32,
     /// Which it is.
     pub rank: u32,
+    /// How many are on one machine.
+    pub per_node: u32,
+}
+
+impl World {
+    /// Which of its machine's cards it has.
+    pub fn card(self) -> u32 {
+        self.rank % self.per_node.max(1)
+    }
 }
 
 /// How a program ended.
@@ -336,9 +346,33 @@ pub struct Facts {
     /// A command that it started, or became, and that was not followed.
     #[serde(default)]
     pub starts: Option<String>,
-    /// Whether it received objects of ranks that had not run yet: what they send was not known.
+    /// What is to be known of a rank among others.
     #[serde(default)]
-    pub too_early: bool,
+    pub among: Among,
+}
+
+/// What a rank did, to be held against what others did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct Among {
+    /// All that it allocated and sent, as counters: ranks that are alike in these are alike in memory.
+    pub counters: String,
+    /// What it trains and which collectives it runs: ranks that are alike in this may still have other data.
+    pub role: String,
+    /// The groups that it is in, which are neither itself nor all: the first rank, the distance to the next, and how many.
+    pub groups: Vec<[u32; 3]>,
+    /// Objects that it received.
+    pub received: Vec<Received>,
+}
+
+/// An object that a rank received from another.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct Received {
+    /// Of which rank.
+    pub source: u32,
+    /// Which message.
+    pub name: String,
+    /// What was in it; none where that was not known.
+    pub digest: Option<String>,
 }
 
 impl Facts {
@@ -368,7 +402,7 @@ impl Facts {
             timed_out: true,
             batches: None,
             starts: None,
-            too_early: false,
+            among: Among::default(),
         }
     }
 }
@@ -506,7 +540,7 @@ pub struct Runner<'a> {
     listener: RefCell<Listener>,
     // Before the folder, which goes after it.
     spare: Option<RefCell<Spare>>,
-    card: VirtualGpu,
+    card: Arc<VirtualGpu>,
     recorder: PathBuf,
     steps: u32,
     until: Until,
@@ -569,6 +603,8 @@ struct Task<'a> {
     until: Until,
     folder: &'a Path,
     world: Option<World>,
+    /// What ranks send each other, of those that have run.
+    messages: PathBuf,
     values: Values,
     recorder: Option<&'a Path>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -597,7 +633,7 @@ impl<'a> Runner<'a> {
         conf: Option<String>,
     ) -> Result<Runner<'a>, RunError> {
         let listener = RefCell::new(Listener::start().map_err(RunError::Signals)?);
-        let card = VirtualGpu::set(installed)?;
+        let card = Arc::new(VirtualGpu::set(installed)?);
         package::write_parts(&card.folder().join("python"), PACKAGE, &["live", "virtual"])
             .map_err(StageError::from)?;
         let recorder =
@@ -619,6 +655,50 @@ impl<'a> Runner<'a> {
             further,
             awaited: None,
         })
+    }
+
+    /// One that runs the same at the same time, in another thread: from a copy of the spare interpreter that the first run leaves.
+    /// Before that first run.
+    pub fn beside(&self) -> Result<Runner<'a>, RunError> {
+        Ok(Runner {
+            installed: self.installed,
+            listener: RefCell::new(Listener::start().map_err(RunError::Signals)?),
+            spare: self.spare.as_ref().and_then(|spare| spare.borrow_mut().another().ok()).map(RefCell::new),
+            card: Arc::clone(&self.card),
+            recorder: self.recorder.clone(),
+            steps: self.steps,
+            until: self.until,
+            conf: self.conf.clone(),
+            values: self.values,
+            further: self.further,
+            awaited: None,
+        })
+    }
+
+    /// What ranks that have run send to the others.
+    fn messages(&self) -> PathBuf {
+        self.card.folder().join("messages")
+    }
+
+    /// From here on the others receive what this run of a rank has sent.
+    pub(crate) fn take_messages(&self, ran: &Ran, world: World) -> Result<(), RunError> {
+        let (sent, place) = (ran.left("sent"), self.messages().join(world.rank.to_string()));
+        let failed = |error| RunError::File { path: place.clone(), error };
+        match std::fs::remove_dir_all(&place) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+            _ => {}
+        }
+        if sent.is_dir() {
+            std::fs::create_dir_all(self.messages())
+                .and_then(|()| std::fs::rename(&sent, &place))
+                .map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Whether a rank would receive now what it received in its run.
+    pub(crate) fn has_received(&self, among: &Among) -> bool {
+        among.received.iter().all(|one| message(&self.messages(), one.source, &one.name) == one.digest)
     }
 
     /// With so much for values.
@@ -719,6 +799,7 @@ impl<'a> Runner<'a> {
             until: self.until,
             folder: folder.path(),
             world,
+            messages: self.messages(),
             values: self.values,
             recorder: Some(&self.recorder),
             fit: None,
@@ -773,7 +854,7 @@ impl<'a> Runner<'a> {
         let timeout = task.seconds.map(|seconds| Duration::from_secs(seconds.into()) + DEAF);
         let mut launch = Launch::new(Command::new(&self.installed.python));
         launch.within(timeout);
-        launch.on(&self.card, gpu, world.map_or(1, |world| world.size));
+        launch.on(&self.card, gpu, world.map_or(1, |world| world.per_node));
         let command = launch.command();
         command
             .args(["-X", "faulthandler", "-c", &start])
@@ -805,6 +886,9 @@ impl<'a> Runner<'a> {
                     }
                 };
                 let ended = launch.run(&mut self.listener.borrow_mut(), Some(PATIENCE));
+                if let Some(spare) = spare.filter(|_| task.spare.is_some()) {
+                    spare.borrow().first_is_over();
+                }
                 self.go_on()?;
                 ended.map_err(not_started)?.status
             }
@@ -860,6 +944,24 @@ impl<'a> Runner<'a> {
     pub fn go_on(&self) -> Result<(), RunError> {
         self.listener.borrow_mut().heard().map_or(Ok(()), |signal| Err(RunError::Interrupted { signal }))
     }
+}
+
+/// What a message has in it, by the rank that sends it or else by one in the same place of another group: the file's name ends with it.
+fn message(messages: &Path, source: u32, name: &str) -> Option<String> {
+    let within = |folder: PathBuf| {
+        let entries = std::fs::read_dir(folder).ok()?;
+        entries.filter_map(Result::ok).find_map(|entry| {
+            let file = entry.file_name().into_string().ok()?;
+            Some(file.strip_prefix(name)?.strip_prefix('.')?.to_owned())
+        })
+    };
+    within(messages.join(source.to_string())).or_else(|| {
+        let entries = std::fs::read_dir(messages).ok()?;
+        let mut ranks: Vec<u32> =
+            entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+        ranks.sort_unstable();
+        ranks.into_iter().find_map(|rank| within(messages.join(rank.to_string())))
+    })
 }
 
 /// Logs what a program left, and why something is in doubt.

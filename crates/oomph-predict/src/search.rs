@@ -109,12 +109,11 @@ enum HowFar {
 /// Doubling stops here, whatever fits.
 const MOST: u64 = 1 << 20;
 
-/// Tries values and says of each what happened, in the order of the values. `before` hears of each that is tried.
+/// Tries values and says of each what happened, in the order of the values. `make` says what a program takes; `before` hears of each value that is tried.
 pub fn search(
-    runner: &Runner,
     program: &Program,
-    gpu: &Gpu,
     sweep: &Sweep,
+    mut make: impl FnMut(&Program) -> Result<Prediction, PredictError>,
     mut before: impl FnMut(u64),
 ) -> Result<Vec<Tried>, PredictError> {
     let mut tried: Vec<Tried> = Vec::new();
@@ -124,7 +123,7 @@ pub fn search(
         }
         before(value);
         let with = sweep.with(program, value);
-        let prediction = Prediction::make(runner, &with, gpu, None, Voice::Kept)?;
+        let prediction = make(&with)?;
         // Where it hangs on values, it is no failure; but nothing that is known to fit either.
         if prediction.verdict == Verdict::Unknown
             && let Some(error) = prediction.error

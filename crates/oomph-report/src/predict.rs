@@ -29,7 +29,7 @@ pub struct NamedPrediction<'a> {
 
 pub(crate) fn device(prediction: &Prediction) -> Option<&DeviceExplanation> {
     // Of several cards, the one that the rank uses; the recording lists those that have events.
-    let wanted = prediction.world.map(|world| world.rank);
+    let wanted = prediction.card();
     let devices = &prediction.explanation.devices;
     devices
         .iter()
@@ -418,39 +418,119 @@ pub fn sweep_text(sweep: &Sweep, tried: &[Tried], named: &str) -> String {
     };
     let _ = writeln!(out, "\n{}", paint(style.bold(), words));
     doubts(&mut out, tried.iter().map(|one| &one.prediction));
+    let world = tried.first().and_then(|one| one.prediction.world);
+    let ranks = world.map(|world| format!(" --ranks {}", world.size)).unwrap_or_default();
     if let Some(best) = largest(tried).or(largest_close(tried)) {
         let _ = writeln!(
             out,
             "{} {}",
             paint(BOLD, "Next:"),
-            paint(CYAN, format!("oomph predict --gpu {} {}", gpu.name, best.prediction.program))
+            paint(CYAN, format!("oomph predict --gpu {}{ranks} {}", gpu.name, best.prediction.program))
         );
     } else {
         let _ = writeln!(
             out,
             "{} {}",
             paint(BOLD, "Next:"),
-            paint(CYAN, format!("oomph predict --gpu {} {named}", gpu.name))
+            paint(CYAN, format!("oomph predict --gpu {}{ranks} {named}", gpu.name))
         );
     }
     out
 }
 
+/// Ranks by their numbers: `rank 3`, `ranks 0 to 6`, `ranks 0, 4 and 7`.
+pub fn named_ranks(ranks: &[u32]) -> String {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for rank in ranks {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == *rank => *last = *rank,
+            _ => runs.push((*rank, *rank)),
+        }
+    }
+    // Two that follow each other are two.
+    let parts = runs.iter().flat_map(|(first, last)| match last - first {
+        0 => vec![first.to_string()],
+        1 => vec![first.to_string(), last.to_string()],
+        _ => vec![format!("{first} to {last}")],
+    });
+    let mut parts: Vec<String> = parts.collect();
+    const SHOWN: usize = 6;
+    if parts.len() > SHOWN {
+        let left = format!("… ({} in all)", ranks.len());
+        parts.truncate(SHOWN - 1);
+        return format!("ranks {} {left}", parts.join(", "));
+    }
+    let word = if ranks.len() == 1 { "rank" } else { "ranks" };
+    match parts.split_last() {
+        Some((last, before)) if !before.is_empty() => format!("{word} {} and {last}", before.join(", ")),
+        _ => format!("{word} {}", parts.join("")),
+    }
+}
+
+/// A row each: cards by their names, and ranks that take the same together.
+fn rows(predictions: &[Prediction]) -> Vec<(String, &Prediction)> {
+    let mut rows: Vec<(Vec<u32>, &Prediction)> = Vec::new();
+    for prediction in predictions {
+        let alike = |row: &&mut (Vec<u32>, &Prediction)| {
+            let other = row.1;
+            sizes(other) == sizes(prediction)
+                && other.verdict == prediction.verdict
+                && other.estimated == prediction.estimated
+                && other.error == prediction.error
+        };
+        match prediction.world {
+            Some(world) => match rows.iter_mut().find(alike) {
+                Some(row) => row.0.push(world.rank),
+                None => rows.push((vec![world.rank], prediction)),
+            },
+            None => rows.push((Vec::new(), prediction)),
+        }
+    }
+    rows.into_iter()
+        .map(|(ranks, one)| match ranks.is_empty() {
+            true => (one.gpu.name.clone(), one),
+            false => (named_ranks(&ranks), one),
+        })
+        .collect()
+}
+
+/// Which ranks were run, where not all were.
+fn which_were_run(predictions: &[Prediction]) -> Option<String> {
+    let ranks = |is_run: bool| -> Vec<u32> {
+        let of = |one: &&Prediction| one.like.is_none() == is_run;
+        predictions.iter().filter(of).filter_map(|one| Some(one.world?.rank)).collect()
+    };
+    let (run, others) = (ranks(true), ranks(false));
+    let like: std::collections::BTreeSet<u32> =
+        predictions.iter().filter_map(|one| Some(one.like?.rank)).collect();
+    let like: Vec<u32> = like.into_iter().collect();
+    (!others.is_empty()).then(|| {
+        let verb = if run.len() == 1 { "was" } else { "were" };
+        format!(
+            "{} {verb} run; the others do what {} did, as far as that shows",
+            capital(&named_ranks(&run)),
+            named_ranks(&like)
+        )
+    })
+}
+
+fn capital(words: &str) -> String {
+    let mut letters = words.chars();
+    letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
+}
+
 /// Several cards or ranks, for a terminal.
 pub fn table_text(predictions: &[Prediction]) -> String {
     let mut out = String::new();
-    let name = |prediction: &Prediction| match prediction.world {
-        Some(world) => format!("rank {}", world.rank),
-        None => prediction.gpu.name.clone(),
-    };
-    let width = predictions.iter().map(|one| name(one).chars().count()).max().unwrap_or(4).max(4);
+    let rows = rows(predictions);
+    let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(4).max(4);
     let first = if predictions.iter().any(|one| one.world.is_some()) { "rank" } else { "card" };
     let heading = format!(
         "{first:width$}  {:>10}  {:>10}  {:>10}  {:>10}  fits",
         "memory", "allocated", "reserved", "total"
     );
     let _ = writeln!(out, "{}", paint(BOLD, heading));
-    for prediction in predictions {
+    for (name, prediction) in &rows {
         let (allocated, reserved, total) = sizes(prediction);
         let (style, words) = match prediction.verdict {
             Verdict::Fits if prediction.is_close() => (YELLOW, "barely".to_owned()),
@@ -476,14 +556,16 @@ pub fn table_text(predictions: &[Prediction]) -> String {
         };
         let _ = writeln!(
             out,
-            "{:width$}  {:>10}  {:>10}  {:>10}  {:>10}  {}",
-            name(prediction),
+            "{name:width$}  {:>10}  {:>10}  {:>10}  {:>10}  {}",
             bytes(prediction.gpu.memory),
             bytes(allocated),
             bytes(reserved),
             bytes(total),
             paint(style, words)
         );
+    }
+    if let Some(words) = which_were_run(predictions) {
+        let _ = writeln!(out, "\n{words}.");
     }
     doubts(&mut out, predictions.iter());
     if let Some(words) = predictions.iter().find_map(fetched) {
@@ -585,12 +667,11 @@ pub fn markdown(named: &NamedPrediction, lines: usize) -> String {
 /// Several cards or ranks, for issues and pull requests.
 pub fn table_markdown(predictions: &[Prediction]) -> String {
     let mut out = format!("| card {HEADING}");
-    for prediction in predictions {
-        let name = match prediction.world {
-            Some(world) => format!("rank {}", world.rank),
-            None => prediction.gpu.name.clone(),
-        };
+    for (name, prediction) in rows(predictions) {
         let _ = write!(out, "| {} {}", escape(&name), row(prediction));
+    }
+    if let Some(words) = which_were_run(predictions) {
+        let _ = writeln!(out, "\n{}.", escape(&words));
     }
     out
 }

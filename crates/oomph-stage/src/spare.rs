@@ -21,6 +21,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tracing::{debug, info};
@@ -35,6 +36,8 @@ pub struct Asked {
     door: String,
     /// What a fresh interpreter is given, for a run that cannot be forked after all.
     start: String,
+    /// How many copies are left: as many as run at the same time.
+    copies: u32,
 }
 
 /// The place where a spare waits.
@@ -43,6 +46,9 @@ pub struct Spare {
     door: UnixListener,
     path: PathBuf,
     state: State,
+    copies: u32,
+    /// Whether the run has ended that was asked to leave one: none comes after that.
+    is_over: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
@@ -63,7 +69,15 @@ impl Spare {
         let path = folder.join("door");
         let door = UnixListener::bind(&path)?;
         door.set_nonblocking(true)?;
-        Ok(Spare { door, path, state: State::Wanted })
+        Ok(Spare { door, path, state: State::Wanted, copies: 1, is_over: Arc::default() })
+    }
+
+    /// For somebody who runs the same at the same time, from a copy of it. Before anything is run.
+    pub fn another(&mut self) -> io::Result<Spare> {
+        let door = self.door.try_clone()?;
+        self.copies += 1;
+        let is_over = Arc::clone(&self.is_over);
+        Ok(Spare { door, path: self.path.clone(), state: State::Asked, copies: 0, is_over })
     }
 
     /// What to tell the first run; nothing to those after it. `start`: the text of a fresh run.
@@ -72,7 +86,12 @@ impl Spare {
             return None;
         }
         self.state = State::Asked;
-        Some(Asked { door: handed::text(&self.path), start: start.to_owned() })
+        Some(Asked { door: handed::text(&self.path), start: start.to_owned(), copies: self.copies })
+    }
+
+    /// The run has ended that was asked to leave one, or could not be started.
+    pub fn first_is_over(&self) {
+        self.is_over.store(true, Ordering::Release);
     }
 
     /// Whether a run was asked to leave one.
@@ -89,8 +108,7 @@ impl Spare {
         patience: Duration,
     ) -> io::Result<Option<Ended>> {
         if matches!(self.state, State::Asked) {
-            // It has come before the first run began, or it never will.
-            self.state = match self.door.accept().and_then(|(stream, _)| Line::new(stream)) {
+            self.state = match self.comes(listener).and_then(Line::new) {
                 Ok(line) => State::Here(line),
                 Err(error) => {
                     debug!(%error, "no spare interpreter came");
@@ -121,6 +139,24 @@ impl Spare {
                 debug!(%error, "no spare interpreter");
                 self.state = State::Gone;
                 Ok(None)
+            }
+        }
+    }
+}
+
+impl Spare {
+    /// It comes before the first run begins, or never.
+    fn comes(&self, listener: &mut Listener) -> io::Result<UnixStream> {
+        loop {
+            // In this order: what comes just before the end is not missed.
+            let is_over = self.is_over.load(Ordering::Acquire);
+            match self.door.accept() {
+                Err(error)
+                    if error.kind() == ErrorKind::WouldBlock && !is_over && listener.heard().is_none() =>
+                {
+                    std::thread::sleep(OFTEN);
+                }
+                result => return result.map(|(stream, _)| stream),
             }
         }
     }

@@ -47,6 +47,8 @@ class Run:
         self.task = task
         self.facts = {"status": "finished", "steps": 0, "forwards": 0, "notes": []}
         self.optimizers = {}
+        self.trained, self.groups = {}, set()
+        self.objects = None
         self.process = os.getpid()
         self.stopped = 0
         self.written = False
@@ -89,6 +91,8 @@ class Run:
         library.oomph_managed.restype = ctypes.c_uint64
         library.oomph_unmodelled.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
         library.oomph_unmodelled.restype = ctypes.c_size_t
+        library.oomph_nccl_calls.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+        library.oomph_nccl_calls.restype = ctypes.c_size_t
         library.oomph_estimated.restype = None
         library.oomph_tried.restype = None
         library.oomph_settled_peak.restype = ctypes.c_uint64
@@ -113,9 +117,9 @@ class Run:
         from . import ranks
 
         world = self.task.get("world")
-        ranks.stay_in_this_process(torch, world, self.facts, self.task["folder"])
+        ranks.stay_in_this_process(torch, world, self)
         if world:
-            ranks.prepare(torch, world, self.facts, self.task["folder"])
+            ranks.prepare(torch, world, self)
 
     def cuda_is_here(self):
         self.phases.started = time.time()
@@ -146,6 +150,8 @@ class Run:
     def after_step(self, optimizer, args, kwargs):
         counts = self.optimizers
         counts[id(optimizer)] = counts.get(id(optimizer), 0) + 1
+        if id(optimizer) not in self.trained and self.task.get("world"):
+            self.trained[id(optimizer)] = shapes_of(optimizer)
         if max(counts.values()) > self.facts["steps"]:
             self.facts["steps"] = max(counts.values())
             self.batches.step_is_done(self.facts["steps"])
@@ -296,10 +302,7 @@ class Run:
             if facts["status"] == "failed":
                 facts["made_up"], facts["more_helps"], facts["plain_helps"] = self.reads.last(), self.reads.more_helps, self.reads.plain_helps()
             facts["reads"] = [*self.reads.report(), *filter(None, [facts.pop("growth", None)])]
-            size = self.library.oomph_unmodelled(None, 0)
-            text = ctypes.create_string_buffer(size + 1)
-            self.library.oomph_unmodelled(text, size)
-            calls = (line.rsplit(" ", 1) for line in text.value.decode(errors="replace").splitlines())
+            calls = (line.rsplit(" ", 1) for line in lines_of(self.library.oomph_unmodelled))
             facts["unmodelled"] = [{"name": name, "count": int(count)} for name, count in calls]
             estimated = (ctypes.c_uint64 * 3)()
             self.library.oomph_estimated(estimated)
@@ -314,6 +317,10 @@ class Run:
             self.library.oomph_nccl(nccl)
             if nccl[0]:
                 facts["nccl"] = dict(zip(("communicators", "taken", "most"), nccl, strict=True))
+            if self.task.get("world"):
+                from . import ranks
+
+                facts["among"] = ranks.among(torch, self)
             facts["memory_config"] = os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or ""
             self.phases.finish()
             facts["batches"] = self.batches.report()
@@ -325,6 +332,10 @@ class Run:
         with open(path + ".part", "wb") as file:
             file.write(as_json(facts))
         os.replace(path + ".part", path)
+
+    def nccl_calls(self):
+        """Each as text: the function, the ranks of its communicator, how often, and the bytes that it was given."""
+        return lines_of(self.library.oomph_nccl_calls)
 
     def device(self, index):
         stats = self.torch.cuda.memory_stats(index)
@@ -339,6 +350,20 @@ class Run:
             "peak_driver": int(self.library.oomph_peak(index)),
             "peak_settled": int(self.library.oomph_settled_peak(index)),
         }
+
+
+def shapes_of(optimizer):
+    """What an optimizer trains: shapes, types, and how ranks share them. Of what is sharded the whole: the last shard may be smaller than the first."""
+    parameters = (one for group in optimizer.param_groups for one in group["params"])
+    return [f"{tuple(one.shape)} {one.dtype} {getattr(one, 'placements', '')}" for one in parameters]
+
+
+def lines_of(function):
+    """What a function of the virtual GPU writes: as many bytes as it says."""
+    size = function(None, 0)
+    text = ctypes.create_string_buffer(size + 1)
+    function(text, size)
+    return text.value.decode(errors="replace").splitlines()
 
 
 def leave_the_compiler_out(torch, dispatch):

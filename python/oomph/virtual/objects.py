@@ -1,17 +1,18 @@
 """Python objects that ranks send to each other, where each runs without the others.
 
 PyTorch's own functions run, so that they take what they take of the card and of NCCL; what they would have received is put in
-its place. What a rank sends is kept, and a rank that runs after it receives that. From one that has not run yet comes what this
+its place. What a rank sends is kept (``sent`` in the run's folder), and a rank that runs after it receives that. Of a rank that was not run,
+one in the same place of another group stands in. Where there is none, what is received is what this
 rank would send itself: stages of a pipeline tell each other the shapes of what they pass on, and those are mostly the same.
-That something was not there is written down: who starts the ranks runs such a one again.
+What was received, and what was not known, is written down: who starts the ranks runs those again that would receive something else by now.
 """
 
 import contextlib
 import functools
+import hashlib
 import inspect
 import os
 import pickle
-import shutil
 import zlib
 from collections import Counter
 
@@ -20,16 +21,17 @@ LARGEST = 256 << 20
 
 
 class Objects:
-    """The functions of torch.distributed that take objects, for one rank. ``shared`` has a folder for each rank that has run."""
+    """The functions of torch.distributed that take objects, for one rank."""
 
-    def __init__(self, torch, rank, shared, facts):
-        self.torch, self.rank, self.shared, self.facts = torch, rank, shared, facts
-        self.folder = os.path.join(shared, str(rank))
+    def __init__(self, torch, rank, run):
+        self.torch, self.rank, self.run = torch, rank, run
+        # Of the ranks that have run, a folder each; and what this run sends.
+        self.messages = run.task.get("messages") or os.path.join(run.task["folder"], "messages")
+        self.folder = os.path.join(run.task["folder"], "sent")
         self.distributed = torch.distributed.distributed_c10d
         self.counts = Counter()
         self.last_sent = None
-        # What an earlier run of this rank has sent, this one may not send.
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self.received = []
 
     def replace(self):
         if not hasattr(self.distributed, "_tensor_to_object"):
@@ -61,11 +63,14 @@ class Objects:
     # -- what is kept
 
     def name(self, kind, source, target, group):
-        """Of the next message of its kind between these two."""
-        ranks = zlib.crc32(repr(self.distributed.get_process_group_ranks(group)).encode())
-        key = f"{kind}-{ranks:08x}-{source}-{target}"
-        self.counts[key] += 1
-        return f"{key}-{self.counts[key]}"
+        """Of the next message of its kind between these two: by their places in the group, and how its ranks lie to each other."""
+        ranks = self.distributed.get_process_group_ranks(group)
+        place = lambda rank: ranks.index(rank) if rank in ranks else rank
+        shape = zlib.crc32(repr([one - ranks[0] for one in ranks]).encode())
+        # Two groups may have the same ranks, or lie alike: each counts for itself.
+        key = f"{kind}-{shape:08x}-{place(source)}-{place(target)}"
+        self.counts[key, ranks[0]] += 1
+        return f"{key}-{self.counts[key, ranks[0]]}"
 
     def keep(self, name, objects):
         kept = pickle.dumps(list(objects))
@@ -74,29 +79,42 @@ class Objects:
             return None
         try:
             os.makedirs(self.folder, exist_ok=True)
-            with open(os.path.join(self.folder, name), "wb") as file:
+            with open(os.path.join(self.folder, f"{name}.{hashlib.sha256(kept).hexdigest()[:16]}"), "wb") as file:
                 file.write(kept)
         except OSError as error:
             self.note(f"what rank {self.rank} sends could not be kept for the others: {error.strerror}")
         return kept
 
+    def found(self, name, source):
+        """The file of a message: of its sender, or of one in the same place of another group."""
+        with contextlib.suppress(OSError):
+            ranks = sorted((int(one) for one in os.listdir(self.messages) if one.isdigit()), key=lambda rank: (rank != source, rank))
+            for rank in ranks:
+                folder = os.path.join(self.messages, str(rank))
+                for one in os.listdir(folder):
+                    if one.rpartition(".")[0] == name:
+                        return os.path.join(folder, one)
+        return None
+
     def kept(self, name, source, otherwise, waits=True):
         """What was sent, or a copy of what there is instead."""
-        try:
-            with open(os.path.join(self.shared, str(source), name), "rb") as file:
-                objects = pickle.load(file)
-        except OSError:
-            objects = None
+        file, objects = self.found(name, source), None
+        if file is not None:
+            # Whatever it is of: a class that only its sender can import is as good as nothing.
+            with contextlib.suppress(Exception), open(file, "rb") as opened:
+                objects = pickle.load(opened)
+        if waits:
+            self.received.append({"source": source, "name": name, "digest": file and file.rpartition(".")[2]})
         if objects is not None:
             return objects
-        if waits:
-            self.facts["too_early"] = True
+        # After the wanted steps a run may end before it sends what others wait for.
+        if waits and self.run.phases.began is None:
             self.note(f"what rank {source} sends to rank {self.rank} is not known: it was taken to be what rank {self.rank} has")
         return pickle.loads(otherwise) if isinstance(otherwise, bytes) else pickle.loads(pickle.dumps(otherwise))
 
     def note(self, text):
-        if text not in self.facts["notes"]:
-            self.facts["notes"].append(text)
+        if text not in self.run.facts["notes"]:
+            self.run.facts["notes"].append(text)
 
     def global_rank(self, rank, of_group, group):
         """A rank of the world, given as such or as one of the group."""

@@ -6,6 +6,8 @@ gathers, what it keeps until a collective is done) is what it would allocate amo
 fake one. What a program would start as processes, one a GPU, is called here as that rank.
 """
 
+import contextlib
+import hashlib
 import os
 import time
 
@@ -17,29 +19,30 @@ STEPS_WITH_NEW_BUCKETS = 3
 
 def announce(world):
     """The variables that torchrun would have set."""
-    rank, size = str(world["rank"]), str(world["size"])
-    os.environ.update(
-        RANK=rank,
-        LOCAL_RANK=rank,
-        WORLD_SIZE=size,
-        LOCAL_WORLD_SIZE=size,
-        GROUP_RANK="0",
-        GROUP_WORLD_SIZE="1",
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT="29500",
-        TORCHELASTIC_RUN_ID="oomph",
-    )
+    rank, size, cards = world["rank"], world["size"], world["per_node"]
+    numbers = {
+        "RANK": rank,
+        "ROLE_RANK": rank,
+        "LOCAL_RANK": rank % cards,
+        "GROUP_RANK": rank // cards,
+        "WORLD_SIZE": size,
+        "ROLE_WORLD_SIZE": size,
+        "LOCAL_WORLD_SIZE": cards,
+        "GROUP_WORLD_SIZE": size // cards,
+    }
+    os.environ.update({name: str(number) for name, number in numbers.items()})
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29500", ROLE_NAME="default", TORCHELASTIC_RUN_ID="oomph")
 
 
-def prepare(torch, world, facts, folder):
-    """Makes torch.distributed believe in the other ranks. ``world``: how many there are, and which this is; ``folder``: of this run, beside those of the others."""
+def prepare(torch, world, run):
+    """Makes torch.distributed believe in the other ranks. ``world``: how many there are, and which this is."""
     import torch.distributed as distributed
 
     from .objects import Objects
 
     if not distributed.is_available():
         return
-    size, rank = world["size"], world["rank"]
+    size, rank, facts = world["size"], world["rank"], run.facts
 
     class Everyone(distributed.Store):
         """A store in which all others have answered."""
@@ -105,6 +108,7 @@ def prepare(torch, world, facts, folder):
         # A step of a GPU lasts longer than the watchdog's turns, one of the virtual GPU does not. Whether the buckets of the
         # first step are still held in the second would be chance.
         nonlocal steps_left
+        note_groups(distributed, run)
         if steps_left and uses_nccl:
             steps_left -= 1
             torch.cuda.synchronize()
@@ -115,8 +119,54 @@ def prepare(torch, world, facts, folder):
     register_optimizer_step_post_hook(let_watchdog_see)
     distributed.init_process_group = init_process_group
     distributed.distributed_c10d.init_process_group = init_process_group
-    Objects(torch, rank, os.path.join(os.path.dirname(folder), "objects"), facts).replace()
-    facts["notes"].append(f"rank {rank} of {size} ran without the others: collectives moved nothing")
+    color_of = getattr(distributed.distributed_c10d, "_process_group_color", None)
+    if color_of is not None:
+
+        def colored(ranks):
+            # Parts that are split off a communicator have no other sign of how many ranks they have.
+            color = color_of(ranks)
+            run.library.oomph_nccl_part(color, len(ranks), ranks.index(rank) if rank in ranks else 0)
+            return color
+
+        distributed.distributed_c10d._process_group_color = colored
+    run.objects = Objects(torch, rank, run)
+    run.objects.replace()
+    facts["notes"].append("each rank ran without the others: collectives moved nothing")
+
+
+def among(torch, run):
+    """What this rank did, to be held against what others did (``Among`` of the crate ``oomph-predict``)."""
+    note_groups(torch.distributed, run)
+    calls = run.nccl_calls()
+    stats = torch.cuda.memory_stats(torch.cuda.current_device())
+    counted = ("allocation.all.allocated", "allocated_bytes.all.allocated", "allocated_bytes.all.peak", "allocated_bytes.all.current", "requested_bytes.all.allocated")
+    counters = [run.facts["steps"], run.facts["forwards"], *(stats.get(name, 0) for name in counted), *calls]
+    # Of how many of the collectives a rank runs, those of one kind and size of group are as many on each that does the same.
+    role = [*sorted(call.rpartition(" ")[0] for call in calls), *run.trained.values()]
+    received = run.objects.received if run.objects else []
+    return {"counters": digest(counters), "role": digest(role), "groups": sorted(run.groups), "received": received}
+
+
+def note_groups(distributed, run):
+    """The groups that there are, which are gone when the program ends."""
+    if not distributed.is_available() or not distributed.is_initialized():
+        return
+    # Where this inside has changed, nothing is known of groups.
+    with contextlib.suppress(AttributeError):
+        lines = (as_line(sorted(ranks)) for ranks in distributed.distributed_c10d._world.pg_group_ranks.values())
+        run.groups.update(line for line in lines if line and line[2] < distributed.get_world_size())
+
+
+def digest(things):
+    return hashlib.sha256(repr(things).encode()).hexdigest()[:24]
+
+
+def as_line(ranks):
+    """Ranks that lie at equal distances: the first, the distance, and how many. None of others."""
+    if len(ranks) < 2:
+        return None
+    distance = ranks[1] - ranks[0]
+    return (ranks[0], distance, len(ranks)) if all(b - a == distance for a, b in zip(ranks, ranks[1:])) else None
 
 
 class _Ended:
@@ -131,12 +181,12 @@ class _Ended:
         return True
 
 
-def stay_in_this_process(torch, world, facts, folder):
+def stay_in_this_process(torch, world, run):
     """Lets ``torch.multiprocessing.spawn`` call its function instead of starting processes, which would not be watched."""
 
     def spawn(fn, args=(), nprocs=1, join=True, daemon=False, start_method="spawn"):
         if world is None and nprocs > 1:
-            prepare(torch, {"size": nprocs, "rank": 0}, facts, folder)
+            prepare(torch, {"size": nprocs, "rank": 0, "per_node": nprocs}, run)
         fn(min(world["rank"], nprocs - 1) if world else 0, *args)
         return None if join else _Ended()
 

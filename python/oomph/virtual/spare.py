@@ -349,7 +349,7 @@ def ready(task):
             imports.start_again()
     try:
         check()
-        is_spare = leave_a_copy()
+        is_spare = any(leave_a_copy() for _ in range(task["spare"].get("copies", 1)))
     except Exception:
         # Refused, no room for a process, a PyTorch that is none: the program runs here, and alone.
         return task, imports

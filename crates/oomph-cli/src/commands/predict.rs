@@ -13,8 +13,9 @@ use oomph_child::Stopper;
 use oomph_gpus::{Catalogue, Gpu};
 use oomph_predict::patch::{self, Reached};
 use oomph_predict::prediction::{PredictError, Prediction, Verdict};
-use oomph_predict::run::{Further, Kind, Program, RunError, Runner, Until, Values, Voice, World};
-use oomph_predict::search::{self, Sweep};
+use oomph_predict::ranks::{self, Asked, Pair, Ranks};
+use oomph_predict::run::{Further, Kind, Program, RunError, Runner, Until, Values, Voice};
+use oomph_predict::search::{self, Sweep, Tried};
 use oomph_report::TextOptions;
 use oomph_report::fix::{self, Offer};
 use oomph_report::predict::{self, NamedPrediction};
@@ -25,6 +26,8 @@ use std::path::{Path, PathBuf};
 
 /// Steps of a script that is not asked for others.
 const STEPS: u32 = 3;
+/// Cards of a machine for training, where nobody says how many.
+const USUAL_NODE: u32 = 8;
 
 /// Say whether a PyTorch script fits a card, without the card
 ///
@@ -49,7 +52,7 @@ const STEPS: u32 = 3;
 /// could not be found out.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  oomph predict --gpu t4 train.py --batch-size 8\n  oomph predict --gpu rtx-4090 -m mypackage.train --lr 1e-4\n  oomph predict --gpu t4 notebook.ipynb\n  oomph predict --gpu t4 --max --batch-size train.py          # the largest batch that fits\n  oomph predict --gpu t4 --sweep '--batch-size=1..64' train.py\n  oomph predict --gpus t4,l4,a100-40gb train.py               # one table over many cards\n  oomph predict --gpu a100-80gb --ranks 8 train_fsdp.py       # each of eight ranks\n  oomph predict --gpu t4 --longest train.py                  # and the longest batch of its loader\n  oomph predict --gpu t4 --fix train.py                      # and the lines to change\n  oomph predict --gpu t4 --fetch-torch train.py              # where PyTorch is a CPU build\n  oomph predict --gpu t4 --format json train.py | jq .fits\n\nEverything after the script's name is the script's."
+    after_help = "Examples:\n  oomph predict --gpu t4 train.py --batch-size 8\n  oomph predict --gpu rtx-4090 -m mypackage.train --lr 1e-4\n  oomph predict --gpu t4 notebook.ipynb\n  oomph predict --gpu t4 --max --batch-size train.py          # the largest batch that fits\n  oomph predict --gpu t4 --sweep '--batch-size=1..64' train.py\n  oomph predict --gpus t4,l4,a100-40gb train.py               # one table over many cards\n  oomph predict --gpu a100-80gb --ranks 8 train_fsdp.py       # each of eight ranks\n  oomph predict --gpu h100 --ranks 512 --max --batch-size train_fsdp.py\n  oomph predict --gpu t4 --longest train.py                  # and the longest batch of its loader\n  oomph predict --gpu t4 --fix train.py                      # and the lines to change\n  oomph predict --gpu t4 --fetch-torch train.py              # where PyTorch is a CPU build\n  oomph predict --gpu t4 --format json train.py | jq .fits\n\nEverything after the script's name is the script's."
 )]
 pub(crate) struct Arguments {
     /// The card: t4, rtx-4090, a100-80gb … (`oomph gpus` lists them)
@@ -90,9 +93,13 @@ pub(crate) struct Arguments {
     /// The same within a range, or for a list: --sweep '--batch-size=1..512', --sweep '--batch-size=8,16,32'
     #[arg(long, value_name = "ARGUMENT=VALUES", allow_hyphen_values = true, conflicts_with_all = ["gpus", "output"])]
     pub(crate) sweep: Option<String>,
-    /// Run as each of this many ranks, as torchrun would start them on one machine
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), conflicts_with_all = ["max", "sweep", "gpus", "output"])]
+    /// Say it of each of this many ranks, as torchrun would start them. Ranks that do the same are run once: the first and the last at the same
+    /// time, and more where these differ. With --max and --sweep, the rank that takes the most decides
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16384), conflicts_with_all = ["gpus", "output"])]
     pub(crate) ranks: Option<u32>,
+    /// How many of the ranks are on one machine, each with a card of its own [default: 8, or all where there are fewer]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), requires = "ranks")]
+    pub(crate) per_node: Option<u32>,
     /// The interpreter that has PyTorch [default: python3, or that of the active environment]
     #[arg(long, value_name = "PATH")]
     pub(crate) python: Option<PathBuf>,
@@ -169,18 +176,47 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
     let Some(program) = program else { return over_model(arguments, &installed, values, printer) };
     let runner = Runner::new(&installed, steps, until, arguments.conf.clone())?;
     let runner = runner.with_values(values).with(further);
+    if let Some(size) = arguments.ranks {
+        let ranks = ranks(size, arguments.per_node)?;
+        let second = runner.beside()?;
+        let stoppers = [runner.stopper(), second.stopper()];
+        printer.on_cancel(move || stoppers.iter().for_each(Stopper::stop));
+        let mut pair = Pair { first: runner, second };
+        let outcome = match arguments.max.as_ref().or(arguments.sweep.as_ref()) {
+            Some(sweep) => over_values_of_ranks(arguments, &mut pair, &program, ranks, sweep, printer),
+            None => over_ranks(arguments, &mut pair, &program, ranks, printer),
+        };
+        return outcome.or_else(|error| explain_failure(error, &program, printer));
+    }
     let stopper = runner.stopper();
     printer.on_cancel(move || stopper.stop());
     let outcome = if !arguments.gpus.is_empty() {
         over_cards(arguments, &runner, &program, printer)
     } else if let Some(sweep) = arguments.max.as_ref().or(arguments.sweep.as_ref()) {
         over_values(arguments, &runner, &program, sweep, printer)
-    } else if let Some(ranks) = arguments.ranks {
-        over_ranks(arguments, &runner, &program, ranks, printer)
     } else {
         one(arguments, &runner, &program, printer)
     };
-    outcome.or_else(|error| match error.downcast::<PredictError>() {
+    outcome.or_else(|error| explain_failure(error, &program, printer))
+}
+
+/// How many ranks there are, and how many on one machine.
+fn ranks(size: u32, per_node: Option<u32>) -> anyhow::Result<Ranks> {
+    let per_node = per_node.unwrap_or(size.min(USUAL_NODE));
+    anyhow::ensure!(
+        size.is_multiple_of(per_node),
+        "{size} ranks cannot be {per_node} on each machine; --per-node says how many are"
+    );
+    Ok(Ranks { size, per_node })
+}
+
+/// Why there is no prediction, for who asked.
+fn explain_failure(
+    error: anyhow::Error,
+    program: &Program,
+    printer: &mut Printer,
+) -> anyhow::Result<Outcome> {
+    match error.downcast::<PredictError>() {
         Ok(error @ PredictError::NoGpu { .. }) => {
             printer.error(&format!("{}: {error}", program.typed()));
             if let PredictError::NoGpu { starts: Some(command) } = error {
@@ -204,7 +240,7 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         }
         Ok(error) => Err(anyhow::Error::new(error).context(program.typed())),
         Err(error) => Err(error),
-    })
+    }
 }
 
 /// Without a script: one is written for the model that was named.
@@ -356,15 +392,48 @@ fn over_values(
 ) -> anyhow::Result<Outcome> {
     let sweep = Sweep::parse(text).map_err(anyhow::Error::msg)?;
     let gpu = card(arguments.gpu.as_ref(), arguments.memory)?;
-    let tried = search::search(runner, program, &gpu, &sweep, |value| {
+    let make = |program: &Program| Prediction::make(runner, program, &gpu, None, Voice::Kept);
+    let tried = search::search(program, &sweep, make, |value| {
         printer.note(&format!("trying {} {value}", sweep.argument));
     })?;
-    printer.answer(arguments.format, |format| match format {
-        Format::Text => predict::sweep_text(&sweep, &tried, &program.typed()),
-        Format::Json => predict::sweep_json(&sweep, &tried),
-        Format::Markdown => predict::sweep_markdown(&sweep, &tried),
+    show_values(arguments, program, &sweep, &tried, printer)
+}
+
+/// The same, by the rank that takes the most.
+fn over_values_of_ranks(
+    arguments: &Arguments,
+    pair: &mut Pair,
+    program: &Program,
+    ranks: Ranks,
+    text: &str,
+    printer: &mut Printer,
+) -> anyhow::Result<Outcome> {
+    let sweep = Sweep::parse(text).map_err(anyhow::Error::msg)?;
+    let gpu = card(arguments.gpu.as_ref(), arguments.memory)?;
+    let make = |program: &Program| {
+        let asked = Asked { voice: Voice::Kept, needs: false };
+        let all = ranks::predict(pair, program, &gpu, ranks, asked, &mut |_, _| {})?;
+        ranks::worst(all).ok_or_else(|| PredictError::Failed("no rank was run".to_owned()))
+    };
+    let tried = search::search(program, &sweep, make, |value| {
+        printer.note(&format!("trying {} {value} on {} ranks", sweep.argument, ranks.size));
     })?;
-    let fits = search::largest(&tried).or(search::largest_close(&tried)).is_some();
+    show_values(arguments, program, &sweep, &tried, printer)
+}
+
+fn show_values(
+    arguments: &Arguments,
+    program: &Program,
+    sweep: &Sweep,
+    tried: &[Tried],
+    printer: &mut Printer,
+) -> anyhow::Result<Outcome> {
+    printer.answer(arguments.format, |format| match format {
+        Format::Text => predict::sweep_text(sweep, tried, &program.typed()),
+        Format::Json => predict::sweep_json(sweep, tried),
+        Format::Markdown => predict::sweep_markdown(sweep, tried),
+    })?;
+    let fits = search::largest(tried).or(search::largest_close(tried)).is_some();
     Ok(if fits { Outcome::Fine } else { Outcome::Findings })
 }
 
@@ -387,28 +456,19 @@ fn over_cards(
 
 fn over_ranks(
     arguments: &Arguments,
-    runner: &Runner,
+    pair: &mut Pair,
     program: &Program,
-    ranks: u32,
+    ranks: Ranks,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
     let gpu = card(arguments.gpu.as_ref(), arguments.memory)?;
-    let mut predictions = Vec::new();
-    for rank in 0..ranks {
-        printer.note(&format!("running rank {rank} of {ranks}"));
-        // The first is heard: what goes wrong goes wrong in all of them.
-        let voice = if rank == 0 { voice(printer) } else { Voice::Kept };
-        predictions.push(Prediction::make(runner, program, &gpu, Some(World { size: ranks, rank }), voice)?);
-    }
-    // What later ranks tell earlier ones is known now. The last of these first: stages of a pipeline wait for the next.
-    for prediction in predictions.iter_mut().rev().filter(|prediction| prediction.too_early) {
-        let Some(world) = prediction.world else { continue };
-        printer.note(&format!("running rank {} again, with what others sent it", world.rank));
-        *prediction = Prediction::make(runner, program, &gpu, Some(world), Voice::Kept)?;
-    }
-    for prediction in predictions.iter_mut().filter(|prediction| prediction.verdict == Verdict::DoesNotFit) {
-        prediction.ask_needs(runner, program)?;
-    }
+    let asked = Asked { voice: voice(printer), needs: true };
+    let mut say = |wanted: &[u32], is_first: bool| {
+        let (all, which) = (ranks.size, predict::named_ranks(wanted));
+        let again = if is_first { "" } else { " again, with what others sent it" };
+        printer.note(&format!("running {which} of {all}{again}"));
+    };
+    let predictions = ranks::predict(pair, program, &gpu, ranks, asked, &mut say)?;
     show(arguments, &predictions, printer)?;
     Ok(outcome(&predictions.iter().collect::<Vec<_>>()))
 }

@@ -76,6 +76,8 @@ pub(super) struct Prediction<'a> {
     gpu: Gpu<'a>,
     /// With `--ranks`, which one.
     rank: Option<u32>,
+    /// With `--ranks`, the rank that was run in its place: all that follows is what that one did. `null` of one that was run itself.
+    like_rank: Option<u32>,
     /// **Stable.** Of what was run, see `reached`; `null` if the script failed of something else than memory, if its time was up, or if `range`
     /// spans `gpu.memory`.
     fits: Option<bool>,
@@ -102,7 +104,7 @@ pub(super) struct Prediction<'a> {
     /// The most bytes of managed memory (`cudaMallocManaged`), such as the state of paged optimizers. They are the host's: `total` is without them.
     managed: u64,
     /// **Stable.** On a card of this kind with unlimited memory, if it does not fit and ran there. With `--gpus` always there; with
-    /// `--ranks`, `--max` and `--sweep` always `null`.
+    /// `--max` and `--sweep` always `null`.
     needs: Option<Needs>,
     /// How the script ended: `stopped` (when enough was seen, or at a limit), `finished` (by itself), `out_of_memory`, `failed`.
     ended: &'static str,
@@ -153,6 +155,7 @@ impl<'a> Prediction<'a> {
             program: &prediction.program,
             gpu: Gpu::of(gpu),
             rank: prediction.world.map(|world| world.rank),
+            like_rank: prediction.like.map(|world| world.rank),
             fits: match prediction.verdict {
                 Verdict::Fits => Some(true),
                 Verdict::DoesNotFit => Some(false),
