@@ -132,6 +132,64 @@ def test_shards_shrink_with_the_number_of_ranks(predict):
         assert one["peak"]["reserved"] < alone["peak"]["reserved"]
 
 
+def test_ranks_that_do_the_same_are_run_once(predict):
+    predicted = predict("--ranks", "512", "fsdp2.py")
+    ranks = predicted.reported["predictions"]
+    assert predicted.code == 0, predicted.err
+    assert [line for line in predicted.err.splitlines() if line.startswith("running")] == ["running ranks 0 and 511 of 512"]
+    assert [one["rank"] for one in ranks] == list(range(512))
+    assert {one["like_rank"] for one in ranks[1:-1]} <= {0, 511} and ranks[0]["like_rank"] is ranks[-1]["like_rank"] is None
+    assert len({one["peak"]["allocated"] for one in ranks[:-1]}) == 1
+
+
+def test_a_rank_that_does_more_is_found(predict, tmp_path):
+    """Rank 0 of six keeps what the others send it, and the last evaluates: those between are alike. On three machines."""
+    (tmp_path / "differ.py").write_text("""
+import os
+import torch, torch.distributed as dist
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+assert (int(os.environ["LOCAL_WORLD_SIZE"]), torch.cuda.device_count(), int(os.environ["GROUP_WORLD_SIZE"])) == (2, 2, 3)
+assert (int(os.environ["LOCAL_RANK"]), int(os.environ["GROUP_RANK"])) == (rank % 2, rank // 2)
+torch.cuda.set_device(rank % 2)
+dist.init_process_group("nccl")
+model = torch.nn.Linear(1024, 1024).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    out = model(torch.randn(64, 1024, device="cuda"))
+    out.sum().backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+    optimizer.step()
+    parts = [torch.empty_like(out) for _ in range(world)] if rank == 0 else None
+    dist.gather(out.detach(), parts)
+if rank == world - 1:
+    dist.all_reduce(torch.zeros(32 << 20, device="cuda"))
+""")
+    predicted = predict("--ranks", "6", "--per-node", "2", "--until", "end", "differ.py", cwd=tmp_path)
+    assert predicted.code == 0, predicted.err
+    first, *between, last = (one["peak"]["allocated"] for one in predicted.reported["predictions"])
+    assert len(set(between)) == 1 and between[0] < first < last and last - between[0] >= 90 << 20
+    assert [one["like_rank"] for one in predicted.reported["predictions"]] == [None, None, 1, None, None, None]
+
+
+def test_the_rank_that_takes_the_most_decides_the_largest_batch(predict, tmp_path):
+    (tmp_path / "sizes.py").write_text("""
+import sys
+import torch, torch.distributed as dist
+dist.init_process_group("nccl")
+rows = int(sys.argv[2]) * (2 if dist.get_rank() == 1 else 1)
+torch.zeros(rows << 20, dtype=torch.uint8, device=f"cuda:{dist.get_rank()}")
+""")
+    predicted = predict("--ranks", "2", "--memory", "2GiB", "--sweep", "--batch-size=100,400,700", "sizes.py", cwd=tmp_path)
+    assert predicted.code == 0, predicted.err
+    assert [(one["value"], one["rank"], one["fits"]) for one in predicted.reported["tried"]] == [(100, 1, True), (400, 1, True), (700, 1, False)]
+
+
+def test_how_many_ranks_share_a_machine_is_checked(predict):
+    predicted = predict("--ranks", "12", "--per-node", "8", "ddp.py")
+    assert predicted.code == 2 and "12 ranks cannot be 8 on each machine; --per-node says how many are" in predicted.err
+
+
 def held_by_ranks(predicted):
     assert predicted.code == 0, predicted.err
     ranks = predicted.reported["predictions"]
@@ -152,7 +210,7 @@ def test_stages_of_a_pipeline_tell_each_other_what_they_pass_on(predict):
     assert (first["parameters"], last["parameters"]) == (WORDS + blocks, blocks + NORM + WORDS)
     assert first["optimizer_state"] == pytest.approx(2 * first["parameters"], rel=1e-3)
     assert last["optimizer_state"] == pytest.approx(2 * last["parameters"], rel=1e-3)
-    assert "running rank 0 again, with what others sent it" in predicted.err
+    assert "running rank 0 of 2 again, with what others sent it" in predicted.err
 
 
 def test_heads_and_hidden_units_are_shared_by_tensor_parallelism(predict):

@@ -469,6 +469,11 @@ fn estimated(
             fact.communicators,
         ));
     }
+    for fact in &facts.chances {
+        (low, high) = (low.saturating_sub(fact.less), high + fact.more);
+        let range = mebibytes(total.saturating_sub(fact.less), total + fact.more);
+        why.push(estimate(format!("{}: the total is {range}", fact.why), 1));
+    }
     if let Some(Elsewhere { less, more }) = elsewhere {
         // Where there is no room for more, PyTorch gives back what it has cached.
         let most = (total + more).min(gpu.memory.max(total));
@@ -656,6 +661,8 @@ mod tests {
         assert_eq!(range(nccl), Some((1500, 1700)));
         let alone = r#""nccl": {"communicators": 1, "taken": 104857600, "most": 104857600},"#;
         assert_eq!(range(alone), None, "of one rank it is known");
+        let chance = r#""chances": [{"why": "of timing", "less": 10485760, "more": 104857600}],"#;
+        assert_eq!(range(chance), Some((1490, 1600)));
         let elsewhere = Some(Elsewhere { less: 20 * MIB, more: 60 * MIB });
         assert_eq!(range_elsewhere("", u64::MAX, elsewhere), Some((1480, 1560)));
         assert_eq!(range_elsewhere(nccl, u64::MAX, elsewhere), Some((1480, 1760)));

@@ -2,7 +2,7 @@
 //!
 //! The first and the last rank run at the same time. If they did the same, to the byte, so do all: the last differs from the first in every place
 //! that a rank can have (its machine, its stage, its part of a tensor). If they did not, the groups that the program made say along which lines
-//! ranks may differ, and along each of these some are run, until those between are known to be like their neighbours; where each differs from the next, all are.
+//! ranks may differ, and along each of these the second, the middle and the last but one are run: where they are alike, so are those between; where not, all are run.
 //! Whoever was not run says in whose place it stands ([`Prediction::like`]).
 //!
 //! Boundary: what one rank's run says is for [`Prediction`].
@@ -16,7 +16,7 @@ use std::sync::Mutex;
 /// Along a line of more ranks that differ, not all are run.
 const LONGEST: usize = 64;
 /// How many of such a line are.
-const SOME: usize = 16;
+const SOME: u32 = 16;
 /// How often ranks are run again that would receive other objects by now.
 const ROUNDS: usize = 4;
 
@@ -116,7 +116,10 @@ struct Roles {
 impl Roles {
     /// The rank that stands for this one.
     fn of(&self, rank: u32) -> u32 {
-        self.lines.iter().map(|(line, places)| places[line.place(rank) as usize] * line.distance).sum()
+        let stands = |(line, places): &(Line, Vec<u32>)| {
+            places.get(line.place(rank) as usize).copied().unwrap_or(0) * line.distance
+        };
+        self.lines.iter().map(stands).sum()
     }
 }
 
@@ -242,23 +245,8 @@ impl Known<'_, '_> {
         Ok(roles)
     }
 
-    /// The lines along which ranks lie, by the groups that the first of them is in.
     fn lines(&self) -> Vec<Line> {
-        let groups = self.prediction(0).map(|one| one.among.groups.as_slice()).unwrap_or_default();
-        let lines =
-            groups.iter().filter(|[first, distance, count]| *first == 0 && *distance > 0 && *count > 1);
-        let lines: BTreeSet<Line> =
-            lines.map(|[_, distance, count]| Line { distance: *distance, count: *count }).collect();
-        // Lines that are part of another, or cross it, would count a place twice.
-        let mut chosen: Vec<Line> = Vec::new();
-        for line in lines {
-            let after = chosen.last().map_or(1, |last| last.distance * last.count);
-            if line.distance >= after && line.distance % after == 0 {
-                chosen.push(line);
-            }
-        }
-        let covered: u32 = chosen.iter().map(|line| line.count).product();
-        if covered == self.ranks.size { chosen } else { vec![Line { distance: 1, count: self.ranks.size }] }
+        lines(self.prediction(0).map(|one| one.among.groups.as_slice()).unwrap_or_default(), self.ranks.size)
     }
 
     /// Runs as few ranks of a line as show who is like whom.
@@ -269,19 +257,19 @@ impl Known<'_, '_> {
         if self.is_like(0, rank(last)) {
             return Ok(vec![0; line.count as usize]);
         }
-        self.run(&[rank(middle)], say)?;
-        if !self.is_like(0, rank(middle)) && !self.is_like(rank(middle), rank(last)) && middle > 1 {
-            self.run(&[rank(1)], say)?;
-            if !self.is_like(rank(1), rank(middle)) {
-                let all: Vec<u32> = match line.count as usize <= LONGEST {
-                    true => (0..line.count).map(rank).collect(),
-                    false => {
-                        let some = SOME as u32;
-                        (0..some).map(|part| rank(part * last / (some - 1))).collect()
-                    }
-                };
-                self.run(&all, say)?;
-            }
+        // Those next to the ends show whether only the ends are different.
+        self.run(&[rank(1), rank(middle)], say)?;
+        if !self.is_like(rank(middle), rank(last)) {
+            self.run(&[rank(last - 1)], say)?;
+        }
+        let between = |known: &Self, place: u32| known.is_like(rank(place), rank(middle));
+        let ends = |known: &Self| between(known, 1) && (between(known, last) || between(known, last - 1));
+        if !ends(self) {
+            let all: Vec<u32> = match line.count as usize <= LONGEST {
+                true => (0..line.count).map(rank).collect(),
+                false => (0..SOME).map(|part| rank(part * last / (SOME - 1))).collect(),
+            };
+            self.run(&all, say)?;
         }
         Ok(self.like_neighbours(line))
     }
@@ -386,4 +374,53 @@ fn is_like(one: &Prediction, other: &Prediction) -> bool {
     let same = |a: &str, b: &str| !a.is_empty() && a == b;
     one.verdict == other.verdict
         && (same(&one.among.counters, &other.among.counters) || same(&one.among.role, &other.among.role))
+}
+
+/// The lines along which ranks lie, by the groups that the first of them is in.
+fn lines(groups: &[[u32; 3]], size: u32) -> Vec<Line> {
+    let fits = |count: u32| count > 1 && count <= size;
+    let lines = groups.iter().filter(|[first, distance, count]| *first == 0 && *distance > 0 && fits(*count));
+    let lines: BTreeSet<Line> =
+        lines.map(|[_, distance, count]| Line { distance: *distance, count: *count }).collect();
+    // Lines that are part of another, or cross it, would count a place twice.
+    let mut chosen: Vec<Line> = Vec::new();
+    for line in lines {
+        let after = chosen.last().map_or(1, |last| u64::from(last.distance) * u64::from(last.count));
+        if u64::from(line.distance).is_multiple_of(after) {
+            chosen.push(line);
+        }
+    }
+    let covered = chosen.iter().fold(1, |all: u64, line| all.saturating_mul(line.count.into()));
+    if covered == u64::from(size) { chosen } else { vec![Line { distance: 1, count: size }] }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(distance: u32, count: u32) -> Line {
+        Line { distance, count }
+    }
+
+    #[test]
+    fn ranks_lie_along_the_groups_of_the_first() {
+        assert_eq!(lines(&[], 8), [line(1, 8)], "one group of all");
+        // A mesh of two machines, two stages and two parts of a tensor.
+        assert_eq!(lines(&[[0, 1, 2], [0, 2, 2], [0, 4, 2]], 8), [line(1, 2), line(2, 2), line(4, 2)]);
+        assert_eq!(lines(&[[0, 1, 4], [0, 4, 2]], 8), [line(1, 4), line(4, 2)]);
+        // Groups that cross, and groups that leave ranks out, say nothing of where a rank is.
+        assert_eq!(lines(&[[0, 1, 4], [0, 2, 4]], 8), [line(1, 8)]);
+        assert_eq!(lines(&[[0, 2, 2]], 8), [line(1, 8)]);
+        // Nor do groups of others, or a damaged fact.
+        assert_eq!(lines(&[[4, 1, 4], [0, 0, 2]], 8), [line(1, 8)]);
+    }
+
+    #[test]
+    fn who_stands_for_whom_follows_from_the_places_on_each_line() {
+        assert_eq!(Roles::default().of(5), 0);
+        // Of four stages the middle ones are alike, and of the two halves of a tensor each is another.
+        let roles = Roles { lines: vec![(line(1, 2), vec![0, 1]), (line(2, 4), vec![0, 1, 1, 3])] };
+        let stands: Vec<u32> = (0..8).map(|rank| roles.of(rank)).collect();
+        assert_eq!(stands, [0, 1, 2, 3, 2, 3, 6, 7]);
+    }
 }

@@ -268,6 +268,17 @@ pub struct NcclFact {
     pub most: u64,
 }
 
+/// What is taken by chance: by how far the card is behind when something is freed.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct ChanceFact {
+    /// In words.
+    pub why: String,
+    /// Bytes that it may be less.
+    pub less: u64,
+    /// And more.
+    pub more: u64,
+}
+
 /// The PyTorch that a program was run with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Torch {
@@ -328,6 +339,9 @@ pub struct Facts {
     /// NCCL's own memory, where it was used.
     #[serde(default)]
     pub nccl: Option<NcclFact>,
+    /// What hangs on timing.
+    #[serde(default)]
+    pub chances: Vec<ChanceFact>,
     /// The most bytes of managed memory, which are not the card's.
     #[serde(default)]
     pub managed: u64,
@@ -396,6 +410,7 @@ impl Facts {
             estimated: None,
             tried: None,
             nccl: None,
+            chances: Vec::new(),
             managed: 0,
             notes: Vec::new(),
             memory_config: String::new(),

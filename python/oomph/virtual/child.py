@@ -47,7 +47,7 @@ class Run:
         self.task = task
         self.facts = {"status": "finished", "steps": 0, "forwards": 0, "notes": []}
         self.optimizers = {}
-        self.trained, self.groups = {}, set()
+        self.trained, self.groups, self.has_flat_parameters = {}, set(), False
         self.objects = None
         self.process = os.getpid()
         self.stopped = 0
@@ -152,6 +152,8 @@ class Run:
         counts[id(optimizer)] = counts.get(id(optimizer), 0) + 1
         if id(optimizer) not in self.trained and self.task.get("world"):
             self.trained[id(optimizer)] = shapes_of(optimizer)
+            # As FSDP 1 marks them.
+            self.has_flat_parameters |= any(getattr(one, "_fsdp_flattened", False) for group in optimizer.param_groups for one in group["params"])
         if max(counts.values()) > self.facts["steps"]:
             self.facts["steps"] = max(counts.values())
             self.batches.step_is_done(self.facts["steps"])
@@ -321,6 +323,7 @@ class Run:
                 from . import ranks
 
                 facts["among"] = ranks.among(torch, self)
+                ranks.add_chances(torch, self)
             facts["memory_config"] = os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or ""
             self.phases.finish()
             facts["batches"] = self.batches.report()

@@ -7,6 +7,7 @@ fake one. What a program would start as processes, one a GPU, is called here as 
 """
 
 import contextlib
+import functools
 import hashlib
 import os
 import time
@@ -129,9 +130,41 @@ def prepare(torch, world, run):
             return color
 
         distributed.distributed_c10d._process_group_color = colored
+    watch_chances(torch, run)
     run.objects = Objects(torch, rank, run)
     run.objects.replace()
     facts["notes"].append("each rank ran without the others: collectives moved nothing")
+
+
+# Measured on an H200, eight ranks, in three ways of FSDP 1 (docs/measured/ranks.md): of what is reserved, so much less or more than predicted.
+_FSDP1_LESS, _FSDP1_MORE = 0.07, 0.10
+
+
+def watch_chances(torch, run):
+    """What is taken of the card by chance: how far the GPU is behind when something is freed."""
+    parallel = torch.nn.parallel.DistributedDataParallel
+    original = parallel.__init__
+
+    @functools.wraps(original)
+    def made(self, module, *args, **kwargs):
+        original(self, module, *args, **kwargs)
+        if getattr(self, "static_graph", False):
+            # They are made anew at the end of the first backward pass, when collectives may still read the first ones.
+            buckets = sum(one.numel() * one.element_size() for one in module.parameters() if one.requires_grad)
+            add_chance(run, "static_graph: whether the first buckets of gradients are freed before the next are made is chance", 0, buckets)
+
+    parallel.__init__ = made
+
+
+def add_chance(run, why, less, more):
+    run.facts.setdefault("chances", []).append({"why": why, "less": int(less), "more": int(more)})
+
+
+def add_chances(torch, run):
+    """Once the program has run."""
+    if run.has_flat_parameters:
+        reserved = torch.cuda.max_memory_reserved()
+        add_chance(run, "FSDP 1 frees what other streams still use: what it reserves hangs on timing", _FSDP1_LESS * reserved, _FSDP1_MORE * reserved)
 
 
 def among(torch, run):
