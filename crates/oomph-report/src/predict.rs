@@ -473,9 +473,9 @@ fn rows(predictions: &[Prediction]) -> Vec<(String, &Prediction)> {
     for prediction in predictions {
         let alike = |row: &&mut (Vec<u32>, &Prediction)| {
             let other = row.1;
-            sizes(other) == sizes(prediction)
+            // As they are shown: a few bytes are no row of their own.
+            shown(other) == shown(prediction)
                 && other.verdict == prediction.verdict
-                && other.estimated == prediction.estimated
                 && other.error == prediction.error
         };
         match prediction.world {
@@ -494,6 +494,11 @@ fn rows(predictions: &[Prediction]) -> Vec<(String, &Prediction)> {
         .collect()
 }
 
+fn shown(prediction: &Prediction) -> [String; 3] {
+    let (allocated, reserved, total) = sizes(prediction);
+    [allocated, reserved, total].map(bytes)
+}
+
 /// Which ranks were run, where not all were.
 fn which_were_run(predictions: &[Prediction]) -> Option<String> {
     let ranks = |is_run: bool| -> Vec<u32> {
@@ -507,7 +512,7 @@ fn which_were_run(predictions: &[Prediction]) -> Option<String> {
     (!others.is_empty()).then(|| {
         let verb = if run.len() == 1 { "was" } else { "were" };
         format!(
-            "{} {verb} run; the others do what {} did, as far as that shows",
+            "{} {verb} run; the others are taken to do what {} did",
             capital(&named_ranks(&run)),
             named_ranks(&like)
         )
