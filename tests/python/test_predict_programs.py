@@ -173,16 +173,57 @@ if rank == world - 1:
 
 
 def test_the_rank_that_takes_the_most_decides_the_largest_batch(predict, tmp_path):
+    """Each passes on how much it takes, and the last takes three times that: what was sent with another value is forgotten."""
     (tmp_path / "sizes.py").write_text("""
 import sys
 import torch, torch.distributed as dist
 dist.init_process_group("nccl")
-rows = int(sys.argv[2]) * (2 if dist.get_rank() == 1 else 1)
-torch.zeros(rows << 20, dtype=torch.uint8, device=f"cuda:{dist.get_rank()}")
+rank, world = dist.get_rank(), dist.get_world_size()
+torch.cuda.set_device(rank)
+received = [int(sys.argv[2])]
+if rank:
+    dist.recv_object_list(received, src=rank - 1)
+if rank < world - 1:
+    dist.send_object_list(received, dst=rank + 1)
+torch.zeros(received[0] * (3 if rank == world - 1 else 1) << 20, dtype=torch.uint8, device=f"cuda:{rank}")
 """)
-    predicted = predict("--ranks", "2", "--memory", "2GiB", "--sweep", "--batch-size=100,400,700", "sizes.py", cwd=tmp_path)
+    predicted = predict("--ranks", "4", "--sweep", "--batch-size=100,400,5000", "sizes.py", cwd=tmp_path, gpu="t4")
     assert predicted.code == 0, predicted.err
-    assert [(one["value"], one["rank"], one["fits"]) for one in predicted.reported["tried"]] == [(100, 1, True), (400, 1, True), (700, 1, False)]
+    tried = [(one["value"], one["rank"], one["fits"]) for one in predicted.reported["tried"]]
+    assert tried == [(100, 3, True), (400, 3, True), (5000, 3, False)]
+    assert [one["peak"]["allocated"] >> 20 for one in predicted.reported["tried"][:2]] == [300, 1200]
+
+
+def test_ranks_that_share_settings_are_alike_and_ranks_that_train_nothing_are_looked_at(predict, tmp_path):
+    (tmp_path / "settings.py").write_text("""
+import os
+import torch, torch.distributed as dist
+dist.init_process_group("nccl")
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+settings = [{"rows": 64}] if dist.get_rank() == 0 else [None]
+dist.broadcast_object_list(settings, 0)
+torch.zeros(settings[0]["rows"] << 20, dtype=torch.uint8, device=f"cuda:{os.environ['LOCAL_RANK']}")
+""")
+    predicted = predict("--ranks", "64", "settings.py", cwd=tmp_path)
+    assert predicted.code == 0, predicted.err
+    running = [line for line in predicted.err.splitlines() if line.startswith("running")]
+    # The first sends and the others receive: not the same to the byte.
+    assert running == ["running ranks 0 and 63 of 64", "running rank 63 of 64 again, with what others sent it", "running ranks 1 and 32 of 64"]
+    assert {one["peak"]["allocated"] >> 20 for one in predicted.reported["predictions"]} == {64}
+    (tmp_path / "unlike.py").write_text("""
+import torch, torch.distributed as dist
+dist.init_process_group("nccl")
+torch.zeros([100, 1200, 1200, 200][dist.get_rank()] << 20, dtype=torch.uint8, device=f"cuda:{dist.get_rank()}")
+""")
+    taken = [one["peak"]["allocated"] >> 20 for one in predict("--ranks", "4", "unlike.py", cwd=tmp_path).reported["predictions"]]
+    assert taken == [100, 1200, 1200, 200]
+
+
+def test_what_fails_of_itself_is_run_on_no_more_ranks(predict, tmp_path):
+    (tmp_path / "fails.py").write_text("import torch\ntorch.distributed.init_process_group('nccl')\nraise ValueError('of itself')\n")
+    predicted = predict("--ranks", "64", "fails.py", cwd=tmp_path)
+    assert predicted.code == 2 and "ValueError: of itself" in predicted.err
+    assert [line for line in predicted.err.splitlines() if line.startswith("running")] == ["running ranks 0 and 63 of 64"]
 
 
 def test_how_many_ranks_share_a_machine_is_checked(predict):

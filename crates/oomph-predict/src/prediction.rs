@@ -141,6 +141,9 @@ pub enum PredictError {
     /// It failed before it had done anything.
     #[error("the program failed: {0}")]
     Failed(String),
+    /// It failed before it had done anything, and had asked for what another rank sends, which was not known.
+    #[error("the program failed: {0}")]
+    Waiting(String),
     /// Its recording cannot be read.
     #[error("the recording that the program left cannot be read: {0}")]
     Recording(String),
@@ -237,6 +240,7 @@ impl Prediction {
         let facts = &ran.facts;
         if !facts.cuda {
             return Err(match &facts.error {
+                Some(error) if facts.among.is_waiting() => PredictError::Waiting(error.clone()),
                 Some(error) => PredictError::Failed(error.clone()),
                 None if facts.timed_out => PredictError::TimedOut,
                 None => PredictError::NoGpu { starts: facts.starts.clone() },

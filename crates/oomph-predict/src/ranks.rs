@@ -10,15 +10,17 @@
 use crate::prediction::{PredictError, Prediction, Uncertain, Verdict};
 use crate::run::{Program, Runner, Voice, World};
 use oomph_gpus::Gpu;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// Along a line of more ranks that differ, not all are run.
 const LONGEST: usize = 64;
 /// How many of such a line are.
 const SOME: u32 = 16;
 /// How often ranks are run again that would receive other objects by now.
-const ROUNDS: usize = 4;
+const ROUNDS: usize = 6;
 
 /// How many ranks there are, and how many of them on one machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,30 +68,35 @@ pub fn predict(
     say: &mut Say,
 ) -> Result<Vec<Prediction>, PredictError> {
     let voice = asked.voice;
+    // Of another program, or of other arguments.
+    pair.first.forget_messages()?;
     let mut world = Known { pair, program, gpu, ranks, voice, ran: BTreeMap::new() };
     let last = ranks.size.saturating_sub(1);
     world.run(&[0, last], say)?;
-    let roles = match last < 2 || world.is_like(0, last) {
-        true => Roles::default(),
-        false => world.roles(say)?,
-    };
     world.settle(say)?;
+    let lines = if last < 2 || world.is_like(0, last) { Vec::new() } else { world.look(say)? };
+    world.settle(say)?;
+    world.check()?;
     if asked.needs {
         world.ask_needs()?;
     }
-    Ok(world.all(&roles))
+    Ok(world.all(&lines))
 }
 
-/// The rank that takes the most: one that does not fit before one that does, and one of which nothing is known before both.
+/// The rank that takes the most: one that does not fit before one of which nothing is known, and that before one that fits.
 pub fn worst(predictions: Vec<Prediction>) -> Option<Prediction> {
-    predictions.into_iter().max_by_key(|one| {
-        let verdict = match one.verdict {
-            Verdict::Fits => 0,
-            Verdict::DoesNotFit => 1,
-            Verdict::Unknown => 2,
-        };
-        (verdict, one.total, std::cmp::Reverse(one.world.map(|world| world.rank)))
-    })
+    predictions.into_iter().max_by_key(|one| (takes(one), Reverse(one.world.map(|world| world.rank))))
+}
+
+/// How much a rank takes, to compare it with others.
+fn takes(one: &Prediction) -> (u8, bool, u64, u64) {
+    let verdict = match one.verdict {
+        Verdict::Fits => 0,
+        Verdict::Unknown => 1,
+        Verdict::DoesNotFit => 2,
+    };
+    let most = one.estimated.map_or(one.total, |range| range.high);
+    (verdict, one.is_close(), most, one.device.peak_allocated)
 }
 
 /// Ranks at equal distances, along which the program may do different things: every how many, and how many.
@@ -106,10 +113,9 @@ impl Line {
     }
 }
 
-/// Which ranks stand for which.
+/// Of each line along which ranks may differ, for each place the one that stands for it.
 #[derive(Debug, Default)]
 struct Roles {
-    /// Of each line along which ranks differ, for each place the one that stands for it.
     lines: Vec<(Line, Vec<u32>)>,
 }
 
@@ -120,6 +126,13 @@ impl Roles {
             places.get(line.place(rank) as usize).copied().unwrap_or(0) * line.distance
         };
         self.lines.iter().map(stands).sum()
+    }
+
+    /// Those that stand for its places on each line by itself.
+    fn along(&self, rank: u32) -> impl Iterator<Item = u32> {
+        self.lines.iter().map(move |(line, places)| {
+            places.get(line.place(rank) as usize).copied().unwrap_or(0) * line.distance
+        })
     }
 }
 
@@ -152,42 +165,41 @@ impl Known<'_, '_> {
         let voice = |rank| if rank == 0 && !self.ran.contains_key(&0) { voice } else { Voice::Kept };
         let left: Mutex<VecDeque<(u32, Voice)>> =
             Mutex::new(wanted.iter().map(|rank| (*rank, voice(*rank))).collect());
+        let is_fatal = |made: &Result<Prediction, PredictError>| matches!(made, Err(error) if !matches!(error, PredictError::Waiting(_)));
+        let is_over = AtomicBool::new(false);
         let turns = |runner: &Runner| {
             let mut ran = Vec::new();
             loop {
-                let next = left.lock().unwrap_or_else(std::sync::PoisonError::into_inner).pop_front();
-                let Some((rank, voice)) = next else { return ran };
-                let made = Prediction::make(runner, program, gpu, Some(ranks.world(rank)), voice);
-                let is_end = matches!(&made, Err(error) if !matches!(error, PredictError::Failed(_)));
-                ran.push((rank, made));
-                if is_end {
+                let next = left.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+                let Some((rank, voice)) = next.filter(|_| !is_over.load(Ordering::Acquire)) else {
                     return ran;
-                }
+                };
+                let made = Prediction::make(runner, program, gpu, Some(ranks.world(rank)), voice);
+                is_over.fetch_or(is_fatal(&made), Ordering::AcqRel);
+                ran.push((rank, made));
             }
         };
+        let turns = &turns;
         let Pair { first, second } = &mut *self.pair;
         let other = second.stopper();
         let ran = std::thread::scope(|scope| {
             let beside = (wanted.len() > 1).then(|| scope.spawn(move || turns(second)));
             let mut ran = turns(first);
             // Whatever ended this one, a signal say, ends the other.
-            if ran
-                .iter()
-                .any(|(_, made)| matches!(made, Err(error) if !matches!(error, PredictError::Failed(_))))
-            {
+            if ran.iter().any(|(_, made)| is_fatal(made)) {
                 other.stop();
             }
-            if let Some(beside) = beside
-                && let Ok(more) = beside.join()
-            {
-                ran.extend(more);
+            match beside.map(std::thread::ScopedJoinHandle::join) {
+                Some(Ok(more)) => ran.extend(more),
+                Some(Err(panic)) => std::panic::resume_unwind(panic),
+                None => {}
             }
             ran
         });
         for (rank, made) in ran {
             match made {
                 // For want of what another rank sends, perhaps: what that is may be known later.
-                Ok(_) | Err(PredictError::Failed(_)) => {
+                Ok(_) | Err(PredictError::Waiting(_)) => {
                     self.ran.insert(rank, made);
                 }
                 Err(error) => return Err(error),
@@ -211,38 +223,56 @@ impl Known<'_, '_> {
     /// Whether ranks wait for what others send, so that the order of runs matters.
     fn is_waited_for(&self) -> bool {
         let waits = |made: &Result<Prediction, PredictError>| match made {
-            Ok(prediction) => prediction.among.received.iter().any(|one| one.digest.is_none()),
+            Ok(prediction) => prediction.among.is_waiting(),
             Err(_) => true,
         };
         self.ran.values().any(waits)
     }
 
-    /// Finds out along which lines ranks differ, and who stands for whom.
-    fn roles(&mut self, say: &mut Say) -> Result<Roles, PredictError> {
-        let mut roles = Roles::default();
+    /// Runs as many as show along which lines ranks differ, and gives these.
+    fn look(&mut self, say: &mut Say) -> Result<Vec<Line>, PredictError> {
+        let mut lines = Vec::new();
         for line in self.lines() {
-            let places = if self.is_waited_for() {
-                // One after another: each gets what those before it sent.
-                for place in 0..line.count.min(LONGEST as u32) {
-                    self.run(&[place * line.distance], say)?;
-                }
-                self.settle(say)?;
-                self.like_neighbours(line)
-            } else {
-                self.along(line, say)?
-            };
-            if places.iter().any(|place| *place != 0) {
-                roles.lines.push((line, places));
-            }
+            self.look_along(line, say)?;
+            lines.push(line);
         }
-        if roles.lines.len() > 1 {
+        let whole = Line { distance: 1, count: self.ranks.size };
+        // Something that the last does by its number, and not by its place.
+        let is_explained = |known: &Self| {
+            let roles = known.roles(&lines);
+            known.prediction(roles.of(known.ranks.size - 1)).is_none_or(|stands| {
+                known.prediction(known.ranks.size - 1).is_some_and(|last| is_like(stands, last))
+            })
+        };
+        if !lines.contains(&whole) && !is_explained(self) {
+            lines = vec![whole];
+            self.look_along(whole, say)?;
+        }
+        if lines.len() > 1 {
             // Where ranks differ along several lines, each combination is one of its own.
+            let roles = self.roles(&lines);
             let all: BTreeSet<u32> = (0..self.ranks.size).map(|rank| roles.of(rank)).collect();
             if all.len() <= LONGEST {
                 self.run(&all.into_iter().collect::<Vec<_>>(), say)?;
             }
         }
-        Ok(roles)
+        Ok(lines)
+    }
+
+    fn look_along(&mut self, line: Line, say: &mut Say) -> Result<(), PredictError> {
+        if !self.is_waited_for() {
+            return self.along(line, say);
+        }
+        // One after another: each gets what those before it sent.
+        for place in 0..line.count.min(LONGEST as u32) {
+            self.run(&[place * line.distance], say)?;
+        }
+        self.settle(say)
+    }
+
+    /// Who stands for whom, by what is known.
+    fn roles(&self, lines: &[Line]) -> Roles {
+        Roles { lines: lines.iter().map(|line| (*line, self.places(*line))).collect() }
     }
 
     fn lines(&self) -> Vec<Line> {
@@ -250,80 +280,100 @@ impl Known<'_, '_> {
     }
 
     /// Runs as few ranks of a line as show who is like whom.
-    fn along(&mut self, line: Line, say: &mut Say) -> Result<Vec<u32>, PredictError> {
+    fn along(&mut self, line: Line, say: &mut Say) -> Result<(), PredictError> {
         let rank = |place: u32| place * line.distance;
         let (middle, last) = (line.count / 2, line.count - 1);
         self.run(&[0, rank(last)], say)?;
         if self.is_like(0, rank(last)) {
-            return Ok(vec![0; line.count as usize]);
+            return Ok(());
         }
         // Those next to the ends show whether only the ends are different.
         self.run(&[rank(1), rank(middle)], say)?;
         if !self.is_like(rank(middle), rank(last)) {
             self.run(&[rank(last - 1)], say)?;
         }
-        let between = |known: &Self, place: u32| known.is_like(rank(place), rank(middle));
-        let ends = |known: &Self| between(known, 1) && (between(known, last) || between(known, last - 1));
-        if !ends(self) {
+        let is_between = |place: u32| self.is_like(rank(place), rank(middle));
+        if !is_between(1) || !(is_between(last) || is_between(last - 1)) {
             let all: Vec<u32> = match line.count as usize <= LONGEST {
                 true => (0..line.count).map(rank).collect(),
                 false => (0..SOME).map(|part| rank(part * last / (SOME - 1))).collect(),
             };
             self.run(&all, say)?;
         }
-        Ok(self.like_neighbours(line))
+        Ok(())
     }
 
-    /// For each place of a line, who stands for it: whoever was run stands for itself or the first like it, another for the one of its neighbours that takes more.
-    fn like_neighbours(&self, line: Line) -> Vec<u32> {
-        let known: Vec<u32> =
-            (0..line.count).filter(|place| self.prediction(place * line.distance).is_some()).collect();
-        let takes = |place: &u32| self.prediction(place * line.distance).map(|one| one.total);
+    /// For each place of a line, who stands for it: of those that were run and are alike the one that takes the most, and for one that was not run its
+    /// neighbours' that takes more.
+    fn places(&self, line: Line) -> Vec<u32> {
+        let at = |place: u32| self.prediction(place * line.distance);
+        let known: Vec<u32> = (0..line.count).filter(|place| at(*place).is_some()).collect();
+        let takes_at = |place: &u32| (at(*place).map(takes), Reverse(*place));
+        let stands = |place: u32| {
+            let alike =
+                known.iter().filter(|other| self.is_like(**other * line.distance, place * line.distance));
+            alike.copied().max_by_key(takes_at).unwrap_or(place)
+        };
         (0..line.count)
             .map(|place| {
-                if known.contains(&place) {
-                    let alike = |other: &&u32| self.is_like(**other * line.distance, place * line.distance);
-                    return known.iter().find(alike).copied().unwrap_or(place);
-                }
-                let before = known.iter().rev().find(|other| **other < place);
-                let after = known.iter().find(|other| **other > place);
-                before
-                    .into_iter()
-                    .chain(after)
-                    .max_by_key(|other| (takes(other), std::cmp::Reverse(**other)))
-                    .copied()
-                    .unwrap_or(0)
+                let before = known.iter().rev().find(|other| **other <= place);
+                let after = known.iter().find(|other| **other >= place);
+                let near = before.into_iter().chain(after).map(|other| stands(*other));
+                near.max_by_key(takes_at).unwrap_or(0)
             })
             .collect()
     }
 
-    /// Runs those again that would receive other objects by now: the last first, for stages of a pipeline wait for the next.
+    /// Runs those again that would receive other objects by now, and those that failed, perhaps for want of one. Stages of a pipeline wait for the next, and then for the
+    /// one before: the last comes first, then the first.
     fn settle(&mut self, say: &mut Say) -> Result<(), PredictError> {
+        let mut others_changed = true;
         for round in 0..ROUNDS {
-            let stale = |known: &Self, rank: u32| match known.ran.get(&rank) {
-                Some(Ok(prediction)) => !known.pair.first.has_received(&prediction.among),
-                Some(Err(_)) => round == 0,
-                None => false,
-            };
-            let ranks: Vec<u32> = self.ran.keys().copied().rev().collect();
-            let mut is_settled = true;
+            let mut ranks: Vec<u32> = self.ran.keys().copied().collect();
+            if round % 2 == 0 {
+                ranks.reverse();
+            }
+            let mut changed = false;
             for rank in ranks {
-                if stale(self, rank) {
-                    is_settled = false;
+                let is_wanted = match self.ran.get(&rank) {
+                    Some(Ok(_)) => self.is_stale(rank),
+                    Some(Err(_)) => (changed || others_changed) && self.ran.len() > 1,
+                    None => false,
+                };
+                if is_wanted {
+                    let was_error = self.prediction(rank).is_none();
                     say(&[rank], false);
                     self.run_now(&[rank])?;
+                    changed |= !was_error || self.prediction(rank).is_some();
                 }
             }
-            if is_settled {
+            if !changed {
                 break;
             }
+            others_changed = changed;
         }
-        // One that fails whatever it receives fails of itself.
+        Ok(())
+    }
+
+    /// Whether a rank would receive something else than in its run.
+    fn is_stale(&self, rank: u32) -> bool {
+        self.prediction(rank).is_some_and(|one| !self.pair.first.has_received(&one.among))
+    }
+
+    /// One that fails whatever it receives fails of itself. One that still would receive something else is in doubt.
+    fn check(&mut self) -> Result<(), PredictError> {
         let failed = self.ran.iter().find(|(_, made)| made.is_err()).map(|(rank, _)| *rank);
-        match failed.and_then(|rank| self.ran.remove(&rank)) {
-            Some(Err(error)) => Err(error),
-            _ => Ok(()),
+        if let Some(Err(error)) = failed.and_then(|rank| self.ran.remove(&rank)) {
+            return Err(error);
         }
+        let stale: Vec<u32> = self.ran.keys().copied().filter(|rank| self.is_stale(*rank)).collect();
+        for rank in stale {
+            if let Some(Ok(prediction)) = self.ran.get_mut(&rank) {
+                let why = format!("what rank {rank} receives from others differs from run to run");
+                prediction.uncertain.push(note(why));
+            }
+        }
+        Ok(())
     }
 
     fn ask_needs(&mut self) -> Result<(), PredictError> {
@@ -336,44 +386,74 @@ impl Known<'_, '_> {
     }
 
     /// One for each rank.
-    fn all(&self, roles: &Roles) -> Vec<Prediction> {
+    fn all(&self, lines: &[Line]) -> Vec<Prediction> {
+        let roles = self.roles(lines);
         let last = self.ranks.size.saturating_sub(1);
-        (0..self.ranks.size)
-            .filter_map(|rank| {
-                if let Some(own) = self.prediction(rank) {
-                    return Some(own.clone());
-                }
-                let mut stands = roles.of(rank);
-                // With other data, one of two that were run took more: what the others have is not known.
-                if roles.lines.is_empty()
-                    && self.prediction(last).map(|one| one.total) > self.prediction(0).map(|one| one.total)
-                {
-                    stands = last;
-                }
-                let stands = self.prediction(stands).or_else(|| self.prediction(0))?;
-                let like = stands.world;
-                let mut uncertain = stands.uncertain.clone();
-                uncertain.extend(self.differ_in_data(last));
-                Some(Prediction { world: Some(self.ranks.world(rank)), like, uncertain, ..stands.clone() })
+        let ends = [0, last].into_iter().filter_map(|rank| self.prediction(rank));
+        let larger = ends.max_by_key(|one| (takes(one), Reverse(one.world.map(|world| world.rank))));
+        let of = |rank: u32| -> Option<Prediction> {
+            if let Some(own) = self.prediction(rank) {
+                return Some(own.clone());
+            }
+            let (stands, doubt) = match lines.is_empty() {
+                true => (larger?, None),
+                false => match self.prediction(roles.of(rank)) {
+                    Some(stands) => (stands, self.is_sampled(lines).then_some(SAMPLED)),
+                    // Not run, for there are too many: what it has of each line is known.
+                    None => (
+                        roles
+                            .along(rank)
+                            .filter_map(|one| self.prediction(one))
+                            .max_by_key(|one| takes(one))?,
+                        Some(SAMPLED),
+                    ),
+                },
+            };
+            let mut uncertain = stands.uncertain.clone();
+            let doubt = doubt.or_else(|| self.has_smaller(stands).then_some(OTHER_DATA));
+            uncertain.extend(doubt.map(|why| note(why.to_owned())));
+            Some(Prediction {
+                world: Some(self.ranks.world(rank)),
+                like: stands.world,
+                uncertain,
+                ..stands.clone()
             })
-            .collect()
+        };
+        (0..self.ranks.size).filter_map(of).collect()
     }
 
-    /// Whether ranks that train the same took different amounts, in words.
-    fn differ_in_data(&self, last: u32) -> Option<Uncertain> {
-        let (one, other) = (self.prediction(0)?, self.prediction(last)?);
-        let differ = is_like(one, other) && one.among.counters != other.among.counters;
-        differ.then(|| {
-            let why = format!("ranks 0 and {last} train the same but took different amounts (other batches, a smaller shard): the others are shown as the larger");
-            Uncertain { what: "note".into(), why, place: None, count: 1 }
+    /// Whether not all of a line were run along which ranks differ from one to the next.
+    fn is_sampled(&self, lines: &[Line]) -> bool {
+        lines.iter().any(|line| {
+            let places = self.places(*line);
+            let kinds: BTreeSet<u32> = places.into_iter().collect();
+            line.count as usize > LONGEST && kinds.len() > 3
         })
     }
+
+    /// Whether one that is like it took less.
+    fn has_smaller(&self, one: &Prediction) -> bool {
+        let differs = |other: &Prediction| {
+            is_like(one, other)
+                && (one.total, one.device.peak_allocated) != (other.total, other.device.peak_allocated)
+        };
+        self.ran.values().flatten().any(differs)
+    }
+}
+
+/// Why a rank that was not run may take something else.
+const OTHER_DATA: &str = "ranks that do the same took different amounts (other batches, a smaller shard): those that were not run are shown as the largest";
+const SAMPLED: &str = "ranks differ from one to the next, and not all were run: the others are shown as the larger of those next to them";
+
+fn note(why: String) -> Uncertain {
+    Uncertain { what: "note".into(), why, place: None, count: 1 }
 }
 
 fn is_like(one: &Prediction, other: &Prediction) -> bool {
     let same = |a: &str, b: &str| !a.is_empty() && a == b;
-    one.verdict == other.verdict
-        && (same(&one.among.counters, &other.among.counters) || same(&one.among.role, &other.among.role))
+    // Of one that ran out of memory, what it would have trained may not be known.
+    let by_role = one.verdict == Verdict::Fits && same(&one.among.role, &other.among.role);
+    one.verdict == other.verdict && (same(&one.among.counters, &other.among.counters) || by_role)
 }
 
 /// The lines along which ranks lie, by the groups that the first of them is in.

@@ -367,6 +367,7 @@ pub struct Facts {
 
 /// What a rank did, to be held against what others did.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
 pub struct Among {
     /// All that it allocated and sent, as counters: ranks that are alike in these are alike in memory.
     pub counters: String,
@@ -376,6 +377,13 @@ pub struct Among {
     pub groups: Vec<[u32; 3]>,
     /// Objects that it received.
     pub received: Vec<Received>,
+}
+
+impl Among {
+    /// Whether it asked for something that was not known.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.received.iter().any(|one| one.digest.is_none())
+    }
 }
 
 /// An object that a rank received from another.
@@ -695,6 +703,15 @@ impl<'a> Runner<'a> {
         self.card.folder().join("messages")
     }
 
+    /// From here on nobody has sent anything.
+    pub(crate) fn forget_messages(&self) -> Result<(), RunError> {
+        let path = self.messages();
+        match std::fs::remove_dir_all(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(RunError::File { path, error }),
+            _ => Ok(()),
+        }
+    }
+
     /// From here on the others receive what this run of a rank has sent.
     pub(crate) fn take_messages(&self, ran: &Ran, world: World) -> Result<(), RunError> {
         let (sent, place) = (ran.left("sent"), self.messages().join(world.rank.to_string()));
@@ -802,6 +819,9 @@ impl<'a> Runner<'a> {
         voice: Voice,
         purpose: Option<&Purpose>,
     ) -> Result<Ran, RunError> {
+        if let Some(spare) = &self.spare {
+            spare.borrow_mut().await_it(&mut self.listener.borrow_mut());
+        }
         let began = Instant::now();
         let inside = self.card.folder();
         let temporary = |error| RunError::File { path: inside.to_path_buf(), error };

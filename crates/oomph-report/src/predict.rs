@@ -4,6 +4,7 @@ use crate::json;
 use crate::markdown::escape;
 use crate::shared::{TextOptions, findings_of, quoted};
 use crate::text::{self, BOLD, CYAN, DIM, GREEN, RED, YELLOW, next_steps, paint, wrap};
+use anstyle::Style;
 use oomph_explain::{DeviceExplanation, Kind};
 use oomph_predict::prediction::{Prediction, Uncertain, Verdict};
 use oomph_predict::run::Status;
@@ -417,9 +418,16 @@ pub fn sweep_text(sweep: &Sweep, tried: &[Tried], named: &str) -> String {
         (None, None) => RED,
     };
     let _ = writeln!(out, "\n{}", paint(style.bold(), words));
+    if let Some(words) = of_ranks(tried) {
+        let _ = writeln!(out, "{words}");
+    }
     doubts(&mut out, tried.iter().map(|one| &one.prediction));
     let world = tried.first().and_then(|one| one.prediction.world);
-    let ranks = world.map(|world| format!(" --ranks {}", world.size)).unwrap_or_default();
+    let ranks = world.map(|world| match world.size.min(8) == world.per_node {
+        true => format!(" --ranks {}", world.size),
+        false => format!(" --ranks {} --per-node {}", world.size, world.per_node),
+    });
+    let ranks = ranks.unwrap_or_default();
     if let Some(best) = largest(tried).or(largest_close(tried)) {
         let _ = writeln!(
             out,
@@ -436,6 +444,39 @@ pub fn sweep_text(sweep: &Sweep, tried: &[Tried], named: &str) -> String {
         );
     }
     out
+}
+
+/// Of which rank the rows are, where there are several.
+fn of_ranks(tried: &[Tried]) -> Option<String> {
+    let world = tried.first()?.prediction.world?;
+    let ranks: std::collections::BTreeSet<u32> =
+        tried.iter().filter_map(|one| Some(one.prediction.world?.rank)).collect();
+    let ranks = named_ranks(&ranks.into_iter().collect::<Vec<_>>());
+    Some(format!("Of {} ranks, each row is the one that takes the most: {ranks}.", world.size))
+}
+
+/// Whether it fits, for the last column of a table.
+fn whether(prediction: &Prediction) -> (Style, String) {
+    match prediction.verdict {
+        Verdict::Fits if prediction.is_close() => (YELLOW, "barely".to_owned()),
+        Verdict::Fits => {
+            let free = bytes(prediction.margin().unwrap_or(0).max(0) as u64);
+            match prediction.is_whole() {
+                true => (GREEN, format!("yes, {free} stay free")),
+                false => (YELLOW, format!("so far, {free} stay free")),
+            }
+        }
+        Verdict::DoesNotFit => (RED, "no".to_owned()),
+        Verdict::Unknown => {
+            let error =
+                prediction.error.as_deref().and_then(|error| error.lines().next()).unwrap_or_default();
+            match prediction.range {
+                Some(range) => (YELLOW, format!("not known, {} to {}", bytes(range.low), bytes(range.high))),
+                None if prediction.timed_out => (YELLOW, format!("not known, {}", printable(error))),
+                None => (YELLOW, format!("not known, it failed: {}", printable(error))),
+            }
+        }
+    }
 }
 
 /// Ranks by their numbers: `rank 3`, `ranks 0 to 6`, `ranks 0, 4 and 7`.
@@ -472,11 +513,8 @@ fn rows(predictions: &[Prediction]) -> Vec<(String, &Prediction)> {
     let mut rows: Vec<(Vec<u32>, &Prediction)> = Vec::new();
     for prediction in predictions {
         let alike = |row: &&mut (Vec<u32>, &Prediction)| {
-            let other = row.1;
             // As they are shown: a few bytes are no row of their own.
-            shown(other) == shown(prediction)
-                && other.verdict == prediction.verdict
-                && other.error == prediction.error
+            shown(row.1) == shown(prediction)
         };
         match prediction.world {
             Some(world) => match rows.iter_mut().find(alike) {
@@ -494,9 +532,9 @@ fn rows(predictions: &[Prediction]) -> Vec<(String, &Prediction)> {
         .collect()
 }
 
-fn shown(prediction: &Prediction) -> [String; 3] {
+fn shown(prediction: &Prediction) -> ([String; 3], String) {
     let (allocated, reserved, total) = sizes(prediction);
-    [allocated, reserved, total].map(bytes)
+    ([allocated, reserved, total].map(bytes), whether(prediction).1)
 }
 
 /// Which ranks were run, where not all were.
@@ -537,28 +575,7 @@ pub fn table_text(predictions: &[Prediction]) -> String {
     let _ = writeln!(out, "{}", paint(BOLD, heading));
     for (name, prediction) in &rows {
         let (allocated, reserved, total) = sizes(prediction);
-        let (style, words) = match prediction.verdict {
-            Verdict::Fits if prediction.is_close() => (YELLOW, "barely".to_owned()),
-            Verdict::Fits => {
-                let free = bytes(prediction.margin().unwrap_or(0).max(0) as u64);
-                match prediction.is_whole() {
-                    true => (GREEN, format!("yes, {free} stay free")),
-                    false => (YELLOW, format!("so far, {free} stay free")),
-                }
-            }
-            Verdict::DoesNotFit => (RED, "no".to_owned()),
-            Verdict::Unknown => {
-                let error =
-                    prediction.error.as_deref().and_then(|error| error.lines().next()).unwrap_or_default();
-                match prediction.range {
-                    Some(range) => {
-                        (YELLOW, format!("not known, {} to {}", bytes(range.low), bytes(range.high)))
-                    }
-                    None if prediction.timed_out => (YELLOW, format!("not known, {}", printable(error))),
-                    None => (YELLOW, format!("not known, it failed: {}", printable(error))),
-                }
-            }
-        };
+        let (style, words) = whether(prediction);
         let _ = writeln!(
             out,
             "{name:width$}  {:>10}  {:>10}  {:>10}  {:>10}  {}",
@@ -689,6 +706,9 @@ pub fn sweep_markdown(sweep: &Sweep, tried: &[Tried]) -> String {
     }
     if !tried.is_empty() {
         let _ = writeln!(out, "\n{}", escape(&sweep_verdict(sweep, tried)));
+        if let Some(words) = of_ranks(tried) {
+            let _ = writeln!(out, "\n{words}");
+        }
     }
     out
 }

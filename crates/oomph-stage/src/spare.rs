@@ -107,15 +107,7 @@ impl Spare {
         listener: &mut Listener,
         patience: Duration,
     ) -> io::Result<Option<Ended>> {
-        if matches!(self.state, State::Asked) {
-            self.state = match self.comes(listener).and_then(Line::new) {
-                Ok(line) => State::Here(line),
-                Err(error) => {
-                    debug!(%error, "no spare interpreter came");
-                    State::Gone
-                }
-            };
-        }
+        self.await_it(listener);
         let State::Here(line) = &mut self.state else { return Ok(None) };
         let began = Instant::now();
         let variables: Vec<(String, Option<String>)> =
@@ -145,11 +137,25 @@ impl Spare {
 }
 
 impl Spare {
-    /// It comes before the first run begins, or never.
+    /// Waits until it has come, if a run was asked to leave one; or until it is known that none will.
+    pub fn await_it(&mut self, listener: &mut Listener) {
+        if matches!(self.state, State::Asked) {
+            self.state = match self.comes(listener).and_then(Line::new) {
+                Ok(line) => State::Here(line),
+                Err(error) => {
+                    debug!(%error, "no spare interpreter came");
+                    State::Gone
+                }
+            };
+        }
+    }
+
+    /// It comes before the first run begins, or never; whoever leaves none says so.
     fn comes(&self, listener: &mut Listener) -> io::Result<UnixStream> {
+        let none = self.path.with_file_name("cold");
         loop {
             // In this order: what comes just before the end is not missed.
-            let is_over = self.is_over.load(Ordering::Acquire);
+            let is_over = self.is_over.load(Ordering::Acquire) || none.exists();
             match self.door.accept() {
                 Err(error)
                     if error.kind() == ErrorKind::WouldBlock && !is_over && listener.heard().is_none() =>

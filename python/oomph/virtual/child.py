@@ -328,6 +328,8 @@ class Run:
             self.phases.finish()
             facts["batches"] = self.batches.report()
             facts["reached"] = {"phases": self.phases.reached, "cut": self.phases.cut, "doing": self.phases.doing}
+        elif self.objects is not None:
+            facts["among"] = {"received": self.objects.received}
         path = os.path.join(self.task["folder"], "facts.json")
         # A program that starts another is not the one that is asked about, if that has used the GPU.
         if not facts["cuda"] and (self.task.get("started") or os.path.exists(path)):

@@ -100,9 +100,15 @@ class Objects:
         """What was sent, or a copy of what there is instead."""
         file, objects = self.found(name, source), None
         if file is not None:
-            # Whatever it is of: a class that only its sender can import is as good as nothing.
-            with contextlib.suppress(Exception), open(file, "rb") as opened:
-                objects = pickle.load(opened)
+            try:
+                with open(file, "rb") as opened:
+                    objects = pickle.load(opened)
+            except OSError:
+                # Another run of its sender takes its place just now.
+                file = None
+            except Exception:
+                # Whatever it is of: a class that only its sender can import is as good as nothing.
+                pass
         if waits:
             self.received.append({"source": source, "name": name, "digest": file and file.rpartition(".")[2]})
         if objects is not None:

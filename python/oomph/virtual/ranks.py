@@ -163,7 +163,7 @@ def add_chance(run, why, less, more):
 def add_chances(torch, run):
     """Once the program has run."""
     if run.has_flat_parameters:
-        reserved = torch.cuda.max_memory_reserved()
+        reserved = max(map(torch.cuda.max_memory_reserved, range(torch.cuda.device_count())))
         add_chance(run, "FSDP 1 frees what other streams still use: what it reserves hangs on timing", _FSDP1_LESS * reserved, _FSDP1_MORE * reserved)
 
 
@@ -171,13 +171,21 @@ def among(torch, run):
     """What this rank did, to be held against what others did (``Among`` of the crate ``oomph-predict``)."""
     note_groups(torch.distributed, run)
     calls = run.nccl_calls()
-    stats = torch.cuda.memory_stats(torch.cuda.current_device())
-    counted = ("allocation.all.allocated", "allocated_bytes.all.allocated", "allocated_bytes.all.peak", "allocated_bytes.all.current", "requested_bytes.all.allocated")
-    counters = [run.facts["steps"], run.facts["forwards"], *(stats.get(name, 0) for name in counted), *calls]
+    counted = (
+        "allocation.all.allocated",
+        "allocated_bytes.all.allocated",
+        "allocated_bytes.all.peak",
+        "allocated_bytes.all.current",
+        "requested_bytes.all.allocated",
+        "reserved_bytes.all.peak",
+    )
+    # Whichever card it took: another rank has another.
+    used = sorted(tuple(int(stats.get(name, 0)) for name in counted) for stats in map(torch.cuda.memory_stats, range(torch.cuda.device_count())))
+    counters = [run.facts["steps"], run.facts["forwards"], [one for one in used if any(one)], calls]
     # Of how many of the collectives a rank runs, those of one kind and size of group are as many on each that does the same.
-    role = [*sorted(call.rpartition(" ")[0] for call in calls), *run.trained.values()]
+    role = digest([sorted(call.rpartition(" ")[0] for call in calls), *run.trained.values()]) if run.trained else ""
     received = run.objects.received if run.objects else []
-    return {"counters": digest(counters), "role": digest(role), "groups": sorted(run.groups), "received": received}
+    return {"counters": digest(counters), "role": role, "groups": sorted(run.groups), "received": received}
 
 
 def note_groups(distributed, run):

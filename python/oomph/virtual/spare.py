@@ -330,11 +330,11 @@ def sets_variables(path, kind):
 def ready(task):
     """Leaves a spare behind. Returns in each process that is to run the program: with its task, and with what was imported ahead."""
     if os.name != "posix" or not sys.executable:
-        return task, None
+        return task, none_is_left(task)
     imports = Imports(task)
     place, file = program_file(task)
     if has_one_of(place, {*sys.stdlib_module_names, "torch"}):
-        return task, None
+        return task, none_is_left(task)
     # One that is awaited is ours: what it imports is known, and that it sets no variables.
     names = task["awaited"]["ahead"] if "awaited" in task else ["torch"]
     if "awaited" in task or (file is not None and not sets_variables(file, task["kind"])):
@@ -352,6 +352,7 @@ def ready(task):
         is_spare = any(leave_a_copy() for _ in range(task["spare"].get("copies", 1)))
     except Exception:
         # Refused, no room for a process, a PyTorch that is none: the program runs here, and alone.
+        none_is_left(task)
         return task, imports
     if is_spare:
         task = Spare(task, imports).serve()
@@ -359,6 +360,11 @@ def ready(task):
         # It was forked from among them.
         leave_word(task, "cold")
     return task, imports
+
+
+def none_is_left(task):
+    """Nobody is to wait for it."""
+    leave_word(task, "cold")
 
 
 def leave_a_copy():
