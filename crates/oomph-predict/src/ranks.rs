@@ -122,10 +122,7 @@ struct Roles {
 impl Roles {
     /// The rank that stands for this one.
     fn of(&self, rank: u32) -> u32 {
-        let stands = |(line, places): &(Line, Vec<u32>)| {
-            places.get(line.place(rank) as usize).copied().unwrap_or(0) * line.distance
-        };
-        self.lines.iter().map(stands).sum()
+        self.along(rank).sum()
     }
 
     /// Those that stand for its places on each line by itself.
@@ -387,7 +384,7 @@ impl Known<'_, '_> {
 
     /// One for each rank.
     fn all(&self, lines: &[Line]) -> Vec<Prediction> {
-        let roles = self.roles(lines);
+        let (roles, is_sampled) = (self.roles(lines), self.is_sampled(lines));
         let last = self.ranks.size.saturating_sub(1);
         let ends = [0, last].into_iter().filter_map(|rank| self.prediction(rank));
         let larger = ends.max_by_key(|one| (takes(one), Reverse(one.world.map(|world| world.rank))));
@@ -398,7 +395,7 @@ impl Known<'_, '_> {
             let (stands, doubt) = match lines.is_empty() {
                 true => (larger?, None),
                 false => match self.prediction(roles.of(rank)) {
-                    Some(stands) => (stands, self.is_sampled(lines).then_some(SAMPLED)),
+                    Some(stands) => (stands, is_sampled.then_some(SAMPLED)),
                     // Not run, for there are too many: what it has of each line is known.
                     None => (
                         roles
