@@ -1,6 +1,6 @@
 """Measure oomph, each part beside what it is compared to, in the same run.
 
-    python bench/run.py [--check] [--only explain,replay,tune,predict,record,report,data,stream]
+    python bench/run.py [--check] [--only explain,replay,tune,predict,record,report,ranks,data,stream]
 
 explain   `oomph explain` beside CPython's `pickle.load` of the same bytes. Each round times one process of each, one after
           the other, so that a busy machine slows both; the best and the median of the rounds are shown. Memory is each process's
@@ -16,6 +16,8 @@ report    `oomph report` beside PyTorch's `_memory_viz.trace_plot` on the same s
           open in headless Chromium, all pictures drawn. PyTorch's cannot be opened here: it fetches its script from a CDN. trace_plot is timed without
           loading the pickle, which is timed apart. Then a recording as long in which no step repeats another. Bars: pages under 5 MB that open in under two
           seconds.
+ranks     512 recordings of one run, 20,000 events each, of which one leaks, one has larger activations and one dies: `oomph explain` and `oomph report` of all of
+          them, and what the page takes to open. Bars: explained in ten seconds and written in twenty, in 1 GiB each; the page opens in under two.
 data      CSVs of mixed columns, 4 million rows and 2 GB (bench/data_generate.py; the second only where there is room, and removed afterwards), loaded by pandas, polars, pyarrow,
           DuckDB and oomph, each in a process of its own: best and median seconds, peak memory above importing, bytes of the result. Bars: oomph's peak is at most 1.3 times
           its result, and it is as fast as the fastest of the others that ends with a small table.
@@ -38,7 +40,7 @@ import tables
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
-PARTS = ("explain", "replay", "tune", "predict", "record", "report", "data", "stream")
+PARTS = ("explain", "replay", "tune", "predict", "record", "report", "ranks", "data", "stream")
 LOAD = """
 import pickle, sys, time
 with open(sys.argv[1], "rb") as file:
@@ -169,6 +171,27 @@ def report(args, data):
     load, plot, size = output.split()
     print(f"{'_memory_viz.trace_plot':34}{float(plot):>9.2f}{memory / 2**20:>8.0f} MiB{int(size) / 1e6:>9.2f} MB{'-':>9}{'-':>11}  after {float(load):.1f} s of loading the pickle")
     return bars
+
+
+def ranks(args, _):
+    folder = os.path.join(HERE, "data", "ranks")
+    if not os.path.exists(folder):
+        subprocess.run([sys.executable, os.path.join(HERE, "generate_ranks.py"), folder], check=True)
+    files, page = sorted(glob.glob(os.path.join(folder, "*.pickle"))), os.path.join(HERE, "data", "ranks.html")
+    explained, explain_memory, output = measure([args.oomph, "explain", *files])
+    written, report_memory, _ = measure([args.oomph, "report", "-q", *files, "-o", page, "--force"])
+    opened = json.loads(subprocess.run([args.python, os.path.join(HERE, "open_page.py"), "3", page], capture_output=True, text=True, check=True).stdout)
+    drawn, named = statistics.median(opened["drawn"]), [f"rank{number}.pickle" in output for number in (17, 300, 400)]
+    size = sum(map(os.path.getsize, files))
+    print(f"{len(files)} recordings, {size / 2**20:.0f} MiB: explained in {explained:.1f} s, {explain_memory / 2**20:.0f} MiB; written in {written:.1f} s, {report_memory / 2**20:.0f} MiB")
+    print(f"page of {os.path.getsize(page) / 1e6:.2f} MB, all drawn in {drawn:.2f} s; named the one that leaks, the larger one and the one that dies: {named}")
+    return [
+        ("512 ranks are explained in ten seconds", explained < 10),
+        ("their page is written in twenty", written < 20),
+        ("each in 1 GiB", max(explain_memory, report_memory) < 2**30),
+        ("their page opens in under two seconds", drawn < 2),
+        ("who stands out is named", all(named)),
+    ]
 
 
 def data(args, _):

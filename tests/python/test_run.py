@@ -177,6 +177,41 @@ def test_each_rank_has_its_own_file(run, script, tmp_path):
     assert "out-rank0.oomph has device 0" in done.stderr and "out-rank1.oomph has device 0" in done.stderr
 
 
+def test_a_rank_that_ran_out_is_named_while_the_others_wait_for_it(run, script, tmp_path):
+    script(
+        """
+        import datetime, os, sys, torch, torch.distributed as dist
+
+        ours = {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
+        dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/meet", **ours, timeout=datetime.timedelta(seconds=5))
+        held = torch.empty(1 << 28, device="cuda")
+        if dist.get_rank() == 1:
+            torch.empty(1 << 34, device="cuda")
+        try:
+            dist.barrier()
+        except RuntimeError:
+            sys.stderr.write("rank 0 has waited\\n")
+        """
+    )
+    # A launcher that ends nobody: the others wait until their own time-out.
+    path = script(
+        """
+        import os, subprocess, sys
+        ranks = [subprocess.Popen([sys.executable, "train.py"], env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2"}) for rank in range(2)]
+        sys.exit(max(rank.wait() for rank in ranks))
+        """,
+        "launcher.py",
+    )
+    # In a Python of its own: see below.
+    done = run("-o", "out.oomph", path, python=sys.executable)
+    assert done.returncode == 1, done.stderr
+    told = done.stderr.index("oomph: rank 1 of 2 ran out of memory: it asked for 64.0 GiB")
+    assert ", at train.py:7 <module>. Unless it goes on as before, the others wait for it" in done.stderr
+    assert told < done.stderr.index("rank 0 has waited")
+    assert done.stderr.count("of 2 ran out of memory") == 1
+    assert f"out-rank1.oomph ran out of memory, asking for 64.0 GiB at {tmp_path.name}/train.py:7 <module>; the other did not." in " ".join(done.stderr.split())
+
+
 def test_a_fatal_out_of_memory_is_explained_under_pytorchs_error(run, script):
     # In a Python of its own, in which nobody is above the program: an error that is fatal is reported from one that is caught.
     done = run(script(TRAIN + "\nstep(1 << 21)\n"), python=sys.executable)

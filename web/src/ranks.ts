@@ -161,6 +161,7 @@ function card(app: App, { subject, head, title }: Rank): HTMLElement {
       el("span", {}, el("b", {}, bytes(head.peak.allocated.bytes)), " allocated"),
       el("span", {}, `${bytes(head.peak.reserved.bytes)} reserved`),
       oom && el("span", { class: "rank-oom" }, "out of memory"),
+      head.alike && el("span", { title: head.alike.names }, `${grouped(head.alike.count)} more did the same`),
     ),
   );
 }
@@ -215,9 +216,13 @@ function picture(memory: Memory, most: number): SVGElement {
 
 function table(app: App, ranks: readonly Rank[]): HTMLElement {
   const body = el("tbody");
+  const standsForOthers = ranks.some(({ head }) => head.alike);
   const head = tableHead<Rank>(
     [
       { name: "Recording or device", value: ({ title }) => title },
+      ...(standsForOthers
+        ? [{ name: "Ranks", numeric: true, value: ({ head }: Rank) => 1 + (head.alike?.count ?? 0) }]
+        : []),
       { name: "Allocated peak", numeric: true, value: ({ head }) => head.peak.allocated.bytes },
       { name: "Reserved peak", numeric: true, value: ({ head }) => head.peak.reserved.bytes },
       {
@@ -229,7 +234,7 @@ function table(app: App, ranks: readonly Rank[]): HTMLElement {
       { name: "Peak in step", numeric: true, value: ({ head }) => head.peak.step ?? 0 },
       { name: "Where the peak is reached", value: ({ head }) => head.peak.place },
     ],
-    1,
+    standsForOthers ? 2 : 1,
     () => draw(),
   );
   const number = (text: string): HTMLElement => el("td", { class: "number" }, text);
@@ -256,6 +261,7 @@ function table(app: App, ranks: readonly Rank[]): HTMLElement {
             ),
             subject === app.page.worst && el("span", { class: "badge worst" }, "worst"),
           ),
+          standsForOthers && number(grouped(1 + (of.alike?.count ?? 0))),
           number(bytes(of.peak.allocated.bytes)),
           number(bytes(of.peak.reserved.bytes)),
           number(of.limit ? percent(of.peak.reserved.bytes, of.limit.bytes) : "–"),

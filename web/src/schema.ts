@@ -64,6 +64,8 @@ export interface SubjectHead {
   address_base: string;
   columns: Columns;
   what_if: WhatIf | null;
+  /** Those that did the same and are not drawn. */
+  alike: Alike | null;
 }
 
 /** What changed on a device. */
@@ -191,6 +193,14 @@ export interface WhatIf {
   doubts: string[];
   /** The version of PyTorch that was replayed. */
   torch: string;
+}
+
+/** Ranks in whose place another is drawn. */
+export interface Alike {
+  /** How many. */
+  count: number;
+  /** Their files, in short. */
+  names: string;
 }
 
 /** What changed at a line. */

@@ -8,11 +8,18 @@ use oomph_settings::conf::ConfError;
 use oomph_trace::{Device, ReadError, Recording};
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 /// Reads a recording, or says which file is wrong, how, and what to do.
 pub(crate) fn read(path: &Path, printer: &mut Printer) -> anyhow::Result<Recording> {
+    opened(path, printer.shows_progress())
+}
+
+fn opened(path: &Path, shows_progress: bool) -> anyhow::Result<Recording> {
     let outcome = if path == Path::new("-") {
         oomph_trace::read(io::stdin())
     } else {
@@ -20,7 +27,7 @@ pub(crate) fn read(path: &Path, printer: &mut Printer) -> anyhow::Result<Recordi
             bail!("{}: this is a folder; name the recordings in it", path.display());
         }
         let file = File::open(path).with_context(|| path.display().to_string())?;
-        if printer.shows_progress() {
+        if shows_progress {
             let length = file.metadata().map_or(0, |metadata| metadata.len());
             oomph_trace::read(Watched::new(file, length))
         } else {
@@ -35,6 +42,47 @@ pub(crate) fn read(path: &Path, printer: &mut Printer) -> anyhow::Result<Recordi
         }
         error
     })
+}
+
+/// Recordings are read at once as long as the largest of them, so many times, are smaller than this together.
+const AT_ONCE: u64 = 2 << 30;
+/// And at most so many.
+const MOST_AT_ONCE: usize = 16;
+
+/// Reads recordings, one on each core, and gives what `make` makes of each, in order. One that cannot be read does not lose the others.
+pub(crate) fn read_each<T: Send + Sync>(
+    paths: &[PathBuf],
+    printer: &mut Printer,
+    make: impl Fn(usize, Recording) -> T + Sync,
+) -> Vec<anyhow::Result<T>> {
+    if let [path] = paths {
+        return vec![read(path, printer).map(|recording| make(0, recording))];
+    }
+    let largest = paths.iter().filter_map(|path| path.metadata().ok()).map(|metadata| metadata.len()).max();
+    let fit = usize::try_from(AT_ONCE / largest.unwrap_or(1).max(1)).unwrap_or(MOST_AT_ONCE);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let workers = cores.min(fit).min(MOST_AT_ONCE).min(paths.len()).max(1);
+    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let bar = printer.progress("reading");
+    let results: Vec<OnceLock<anyhow::Result<T>>> = paths.iter().map(|_| OnceLock::new()).collect();
+    let work = || {
+        while let index = next.fetch_add(1, Relaxed)
+            && let Some(path) = paths.get(index)
+        {
+            let read = opened(path, false).map(|recording| make(index, recording));
+            // Each number is handed out once.
+            let _ = results[index].set(read);
+            bar.set(done.fetch_add(1, Relaxed) as u64 + 1, paths.len() as u64);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..workers {
+            scope.spawn(work);
+        }
+        work();
+    });
+    let lost = || Err(anyhow!("a recording was not read"));
+    results.into_iter().map(|result| result.into_inner().unwrap_or_else(lost)).collect()
 }
 
 fn hint(error: &ReadError) -> Option<&'static str> {

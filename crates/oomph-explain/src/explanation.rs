@@ -141,6 +141,8 @@ pub struct OomExplanation {
     pub event: u64,
     /// When, in seconds after the first event.
     pub seconds: Option<f64>,
+    /// When, in microseconds since 1970, if the recording has times.
+    pub time: Option<i64>,
     /// What was asked for, rounded.
     pub size: u64,
     /// What the device had free.
@@ -378,6 +380,7 @@ fn ooms(context: &Context) -> Vec<OomExplanation> {
         .map(|oom| OomExplanation {
             event: u64::from(oom.moment),
             seconds: context.seconds(oom.moment + 1),
+            time: context.device.events.time.get(oom.moment as usize).copied().filter(|&time| time != 0),
             size: oom.size,
             device_free: oom.device_free,
             place: context.place(oom.stack, oom.moment + 1),

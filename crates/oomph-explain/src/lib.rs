@@ -4,7 +4,7 @@
 //! out-of-memories, waste, and findings. It is data; rendering is another crate's business, and so is reading.
 //!
 //! Arrows inside: `sources` (what a stack means) ← `kinds` (what memory is), `steps` ← `oom`, `waste` ← `observed` (all of it, for
-//! one device) ← `growth`, `kept`, `logits`, `what_if` (replays it with changes) ← `context` ← `fitting` (what `oomph.fit` would do) ← `rules` (one thing each) ← `explanation` (the result).
+//! one device) ← `growth`, `kept`, `logits`, `what_if` (replays it with changes) ← `context` ← `fitting` (what `oomph.fit` would do) ← `rules` (one thing each) ← `explanation` (the result) ← `ranks` (of one run, compared).
 //!
 //! Design constraints: no I/O, no clock, no randomness: the same recording gives the same explanation; every number
 //! says how it came about; what is not known is said to be unknown.
@@ -25,6 +25,7 @@ mod line;
 mod logits;
 mod observed;
 mod oom;
+pub mod ranks;
 pub mod rules;
 mod segments;
 mod sources;

@@ -4,6 +4,7 @@
 //! a file is escaped.
 
 use crate::picture;
+use crate::ranks::Ranks;
 use crate::shared::{
     NOTHING_RECORDED, Named, completeness, findings_of, next_command, saving, waste_parts, worst,
 };
@@ -53,20 +54,37 @@ pub fn explanation(all: &[Named], lines: usize) -> String {
 }
 
 fn ranks(out: &mut String, all: &[Named]) {
-    out.push_str("<table><tr><th>file</th><th class=\"number\">device</th><th class=\"number\">allocated</th><th class=\"number\">reserved</th><th>findings</th></tr>\n");
-    for named in all {
-        for device in &named.explanation.devices {
-            let codes: Vec<&str> = findings_of(named.explanation, device).map(|f| f.code).collect();
-            let _ = writeln!(
-                out,
-                "<tr><td>{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td><td>{}</td></tr>",
-                escape(named.name),
-                device.ordinal,
-                bytes(device.peak.allocated.bytes),
-                bytes(device.peak.reserved.bytes),
-                codes.join(" ")
-            );
-        }
+    compared(out, &Ranks::of(all));
+}
+
+/// Who died and who stands out, and a table of them all.
+pub(crate) fn compared(out: &mut String, ranks: &Ranks) {
+    for sentence in ranks.words() {
+        let _ = writeln!(out, "<p><b>{}</b></p>", escape(&sentence));
+    }
+    // Where every row is one device, that there is one goes without saying.
+    let shares = ranks.shares_rows();
+    let count = |text: &str, tag: &str| match shares {
+        true => format!("<{tag} class=\"number\">{text}</{tag}>"),
+        false => String::new(),
+    };
+    let _ = writeln!(
+        out,
+        "<table><tr><th>file</th>{}<th class=\"number\">device</th><th class=\"number\">allocated</th><th class=\"number\">reserved</th><th>ran out</th><th>findings</th></tr>",
+        count("ranks", "th")
+    );
+    for row in ranks.rows() {
+        let _ = writeln!(
+            out,
+            "<tr><td>{}</td>{}<td class=\"number\">{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td><td>{}</td><td>{}</td></tr>",
+            escape(&row.name),
+            count(&grouped(row.count as u64), "td"),
+            row.device,
+            row.allocated,
+            row.reserved,
+            row.ran_out,
+            row.codes
+        );
     }
     out.push_str("</table>\n");
 }

@@ -21,6 +21,7 @@ pub mod model;
 pub mod page;
 pub mod picture;
 pub mod predict;
+mod ranks;
 pub mod raster;
 pub mod replay;
 pub mod run;

@@ -1,5 +1,6 @@
 //! For issues and pull requests.
 
+use crate::ranks::Ranks;
 use crate::shared::{
     Check, CheckLimit, Named, completeness, cut_short, findings_of, saving, waste_parts, worst,
 };
@@ -25,23 +26,31 @@ pub fn explanation(all: &[Named], lines: usize) -> String {
 }
 
 fn ranks(out: &mut String, all: &[Named]) {
-    out.push_str(
-        "| file | device | allocated | reserved | out of memory | findings |\n|---|---:|---:|---:|---|---|\n",
-    );
-    for named in all {
-        for device in &named.explanation.devices {
-            let codes: Vec<&str> = findings_of(named.explanation, device).map(|f| f.code).collect();
-            let _ = writeln!(
-                out,
-                "| {} | {} | {} | {} | {} | {} |",
-                escape(named.name),
-                device.ordinal,
-                bytes(device.peak.allocated.bytes),
-                bytes(device.peak.reserved.bytes),
-                device.ooms.len(),
-                codes.join(" ")
-            );
+    let ranks = Ranks::of(all);
+    for sentence in ranks.words() {
+        let _ = writeln!(out, "**{}**\n", escape(&sentence));
+    }
+    let shares = ranks.shares_rows();
+    out.push_str(match shares {
+        true => {
+            "| file | ranks | device | allocated | reserved | ran out | findings |\n|---|---:|---:|---:|---:|---|---|\n"
         }
+        false => {
+            "| file | device | allocated | reserved | ran out | findings |\n|---|---:|---:|---:|---|---|\n"
+        }
+    });
+    for row in ranks.rows() {
+        let _ = writeln!(
+            out,
+            "| {} |{} {} | {} | {} | {} | {} |",
+            escape(&row.name),
+            if shares { format!(" {} |", grouped(row.count as u64)) } else { String::new() },
+            row.device,
+            row.allocated,
+            row.reserved,
+            row.ran_out,
+            row.codes
+        );
     }
     out.push('\n');
 }

@@ -1,14 +1,15 @@
 //! What is said after `oomph run`, beside the explanation of a recording: text only, for stderr.
 
 use crate::shared::{Named, completeness, quoted};
-use oomph_explain::{Explanation, Outcome};
+use oomph_explain::Explanation;
+use oomph_explain::ranks::has_died;
 use oomph_words::{bytes, grouped, printable};
 use serde_json::Value;
 use std::fmt::Write;
 
 /// Whether a program died of an out-of-memory.
 pub fn ran_out(explanation: &Explanation) -> bool {
-    explanation.devices.iter().flat_map(|device| &device.ooms).any(|oom| oom.outcome == Outcome::Fatal)
+    explanation.devices.iter().any(has_died)
 }
 
 /// A line for each recording, and what to type next unless an explanation has said that already.

@@ -1,5 +1,6 @@
 //! What several renderers need.
 
+use oomph_explain::ranks::has_died;
 use oomph_explain::{DeviceExplanation, Explanation, Finding, Severity};
 pub(crate) use oomph_render::shell::quoted;
 use oomph_words::{bytes, printable};
@@ -78,10 +79,7 @@ pub(crate) struct Died {
 
 /// Where the program died, if it did.
 pub(crate) fn died(explanation: &Explanation) -> Option<Died> {
-    let fatal = |device: &&DeviceExplanation| {
-        device.ooms.iter().any(|oom| oom.outcome == oomph_explain::Outcome::Fatal)
-    };
-    let device = explanation.devices.iter().find(fatal)?;
+    let device = explanation.devices.iter().find(|device| has_died(device))?;
     // A step that was cut short is the one that it died in; else it died after the last.
     let step = |steps: &oomph_explain::StepsExplanation| {
         steps.count + steps.repeated + u64::from(!steps.last_is_partial)
@@ -121,8 +119,7 @@ pub fn worst<'a>(all: &'a [Named<'a>]) -> Option<(usize, &'a DeviceExplanation)>
     (all.iter().enumerate())
         .flat_map(|(index, named)| named.explanation.devices.iter().map(move |device| (index, device)))
         .max_by_key(|(index, device)| {
-            let fatal = device.ooms.iter().any(|oom| oom.outcome == oomph_explain::Outcome::Fatal);
-            (fatal, device.peak.reserved.bytes, std::cmp::Reverse(*index))
+            (has_died(device), device.peak.reserved.bytes, std::cmp::Reverse(*index))
         })
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Colour marks severity and headings only; every line reads the same without it.
 
+use crate::ranks::{Ranks, Row};
 use crate::shared::{
     Check, CheckLimit, NOTHING_RECORDED, Named, TextOptions, completeness, cut_short, findings_of,
     next_command, page_command, quoted, saving, waste_parts, worst,
@@ -18,7 +19,7 @@ pub fn explanation(all: &[Named], options: TextOptions) -> String {
     match all {
         [one] => recording(&mut out, one, options),
         several => {
-            ranks(&mut out, several);
+            ranks(&mut out, several, options);
             if let Some((index, _)) = worst(several) {
                 let _ = writeln!(out, "\nThe worst is {}:\n", paint(BOLD, printable(several[index].name)));
                 recording(&mut out, &several[index], options);
@@ -33,33 +34,50 @@ pub fn explanation(all: &[Named], options: TextOptions) -> String {
     out
 }
 
-fn ranks(out: &mut String, all: &[Named]) {
-    let width = all.iter().map(|named| printable(named.name).chars().count()).max().unwrap_or(4).max(4);
+fn ranks(out: &mut String, all: &[Named], options: TextOptions) {
+    let ranks = Ranks::of(all);
+    let words = ranks.words();
+    for sentence in &words {
+        let _ = writeln!(out, "{}", paint(BOLD, wrap(sentence, options.width, 0, 2)));
+    }
+    if !words.is_empty() {
+        out.push('\n');
+    }
+    let rows = ranks.rows();
+    let shares = ranks.shares_rows();
+    let most = |pick: fn(&Row) -> &str, least: usize| {
+        rows.iter().map(|row| pick(row).chars().count()).max().unwrap_or(0).max(least)
+    };
+    let width = most(|row| &row.name, 4);
+    let (allocated, reserved) = (most(|row| &row.allocated, 9), most(|row| &row.reserved, 9));
+    // Where every row is one device, that there is one goes without saying.
+    let count = |text: &str| if shares { format!("  {text:>5}") } else { String::new() };
     let _ = writeln!(
         out,
         "{}",
-        paint(BOLD, format!("{:width$}  device  allocated   reserved  ran out  findings", "file"))
+        paint(
+            BOLD,
+            format!(
+                "{:width$}{}  device  {:>allocated$}  {:>reserved$}  ran out  findings",
+                "file",
+                count("ranks"),
+                "allocated",
+                "reserved"
+            )
+        )
     );
-    for named in all {
-        for device in &named.explanation.devices {
-            let codes: Vec<&str> = findings_of(named.explanation, device).map(|f| f.code).collect();
-            let fatal = device.ooms.iter().any(|oom| oom.outcome == Outcome::Fatal);
-            let ran_out = match (fatal, device.ooms.is_empty()) {
-                (true, _) => "died",
-                (false, false) => "caught",
-                (false, true) => "no",
-            };
-            let _ = writeln!(
-                out,
-                "{:width$}  {:>6}  {:>9}  {:>9}  {:>7}  {}",
-                printable(named.name),
-                device.ordinal,
-                bytes(device.peak.allocated.bytes),
-                bytes(device.peak.reserved.bytes),
-                ran_out,
-                codes.join(" ")
-            );
-        }
+    for row in &rows {
+        let _ = writeln!(
+            out,
+            "{:width$}{}  {:>6}  {:>allocated$}  {:>reserved$}  {:>7}  {}",
+            row.name,
+            count(&grouped(row.count as u64)),
+            row.device,
+            row.allocated,
+            row.reserved,
+            row.ran_out,
+            row.codes
+        );
     }
 }
 

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 
-from . import frames, generated, native
+from . import frames, generated, native, others
 from .handlers import Handlers
 from .out_of_memory import is_out_of_memory
 from .utf8 import encoded
@@ -47,6 +47,8 @@ class Recording:
         self.whole = None
         self.steps = 0
         self.out_of_memories = 0
+        # The other ranks' watchers know of the first.
+        self.told = False
         self.counts = (0, 0, 0, 0)
         self.reports_kinds = True
         self.since_reported = 0
@@ -184,6 +186,9 @@ class Recording:
         """PyTorch's observer: called before it raises, in the thread that asked."""
         if self.active and os.getpid() == self.process:
             self.out_of_memories += 1
+            # A prediction says it of each rank, and has no others.
+            if not self.in_whole and not self.told:
+                self.told = others.tell(asked, free, sys._getframe())
             # Before the first step nobody has said it yet.
             self.report_frozen()
             # Three frames are ours: this one, the one that calls it, and the one that it calls.

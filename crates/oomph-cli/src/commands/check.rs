@@ -5,7 +5,7 @@ use crate::printer::Printer;
 use crate::tolerance::Tolerance;
 use crate::{Outcome, files};
 use clap::{Args, ValueEnum};
-use oomph_explain::Outcome as OomOutcome;
+use oomph_explain::ranks::has_died;
 use oomph_report::{Check, CheckLimit, json, markdown, text};
 use oomph_words::Size;
 use std::path::{Path, PathBuf};
@@ -105,7 +105,6 @@ fn peak_of(path: &Path, metric: Metric, printer: &mut Printer) -> anyhow::Result
             path.display()
         ));
     }
-    let died = (explanation.devices.iter())
-        .any(|device| device.ooms.iter().any(|oom| oom.outcome == OomOutcome::Fatal));
+    let died = explanation.devices.iter().any(has_died);
     Ok((peak, died))
 }

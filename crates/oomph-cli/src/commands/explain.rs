@@ -97,16 +97,18 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
     let columns = if arguments.format == Format::Html { picture::COLUMNS } else { 0 };
     let mut explanations = Vec::new();
     let mut failed = false;
-    for path in &arguments.files {
-        match files::read(path, printer) {
-            Ok(recording) => {
-                let explanation = oomph_explain::explain_over_time(&recording, columns);
-                explanations.push((path.display().to_string(), explanation));
-                if arguments.files.len() == 1 && !printer.goes_on() {
-                    // The process is about to end: giving a hundred MB back first takes time.
-                    std::mem::forget(recording);
-                }
-            }
+    let ends = arguments.files.len() == 1 && !printer.goes_on();
+    let explained = files::read_each(&arguments.files, printer, |_, recording| {
+        let explanation = oomph_explain::explain_over_time(&recording, columns);
+        if ends {
+            // The process is about to end: giving a hundred MB back first takes time.
+            std::mem::forget(recording);
+        }
+        explanation
+    });
+    for (path, explanation) in arguments.files.iter().zip(explained) {
+        match explanation {
+            Ok(explanation) => explanations.push((path.display().to_string(), explanation)),
             // One bad file does not lose the others.
             Err(error) => {
                 printer.error(&format!("{error:#}"));

@@ -9,9 +9,9 @@ use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use oomph_report::page::{self, Builder, Means, Mode, Progress, Wanted};
-use oomph_report::{Exported, chrome_trace, tensorboard};
-use oomph_words::{bytes, plural};
+use oomph_report::page::{self, Builder, Crowd, Means, Mode, Progress, Wanted};
+use oomph_report::{Exported, Named, chrome_trace, tensorboard};
+use oomph_words::{bytes, grouped, plural};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -19,7 +19,8 @@ use std::time::SystemTime;
 ///
 /// The answer first, in words; then memory over time by kind or by line, what was held at any moment as a table and a flame graph,
 /// every allocation with its stack, the allocator's segments and holes at any moment, and what other settings would have done.
-/// Two recordings are compared (before, after); several are ranks of one run.
+/// Two recordings are compared (before, after); several are ranks of one run: which did the same, and who stands out. Of more than 64, one is drawn of
+/// those that did the same.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  oomph report snapshot.pickle --open\n  oomph report before.pickle after.pickle -o change.html\n  oomph report rank*.pickle -o ranks.html\n  oomph report snapshot.pickle --gpu t4                     # a T4's limit drawn in, and which setting fits it\n  oomph report snapshot.pickle --tensorboard runs/memory    # for those who live there\n  oomph report snapshot.pickle --chrome-trace trace.json.gz # for ui.perfetto.dev"
@@ -117,7 +118,16 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
     });
     let mut read: Vec<&Path> = Vec::new();
     let mut failed = false;
-    for path in &arguments.files {
+    let crowd = crowd(arguments, mode, printer)?;
+    let drawn: Vec<&PathBuf> = match &crowd {
+        Some((crowd, files, missed)) => {
+            failed |= missed;
+            crowd.drawn().iter().filter_map(|&place| files.get(place).copied()).collect()
+        }
+        None => arguments.files.iter().collect(),
+    };
+    let crowd = crowd.as_ref().map(|(crowd, ..)| crowd);
+    for path in drawn {
         // One bad file does not lose the others, but nothing can be compared with it.
         match add(&mut page, path, &source, printer) {
             Ok(()) => read.push(path),
@@ -138,10 +148,13 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         let recording = files::read(path, printer)?;
         files::of_file(path, with_means(&source, printer, |means| page.replay(again, &recording, means)))?;
     }
-    let mode = if page.recordings() == 1 { Mode::One } else { mode };
+    if let Some(crowd) = crowd {
+        page.stand_for(crowd);
+    }
+    let mode = if page.recordings() == 1 && crowd.is_none() { Mode::One } else { mode };
     let diff = page.diff(mode);
     outputs::write_whole(&output, arguments.force, |out| {
-        Ok(page::write(page.subjects(), &page.named(), mode, diff.as_ref(), out)?)
+        Ok(page::write(page.subjects(), &page.named(), mode, diff.as_ref(), crowd, out)?)
     })?;
     if let Some(path) = &arguments.chrome_trace {
         write_trace(&page.exported(), path, arguments.force)?;
@@ -181,6 +194,46 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         }
     }
     Ok(if failed { Outcome::Failed } else { Outcome::Fine })
+}
+
+/// Of more ranks than a page draws: which are drawn, of which files, and whether any file could not be read.
+fn crowd<'a>(
+    arguments: &'a Arguments,
+    mode: Mode,
+    printer: &mut Printer,
+) -> anyhow::Result<Option<(Crowd, Vec<&'a PathBuf>, bool)>> {
+    // What is written for other tools has all of them, and what comes from stdin cannot be read twice.
+    let takes_all = arguments.tensorboard.is_some() || arguments.chrome_trace.is_some();
+    let is_piped = arguments.files.iter().any(|path| path == Path::new("-"));
+    if mode != Mode::Ranks || arguments.files.len() <= page::MOST_DRAWN || takes_all || is_piped {
+        return Ok(None);
+    }
+    let explained =
+        files::read_each(&arguments.files, printer, |_, recording| oomph_explain::explain(&recording));
+    let (mut files, mut explanations, mut failed) = (Vec::new(), Vec::new(), false);
+    for (path, explanation) in arguments.files.iter().zip(explained) {
+        match explanation {
+            Ok(explanation) => {
+                files.push(path);
+                explanations.push((path.display().to_string(), explanation));
+            }
+            Err(error) => {
+                printer.error(&format!("{error:#}"));
+                failed = true;
+            }
+        }
+    }
+    let named: Vec<Named> =
+        explanations.iter().map(|(name, explanation)| Named { name, explanation }).collect();
+    let crowd = Crowd::of(&named);
+    let (drawn, all) = (crowd.drawn().len(), named.len());
+    printer.note(&format!(
+        "{} of {} are drawn: one of those that did the same, and {} at most",
+        grouped(drawn as u64),
+        plural(all as u64, "recording"),
+        page::MOST_DRAWN
+    ));
+    Ok(Some((crowd, files, failed)))
 }
 
 fn add(page: &mut Builder, path: &Path, source: &SourceText, printer: &mut Printer) -> anyhow::Result<()> {

@@ -160,18 +160,24 @@ struct Read {
 }
 
 fn read(left: &[Left], printer: &mut Printer) -> Vec<Read> {
-    let mut all = Vec::new();
-    for path in left.iter().filter_map(|one| one.recording.as_deref()) {
+    let mut paths = Vec::new();
+    for path in left.iter().filter_map(|one| one.recording.as_ref()) {
         if path.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
             let name = shorter(path);
             printer.warning(&format!("{name} is gone: it was removed or renamed while the program ran"));
-            continue;
+        } else {
+            paths.push(path.clone());
         }
-        match files::read(path, printer) {
-            Ok(recording) => {
-                let explanation = oomph_explain::explain(&recording);
-                all.push(Read { name: shorter(path), recording, explanation });
-            }
+    }
+    let read = files::read_each(&paths, printer, |place, recording| Read {
+        name: paths.get(place).map_or_else(String::new, |path| shorter(path)),
+        explanation: oomph_explain::explain(&recording),
+        recording,
+    });
+    let mut all = Vec::new();
+    for one in read {
+        match one {
+            Ok(one) => all.push(one),
             Err(error) => printer.error(&format!("{error:#}")),
         }
     }
@@ -192,12 +198,13 @@ fn report(ran: &Ran, recordings: &[Read], wanted: bool, printer: &mut Printer) {
     }
     let named: Vec<Named> =
         recordings.iter().map(|one| Named { name: &one.name, explanation: &one.explanation }).collect();
-    let died = named.iter().filter(|one| run::ran_out(one.explanation)).copied().collect::<Vec<_>>();
-    if !died.is_empty() {
+    let has_died = named.iter().any(|one| run::ran_out(one.explanation));
+    if has_died {
+        // All of them: whether the one that died held more than the others is half of the answer.
         let options = TextOptions { lines: 8, stacks: false, width: width() };
-        printer.say(&format!("\n{}", text::explanation(&died, options)));
+        printer.say(&format!("\n{}", text::explanation(&named, options)));
     }
-    printer.note(run::summary(&named, died.is_empty()).trim_end());
+    printer.note(run::summary(&named, !has_died).trim_end());
 }
 
 /// As it would be typed here.

@@ -2,6 +2,7 @@
 
 use super::document;
 use crate::shared::{Named, worst};
+use oomph_explain::ranks::{Difference, Group, Member, groups};
 use oomph_explain::{
     self as model, Completeness, DeviceExplanation, KindBytes, LineBytes, OomExplanation, Outcome,
     StackBytes, StepsExplanation,
@@ -17,11 +18,17 @@ const MOST_STEPS: usize = 10_000;
 pub fn explanation(all: &[Named]) -> String {
     match all {
         [one] => document(Recording::of(one)),
-        several => document(Recordings {
-            recordings: several.iter().map(Recording::of).collect(),
-            worst: worst(several)
-                .map(|(index, device)| Worst { file: several[index].name, device: device.ordinal }),
-        }),
+        several => {
+            let explanations: Vec<&model::Explanation> =
+                several.iter().map(|named| named.explanation).collect();
+            let groups = groups(&explanations);
+            document(Recordings {
+                recordings: several.iter().map(Recording::of).collect(),
+                groups: Alike::all(several, &groups),
+                worst: worst(several)
+                    .map(|(index, device)| One { file: several[index].name, device: device.ordinal }),
+            })
+        }
     }
 }
 
@@ -29,16 +36,105 @@ pub fn explanation(all: &[Named]) -> String {
 struct Recordings<'a> {
     /// One for each file that could be read.
     recordings: Vec<Recording<'a>>,
+    /// Devices that did the same, within 2 % of their peaks; the largest group first.
+    groups: Vec<Alike<'a>>,
     /// The worst: one that died is worse than one that did not; among equals, the highest reserved peak.
-    worst: Option<Worst<'a>>,
+    worst: Option<One<'a>>,
 }
 
 #[derive(Serialize)]
-struct Worst<'a> {
+struct One<'a> {
     /// Its file.
     file: &'a str,
     /// Its device.
     device: u32,
+}
+
+#[derive(Serialize)]
+struct Alike<'a> {
+    /// Who they are.
+    members: Vec<One<'a>>,
+    /// The worst of them.
+    worst: One<'a>,
+    /// `null` for the many, and where there are no many.
+    stands_out: Option<StandsOut<'a>>,
+}
+
+#[derive(Serialize)]
+struct StandsOut<'a> {
+    /// The number of the group that it was compared with, from 0: of the large ones the one that is most like it.
+    beside: usize,
+    /// In what it differs from that, what weighs most first.
+    differences: Vec<RankDifference<'a>>,
+}
+
+/// What is not said of a difference is `null`.
+#[derive(Serialize)]
+struct RankDifference<'a> {
+    /// `died`, `lived`, `held`, `reserved`, `found` or `not_found`.
+    what: &'static str,
+    /// With `held`: the kind of memory.
+    kind: Option<&'static str>,
+    /// With `held` and `reserved`: bytes here.
+    here: Option<u64>,
+    /// With `held` and `reserved`: bytes of the others.
+    there: Option<u64>,
+    /// With `held`: the line with the largest part of the difference.
+    line: Option<Place<'a>>,
+    /// Bytes of that part.
+    line_bytes: Option<u64>,
+    /// With `found` and `not_found`: the finding's code.
+    code: Option<&'static str>,
+}
+
+impl<'a> Alike<'a> {
+    fn all(several: &[Named<'a>], groups: &'a [Group]) -> Vec<Self> {
+        let one = |member: Member| One {
+            file: several[member.recording].name,
+            device: several[member.recording].explanation.devices[member.device].ordinal,
+        };
+        (groups.iter())
+            .map(|group| Alike {
+                members: group.members.iter().map(|&member| one(member)).collect(),
+                worst: one(group.worst),
+                stands_out: group.odd.as_ref().map(|odd| StandsOut {
+                    beside: odd.beside,
+                    differences: odd.differences.iter().map(RankDifference::of).collect(),
+                }),
+            })
+            .collect()
+    }
+}
+
+impl<'a> RankDifference<'a> {
+    fn of(difference: &'a Difference) -> Self {
+        let plain = |what| Self {
+            what,
+            kind: None,
+            here: None,
+            there: None,
+            line: None,
+            line_bytes: None,
+            code: None,
+        };
+        match difference {
+            Difference::Died => plain("died"),
+            Difference::Lived => plain("lived"),
+            Difference::Held { kind, here, there, line } => Self {
+                kind: Some(kind.key()),
+                here: Some(*here),
+                there: Some(*there),
+                line: line.as_ref().map(|(place, _)| Place::of(place)),
+                line_bytes: line.as_ref().map(|(_, bytes)| *bytes),
+                ..plain("held")
+            },
+            Difference::Reserved { here, there } => {
+                Self { here: Some(*here), there: Some(*there), ..plain("reserved") }
+            }
+            Difference::Found { code, .. } => Self { code: Some(code), ..plain("found") },
+            Difference::NotFound { code, .. } => Self { code: Some(code), ..plain("not_found") },
+        }
+    }
 }
 
 #[derive(Serialize)]

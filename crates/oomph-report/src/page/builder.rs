@@ -3,7 +3,7 @@
 //! Boundary: recordings come in one after another and go again, since ranks are many and large; who reads them, from where, and how progress is
 //! shown, the caller says.
 
-use super::{Extras, Limit, Mode, Subject, worst};
+use super::{Crowd, Extras, Limit, Mode, Subject, worst};
 use crate::exports::Exported;
 use crate::replay::Typed;
 use crate::shared::Named;
@@ -125,6 +125,13 @@ impl Builder {
             self.kept.push((recording, details));
         }
         Ok(())
+    }
+
+    /// Says of each subject whom it stands for.
+    pub fn stand_for(&mut self, crowd: &Crowd) {
+        for subject in &mut self.subjects {
+            subject.head.alike = crowd.alike(subject.recording, subject.ordinal);
+        }
     }
 
     /// The subject that the page begins with is replayed even where all of them together were too many: its recording has to be

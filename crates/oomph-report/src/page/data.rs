@@ -72,6 +72,17 @@ pub(super) struct SubjectHead {
     pub(super) address_base: String,
     pub(super) columns: Columns,
     pub(super) what_if: Option<WhatIf>,
+    /// Those that did the same and are not drawn.
+    pub(super) alike: Option<Alike>,
+}
+
+/// Ranks in whose place another is drawn.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Alike {
+    /// How many.
+    pub(super) count: usize,
+    /// Their files, in short.
+    pub(super) names: String,
 }
 
 /// The highest of each.

@@ -6,21 +6,24 @@
 mod answer;
 mod builder;
 mod columns;
+mod crowd;
 mod data;
 mod limit;
 mod subject;
 
 pub use builder::{Again, Builder, Means, Progress, Wanted, WhatIf};
+pub use crowd::{Crowd, MOST_DRAWN};
 pub use limit::Limit;
 pub use subject::{Extras, Subject};
 
 use self::data::{DiffDevice, DiffKind, DiffLine, Kind, Page};
 use crate::html::{self, escape};
+use crate::ranks::Ranks;
 use crate::shared::{Named, cut_short};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use oomph_explain::Diff;
-use oomph_words::bytes;
+use oomph_words::{bytes, grouped};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::io::{self, Write};
@@ -84,12 +87,13 @@ pub fn worst(subjects: &[Subject], all: &[Named]) -> Option<usize> {
     subjects.iter().position(|one| one.device() == (recording, device.ordinal))
 }
 
-/// Writes a page. `all` are the explanations in the order of the subjects' recordings.
+/// Writes a page. `all` are the explanations in the order of the subjects' recordings; `crowd` is the run that these were chosen of.
 pub fn write(
     subjects: &[Subject],
     all: &[Named],
     mode: Mode,
     diff: Option<&Diff>,
+    crowd: Option<&Crowd>,
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let worst = worst(subjects, all);
@@ -101,10 +105,10 @@ pub fn write(
     let names: Vec<&str> = all.iter().map(|named| named.name).collect();
     let title = match (mode, &names[..]) {
         (Mode::Diff, [before, after, ..]) => format!("{before} → {after}"),
-        (_, [one]) => (*one).to_owned(),
-        (_, several) => format!("{} recordings", several.len()),
+        (_, [one]) if crowd.is_none() => (*one).to_owned(),
+        (_, several) => format!("{} recordings", crowd.map_or(several.len(), Crowd::recordings)),
     };
-    let headline = headline(mode, diff, subjects.get(shown), all);
+    let headline = headline(mode, diff, crowd, subjects.get(shown), all);
     let hash = STANDARD.encode(Sha256::digest(SCRIPT.as_bytes()));
     write!(
         out,
@@ -115,11 +119,16 @@ pub fn write(
          style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'\">\n\
          <title>{title} – oomph</title>\n<style>\n{fragment}{STYLE}</style>\n</head>\n<body>\n\
          <header class=\"oomph-header\"><h1>{headline}</h1></header>\n<main>\n\
-         <section id=\"answer\" aria-label=\"Answer\">\n",
+         {compared}<section id=\"answer\" aria-label=\"Answer\">\n",
         version = env!("CARGO_PKG_VERSION"),
         title = escape(&title),
         fragment = html::CSS,
         headline = escape(&headline),
+        compared = match (mode, crowd) {
+            (_, Some(crowd)) => crowd.compared(),
+            (Mode::Ranks, None) => crowd::compared(&Ranks::of(all)),
+            _ => String::new(),
+        },
     )?;
     for subject in subjects {
         out.write_all(subject.answer.as_bytes())?;
@@ -150,7 +159,13 @@ pub fn write(
 }
 
 /// The page's first words.
-fn headline(mode: Mode, diff: Option<&Diff>, shown: Option<&Subject>, all: &[Named]) -> String {
+fn headline(
+    mode: Mode,
+    diff: Option<&Diff>,
+    crowd: Option<&Crowd>,
+    shown: Option<&Subject>,
+    all: &[Named],
+) -> String {
     let Some(shown) = shown else { return "There is no event and no segment in this file".to_owned() };
     let peaks = (diff.into_iter().flat_map(|diff| &diff.devices))
         .find(|device| device.ordinal == shown.ordinal)
@@ -174,7 +189,8 @@ fn headline(mode: Mode, diff: Option<&Diff>, shown: Option<&Subject>, all: &[Nam
         ),
         (Mode::Ranks, _) => {
             let name = all.get(shown.recording).map_or("", |named| named.name);
-            format!("The worst of {} recordings is {name}: {}", all.len(), shown.headline)
+            let recordings = crowd.map_or(all.len(), Crowd::recordings);
+            format!("The worst of {} recordings is {name}: {}", grouped(recordings as u64), shown.headline)
         }
         _ => shown.headline.clone(),
     };

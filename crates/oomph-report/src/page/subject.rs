@@ -119,6 +119,7 @@ impl Subject {
             address_base: format!("{base:#x}"),
             columns: Columns { allocations, segments, text, times: times_column },
             what_if,
+            alike: None,
         };
         Self {
             head,
