@@ -25,6 +25,9 @@ pub struct Gpu {
     pub compute_capability: String,
     /// Streaming multiprocessors.
     pub sms: u32,
+    /// What those call it that lend it out: SkyPilot, and mostly Ray.
+    #[serde(default)]
+    pub accelerator: Option<String>,
     /// Where the numbers are from.
     #[serde(default)]
     pub source: String,

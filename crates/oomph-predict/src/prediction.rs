@@ -2,7 +2,7 @@
 
 use crate::run::{
     Among, Batches, CallFact, DeviceFacts, Facts, Kind, NcclFact, Program, Ran, Reached, ReadFact, RunError,
-    Runner, Status, Torch, Values, Voice, World,
+    Runner, Status, StepFact, Torch, Values, Voice, World,
 };
 use oomph_explain::{Explanation, explain};
 use oomph_gpus::Gpu;
@@ -93,6 +93,8 @@ pub struct Prediction {
     pub like: Option<World>,
     /// What the rank did, to be held against what others did.
     pub among: Among,
+    /// What a step of the rank takes beside memory, where that was asked for.
+    pub step: Option<StepFact>,
     /// What it was fed with, where that differs from step to step or the longest was asked for.
     pub batches: Option<Batches>,
     /// What it did to the device.
@@ -303,6 +305,7 @@ impl Prediction {
             timed_out: facts.timed_out,
             like: None,
             among: facts.among.clone(),
+            step: facts.step,
             batches: facts.batches.clone(),
             device,
             total,

@@ -268,6 +268,19 @@ pub struct NcclFact {
     pub most: u64,
 }
 
+/// What a training step of a rank takes beside memory.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+pub struct StepFact {
+    /// An estimate of how long the GPU works, at the speeds of a card of its kind.
+    pub seconds: f64,
+    /// How many operations the CPU starts.
+    pub operations: u64,
+    /// Bytes that are sent to ranks of the same machine.
+    pub sent_within: u64,
+    /// And over groups that span machines.
+    pub sent_between: u64,
+}
+
 /// What is taken by chance: by how far the card is behind when something is freed.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct ChanceFact {
@@ -363,6 +376,9 @@ pub struct Facts {
     /// What is to be known of a rank among others.
     #[serde(default)]
     pub among: Among,
+    /// What the last step of a rank took beside memory, where that was asked for.
+    #[serde(default)]
+    pub step: Option<StepFact>,
 }
 
 /// What a rank did, to be held against what others did.
@@ -426,6 +442,7 @@ impl Facts {
             batches: None,
             starts: None,
             among: Among::default(),
+            step: None,
         }
     }
 }
@@ -593,6 +610,8 @@ pub struct Further {
     pub longest: bool,
     /// Seconds after which each run is stopped.
     pub timeout: Option<u32>,
+    /// What a step of a rank sends to others, and how long it may take.
+    pub accounts: bool,
 }
 
 /// How a program is run to try something out: further than for a prediction, and with another text for some of its files.
@@ -638,6 +657,7 @@ struct Task<'a> {
     seconds: Option<u32>,
     more: bool,
     longest: bool,
+    accounts: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     source: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -842,6 +862,7 @@ impl<'a> Runner<'a> {
             seconds: None,
             more: false,
             longest: false,
+            accounts: false,
             source: None,
             spare: None,
             awaited: None,
@@ -863,8 +884,9 @@ impl<'a> Runner<'a> {
                 if let Some(Purpose::Values(values)) = purpose {
                     task.values = *values;
                 }
-                let Further { while_batches_vary, longest, timeout } = self.further;
+                let Further { while_batches_vary, longest, timeout, accounts } = self.further;
                 (task.more, task.longest, task.seconds) = (while_batches_vary, longest, timeout);
+                task.accounts = accounts;
                 task.awaited = self.awaited.as_ref();
             }
         }

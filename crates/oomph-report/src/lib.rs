@@ -20,6 +20,7 @@ pub mod markdown;
 pub mod model;
 pub mod page;
 pub mod picture;
+pub mod plan;
 pub mod predict;
 mod ranks;
 pub mod raster;

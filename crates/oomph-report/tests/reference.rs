@@ -71,6 +71,7 @@ fn the_schemas_of_documents_are_what_the_types_say() {
         ("replay", &["json::replay::Answer"]),
         ("tune", &["json::tune::Tuning"]),
         ("predict", &["json::predict::Prediction", "json::predict::Predictions", "json::predict::Tries"]),
+        ("plan", &["json::plan::Plan"]),
         ("diff", &["json::diff::Diff"]),
         ("doctor", &["json::doctor::Examination"]),
     ] {

@@ -4,7 +4,7 @@ Enough are some steps, and what ``phases`` sees after them. Run by ``oomph predi
 ``OOMPH_PREDICT`` (JSON): ``kind`` (script, module or notebook), ``target``, ``args``, ``steps``, ``until`` (steps, validation or end), ``recorder`` (its library; without, nothing but the facts is left),
 ``folder`` for what is left behind: ``recording.oomph`` and ``facts.json``. ``target`` and ``args`` have a letter for each byte (``handed.rs`` of the crate ``oomph-stage``). A change that is tried adds ``source`` (a file of JSON:
 other texts for files) and ``forwards`` (another number for those than for steps). ``seconds``: when it is stopped in any case; ``more`` and ``longest``: what to do where batches differ
-(``batches``); ``awaited``: a ``file`` that is not written yet, modules to import ``ahead`` of that, and the ``process`` without which nobody needs it; ``started``: by a program that was started before (``following``). Where the program may be run again, ``spare`` says where a spare interpreter waits for that.
+(``batches``); ``accounts``: whether to say what a step of a rank takes beside memory (``accounts``); ``awaited``: a ``file`` that is not written yet, modules to import ``ahead`` of that, and the ``process`` without which nobody needs it; ``started``: by a program that was started before (``following``). Where the program may be run again, ``spare`` says where a spare interpreter waits for that.
 """
 
 import atexit
@@ -56,7 +56,7 @@ class Run:
         self.compiled = False
         self.began = time.time()
         self.phases = self.batches = self.following = None
-        self.values = self.reads = self.backward = None
+        self.values = self.reads = self.backward = self.accounts = None
         self.torch = None
         self.recorded = None
         self.died_of_memory = False
@@ -120,6 +120,11 @@ class Run:
         ranks.stay_in_this_process(torch, world, self)
         if world:
             ranks.prepare(torch, world, self)
+            if self.task.get("accounts"):
+                from . import accounts
+
+                self.accounts = accounts.Accounts(torch, self)
+                self.values.account = self.accounts.operation
 
     def cuda_is_here(self):
         self.phases.started = time.time()
@@ -156,6 +161,8 @@ class Run:
             self.has_flat_parameters |= any(getattr(one, "_fsdp_flattened", False) for group in optimizer.param_groups for one in group["params"])
         if max(counts.values()) > self.facts["steps"]:
             self.facts["steps"] = max(counts.values())
+            if self.accounts is not None:
+                self.accounts.end_of_step(optimizer)
             self.batches.step_is_done(self.facts["steps"])
         self.phases.reach("training")
         wanted = self.task.get("steps", 0)
@@ -323,6 +330,7 @@ class Run:
                 from . import ranks
 
                 facts["among"] = ranks.among(torch, self)
+                facts["step"] = self.accounts and self.accounts.step
                 ranks.add_chances(torch, self)
             facts["memory_config"] = os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or ""
             self.phases.finish()

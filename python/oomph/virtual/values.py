@@ -65,6 +65,8 @@ class Values(TorchDispatchMode):
         # Whether anything on the card was read so far, by the program or by an operation that needs to know a size.
         self.has_read = False
         self.is_paused = False
+        # Hears of every operation that was run, if somebody counts.
+        self.account = None
         self.all_true = {}
         self.unknown_read, self.unknown_why = None, ""
         # What would compute the value that was read last, if there is a way.
@@ -168,7 +170,7 @@ class Values(TorchDispatchMode):
         # Subclasses (DTensor, fake tensors) have their own ways; what they do inside comes without this mode.
         for kind in types:
             if kind is not Tensor and kind is not torch.nn.Parameter:
-                return self.of_subclass(func, args, kwargs)
+                return self.accounted(func, args, kwargs, self.of_subclass(func, args, kwargs))
         if not isinstance(func, torch._ops.OpOverload):
             return func(*args, **kwargs)
         if self.is_composite(func):
@@ -190,8 +192,14 @@ class Values(TorchDispatchMode):
         if handler is not None:
             out = handler(func, args, kwargs)
             self.library.oomph_guessed()  # what handlers read, they know about
-            return out
-        return self.plain(func, args, kwargs)
+        else:
+            out = self.plain(func, args, kwargs)
+        return self.accounted(func, args, kwargs, out)
+
+    def accounted(self, func, args, kwargs, out):
+        if self.account is not None:
+            self.account(func, args, kwargs, out)
+        return out
 
     def is_composite(self, func):
         """Whether it consists of other operations. Of inference's tensors it comes here whole, and its schema says nothing of what it does."""

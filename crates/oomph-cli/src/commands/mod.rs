@@ -59,6 +59,7 @@ macro_rules! verbs {
 verbs! {
     Run in run,
     Predict in predict,
+    Plan in plan,
     Fit in fit,
     Data in data,
     Top in top,

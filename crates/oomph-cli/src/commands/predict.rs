@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 /// Steps of a script that is not asked for others.
 const STEPS: u32 = 3;
 /// Cards of a machine for training, where nobody says how many.
-const USUAL_NODE: u32 = 8;
+pub(crate) const USUAL_NODE: u32 = 8;
 
 /// Say whether a PyTorch script fits a card, without the card
 ///
@@ -171,6 +171,7 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         while_batches_vary: arguments.steps.is_none() && until != Until::Steps,
         longest: arguments.longest,
         timeout: arguments.timeout,
+        ..Further::default()
     };
     let steps = arguments.steps.unwrap_or(STEPS);
     let Some(program) = program else { return over_model(arguments, &installed, values, printer) };
@@ -211,7 +212,7 @@ fn ranks(size: u32, per_node: Option<u32>) -> anyhow::Result<Ranks> {
 }
 
 /// Why there is no prediction, for who asked.
-fn explain_failure(
+pub(crate) fn explain_failure(
     error: anyhow::Error,
     program: &Program,
     printer: &mut Printer,

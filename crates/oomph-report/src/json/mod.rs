@@ -12,6 +12,7 @@ pub(crate) mod fit;
 pub(crate) mod gpus;
 pub(crate) mod model;
 pub(crate) mod patch;
+pub(crate) mod plan;
 pub(crate) mod predict;
 pub(crate) mod profile;
 pub(crate) mod replay;
@@ -35,6 +36,7 @@ pub fn schema(verb: &str) -> Option<&'static str> {
         "replay" => include_str!("../../assets/schemas/replay.json"),
         "tune" => include_str!("../../assets/schemas/tune.json"),
         "predict" => include_str!("../../assets/schemas/predict.json"),
+        "plan" => include_str!("../../assets/schemas/plan.json"),
         "diff" => include_str!("../../assets/schemas/diff.json"),
         "doctor" => include_str!("../../assets/schemas/doctor.json"),
         _ => return None,

@@ -19,7 +19,7 @@ import torch.utils._python_dispatch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from oomph.fitting.errors import FitError
-from oomph.fitting.planning.costs import IN_PART, BlockCosts, CountCosts, ForwardCosts, InPart, Speeds, Step, bytes_of, gather, seconds_of, share_that_is_hidden
+from oomph.fitting.planning.costs import IN_PART, BlockCosts, CountCosts, ForwardCosts, InPart, Step, bytes_of, seconds_of, share_that_is_hidden
 from oomph.fitting.planning.payload import unpack
 from oomph.fitting.planning.plan import Measured, Plan
 from oomph.fitting.planning.search import Facts, Search
@@ -32,6 +32,7 @@ from oomph.fitting.techniques.compiled import budgets_for, compiled_modules, ins
 from oomph.fitting.techniques.grouped_queries import RepeatedGroups
 from oomph.fitting.techniques.selective import SelectiveBlocks
 from oomph.live.out_of_memory import is_out_of_memory
+from oomph.virtual.speeds import Speeds, gather
 
 # Seconds after which plans that only might be better are not looked at any more.
 _LATE = 8.0

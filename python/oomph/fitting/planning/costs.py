@@ -5,8 +5,6 @@ An estimate, to put plans in order. Speeds are measured on the card where there 
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import math
 import time
 from dataclasses import dataclass, field
@@ -14,24 +12,19 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
 from oomph._environment import on_virtual_gpu
 from oomph.fitting.planning.plan import Plan
 from oomph.live.out_of_memory import is_out_of_memory
+from oomph.virtual.speeds import SHORTEST, Speeds, assumed_speeds, seconds_of_operation
 
 _MIB = 1 << 20
 
 # What blocks may do beside keeping all and being run again whole: the fields of a plan.
 IN_PART = ("selective", "lean")
 
-# No operation takes the GPU less.
-_SHORTEST = 4e-6
-# Seconds that a model's operation takes the CPU, with the Python around it, where that is not measured; and where it is, beside a bare one in a loop.
-_LAUNCH, _BESIDE_A_BARE_ONE = 23e-6, 2.4
-# Of the speed of a large product, what those of models reach, and what attention in full precision does; and bytes a second beside a plain copy's, for part of what is read has
-# been written just before. Fitted to recorded steps of twelve models (docs/measured/fit-speed.md).
-_REACHED, _REACHED_BY_ATTENTION, _CACHED = 0.65, 0.25, 2.3
+# Beside a bare operation in a loop, what a model's takes the CPU, with the Python around it.
+_BESIDE_A_BARE_ONE = 2.4
 # What products reach that are run again without what lies between them in a model's forward pass: beside steps of three models, with and without.
 _REACHED_ALONE = 1.1
 # What checkpointing a block takes the CPU, in operations that it could have started instead; and what hooks for saved tensors do, for each of a block's operations.
@@ -43,31 +36,6 @@ _POSITIONWISE = 0.6
 _CHEAPEST_FIRST = 2
 # Of a backward pass, the part in which copies can be hidden.
 _HIDDEN = 0.4
-
-
-@dataclass(frozen=True)
-class Speeds:
-    """Of one card, in its process: per second, but for ``launch`` (seconds that the CPU takes to start one operation)."""
-
-    flops_32: float
-    flops_16: float
-    memory: float
-    link: float
-    launch: float
-    measured: bool = False
-
-    def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
-
-def assumed_speeds(multiprocessors: int, capability: tuple[int, int]) -> Speeds:
-    """From what a card of its generation does: multiply-adds per multiprocessor and clock, at 1.5 GHz, two thirds of it reached."""
-    lanes = 128 if capability >= (8, 6) or capability[0] == 6 and capability[1] else 64
-    tensor = {7: 512, 8: 512 if capability >= (8, 6) else 1024, 9: 2048}.get(capability[0], 1024 if capability[0] >= 10 else lanes)
-    reached = multiprocessors * 1.5e9 * 2 * 2 / 3
-    # TensorFloat-32 takes half as many.
-    single = tensor / 2 if capability[0] >= 8 and torch.get_float32_matmul_precision() != "highest" else lanes
-    return Speeds(single * reached, tensor * reached, multiprocessors * (25e9 if capability[0] == 9 else 8e9), 12e9, _LAUNCH)
 
 
 def measure_speeds(device: torch.device) -> Speeds:
@@ -125,33 +93,10 @@ class CountCosts(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        tensors: list[torch.Tensor] = []
-        gather(args, tensors)
-        gather(out, tensors)
-        if any(tensor.is_cuda for tensor in tensors) and not _is_view(func):
-            moved = sum(tensor.numel() * tensor.element_size() for tensor in tensors) / (_CACHED * self.speeds.memory)
-            flops = flop_registry.get(func._overloadpacket)
-            worked = 0.0
-            if flops is not None:
-                half = any(tensor.dtype in (torch.bfloat16, torch.float16) for tensor in tensors)
-                # Some formulas refuse what the operations themselves take: grouped queries, for instance.
-                with contextlib.suppress(Exception):
-                    reached = _REACHED_BY_ATTENTION if not half and "attention" in func.name() else _REACHED
-                    worked = flops(*args, **(kwargs or {}), out_val=out) / (reached * (self.speeds.flops_16 if half else self.speeds.flops_32))
-            self.operations.append(max(moved, worked))
+        seconds = seconds_of_operation(self.speeds, func, args, kwargs or {}, out)
+        if seconds is not None:
+            self.operations.append(seconds)
         return out
-
-
-def _is_view(func: Any) -> bool:
-    return bool(getattr(func, "is_view", False))
-
-
-def gather(things: Any, into: list[torch.Tensor]) -> None:
-    if isinstance(things, torch.Tensor):
-        into.append(things)
-    elif isinstance(things, (list, tuple)):
-        for thing in things:
-            gather(thing, into)
 
 
 @dataclass
@@ -195,7 +140,7 @@ class ForwardCosts:
         if key not in self._work:
             operations = self.operations if block is None else self.blocks[block].operations
             scale = samples / self.samples
-            self._work[key] = (sum(max(seconds * scale, _SHORTEST) for seconds in operations), len(operations))
+            self._work[key] = (sum(max(seconds * scale, SHORTEST) for seconds in operations), len(operations))
         return self._work[key]
 
     def peak(self, plan: Plan, samples: int, gathers: bool) -> int:

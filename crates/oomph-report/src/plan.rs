@@ -1,0 +1,310 @@
+//! How a plan for several cards looks: how many of which, which way, and what to type.
+
+use crate::json;
+use crate::markdown::escape;
+use crate::predict::doubts;
+use crate::shared::quoted;
+use crate::text::{BOLD, CYAN, DIM, GREEN, RED, paint, wrap};
+use oomph_gpus::Gpu;
+use oomph_predict::plan::{Found, Row, Seconds, Way, seconds};
+use oomph_predict::prediction::Prediction;
+use oomph_predict::ranks::Ranks;
+use oomph_words::{bytes, harmless, printable};
+use std::fmt::Write;
+
+/// What was planned, and found.
+#[derive(Clone, Copy, Debug)]
+pub struct Planned<'a> {
+    /// The ways that were tried.
+    pub ways: &'a [Way],
+    /// What was found, the best first.
+    pub rows: &'a [Row],
+    /// Characters of a line.
+    pub width: usize,
+}
+
+/// A row that fits.
+pub(crate) struct Fit<'a> {
+    pub(crate) way: &'a Way,
+    pub(crate) gpu: &'a Gpu,
+    pub(crate) ranks: Ranks,
+    pub(crate) worst: &'a Prediction,
+}
+
+impl Fit<'_> {
+    pub(crate) fn machines(&self) -> u32 {
+        self.ranks.size / self.ranks.per_node.max(1)
+    }
+
+    pub(crate) fn seconds(&self) -> Option<Seconds> {
+        seconds(self.worst.step.as_ref()?, self.gpu, self.ranks)
+    }
+
+    pub(crate) fn sent(&self) -> Option<u64> {
+        self.worst.step.map(|step| step.sent_within.saturating_add(step.sent_between))
+    }
+
+    /// What is typed to see more.
+    pub(crate) fn predicted(&self) -> String {
+        let per_node = match self.ranks.size.min(8) == self.ranks.per_node {
+            true => String::new(),
+            false => format!(" --per-node {}", self.ranks.per_node),
+        };
+        format!(
+            "oomph predict --gpu {} --ranks {}{per_node} {}",
+            quoted(&self.gpu.name),
+            self.ranks.size,
+            self.way.program.typed()
+        )
+    }
+}
+
+impl<'a> Planned<'a> {
+    pub(crate) fn fits(&self, row: &'a Row) -> Option<Fit<'a>> {
+        match &row.found {
+            Found::Fits { ranks, worst } => {
+                Some(Fit { way: self.ways.get(row.way)?, gpu: &row.gpu, ranks: *ranks, worst })
+            }
+            _ => None,
+        }
+    }
+
+    /// The one with the fewest cards.
+    pub(crate) fn best(&self) -> Option<Fit<'a>> {
+        self.rows.iter().find_map(|row| self.fits(row))
+    }
+
+    fn words(&self, row: &Row) -> &'a str {
+        self.ways.get(row.way).map_or("", |way| way.words.as_str())
+    }
+}
+
+/// Ways to start it, each with its name: what is typed, or what goes into a file. oomph starts none of them.
+pub(crate) fn launches(fit: &Fit) -> Vec<(&'static str, String)> {
+    let (cards, machines) = (fit.ranks.per_node, fit.machines());
+    let program = fit.way.program.typed();
+    let rendezvous = match machines {
+        1 => "--standalone".to_owned(),
+        _ => format!("--nnodes {machines} --rdzv-backend c10d --rdzv-endpoint $HEAD:29500"),
+    };
+    let torchrun = format!("torchrun {rendezvous} --nproc-per-node {cards} {program}");
+    let accelerator = fit.gpu.accelerator.as_deref();
+    let mut all = vec![
+        ("torchrun", torchrun),
+        ("Slurm", format!("#SBATCH --nodes={machines} --ntasks-per-node=1 --gpus-per-node={cards}")),
+    ];
+    if let Some(name) = accelerator {
+        let nodes = if machines > 1 { format!("num_nodes: {machines}, ") } else { String::new() };
+        all.push(("SkyPilot", format!("{nodes}resources: {{accelerators: {name}:{cards}}}")));
+    }
+    let product = fit.gpu.title.replace(' ', "-");
+    let pods = if machines > 1 { format!(" ({machines} pods)") } else { String::new() };
+    all.push((
+        "Kubernetes",
+        format!("resources: {{limits: {{nvidia.com/gpu: {cards}}}}}, nodeSelector: {{nvidia.com/gpu.product: {product}}}{pods}"),
+    ));
+    let kind =
+        accelerator.and_then(ray_type).map_or(String::new(), |name| format!(", accelerator_type=\"{name}\""));
+    all.push(("Ray Train", format!("ScalingConfig(num_workers={}, use_gpu=True{kind})", fit.ranks.size)));
+    all
+}
+
+/// Ray's name for a card, where it has one.
+fn ray_type(accelerator: &str) -> Option<&str> {
+    match accelerator {
+        "A100-80GB" => Some("A100-80G"),
+        "A100" => Some("A100-40G"),
+        "V100-32GB" => Some("V100"),
+        "A10" | "A40" => None,
+        other => Some(other),
+    }
+}
+
+/// Three digits, and what they are of.
+fn duration(seconds: f64) -> String {
+    match seconds {
+        short if short < 1.0 => format!("{:.0} ms", 1e3 * short),
+        middle if middle < 10.0 => format!("{middle:.1} s"),
+        long => format!("{long:.0} s"),
+    }
+}
+
+fn range(seconds: Option<Seconds>) -> String {
+    seconds.map_or("–".to_owned(), |one| format!("{} to {}", duration(one.low), duration(one.high)))
+}
+
+fn sent(fit: &Fit) -> String {
+    fit.sent().map_or("–".to_owned(), bytes)
+}
+
+fn headline(planned: &Planned) -> String {
+    let Some(best) = planned.best() else {
+        return "Not with any of these cards, in as many as were asked for".to_owned();
+    };
+    let card = match best.ranks.size {
+        1 => format!("One {} is enough", printable(&best.gpu.title)),
+        size => format!("It takes {size} × {}", printable(&best.gpu.title)),
+    };
+    let way = match best.way.words.as_str() {
+        "" => String::new(),
+        words => format!(", with {}", printable(words)),
+    };
+    let close = if best.worst.is_close() { ": barely" } else { "" };
+    format!("{card}{way}{close}")
+}
+
+/// What is true of every such table.
+const NOTES: [&str; 3] = [
+    "Memory is that of the rank that takes the most. Each rank gets the batch that the script gives it: more ranks are a larger batch in all, unless the script divides it.",
+    "Sent is what one rank gives to NCCL in a step, data going round in a ring.",
+    "Times are estimates: work at the speeds of a card of this kind, links from PCIe 3 to NVLink, networks from 100 gigabits for a machine to 400 for each card.",
+];
+
+/// For a terminal.
+pub fn text(planned: &Planned) -> String {
+    let mut out = String::new();
+    let best = planned.best();
+    let style = if best.is_some() { GREEN } else { RED };
+    let _ = writeln!(out, "{}\n", paint(style.bold(), headline(planned)));
+    let names = planned.rows.iter().map(|row| printable(&row.gpu.name).chars().count());
+    let width = names.max().unwrap_or(4).max(4);
+    let ways = planned.rows.iter().map(|row| printable(planned.words(row)).chars().count());
+    let ways = ways.max().unwrap_or(0).max(3);
+    let has_ways = planned.ways.len() > 1;
+    let way = |words: &str| if has_ways { format!("  {words:ways$}") } else { String::new() };
+    let heading = format!(
+        "{:>5}  {:width$}{}  {:>10}  {:>10}  {:>13}  step, estimated",
+        "cards",
+        "card",
+        way("way"),
+        "each takes",
+        "stays free",
+        "sent per step"
+    );
+    let _ = writeln!(out, "{}", paint(BOLD, heading));
+    for row in planned.rows {
+        let (name, words) = (printable(&row.gpu.name), way(&printable(planned.words(row))));
+        match (planned.fits(row), &row.found) {
+            (Some(fit), _) => {
+                let free = bytes(fit.worst.margin().unwrap_or(0).max(0) as u64);
+                let close = if fit.worst.is_close() { ", barely" } else { "" };
+                let _ = writeln!(
+                    out,
+                    "{:>5}  {name:width$}{words}  {:>10}  {free:>10}  {:>13}  {}{close}",
+                    fit.ranks.size,
+                    bytes(fit.worst.total),
+                    sent(&fit),
+                    range(fit.seconds()),
+                );
+            }
+            (None, Found::TooLarge { ranks, total }) => {
+                let _ = writeln!(
+                    out,
+                    "{:>5}  {name:width$}{words}  {:>10}  does not fit with up to {}",
+                    "–",
+                    bytes(*total),
+                    ranks.size
+                );
+            }
+            (None, Found::Fails(error)) => {
+                let first = error.lines().next().unwrap_or_default();
+                let _ =
+                    writeln!(out, "{:>5}  {name:width$}{words}  does not run so: {}", "–", harmless(first));
+            }
+            (None, Found::Fits { .. }) => {}
+        }
+    }
+    out.push('\n');
+    for note in NOTES {
+        let _ = writeln!(out, "{}", paint(DIM, wrap(note, planned.width, 0, 0)));
+    }
+    let Some(best) = best else {
+        let _ = writeln!(
+            out,
+            "\n{} {}",
+            paint(BOLD, "Next:"),
+            paint(CYAN, "more cards (--ranks 1..64), others (--gpus, see oomph gpus), or a smaller batch")
+        );
+        return out;
+    };
+    doubts(&mut out, std::iter::once(best.worst));
+    let title = match best.machines() {
+        1 => format!("To run it on {} × {}", best.ranks.size, printable(&best.gpu.title)),
+        machines => format!(
+            "To run it on {machines} machines with {} × {} each",
+            best.ranks.per_node,
+            printable(&best.gpu.title)
+        ),
+    };
+    let _ = writeln!(out, "\n{}", paint(BOLD, title));
+    for (name, typed) in launches(&best) {
+        let _ = writeln!(out, "  {name:<10}  {}", printable(&typed));
+    }
+    let _ = writeln!(out, "\n{} {}", paint(BOLD, "Next:"), paint(CYAN, printable(&best.predicted())));
+    out
+}
+
+/// For scripts.
+pub fn json(planned: &Planned) -> String {
+    json::plan::plan(planned)
+}
+
+/// For issues and pull requests.
+pub fn markdown(planned: &Planned) -> String {
+    let mut out = format!(
+        "**{}**\n\n| cards | card | way | each takes | stays free | sent per step | step, estimated |\n|---:|---|---|---:|---:|---:|---:|\n",
+        escape(&headline(planned))
+    );
+    for row in planned.rows {
+        let (name, words) = (escape(&row.gpu.name), escape(planned.words(row)));
+        let _ = match (planned.fits(row), &row.found) {
+            (Some(fit), _) => writeln!(
+                out,
+                "| {} | {name} | {words} | {} | {} | {} | {} |",
+                fit.ranks.size,
+                bytes(fit.worst.total),
+                bytes(fit.worst.margin().unwrap_or(0).max(0) as u64),
+                sent(&fit),
+                range(fit.seconds())
+            ),
+            (None, Found::TooLarge { ranks, total }) => {
+                writeln!(out, "| more than {} | {name} | {words} | {} | | | |", ranks.size, bytes(*total))
+            }
+            (None, Found::Fails(error)) => {
+                let first = escape(error.lines().next().unwrap_or_default());
+                writeln!(out, "| does not run | {name} | {words} | {first} | | | |")
+            }
+            (None, Found::Fits { .. }) => Ok(()),
+        };
+    }
+    for note in NOTES {
+        let _ = writeln!(out, "\n{note}");
+    }
+    if let Some(best) = planned.best() {
+        out.push('\n');
+        for (name, typed) in launches(&best) {
+            let _ = writeln!(out, "- {name}: `{}`", printable(&typed).replace('`', "'"));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_what_matters() {
+        assert_eq!(
+            [duration(0.0123), duration(0.4567), duration(2.34), duration(42.3)],
+            ["12 ms", "457 ms", "2.3 s", "42 s"]
+        );
+    }
+
+    #[test]
+    fn a_card_is_called_as_ray_calls_it() {
+        assert_eq!(ray_type("A100-80GB"), Some("A100-80G"));
+        assert_eq!(ray_type("T4"), Some("T4"));
+        assert_eq!(ray_type("A40"), None);
+    }
+}

@@ -1,0 +1,83 @@
+"""What the last training step of a rank takes beside memory: bytes that are sent to other ranks, and an estimate of the time that the GPU works and of the operations that the CPU starts.
+
+Boundary: operations are told of by the mode that sees all of a forward pass; a backward pass is taken to be twice its work. What it means for links between cards is for the command.
+"""
+
+from .speeds import SHORTEST, assumed_speeds, seconds_of_operation
+
+# Of each parameter that is trained, what an update reads and writes, in its own bytes: parameter, gradient and two of state, all but the gradient written.
+_UPDATE = 7
+
+
+class Accounts:
+    """Of one rank."""
+
+    def __init__(self, torch, run):
+        self.torch, self.run = torch, run
+        self.speeds = None
+        self.seconds, self.operations = 0.0, 0
+        self.calls = {}
+        self.step = None
+
+    # -- operations
+
+    def operation(self, func, args, kwargs, out):
+        """One of a forward pass, or of one that is run again within a backward pass."""
+        if self.speeds is None:
+            if not self.torch.cuda.is_initialized():
+                return
+            card = self.torch.cuda.get_device_properties(self.torch.cuda.current_device())
+            self.speeds = assumed_speeds(card.multi_processor_count, (card.major, card.minor))
+        seconds = seconds_of_operation(self.speeds, func, tuple(map(local, args)), kwargs, local(out))
+        if seconds is not None:
+            # What is run again has its backward pass counted already.
+            passes = 3 if self.torch.is_grad_enabled() and not self.run.backward.under_way else 1
+            self.seconds += passes * max(seconds, SHORTEST)
+            self.operations += passes
+
+    # -- steps
+
+    def end_of_step(self, optimizer):
+        calls = counted(self.run.nccl_calls())
+        spanned = self.groups_that_span()
+        sent = {True: 0, False: 0}
+        for (name, ranks), given in calls.items():
+            sent[ranks in spanned] += sent_by(name, ranks, given - self.calls.get((name, ranks), 0))
+        trained = (local(one) for group in optimizer.param_groups for one in group["params"])
+        speeds = self.speeds
+        update = _UPDATE * sum(one.numel() * one.element_size() for one in trained) / speeds.memory if speeds else 0.0
+        self.step = {"seconds": self.seconds + update, "operations": self.operations, "sent_within": round(sent[False]), "sent_between": round(sent[True])}
+        self.calls, self.seconds, self.operations = calls, 0.0, 0
+
+    def groups_that_span(self):
+        """Of how many ranks groups are of which one spans several machines."""
+        world = self.run.task["world"]
+        size, cards = world["size"], world["per_node"]
+        spans = {count for first, distance, count in self.run.groups if first // cards != (first + distance * (count - 1)) // cards}
+        return spans | ({size} if size > cards else set())
+
+
+def local(thing):
+    """A rank's part of a tensor that is shared out."""
+    if isinstance(thing, (list, tuple)):
+        return type(thing)(map(local, thing)) if type(thing) in (list, tuple) else thing
+    return getattr(thing, "_local_tensor", thing)
+
+
+def counted(lines):
+    """Bytes that were given, by function and size of its group."""
+    given = {}
+    for line in lines:
+        name, ranks, _, size = line.split()
+        given[name, int(ranks)] = int(size)
+    return given
+
+
+def sent_by(name, ranks, given):
+    """Bytes that a rank sends, of what it gave to a collective, where data go round in a ring."""
+    if "AllReduce" in name:
+        return 2 * (ranks - 1) / ranks * given
+    if any(kind in name for kind in ("AllGather", "ReduceScatter", "AlltoAll")):
+        # One part for each of the others.
+        return (ranks - 1) * given
+    return 0 if "Recv" in name else given
