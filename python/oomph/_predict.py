@@ -70,15 +70,7 @@ def predict(
     """
     if gpu is None and memory is None:
         raise TypeError('which card? predict(..., gpu="t4"), or memory="12GiB"')
-    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
-    if "<" in name or module is None:
-        raise PredictionError(f"{function!r} cannot be found by name in a child process; define it at the top of a module")
-    main = None
-    if module == "__main__":
-        main = getattr(sys.modules["__main__"], "__file__", None)
-        if main is None:
-            raise PredictionError(f"{name} is defined in a notebook or a shell; put it into a file, or predict the notebook: oomph predict notebook.ipynb")
-        main = os.path.abspath(main)
+    main, module, name = name_of(function)
     try:
         call = (sys.path, main, name, module, pickle.dumps(args), pickle.dumps(kwargs))
     except Exception as error:
@@ -99,6 +91,19 @@ def predict(
         uncertain=raw["uncertain"],
         raw=raw,
     )
+
+
+def name_of(function: Callable[..., Any]) -> tuple[str | None, str, str]:
+    """By what a child process finds a function: the script that was started, if it is in that, its module, and its name there."""
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
+    if "<" in name or not name or module is None:
+        raise PredictionError(f"{function!r} cannot be found by name in a child process; define it at the top of a module")
+    if module != "__main__":
+        return None, module, name
+    main = getattr(sys.modules["__main__"], "__file__", None)
+    if main is None:
+        raise PredictionError(f"{name} is defined in a notebook or a shell; put it into a file, or predict the notebook: oomph predict notebook.ipynb")
+    return os.path.abspath(main), module, name
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,7 @@ pub enum Found {
     Fails(String),
 }
 
-/// Finds the least number of cards for each way and card. The best comes first: by cards, then by bytes that each sends in a step, then by memory.
+/// Finds the least number of cards for each way and card. The best comes first: by cards, then by bytes that each sends in a step, then by time, then by memory.
 pub fn plan(
     pair: &mut Pair,
     wanted: &Wanted,
@@ -153,10 +153,12 @@ pub fn plan(
     rows.sort_by_key(|row| match &row.found {
         Found::Fits { ranks, worst } => {
             let sent = worst.step.map_or(0, |step| step.sent_within.saturating_add(step.sent_between));
-            (0, u64::from(ranks.size), sent, worst.total)
+            // Before the decimal point: microseconds that differ say nothing.
+            let milliseconds = worst.step.map_or(0, |step| (1e3 * step.seconds) as u64);
+            (0, u64::from(ranks.size), sent, milliseconds, worst.total)
         }
-        Found::TooLarge { total, .. } => (1, *total, 0, 0),
-        Found::Fails(_) => (2, 0, 0, 0),
+        Found::TooLarge { total, .. } => (1, *total, 0, 0, 0),
+        Found::Fails(_) => (2, 0, 0, 0, 0),
     });
     Ok(rows)
 }
@@ -245,7 +247,9 @@ impl Tries<'_, '_, '_, '_> {
         if on_card.total <= gpu.memory {
             return Ok(Some(on_card));
         }
-        if gpu.context + free.device.peak_allocated > gpu.memory {
+        // NCCL has its part before the first step is done, and with it tensors are at their highest.
+        let least = gpu.context + free.nccl.map_or(0, |fact| fact.taken) + free.device.peak_allocated;
+        if least > gpu.memory {
             return Ok(None);
         }
         // What it had cached beyond its tensors it may do without: only the card's own limit tells.

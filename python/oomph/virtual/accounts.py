@@ -7,6 +7,8 @@ from .speeds import SHORTEST, assumed_speeds, seconds_of_operation
 
 # Of each parameter that is trained, what an update reads and writes, in its own bytes: parameter, gradient and two of state, all but the gradient written.
 _UPDATE = 7
+# Of what is kept in host memory: bytes a second of an update there, and how often it is copied in a step (for the forward and the backward pass, and its gradient back).
+_HOST_MEMORY, _COPIES = 10e9, 3
 
 
 class Accounts:
@@ -43,11 +45,17 @@ class Accounts:
         sent = {True: 0, False: 0}
         for (name, ranks), given in calls.items():
             sent[ranks in spanned] += sent_by(name, ranks, given - self.calls.get((name, ranks), 0))
-        trained = (local(one) for group in optimizer.param_groups for one in group["params"])
-        speeds = self.speeds
-        update = _UPDATE * sum(one.numel() * one.element_size() for one in trained) / speeds.memory if speeds else 0.0
-        self.step = {"seconds": self.seconds + update, "operations": self.operations, "sent_within": round(sent[False]), "sent_between": round(sent[True])}
+        self.step = {"seconds": self.seconds + self.seconds_of_update(optimizer), "operations": self.operations, "sent_within": round(sent[False]), "sent_between": round(sent[True])}
         self.calls, self.seconds, self.operations = calls, 0.0, 0
+
+    def seconds_of_update(self, optimizer):
+        trained = {True: 0, False: 0}
+        for one in (local(one) for group in optimizer.param_groups for one in group["params"]):
+            trained[one.is_cuda] += one.numel() * one.element_size()
+        if self.speeds is None:
+            return 0.0
+        on_host = trained[False] * (_UPDATE / _HOST_MEMORY + _COPIES / self.speeds.link)
+        return _UPDATE * trained[True] / self.speeds.memory + on_host
 
     def groups_that_span(self):
         """Of how many ranks groups are of which one spans several machines."""

@@ -20,7 +20,7 @@ struct Plan<'a> {
     fits: bool,
     /// The ways that were tried, as they are typed; one empty text where the script chooses nothing.
     ways: Vec<&'a str>,
-    /// **Stable.** One for each way and card, the best first: by cards, then by bytes that are sent, then by memory; what does not fit comes last.
+    /// **Stable.** One for each way and card, the best first: by cards, then by bytes that are sent, then by time, then by memory; what does not fit comes last.
     rows: Vec<Entry<'a>>,
 }
 

@@ -1,0 +1,190 @@
+"""``oomph plan`` and ``oomph.plan``: the least number of cards for each way, held to the sums of what is shared; what is typed to start it."""
+
+import json
+import os
+import sys
+import textwrap
+
+import pytest
+
+import oomph
+from oomph import _plan
+
+MIB = 1 << 20
+# 12 blocks of 8 MiB each in float32: with gradients and Adam's state four times that.
+PROGRAM = """
+import argparse, os, torch, torch.distributed as dist
+from torch import nn
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--how", default="ddp")
+how = parser.parse_args().how
+dist.init_process_group("nccl")
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+if how == "pairs" and dist.get_world_size() % 2:
+    raise ValueError("ranks come in pairs")
+model = nn.Sequential(*[nn.Linear(1448, 1448, bias=False) for _ in range(12)]).cuda()
+if how == "ddp":
+    trained = nn.parallel.DistributedDataParallel(model)
+else:
+    from torch.distributed.fsdp import fully_shard
+
+    for block in model:
+        fully_shard(block)
+    trained = fully_shard(model)
+optimizer = torch.optim.AdamW(trained.parameters())
+for _ in range(4):
+    trained(torch.randn(8, 1448, device="cuda")).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+PARAMETERS = 12 * 1448 * 1448 * 4
+
+
+@pytest.fixture(scope="module")
+def cards(tmp_path_factory):
+    """Two that have room for NCCL and less, or more, than the model's state."""
+    path = tmp_path_factory.mktemp("cards") / "gpus.toml"
+    card = '[[gpu]]\nname = "{name}"\ntitle = "Card {name}"\nmemory = {memory}\ncontext = 0\ncompute_capability = "{capability}"\nsms = 40\n{more}'
+    sizes = (("small", 760, "7.5", ""), ("large", 2000, "8.0", 'accelerator = "A100-80GB"\n'))
+    path.write_text("\n".join(card.format(name=name, memory=size * MIB, capability=capability, more=more) for name, size, capability, more in sizes))
+    return {**os.environ, "OOMPH_GPUS": str(path)}
+
+
+@pytest.fixture(scope="module")
+def planned(oomph, warm, cards, tmp_path_factory):
+    """The whole table of one script: two ways that it has, and one that wants even numbers."""
+    script = tmp_path_factory.mktemp("plan") / "train.py"
+    script.write_text(textwrap.dedent(PROGRAM))
+    options = ("--python", warm(sys.executable), "--gpus", "small,large", "--ranks", "1..4", "--sweep", "how=ddp,fsdp,pairs")
+    code, out, err = oomph("plan", *options, "--format", "json", script, env=cards, timeout=900)
+    assert code == 0, err
+    return json.loads(out), err, script
+
+
+def test_each_way_has_the_fewest_cards_that_it_fits(planned):
+    found, err, _ = planned
+    assert found["fits"] and found["ways"] == ["--how ddp", "--how fsdp", "--how pairs"]
+    cards = {(row["gpu"], row["way"].removeprefix("--how ")): row["cards"] for row in found["rows"]}
+    # DDP holds all of it on each rank: more cards do not help.
+    assert cards["large", "ddp"] == 1 and cards["small", "ddp"] is None
+    # Of what is sharded each has a part; NCCL takes most of these small cards.
+    assert cards["large", "fsdp"] == 1
+    assert cards["small", "fsdp"] in (2, 4)
+    # A number with which the script does not run is passed over.
+    assert cards["large", "pairs"] == 2
+    for row in found["rows"]:
+        if row["cards"] is not None:
+            memory = {"small": 760, "large": 2000}[row["gpu"]] * MIB
+            assert row["margin"] == memory - row["total"] >= 0
+    # Without a limit, and perhaps on the card itself: no more.
+    runs = [line for line in err.splitlines() if line.startswith("running")]
+    assert max(map(runs.count, runs)) <= 2 and runs.count("running 1 rank on virtual Card small, --how ddp") == 1
+
+
+def test_the_best_comes_first_by_cards_and_then_by_what_is_sent(planned):
+    rows = [row for row in planned[0]["rows"] if row["cards"] is not None]
+    keys = [(row["cards"], row["sent"]["within"] + row["sent"]["between"]) for row in rows]
+    assert keys == sorted(keys)
+    assert all(row["cards"] is None for row in planned[0]["rows"][len(rows) :])
+
+
+def test_what_is_sent_is_the_sum_of_what_is_shared(planned):
+    for row in planned[0]["rows"]:
+        if row["cards"] in (None, 1):
+            continue
+        ranks, sent = row["cards"], row["sent"]["within"]
+        # Parameters are gathered for the forward and the backward pass, but for the root's and the last block's, and gradients summed: a ring hands on all but the own part.
+        whole = (ranks - 1) / ranks * PARAMETERS
+        assert 2 * whole < sent <= 3.01 * whole
+        assert row["sent"]["between"] == 0
+
+
+def test_what_is_typed_starts_what_was_planned(planned):
+    found, _, script = planned
+    (row,) = (row for row in found["rows"] if row["gpu"] == "large" and row["way"] == "--how pairs")
+    launch = row["launch"]
+    assert launch["torchrun"] == f"torchrun --standalone --nproc-per-node 2 {script} --how pairs"
+    assert launch["slurm"] == "#SBATCH --nodes=1 --ntasks-per-node=1 --gpus-per-node=2"
+    assert launch["skypilot"] == "resources: {accelerators: A100-80GB:2}"
+    assert launch["kubernetes"] == "resources: {limits: {nvidia.com/gpu: 2}}, nodeSelector: {nvidia.com/gpu.product: Card-large}"
+    assert launch["ray"] == 'ScalingConfig(num_workers=2, use_gpu=True, accelerator_type="A100-80G")'
+    low, high = row["seconds"]["low"], row["seconds"]["high"]
+    assert 0 < low < high < 1
+
+
+def test_several_machines_are_told_apart(oomph, warm, cards, planned):
+    script = planned[2]
+    options = ("--python", warm(sys.executable), "--gpus", "small", "--ranks", "4", "--per-node", "2", script, "--how", "fsdp")
+    code, out, err = oomph("plan", *options, env=cards, timeout=900)
+    assert code == 0, err
+    assert out.startswith("It takes 4 × Card small\n")
+    assert f"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint $HEAD:29500 --nproc-per-node 2 {script} --how fsdp" in out
+    assert "#SBATCH --nodes=2 --ntasks-per-node=1 --gpus-per-node=2" in out
+    assert f"Next: oomph predict --gpu small --ranks 4 --per-node 2 {script} --how fsdp" in out
+    # One that no cloud lends out has no name there.
+    assert "SkyPilot" not in out and "ScalingConfig(num_workers=4, use_gpu=True)" in out
+
+
+def test_what_fits_nowhere_is_a_finding_and_what_fails_says_why(oomph, warm, cards, planned, tmp_path):
+    options = ("--python", warm(sys.executable), "--gpus", "small", "--ranks", "1,2")
+    code, out, _ = oomph("plan", *options, planned[2], env=cards, timeout=900)
+    assert code == 1 and out.startswith("Not with any of these cards") and "does not fit with up to 2" in out
+    broken = tmp_path / "broken.py"
+    broken.write_text("import torch\ntorch.ones(1, device='cuda')\nraise ValueError('three heads')\n")
+    code, out, _ = oomph("plan", *options, broken, env=cards, timeout=900)
+    assert code == 2 and "does not run so: " in out and "three heads" in out
+
+
+# -- oomph.plan
+
+
+def test_a_model_is_planned_without_a_script(oomph_in_python, cards, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        textwrap.dedent("""
+        import torch
+        from torch import nn
+
+        class Block(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.up, self.down = nn.Linear(512, 2048), nn.Linear(2048, 512)
+
+            def forward(self, x):
+                return x + self.down(torch.relu(self.up(x)))
+
+        def make_model():
+            with torch.device("meta"):
+                return nn.Sequential(*[Block() for _ in range(12)])
+
+        def make_optimizer(parameters):
+            return torch.optim.AdamW(parameters)
+
+        def make_batch():
+            return torch.randn(4, 512), torch.randn(4, 512)
+        """)
+    )
+    code = """
+    import json, torch, oomph, mine
+    found = oomph.plan(mine.make_model, mine.make_optimizer, mine.make_batch, gpus=["large"], loss=torch.nn.functional.mse_loss, ranks=[1, 4], how=["replicate", "shard"], checkpoint=["none"])
+    print(json.dumps([[row.gpu, row.way, row.cards, row.total, row.launch and row.launch["torchrun"]] for row in found.rows]))
+    print(found)
+    """
+    done = oomph_in_python(code, cwd=tmp_path, env=cards)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout.splitlines()[0])
+    assert [row[1:3] for row in rows] == [["replicate", 1], ["shard", 1]] or [row[1:3] for row in rows] == [["shard", 1], ["replicate", 1]]
+    assert rows[0][4] == "torchrun --standalone --nproc-per-node 1 train.py"
+    # Parameters, gradients and two of state; activations are small.
+    state = 4 * 12 * (2 * 512 * 2048 + 2048 + 512) * 4
+    for row in rows:
+        assert state < row[3] < 1.25 * state + 20 * MIB
+    assert "1 × large, replicate" in done.stdout
+
+
+def test_what_cannot_be_found_by_name_is_refused():
+    with pytest.raises(oomph.PredictionError, match="cannot be found by name"):
+        oomph.plan(lambda: None, print, [1], gpus=["t4"])
+    assert _plan._ways_that_apply("1..64", 8) == ["replicate", "hybrid", "shard", "shard-offload"]
+    assert _plan._ways_that_apply("2,4", 8) == ["replicate", "shard", "shard-offload"]
+    assert _plan._ways_that_apply("1", 8) == ["replicate", "shard-offload"]
