@@ -254,6 +254,26 @@ def test_stages_of_a_pipeline_tell_each_other_what_they_pass_on(predict):
     assert "running rank 0 of 2 again, with what others sent it" in predicted.err
 
 
+# All parameters of parallel.py.
+PARAMETERS = 2 * WORDS + 8 * (SHARED + 2 * NORM) + NORM
+BY_LIBRARIES = """
+-m accelerate.commands.launch --num_processes 2 launched.py --by accelerate-ddp | launched.py --by accelerate-fsdp2 --start --devices 2
+launched.py --by lightning-ddp --start --devices 2 | launched.py --by lightning-parallel --devices 2
+"""
+
+
+@pytest.mark.parametrize("words", cases(BY_LIBRARIES))
+def test_libraries_that_start_ranks_start_none_and_share_out_what_they_say(predict, words):
+    """Each rank is the process that oomph started, and has its part of the parameters, of their gradients and of the optimizer's two moments."""
+    predicted = predict("--ranks", "2", "--until", "steps", *words.split())
+    share = 1 if "-ddp" in words else 2
+    assert "would start" not in predicted.err
+    for held, one in zip(held_by_ranks(predicted), predicted.reported["predictions"]):
+        assert held["parameters"] == pytest.approx(PARAMETERS / share, rel=0.02)
+        assert held["optimizer_state"] == pytest.approx(2 * PARAMETERS / share, rel=0.02)
+        assert one["nccl"]["communicators"] >= 1
+
+
 def test_heads_and_hidden_units_are_shared_by_tensor_parallelism(predict):
     """Norms are on every rank, and so are the biases of products whose parts are added up."""
     for held in held_by_ranks(predict("--ranks", "2", "parallel.py", "--how", "tensor")):

@@ -596,6 +596,8 @@ def leave(code):
     """Ends the process as Python would, but without taking CUDA down: threads end, files are written, workers go."""
 
     def finish():
+        # Only the main thread may set handlers; what is called at the end takes itself to be in it.
+        signal.signal = lambda number, handler: signal.SIG_DFL
         for thread in threading.enumerate():
             if not thread.daemon and thread is not threading.main_thread():
                 thread.join()

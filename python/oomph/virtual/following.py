@@ -22,6 +22,8 @@ from .library_code import is_installed, is_torch
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))
 # What comes from the command, and must come first: lists of files and folders.
 LISTS = ("LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONPATH")
+# Libraries' programs that start a process for each GPU, and only wait for these. Others come by PyTorch's own (``ranks``).
+LAUNCHERS = ("deepspeed/launcher/runner.py", "deepspeed/launcher/launch.py")
 # Options of Python without and with a word behind them.
 ALONE, WITH_A_WORD = "bBdEiIOPqsSuvx", "WX"
 # A child that has the same time as this process is heard before this one ends: seconds.
@@ -86,6 +88,13 @@ class Following:
         words, env = self.started_as(program, {**run.task, "seconds": left} if left else run.task, env)
         execve(path, [path, *words], env)
 
+    def become_rank(self, words, env):
+        """What a launcher starts first takes its place, as the rank that this is."""
+        program = program_of(words[0], words)
+        if program is not None:
+            place = f"--local_rank={os.environ['LOCAL_RANK']}"
+            os.execve(words[0], [place if word.startswith("--local_rank=") else word for word in words], env)
+
     # -- another process
 
     def watch_children(self, subprocess):
@@ -94,6 +103,8 @@ class Following:
         @functools.wraps(init)
         def __init__(popen, args, *rest, **named):
             program = None
+            if "world" in self.run.task and sys._getframe(1).f_code.co_filename.endswith(LAUNCHERS):
+                self.become_rank(args, os.environ if named.get("env") is None else named["env"])
             if not rest and not named.get("shell") and named.get("executable") is None and isinstance(args, (list, tuple)) and args and self.may_follow():
                 program = program_of(args[0], args, named.get("cwd"), libraries=False)
             if program is None:

@@ -10,7 +10,10 @@ import contextlib
 import functools
 import hashlib
 import os
+import sys
 import time
+
+from .imports import after_import
 
 # PyTorch's watchdog looks this often for collectives that are done; the next collective then frees what they held.
 WATCHDOG_SECONDS = 0.1
@@ -223,12 +226,41 @@ class _Ended:
 
 
 def stay_in_this_process(torch, world, run):
-    """Lets ``torch.multiprocessing.spawn`` call its function instead of starting processes, which would not be watched."""
+    """Lets what would start processes, one a GPU, call its function or become its program instead: others would not be watched."""
 
-    def spawn(fn, args=(), nprocs=1, join=True, daemon=False, start_method="spawn"):
-        if world is None and nprocs > 1:
-            prepare(torch, {"size": nprocs, "rank": 0, "per_node": nprocs}, run)
-        fn(min(world["rank"], nprocs - 1) if world else 0, *args)
+    def this_one(processes, machines=1):
+        """The world, and which of so many processes of a machine this is."""
+        if world is None:
+            alone = {"size": processes * machines, "rank": 0, "per_node": processes}
+            if processes * machines > 1:
+                prepare(torch, alone, run)
+            return alone, 0
+        if processes * machines != world["size"]:
+            note(run, f"the program would start {processes * machines} processes: {world['size']} ranks were asked for, and run")
+        return world, world["rank"] % processes
+
+    def start_processes(fn, args=(), nprocs=1, join=True, *rest, **named):
+        fn(this_one(nprocs)[1], *args)
         return None if join else _Ended()
 
-    torch.multiprocessing.spawn = spawn
+    def launch(launcher, *args):
+        """``elastic_launch``, which torchrun, ``accelerate launch`` and ``notebook_launcher`` come to."""
+        config, entry = launcher._config, launcher._entrypoint
+        of, place = this_one(config.nproc_per_node, config.max_nodes)
+        announce(of)
+        if callable(entry):
+            return {place: entry(*args)}
+        run.task["world"] = of
+        command = entry or sys.executable
+        os.execvp(command, [command, *(word.replace("${local_rank}", os.environ["LOCAL_RANK"]) for word in args)])
+
+    def elastic_is_here(api):
+        api.elastic_launch.__call__ = launch
+
+    torch.multiprocessing.spawn = torch.multiprocessing.start_processes = start_processes
+    after_import("torch.distributed.launcher.api", elastic_is_here)
+
+
+def note(run, text):
+    if text not in run.facts["notes"]:
+        run.facts["notes"].append(text)
