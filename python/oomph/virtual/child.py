@@ -78,7 +78,7 @@ class Run:
         register_optimizer_step_pre_hook(self.before_step)
         register_optimizer_step_post_hook(self.after_step)
         self.watch_forwards(torch)
-        from . import backward, batches, checkpoints, phases, reads, unseen, values
+        from . import backward, batches, checkpoints, deepspeed_ops, phases, reads, unseen, values
 
         self.phases = phases.Phases(self, torch)
         self.batches = batches.Batches(self, torch)
@@ -105,6 +105,7 @@ class Run:
         reads.watch(torch, self.values, self.reads)
         values.avoid_detours(self.values)
         unseen.watch(self.values)
+        deepspeed_ops.watch(self)
         checkpoints.leave_copies_out()
         library.oomph_guard(1)
         # These insides may change; without them the mode stays on in backward passes.

@@ -287,7 +287,7 @@ class Gradients:
         try:
             if gradient is not None:
                 return self.lineage.slot(gradient, {}, self.true_bytes, {})
-            return Held(torch.ones(root.shape, dtype=root.dtype, device="cpu"), None)
+            return Held(torch._VF.ones(root.shape, dtype=root.dtype, device="cpu"), None)
         except LookupError:
             return None
 

@@ -212,11 +212,11 @@ class TakesTooLong(Exception):
 
 def view(flat, form):
     """Bytes as a tensor of this form."""
-    return torch.empty(0, dtype=form.dtype, device=CPU).set_(flat.untyped_storage(), form.offset, form.shape, form.stride)
+    return torch._VF.empty(0, dtype=form.dtype, device=CPU).set_(flat.untyped_storage(), form.offset, form.shape, form.stride)
 
 
 def blank(size):
-    return torch.zeros(size, dtype=torch.uint8, device=CPU)
+    return torch._VF.zeros(size, dtype=torch.uint8, device=CPU)
 
 
 def parts(tensor):
@@ -677,7 +677,7 @@ class Lineage:
                 continue
             storage = true.untyped_storage()
             if true.stride() == form.stride and true.storage_offset() == form.offset and storage.nbytes() == value.size and not _among(storage, flats):
-                flat = torch.empty(0, dtype=torch.uint8, device=CPU).set_(storage, 0, (value.size,), (1,))
+                flat = torch._VF.empty(0, dtype=torch.uint8, device=CPU).set_(storage, 0, (value.size,), (1,))
             else:
                 flat = blank(value.size)
                 view(flat, form).copy_(true)

@@ -152,7 +152,7 @@ class Objects:
                 tensors = given if isinstance(given, list) else [given]
                 tensors = [getattr(one, "tensor", one) for one in tensors]
                 for tensor, one in zip(tensors, value if len(tensors) > 1 else [value]):
-                    tensor.copy_(self.torch.tensor(one, dtype=tensor.dtype).reshape(tensor.shape))
+                    tensor.copy_(self.torch._VF.tensor(one, dtype=tensor.dtype).reshape(tensor.shape))
             return result
 
         return filled

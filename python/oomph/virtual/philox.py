@@ -66,7 +66,7 @@ class _Card:
     def __init__(self, seed, offset, blocks):
         self.seed, self.offset, self.blocks = seed, offset, blocks
         self.keys = [((seed + turn * 0x9E3779B9) & _LOW, ((seed >> 32) + turn * 0xBB67AE85) & _LOW) for turn in range(10)]
-        self.buffers = torch.empty(6, _CHUNK, dtype=torch.int64, device="cpu").unbind()
+        self.buffers = torch._VF.empty(6, _CHUNK, dtype=torch.int64, device="cpu").unbind()
 
     def threads(self, numel):
         return _BLOCK * max(1, min(self.blocks, -(-numel // _BLOCK)))
@@ -79,7 +79,7 @@ class _Card:
         # In the first two rounds half of the state is the same for all threads.
         from_a = (counter & _LOW) * 0xD2511F53
         from_c = (from_a >> 32 ^ key_c) * 0xCD9E8D57
-        torch.mul(torch.arange(start, stop, out=c, device="cpu"), 0xCD9E8D57, out=b)
+        torch.mul(torch._VF.arange(start, stop, out=c, device="cpu"), 0xCD9E8D57, out=b)
         torch.bitwise_right_shift(b, 32, out=a).bitwise_xor_(counter >> 32 ^ key_a).bitwise_and_(_LOW)
         torch.mul(a, 0xD2511F53, out=d)
         torch.bitwise_right_shift(d, 32, out=c).bitwise_xor_(from_a & _LOW ^ next_c).bitwise_and_(_LOW)
@@ -94,7 +94,7 @@ class _Card:
 
     def in_turns(self, numel, dtype, sample, transform):
         """``distribution_elementwise_grid_stride_kernel``: the first value of a call to all threads, then the second."""
-        flat = torch.empty(numel, dtype=dtype, device="cpu")
+        flat = torch._VF.empty(numel, dtype=dtype, device="cpu")
         threads = self.threads(numel)
         for call, base in enumerate(range(0, numel, threads * sample.values)):
             wanted = min(threads * sample.values, numel - base)
@@ -107,7 +107,7 @@ class _Card:
 
     def in_vectors(self, numel, size, limit):
         """``fused_dropout_kernel_vec``: whether numbers are below the limit; a thread writes ``size`` neighbours at a time."""
-        flat = torch.empty(numel // size, size, dtype=torch.bool, device="cpu")
+        flat = torch._VF.empty(numel // size, size, dtype=torch.bool, device="cpu")
         threads, calls = self.threads(numel), -(-size // 4)
         for turn, base in enumerate(range(0, len(flat), threads)):
             wanted = min(threads, len(flat) - base)
@@ -177,7 +177,7 @@ def _normals_double(words, wanted):
     quarter = (turn * 2).round_()
     angle, quarter = (turn - quarter / 2) * math.pi, quarter.to(torch.int64) & 3
     sine, cosine = angle.sin(), angle.cos()
-    odd, negative = quarter & 1 == 1, torch.tensor([[1, 1, -1, -1], [1, -1, -1, 1]], dtype=torch.float64, device="cpu")
+    odd, negative = quarter & 1 == 1, torch._VF.tensor([[1, 1, -1, -1], [1, -1, -1, 1]], dtype=torch.float64, device="cpu")
     waves = torch.where(odd, cosine, sine) * negative[0][quarter], torch.where(odd, sine, cosine) * negative[1][quarter]
     return [radius * wave for wave in waves[:wanted]]
 
@@ -254,13 +254,13 @@ def _computed(out):
 
 
 def _scalar(value, out):
-    return torch.tensor(value, dtype=_computed(out), device="cpu").item()
+    return torch._VF.tensor(value, dtype=_computed(out), device="cpu").item()
 
 
 def _uniform(card, named, out):
     if out.is_complex():
         return _joined(_uniform(card, named, _parts(out)))
-    low, high = (torch.tensor(named.get(name, usual), dtype=out.dtype, device="cpu") for name, usual in (("from", 0.0), ("to", 1.0)))
+    low, high = (torch._VF.tensor(named.get(name, usual), dtype=out.dtype, device="cpu") for name, usual in (("from", 0.0), ("to", 1.0)))
     width = (high - low).item()
 
     def transform(values):
@@ -283,7 +283,7 @@ def _normal(card, named, out):
 
 
 def _exponential(card, named, out):
-    rate = -1.0 / torch.tensor(named.get("lambd", 1.0), dtype=_computed(out), device="cpu")
+    rate = -1.0 / torch._VF.tensor(named.get("lambd", 1.0), dtype=_computed(out), device="cpu")
     least = -torch.finfo(_computed(out)).eps / 2
     return _fill_uniform(card, out, lambda values: values.log().masked_fill_(values >= 1.0 + least, least).mul_(rate))
 
@@ -296,7 +296,7 @@ def _cauchy(card, named, out):
 
 
 def _geometric(card, named, out):
-    missed = torch.log1p(-torch.tensor(named["p"], dtype=_computed(out), device="cpu"))
+    missed = torch.log1p(-torch._VF.tensor(named["p"], dtype=_computed(out), device="cpu"))
     return _fill_uniform(card, out, lambda values: values.log_().div_(missed).ceil_())
 
 
@@ -309,7 +309,7 @@ def _bernoulli(card, named, out):
     if probability.device.type != "cpu" or not out.is_contiguous():
         return None
     limits = probability.to(_computed(out)).expand(out.shape).reshape(-1)
-    flat = torch.empty(out.numel(), dtype=out.dtype, device="cpu")
+    flat = torch._VF.empty(out.numel(), dtype=out.dtype, device="cpu")
     for start in range(0, out.numel(), 4 * _CHUNK):
         part = flat[start : start + 4 * _CHUNK]
         words = card.words(0, start // 4, -(-(start + len(part)) // 4))
@@ -377,9 +377,9 @@ def _permutation(card, named, out):
 def _dropout(card, named, out):
     source, mask, probability = named["input"], out[1], named["p"]
     if named["train"] is False or probability == 1 or mask.numel() == 0:
-        return None, torch.full(mask.shape, named["train"] is False, dtype=mask.dtype, device="cpu")
+        return None, torch._VF.full(mask.shape, named["train"] is False, dtype=mask.dtype, device="cpu")
     layout, neighbours = _layout(source), 1
-    limit = torch.tensor([1.0 - probability], dtype=_computed(source), device="cpu")  # not a scalar, which would take the numbers' dtype
+    limit = torch._VF.tensor([1.0 - probability], dtype=_computed(source), device="cpu")  # not a scalar, which would take the numbers' dtype
     if layout is not None and layout[1] == source.numel():
         # As many as begin where a vector of them may, and as 16 bytes hold; before 2.7, four at most.
         neighbours = 8 if _VERSION >= (2, 7) else 4

@@ -32,7 +32,7 @@ def _watch_compiled(graph, values):
             return call(self, inputs)
         finally:
             for tensor in written:
-                _forget(values, tensor, "compiled code wrote to it")
+                forget(values, tensor, "compiled code wrote to it")
 
     graph.__call__ = called
 
@@ -46,7 +46,7 @@ def _watch_triton(function, values):
             return run(self, *args, **kwargs)
         finally:
             for tensor in (*args, *kwargs.values()):
-                _forget(values, tensor, "a kernel of Triton's may have written to it")
+                forget(values, tensor, "a kernel of Triton's may have written to it")
 
     function.run = ran
 
@@ -114,6 +114,6 @@ def _watch_storages(values):
     torch.UntypedStorage.resize_, torch.UntypedStorage.clone = resize_, cloned
 
 
-def _forget(values, tensor, why):
+def forget(values, tensor, why):
     if isinstance(tensor, Tensor) and type(tensor) in (Tensor, torch.nn.Parameter):
         values.unlearn(tensor, why)

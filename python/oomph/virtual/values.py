@@ -403,7 +403,7 @@ class Values(TorchDispatchMode):
             return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
         data = (ctypes.c_char * size).from_address(storage.data_ptr())
         flat = torch.frombuffer(data, dtype=torch.uint8)
-        return torch.empty(0, dtype=tensor.dtype).set_(flat.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
+        return torch._VF.empty(0, dtype=tensor.dtype).set_(flat.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
 
     def on_cpu(self, value):
         if isinstance(value, Tensor):
@@ -736,7 +736,7 @@ class Values(TorchDispatchMode):
         if true is not None:
             return true.sum(1)
         length = self.open_size("lengths of a batch", mask, min(1, mask.shape[1]), mask.shape[1])
-        return torch.full((mask.shape[0],), length, device="cpu")
+        return torch._VF.full((mask.shape[0],), length, device="cpu")
 
     def nest(self, func, args, kwargs):
         """TransformerEncoder's way to skip padding. Its kernel would have read the lengths; it then does this."""
@@ -811,8 +811,8 @@ class Values(TorchDispatchMode):
                 target.copy_(order.reshape(target.shape))
             else:
                 # Consecutive ones. Those for each first one are made once: a division takes longer than all the rest.
-                first = torch.arange(size) if size <= rows else torch.randint(size, (rows,), generator=self.generator)
-                order = (first[:, None] + torch.arange(target.shape[-1])) % size
+                first = torch._VF.arange(size) if size <= rows else torch.randint(size, (rows,), generator=self.generator)
+                order = (first[:, None] + torch._VF.arange(target.shape[-1])) % size
                 if size <= rows:
                     order = order.index_select(0, torch.randint(size, (rows,), generator=self.generator))
                 target.copy_(order.reshape(target.shape))
@@ -964,7 +964,7 @@ class Values(TorchDispatchMode):
 
     def counts(self, func, dtype, size, draws):
         real, leapt = torch.Generator().manual_seed(1), torch.Generator().manual_seed(1)
-        func(torch.empty(size, dtype=dtype), generator=real)
+        func(torch._VF.empty(size, dtype=dtype), generator=real)
         return self.pass_over(leapt, draws) and torch.equal(real.get_state(), leapt.get_state())
 
     def pass_over(self, generator, draws):
