@@ -104,7 +104,7 @@ def test_a_distributed_program_is_reported_rank_by_rank(predict):
         assert one["peak"]["allocated"] == pytest.approx(measured()["ddp.py"]["allocated"], rel=0.2)
         assert any("ran without the others" in doubt["why"] for doubt in one["uncertain"])
         # What an H200 lost to each of two ranks over sockets is counted; what NVLink may add is the range.
-        assert one["nccl"] == {"communicators": 1, "low": 390_070_272, "high": 900 << 20}
+        assert one["nccl"] == {"communicators": 1, "sizes": [{"ranks": 2, "on_one_machine": 2, "count": 1}], "low": 390_070_272, "high": 900 << 20}
         assert one["total"] == one["context"] + one["peak"]["reserved"] + one["nccl"]["low"]
         assert one["estimated"] == {"low": one["total"], "high": one["total"] + one["nccl"]["high"] - one["nccl"]["low"]}
         assert any(doubt["what"] == "estimate" and doubt["why"].startswith("NCCL takes 372 to 900 MiB") for doubt in one["uncertain"])
@@ -121,6 +121,43 @@ torch.distributed.all_reduce(torch.zeros(1 << 20, device="cuda"))
     (one,) = predicted.reported["predictions"]
     assert (predicted.code, one["fits"], one["ended"]) == (1, False, "out_of_memory")
     assert "Cuda failure 2 'out of memory'" in one["error"]
+
+
+def test_communicators_have_the_size_of_their_groups(predict, tmp_path):
+    """A mesh of 2 x 2 x 2 ranks over two machines of four: NVLink joins those of one machine only. Made by the mesh, or split off what is bound to a card."""
+    (tmp_path / "mesh.py").write_text("""
+import os, sys
+import torch, torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+card = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+torch.cuda.set_device(card)
+if sys.argv[1] == "split":
+    dist.init_process_group("nccl", device_id=card)
+mesh = init_device_mesh("cuda", (2, 2, 2), mesh_dim_names=("outer", "middle", "inner"))
+for name in mesh.mesh_dim_names:
+    dist.all_reduce(torch.ones(4, device="cuda"), group=mesh[name].get_group())
+dist.all_reduce(torch.ones(4, device="cuda"))
+""")
+    wanted = {("made", 2): 3, ("made", 8): 1, ("split", 2): 3, ("split", 8): 1}
+    found, most = {}, {}
+    for way in ("made", "split"):
+        predicted = predict("--ranks", "8", "--per-node", "4", "mesh.py", way, cwd=tmp_path)
+        assert predicted.code == 0, predicted.err
+        (nccl,) = {json.dumps(one["nccl"]) for one in predicted.reported["predictions"]}
+        nccl = json.loads(nccl)
+        for one in nccl["sizes"]:
+            found[way, one["ranks"]] = found.get((way, one["ranks"]), 0) + one["count"]
+        assert nccl["communicators"] == 4
+        # Kernels, the first collective, and four communicators over sockets.
+        assert nccl["low"] == (170 + 186 + 4 * 16) << 20
+        most[way] = nccl["sizes"]
+    assert found == wanted
+    # Of those that are split off, which ranks they have is known: two pairs on a machine, and one across.
+    assert most["split"] == [
+        {"ranks": 2, "on_one_machine": 1, "count": 1},
+        {"ranks": 2, "on_one_machine": 2, "count": 2},
+        {"ranks": 8, "on_one_machine": 4, "count": 1},
+    ]
 
 
 def test_shards_shrink_with_the_number_of_ranks(predict):

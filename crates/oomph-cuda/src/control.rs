@@ -118,10 +118,26 @@ pub unsafe extern "C" fn oomph_nccl(place: *mut [u64; 3]) {
     unsafe { put(place, nccl::account()) };
 }
 
-/// A part of a communicator that is about to be split off: its colour, how many ranks it has, and which this is.
+/// A part of a communicator that is about to be split off: its colour, how many ranks it has, which this is, and how many are on this machine.
 #[unsafe(no_mangle)]
-pub extern "C" fn oomph_nccl_part(color: c_int, count: c_int, rank: c_int) {
-    nccl::part(color, count, rank);
+pub extern "C" fn oomph_nccl_part(color: c_int, count: c_int, rank: c_int, here: c_int) {
+    nccl::part(color, count, rank, here);
+}
+
+/// A group that is about to be made: how many ranks it has, and how many of them are on this machine.
+#[unsafe(no_mangle)]
+pub extern "C" fn oomph_nccl_group(count: c_int, here: c_int) {
+    nccl::group(count, here);
+}
+
+/// The communicators that were made, `ranks here times` a line, cut to `length`; returns the length of the whole.
+///
+/// # Safety
+/// `place` has `length` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn oomph_nccl_sizes(place: *mut c_char, length: usize) -> usize {
+    // SAFETY: the caller's buffer.
+    unsafe { write(&nccl::sizes(), place, length) }
 }
 
 /// The calls of NCCL, `function ranks times bytes` a line, cut to `length`; returns the length of the whole.

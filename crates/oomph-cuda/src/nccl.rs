@@ -37,8 +37,9 @@ const BY_SWITCH: u64 = 2 * MIB;
 /// What a connection to another rank takes on each channel, for sends and receives (NVIDIA/nccl#1685): buffers of 10 MiB and two units.
 const CONNECTION: u64 = 14 * MIB;
 const CHANNELS: u64 = 32;
-/// Ranks of one machine that NVLink joins.
-const MACHINE: u64 = 8;
+
+/// Of the part that is split off next, where nobody but PyTorch's C++ knows its colour; no part has it, for NCCL's colours are not negative.
+const ANY_COLOR: c_int = -1;
 
 type Communicator = *mut c_void;
 
@@ -50,10 +51,11 @@ pub extern "C" fn ncclGetUniqueId(id: *mut [u8; 128]) -> c_int {
     SUCCESS
 }
 
-/// A communicator: how many ranks it has, which it is, and what it takes of which device.
+/// A communicator: how many ranks it has, how many of them are on this machine, which it is, and what it takes of which device.
 #[derive(Clone, Copy, Debug)]
 struct Member {
     count: c_int,
+    here: c_int,
     rank: c_int,
     device: usize,
     taken: u64,
@@ -63,7 +65,8 @@ struct Member {
 impl Member {
     /// The most that it may take beyond what was taken, on a card of this compute capability.
     fn may_take_more(&self, major: c_int) -> u64 {
-        let ranks = u64::try_from(self.count).unwrap_or(0).min(MACHINE);
+        // NVLink joins the cards of one machine.
+        let ranks = u64::try_from(self.here).unwrap_or(0);
         if ranks < 2 {
             return 0;
         }
@@ -85,8 +88,12 @@ pub struct Account {
     sent: BTreeSet<usize>,
     /// By function and size of the communicator: how often, and the bytes that were given.
     calls: BTreeMap<(&'static str, c_int), (u64, u64)>,
-    /// Parts of communicators that are about to be split off: by colour, how many ranks each has, and which this is.
-    parts: BTreeMap<c_int, (c_int, c_int)>,
+    /// Parts of communicators that are about to be split off: by colour, how many ranks each has, which this is, and how many are on this machine.
+    parts: BTreeMap<c_int, (c_int, c_int, c_int)>,
+    /// Of groups of a size, how many ranks at most are on this machine.
+    groups: BTreeMap<c_int, c_int>,
+    /// How many communicators were made of so many ranks, of which so many are on this machine.
+    sizes: BTreeMap<(c_int, c_int), u64>,
     /// Bytes taken now.
     now: u64,
     /// Communicators that were made.
@@ -106,6 +113,8 @@ impl Account {
             sent: BTreeSet::new(),
             calls: BTreeMap::new(),
             parts: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            sizes: BTreeMap::new(),
             now: 0,
             made: 0,
             taken: 0,
@@ -128,6 +137,7 @@ impl Account {
 
     fn add(&mut self, communicator: usize, member: Member, once: u64, major: c_int) {
         self.made += 1;
+        *self.sizes.entry((member.count, member.here)).or_default() += 1;
         self.loaded.insert(member.device);
         self.members.insert(communicator, member);
         self.took(member.taken + once, major);
@@ -159,6 +169,12 @@ impl Account {
         *all = all.saturating_add(bytes);
     }
 
+    /// The part of this colour, or the one that was announced as the next.
+    fn split(&mut self, color: c_int) -> Option<(c_int, c_int, c_int)> {
+        let next = self.parts.remove(&ANY_COLOR);
+        self.parts.get(&color).copied().or(next)
+    }
+
     fn remove(&mut self, communicator: usize) -> Option<Member> {
         let member = self.members.remove(&communicator)?;
         self.now = self.now.saturating_sub(member.taken);
@@ -183,9 +199,25 @@ pub fn calls() -> String {
     })
 }
 
-/// The part of this colour that communicators are split into has so many ranks, of which this is one.
-pub fn part(color: c_int, count: c_int, rank: c_int) {
-    lock(&ACCOUNT).parts.insert(color, (count, rank));
+/// `ranks here times` a line, of the communicators that were made: how many ranks each has, how many of them are on this machine, and how many there are.
+pub fn sizes() -> String {
+    lock(&ACCOUNT).sizes.iter().fold(String::new(), |mut text, ((ranks, here), times)| {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{ranks} {here} {times}");
+        text
+    })
+}
+
+/// The part of this colour that communicators are split into has so many ranks, of which this is one, and so many are on this machine.
+pub fn part(color: c_int, count: c_int, rank: c_int, here: c_int) {
+    lock(&ACCOUNT).parts.insert(color, (count, rank, here));
+}
+
+/// A group of so many ranks is about to be made, of which so many are on this machine. Of several of a size, the most.
+pub fn group(count: c_int, here: c_int) {
+    let mut account = lock(&ACCOUNT);
+    let most = account.groups.entry(count).or_default();
+    *most = here.max(*most);
 }
 
 /// How large an element of a type is, as NCCL numbers them.
@@ -202,7 +234,13 @@ fn ranks(communicator: Communicator) -> (c_int, c_int) {
     lock(&ACCOUNT).members.get(&(communicator as usize)).map_or((1, 0), |member| (member.count, member.rank))
 }
 
+/// One of so many ranks, of which those on this machine were announced, or are all that it has cards for.
 fn new_communicator(place: *mut Communicator, count: c_int, rank: c_int) -> c_int {
+    let announced = lock(&ACCOUNT).groups.get(&count).copied();
+    new_part(place, count, rank, announced.unwrap_or(Card::get().devices.min(count)))
+}
+
+fn new_part(place: *mut Communicator, count: c_int, rank: c_int, here: c_int) -> c_int {
     let device = state::device();
     let mut account = lock(&ACCOUNT);
     let (taken, once) = account.needs(device, count);
@@ -210,7 +248,12 @@ fn new_communicator(place: *mut Communicator, count: c_int, rank: c_int) -> c_in
         return CUDA_ERROR;
     }
     let communicator = handle();
-    account.add(communicator, Member { count, rank, device, taken, sends: false }, once, Card::get().major);
+    account.add(
+        communicator,
+        Member { count, here, rank, device, taken, sends: false },
+        once,
+        Card::get().major,
+    );
     // SAFETY: an out parameter of C.
     unsafe { put(place, communicator as Communicator) };
     SUCCESS
@@ -284,9 +327,14 @@ pub extern "C" fn ncclCommSplit(
         return SUCCESS;
     }
     // Who else has this colour only they know; PyTorch says it beforehand.
-    let part = lock(&ACCOUNT).parts.get(&color).copied();
-    let (count, rank) = part.unwrap_or_else(|| ranks(from));
-    new_communicator(place, count, rank)
+    let part = lock(&ACCOUNT).split(color);
+    match part {
+        Some((count, rank, here)) => new_part(place, count, rank, here),
+        None => {
+            let (count, rank) = ranks(from);
+            new_communicator(place, count, rank)
+        }
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -425,7 +473,7 @@ mod tests {
             let (taken, once) = account.needs(0, ranks);
             account.add(
                 communicator,
-                Member { count: ranks, rank: 0, device: 0, taken, sends: false },
+                Member { count: ranks, here: ranks.min(8), rank: 0, device: 0, taken, sends: false },
                 once,
                 major,
             );
@@ -462,6 +510,16 @@ mod tests {
         let before = account.most;
         account.has_run(1, true, 0, 8);
         assert_eq!((account.most - before) / MIB, 32 * 14 * 7, "all ranks talk with all");
+    }
+
+    #[test]
+    fn nvlink_joins_only_ranks_of_one_machine() {
+        let member = |here| Member { count: 16, here, rank: 0, device: 0, taken: OVER_SOCKETS, sends: true };
+        assert_eq!(member(1).may_take_more(9), 0, "one rank of each machine: over the network");
+        let of_two = TWO_OVER_NVLINK - OVER_SOCKETS + CHANNELS * CONNECTION;
+        assert_eq!(member(2).may_take_more(9), of_two);
+        let of_four = MORE_OVER_NVLINK - OVER_SOCKETS + CHANNELS * (BY_SWITCH * 4 + CONNECTION * 3);
+        assert_eq!(member(4).may_take_more(9), of_four);
     }
 
     #[test]

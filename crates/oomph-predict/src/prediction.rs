@@ -314,7 +314,7 @@ impl Prediction {
             unmodelled: facts.unmodelled.clone(),
             estimated,
             range: None,
-            nccl: facts.nccl,
+            nccl: facts.nccl.clone(),
             managed: facts.managed,
             torch: ran.torch.clone(),
             conf: facts.memory_config.clone(),
@@ -468,7 +468,7 @@ fn estimated(
         let words = "cudnn.benchmark: which plan is the fastest is not known, and the total is";
         why.push(estimate(format!("{words} {}", mebibytes(least, most)), fact.count));
     }
-    if let Some(fact) = facts.nccl.filter(|fact| fact.most > fact.taken) {
+    if let Some(fact) = facts.nccl.as_ref().filter(|fact| fact.most > fact.taken) {
         high += fact.most - fact.taken;
         let range = mebibytes(fact.taken, fact.most);
         why.push(estimate(

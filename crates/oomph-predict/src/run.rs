@@ -257,8 +257,19 @@ pub struct TriedFact {
     pub more: u64,
 }
 
-/// What NCCL took of the card.
+/// Communicators of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub struct Communicators {
+    /// How many ranks each has.
+    pub ranks: u32,
+    /// How many of them are on the machine of this rank.
+    pub on_one_machine: u32,
+    /// How many there are.
+    pub count: u64,
+}
+
+/// What NCCL took of the card.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct NcclFact {
     /// How many communicators were made.
     pub communicators: u64,
@@ -266,6 +277,9 @@ pub struct NcclFact {
     pub taken: u64,
     /// The most that it may really be, by links between cards that are not known.
     pub most: u64,
+    /// The communicators, by their size.
+    #[serde(default)]
+    pub sizes: Vec<Communicators>,
 }
 
 /// What a training step of a rank takes beside memory.

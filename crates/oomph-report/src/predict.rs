@@ -221,7 +221,7 @@ pub(crate) fn summary(prediction: &Prediction, options: TextOptions) -> String {
         let _ = writeln!(out, "  {}", wrap(&(harmless(&shown) + rest), options.width, 2, 2));
     }
     let (allocated, reserved, total) = sizes(prediction);
-    let nccl = prediction.nccl.map_or(0, |fact| fact.taken);
+    let nccl = prediction.nccl.as_ref().map_or(0, |fact| fact.taken);
     let other = total.saturating_sub(reserved + gpu.context + nccl);
     let _ = writeln!(out);
     let mut row = |name: &str, size: u64| {

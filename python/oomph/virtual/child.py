@@ -93,6 +93,8 @@ class Run:
         library.oomph_unmodelled.restype = ctypes.c_size_t
         library.oomph_nccl_calls.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
         library.oomph_nccl_calls.restype = ctypes.c_size_t
+        library.oomph_nccl_sizes.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+        library.oomph_nccl_sizes.restype = ctypes.c_size_t
         library.oomph_estimated.restype = None
         library.oomph_tried.restype = None
         library.oomph_settled_peak.restype = ctypes.c_uint64
@@ -326,7 +328,9 @@ class Run:
             nccl = (ctypes.c_uint64 * 3)()
             self.library.oomph_nccl(nccl)
             if nccl[0]:
+                sizes = (map(int, line.split()) for line in lines_of(self.library.oomph_nccl_sizes))
                 facts["nccl"] = dict(zip(("communicators", "taken", "most"), nccl, strict=True))
+                facts["nccl"]["sizes"] = [dict(zip(("ranks", "on_one_machine", "count"), size, strict=True)) for size in sizes]
             if self.task.get("world"):
                 from . import ranks
 

@@ -19,6 +19,8 @@ from .imports import after_import
 WATCHDOG_SECONDS = 0.1
 # DistributedDataParallel makes its buckets anew after the first step, and holds the same ones from then on.
 STEPS_WITH_NEW_BUCKETS = 3
+# As ``nccl.rs`` has it.
+_ANY_COLOR = -1
 
 
 def announce(world):
@@ -87,6 +89,9 @@ def prepare(torch, world, run):
         def clone(self):
             return self
 
+    def on_this_machine(ranks):
+        return sum(one // world["per_node"] == rank // world["per_node"] for one in ranks)
+
     # Held here: C++ keeps its own half alive, but not the methods above.
     everyone = Everyone()
     original = distributed.init_process_group
@@ -121,18 +126,44 @@ def prepare(torch, world, run):
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     register_optimizer_step_post_hook(let_watchdog_see)
-    distributed.init_process_group = init_process_group
-    distributed.distributed_c10d.init_process_group = init_process_group
+    # Meshes begin distribution where the program has not, and have imported its name by now.
+    for module in (distributed, distributed.distributed_c10d, sys.modules.get("torch.distributed.device_mesh")):
+        if module is not None:
+            module.init_process_group = init_process_group
     color_of = getattr(distributed.distributed_c10d, "_process_group_color", None)
     if color_of is not None:
 
         def colored(ranks):
             # Parts that are split off a communicator have no other sign of how many ranks they have.
             color = color_of(ranks)
-            run.library.oomph_nccl_part(color, len(ranks), ranks.index(rank) if rank in ranks else 0)
+            run.library.oomph_nccl_part(color, len(ranks), ranks.index(rank) if rank in ranks else 0, on_this_machine(ranks))
             return color
 
         distributed.distributed_c10d._process_group_color = colored
+    split = getattr(distributed.ProcessGroup, "split_group", None)
+    if split is not None:
+
+        @functools.wraps(split)
+        def splitting(parent, ranks, *args, **kwargs):
+            # Its colour is found by C++: the next part is this one, whatever its colour.
+            among = distributed.get_process_group_ranks(parent)
+            mine = [among[one] for one in ranks]
+            run.library.oomph_nccl_part(_ANY_COLOR, len(mine), mine.index(rank) if rank in mine else 0, on_this_machine(mine))
+            return split(parent, ranks, *args, **kwargs)
+
+        distributed.ProcessGroup.split_group = splitting
+    make_group = getattr(distributed.distributed_c10d, "_new_process_group_helper", None)
+    if make_group is not None:
+
+        @functools.wraps(make_group)
+        def announced(group_size, group_rank, global_ranks_in_group, *args, **kwargs):
+            # Its communicator is made later, and knows only how many they are.
+            ranks = global_ranks_in_group or range(size)
+            if rank in ranks:
+                run.library.oomph_nccl_group(len(ranks), on_this_machine(ranks))
+            return make_group(group_size, group_rank, global_ranks_in_group, *args, **kwargs)
+
+        distributed.distributed_c10d._new_process_group_helper = announced
     watch_chances(torch, run)
     run.objects = Objects(torch, rank, run)
     run.objects.replace()

@@ -171,8 +171,9 @@ impl<'a> Prediction<'a> {
             total: prediction.total,
             estimated: prediction.estimated.map(|range| Range { low: range.low, high: range.high }),
             range: prediction.range.map(|range| Sizes { low: range.low, high: range.high }),
-            nccl: prediction.nccl.map(|fact| Nccl {
+            nccl: prediction.nccl.as_ref().map(|fact| Nccl {
                 communicators: fact.communicators,
+                sizes: fact.sizes.iter().map(Communicators::of).collect(),
                 low: fact.taken,
                 high: fact.most,
             }),
@@ -255,10 +256,28 @@ struct Range {
 struct Nccl {
     /// How many communicators were made.
     communicators: u64,
+    /// Of how many ranks they are, fewest first.
+    sizes: Vec<Communicators>,
     /// Over sockets, as it was measured.
     low: u64,
     /// Over NVLink, as it was published.
     high: u64,
+}
+
+#[derive(Serialize)]
+struct Communicators {
+    /// How many ranks each has.
+    ranks: u32,
+    /// How many of them are on the machine of this rank: NVLink can only join those.
+    on_one_machine: u32,
+    /// How many communicators there are of these.
+    count: u64,
+}
+
+impl Communicators {
+    fn of(fact: &run::Communicators) -> Self {
+        Self { ranks: fact.ranks, on_one_machine: fact.on_one_machine, count: fact.count }
+    }
 }
 
 #[derive(Serialize)]
