@@ -170,6 +170,18 @@ def test_shards_shrink_with_the_number_of_ranks(predict):
         assert one["peak"]["reserved"] < alone["peak"]["reserved"]
 
 
+def test_a_model_that_is_never_whole_takes_no_room_on_the_host(predict):
+    """1.3 billion parameters, 5 GiB, made on the meta device and sharded over 64 ranks."""
+    predicted = predict("--ranks", "64", "meta_fsdp.py", "--depth", "4", "--vocabulary", "8000", "--length", "64")
+    assert predicted.code == 0, predicted.err
+    whole = 4 * (2 * 8000 * 5120 + 5120 * 2 + 4 * (12 * 5120 * 5120 + 13 * 5120))
+    kinds = {kind["kind"]: kind["bytes"] for kind in predicted.reported["predictions"][0]["kinds"]}
+    assert kinds["parameters"] == pytest.approx(whole / 64, rel=0.01)
+    assert kinds["optimizer_state"] == pytest.approx(2 * whole / 64, rel=0.01)
+    (host,) = map(int, re.findall(r"HOST (\d+) MiB", predicted.err))
+    assert host < 3 * 1024
+
+
 def test_ranks_that_do_the_same_are_run_once(predict):
     predicted = predict("--ranks", "512", "fsdp2.py")
     ranks = predicted.reported["predictions"]
