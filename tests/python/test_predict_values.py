@@ -75,6 +75,12 @@ def run(device):
         inside = [small.tolist(), small.cpu().tolist(), small.max().item(), bool(small.max() < 5), large.sum().item(), list((large % 7 == 0).nonzero().shape)]
     return [*inside, small[1:].tolist(), small.cpu().tolist(), number(large), small.to(torch.float16).tolist()]
 """,
+    "without a sign": """
+def run(device):
+    seeds = torch.tensor([255] * 8 + [1] + [0] * 7, dtype=torch.uint8)
+    there = seeds.to(device).view(torch.uint64)
+    return [there[0].item(), there[1].item(), int(there[0]), there.tolist(), seeds.view(torch.uint64)[0].item(), there[0].item() == 2**64 - 1, bool(there[0])]
+""",
     "trained": """
 def run(device):
     F = torch.nn.functional

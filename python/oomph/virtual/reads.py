@@ -12,6 +12,7 @@ from .library_code import is_torch
 
 READ, BRANCH, SIZE = "read", "branch", "size"
 _ORDER = {READ: 0, BRANCH: 1, SIZE: 2}
+TWO_TO_64 = 2**64
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -155,6 +156,11 @@ UnknownFloat = _scalar(float)
 UnknownInt = _scalar(int, extra=("__index__",))
 
 
+def without_sign(value, dtype):
+    """The number that the program reads, where it was read as one of int64."""
+    return value + TWO_TO_64 if type(value) is int and value < 0 and str(dtype) == "torch.uint64" else value
+
+
 def watch(torch, values, reads):
     """Lets tensors give numbers that remember."""
     tensor, base = torch.Tensor, torch._C.TensorBase
@@ -162,7 +168,7 @@ def watch(torch, values, reads):
     def item(self):
         values.unknown_read, values.asks_item = None, True
         try:
-            value = base.item(self)
+            value = without_sign(base.item(self), self.dtype)
         finally:
             values.asks_item = False
         if values.unknown_read is None:
@@ -188,7 +194,7 @@ def watch(torch, values, reads):
 
         def method(self):
             values.unknown_read = None
-            value = original(self)
+            value = without_sign(original(self), self.dtype)
             if values.unknown_read is not None:
                 reads.note(what, detail + values.unknown_why, values.unknown_read)
                 values.unknown_read = None

@@ -563,9 +563,10 @@ class Values(TorchDispatchMode):
 
     def read_scalar(self, func, args, kwargs):
         tensor = args[0]
+        func = functools.partial(_as_int64, func)
+        value = func(tensor)
         if not tensor.is_cuda:
-            return func(*args, **kwargs)
-        value = func(*args, **kwargs)
+            return value
         # A boolean decides. A float is a loss, mostly, and a whole number that item() gives is a count: what they decide by being compared is computed then.
         purpose = SHOWN if isinstance(value, (float, complex)) else COUNTED if self.asks_item and not isinstance(value, bool) else DECIDES
         true = self.value_of(tensor, purpose)
@@ -592,7 +593,7 @@ class Values(TorchDispatchMode):
 
         def compute():
             flat = self.compute_bytes(value, DECIDES)
-            return None if flat is None else func(_lineage.view(flat, form))
+            return None if flat is None else _reads.without_sign(func(_lineage.view(flat, form)), tensor.dtype)
 
         return compute
 
@@ -980,6 +981,11 @@ class Values(TorchDispatchMode):
         """Whether the call comes from a library that initialises weights, not from the program's own code."""
         place = _initialising_frame()
         return is_installed(place) or is_torch(place)
+
+
+def _as_int64(func, tensor):
+    """Reads a number. From a mode PyTorch takes none that int64 cannot hold, so that a large one without a sign is read as one of int64."""
+    return func(tensor.view(torch.int64) if tensor.dtype is torch.uint64 else tensor)
 
 
 def _scale(rate):
