@@ -78,7 +78,7 @@ class Run:
         register_optimizer_step_pre_hook(self.before_step)
         register_optimizer_step_post_hook(self.after_step)
         self.watch_forwards(torch)
-        from . import backward, batches, checkpoints, deepspeed_ops, phases, reads, unseen, values
+        from . import backward, batches, checkpoints, deepspeed_ops, older_compiler, phases, reads, unseen, values
 
         self.phases = phases.Phases(self, torch)
         self.batches = batches.Batches(self, torch)
@@ -115,6 +115,7 @@ class Run:
             self.backward.follow(torch, self.values, library)
         if library.oomph_has_bytes():
             self.values.__enter__()
+            older_compiler.let_it_compile(self.values)
         else:
             self.facts["notes"].append("address space is limited here (ulimit -v): no value is known, all are zero")
         from . import ranks
