@@ -181,6 +181,14 @@ def test_a_failure_after_the_steps_is_told(ran):
     assert "not_reached" in whats(reported)
 
 
+def test_batches_that_are_drawn_with_next_are_no_failure_of_the_program(ran):
+    drawn = LOADER.replace("    for (x,) in train:\n", "    batches = iter(train)\n    while True:\n        (x,) = next(batches)\n")
+    predicted = ran(drawn)
+    assert (predicted.code, predicted.reported["ended"], predicted.reported["steps"], "Traceback" in predicted.err) == (0, "stopped", 3, False)
+    (told,) = [one["why"] for one in predicted.reported["uncertain"] if "it failed" in one["why"]]
+    assert told.endswith("its data were cut short, and it draws them with next(), which has no end")
+
+
 def test_a_file_of_before_is_not_written_over(ran, tmp_path):
     (tmp_path / "metrics.json").write_text("{}")
     predicted = ran(LOADER.replace("VALIDATED", "open('metrics.json', 'w').write('[]'); open('new.txt', 'w')"))

@@ -27,6 +27,7 @@ from .frames import chain
 from .imports import AfterImport
 from .library_code import is_installed, is_torch
 from .out_of_memory import is_out_of_memory
+from .phases import CutShort
 from .utf8 import as_json
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -656,6 +657,8 @@ def end_workers():
 
 def failed(run, error):
     run.died_of_memory = any(is_out_of_memory(one) for one in chain(error))
+    if any(isinstance(one, CutShort) for one in chain(error)):
+        return run.failed("its data were cut short, and it draws them with next(), which has no end")
     words = f"{type(error).__name__}: {error}"
     # Some print a whole tensor.
     words = words if len(words) <= ERROR else f"{words[:ERROR]} …"

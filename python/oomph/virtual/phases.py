@@ -32,6 +32,10 @@ ORDER = ("inference", "training", "validation", "save", "second_epoch")
 TELLING = 3
 
 
+class CutShort(StopIteration):
+    """The end of a loop over a data loader, where the loader has more."""
+
+
 class Rising:
     """Allocated bytes at the end of each turn of a loop."""
 
@@ -206,7 +210,7 @@ class Phases:
             if self.is_enough(iterator):
                 self.cut += self.remaining(iterator) != 0
                 self.loader_ended = True
-                raise StopIteration
+                raise CutShort
             try:
                 return following(iterator)
             except StopIteration:
