@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from conftest import PYTHON_2_11
 
 GIB = 1 << 30
 
@@ -244,6 +245,26 @@ chosen = torch.empty(64, 2048).uniform_() < 0.15
 assert 18_000 < int(chosen.sum()) < 21_500, "the script's own numbers were not drawn"
 torch.empty(1, device="cuda")
 """
+
+
+def test_one_number_that_is_written_by_a_mask_counts_nothing(predict, tmp_path):
+    """As DTensor does with words that another rank has: which those are is not known here, and need not be. Newer PyTorch says of itself that it fills."""
+    (tmp_path / "filled.py").write_text("""
+import torch
+
+model = torch.nn.Embedding(1000, 64).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    mask = torch.rand(64, 128, device="cuda") > 0.5
+    out = model(torch.arange(64 * 128).reshape(64, 128).remainder(1000).cuda()) * 1
+    out[mask, :] = 0.0
+    torch.zeros(64, 128, device="cuda")[mask] = 1
+    out.sum().backward()
+    optimizer.step()
+""")
+    reported = predict("--until", "steps", "--values-seconds", "0", "filled.py", cwd=tmp_path, python=PYTHON_2_11).reported
+    assert (reported["fits"], reported["steps"], reported["estimated"]) == (True, 3, None)
+    assert not [one["why"] for one in reported["uncertain"] if "boolean index" in one["why"]]
 
 
 def test_the_generator_of_the_host_gives_what_it_gives_without_oomph(predict, tmp_path):

@@ -669,7 +669,7 @@ class Values(TorchDispatchMode):
 
     def index_by_mask(self, func, args, kwargs):
         masks = [index for index in args[1] if isinstance(index, Tensor) and index.is_cuda and index.dtype in (torch.bool, torch.uint8)]
-        if not masks or not args[0].is_cuda:
+        if not masks or not args[0].is_cuda or _fills(func, *args, **kwargs):
             return self.plain(func, args, kwargs)
         counts = [self.count_of(mask, "boolean index") for mask in masks]
         self.backward.remember_counts(counts)
@@ -981,6 +981,12 @@ class Values(TorchDispatchMode):
         """Whether the call comes from a library that initialises weights, not from the program's own code."""
         place = _initialising_frame()
         return is_installed(place) or is_torch(place)
+
+
+def _fills(func, tensor, indices, values=None, accumulate=False, *more, **others):
+    """Whether one number is written by one mask, for which nothing is counted: PyTorch fills there."""
+    is_number = isinstance(values, Tensor) and not values.is_cuda and values.numel() == 1
+    return "put" in func._schema.name and is_number and not accumulate and sum(index is not None for index in indices) == 1
 
 
 def _as_int64(func, tensor):
