@@ -346,7 +346,7 @@ impl Named {
             target: inside.join(PACKAGE).join("sizes.py").into_os_string(),
             arguments: vec![task.into_os_string()],
         };
-        let facts = runner.run_unrecorded(&program, &unlimited(gpu), Voice::Kept)?;
+        let facts = runner.run_unrecorded(&program, &unlimited(gpu), None, Voice::Kept)?;
         let is_ready = self.read()?.is_some();
         if facts.status != Status::Finished || !is_ready {
             let error = match (facts.error, runner.timeout()) {

@@ -818,8 +818,14 @@ impl<'a> Runner<'a> {
     }
 
     /// Runs a program to its end, without a recording: for what it leaves elsewhere.
-    pub fn run_unrecorded(&self, program: &Program, gpu: &Gpu, voice: Voice) -> Result<Facts, RunError> {
-        Ok(self.start(program, gpu, None, voice, Some(&Purpose::Unrecorded))?.facts)
+    pub fn run_unrecorded(
+        &self,
+        program: &Program,
+        gpu: &Gpu,
+        world: Option<World>,
+        voice: Voice,
+    ) -> Result<Facts, RunError> {
+        Ok(self.start(program, gpu, world, voice, Some(&Purpose::Unrecorded))?.facts)
     }
 
     /// Runs a program until it has trained for two steps, and asks for a plan; what for is said in `task`.

@@ -32,6 +32,7 @@ from oomph.fitting.running import ranks
 from oomph.fitting.running.applied import Applied
 from oomph.fitting.running.batches import moved, refuse_what_gives_batches, samples, take
 from oomph.fitting.running.repeating import Before, release_memory
+from oomph.fitting.running.saving import load_state, save_state
 from oomph.fitting.running.spill import with_room
 from oomph.fitting.running.step import Running, device_of
 from oomph.fitting.running.trying import OnTheCard
@@ -44,6 +45,7 @@ from oomph.fitting.techniques.optimizers import ResumableStep, fuse, has_sparse_
 from oomph.fitting.techniques.positionwise import find_tiled
 from oomph.fitting.techniques.training import ALLOWED
 from oomph.live.out_of_memory import is_out_of_memory
+from oomph.sharding.state import is_sharded
 
 # The fit that was made last for a model.
 _FITS: weakref.WeakKeyDictionary[torch.nn.Module, weakref.ref[Fit]] = weakref.WeakKeyDictionary()
@@ -76,6 +78,7 @@ def fit(
     plan: Plan | dict[str, Any] | None = None,
     plan_seconds: float = 20.0,
     reuse: bool = False,
+    shard: Any = None,
     quiet: bool = False,
 ) -> Fit:
     """Makes the training step of a model fit the GPU, with the same result, and runs it.
@@ -95,13 +98,21 @@ def fit(
     ``reuse=True`` plans once for a model and its optimizer: after that it gives the same fit back, with this ``loss``, which is one of the same kind. It is for a function that is called
     again and again, such as for every epoch. Other settings are planned anew; a larger ``batch`` is not, and steps down if memory runs out. The optimizer keeps the fit, and the fit the
     optimizer: without ``fit.close()``, Python's garbage collector frees them and the model.
+    ``shard="auto"`` is for several ranks, each of which calls this with the same model, whole, and its part of the batch: where the model does not fit whole, it is sharded by FSDP2, in
+    the way that is the fastest by its estimate, and so is the optimizer's state. The model may be on the CPU, and need not fit a GPU whole. A ``DeviceMesh`` says over which ranks: one of
+    two dimensions has replicas along the first. A model that ``fully_shard`` was called on is planned as it is. ``close`` leaves a model sharded.
     """
-    asked = Asked.of(batch, budget=budget, gpu=gpu, allow=allow, clip_grad_norm=clip_grad_norm, scaler=scaler, plan=plan)
+    asked = Asked.of(batch, budget=budget, gpu=gpu, allow=allow, clip_grad_norm=clip_grad_norm, scaler=scaler, plan=plan, shard=shard)
     kept = fit_of_before(model, optimizer, asked) if reuse else None
     if kept is not None:
         take_loss(kept, LossOf(loss).settled(kept.model, batch, kept.loss_of))
         return kept
-    fitted = Fit(model, optimizer, LossOf(loss), batch, asked.allow, clip_grad_norm, scaler)
+    if shard is not None or is_sharded(model):
+        from oomph.fitting.sharded_fit import ShardedFit
+
+        fitted: Fit = ShardedFit(model, optimizer, LossOf(loss), batch, asked.allow, clip_grad_norm, scaler, shard=shard)
+    else:
+        fitted = Fit(model, optimizer, LossOf(loss), batch, asked.allow, clip_grad_norm, scaler)
     fitted.loss_of.settled(fitted.model, batch)
     if asked.plan is not None:
         fitted._apply_given(asked.plan)
@@ -126,13 +137,16 @@ class Asked:
     clip_grad_norm: float | None
     scaler: Any
     plan: Plan | None
+    shard: Any
 
     @classmethod
-    def of(cls, batch: Any, *, budget: Any, gpu: str | None, allow: Iterable[str], clip_grad_norm: float | None, scaler: Any, plan: Plan | dict[str, Any] | None) -> Asked:
+    def of(
+        cls, batch: Any, *, budget: Any, gpu: str | None, allow: Iterable[str], clip_grad_norm: float | None, scaler: Any, plan: Plan | dict[str, Any] | None, shard: Any = None
+    ) -> Asked:
         """Refuses what is no batch and no budget, whether there is a fit of before or not."""
         refuse_what_gives_batches(batch)
         given = plan if plan is None or isinstance(plan, Plan) else Plan.from_dict(plan)
-        return cls(asked_for(budget), gpu, tuple(allow), clip_grad_norm, scaler, given)
+        return cls(asked_for(budget), gpu, tuple(allow), clip_grad_norm, scaler, given, shard)
 
 
 def keep(fitted: Fit, asked: Asked) -> None:
@@ -252,7 +266,7 @@ class Fit(Applied):
         if not isinstance(model, torch.nn.Module) or not isinstance(optimizer, torch.optim.Optimizer):
             raise FitError("oomph.fit(model, optimizer, ...) takes a torch.nn.Module and its torch.optim optimizer")
         refuse_what_gives_batches(example)
-        ranks.refuse_sharded(model)
+        self._refuse_sharded(model, optimizer)
         _refuse_optimizer_of_another(model, optimizer)
         self.model, self.optimizer, self.loss_of, self.allow, self.clip_grad_norm = ranks.without_ddp(model), optimizer, loss_of, allow, clip_grad_norm
         self._close_the_one_before()
@@ -284,6 +298,9 @@ class Fit(Applied):
         # Of a fit that is kept.
         self._asked: Asked | None = None
 
+    def _refuse_sharded(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        ranks.refuse_sharded(model)
+
     def _close_the_one_before(self) -> None:
         """A cell that is run again: what the fit of before has put around the model goes."""
         reference = _FITS.get(self.model)
@@ -306,9 +323,9 @@ class Fit(Applied):
             card = self._card_to_plan_for(gpu)
             room = room_on(card, budget)
         room = ranks.least_room(room)
-        if ranks.first():
+        if ranks.first() or on_virtual_gpu():
             # It has much to import, and can do that meanwhile.
-            self._asking = Asking("oomph.fitting.planning.child:plan", gpu=card.name, modules=sorted({type(module).__module__ for module in self.model.modules()} - {"__main__"}))
+            self._asking = self._start_asking(card)
             self._undo.append(self._asking.close)
         speeds = measure_speeds(self.device) if on_gpu else assumed_speeds(card.multiprocessors, card.capability)
         self._learn()
@@ -342,6 +359,10 @@ class Fit(Applied):
                 self.plan.finish()
         if on_gpu:
             self._apply(self.plan.chosen)
+
+    def _start_asking(self, card: Card, entry: str = "oomph.fitting.planning.child:plan", world: tuple[int, int] | None = None) -> Asking:
+        modules = {type(module).__module__ for module in self.model.modules()} - {"__main__"}
+        return Asking(entry, gpu=card.name, modules=sorted(modules), world=world)
 
     def _hold(self, room: Room) -> None:
         """Once something is known to fit."""
@@ -539,8 +560,8 @@ class Fit(Applied):
         things = {"model": self.model, "optimizer": self.optimizer, "loss_of": self.loss_of, "batch": self.example}
         things |= {"weighing": self._weighing and self._weighing.unwatched(), "clip_grad_norm": self.clip_grad_norm, "scales": self.scaler is not None}
         things["compiled"] = Compiled.of(self.model)
-        payload = pack(things, onto_gpu=self.device.type != "cuda")
-        options = {"facts": self._facts(room, card), "speeds": speeds.to_dict()}
+        payload = pack(things, onto_gpu=self._where_it_is() != "cuda")
+        options = {"facts": self._facts(room, card), "speeds": speeds.to_dict(), **self._options()}
         assert self._asking is not None
         self._asking.send(payload, options)
         usual = [Plan.from_dict(plan) for plan in self._asking.next()["usual"]]
@@ -550,6 +571,13 @@ class Fit(Applied):
             trial.time(usual, 0)
         said = self._asking.next()
         return Found.from_dict(said), said["blocks"], self._host
+
+    def _where_it_is(self) -> str:
+        return self.device.type
+
+    def _options(self) -> dict[str, Any]:
+        """For the child, besides."""
+        return {}
 
     def _note_what_was_seen(self) -> None:
         if not self.model.training:
@@ -598,21 +626,15 @@ class Fit(Applied):
         """Where nothing could be predicted, down all the same: each rung is taken to need less."""
         top = Plan() if top is None else top
         blocks = tuple(self._open_blocks())
-        facts = Facts(
-            self.size,
-            blocks,
-            0,
-            0,
-            sys.maxsize,
-            self._weighing is not None,
-            bool(self._heads()),
-            allocator_setter() is not None,
-            hosts=steps_in_parts(self.optimizer),
-            allow=self.allow,
-        )
+        known = {"hosts": steps_in_parts(self.optimizer), "allow": self.allow, "splits": self._weighing is not None, "defers": bool(self._heads())}
+        facts = Facts(self.size, blocks, 0, 0, sys.maxsize, **{**known, "expands": allocator_setter() is not None, **self._limits(top)})
         reserved = iter(range(1 << 62, 0, -(1 << 55)))
         # Nothing is known of any of them: what comes later is taken to need less.
         return Search(facts, lambda plan: Measured(plan, 0, next(reserved) if plan != top else 1 << 63, 0.0), lambda plan: 0.0, lambda plan: (0, 1)).rungs(top)
+
+    def _limits(self, plan: Plan) -> dict[str, Any]:
+        """What is not to be done below this plan: fields of `Facts`."""
+        return {}
 
     def _apply(self, plan: Plan) -> None:
         lasting = self._running.undo(then=plan) if self._running is not None else None
@@ -758,6 +780,15 @@ class Fit(Applied):
                 gathered.scale(loss, counted, stop - start)
             return gathered.finish([])
 
+    def save(self, path: str) -> None:
+        """The model's and the optimizer's state into a folder, by torch.distributed.checkpoint: all ranks must call it. What is sharded is saved sharded, and `load` takes it on any number of
+        ranks, sharded or not."""
+        save_state(path, self.model, self._run().stepped, self.steps)
+
+    def load(self, path: str) -> None:
+        """What `save` wrote. All ranks must call it."""
+        self.steps = load_state(path, self.model, self._run().stepped)
+
     def peak(self) -> tuple[int, int]:
         """Most that PyTorch has allocated and reserved in this process so far: to hold the prediction against."""
         return torch.cuda.max_memory_allocated(self.device), torch.cuda.max_memory_reserved(self.device)
@@ -798,9 +829,12 @@ class Fit(Applied):
             raise FitError(f"memory ran out and there is nothing left to do{more}") from failed
         rung = self._rungs.pop(0)
         words_for_it = words.techniques(self.plan.chosen, rung.plan, self.size, self.plan.blocks)
-        why = "out of memory" if failed is not None else "out of memory on another rank"
+        why = self._who_ran_out(failed)
         self._notify(f"step {self.steps + 1}: {why}; one rung down: {words_for_it}; the batch is repeated")
         self._apply(rung.plan)
+
+    def _who_ran_out(self, failed: BaseException | None) -> str:
+        return "out of memory" if failed is not None else "out of memory on another rank"
 
     def _watch_for_thrashing(self) -> None:
         """A PyTorch that frees its cache and tries again, step after step, is about to run out, and slow."""

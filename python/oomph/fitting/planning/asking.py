@@ -39,9 +39,10 @@ def ask(entry: str, payload: bytes, options: dict[str, Any], *, gpu: str, what: 
 
 class Asking:
     """A child that is started at once, so that it can import ``modules`` while what it will be asked is made, and sent what it needs later. It answers once, or several times where the
-    function of ``entry`` is a generator: ``next`` waits for the next answer. It ends with ``close``, with the ``with``, and with this process."""
+    function of ``entry`` is a generator: ``next`` waits for the next answer. It ends with ``close``, with the ``with``, and with this process. In a ``world`` (ranks, and how many a machine
+    has) it is the first rank, and the others are made believe."""
 
-    def __init__(self, entry: str, *, gpu: str, what: str = "planning", modules: Sequence[str] = ()) -> None:
+    def __init__(self, entry: str, *, gpu: str, what: str = "planning", modules: Sequence[str] = (), world: tuple[int, int] | None = None) -> None:
         self._what = what
         self._answers = 0
         self._folder = tempfile.TemporaryDirectory(prefix="oomph-fit-")
@@ -49,7 +50,10 @@ class Asking:
         with open(self._path("fit.py"), "w") as file:
             file.write(_START.format(place=package, entry=entry, folder=self._folder.name, modules=list(modules), paths=list(sys.path)))
         # Its memory is unlimited: the child must be able to hold every candidate, to say what it takes.
-        command = [find_oomph(), "on-virtual-gpu", "--quiet", "--python", sys.executable, "--gpu", gpu, self._path("fit.py")]
+        command = [find_oomph(), "on-virtual-gpu", "--quiet", "--python", sys.executable, "--gpu", gpu]
+        if world is not None:
+            command += ["--ranks", str(world[0]), "--per-node", str(world[1])]
+        command.append(self._path("fit.py"))
         with open(self._path("log"), "wb") as binary:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=binary, stderr=binary, env=_environment())
         self.close = weakref.finalize(self, _end, self._process, self._folder)

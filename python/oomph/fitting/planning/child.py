@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import gc
 import importlib
 import json
@@ -63,13 +64,19 @@ def answer(entry: str, folder: str, modules: Sequence[str] = (), paths: Sequence
     answers = 0
     try:
         with open(os.path.join(folder, "payload"), "rb") as file:
-            things = unpack(file.read())
+            payload = file.read()
+        things = unpack(payload)
+        if options.get("ways"):
+            # Each way of sharding begins with the model as it came.
+            things["again"] = functools.partial(unpack, payload)
         # What is here now stays: collections between plans need not look at it.
         gc.enable()
         gc.collect()
         gc.freeze()
         module, _, name = entry.partition(":")
         said = getattr(importlib.import_module(module), name)(things, options)
+        # Whoever was given them has them.
+        del things
         for one in [said] if isinstance(said, dict) else said:
             _write(folder, answers, one)
             answers += 1
@@ -154,6 +161,10 @@ class Trials:
         self.blocks: tuple[str, ...] = tuple(find_blocks(self.model))
         # There is attention that writes out its scores, and need not.
         self.has_groups = False
+        self._learn_costs()
+
+    def _learn_costs(self) -> None:
+        """Of a forward pass, block by block, and of the optimizer."""
         probe = self.forward_costs(None)
         # Equal blocks: the earliest first. Its recomputation comes when the others' activations are gone already.
         kept = (name for name in self.blocks if name in probe.blocks and probe.blocks[name].kept)
@@ -289,14 +300,14 @@ class Trials:
             if steps == 1:
                 self._make_state(running)
                 torch.cuda.reset_peak_memory_stats()
-                begun = len(running.parts(self.batch)) > 1
+                begun = self._has_begun(running)
                 if begun:
                     # Those of the parts before the one that is run.
                     self._make_gradients(running)
             for _ in range(steps):
                 for _ in range(getattr(self.loss_of, "batches_in_update", 1)):
                     running.backward(self.batch, only=parts, release=True, begun=begun)
-                running.update()
+                self._update(running)
             stats = torch.cuda.memory_stats()
             host = running.bytes_on_host()
         finally:
@@ -315,6 +326,13 @@ class Trials:
         if running.scaler is not None:
             # It must have scaled something before it can take that back.
             running.scaler.scale(torch.zeros((), device="cuda"))
+        running.update()
+
+    def _has_begun(self, running: Running) -> bool:
+        """Whether parts before the one that is run have left gradients."""
+        return len(running.parts(self.batch)) > 1
+
+    def _update(self, running: Running) -> None:
         running.update()
 
     @staticmethod
@@ -399,7 +417,8 @@ class Trials:
         groups = RepeatedGroups(self.model) if not compiled_modules(self.model) else None
         for name in self.blocks:
             block = get_block(self.model, name)
-            hooks += [block.register_forward_pre_hook(entered(name), with_kwargs=True), block.register_forward_hook(left(name))]
+            # What a sharded block has gathered is there from before the first to after the last.
+            hooks += [block.register_forward_pre_hook(entered(name), with_kwargs=True), block.register_forward_hook(left(name), prepend=True)]
         try:
             with _uncompiled(), mode, torch.autocast("cuda", getattr(torch, half or "bfloat16"), enabled=half is not None):
                 self.loss_of(self.model, part)

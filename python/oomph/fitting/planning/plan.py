@@ -51,6 +51,8 @@ class Plan:
     activation_budget: float | None = None
     #: Keys and values of grouped queries are repeated, where attention writes out its scores otherwise.
     repeat_groups: bool = False
+    #: How parameters, gradients and the optimizer's state are shared out over ranks (``techniques.sharding``); nothing is whole on each.
+    shard: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), **{name: list(getattr(self, name)) for name in _NAMES}}

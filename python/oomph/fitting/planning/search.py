@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic
 
 from oomph.fitting.planning.plan import AnyPlan, Measured, Plan
+from oomph.fitting.techniques.sharding import gathered_again, keeps
 from oomph.fitting.techniques.technique import Technique
 from oomph.fitting.techniques.training import ALLOWABLE, TECHNIQUES
 
@@ -81,6 +82,10 @@ class Facts:
     away: tuple[tuple[str, ...], ...] = ()
     #: Shares of its activations that compiled code may keep, from what costs least; none where the model is not compiled.
     budgets: tuple[float, ...] = ()
+    #: The step as the program has it, on which all is built: how it is sharded over ranks is no choice of a search.
+    plain: Plan = Plan()
+    #: Activations may go to host memory.
+    offloads: bool = True
 
 
 @dataclass(frozen=True)
@@ -225,7 +230,7 @@ class Search(Tried[Plan]):
 
     def usual(self) -> list[Plan]:
         """What people do by hand, where the plain step does not fit; not what is far slower than the other of them."""
-        if self.fits(Plan()):
+        if self.fits(self.facts.plain):
             return []
         self._by_hand = self._settled(self.families(hosted=False))
         fastest = min(map(self.seconds, self._by_hand), default=0.0)
@@ -233,7 +238,7 @@ class Search(Tried[Plan]):
 
     def find(self) -> Found:
         """The plans that fit; the best first."""
-        plain = self.measure(Plan())
+        plain = self.measure(self.facts.plain)
         plans = self.proven()
         if not plans:
             return Found(plain, None, self._prove(self.most_frugal(), None), tried=len(self.seen))
@@ -268,7 +273,7 @@ class Search(Tried[Plan]):
         """
         bold: list[Plan] = []
         for turn in range(_PROOFS):
-            plans = [Plan()] if self.fits(Plan()) else self.choose()
+            plans = [self.facts.plain] if self.fits(self.facts.plain) else self.choose()
             if not plans:
                 break
             if self._holds(plans[0], _TIGHTER if turn else _A_LITTLE_TIGHTER):
@@ -315,13 +320,15 @@ class Search(Tried[Plan]):
         return False
 
     def free(self) -> Plan:
-        plan = Plan(fused=self.facts.fuses, expandable=self.facts.expands)
+        plan = self.facts.plain.but(fused=self.facts.fuses, expandable=self.facts.expands)
         # Where the loss is not one that takes logits in pieces, to defer them only costs.
         defers = self.facts.defers and self.measure(plan.but(defer_logits=True)).allocated <= self.measure(plan).allocated
         return plan.but(defer_logits=defers, repeat_groups=self.facts.groups and self.measure(plan.but(repeat_groups=True)).allocated <= self.measure(plan).allocated)
 
     def most_frugal(self) -> Plan:
-        plan = self.allowed()[-1].but(checkpoint=self.facts.blocks, offload=self.facts.blocks, release=self.facts.releases, states_on_host=float(self.facts.hosts))
+        plan = self.allowed()[-1].but(
+            checkpoint=self.facts.blocks, offload=self.facts.blocks if self.facts.offloads else (), release=self.facts.releases, states_on_host=float(self.facts.hosts)
+        )
         plan = plan if not self.facts.hosts else plan.but(optimizer_8bit=False)
         if self.facts.tiled:
             plan = plan.but(tiles=4 * _TILES, tiled=self.facts.tiled)
@@ -560,7 +567,7 @@ class Search(Tried[Plan]):
 
     def chain(self, chosen: Plan, measured: bool = False) -> list[Measured]:
         """One technique after another, in the order in which they are counted; of those ``measured`` already, if no more are to be."""
-        plan, chain = Plan(), [self.measure(Plan())]
+        plan, chain = self.facts.plain, [self.measure(self.facts.plain)]
         for technique in TECHNIQUES:
             if getattr(chosen, technique.name) != getattr(plan, technique.name):
                 plan = plan.but(**{name: getattr(chosen, name) for name in (technique.name, *technique.besides)})
@@ -570,8 +577,11 @@ class Search(Tried[Plan]):
 
     def rungs(self, chosen: Plan) -> list[Measured]:
         """Down from the chosen plan: smaller parts, then blocks run again, then host memory."""
-        candidates = [chosen if chosen != Plan() else self.free()]
+        candidates = [chosen if chosen != self.facts.plain else self.free()]
         top = candidates[0]
+        if keeps(top.shard):
+            top = top.but(shard=gathered_again(top.shard))
+            candidates.append(top)
         blocks = self.facts.blocks
         smaller = [size for size in self.sizes() if 0 < size < (top.micro or self.facts.batch)]
         candidates += [top.but(micro=size) for size in smaller[:1]]
@@ -579,7 +589,7 @@ class Search(Tried[Plan]):
         full = top.but(checkpoint=blocks, selective=(), lean=())
         candidates += [full, *(full.but(micro=size) for size in smaller[1::3])]
         last = full.but(micro=smaller[-1]) if smaller else full
-        candidates += [last.but(offload=blocks), self.most_frugal().but(autocast=top.autocast, bf16_weights=top.bf16_weights)]
+        candidates += [*([last.but(offload=blocks)] if self.facts.offloads else []), self.most_frugal().but(autocast=top.autocast, bf16_weights=top.bf16_weights)]
         rungs, below = [], self.measure(chosen).reserved
         for candidate in candidates:
             # Of what is far above nobody need know how far.
@@ -608,6 +618,7 @@ def _unlike(one: Plan, other: Plan) -> int:
         "fused",
         "activation_budget",
         "repeat_groups",
+        "shard",
     )
     return (
         sum(getattr(one, way) != getattr(other, way) for way in ways)

@@ -1,7 +1,8 @@
 """Several ranks: all plan the same, step down together, and have the same gradients. With one process, nothing happens here.
 
 DistributedDataParallel starts to talk in the middle of a backward pass, where a rank that ran out of memory would leave the others waiting for ever. So its model
-is used without it: each rank runs its backward pass by itself, all agree that none has failed, and then gradients are averaged.
+is used without it: each rank runs its backward pass by itself, all agree that none has failed, and then gradients are averaged. Where the model is sharded, ranks must talk within a step:
+that is for ``agreeing``.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from oomph._environment import on_virtual_gpu
 from oomph.fitting.errors import FitError
 from oomph.fitting.planning.card import Room
+from oomph.sharding.state import is_sharded_parameter
 
 Answer = TypeVar("Answer")
 
@@ -32,10 +35,12 @@ def without_ddp(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def refuse_sharded(model: torch.nn.Module) -> None:
+    """For loops that are not ours: a step that one rank could not finish must be repeated by all."""
     kinds = {type(module).__name__ for module in model.modules()} | {type(parameter).__name__ for parameter in model.parameters()}
     if any(name.startswith("FSDP") or name in ("FullyShardedDataParallel", "DTensor") for name in kinds):
         raise FitError(
-            "the model is sharded (FSDP): its ranks talk within forward and backward, so one that runs out of memory cannot be repeated. Use oomph.fit before sharding, or oomph predict --ranks"
+            "the model is sharded (FSDP): its ranks talk within forward and backward, so one that runs out of memory cannot be repeated in this loop. Use oomph.fit with fit.step, "
+            "or oomph predict --ranks"
         )
 
 
@@ -55,7 +60,7 @@ def worst(code: int, device: torch.device) -> int:
 
 def least_room(room: Room) -> Room:
     """The same for all: that of the rank that has least."""
-    if not several():
+    if not several() or on_virtual_gpu():
         return room
     rooms: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(rooms, dataclasses.asdict(room))
@@ -63,8 +68,8 @@ def least_room(room: Room) -> Room:
 
 
 def by_the_first(work: Callable[[], Answer]) -> Answer:
-    """Done by rank 0, known to all; an error too."""
-    if not several():
+    """Done by rank 0, known to all; an error too. On the virtual GPU each rank runs without the others, and does it by itself."""
+    if not several() or on_virtual_gpu():
         return work()
     answer: list[Any] = [None, None]
     if dist.get_rank() == 0:
@@ -79,11 +84,13 @@ def by_the_first(work: Callable[[], Answer]) -> Answer:
 
 
 def average_gradients(parameters: list[torch.Tensor]) -> None:
-    """As DistributedDataParallel would have done within the backward pass. What no rank has used keeps no gradient."""
+    """As DistributedDataParallel would have done within the backward pass. What no rank has used keeps no gradient; what is sharded has its mean already."""
     if not several():
         return
     world = dist.get_world_size()
-    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    trained = [parameter for parameter in parameters if parameter.requires_grad and not is_sharded_parameter(parameter)]
+    if not trained:
+        return
     used = torch.tensor([float(parameter.grad is not None) for parameter in trained], device=trained[0].device)
     dist.all_reduce(used, op=dist.ReduceOp.MAX)
     waiting = []

@@ -18,8 +18,11 @@ from oomph.fitting.losses.counts import Accumulator, Counted, Weighing, batch_no
 from oomph.fitting.losses.loss_of import LossOf
 from oomph.fitting.planning.plan import Plan
 from oomph.fitting.running.batches import cuts, moved, per_sample, samples, take
+from oomph.fitting.running.sharded import agree_on_parts
 from oomph.fitting.techniques.optimizers import ResumableStep, StatesOnHost, steps_in_parts
 from oomph.fitting.techniques.training import TECHNIQUES
+from oomph.sharding.state import device_of as sharded_device_of
+from oomph.sharding.state import is_sharded, synchronize, whole_gradients
 
 _LASTING = {technique.name for technique in TECHNIQUES if technique.lasts}
 
@@ -51,6 +54,8 @@ class Running:
         # On the virtual GPU nothing is copied to the host: it would take real memory there.
         self.rehearse = rehearse
         self.device = device_of(model)
+        #: Ranks talk within forward and backward.
+        self.sharded = is_sharded(model)
         if weighing is not None:
             self.size, self.length = samples(example), per_sample(example)
         # What a plan before this one has left in place, by the plan's name for it.
@@ -131,16 +136,19 @@ class Running:
         size = min(self.plan.micro or self.size, count)
         if self.plan.micro and (longer := per_sample(batch)) > self.length:
             size = max(1, size * self.length // longer)
-        return cuts(count, -(-count // size))
+        parts = -(-count // size)
+        return cuts(count, agree_on_parts(parts, count, self.device) if self.sharded and self.plan.micro else parts)
 
-    def backward(self, batch: Any, only: int | None = None, through: Through | None = None, release: bool = False, begun: bool = False) -> torch.Tensor:
+    def backward(
+        self, batch: Any, only: int | None = None, through: Through | None = None, release: bool = False, begun: bool = False, parts: list[tuple[int, int]] | None = None
+    ) -> torch.Tensor:
         """Forward and backward, in parts; the gradients of the mean over the whole batch are added to those that are there.
 
         To ``release`` is to update parameters in the last backward pass already, if the plan says so: ``update`` must follow. ``only`` is for predicting: so many parts, and ``begun`` says that the gradients
         that are there are those of parts before. ``through`` runs a part for a loop that is not ours: it is given the part and what weighs its loss, calls
-        backward on what that returns, and returns the loss without a graph.
+        backward on what that returns, and returns the loss without a graph. ``parts`` are those of `parts`, where they are known.
         """
-        parts = self.parts(batch)
+        parts = self.parts(batch) if parts is None else parts
         release = release and self.plan.release and through is None and self.scaler is None and self.clip_grad_norm is None
         whole = len(parts) == 1
         if not whole and (names := batch_norms(self.model)):
@@ -153,7 +161,11 @@ class Running:
         parts = parts[:only]
         try:
             for start, stop in parts:
-                last = release and stop == parts[-1][1]
+                is_last = stop == parts[-1][1]
+                last = release and is_last
+                if self.sharded:
+                    # Parts before the last add to gradients that each rank has whole: to sum them over ranks, they must have been weighed.
+                    synchronize(self.model, is_last)
                 with contextlib.ExitStack() as forward:
                     counted = forward.enter_context(Counted()) if gathered is not None else None
                     forward.enter_context(self.autocast())
@@ -163,8 +175,9 @@ class Running:
                         if gathered is None:
                             return loss
                         assert counted is not None
-                        scaled = gathered.scale(loss, counted, stop - start, last=self.parameters() if last and len(parts) > 1 else None)
-                        if last:
+                        weighed_now = len(parts) > 1 and (last or (self.sharded and is_last))
+                        scaled = gathered.scale(loss, counted, stop - start, last=self._gradients_so_far() if weighed_now else None)
+                        if weighed_now:
                             gathered.refuse_uneven()
                         self.weight = self.weighing.weight(counted, stop - start)  # type: ignore[union-attr]
                         return scaled
@@ -192,6 +205,13 @@ class Running:
         with self.states.releasing() if release else contextlib.nullcontext():
             (self.scaler.scale(towards) if self.scaler is not None else towards).backward()
         return loss
+
+    def _gradients_so_far(self) -> list[Any]:
+        """Of the parts that were run, in what has a ``grad``, each once."""
+        if not self.sharded:
+            return self.parameters()
+        # What is gathered just now is among the parameters too.
+        return list({id(one.grad): one for one in (*whole_gradients(self.model), *self.parameters()) if one.grad is not None}.values())
 
     def _set_aside(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         held = [(parameter, parameter.grad) for parameter in self.parameters() if parameter.grad is not None]
@@ -243,5 +263,8 @@ class _Scaled:
 
 
 def device_of(model: torch.nn.Module) -> torch.device:
+    """Where it runs."""
+    if (where := sharded_device_of(model)) is not None:
+        return where
     first = next(model.parameters(), None)
     return first.device if first is not None else torch.device("cpu")

@@ -13,11 +13,13 @@ from oomph.fitting.techniques.liger import LIGER
 from oomph.fitting.techniques.optimizers import FUSED, OPTIMIZER_8BIT, RELEASE, STATES_ON_HOST
 from oomph.fitting.techniques.parts import PARTS
 from oomph.fitting.techniques.selective import LEAN_BLOCKS, SELECTIVE_BLOCKS
+from oomph.fitting.techniques.sharding import SHARDED
 from oomph.fitting.techniques.technique import Technique
 from oomph.fitting.techniques.tiles import IN_TILES
 from oomph.fitting.techniques.weights import BF16_WEIGHTS
 
 TECHNIQUES: tuple[Technique, ...] = (
+    SHARDED,
     FUSED,
     OPTIMIZER_8BIT,
     DEFER_LOGITS,
