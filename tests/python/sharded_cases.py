@@ -5,7 +5,6 @@
 Writes what came of each case into FOLDER, one file a rank.
 """
 
-import copy
 import json
 import os
 import sys

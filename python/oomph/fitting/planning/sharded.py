@@ -20,6 +20,8 @@ ENTRY = "oomph.fitting.planning.sharded_child:plan"
 _ALLOWED = ("bf16",)
 # What is sent beside work hides behind it but for this part: the first and the last block have nothing beside them.
 _NEVER_HIDDEN = 0.1
+# An update reads a parameter, its gradient and two of state, and writes all but the gradient, at so many bytes a second of a host that several ranks share.
+_READ_BY_UPDATES, _HOST_MEMORY = 7, 5e9
 # Between machines, so much slower than within one.
 _ACROSS = 4.0
 
@@ -39,12 +41,14 @@ class Sharing:
     ranks: int
     #: Bytes a second between ranks.
     speed: float
+    #: And between the host and the card.
+    link: float
 
     @classmethod
-    def of(cls, sharding: str, ranks: int, per_machine: int, speed: float, mesh: list[int] | None) -> Sharing:
+    def of(cls, sharding: str, ranks: int, per_machine: int, speed: float, link: float, mesh: list[int] | None) -> Sharing:
         parts = mesh[-1] if mesh is not None else per_machine if sharding in (MACHINES, MACHINES_KEPT) else ranks
         # What is measured is measured over all. Within a machine it is faster.
-        return cls(sharding, parts, ranks, speed * (_ACROSS if parts < ranks and per_machine < ranks else 1.0))
+        return cls(sharding, parts, ranks, speed * (_ACROSS if parts < ranks and per_machine < ranks else 1.0), link)
 
     def seconds(self, plan: Plan, step: Step, alone: float) -> float:
         """Of a step that takes so long without talking."""
@@ -58,7 +62,12 @@ class Sharing:
         if self.parts < self.ranks:
             sent += 2 * gradients / self.parts * _ACROSS
         talking = sent / self.speed
-        return max(alone, talking) + _NEVER_HIDDEN * min(alone, talking)
+        step_in_all = max(alone, talking) + _NEVER_HIDDEN * min(alone, talking)
+        if self.sharding != HOST:
+            return step_in_all
+        # Parts come from the host as often as blocks are gathered, gradients go there, and the host updates.
+        copied = (2 * parts * weights + gradients) / self.parts / self.link
+        return step_in_all + copied + _READ_BY_UPDATES * gradients / self.parts / _HOST_MEMORY
 
     def bytes_of(self, plan: Plan, costs: ForwardCosts, step: Step) -> tuple[int, int]:
         """As `costs.bytes_of`, where weights, gradients and state are shared out."""

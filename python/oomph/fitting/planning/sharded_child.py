@@ -68,7 +68,7 @@ class Ways:
         plain: Measured | None = None
         tried, trials = 0, None
         for sharding in self.options["ways"]:
-            sharing = Sharing.of(sharding, dist.get_world_size(), per_machine(), self.options["between"], self.options["mesh"])
+            sharing = self._sharing(sharding)
             if best is not None and self.first is not None:
                 assert best[0].chosen is not None
                 bound = sharing.seconds(Plan(shard=sharding), self.first.step, self.first.alone(Plan()))
@@ -101,7 +101,7 @@ class Ways:
         if trials is not None and not same_parts(trials.sharing.sharding, found.chosen.plan.shard if found.chosen is not None else ""):
             # It is run once more, for what leads to it and away from it.
             self._forget(trials)
-            trials = self._trials(Sharing.of(found.chosen.plan.shard, dist.get_world_size(), per_machine(), self.options["between"], self.options["mesh"]))  # type: ignore[union-attr]
+            trials = self._trials(self._sharing(found.chosen.plan.shard))  # type: ignore[union-attr]
         assert trials is not None
         self._measure_by(search, trials)
         found.chain = [plain] if plain.plan != found.plain.plan else []
@@ -110,9 +110,13 @@ class Ways:
             way.chain = list(found.chain) or way.chain
         return found, search, blocks
 
+    def _sharing(self, sharding: str) -> Sharing:
+        return Sharing.of(sharding, dist.get_world_size(), per_machine(), self.options["between"], self.speeds.link, self.options["mesh"])
+
     def _trials(self, sharing: Sharing) -> Among:
-        things = self.things or self.again()
-        self.things = {}
+        things = dict(self.things) or self.again()
+        # Whoever else has them must not keep the model on the card once another takes its place.
+        self.things.clear()
         return Among(things, self.speeds, self.options["progress"], sharing, self.first, self.options["mesh"])
 
     def _search(self, trials: Among, sharding: str) -> Search:
