@@ -351,8 +351,8 @@ class Fit(Applied):
             if trial is not None:
                 trial.close()
         self._note_what_was_seen()
-        self._rungs = self._unmeasured_rungs() if found is None else []
-        self.plan.chosen = found.chosen.plan if found is not None and found.chosen is not None else Plan()
+        self._rungs = self._unmeasured_rungs(self._unpredicted()) if found is None else []
+        self.plan.chosen = found.chosen.plan if found is not None and found.chosen is not None else self._unpredicted()
         if found is not None:
             self.plan.complete = self._complete
             if not on_a_real_one or ranks.several():
@@ -363,6 +363,10 @@ class Fit(Applied):
     def _start_asking(self, card: Card, entry: str = "oomph.fitting.planning.child:plan", world: tuple[int, int] | None = None) -> Asking:
         modules = {type(module).__module__ for module in self.model.modules()} - {"__main__"}
         return Asking(entry, gpu=card.name, modules=sorted(modules), world=world)
+
+    def _unpredicted(self) -> Plan:
+        """What is begun with where nothing could be predicted."""
+        return Plan()
 
     def _hold(self, room: Room) -> None:
         """Once something is known to fit."""
@@ -557,10 +561,7 @@ class Fit(Applied):
     def _ask(self, card: Card, room: Room, speeds: Speeds, trial: OnTheCard | None) -> tuple[Found, int, int]:
         """What was found, how many blocks there are, and how much host memory plans might take."""
         self._host = host_room()
-        things = {"model": self.model, "optimizer": self.optimizer, "loss_of": self.loss_of, "batch": self.example}
-        things |= {"weighing": self._weighing and self._weighing.unwatched(), "clip_grad_norm": self.clip_grad_norm, "scales": self.scaler is not None}
-        things["compiled"] = Compiled.of(self.model)
-        payload = pack(things, onto_gpu=self._where_it_is() != "cuda")
+        payload = pack(self._things(), onto_gpu=self._where_it_is() != "cuda")
         options = {"facts": self._facts(room, card), "speeds": speeds.to_dict(), **self._options()}
         assert self._asking is not None
         self._asking.send(payload, options)
@@ -570,7 +571,14 @@ class Fit(Applied):
             # The usual ways are known early, and run here while the child looks for better ones.
             trial.time(usual, 0)
         said = self._asking.next()
+        self.plan.notes += [f"not planned, because it failed on the virtual GPU: {problem}" for problem in said.get("problems", [])]
         return Found.from_dict(said), said["blocks"], self._host
+
+    def _things(self) -> dict[str, Any]:
+        """What a step is made of."""
+        things = {"model": self.model, "optimizer": self.optimizer, "loss_of": self.loss_of, "batch": self.example}
+        things |= {"weighing": self._weighing and self._weighing.unwatched(), "clip_grad_norm": self.clip_grad_norm, "scales": self.scaler is not None}
+        return {**things, "compiled": Compiled.of(self.model)}
 
     def _where_it_is(self) -> str:
         return self.device.type

@@ -15,10 +15,11 @@ from oomph.fitting.fit import Fit
 from oomph.fitting.losses.counts import Accumulator, Counted, Weighing
 from oomph.fitting.losses.trials import Verifier
 from oomph.fitting.planning import sharded as planning
+from oomph.fitting.planning.as_sharded import AsSharded
 from oomph.fitting.planning.asking import Asking
 from oomph.fitting.planning.card import Card, Room
 from oomph.fitting.planning.costs import Speeds
-from oomph.fitting.planning.plan import Measured, Plan
+from oomph.fitting.planning.plan import Plan
 from oomph.fitting.planning.search import Found
 from oomph.fitting.running import ranks
 from oomph.fitting.running.agreeing import FAILED, FINE, Outcome, Together
@@ -77,13 +78,16 @@ class ShardedFit(Fit):
         # The model may wait on the CPU.
         return device_of(self.model).type
 
+    def _things(self) -> dict[str, Any]:
+        return {**super()._things(), "restore": AsSharded.of(self.model) if self.given else None}
+
     def _options(self) -> dict[str, Any]:
         if self._alone:
             return {}
         found = [GIVEN] if self.given else ways(self._shard) if (why := why_not(self.model)) is None else [WHOLE]
         if not self.given and why is not None:
             self.plan.notes.append(f"the model is not sharded: {why}")
-        mesh = None if self._shard in (None, "auto") else list(self._shard.shape)
+        mesh = AsSharded.of(self.model).mesh if self.given else None if self._shard in (None, "auto") else list(self._shard.shape)
         return {"ways": found, "mesh": mesh, "splits_sharded": self._splits_sharded(), "between": self._between}
 
     def _splits_sharded(self) -> bool:
@@ -98,12 +102,11 @@ class ShardedFit(Fit):
         self._between = 0.0 if self._alone else speed_between(self.device)
         return super()._find(card, room, speeds, trial)
 
-    def _unmeasured_rungs(self, top: Plan | None = None) -> list[Measured]:
-        if top is None and not self._alone:
-            # Nothing could be predicted: the way that takes little, for a model that is whole cannot be sharded once memory has run out.
-            top = Plan(shard=GIVEN if self.given else RESHARDED if why_not(self.model) is None else WHOLE)
-            self.plan.chosen = top
-        return super()._unmeasured_rungs(top)
+    def _unpredicted(self) -> Plan:
+        if self._alone:
+            return Plan()
+        # A model that is whole cannot be sharded once memory has run out: the way that takes little.
+        return Plan(shard=GIVEN if self.given else RESHARDED if why_not(self.model) is None else WHOLE)
 
     def _note_what_was_seen(self) -> None:
         super()._note_what_was_seen()

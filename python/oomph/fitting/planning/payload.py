@@ -19,6 +19,8 @@ import torch
 
 from oomph.fitting.errors import FitError
 from oomph.fitting.pieces import is_plain, is_wrapper, pieces, plain
+from oomph.fitting.planning.as_sharded import plain_class, plain_state
+from oomph.sharding.state import is_sharded, is_sharded_parameter
 
 # What programs steer by: ids, masks, lengths. The virtual GPU keeps values up to the same sizes.
 _INTEGERS, _FLOATS = 1 << 20, 4096
@@ -47,7 +49,15 @@ def pack(things: Any, *, onto_gpu: bool = False) -> bytes:
     weights = _Weights()
 
     class Packer(base):  # type: ignore[misc, valid-type]
+        # Modules inside have hooks of FSDP2 too.
+        sharded = isinstance(things, dict) and isinstance(things.get("model"), torch.nn.Module) and is_sharded(things["model"])
+
         def persistent_id(self, thing: Any) -> Any:
+            if isinstance(thing, torch.Tensor) and is_sharded_parameter(thing):
+                if id(thing) in seen:
+                    return ("again", id(thing))
+                seen[id(thing)] = thing
+                return _describe_whole(thing)
             if isinstance(thing, torch.Tensor) and is_plain(thing):
                 if id(thing) in seen:
                     return ("again", id(thing))
@@ -60,6 +70,8 @@ def pack(things: Any, *, onto_gpu: bool = False) -> bytes:
         def reducer_override(self, thing: Any) -> Any:
             if isinstance(thing, torch.Tensor):
                 return _taken_apart(thing, onto_gpu, weights)
+            if isinstance(thing, torch.nn.Module) and self.sharded:
+                return _empty, (plain_class(thing),), plain_state(thing)
             if isinstance(thing, torch.optim.Optimizer) and type(thing).__getstate__ is torch.optim.Optimizer.__getstate__:
                 return copyreg.__newobj__, (type(thing),), {**_attributes_beside(thing), **thing.__getstate__()}  # type: ignore[attr-defined]
             return super().reducer_override(thing) if hasattr(base, "reducer_override") else NotImplemented
@@ -117,6 +129,14 @@ def _describe(tensor: torch.Tensor, onto_gpu: bool, weights: _Weights) -> tuple[
     )
 
 
+def _describe_whole(tensor: Any) -> tuple[Any, ...]:
+    """One that is sharded over ranks travels whole, and is sharded again where it arrives (``as_sharded``)."""
+    parameter = isinstance(tensor, torch.nn.Parameter)
+    bytes_ = tensor.numel() * tensor.element_size()
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return ("tensor", id(tensor), (id(tensor), bytes_), dtype, tuple(tensor.size()), tensor.stride(), 0, parameter, tensor.requires_grad and tensor.is_leaf, True, None, {})
+
+
 def _refuse_strange(tensor: torch.Tensor) -> None:
     if tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized:
         raise NotPackable(f"a tensor of {tensor.layout} on {tensor.device} cannot be sent to another process")
@@ -156,6 +176,10 @@ def _wrapped(kind: Any, inner: dict[str, Any], context: Any, size: Any, stride: 
 def _of_class(kind: Any, data: torch.Tensor, grad: bool) -> torch.Tensor:
     # Not by its constructor, which wants what only its library knows.
     return torch.Tensor._make_subclass(kind, data, grad)
+
+
+def _empty(kind: Any) -> Any:
+    return kind.__new__(kind)
 
 
 def _with_attributes(tensor: torch.Tensor, attributes: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,6 +24,7 @@ from oomph.fitting.running.sharded import apply_sharding, per_machine
 from oomph.fitting.running.step import Running
 from oomph.fitting.techniques import optimizers
 from oomph.fitting.techniques.sharding import HOST, WHOLE, same_parts
+from oomph.live.out_of_memory import is_out_of_memory
 
 # Seconds for plans of one way that only might be better.
 _LATE = 8.0
@@ -34,8 +36,9 @@ def plan(things: dict[str, Any], options: dict[str, Any]) -> Iterator[dict[str, 
     again: Callable[[], dict[str, Any]] = things.pop("again")
     dist.init_process_group("nccl")
     yield {"usual": []}
-    found, search, blocks = Ways(things, options, again).find()
-    yield {**found.to_dict(), "blocks": blocks}
+    ways = Ways(things, options, again)
+    found, search, blocks = ways.find()
+    yield {**found.to_dict(), "blocks": blocks, "problems": ways.problems}
     if search is not None:
         before = found.chain
         search.explain(found)
@@ -60,6 +63,8 @@ class Ways:
         self.speeds = Speeds(**options["speeds"])
         #: What was found of the model as it came: costs of a forward pass, which are those of every way.
         self.first: Among | None = None
+        #: Ways that could not be run, and why.
+        self.problems: list[str] = []
 
     def find(self) -> tuple[Found, Search | None, int]:
         """The best of all ways, what it was found by, and how many blocks there are."""
@@ -74,14 +79,25 @@ class Ways:
                 bound = sharing.seconds(Plan(shard=sharding), self.first.step, self.first.alone(Plan()))
                 if bound >= best[0].chosen.seconds:
                     continue
-            if trials is None or not same_parts(trials.sharing.sharding, sharding):
+            try:
+                if trials is None or not same_parts(trials.sharing.sharding, sharding):
+                    self._forget(trials)
+                    trials = None
+                    trials = self._trials(sharing)
+                trials.sharing = sharing
+                self.first = self.first or trials
+                search = self._search(trials, sharding)
+                found = search.find()
+            except Exception as error:
+                if self.first is None or is_out_of_memory(error):
+                    raise
+                # Not every model can be run in every way. The others are left.
+                traceback.print_exc()
+                self.problems.append(f"{sharding}: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
+                traceback.clear_frames(error.__traceback__)
                 self._forget(trials)
                 trials = None
-                trials = self._trials(sharing)
-            trials.sharing = sharing
-            self.first = self.first or trials
-            search = self._search(trials, sharding)
-            found = search.find()
+                continue
             tried += len(search.seen)
             plain = plain or found.plain
             if found.chosen is None:
