@@ -10,15 +10,14 @@ import os
 import sys
 import time
 
+import oomph
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch import nn
-
-import oomph
 from oomph.fitting.errors import FitError
 from oomph.sharding.blocks import machines_mesh
 from oomph.sharding.state import is_sharded
+from torch import nn
 
 STEPS = 20
 BLOCKS = [f"layers.{number}" for number in range(3)]

@@ -25,12 +25,11 @@ from oomph.fitting.running import ranks
 from oomph.fitting.running.agreeing import FAILED, FINE, Outcome, Together
 from oomph.fitting.running.batches import moved, refuse_what_gives_batches, take
 from oomph.fitting.running.repeating import Before, release_memory
-from oomph.fitting.running.sharded import apply_sharding, device_to_train_on, per_machine, refuse_what_cannot_be, speed_between, ways
+from oomph.fitting.running.sharded import apply_sharding, device_to_train_on, per_machine, refuse_what_cannot_be, speed_between, ways, why_not
 from oomph.fitting.running.step import device_of
 from oomph.fitting.running.trying import OnTheCard
 from oomph.fitting.techniques.sharding import GIVEN, RESHARDED, WHOLE
 from oomph.live.out_of_memory import is_out_of_memory
-from oomph.sharding.blocks import why_not
 from oomph.sharding.state import forget_step, is_sharded, reshard
 
 
@@ -55,7 +54,7 @@ class ShardedFit(Fit):
                 )
             return
         self.device = device_to_train_on(self.model)
-        if not self.given and (why := why_not(self.model)) is not None and shard != "auto":
+        if not self.given and (why := why_not(self.model, self.optimizer)) is not None and shard != "auto":
             raise FitError(f"the model cannot be sharded: {why}")
         self._together = Together(self.device)
 
@@ -84,11 +83,16 @@ class ShardedFit(Fit):
     def _options(self) -> dict[str, Any]:
         if self._alone:
             return {}
-        found = [GIVEN] if self.given else ways(self._shard) if (why := why_not(self.model)) is None else [WHOLE]
+        found = [GIVEN] if self.given else ways(self._shard) if (why := why_not(self.model, self.optimizer)) is None else [WHOLE]
         if not self.given and why is not None:
             self.plan.notes.append(f"the model is not sharded: {why}")
         mesh = AsSharded.of(self.model).mesh if self.given else None if self._shard in (None, "auto") else list(self._shard.shape)
         return {"ways": found, "mesh": mesh, "splits_sharded": self._splits_sharded(), "between": self._between}
+
+    def _facts(self, room: Room, card: Card) -> dict[str, Any]:
+        facts = super()._facts(room, card)
+        # The ranks of a machine share its memory.
+        return facts if self._alone else {**facts, "host": facts["host"] // per_machine()}
 
     def _splits_sharded(self) -> bool:
         """A rule that must be tried on each batch cannot be once ranks talk in every forward pass."""
@@ -106,7 +110,7 @@ class ShardedFit(Fit):
         if self._alone:
             return Plan()
         # A model that is whole cannot be sharded once memory has run out: the way that takes little.
-        return Plan(shard=GIVEN if self.given else RESHARDED if why_not(self.model) is None else WHOLE)
+        return Plan(shard=GIVEN if self.given else RESHARDED if why_not(self.model, self.optimizer) is None else WHOLE)
 
     def _note_what_was_seen(self) -> None:
         super()._note_what_was_seen()

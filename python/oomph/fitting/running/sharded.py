@@ -50,6 +50,14 @@ def refuse_what_cannot_be(model: torch.nn.Module, shard: Any, optimizer: torch.o
         raise FitError("the optimizer was made before the model was sharded, and has other parameters: make it after fully_shard, or give oomph.fit both as they were before")
 
 
+def why_not(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> str | None:
+    """Why these cannot be sharded, in words; None if they can."""
+    own = {id(parameter) for parameter in model.parameters()}
+    if any(id(parameter) not in own for group in optimizer.param_groups for parameter in group["params"]):
+        return "the optimizer has parameters besides the model's, and PyTorch's optimizers do not take sharded ones and others together: give those a module of their own inside the model"
+    return blocks.why_not(model)
+
+
 def ways(shard: Any) -> list[str]:
     """Those that there are here, from what talks least."""
     if shard is None:
@@ -73,6 +81,8 @@ def apply_sharding(model: torch.nn.Module, optimizer: torch.optim.Optimizer, sha
         return
     if sharding not in SHARDINGS:
         raise FitError(f"a plan's shard is one of {', '.join(SHARDINGS)}, not {sharding}")
+    if (why := why_not(model, optimizer)) is not None:
+        raise FitError(f"the model cannot be sharded: {why}")
     mesh = shard if shard is not None and shard != "auto" else None
     if mesh is None and sharding in (MACHINES, MACHINES_KEPT):
         mesh = blocks.machines_mesh(model, per_machine())
