@@ -74,11 +74,10 @@ def rank_of(name):
     torch.cuda.set_device(0)
     dist.init_process_group("nccl")
     budget, _, _, by_hand = CASES[name]
-    model = make(name)
+    model = make(name).cuda()
     if by_hand:
         from torch.distributed.fsdp import fully_shard
 
-        model.cuda()
         for layer in model.model.layers:
             fully_shard(layer)
         fully_shard(model)

@@ -114,7 +114,7 @@ def numbers(out, name):
 
 @pytest.mark.parametrize(("budget", "more", "sharding"), [("2.5GiB", [], "whole"), ("1.6GiB", [], "kept"), ("1.2GiB", ["--by-hand"], "given")])
 def test_what_is_chosen_fits_the_budget_and_takes_what_was_predicted(predict, budget, more, sharding):
-    predicted = predict("--ranks", "4", "--steps", "0", str(PROGRAM), budget, *more, format="text")
+    predicted = predict("--ranks", "4", "--steps", "0", str(PROGRAM), budget, *more, format="text", env={"PYTHONPATH": str(HERE.parents[1] / "python")})
     assert predicted.code == 0, predicted.err[-3000:]
     said = predicted.out + predicted.err
     (chosen,) = set(re.findall(r"SHARD (\S+) LIMIT", said))

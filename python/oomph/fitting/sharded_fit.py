@@ -128,6 +128,9 @@ class ShardedFit(Fit):
             return
         if self.given:
             self._count_where_it_is_sharded()
+        elif device_of(self.model) != self.device:
+            # On the CPU, trials of a model that needs several GPUs would take minutes.
+            self._count_on_the_cpu()
         else:
             super()._learn()
         # One rule for all ranks, that of the first: each has an example of its own.
@@ -146,6 +149,14 @@ class ShardedFit(Fit):
             self._weighing = weighing
         else:
             self._not_splittable = f"how its loss is made cannot be found out: {weighing.reason}"
+
+    def _count_on_the_cpu(self) -> None:
+        weighing = Weighing("unknown", "the model waits on the CPU, where nothing was tried")
+        try:
+            self._try_to_train(weighing)
+            self._weighing = weighing
+        except NotSplittable as error:
+            self._not_splittable = str(error)
 
     def _compute(self, part: Any) -> torch.Tensor:
         return self.loss_of(self.model, moved(part, device_of(self.model)))
