@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from oomph.fitting.adapters.accelerating import fit_accelerate
     from oomph.fitting.adapters.hugging_face import FitCallback, fit_trainer
     from oomph.fitting.adapters.lightning import FitLightning
+    from oomph.fitting.called import fit
     from oomph.fitting.errors import FitError
-    from oomph.fitting.fit import Fit, fit
+    from oomph.fitting.fit import Fit
     from oomph.fitting.inference import fit_inference
     from oomph.fitting.planning.plan import Plan
     from oomph.fitting.running.batches import micro_batches
@@ -62,7 +63,7 @@ _LATER.update(dict.fromkeys(("CardPlan", "PlannedCards", "plan"), "oomph._plan")
 _LATER.update(dict.fromkeys(("Recording", "RecordingError", "record"), "oomph._record"))
 _LATER.update(dict.fromkeys(("Report", "ReportError", "report"), "oomph._report"))
 _LATER.update(dict.fromkeys(("RamGuard", "RamLimit", "guard_ram", "unguard_ram"), "oomph._ram"))
-_LATER.update({"Fit": "oomph.fitting.fit", "fit": "oomph.fitting.fit", "FitError": "oomph.fitting.errors", "Plan": "oomph.fitting.planning.plan"})
+_LATER.update({"Fit": "oomph.fitting.fit", "fit": "oomph.fitting.called", "FitError": "oomph.fitting.errors", "Plan": "oomph.fitting.planning.plan"})
 _LATER.update({"find_batch": "oomph.fitting.running.largest_batch", "fit_inference": "oomph.fitting.inference", "micro_batches": "oomph.fitting.running.batches"})
 _LATER.update({"FitCallback": "oomph.fitting.adapters.hugging_face", "fit_trainer": "oomph.fitting.adapters.hugging_face", "FitLightning": "oomph.fitting.adapters.lightning"})
 _LATER.update({"doctor": "oomph._doctor", "fit_accelerate": "oomph.fitting.adapters.accelerating"})

@@ -53,7 +53,7 @@ class ShardedFit(Fit):
                     "the model is sharded over one rank: nothing is shared out, and it cannot be planned for. Start several, or give oomph.fit the model before fully_shard"
                 )
             return
-        self.device = device_to_train_on(self.model)
+        self.device = device_to_train_on(self.model, device_of(self.model))
         if not self.given and (why := why_not(self.model, self.optimizer)) is not None and shard != "auto":
             raise FitError(f"the model cannot be sharded: {why}")
         self._together = Together(self.device)

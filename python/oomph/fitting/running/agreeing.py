@@ -27,6 +27,7 @@ import torch.distributed as dist
 
 from oomph._environment import on_virtual_gpu
 from oomph.fitting.errors import FitError
+from oomph.fitting.running import ranks
 from oomph.live.out_of_memory import is_out_of_memory
 
 Answer = TypeVar("Answer")
@@ -140,10 +141,8 @@ class Together:
         mine = FINE if error is None else NO_MEMORY if is_out_of_memory(error) else FAILED
         # The rank with the worst, the first of several.
         world = dist.get_world_size()
-        said = torch.tensor([mine * world + (world - 1 - dist.get_rank())], device=self.device)
         try:
-            dist.all_reduce(said, op=dist.ReduceOp.MAX)
-            worst = int(said.item())
+            worst = ranks.worst(mine * world + (world - 1 - dist.get_rank()), self.device)
         except Exception as failed:
             raise self._unreachable(failed) from failed
         return Outcome(worst // world, world - 1 - worst % world, error, result)

@@ -51,11 +51,16 @@ def any_of(flag: bool, device: torch.device) -> bool:
 
 def worst(code: int, device: torch.device) -> int:
     """The highest of all ranks. All ranks must ask."""
+    return highest([code], device)[0]
+
+
+def highest(numbers: list[int], device: torch.device) -> list[int]:
+    """Of each, the highest of all ranks. All ranks must ask."""
     if not several():
-        return code
-    highest = torch.tensor([code], device=device)
-    dist.all_reduce(highest, op=dist.ReduceOp.MAX)
-    return int(highest.item())
+        return numbers
+    agreed = torch.tensor(numbers, device=device)
+    dist.all_reduce(agreed, op=dist.ReduceOp.MAX)
+    return [int(number) for number in agreed.tolist()]
 
 
 def least_room(room: Room) -> Room:

@@ -94,19 +94,15 @@ def agree_on_parts(mine: int, samples: int, device: torch.device) -> int:
     """How many parts each rank cuts its batch into: as many as the one that needs most. Each part talks, so all must have as many."""
     if not ranks.several() or on_virtual_gpu():
         return mine
-    both = torch.tensor([mine, -samples], device=device)
-    dist.all_reduce(both, op=dist.ReduceOp.MAX)
-    most, fewest = int(both[0].item()), -int(both[1].item())
+    most, fewest = ranks.highest([mine, -samples], device)
+    fewest = -fewest
     if fewest < most:
         raise FitError(f"one rank cuts its batch into {most} parts, and another has a batch of {fewest}: ranks of a sharded model need batches of about the same size")
     return most
 
 
-def device_to_train_on(model: torch.nn.Module) -> torch.device:
+def device_to_train_on(model: torch.nn.Module, where: torch.device) -> torch.device:
     """Of a model that waits on the CPU, this rank's GPU, where ranks talk by NCCL."""
-    from oomph.fitting.running.step import device_of
-
-    where = device_of(model)
     if where.type == "meta":
         raise FitError("the model is on the meta device, without values: shard it by oomph.sharding.shard, load its weights, and give it to oomph.fit then")
     return torch.device("cuda", torch.cuda.current_device()) if where.type == "cpu" and blocks.device_type(model) == "cuda" else where
