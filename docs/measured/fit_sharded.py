@@ -4,7 +4,7 @@
 
 The ranks talk by NCCL over sockets: to NCCL they are of several hosts (NCCL_HOSTID), so that it lets them share the card. Each is held to the budget of its case, in which the model does
 not fit whole. For each case it prints the plan, what was predicted and what PyTorch counted on each rank (bytes), and the losses of five steps beside those of one process with the
-whole batch. Needs torch 2.6 or later and transformers; takes about three minutes on an H200, and stops after four.
+whole batch. Needs torch 2.6 or later and transformers; stops after four minutes.
 """
 
 import argparse
@@ -27,6 +27,15 @@ def make(name):
     from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
+    # Made on the CPU, it would take longer than its steps.
+    torch.set_default_device("cuda")
+    try:
+        return _made(name, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM)
+    finally:
+        torch.set_default_device("cpu")
+
+
+def _made(name, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM):
     if name.startswith("gpt2"):
         config = GPT2Config(n_embd=1024, n_layer=24, n_head=16, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False)
         return GPT2LMHeadModel(config)
@@ -50,7 +59,7 @@ def batches(name):
 def whole(name):
     import torch
 
-    model = make(name).cuda()
+    model = make(name)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     losses = []
     for parts in batches(name):
@@ -74,7 +83,7 @@ def rank_of(name):
     torch.cuda.set_device(0)
     dist.init_process_group("nccl")
     budget, _, _, by_hand = CASES[name]
-    model = make(name).cuda()
+    model = make(name)
     if by_hand:
         from torch.distributed.fsdp import fully_shard
 
