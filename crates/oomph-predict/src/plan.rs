@@ -248,7 +248,8 @@ impl Tries<'_, '_, '_, '_> {
             return Ok(Some(on_card));
         }
         // NCCL has its part before the first step is done, and with it tensors are at their highest.
-        let least = gpu.context + free.nccl.as_ref().map_or(0, |fact| fact.taken) + free.device.peak_allocated;
+        let least =
+            gpu.context + free.nccl.as_ref().map_or(0, |fact| fact.taken) + free.device.peak_allocated;
         if least > gpu.memory {
             return Ok(None);
         }

@@ -45,7 +45,12 @@ class Accounts:
         sent = {True: 0, False: 0}
         for (name, ranks), given in calls.items():
             sent[ranks in spanned] += sent_by(name, ranks, given - self.calls.get((name, ranks), 0))
-        self.step = {"seconds": self.seconds + self.seconds_of_update(optimizer), "operations": self.operations, "sent_within": round(sent[False]), "sent_between": round(sent[True])}
+        self.step = {
+            "seconds": self.seconds + self.seconds_of_update(optimizer),
+            "operations": self.operations,
+            "sent_within": round(sent[False]),
+            "sent_between": round(sent[True]),
+        }
         self.calls, self.seconds, self.operations = calls, 0.0, 0
 
     def seconds_of_update(self, optimizer):
