@@ -22,14 +22,20 @@ PROGRAMS = os.path.normpath(os.path.join(HERE, "../../tests/programs"))
 sys.path.insert(0, PROGRAMS)
 WORLD = 8
 # Stages are dealt out of eight blocks; and context parallelism failed with eight ranks, in PyTorch itself.
-WORLDS = {"pipeline-gpipe": 4, "pipeline-1f1b": 4, "pipeline-interleaved": 4, "context": 4}
+# Those of launched.py, which libraries share out. Each rank is the only one of its machine to them: they take the card of their local rank.
+LAUNCHED = ["accelerate-ddp", "accelerate-fsdp2"]
+WORLDS = {"accelerate-ddp": 4, "accelerate-fsdp2": 4, "pipeline-gpipe": 4, "pipeline-1f1b": 4, "pipeline-interleaved": 4, "context": 4}
 LIMIT = 110
 
 
 def ways():
     import parallel
 
-    return [*parallel.WHOLE.split(), *parallel.PIPELINES.split()]
+    return [*parallel.WHOLE.split(), *parallel.PIPELINES.split(), *LAUNCHED]
+
+
+def program(how):
+    return ["launched.py", "--by", how] if how in LAUNCHED else ["parallel.py", "--how", how]
 
 
 def peaks(text):
@@ -40,7 +46,9 @@ def peaks(text):
 def started(how, rank, world, port, more):
     environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(world))
     environment.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), NCCL_HOSTID=f"host{rank}", NCCL_SOCKET_IFNAME="lo", NCCL_IB_DISABLE="1")
-    command = [sys.executable, "parallel.py", "--how", how, *more]
+    if how in LAUNCHED:
+        environment.update(LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
+    command = [sys.executable, *program(how), *more]
     return subprocess.Popen(command, cwd=PROGRAMS, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
@@ -67,10 +75,12 @@ def on_gpu(number, how):
     if None in row["nccl"]:
         row["nccl_error"] = last_line(texts[row["nccl"].index(None)])
     row["losses"] = re.findall(r"step \d+ loss ([\d.]+)", "".join(texts))
-    texts = heard([started(how, rank, world, 29900, ["--fake", str(world), "--rank", str(rank)]) for rank in (0, world - 1)])
-    row["fake"] = [peaks(text) for text in texts]
-    if None in row["fake"]:
-        row["fake_error"] = last_line(texts[row["fake"].index(None)])
+    row["fake"] = [None]
+    if how not in LAUNCHED:
+        texts = heard([started(how, rank, world, 29900, ["--fake", str(world), "--rank", str(rank)]) for rank in (0, world - 1)])
+        row["fake"] = [peaks(text) for text in texts]
+        if None in row["fake"]:
+            row["fake_error"] = last_line(texts[row["fake"].index(None)])
     row["seconds"] = round(time.monotonic() - begun, 1)
     return row
 
@@ -78,7 +88,7 @@ def on_gpu(number, how):
 def predicted(how, arguments):
     world = WORLDS.get(how, WORLD)
     command = [arguments.oomph, "predict", "--gpu", arguments.gpu, "--python", arguments.python, "--steps", "0", "--format", "json"]
-    command += ["--ranks", str(world), "parallel.py", "--how", how]
+    command += ["--ranks", str(world), *program(how)]
     begun = time.monotonic()
     ran = subprocess.run(command, cwd=PROGRAMS, capture_output=True, text=True, timeout=900)
     row = {"how": how, "seconds": round(time.monotonic() - begun, 1)}

@@ -39,7 +39,7 @@ def by_accelerate(args):
         optimizer.step()
         optimizer.zero_grad()
         accelerator.print(f"step {number} loss {accelerator.gather(loss.detach()).mean().item():.4f}")
-    accelerator.print(f"PEAK allocated={torch.cuda.max_memory_allocated()} reserved={torch.cuda.max_memory_reserved()}")
+    print(f"PEAK allocated={torch.cuda.max_memory_allocated()} reserved={torch.cuda.max_memory_reserved()}", flush=True)
     accelerator.end_training()
 
 
