@@ -12,17 +12,20 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
+import time
 
 PROGRAMS = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tests/programs"))
-RANKS, LIMIT = 4, 150
+RANKS, LIMIT = 4, 80
 CASES = ["--stage 1", "--stage 2", "--stage 3", "--stage 1 --offload", "--stage 2 --offload", "--stage 3 --offload", "--stage 3 --offload-parameters"]
 
 
-def started(words, rank, port):
-    environment = dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(RANKS), LOCAL_WORLD_SIZE=str(RANKS))
+def started(words, rank, port, out):
+    # DeepSpeed takes the card of the local rank: each is the only one of its machine.
+    environment = dict(os.environ, RANK=str(rank), LOCAL_RANK="0", WORLD_SIZE=str(RANKS), LOCAL_WORLD_SIZE="1")
     environment.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), NCCL_HOSTID=f"host{rank}", NCCL_SOCKET_IFNAME="lo", NCCL_IB_DISABLE="1")
     command = [sys.executable, "deepspeed_zero.py", *words.split()]
-    return subprocess.Popen(command, cwd=PROGRAMS, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(command, cwd=PROGRAMS, env=environment, stdout=out, stderr=subprocess.STDOUT)
 
 
 def last_line(text):
@@ -30,22 +33,37 @@ def last_line(text):
 
 
 def on_gpu(number, words):
-    processes, texts = [started(words, rank, 29700 + number) for rank in range(RANKS)], []
-    for process in processes:
-        try:
-            texts.append(process.communicate(timeout=LIMIT)[0])
-        except subprocess.TimeoutExpired:
+    with tempfile.TemporaryDirectory() as folder:
+        files = [open(os.path.join(folder, str(rank)), "w+") for rank in range(RANKS)]
+        processes = [started(words, rank, 29700 + number, file) for rank, file in enumerate(files)]
+        end = time.monotonic() + LIMIT
+        # Where one has failed, the others wait for it.
+        while any(one.poll() is None for one in processes) and not any(one.poll() for one in processes) and time.monotonic() < end:
+            time.sleep(0.2)
+        time.sleep(1)
+        failed = [rank for rank, one in enumerate(processes) if one.poll()]
+        for process in processes:
             process.kill()
-            texts.append(process.communicate()[0] + "\nno end")
+            process.wait()
+        texts = []
+        for file in files:
+            file.seek(0)
+            texts.append(file.read())
+            file.close()
     found = [re.search(r"PEAK allocated=(\d+) reserved=(\d+)", text) for text in texts]
     row = {"case": words, "gpu": [[int(one[1]), int(one[2])] if one else None for one in found]}
     if None in row["gpu"]:
-        row["error"] = last_line(texts[row["gpu"].index(None)])
+        row["error"] = last_line(texts[failed[0]]) if failed else f"not done after {LIMIT} s"
     return row | {"losses": re.findall(r"step \d+ loss ([\d.]+)", texts[0])}
 
 
+def found(command):
+    """A path as it is from another folder; a name as it is."""
+    return os.path.abspath(command) if os.sep in command else command
+
+
 def predicted(words, arguments):
-    command = [arguments.oomph, "predict", "--no-recording", "--gpu", "h200", "--python", arguments.python, "--steps", "0", "--format", "json"]
+    command = [found(arguments.oomph), "predict", "--no-recording", "--gpu", "h200", "--python", found(arguments.python), "--steps", "0", "--format", "json"]
     ran = subprocess.run([*command, "--ranks", str(RANKS), "deepspeed_zero.py", *words.split()], cwd=PROGRAMS, capture_output=True, text=True, timeout=900)
     try:
         ranks = json.loads(ran.stdout)["predictions"]

@@ -85,9 +85,14 @@ def on_gpu(number, how):
     return row
 
 
+def found(command):
+    """A path as it is from another folder; a name as it is."""
+    return os.path.abspath(command) if os.sep in command else command
+
+
 def predicted(how, arguments):
     world = WORLDS.get(how, WORLD)
-    command = [arguments.oomph, "predict", "--gpu", arguments.gpu, "--python", arguments.python, "--steps", "0", "--format", "json"]
+    command = [found(arguments.oomph), "predict", "--gpu", arguments.gpu, "--python", found(arguments.python), "--steps", "0", "--format", "json"]
     command += ["--ranks", str(world), *program(how)]
     begun = time.monotonic()
     ran = subprocess.run(command, cwd=PROGRAMS, capture_output=True, text=True, timeout=900)
