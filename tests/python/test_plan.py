@@ -132,6 +132,10 @@ def test_what_fits_nowhere_is_a_finding_and_what_fails_says_why(oomph, warm, car
     options = ("--python", warm(sys.executable), "--gpus", "small", "--ranks", "1")
     code, out, _ = oomph("plan", *options, planned[2], env=cards, timeout=900)
     assert code == 1 and out.startswith("Not with any of these cards") and "does not fit with up to 1" in out
+    alone = tmp_path / "alone.py"
+    alone.write_text("import torch\nkept = torch.ones(1 << 28, device='cuda')\nfor _ in range(4):\n    torch.nn.Linear(8, 8).cuda()(torch.ones(8, device='cuda'))\n")
+    code, out, _ = oomph("plan", *options[:-1], "2", alone, env=cards, timeout=900)
+    assert code == 1 and "This script's ranks never talk to each other" in out
     broken = tmp_path / "broken.py"
     broken.write_text("import torch\ntorch.ones(1, device='cuda')\nraise ValueError('three heads')\n")
     code, out, _ = oomph("plan", *options, broken, env=cards, timeout=900)

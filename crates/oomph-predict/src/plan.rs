@@ -131,6 +131,8 @@ pub enum Found {
         ranks: Ranks,
         /// What the rank that takes the most would take then.
         total: u64,
+        /// Whether the ranks ever talk to each other.
+        talks: bool,
     },
     /// The program does not run so.
     Fails(String),
@@ -297,7 +299,11 @@ impl Tries<'_, '_, '_, '_> {
                 Some(Ok(free)) => {
                     let ranks = self.wanted.counts.iter().find(|ranks| ranks.size == key.2).copied();
                     if let Some(ranks) = ranks {
-                        return Found::TooLarge { ranks, total: free.on(gpu).total };
+                        return Found::TooLarge {
+                            ranks,
+                            total: free.on(gpu).total,
+                            talks: free.nccl.is_some(),
+                        };
                     }
                 }
                 Some(Err(error)) => failed = Some(error.clone()),

@@ -153,6 +153,11 @@ fn headline(planned: &Planned) -> String {
     format!("{card}{way}{close}")
 }
 
+/// Whether several ranks were tried that have nothing to do with each other.
+fn shares_nothing(row: &Row) -> bool {
+    matches!(&row.found, Found::TooLarge { ranks, talks: false, .. } if ranks.size > 1)
+}
+
 /// What is true of every such table.
 const NOTES: [&str; 3] = [
     "Memory is that of the rank that takes the most. Each rank gets the batch that the script gives it: more ranks are a larger batch in all, unless the script divides it.",
@@ -197,7 +202,7 @@ pub fn text(planned: &Planned) -> String {
                     range(fit.seconds()),
                 );
             }
-            (None, Found::TooLarge { ranks, total }) => {
+            (None, Found::TooLarge { ranks, total, .. }) => {
                 let _ = writeln!(
                     out,
                     "{:>5}  {name:width$}{words}  {:>10}  does not fit with up to {}",
@@ -217,6 +222,10 @@ pub fn text(planned: &Planned) -> String {
     out.push('\n');
     for note in NOTES {
         let _ = writeln!(out, "{}", paint(DIM, wrap(note, planned.width, 0, 0)));
+    }
+    if planned.rows.iter().any(shares_nothing) {
+        let words = "This script's ranks never talk to each other (it begins no process group), so that more of them make none smaller. Share it out with DistributedDataParallel or fully_shard first; oomph.plan in Python tries that for a model";
+        let _ = writeln!(out, "\n{}", wrap(words, planned.width, 0, 0));
     }
     let Some(best) = best else {
         let _ = writeln!(
@@ -238,9 +247,9 @@ pub fn text(planned: &Planned) -> String {
     };
     let _ = writeln!(out, "\n{}", paint(BOLD, title));
     for (name, typed) in launches(&best) {
-        let _ = writeln!(out, "  {name:<10}  {}", printable(&typed));
+        let _ = writeln!(out, "  {name:<10}  {}", harmless(&typed));
     }
-    let _ = writeln!(out, "\n{} {}", paint(BOLD, "Next:"), paint(CYAN, printable(&best.predicted())));
+    let _ = writeln!(out, "\n{} {}", paint(BOLD, "Next:"), paint(CYAN, harmless(&best.predicted())));
     out
 }
 
@@ -267,7 +276,7 @@ pub fn markdown(planned: &Planned) -> String {
                 sent(&fit),
                 range(fit.seconds())
             ),
-            (None, Found::TooLarge { ranks, total }) => {
+            (None, Found::TooLarge { ranks, total, .. }) => {
                 writeln!(out, "| more than {} | {name} | {words} | {} | | | |", ranks.size, bytes(*total))
             }
             (None, Found::Fails(error)) => {
@@ -283,7 +292,7 @@ pub fn markdown(planned: &Planned) -> String {
     if let Some(best) = planned.best() {
         out.push('\n');
         for (name, typed) in launches(&best) {
-            let _ = writeln!(out, "- {name}: `{}`", printable(&typed).replace('`', "'"));
+            let _ = writeln!(out, "- {name}: `{}`", harmless(&typed).replace('`', "'"));
         }
     }
     out

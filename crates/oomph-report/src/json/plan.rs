@@ -135,7 +135,7 @@ impl<'a> Entry<'a> {
                 launch: Some(Launch::of(&fit)),
                 ..none
             },
-            (None, Found::TooLarge { ranks, total }) => {
+            (None, Found::TooLarge { ranks, total, .. }) => {
                 Entry { tried: Some(ranks.size), total: Some(*total), ..none }
             }
             (None, Found::Fails(error)) => Entry { error: Some(error), ..none },
