@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -30,6 +31,11 @@ model, optimizer, batch, loss = (function_of(*name) if name else None for name i
 given = pickle.loads(rest)
 train(model, optimizer, batch or given["batch"], loss or given["loss"])
 """
+# How parameters, gradients and the optimizer's state are shared, and which blocks are run again in the backward pass.
+HOWS = ("replicate", "hybrid", "shard-kept", "shard", "shard-offload")
+CHECKPOINTS = ("none", "blocks")
+# In a child that is planned for: a script without a guard calls oomph.plan there again.
+_INSIDE = "OOMPH_PLANNING"
 # What the script is called in lines to type: the model's own.
 _SCRIPT = "train.py"
 
@@ -51,8 +57,9 @@ class PlannedCards:
 
     def __str__(self) -> str:
         if self.cards is None:
-            why = self.error or (f"{text(self.total)} on each" if self.total else "it was not tried")
-            return f"{self.gpu}, {self.way}: does not fit ({why})"
+            if self.error is not None:
+                return f"{self.gpu}, {self.way}: does not run so ({self.error})"
+            return f"{self.gpu}, {self.way}: does not fit ({text(self.total or 0)} on each)"
         sent = f", {text(self.sent)} sent per step" if self.sent else ""
         takes = f", {self.seconds[0]:.2g} to {self.seconds[1]:.2g} s per step by estimate" if self.seconds else ""
         return f"{self.cards} × {self.gpu}, {self.way}: {text(self.total or 0)} on each{sent}{takes}"
@@ -100,14 +107,17 @@ def plan(
 
     >>> print(oomph.plan(make_model, make_optimizer, make_batch, gpus=["t4", "a100-80gb"], loss=loss_fn))  # doctest: +SKIP
     """
-    counts = ranks if isinstance(ranks, str) else ",".join(map(str, [ranks] if isinstance(ranks, int) else ranks))
+    if os.environ.get(_INSIDE):
+        raise PredictionError('oomph.plan was called by the program that it plans: put the call under `if __name__ == "__main__":`')
+    gpus, checkpoint = _listed("gpus", gpus), _listed("checkpoint", checkpoint, CHECKPOINTS)
+    counts = _counts(ranks)
     named = [name_of(model), name_of(optimizer), name_of(batch) if callable(batch) else None, name_of(loss) if loss is not None and hasattr(loss, "__qualname__") else None]
     given = {"batch": None if callable(batch) else batch, "loss": None if named[3] else loss}
     try:
         rest = pickle.dumps(given)
     except Exception as error:
         raise PredictionError(f"the batch or the loss cannot be passed to a child process: {error}; give a function of a module that makes the batch") from error
-    ways = list(how) if how is not None else _ways_that_apply(counts, per_node or 8)
+    ways = _listed("how", how, HOWS) if how is not None else _ways_that_apply(counts, per_node or 8)
     with tempfile.TemporaryDirectory(prefix="oomph-plan-") as folder:
         packed, script = os.path.join(folder, "call.pickle"), os.path.join(folder, "plan.py")
         with open(packed, "wb") as file:
@@ -123,10 +133,27 @@ def plan(
     return CardPlan(rows, raw)
 
 
+def _listed(name: str, given: str | Sequence[str], known: Sequence[str] = ()) -> list[str]:
+    """One name stands for a list of it."""
+    listed = [given] if isinstance(given, str) else list(given)
+    strange = [one for one in listed if known and one not in known]
+    if strange or not listed:
+        raise ValueError(f"{name}={given!r}: it takes {', '.join(map(repr, known)) or 'names of cards, such as t4'}")
+    return listed
+
+
+def _counts(ranks: str | int | Sequence[int]) -> str:
+    counts = ranks if isinstance(ranks, str) else ",".join(map(str, [ranks] if isinstance(ranks, (int, float)) else ranks))
+    if not re.fullmatch(r"\s*\d+\s*(\.\.=?\s*\d+\s*|(,\s*\d+\s*)*)", counts):
+        raise ValueError(f'ranks={ranks!r}: it takes a range such as "1..64", a number, or a list of numbers')
+    return counts
+
+
 def _ran(command: list[str]) -> dict[str, Any]:
     """It takes minutes: which ways are run is shown on the way."""
     line, said = on_terminal(), []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process, tempfile.TemporaryFile("w+") as out:
+    environment = {**os.environ, _INSIDE: "1"}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process, tempfile.TemporaryFile("w+") as out:
         assert process.stdout is not None and process.stderr is not None
         # The answer comes at the end, in one piece that may be larger than a pipe holds.
         copied = threading.Thread(target=shutil.copyfileobj, args=(process.stdout, out))
@@ -135,6 +162,10 @@ def _ran(command: list[str]) -> dict[str, Any]:
             for said_now in process.stderr:
                 said.append(said_now)
                 line.say(f"oomph: {said_now.strip()}")
+        except BaseException:
+            # Interrupted: it ends what it has started.
+            process.terminate()
+            raise
         finally:
             line.close()
             copied.join()

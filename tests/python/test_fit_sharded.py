@@ -21,6 +21,7 @@ RANKS = range(4)
 TRAINED = {
     "kept": EXACT,
     "resharded": EXACT,
+    "made_apart": EXACT,
     "untied": EXACT,
     "checkpointed": EXACT,
     "in_parts": IN_PARTS,
@@ -143,3 +144,42 @@ def test_one_process_has_nothing_to_share_among(oomph, on_virtual_gpu, tmp_path)
     done = on_virtual_gpu(str(script), env={"OOMPH_COMMAND": str(oomph.binary)})
     assert done.returncode == 0, done.stderr[-3000:]
     assert "Parameter ['shard= has nothing to share the model among: there is one process']" in done.stdout
+
+
+SAVING = """
+import sys, torch, oomph
+from oomph import FitError
+
+def made():
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    batch = torch.randn(8, 4), torch.randn(8, 1)
+    return model, oomph.fit(model, optimizer, loss=torch.nn.functional.mse_loss, batch=batch, plan={}, quiet=True), batch
+
+def losses(fit, batch):
+    return [round(float(fit.step(batch)), 6) for _ in range(3)]
+
+_, fit, batch = made()
+plain = losses(fit, batch)
+model, fit, batch = made()
+fit.save(sys.argv[1] + "/begun")
+try:
+    fit.load(sys.argv[1] + "/nothing")
+except FitError as error:
+    assert "cannot be loaded" in str(error), error
+assert losses(fit, batch) == plain, "a save, and a load that failed, have changed nothing"
+fit.load(sys.argv[1] + "/begun")
+assert fit.steps == 0 and losses(fit, batch) == plain, "from the beginning again"
+try:
+    fit.save("/proc/nothing")
+except FitError as error:
+    assert "cannot be written" in str(error), error
+print("done")
+"""
+
+
+def test_a_save_changes_nothing_and_what_cannot_be_loaded_is_said(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parents[1] / "python")}
+    done = subprocess.run([sys.executable, "-c", SAVING, str(tmp_path)], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and done.stdout == "done\n", done.stderr

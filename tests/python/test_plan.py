@@ -136,10 +136,16 @@ def test_what_fits_nowhere_is_a_finding_and_what_fails_says_why(oomph, warm, car
     alone.write_text("import torch\nkept = torch.ones(1 << 28, device='cuda')\nfor _ in range(4):\n    torch.nn.Linear(8, 8).cuda()(torch.ones(8, device='cuda'))\n")
     code, out, _ = oomph("plan", *options[:-1], "2", alone, env=cards, timeout=900)
     assert code == 1 and "This script's ranks never talk to each other" in out
+    # What fails at once does not keep the next way from being run.
+    picky = tmp_path / "picky.py"
+    picky.write_text("import sys\nif 'bad' in sys.argv[-1]: sys.exit('no such way')\nimport torch\nfor _ in range(4):\n    torch.nn.Linear(8, 8).cuda()(torch.ones(8, device='cuda'))\n")
+    code, out, _ = oomph("plan", *options[:-1], "2", "--sweep", "how=bad,good", picky, env=cards, timeout=900)
+    assert code == 0 and "how=good" in out and "does not run so: " in out
     broken = tmp_path / "broken.py"
     broken.write_text("import torch\ntorch.ones(1, device='cuda')\nraise ValueError('three heads')\n")
     code, out, _ = oomph("plan", *options, broken, env=cards, timeout=900)
-    assert code == 2 and "does not run so: " in out and "three heads" in out
+    assert code == 2 and out.startswith("Not known: the program fails\n") and "does not run so: " in out and "three heads" in out
+    assert f"Next: oomph predict --gpu small --ranks 1 {broken}" in out
 
 
 # -- oomph.plan
@@ -192,7 +198,11 @@ def test_a_model_is_planned_without_a_script(cards, tmp_path):
 
 def test_what_cannot_be_found_by_name_is_refused():
     with pytest.raises(oomph.PredictionError, match="cannot be found by name"):
-        oomph.plan(lambda: None, print, [1], gpus=["t4"])
+        oomph.plan(lambda: None, print, [1], gpus="t4")
+    with pytest.raises(ValueError, match="how='fsdp': it takes 'replicate', 'hybrid'"):
+        oomph.plan(print, print, [1], gpus="t4", how="fsdp")
+    with pytest.raises(ValueError, match="ranks='many': it takes a range"):
+        oomph.plan(print, print, [1], gpus="t4", ranks="many")
     assert _plan._ways_that_apply("1..64", 8) == ["replicate", "hybrid", "shard", "shard-offload"]
     assert _plan._ways_that_apply("2,4", 8) == ["replicate", "shard", "shard-offload"]
     assert _plan._ways_that_apply("1", 8) == ["replicate", "shard-offload"]

@@ -87,7 +87,7 @@ pub struct Account {
     ran: BTreeSet<usize>,
     sent: BTreeSet<usize>,
     /// By function and size of the communicator: how often, and the bytes that were given.
-    calls: BTreeMap<(&'static str, c_int), (u64, u64)>,
+    calls: BTreeMap<(&'static str, c_int, c_int), (u64, u64)>,
     /// Parts of communicators that are about to be split off: by colour, how many ranks each has, which this is, and how many are on this machine.
     parts: BTreeMap<c_int, (c_int, c_int, c_int)>,
     /// Of groups of a size, how many ranks at most are on this machine.
@@ -163,8 +163,9 @@ impl Account {
     }
 
     fn called(&mut self, name: &'static str, communicator: usize, bytes: u64) {
-        let ranks = self.members.get(&communicator).map_or(1, |member| member.count);
-        let (times, all) = self.calls.entry((name, ranks)).or_default();
+        let (ranks, here) =
+            self.members.get(&communicator).map_or((1, 1), |member| (member.count, member.here));
+        let (times, all) = self.calls.entry((name, ranks, here)).or_default();
         *times += 1;
         *all = all.saturating_add(bytes);
     }
@@ -190,11 +191,11 @@ pub fn account() -> [u64; 3] {
     [account.made, account.taken, account.most]
 }
 
-/// `function ranks times bytes` a line, of all collectives, sends and receives.
+/// `function ranks here times bytes` a line, of all collectives, sends and receives.
 pub fn calls() -> String {
-    lock(&ACCOUNT).calls.iter().fold(String::new(), |mut text, ((name, ranks), (times, bytes))| {
+    lock(&ACCOUNT).calls.iter().fold(String::new(), |mut text, ((name, ranks, here), (times, bytes))| {
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "{name} {ranks} {times} {bytes}");
+        let _ = writeln!(text, "{name} {ranks} {here} {times} {bytes}");
         text
     })
 }
@@ -213,11 +214,9 @@ pub fn part(color: c_int, count: c_int, rank: c_int, here: c_int) {
     lock(&ACCOUNT).parts.insert(color, (count, rank, here));
 }
 
-/// A group of so many ranks is about to be made, of which so many are on this machine. Of several of a size, the most.
+/// A group of so many ranks is about to have its communicator made, of which so many are on this machine. Of several of a size, the one that was said last.
 pub fn group(count: c_int, here: c_int) {
-    let mut account = lock(&ACCOUNT);
-    let most = account.groups.entry(count).or_default();
-    *most = here.max(*most);
+    lock(&ACCOUNT).groups.insert(count, here);
 }
 
 /// How large an element of a type is, as NCCL numbers them.
@@ -528,8 +527,12 @@ mod tests {
         account.called("ncclAllGather", 1, 10 * element(9));
         account.called("ncclAllGather", 1, 5 * element(7));
         account.called("ncclSend", 2, element(0));
-        assert_eq!(account.calls.get(&("ncclAllGather", 8)), Some(&(2, 40)));
-        assert_eq!(account.calls.get(&("ncclSend", 1)), Some(&(1, 1)), "of a communicator that is not known");
+        assert_eq!(account.calls.get(&("ncclAllGather", 8, 8)), Some(&(2, 40)));
+        assert_eq!(
+            account.calls.get(&("ncclSend", 1, 1)),
+            Some(&(1, 1)),
+            "of a communicator that is not known"
+        );
         // The upper half of the register may have anything in it.
         assert_eq!((element((1 << 32) | 8), element(6), element(11)), (8, 2, 1));
     }

@@ -166,16 +166,16 @@ impl<'a> Rank<'a> {
 
     /// The line that makes most of the difference in a kind.
     fn line(&self, other: &Self, kind: Kind, more: bool) -> Option<(Place, u64)> {
-        let mut lines: BTreeMap<&Place, i64> = BTreeMap::new();
+        let mut lines: BTreeMap<&Place, i128> = BTreeMap::new();
         for (rank, sign) in [(self, 1), (other, -1)] {
             for line in rank.device.lines.iter().filter(|line| line.kind == kind) {
-                *lines.entry(&line.place).or_default() += sign * line.bytes as i64;
+                *lines.entry(&line.place).or_default() += sign * i128::from(line.bytes);
             }
         }
         let sign = if more { 1 } else { -1 };
         let (place, bytes) =
             lines.into_iter().max_by_key(|&(place, bytes)| (sign * bytes, Reverse(place)))?;
-        (sign * bytes > 0).then(|| (place.clone(), bytes.unsigned_abs()))
+        (sign * bytes > 0).then(|| (place.clone(), u64::try_from(bytes.unsigned_abs()).unwrap_or(u64::MAX)))
     }
 }
 

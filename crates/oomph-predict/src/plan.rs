@@ -20,12 +20,28 @@ pub struct Choice {
     pub argument: String,
     /// What it may be.
     pub values: Vec<String>,
+    /// Whether it stands alone, and is there or not: `--checkpoint`. Its values are [`WITHOUT`] and [`WITH`].
+    pub is_flag: bool,
 }
 
+/// A flag that is left out.
+const WITHOUT: &str = "without";
+/// A flag that is there.
+const WITH: &str = "with";
+
 impl Choice {
-    /// Reads `--how=ddp,fsdp`.
+    /// Reads `--how=ddp,fsdp`, and `--checkpoint` for with and without it.
     pub fn parse(text: &str) -> Result<Choice, String> {
-        let wrong = || format!("{text:?} is no choice: write --sweep '--how=ddp,fsdp'");
+        let wrong = || {
+            format!(
+                "{text:?} is no choice: write --sweep '--how=ddp,fsdp', or --sweep '--flag' for with and without it"
+            )
+        };
+        let flag = text.trim();
+        if flag.starts_with('-') && flag.len() > 1 && !flag.contains(['=', ' ']) {
+            let values = vec![WITHOUT.to_owned(), WITH.to_owned()];
+            return Ok(Choice { argument: flag.to_owned(), values, is_flag: true });
+        }
         let (argument, values) = text.trim().split_once(['=', ' ']).ok_or_else(wrong)?;
         let values: Vec<String> = values
             .split(',')
@@ -36,10 +52,13 @@ impl Choice {
         if argument.is_empty() || values.is_empty() {
             return Err(wrong());
         }
-        Ok(Choice { argument, values })
+        Ok(Choice { argument, values, is_flag: false })
     }
 
     fn words(&self, value: &str) -> Vec<OsString> {
+        if self.is_flag {
+            return (value == WITH).then(|| self.argument.clone().into()).into_iter().collect();
+        }
         match self.argument.starts_with('-') {
             true => vec![self.argument.clone().into(), value.into()],
             false => vec![format!("{}={value}", self.argument).into()],
@@ -51,6 +70,11 @@ impl Choice {
         let assigned = format!("{}=", self.argument);
         let starts = |word: &OsString| word.as_encoded_bytes().starts_with(assigned.as_bytes());
         let arguments = &mut program.arguments;
+        if self.is_flag {
+            arguments.retain(|word| *word != *self.argument);
+            arguments.extend(self.words(value));
+            return;
+        }
         if let Some(at) = arguments.iter().position(|word| *word == *self.argument) {
             arguments.splice(at..(at + 2).min(arguments.len()), self.words(value));
         } else if let Some(word) = arguments.iter_mut().find(|word| starts(word)) {
@@ -217,6 +241,19 @@ impl Tries<'_, '_, '_, '_> {
                 }
             }
         }
+        if let Some((most, _)) = best
+            && self.known.iter().any(|(key, made)| key.0 == way && key.1 == class_of(gpu) && made.is_err())
+        {
+            // What fails with one number may run with a smaller one: what was passed over is tried, the fewest first.
+            for (fewer, ranks) in counts.iter().enumerate().take(most) {
+                if !self.known.contains_key(&(way, class_of(gpu), ranks.size))
+                    && let Some(found) = self.fits(way, gpu, fewer)?
+                {
+                    best = Some((fewer, found));
+                    break;
+                }
+            }
+        }
         Ok(match best {
             Some((at, worst)) => Found::Fits { ranks: counts[at], worst: Box::new(worst) },
             None => self.why_not(way, gpu),
@@ -378,15 +415,22 @@ mod tests {
         assert_eq!(choice("--how=ddp,fsdp"), Ok(("--how".into(), "ddp|fsdp".into())));
         assert_eq!(choice("how=ddp, fsdp,"), Ok(("how".into(), "ddp|fsdp".into())));
         assert_eq!(choice("--tp 1,2"), Ok(("--tp".into(), "1|2".into())));
-        assert!(choice("--how").is_err() && choice("=a").is_err() && choice("--how=").is_err());
+        assert!(choice("how").is_err() && choice("=a").is_err() && choice("--how=").is_err());
+        assert_eq!(choice("--checkpoint"), Ok(("--checkpoint".into(), "without|with".into())));
     }
 
     #[test]
     fn ways_are_every_combination_in_the_place_of_what_was_there() {
         let choices = [
-            Choice { argument: "--how".into(), values: vec!["ddp".into(), "fsdp".into()] },
-            Choice { argument: "tp".into(), values: vec!["1".into(), "2".into()] },
+            Choice { argument: "--how".into(), values: vec!["ddp".into(), "fsdp".into()], is_flag: false },
+            Choice { argument: "tp".into(), values: vec!["1".into(), "2".into()], is_flag: false },
         ];
+        let flag = [Choice::parse("--checkpoint").unwrap_or_else(|error| panic!("{error}"))];
+        let typed = |arguments: &[&str]| -> Vec<String> {
+            ways(&program(arguments), &flag).iter().map(|way| way.program.typed()).collect()
+        };
+        assert_eq!(typed(&["x"]), ["train.py x", "train.py x --checkpoint"]);
+        assert_eq!(typed(&["--checkpoint", "x"]), ["train.py x", "train.py x --checkpoint"]);
         let typed: Vec<String> = ways(&program(&["--how", "x", "--lr", "1", "tp=9"]), &choices)
             .iter()
             .map(|way| format!("{} | {}", way.words, way.program.typed()))

@@ -178,14 +178,10 @@ impl Known<'_, '_> {
         };
         let turns = &turns;
         let Pair { first, second } = &mut *self.pair;
-        let other = second.stopper();
         let ran = std::thread::scope(|scope| {
             let beside = (wanted.len() > 1).then(|| scope.spawn(move || turns(second)));
             let mut ran = turns(first);
-            // Whatever ended this one, a signal say, ends the other.
-            if ran.iter().any(|(_, made)| is_fatal(made)) {
-                other.stop();
-            }
+            // A signal reaches both. What failed of itself ends the other's turns, once it is done with this one: it is needed again, for another program.
             match beside.map(std::thread::ScopedJoinHandle::join) {
                 Some(Ok(more)) => ran.extend(more),
                 Some(Err(panic)) => std::panic::resume_unwind(panic),

@@ -3,12 +3,13 @@
 use crate::json;
 use crate::markdown::escape;
 use crate::predict::doubts;
-use crate::shared::quoted;
 use crate::text::{BOLD, CYAN, DIM, GREEN, RED, paint, wrap};
 use oomph_gpus::Gpu;
 use oomph_predict::plan::{Found, Row, Seconds, Way, seconds};
 use oomph_predict::prediction::Prediction;
 use oomph_predict::ranks::Ranks;
+use oomph_predict::run::{Kind, Program};
+use oomph_render::shell::word;
 use oomph_words::{bytes, harmless, printable};
 use std::fmt::Write;
 
@@ -19,6 +20,8 @@ pub struct Planned<'a> {
     pub ways: &'a [Way],
     /// What was found, the best first.
     pub rows: &'a [Row],
+    /// Allocator settings that were asked for: they belong to what is typed.
+    pub conf: Option<&'a str>,
     /// Characters of a line.
     pub width: usize,
 }
@@ -29,6 +32,15 @@ pub(crate) struct Fit<'a> {
     pub(crate) gpu: &'a Gpu,
     pub(crate) ranks: Ranks,
     pub(crate) worst: &'a Prediction,
+    conf: Option<&'a str>,
+}
+
+/// As it is typed in a shell.
+fn typed(program: &Program) -> String {
+    let words = std::iter::once(&program.target).chain(&program.arguments);
+    let words: Vec<String> = words.map(|one| word(&one.display().to_string())).collect();
+    let module = if program.kind == Kind::Module { "-m " } else { "" };
+    format!("{module}{}", words.join(" "))
 }
 
 impl Fit<'_> {
@@ -50,11 +62,12 @@ impl Fit<'_> {
             true => String::new(),
             false => format!(" --per-node {}", self.ranks.per_node),
         };
+        let conf = self.conf.map_or(String::new(), |conf| format!(" --conf {}", word(conf)));
         format!(
-            "oomph predict --gpu {} --ranks {}{per_node} {}",
-            quoted(&self.gpu.name),
+            "oomph predict --gpu {} --ranks {}{per_node}{conf} {}",
+            word(&self.gpu.name),
             self.ranks.size,
-            self.way.program.typed()
+            typed(&self.way.program)
         )
     }
 }
@@ -62,9 +75,13 @@ impl Fit<'_> {
 impl<'a> Planned<'a> {
     pub(crate) fn fits(&self, row: &'a Row) -> Option<Fit<'a>> {
         match &row.found {
-            Found::Fits { ranks, worst } => {
-                Some(Fit { way: self.ways.get(row.way)?, gpu: &row.gpu, ranks: *ranks, worst })
-            }
+            Found::Fits { ranks, worst } => Some(Fit {
+                way: self.ways.get(row.way)?,
+                gpu: &row.gpu,
+                ranks: *ranks,
+                worst,
+                conf: self.conf,
+            }),
             _ => None,
         }
     }
@@ -82,12 +99,13 @@ impl<'a> Planned<'a> {
 /// Ways to start it, each with its name: what is typed, or what goes into a file. oomph starts none of them.
 pub(crate) fn launches(fit: &Fit) -> Vec<(&'static str, String)> {
     let (cards, machines) = (fit.ranks.per_node, fit.machines());
-    let program = fit.way.program.typed();
+    let program = typed(&fit.way.program);
+    let conf = fit.conf.map_or(String::new(), |conf| format!("PYTORCH_CUDA_ALLOC_CONF={} ", word(conf)));
     let rendezvous = match machines {
         1 => "--standalone".to_owned(),
         _ => format!("--nnodes {machines} --rdzv-backend c10d --rdzv-endpoint $HEAD:29500"),
     };
-    let torchrun = format!("torchrun {rendezvous} --nproc-per-node {cards} {program}");
+    let torchrun = format!("{conf}torchrun {rendezvous} --nproc-per-node {cards} {program}");
     let accelerator = fit.gpu.accelerator.as_deref();
     let mut all = vec![
         ("torchrun", torchrun),
@@ -139,6 +157,9 @@ fn sent(fit: &Fit) -> String {
 
 fn headline(planned: &Planned) -> String {
     let Some(best) = planned.best() else {
+        if planned.rows.iter().all(|row| matches!(row.found, Found::Fails(_))) {
+            return "Not known: the program fails".to_owned();
+        }
         return "Not with any of these cards, in as many as were asked for".to_owned();
     };
     let card = match best.ranks.size {
@@ -155,7 +176,11 @@ fn headline(planned: &Planned) -> String {
 
 /// Whether several ranks were tried that have nothing to do with each other.
 fn shares_nothing(row: &Row) -> bool {
-    matches!(&row.found, Found::TooLarge { ranks, talks: false, .. } if ranks.size > 1)
+    match &row.found {
+        Found::TooLarge { ranks, talks, .. } => ranks.size > 1 && !talks,
+        Found::Fits { ranks, worst } => ranks.size > 1 && worst.nccl.is_none(),
+        Found::Fails(_) => false,
+    }
 }
 
 /// What is true of every such table.
@@ -228,6 +253,14 @@ pub fn text(planned: &Planned) -> String {
         let _ = writeln!(out, "\n{}", wrap(words, planned.width, 0, 0));
     }
     let Some(best) = best else {
+        let failed = planned.rows.iter().find(|row| matches!(row.found, Found::Fails(_)));
+        if let Some((row, way)) = failed.and_then(|row| Some((row, planned.ways.get(row.way)?))) {
+            // There its own words are heard.
+            let command =
+                format!("oomph predict --gpu {} --ranks 1 {}", word(&row.gpu.name), typed(&way.program));
+            let _ = writeln!(out, "\n{} {}", paint(BOLD, "Next:"), paint(CYAN, harmless(&command)));
+            return out;
+        }
         let _ = writeln!(
             out,
             "\n{} {}",

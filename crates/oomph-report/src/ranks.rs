@@ -56,12 +56,6 @@ impl<'a> Ranks<'a> {
         self.groups.iter().map(|group| group.members.len()).sum()
     }
 
-    /// Whether the files are called as ranks of one run are: alike, but for a number.
-    fn is_one_run(&self) -> bool {
-        let names: Vec<String> = self.all.iter().map(|named| printable(named.name)).collect();
-        in_a_row(&names).is_some()
-    }
-
     /// Whether a row stands for several.
     pub(crate) fn shares_rows(&self) -> bool {
         self.devices() > MOST_ROWS
@@ -105,9 +99,13 @@ impl<'a> Ranks<'a> {
     /// Their files, as one word where they differ in a number only.
     pub(crate) fn names(&self, members: &[Member]) -> String {
         let mut names: Vec<String> =
-            members.iter().map(|member| printable(self.all[member.recording].name)).collect();
+            members.iter().map(|member| harmless(self.all[member.recording].name)).collect();
         names.dedup();
-        together(&names)
+        let of_one_file = members.len() == 1 && self.all[members[0].recording].explanation.devices.len() > 1;
+        match of_one_file {
+            true => self.name(members[0]),
+            false => printable(&together(&names)),
+        }
     }
 
     fn name(&self, member: Member) -> String {
@@ -156,13 +154,15 @@ impl<'a> Ranks<'a> {
         if died.is_empty() || total < 2 {
             return None;
         }
-        let when = |member: &Member| {
-            self.device(*member).ooms.iter().filter_map(|oom| oom.time).min().unwrap_or(i64::MAX)
-        };
-        let first = *died.iter().min_by_key(|member| when(member))?;
+        let fatal_of =
+            |member: Member| self.device(member).ooms.iter().find(|oom| oom.outcome == Outcome::Fatal);
+        let when = |member: &Member| fatal_of(*member).and_then(|oom| oom.time);
+        // Who was first is known where all have times.
+        let knows_first = died.iter().all(|member| when(member).is_some());
+        let first = *died.iter().min_by_key(|member| when(member).unwrap_or(i64::MAX))?;
         let group = self.groups.iter().find(|group| group.members.contains(&first))?;
         let (name, device) = (self.name(first), self.device(first));
-        let fatal = device.ooms.iter().find(|oom| oom.outcome == Outcome::Fatal)?;
+        let fatal = fatal_of(first)?;
         let asked = format!("asking for {} at {}", bytes(fatal.size), harmless(&fatal.place.short()));
         let mut said = match (died.len(), total - died.len()) {
             (1, 1) => format!("{name} ran out of memory, {asked}; the other did not."),
@@ -171,7 +171,8 @@ impl<'a> Ranks<'a> {
             }
             (several, _) => {
                 let (several, total) = (grouped(several as u64), grouped(total as u64));
-                format!("{several} of {total} ran out of memory, {name} first, {asked}.")
+                let place = if knows_first { "first" } else { "among them" };
+                format!("{several} of {total} ran out of memory, {name} {place}, {asked}.")
             }
         };
         let held = |one: &Difference| matches!(one, Difference::Held { here, there, .. } | Difference::Reserved { here, there } if here > there);
@@ -191,14 +192,13 @@ impl<'a> Ranks<'a> {
                         " With that it would hold {} more than they do at most.",
                         bytes(would_hold - beside)
                     ),
-                    false => " It held no more than they did: it had less of its card left.".to_owned(),
+                    false => " It held no more than they did at their peaks.".to_owned(),
                 };
             }
             None => {}
         }
-        if died.len() < total && self.is_one_run() {
-            said +=
-                " What the others report of NCCL (a time-out, a connection that was lost) follows from that.";
+        if died.len() < total && self.all.len() > 1 {
+            said += " If they are ranks of one run, what the others report of NCCL (a time-out, a lost connection) follows from that.";
         }
         Some(said)
     }
@@ -294,7 +294,9 @@ fn in_a_row(names: &[String]) -> Option<Numbered> {
     }
     let number = |one: &Vec<char>| -> Option<u64> {
         let end = one.len().checked_sub(after).filter(|&end| end > before)?;
-        one[before..end].iter().collect::<String>().parse().ok()
+        // Zeros in front are part of a name: they would be lost.
+        let padded = one[before] == '0' && end - before > 1;
+        (!padded).then(|| one[before..end].iter().collect::<String>().parse().ok())?
     };
     let mut numbers = letters.iter().map(number).collect::<Option<Vec<u64>>>()?;
     numbers.sort_unstable();
@@ -332,5 +334,6 @@ mod tests {
         let far: Vec<String> = (0..100).map(|one| format!("rank{}.pickle", 2 * one)).collect();
         assert_eq!(together(&far), "rank0.pickle and 99 more");
         assert_eq!(names(&["ä1", "ä22"]), "ä[1,22]");
+        assert_eq!(names(&["w00", "w01", "w10"]), "w00 and 2 more", "zeros in front would be lost");
     }
 }

@@ -329,7 +329,9 @@ const COLUMNS_BEFORE_PLACE: usize = 37;
 
 fn bar(part: u64, whole: u64) -> String {
     const WIDTH: u64 = 24;
-    "█".repeat((part * WIDTH).div_ceil(whole.max(1)).min(WIDTH) as usize)
+    // A stranger's numbers may be as large as they like.
+    let filled = (u128::from(part) * u128::from(WIDTH)).div_ceil(u128::from(whole.max(1)));
+    "█".repeat(filled.min(u128::from(WIDTH)) as usize)
 }
 
 fn seconds(value: f64) -> String {

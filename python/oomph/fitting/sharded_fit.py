@@ -25,7 +25,7 @@ from oomph.fitting.running import ranks
 from oomph.fitting.running.agreeing import FAILED, FINE, Outcome, Together
 from oomph.fitting.running.batches import moved, refuse_what_gives_batches, take
 from oomph.fitting.running.repeating import Before, release_memory
-from oomph.fitting.running.sharded import apply_sharding, device_to_train_on, per_machine, refuse_what_cannot_be, speed_between, ways, why_not
+from oomph.fitting.running.sharded import apply_sharding, device_to_train_on, per_machine, refuse_what_cannot_be, speed_between, take_the_weights_of_the_first, ways, why_not
 from oomph.fitting.running.step import device_of
 from oomph.fitting.running.trying import OnTheCard
 from oomph.fitting.techniques.sharding import GIVEN, RESHARDED, WHOLE
@@ -46,6 +46,7 @@ class ShardedFit(Fit):
         self.given = is_sharded(self.model)
         self._alone = not ranks.several()
         self._together: Together | None = None
+        self._weights_taken: str | None = None
         self._failed_rank = 0
         if self._alone:
             if self.given:
@@ -57,6 +58,7 @@ class ShardedFit(Fit):
         if not self.given and (why := why_not(self.model, self.optimizer)) is not None and shard != "auto":
             raise FitError(f"the model cannot be sharded: {why}")
         self._together = Together(self.device)
+        self._weights_taken = None if self.given else take_the_weights_of_the_first(self.model, self.device)
 
     def _refuse_sharded(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         refuse_what_cannot_be(model, self._shard, optimizer)
@@ -114,6 +116,8 @@ class ShardedFit(Fit):
 
     def _note_what_was_seen(self) -> None:
         super()._note_what_was_seen()
+        if self._weights_taken is not None:
+            self.plan.notes.append(self._weights_taken)
         if self._alone:
             self.plan.notes.append("shard= has nothing to share the model among: there is one process")
         elif self._weighing is not None and not self._splits_sharded():

@@ -13,15 +13,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from oomph._plan import CHECKPOINTS, HOWS
 from oomph.fitting.losses.loss_of import LossOf
 from oomph.fitting.running.batches import moved
 from oomph.fitting.techniques.blocks import find_blocks
 from oomph.fitting.techniques.checkpoints import checkpoint_blocks
 from oomph.sharding.blocks import machines_mesh, shard
 
-#: How parameters, gradients and the optimizer's state are shared, and which blocks are run again in the backward pass.
-HOWS = ("replicate", "hybrid", "shard-kept", "shard", "shard-offload")
-CHECKPOINTS = ("none", "blocks")
 # Optimizers make their state in the first step, DistributedDataParallel its buckets anew in the second.
 STEPS = 3
 

@@ -41,10 +41,11 @@ class Accounts:
 
     def end_of_step(self, optimizer):
         calls = counted(self.run.nccl_calls())
-        spanned = self.groups_that_span()
         sent = {True: 0, False: 0}
-        for (name, ranks), given in calls.items():
-            sent[ranks in spanned] += sent_by(name, ranks, given - self.calls.get((name, ranks), 0))
+        for call, given in calls.items():
+            name, ranks, here = call
+            # Of a group that spans machines, what goes round leaves the machine.
+            sent[here < ranks] += sent_by(name, ranks, given - self.calls.get(call, 0))
         self.step = {
             "seconds": self.seconds + self.seconds_of_update(optimizer),
             "operations": self.operations,
@@ -62,13 +63,6 @@ class Accounts:
         on_host = trained[False] * (_UPDATE / _HOST_MEMORY + _COPIES / self.speeds.link)
         return _UPDATE * trained[True] / self.speeds.memory + on_host
 
-    def groups_that_span(self):
-        """Of how many ranks groups are of which one spans several machines."""
-        world = self.run.task["world"]
-        size, cards = world["size"], world["per_node"]
-        spans = {count for first, distance, count in self.run.groups if first // cards != (first + distance * (count - 1)) // cards}
-        return spans | ({size} if size > cards else set())
-
 
 def local(thing):
     """A rank's part of a tensor that is shared out."""
@@ -78,11 +72,11 @@ def local(thing):
 
 
 def counted(lines):
-    """Bytes that were given, by function and size of its group."""
+    """Bytes that were given, by function, size of its group, and how many of that are on this machine."""
     given = {}
     for line in lines:
-        name, ranks, _, size = line.split()
-        given[name, int(ranks)] = int(size)
+        name, ranks, here, _, size = line.split()
+        given[name, int(ranks), int(here)] = int(size)
     return given
 
 

@@ -56,13 +56,23 @@ def prepare(torch, world, run):
         def __init__(self):
             super().__init__()
             self.values = {}
+            # Of each group, how many ranks it has, and how many of them are on this machine.
+            self.groups = {}
 
         def set(self, key, value):
+            self.announce(key)
             self.values[key] = value.encode() if isinstance(value, str) else bytes(value)
 
         def get(self, key):
             # The id of a communicator is all that a rank waits for.
+            self.announce(key)
             return self.values.get(key, b"o" * 128)
+
+        def announce(self, key):
+            """Of the group that asks, a communicator may be made next, which itself says only how many they are."""
+            for part in key.split("/"):
+                if part in self.groups:
+                    run.library.oomph_nccl_group(*self.groups[part])
 
         def add(self, key, amount):
             return size
@@ -156,12 +166,13 @@ def prepare(torch, world, run):
     if make_group is not None:
 
         @functools.wraps(make_group)
-        def announced(group_size, group_rank, global_ranks_in_group, *args, **kwargs):
-            # Its communicator is made later, and knows only how many they are.
+        def announced(group_size, group_rank, global_ranks_in_group, backend, store, group_name, *args, **kwargs):
+            # Its communicator is made now, or when it is first used.
             ranks = global_ranks_in_group or range(size)
             if rank in ranks:
+                everyone.groups[str(group_name)] = len(ranks), on_this_machine(ranks)
                 run.library.oomph_nccl_group(len(ranks), on_this_machine(ranks))
-            return make_group(group_size, group_rank, global_ranks_in_group, *args, **kwargs)
+            return make_group(group_size, group_rank, global_ranks_in_group, backend, store, group_name, *args, **kwargs)
 
         distributed.distributed_c10d._new_process_group_helper = announced
     watch_chances(torch, run)

@@ -31,10 +31,10 @@ const STEPS: u32 = 3;
 /// Exits with 0 if it fits any of the cards, 1 if none, 2 if that could not be found out.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  oomph plan --gpus t4,l4,a100-80gb,h100 --ranks 1..64 train.py\n  oomph plan --gpus a100-40gb,a100-80gb --ranks 1..16 --sweep '--how=ddp,fsdp' train.py --batch-size 8\n  oomph plan --gpus h100 --ranks 8,16,32 --sweep '--tp=1,2,4' --sweep '--checkpoint=none,full' train.py\n  oomph plan --gpus l4 --ranks 1..8 --per-node 4 train.py\n  oomph plan --gpus t4 --format json train.py | jq '.rows[0].launch.torchrun' -r\n\nEverything after the script's name is the script's."
+    after_help = "Examples:\n  oomph plan --gpus t4,l4,a100-80gb,h100-sxm --ranks 1..64 train.py\n  oomph plan --gpus a100-40gb,a100-80gb --ranks 1..16 --sweep '--how=ddp,fsdp' train.py --batch-size 8\n  oomph plan --gpus h100-sxm --ranks 8,16,32 --sweep '--tp=1,2,4' --sweep '--checkpoint' train.py\n  oomph plan --gpus l4 --ranks 1..8 --per-node 4 train.py\n  oomph plan --gpus t4 --format json train.py | jq '.rows[0].launch.torchrun' -r\n\nEverything after the script's name is the script's."
 )]
 pub(crate) struct Arguments {
-    /// The cards: t4,l4,a100-80gb,h100 (`oomph gpus` lists them)
+    /// The cards: t4,l4,a100-80gb,h100-sxm (`oomph gpus` lists them)
     #[arg(long, value_name = "NAMES", value_delimiter = ',', required = true)]
     pub(crate) gpus: Vec<String>,
     /// How many there may be: a range, of which powers of two are tried and its ends, or a list
@@ -43,7 +43,7 @@ pub(crate) struct Arguments {
     /// How many are on one machine [default: 8, or all where there are fewer]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) per_node: Option<u32>,
-    /// An argument of the script that chooses how it shares, and its values: --sweep '--how=ddp,fsdp'. More than one: every combination
+    /// An argument of the script that chooses how it shares, and its values: --sweep '--how=ddp,fsdp'; of a flag, with and without it: --sweep '--checkpoint'. More than one: every combination
     #[arg(long, value_name = "ARGUMENT=VALUES", allow_hyphen_values = true, value_parser = Choice::parse)]
     pub(crate) sweep: Vec<Choice>,
     /// How many optimizer steps to train for
@@ -109,9 +109,21 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
     let gpus = arguments
         .gpus
         .iter()
+        .filter(|name| !name.trim().is_empty())
         .map(|name| catalogue.find(name.trim()).cloned().map_err(anyhow::Error::msg))
         .collect::<anyhow::Result<Vec<_>>>()?;
     let counts = on_machines(&arguments.ranks, arguments.per_node)?;
+    let left_out: Vec<String> = (arguments.ranks.0.iter())
+        .filter(|&&size| counts.iter().all(|ranks| ranks.size != size))
+        .map(u32::to_string)
+        .collect();
+    if !left_out.is_empty() {
+        let machine = arguments.per_node.unwrap_or(predict::USUAL_NODE);
+        printer.note(&format!(
+            "left out: {} ranks do not fill machines of {machine}; --per-node says how many cards one has",
+            left_out.join(", ")
+        ));
+    }
     let choices: Vec<Choice> =
         arguments.sweep.iter().map(|one| as_the_script_has_it(one, &program.target)).collect();
     let ways = plan::ways(&program, &choices);
@@ -137,7 +149,7 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         Ok(rows) => rows,
         Err(error) => return predict::explain_failure(error.into(), &program, printer),
     };
-    let planned = Planned { ways: &ways, rows: &rows, width: width() };
+    let planned = Planned { ways: &ways, rows: &rows, conf: arguments.conf.as_deref(), width: width() };
     printer.answer(arguments.format, |format| match format {
         Format::Text => report::text(&planned),
         Format::Json => report::json(&planned),
@@ -172,7 +184,7 @@ fn as_the_script_has_it(choice: &Choice, script: &OsString) -> Choice {
     let is_dashed = !choice.argument.starts_with('-')
         && std::fs::read_to_string(script).is_ok_and(|text| text.contains(&dashed));
     match is_dashed {
-        true => Choice { argument: dashed, values: choice.values.clone() },
+        true => Choice { argument: dashed, ..choice.clone() },
         false => choice.clone(),
     }
 }

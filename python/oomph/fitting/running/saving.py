@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -12,26 +14,51 @@ from oomph.fitting.errors import FitError
 def save_state(path: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
     import torch.distributed.checkpoint as checkpoint
 
-    checkpoint.save({**_state_of(model, optimizer), "steps": torch.tensor(steps)}, checkpoint_id=path)
+    with _said(f"{path} cannot be written"):
+        checkpoint.save({**_state_of(model, optimizer, bool(optimizer.state)), "steps": torch.tensor(steps)}, checkpoint_id=path)
 
 
 def load_state(path: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> int:
     """In place; gives how many steps had been made."""
     import torch.distributed.checkpoint as checkpoint
-    from torch.distributed.checkpoint.state_dict import set_state_dict
+    from torch.distributed.checkpoint.state_dict import set_model_state_dict, set_optimizer_state_dict
 
-    # It is read into what is there, so the optimizer's state must be there: PyTorch makes it.
-    state: dict[str, Any] = {**_state_of(model, optimizer), "steps": torch.tensor(0)}
-    try:
-        checkpoint.load(state, checkpoint_id=path)
-    except Exception as error:
-        raise FitError(f"{path} cannot be loaded: it is no folder that fit.save wrote for this model and this kind of optimizer ({type(error).__name__}: {error})") from error
-    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    with _said(f"{path} cannot be loaded: it is no folder that fit.save wrote for this model and this kind of optimizer"):
+        saved = checkpoint.FileSystemReader(path).read_metadata().state_dict_metadata
+        # Before the first step an optimizer has no state.
+        has_state = any(name.startswith("optimizer.") for name in saved)
+        was_empty = not optimizer.state
+        try:
+            # It is read into what is there, so the optimizer's state must be there: PyTorch makes it.
+            state: dict[str, Any] = {**_state_of(model, optimizer, has_state), "steps": torch.tensor(0)}
+            checkpoint.load(state, checkpoint_id=path)
+            set_model_state_dict(model, state["model"])
+            if has_state:
+                set_optimizer_state_dict(model, optimizer, state["optimizer"])
+            else:
+                optimizer.state.clear()
+        except BaseException:
+            if was_empty:
+                optimizer.state.clear()
+            raise
     return int(state["steps"])
 
 
-def _state_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    from torch.distributed.checkpoint.state_dict import get_state_dict
+def _state_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer, with_optimizer: bool) -> dict[str, Any]:
+    """Of an optimizer without state, PyTorch would make one by a step, which counts from then on."""
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
 
-    of_model, of_optimizer = get_state_dict(model, optimizer)
-    return {"model": of_model, "optimizer": of_optimizer}
+    of_model = {"model": get_model_state_dict(model)}
+    return {**of_model, "optimizer": get_optimizer_state_dict(model, optimizer)} if with_optimizer else of_model
+
+
+@contextlib.contextmanager
+def _said(what: str) -> Iterator[None]:
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    try:
+        yield
+    # What went wrong on any rank is a BaseException there.
+    except (Exception, CheckpointException) as error:
+        reason = (str(error).strip().splitlines() or [""])[0]
+        raise FitError(f"{what} ({type(error).__name__}: {reason})") from error

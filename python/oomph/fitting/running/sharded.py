@@ -5,6 +5,7 @@ Which way is taken is the plan's (``techniques.sharding``); what happens when a 
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from typing import Any
@@ -88,6 +89,35 @@ def apply_sharding(model: torch.nn.Module, optimizer: torch.optim.Optimizer, sha
         mesh = blocks.machines_mesh(model, per_machine())
     done = blocks.shard(model, mesh, reshard_after_forward=not keeps(sharding), offload=sharding == HOST)
     shard_optimizer(optimizer, done.replaced)
+
+
+def take_the_weights_of_the_first(model: torch.nn.Module, device: torch.device) -> str | None:
+    """Ranks that have made the model from other random numbers would train a mixture. What was done about it, in words; None where they have the same."""
+    tensors = [*model.parameters(), *model.buffers()]
+    if on_virtual_gpu() or any(tensor.is_meta for tensor in tensors):
+        return None
+    sums: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(sums, [_sum_of(tensor) for tensor in tensors])
+    if all(one == sums[0] for one in sums):
+        return None
+    if any(tensor.device.type != device.type for tensor in tensors):
+        raise FitError(
+            "the ranks have made models of different weights, and these wait on the CPU, from where they cannot be sent: seed all ranks alike (torch.manual_seed), or load the same weights"
+        )
+    for tensor in tensors:
+        dist.broadcast(tensor.detach(), src=0)
+    return "the ranks had made models of different weights: those of rank 0 are taken, as DistributedDataParallel takes them"
+
+
+def _sum_of(tensor: torch.Tensor) -> tuple[float, float]:
+    """Equal for equal tensors. What cannot be summed is taken to be the same."""
+    try:
+        plain = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
+        first = float(plain.flatten()[0]) if plain.numel() else 0.0
+        # Not a number is equal to nothing, itself included.
+        return (float(plain.sum(dtype=torch.float64).nan_to_num()), 0.0 if math.isnan(first) else first)
+    except (RuntimeError, NotImplementedError, TypeError):
+        return (0.0, 0.0)
 
 
 def agree_on_parts(mine: int, samples: int, device: torch.device) -> int:
