@@ -25,8 +25,24 @@ pub(crate) fn program(script: &[OsString], module: bool) -> anyhow::Result<Progr
     Ok(Program { kind, target: target.clone(), arguments: rest.to_vec() })
 }
 
+/// No card was named; or behind the script, where people write it and where everything is the script's.
+pub(crate) fn which_card(question: &str, option: &str, script: &[OsString]) -> anyhow::Error {
+    let is_behind = script.iter().skip(1).any(|word| {
+        word.to_str()
+            .and_then(|word| word.strip_prefix(option))
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+    });
+    match (is_behind, script.first()) {
+        (true, Some(target)) => anyhow::anyhow!(
+            "{question}\n\nhint: {option} stands behind {}, and what stands there is the script's: write it before",
+            target.display()
+        ),
+        _ => anyhow::Error::msg(question.to_owned()),
+    }
+}
+
 /// The card that was named, with the memory that was named. Without a name, one of a common architecture.
-pub(crate) fn card(gpu: Option<&Gpu>, memory: Option<Size>) -> anyhow::Result<Gpu> {
+pub(crate) fn card(gpu: Option<&Gpu>, memory: Option<Size>, script: &[OsString]) -> anyhow::Result<Gpu> {
     let mut gpu = match (gpu, memory) {
         (Some(gpu), _) => gpu.clone(),
         (None, Some(_)) => {
@@ -36,7 +52,8 @@ pub(crate) fn card(gpu: Option<&Gpu>, memory: Option<Size>) -> anyhow::Result<Gp
             gpu
         }
         (None, None) => {
-            anyhow::bail!("which card? for example --gpu t4 (oomph gpus lists them), or --memory 12GiB")
+            let question = "which card? for example --gpu t4 (oomph gpus lists them), or --memory 12GiB";
+            return Err(which_card(question, "--gpu", script));
         }
     };
     if let Some(memory) = memory {

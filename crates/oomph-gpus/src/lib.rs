@@ -28,6 +28,9 @@ pub struct Gpu {
     /// What those call it that lend it out: SkyPilot, and mostly Ray.
     #[serde(default)]
     pub accelerator: Option<String>,
+    /// What people call it for short, though names of others begin so too.
+    #[serde(default)]
+    pub short: Option<String>,
     /// Where the numbers are from.
     #[serde(default)]
     pub source: String,
@@ -121,7 +124,7 @@ impl Catalogue {
         &self.gpus
     }
 
-    /// The card that is meant: by its name, by its title, or by the only name that begins so.
+    /// The card that is meant: by its name, by its title, by what people call it for short, or by the only name that begins so.
     pub fn find(&self, typed: &str) -> Result<&Gpu, String> {
         let plain = |text: &str| -> String {
             let text = text.to_lowercase();
@@ -129,7 +132,12 @@ impl Catalogue {
             text.chars().filter(char::is_ascii_alphanumeric).collect()
         };
         let wanted = plain(typed);
-        let found = |gpu: &&Gpu| plain(&gpu.name) == wanted || plain(&gpu.title) == wanted;
+        let found = |gpu: &&Gpu| {
+            [Some(&gpu.name), Some(&gpu.title), gpu.short.as_ref()]
+                .into_iter()
+                .flatten()
+                .any(|name| plain(name) == wanted)
+        };
         if let Some(gpu) = self.gpus.iter().find(found) {
             return Ok(gpu);
         }
@@ -196,6 +204,8 @@ mod tests {
             ("NVIDIA GeForce RTX 4090", "rtx-4090"),
             ("h200", "h200"),
             ("A100 80GB", "a100-80gb"),
+            ("H100", "h100-sxm"),
+            ("H100 NVL", "h100-nvl"),
         ] {
             assert_eq!(catalogue.find(typed).unwrap().name, name, "{typed}");
         }

@@ -459,6 +459,7 @@ mod tests {
             compute_capability: capability.into(),
             sms: 40,
             accelerator: None,
+            short: None,
             source: String::new(),
         };
         let step = StepFact { seconds: 1.0, operations: 1000, sent_within: 24_000_000_000, sent_between: 0 };

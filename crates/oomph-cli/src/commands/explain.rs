@@ -251,7 +251,7 @@ fn check(
     };
     let gpu = match (&arguments.gpu, arguments.memory) {
         (None, None) => recorded_card(recording)?,
-        (gpu, memory) => predicting::card(gpu.as_ref(), memory)?,
+        (gpu, memory) => predicting::card(gpu.as_ref(), memory, &[])?,
     };
     let installed = fixing::installed(arguments.python.as_deref())?;
     let runner = Runner::new(&installed, 0, Until::End, None)?;

@@ -61,7 +61,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let program = predicting::program(&arguments.script, arguments.module)?;
-    let gpu = predicting::card(arguments.gpu.as_ref(), arguments.budget)?;
+    let gpu = predicting::card(arguments.gpu.as_ref(), arguments.budget, &arguments.script)?;
     let installed = match fetching::installed(arguments.python.as_deref(), &arguments.fetching, printer)? {
         Ok(installed) => installed,
         Err(outcome) => return Ok(outcome),

@@ -2,7 +2,7 @@
 
 use crate::arguments::Format;
 use crate::fetching::{self, Fetching};
-use crate::predicting::program;
+use crate::predicting::{program, which_card};
 use crate::printer::{Printer, width};
 use crate::{Outcome, commands::predict};
 use clap::Args;
@@ -31,11 +31,12 @@ const STEPS: u32 = 3;
 /// Exits with 0 if it fits any of the cards, 1 if none, 2 if that could not be found out.
 #[derive(Args)]
 #[command(
+    override_usage = "oomph plan [OPTIONS] --gpus <NAMES> <SCRIPT>...",
     after_help = "Examples:\n  oomph plan --gpus t4,l4,a100-80gb,h100-sxm --ranks 1..64 train.py\n  oomph plan --gpus a100-40gb,a100-80gb --ranks 1..16 --sweep '--how=ddp,fsdp' train.py --batch-size 8\n  oomph plan --gpus h100-sxm --ranks 8,16,32 --sweep '--tp=1,2,4' --sweep '--checkpoint' train.py\n  oomph plan --gpus l4 --ranks 1..8 --per-node 4 train.py\n  oomph plan --gpus t4 --format json train.py | jq '.rows[0].launch.torchrun' -r\n\nEverything after the script's name is the script's."
 )]
 pub(crate) struct Arguments {
     /// The cards: t4,l4,a100-80gb,h100-sxm (`oomph gpus` lists them)
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', required = true)]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) gpus: Vec<String>,
     /// How many there may be: a range, of which powers of two are tried and its ends, or a list
     #[arg(long, value_name = "RANGE", default_value = "1..8", value_parser = counts)]
@@ -112,6 +113,10 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         .filter(|name| !name.trim().is_empty())
         .map(|name| catalogue.find(name.trim()).cloned().map_err(anyhow::Error::msg))
         .collect::<anyhow::Result<Vec<_>>>()?;
+    if gpus.is_empty() {
+        let question = "which cards? for example --gpus t4,a100-80gb (oomph gpus lists them)";
+        return Err(which_card(question, "--gpus", &arguments.script));
+    }
     let counts = on_machines(&arguments.ranks, arguments.per_node)?;
     let left_out: Vec<String> = (arguments.ranks.0.iter())
         .filter(|&&size| counts.iter().all(|ranks| ranks.size != size))

@@ -262,7 +262,7 @@ fn over_model(
     printer.on_cancel(move || stoppers.iter().for_each(Stopper::stop));
     let gpus = named_gpus(arguments)?;
     let gpu = match gpus.is_empty() {
-        true => Some(card(arguments.gpu.as_ref(), arguments.memory)?),
+        true => Some(card(arguments.gpu.as_ref(), arguments.memory, &arguments.script)?),
         false => None,
     };
     let question = by_model::Question {
@@ -296,7 +296,7 @@ fn one(
     program: &Program,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
-    let gpu = card(arguments.gpu.as_ref(), arguments.memory)?;
+    let gpu = card(arguments.gpu.as_ref(), arguments.memory, &arguments.script)?;
     let claim = match arguments.no_recording {
         true => None,
         false => {
@@ -392,7 +392,7 @@ fn over_values(
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
     let sweep = Sweep::parse(text).map_err(anyhow::Error::msg)?;
-    let gpu = card(arguments.gpu.as_ref(), arguments.memory)?;
+    let gpu = card(arguments.gpu.as_ref(), arguments.memory, &arguments.script)?;
     let make = |program: &Program| Prediction::make(runner, program, &gpu, None, Voice::Kept);
     let tried = search::search(program, &sweep, make, |value| {
         printer.note(&format!("trying {} {value}", sweep.argument));
@@ -410,7 +410,7 @@ fn over_values_of_ranks(
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
     let sweep = Sweep::parse(text).map_err(anyhow::Error::msg)?;
-    let gpu = card(arguments.gpu.as_ref(), arguments.memory)?;
+    let gpu = card(arguments.gpu.as_ref(), arguments.memory, &arguments.script)?;
     let make = |program: &Program| {
         let asked = Asked { voice: Voice::Kept, needs: false };
         let all = ranks::predict(pair, program, &gpu, ranks, asked, &mut |_, _| {})?;
@@ -462,7 +462,7 @@ fn over_ranks(
     ranks: Ranks,
     printer: &mut Printer,
 ) -> anyhow::Result<Outcome> {
-    let gpu = card(arguments.gpu.as_ref(), arguments.memory)?;
+    let gpu = card(arguments.gpu.as_ref(), arguments.memory, &arguments.script)?;
     let asked = Asked { voice: voice(printer), needs: true };
     let mut say = |wanted: &[u32], is_first: bool| {
         let (all, which) = (ranks.size, predict::named_ranks(wanted));
