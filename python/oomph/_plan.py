@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -42,7 +43,8 @@ _SCRIPT = "train.py"
 
 @dataclass(frozen=True)
 class PlannedCards:
-    """What was found for one card and one way. ``cards`` is None where it does not fit, and ``error`` says why it does not run."""
+    """What was found for one card and one way. ``cards`` is None where it does not fit; ``error`` says why it does not run, and ``unsure`` that it may fit all the same. ``doubts`` are what may make the
+    numbers wrong."""
 
     gpu: str
     way: str
@@ -53,13 +55,16 @@ class PlannedCards:
     sent: int | None
     seconds: tuple[float, float] | None
     error: str | None
+    unsure: bool
+    doubts: list[str] = field(repr=False)
     launch: dict[str, str | None] | None = field(repr=False)
 
     def __str__(self) -> str:
         if self.cards is None:
             if self.error is not None:
                 return f"{self.gpu}, {self.way}: does not run so ({self.error})"
-            return f"{self.gpu}, {self.way}: does not fit ({text(self.total or 0)} on each)"
+            fits = "is not known to fit" if self.unsure else "does not fit"
+            return f"{self.gpu}, {self.way}: {fits} ({text(self.total or 0)} on each)"
         sent = f", {text(self.sent)} sent per step" if self.sent else ""
         takes = f", {self.seconds[0]:.2g} to {self.seconds[1]:.2g} s per step by estimate" if self.seconds else ""
         return f"{self.cards} × {self.gpu}, {self.way}: {text(self.total or 0)} on each{sent}{takes}"
@@ -214,7 +219,8 @@ def _ways_that_apply(counts: str, per_node: int) -> list[str]:
 def _row(row: dict[str, Any], script: str) -> PlannedCards:
     launch = row["launch"]
     if launch is not None:
-        launch = {name: typed and typed.replace(f"{script} {row['way']}", _SCRIPT) for name, typed in launch.items()}
+        # As it stands in a command: quoted where it must be.
+        launch = {name: typed and typed.replace(f"{shlex.quote(script)} {row['way']}", _SCRIPT) for name, typed in launch.items()}
     sent, seconds = row["sent"], row["seconds"]
     return PlannedCards(
         gpu=row["gpu"],
@@ -226,5 +232,7 @@ def _row(row: dict[str, Any], script: str) -> PlannedCards:
         sent=sent and sent["within"] + sent["between"],
         seconds=seconds and (seconds["low"], seconds["high"]),
         error=row["error"],
+        unsure=bool(row["unsure"]),
+        doubts=row["doubts"],
         launch=launch,
     )

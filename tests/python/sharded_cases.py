@@ -226,6 +226,21 @@ def already_sharded(folder):
     return train({"micro": 2}, shard=None, prepare=by_hand)
 
 
+def larger_on_one(folder):
+    """A batch with more samples than the example, on one rank only."""
+    rank = dist.get_rank()
+    model, optimizer = make()
+    parts = next(batches(4))
+    fit = oomph.fit(model, optimizer, loss=loss_of, batch=parts[rank], plan={"shard": "kept"}, shard="auto", quiet=True)
+    given = [tuple(torch.cat([one, one[:1]]) for one in part) if number == 2 else part for number, part in enumerate(parts)]
+    loss = float(fit.step(given[rank]))
+    alone, its_optimizer = make()
+    each = [loss_of(alone(words), targets) for words, targets in given]
+    (sum(each) / len(each)).backward()
+    its_optimizer.step()
+    return {"loss_off": abs(loss - each[rank].item()), "parameters_off": far(whole(model), alone.state_dict())}
+
+
 def out_of_memory(folder):
     return train({"shard": "kept"}, failing={"step": 7, "ranks": [2], "times": 1})
 

@@ -8,6 +8,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import yaml
 
 import oomph
 from oomph import _plan
@@ -109,8 +110,10 @@ def test_what_is_typed_starts_what_was_planned(planned):
     launch = row["launch"]
     assert launch["torchrun"] == f"torchrun --standalone --nproc-per-node 2 {script} --how pairs"
     assert launch["slurm"] == "#SBATCH --nodes=1 --ntasks-per-node=1 --gpus-per-node=2"
-    assert launch["skypilot"] == "resources: {accelerators: A100-80GB:2}"
-    assert launch["kubernetes"] == "resources: {limits: {nvidia.com/gpu: 2}}, nodeSelector: {nvidia.com/gpu.product: Card-large}"
+    assert yaml.safe_load(launch["skypilot"]) == {"resources": {"accelerators": "A100-80GB:2"}}
+    pod = {"nodeSelector": {"nvidia.com/gpu.product": "Card-large"}, "containers": [{"resources": {"limits": {"nvidia.com/gpu": 2}}}]}
+    assert yaml.safe_load(launch["kubernetes"]) == {"spec": pod}
+    assert launch["as_it_is"] is None
     assert launch["ray"] == 'ScalingConfig(num_workers=2, use_gpu=True, accelerator_type="A100-80G")'
     low, high = row["seconds"]["low"], row["seconds"]["high"]
     assert 0 < low < high < 1
@@ -121,11 +124,14 @@ def test_several_machines_are_told_apart(oomph, warm, cards, planned):
     options = ("--python", warm(sys.executable), "--gpus", "large", "--ranks", "2", "--per-node", "1", script, "--how", "fsdp")
     code, out, err = oomph("plan", *options, env=cards, timeout=900)
     assert code == 0, err
-    assert out.startswith("It takes 2 × Card large\n")
+    assert out.startswith("It takes 2 × Card large so far; validation was not reached\n")
     assert f"torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint $HEAD:29500 --nproc-per-node 1 {script} --how fsdp" in out
     assert "#SBATCH --nodes=2 --ntasks-per-node=1 --gpus-per-node=1" in out
     assert f"Next: oomph predict --gpu large --ranks 2 --per-node 1 {script} --how fsdp" in out
-    assert "num_nodes: 2, resources: {accelerators: A100-80GB:1}" in out
+    typed = {name: line.removeprefix(f"  {name}").strip() for line in out.splitlines() for name in ("SkyPilot", "Kubernetes") if line.startswith(f"  {name} ")}
+    assert yaml.safe_load(typed["SkyPilot"]) == {"num_nodes": 2, "resources": {"accelerators": "A100-80GB:1"}}
+    job = yaml.safe_load(typed["Kubernetes"])["spec"]
+    assert (job["parallelism"], job["completions"]) == (2, 2) and job["template"]["spec"]["containers"][0]["resources"] == {"limits": {"nvidia.com/gpu": 1}}
 
 
 def test_what_fits_nowhere_is_a_finding_and_what_fails_says_why(oomph, warm, cards, planned, tmp_path):
@@ -141,11 +147,36 @@ def test_what_fits_nowhere_is_a_finding_and_what_fails_says_why(oomph, warm, car
     picky.write_text("import sys\nif 'bad' in sys.argv[-1]: sys.exit('no such way')\nimport torch\nfor _ in range(4):\n    torch.nn.Linear(8, 8).cuda()(torch.ones(8, device='cuda'))\n")
     code, out, _ = oomph("plan", *options[:-1], "2", "--sweep", "how=bad,good", picky, env=cards, timeout=900)
     assert code == 0 and "how=good" in out and "does not run so: " in out
+    # Of the one it is known that it does not fit, of the other nothing.
+    picky.write_text("import sys\nif 'bad' in sys.argv[-1]: sys.exit('no such way')\nimport torch\nkept = torch.ones(1 << 28, device='cuda')\n")
+    code, out, _ = oomph("plan", *options, "--sweep", "how=bad,good", picky, env=cards, timeout=900)
+    assert code == 2 and out.startswith("Not with any of these cards in the ways that run, and others fail\n")
     broken = tmp_path / "broken.py"
     broken.write_text("import torch\ntorch.ones(1, device='cuda')\nraise ValueError('three heads')\n")
     code, out, _ = oomph("plan", *options, broken, env=cards, timeout=900)
     assert code == 2 and out.startswith("Not known: the program fails\n") and "does not run so: " in out and "three heads" in out
     assert f"Next: oomph predict --gpu small --ranks 1 {broken}" in out
+
+def test_a_program_that_starts_its_ranks_is_started_as_it_is(oomph, warm, cards, tmp_path):
+    script = tmp_path / "spawns.py"
+    script.write_text(
+        textwrap.dedent("""
+        import torch
+
+        def main(rank):
+            model = torch.nn.Linear(64, 64).to(rank)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for _ in range(4):
+                model(torch.ones(8, 64, device=rank)).sum().backward()
+                optimizer.step()
+
+        if __name__ == "__main__":
+            torch.multiprocessing.spawn(main, nprocs=torch.cuda.device_count())
+        """)
+    )
+    code, out, err = oomph("plan", "--python", warm(sys.executable), "--gpus", "small", "--ranks", "2", script, env=cards, timeout=900)
+    assert code == 0, err
+    assert f"  as it is    python {script}\n" in out and "torchrun" not in out and "Ray Train" not in out
 
 
 # -- oomph.plan

@@ -183,7 +183,7 @@ def test_a_rank_that_ran_out_is_named_while_the_others_wait_for_it(run, script, 
         import datetime, os, sys, torch, torch.distributed as dist
 
         ours = {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
-        dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/meet", **ours, timeout=datetime.timedelta(seconds=5))
+        dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/meet", **ours, timeout=datetime.timedelta(seconds=60))
         held = torch.empty(1 << 28, device="cuda")
         if dist.get_rank() == 1:
             torch.empty(1 << 34, device="cuda")
@@ -193,7 +193,7 @@ def test_a_rank_that_ran_out_is_named_while_the_others_wait_for_it(run, script, 
             sys.stderr.write("rank 0 has waited\\n")
         """
     )
-    # A launcher that ends nobody: the others wait until their own time-out.
+    # A launcher that ends nobody: the others wait until the rank is gone, or for their own time-out.
     path = script(
         """
         import os, subprocess, sys

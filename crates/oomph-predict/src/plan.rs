@@ -10,7 +10,7 @@ use crate::prediction::{PredictError, Prediction, Verdict, unlimited};
 use crate::ranks::{self, Asked, Pair, Ranks};
 use crate::run::{Program, StepFact, Voice};
 use oomph_gpus::Gpu;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 
 /// An argument that the program chooses its way by, and the values to try: `--how=ddp,fsdp`.
@@ -157,6 +157,8 @@ pub enum Found {
         total: u64,
         /// Whether the ranks ever talk to each other.
         talks: bool,
+        /// Whether it may fit all the same, by values that only a GPU would have.
+        unsure: bool,
     },
     /// The program does not run so.
     Fails(String),
@@ -168,7 +170,7 @@ pub fn plan(
     wanted: &Wanted,
     say: &mut dyn FnMut(&Way, &Gpu, u32),
 ) -> Result<Vec<Row>, PredictError> {
-    let mut tries = Tries { pair, wanted, say, known: BTreeMap::new() };
+    let mut tries = Tries { pair, wanted, say, known: BTreeMap::new(), unsure: BTreeSet::new() };
     let mut rows = Vec::new();
     for way in 0..wanted.ways.len() {
         for gpu in wanted.gpus {
@@ -183,7 +185,7 @@ pub fn plan(
             let milliseconds = worst.step.map_or(0, |step| (1e3 * step.seconds) as u64);
             (0, u64::from(ranks.size), sent, milliseconds, worst.total)
         }
-        Found::TooLarge { total, .. } => (1, *total, 0, 0, 0),
+        Found::TooLarge { total, unsure, .. } => (1, u64::from(!unsure), *total, 0, 0),
         Found::Fails(_) => (2, 0, 0, 0, 0),
     });
     Ok(rows)
@@ -202,6 +204,8 @@ struct Tries<'w, 'p, 'a, 's> {
     say: &'s mut dyn FnMut(&Way, &Gpu, u32),
     /// The rank that takes the most on a card of this class without a limit, by way and number of ranks; or why there is none.
     known: BTreeMap<(usize, Class, u32), Result<Prediction, String>>,
+    /// Ways and cards with which it may fit, with some number of ranks, by values that are not known.
+    unsure: BTreeSet<(usize, String)>,
 }
 
 impl Tries<'_, '_, '_, '_> {
@@ -289,11 +293,22 @@ impl Tries<'_, '_, '_, '_> {
         // NCCL has its part before the first step is done, and with it tensors are at their highest.
         let least =
             gpu.context + free.nccl.as_ref().map_or(0, |fact| fact.taken) + free.device.peak_allocated;
+        if on_card.range.is_some_and(|range| range.low <= gpu.memory) {
+            self.unsure.insert((way, gpu.name.clone()));
+            return Ok(None);
+        }
         if least > gpu.memory {
             return Ok(None);
         }
         // What it had cached beyond its tensors it may do without: only the card's own limit tells.
-        Ok(self.worst(way, gpu, gpu, ranks)?.ok().filter(|one| one.verdict == Verdict::Fits))
+        match self.worst(way, gpu, gpu, ranks)? {
+            Ok(one) if one.verdict == Verdict::Fits => Ok(Some(one)),
+            Ok(_) => Ok(None),
+            Err(_) => {
+                self.unsure.insert((way, gpu.name.clone()));
+                Ok(None)
+            }
+        }
     }
 
     /// Of all ranks the one that takes the most; or why the program does not run with so many.
@@ -319,6 +334,11 @@ impl Tries<'_, '_, '_, '_> {
             })),
             // One way of several may want another number of ranks, or a library that is not there.
             Err(PredictError::Failed(error) | PredictError::Waiting(error)) => Ok(Err(error)),
+            Err(error @ (PredictError::TimedOut | PredictError::NoGpu { .. }))
+                if self.wanted.ways.len() > 1 =>
+            {
+                Ok(Err(error.to_string()))
+            }
             Err(error) => Err(error),
         }
     }
@@ -340,6 +360,7 @@ impl Tries<'_, '_, '_, '_> {
                             ranks,
                             total: free.on(gpu).total,
                             talks: free.nccl.is_some(),
+                            unsure: self.unsure.contains(&(way, gpu.name.clone())),
                         };
                     }
                 }
@@ -378,9 +399,9 @@ pub fn seconds(step: &StepFact, gpu: &Gpu, ranks: Ranks) -> Option<Seconds> {
     if step.seconds <= 0.0 {
         return None;
     }
-    let (within, between) = (step.sent_within as f64, step.sent_between as f64);
-    let fast = within / fastest_link(gpu) + between / NETWORK_OF_A_CARD;
-    let slow = within / SLOW_LINK + between * f64::from(ranks.per_node) / SLOW_NETWORK;
+    let (within, between, out) = (step.sent_within as f64, step.sent_between as f64, step.sent_out as f64);
+    let fast = within / fastest_link(gpu) + out / NETWORK_OF_A_CARD;
+    let slow = (within + between) / SLOW_LINK + out * f64::from(ranks.per_node) / SLOW_NETWORK;
     let started = step.operations as f64;
     Some(Seconds {
         low: (FASTER * step.seconds).max(fast).max(QUICK_START * started),
@@ -462,14 +483,22 @@ mod tests {
             short: None,
             source: String::new(),
         };
-        let step = StepFact { seconds: 1.0, operations: 1000, sent_within: 24_000_000_000, sent_between: 0 };
+        let step = StepFact {
+            seconds: 1.0,
+            operations: 1000,
+            sent_within: 24_000_000_000,
+            sent_between: 0,
+            sent_out: 0,
+        };
         let two = Ranks { size: 2, per_node: 2 };
         // Hidden behind the work over NVLink; after it over slow links.
         assert_eq!(seconds(&step, &gpu("9.0"), two), Some(Seconds { low: 0.8, high: 3.8 }));
-        let step = StepFact { sent_within: 0, sent_between: 100_000_000_000, ..step };
-        assert_eq!(seconds(&step, &gpu("7.5"), two), Some(Seconds { low: 2.0, high: 17.8 }));
+        // Half of what goes round leaves the machine at each of its two cards, which share its network or have one each.
+        let step =
+            StepFact { sent_within: 0, sent_between: 120_000_000_000, sent_out: 60_000_000_000, ..step };
+        assert_eq!(seconds(&step, &gpu("7.5"), two), Some(Seconds { low: 1.2, high: 1.8 + 10.0 + 9.6 }));
         // Where operations are small, the CPU decides.
-        let step = StepFact { operations: 1_000_000, sent_between: 0, ..step };
+        let step = StepFact { operations: 1_000_000, sent_between: 0, sent_out: 0, ..step };
         assert_eq!(seconds(&step, &gpu("9.0"), two), Some(Seconds { low: 5.0, high: 25.0 }));
         assert_eq!(seconds(&StepFact { seconds: 0.0, ..step }, &gpu("7.5"), two), None);
     }

@@ -95,6 +95,8 @@ pub struct Prediction {
     pub among: Among,
     /// What a step of the rank takes beside memory, where that was asked for.
     pub step: Option<StepFact>,
+    /// Whether the program starts its ranks itself, one a GPU.
+    pub starts_ranks: bool,
     /// What it was fed with, where that differs from step to step or the longest was asked for.
     pub batches: Option<Batches>,
     /// What it did to the device.
@@ -306,6 +308,7 @@ impl Prediction {
             like: None,
             among: facts.among.clone(),
             step: facts.step,
+            starts_ranks: facts.starts_ranks,
             batches: facts.batches.clone(),
             device,
             total,

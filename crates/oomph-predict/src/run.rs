@@ -293,6 +293,8 @@ pub struct StepFact {
     pub sent_within: u64,
     /// And over groups that span machines.
     pub sent_between: u64,
+    /// Of the latter, this rank's share of what leaves its machine: in a ring over several machines one rank of each hands over to the next machine.
+    pub sent_out: u64,
 }
 
 /// What is taken by chance: by how far the card is behind when something is freed.
@@ -393,6 +395,9 @@ pub struct Facts {
     /// What the last step of a rank took beside memory, where that was asked for.
     #[serde(default)]
     pub step: Option<StepFact>,
+    /// Whether the program starts its ranks itself, one a GPU.
+    #[serde(default)]
+    pub starts_ranks: bool,
 }
 
 /// What a rank did, to be held against what others did.
@@ -457,6 +462,7 @@ impl Facts {
             starts: None,
             among: Among::default(),
             step: None,
+            starts_ranks: false,
         }
     }
 }
@@ -852,6 +858,24 @@ impl<'a> Runner<'a> {
     }
 
     fn start(
+        &self,
+        program: &Program,
+        gpu: &Gpu,
+        world: Option<World>,
+        voice: Voice,
+        purpose: Option<&Purpose>,
+    ) -> Result<Ran, RunError> {
+        let ran = self.start_it(program, gpu, world, voice, purpose);
+        if ran.is_err()
+            && let Some(spare) = &self.spare
+        {
+            // Whoever runs beside this one waits for the spare interpreter.
+            spare.borrow().first_is_over();
+        }
+        ran
+    }
+
+    fn start_it(
         &self,
         program: &Program,
         gpu: &Gpu,

@@ -105,25 +105,35 @@ pub(crate) fn launches(fit: &Fit) -> Vec<(&'static str, String)> {
         1 => "--standalone".to_owned(),
         _ => format!("--nnodes {machines} --rdzv-backend c10d --rdzv-endpoint $HEAD:29500"),
     };
-    let torchrun = format!("{conf}torchrun {rendezvous} --nproc-per-node {cards} {program}");
+    let start = match fit.worst.starts_ranks {
+        // Under torchrun each of its processes would start as many again.
+        true => ("as it is", format!("{conf}python {program}")),
+        false => ("torchrun", format!("{conf}torchrun {rendezvous} --nproc-per-node {cards} {program}")),
+    };
     let accelerator = fit.gpu.accelerator.as_deref();
     let mut all = vec![
-        ("torchrun", torchrun),
+        start,
         ("Slurm", format!("#SBATCH --nodes={machines} --ntasks-per-node=1 --gpus-per-node={cards}")),
     ];
     if let Some(name) = accelerator {
-        let nodes = if machines > 1 { format!("num_nodes: {machines}, ") } else { String::new() };
-        all.push(("SkyPilot", format!("{nodes}resources: {{accelerators: {name}:{cards}}}")));
+        let resources = format!("resources: {{accelerators: \"{name}:{cards}\"}}");
+        let task = if machines > 1 { format!("{{num_nodes: {machines}, {resources}}}") } else { resources };
+        all.push(("SkyPilot", task));
     }
     let product = fit.gpu.title.replace(' ', "-");
-    let pods = if machines > 1 { format!(" ({machines} pods)") } else { String::new() };
-    all.push((
-        "Kubernetes",
-        format!("resources: {{limits: {{nvidia.com/gpu: {cards}}}}}, nodeSelector: {{nvidia.com/gpu.product: {product}}}{pods}"),
-    ));
+    let pod = format!(
+        "{{nodeSelector: {{nvidia.com/gpu.product: {product}}}, containers: [{{resources: {{limits: {{nvidia.com/gpu: {cards}}}}}}}]}}"
+    );
+    let spec = match machines {
+        1 => format!("spec: {pod}"),
+        _ => format!("spec: {{parallelism: {machines}, completions: {machines}, template: {{spec: {pod}}}}}"),
+    };
+    all.push(("Kubernetes", spec));
     let kind =
         accelerator.and_then(ray_type).map_or(String::new(), |name| format!(", accelerator_type=\"{name}\""));
-    all.push(("Ray Train", format!("ScalingConfig(num_workers={}, use_gpu=True{kind})", fit.ranks.size)));
+    if !fit.worst.starts_ranks {
+        all.push(("Ray Train", format!("ScalingConfig(num_workers={}, use_gpu=True{kind})", fit.ranks.size)));
+    }
     all
 }
 
@@ -157,10 +167,16 @@ fn sent(fit: &Fit) -> String {
 
 fn headline(planned: &Planned) -> String {
     let Some(best) = planned.best() else {
-        if planned.rows.iter().all(|row| matches!(row.found, Found::Fails(_))) {
-            return "Not known: the program fails".to_owned();
-        }
-        return "Not with any of these cards, in as many as were asked for".to_owned();
+        let fails = |row: &&Row| matches!(row.found, Found::Fails(_));
+        let is_unsure = |row: &Row| matches!(row.found, Found::TooLarge { unsure: true, .. });
+        return match planned.rows.iter().filter(fails).count() {
+            _ if planned.rows.iter().any(is_unsure) => {
+                "Not known: it hangs on values that only a GPU would have".to_owned()
+            }
+            0 => "Not with any of these cards, in as many as were asked for".to_owned(),
+            all if all == planned.rows.len() => "Not known: the program fails".to_owned(),
+            _ => "Not with any of these cards in the ways that run, and others fail".to_owned(),
+        };
     };
     let card = match best.ranks.size {
         1 => format!("One {} is enough", printable(&best.gpu.title)),
@@ -171,7 +187,10 @@ fn headline(planned: &Planned) -> String {
         words => format!(", with {}", printable(words)),
     };
     let close = if best.worst.is_close() { ": barely" } else { "" };
-    format!("{card}{way}{close}")
+    match best.worst.not_reached() {
+        None => format!("{card}{way}{close}"),
+        Some(why) => format!("{card} so far{way}{close}; {why}"),
+    }
 }
 
 /// Whether several ranks were tried that have nothing to do with each other.
@@ -227,13 +246,16 @@ pub fn text(planned: &Planned) -> String {
                     range(fit.seconds()),
                 );
             }
-            (None, Found::TooLarge { ranks, total, .. }) => {
+            (None, Found::TooLarge { ranks, total, unsure, .. }) => {
+                let (most, fits) = match unsure {
+                    true => ("up to ", "is not known to fit"),
+                    false => ("", "does not fit"),
+                };
+                let total = format!("{most}{}", bytes(*total));
                 let _ = writeln!(
                     out,
-                    "{:>5}  {name:width$}{words}  {:>10}  does not fit with up to {}",
-                    "–",
-                    bytes(*total),
-                    ranks.size
+                    "{:>5}  {name:width$}{words}  {total:>10}  {fits} with up to {}",
+                    "–", ranks.size
                 );
             }
             (None, Found::Fails(error)) => {
@@ -309,8 +331,9 @@ pub fn markdown(planned: &Planned) -> String {
                 sent(&fit),
                 range(fit.seconds())
             ),
-            (None, Found::TooLarge { ranks, total, .. }) => {
-                writeln!(out, "| more than {} | {name} | {words} | {} | | | |", ranks.size, bytes(*total))
+            (None, Found::TooLarge { ranks, total, unsure, .. }) => {
+                let cards = if *unsure { "not known, up to" } else { "more than" };
+                writeln!(out, "| {cards} {} | {name} | {words} | {} | | | |", ranks.size, bytes(*total))
             }
             (None, Found::Fails(error)) => {
                 let first = escape(error.lines().next().unwrap_or_default());

@@ -14,10 +14,15 @@ pub type WriteError = (PathBuf, io::Error);
 
 /// What a child does not import by the package's own name: there is no notebook, and the others come under names of their own.
 const NOT_IN_A_CHILD: [&str; 3] = ["notebook/", "patching/", "virtual/"];
+/// But this, which has no state: `oomph.fit` plans by the same speeds as a rank's accounts.
+const YET_IN_A_CHILD: [&str; 2] = ["virtual/__init__.py", "virtual/speeds.py"];
 
 /// Writes the package as `oomph` into a folder that is to be on Python's path.
 pub fn write(folder: &Path) -> Result<(), WriteError> {
-    let wanted = FILES.iter().filter(|(path, _)| !NOT_IN_A_CHILD.iter().any(|part| path.starts_with(part)));
+    let is_wanted = |path: &str| {
+        YET_IN_A_CHILD.contains(&path) || !NOT_IN_A_CHILD.iter().any(|part| path.starts_with(part))
+    };
+    let wanted = FILES.iter().filter(|(path, _)| is_wanted(path));
     write_all(wanted.map(|(path, text)| (folder.join("oomph").join(path), *text)))
 }
 

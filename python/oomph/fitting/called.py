@@ -59,7 +59,7 @@ def fit(
     if kept is not None:
         take_loss(kept, LossOf(loss).settled(kept.model, batch, kept.loss_of))
         return kept
-    if shard is not None or is_sharded(model):
+    if shard is not None or isinstance(model, torch.nn.Module) and is_sharded(model):
         fitted: Fit = ShardedFit(model, optimizer, LossOf(loss), batch, asked.allow, clip_grad_norm, scaler, shard=shard)
     else:
         fitted = Fit(model, optimizer, LossOf(loss), batch, asked.allow, clip_grad_norm, scaler)

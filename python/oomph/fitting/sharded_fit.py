@@ -22,7 +22,7 @@ from oomph.fitting.planning.costs import Speeds
 from oomph.fitting.planning.plan import Plan
 from oomph.fitting.planning.search import Found
 from oomph.fitting.running import ranks
-from oomph.fitting.running.agreeing import FAILED, FINE, Outcome, Together
+from oomph.fitting.running.agreeing import FAILED, FINE, NO_MEMORY, Outcome, Together
 from oomph.fitting.running.batches import moved, refuse_what_gives_batches, take
 from oomph.fitting.running.repeating import Before, release_memory
 from oomph.fitting.running.sharded import apply_sharding, device_to_train_on, per_machine, refuse_what_cannot_be, speed_between, take_the_weights_of_the_first, ways, why_not
@@ -36,15 +36,14 @@ from oomph.sharding.state import forget_step, is_sharded, reshard
 class ShardedFit(Fit):
     """A fit whose model may be sharded. Where it is whole in the end, or there is one process, it is a `Fit`."""
 
-    # To try a plan would be to shard the model, and to bring it together again.
-    tries = False
-
     def __init__(self, *given: Any, shard: Any = None) -> None:
         self._shard = shard
         super().__init__(*given)
         #: As the program has sharded it.
         self.given = is_sharded(self.model)
         self._alone = not ranks.several()
+        # To try a plan would be to shard the model, and to bring it together again.
+        self.tries = self._alone
         self._together: Together | None = None
         self._weights_taken: str | None = None
         self._failed_rank = 0
@@ -260,9 +259,12 @@ class ShardedFit(Fit):
             self._run().update()
         except Exception as raised:
             error = raised
-        if ranks.worst(int(error is not None), self.device) and not on_virtual_gpu():
+        worst = ranks.worst(FINE if error is None else NO_MEMORY if is_out_of_memory(error) else FAILED, self.device)
+        if worst != FINE and not on_virtual_gpu():
             if error is not None and not is_out_of_memory(error):
                 raise error
+            if worst == FAILED:
+                raise FitError("the optimizer's step failed on another rank, whose error says why: the model is between two steps. Go on from your last saved state") from error
             raise FitError(
                 "memory ran out in the optimizer's step, on this rank or another: some parameters are updated, and the model is between two steps. Go on from your last saved state, with a "
                 "smaller budget="

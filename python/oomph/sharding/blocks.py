@@ -82,12 +82,17 @@ def machines_mesh(model: nn.Module, per_machine: int) -> Any:
 
 def device_type(model: nn.Module) -> str:
     """Where it will run: on the GPU where ranks talk by NCCL, wherever the model is now."""
-    import torch.distributed as dist
-
     first = next(model.parameters(), None)
     if first is not None and first.device.type not in ("cpu", "meta"):
         return first.device.type
-    return "cuda" if torch.cuda.is_available() and "nccl" in str(dist.get_backend()) else "cpu"
+    return "cuda" if torch.cuda.is_available() and talk_by_nccl() else "cpu"
+
+
+def talk_by_nccl() -> bool:
+    """Whether ranks do on GPUs. The backend of a group that was made without one being named is "undefined", and NCCL all the same."""
+    import torch.distributed as dist
+
+    return "nccl" in str(dist.get_backend_config())
 
 
 def blocks_to_wrap(model: nn.Module) -> tuple[str, ...]:

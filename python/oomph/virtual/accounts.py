@@ -41,16 +41,18 @@ class Accounts:
 
     def end_of_step(self, optimizer):
         calls = counted(self.run.nccl_calls())
-        sent = {True: 0, False: 0}
+        sent, out = {True: 0, False: 0}, 0
         for call, given in calls.items():
             name, ranks, here = call
-            # Of a group that spans machines, what goes round leaves the machine.
-            sent[here < ranks] += sent_by(name, ranks, given - self.calls.get(call, 0))
+            amount = sent_by(name, ranks, given - self.calls.get(call, 0))
+            sent[here < ranks] += amount
+            out += amount * share_that_leaves(name, ranks, here)
         self.step = {
             "seconds": self.seconds + self.seconds_of_update(optimizer),
             "operations": self.operations,
             "sent_within": round(sent[False]),
             "sent_between": round(sent[True]),
+            "sent_out": round(out),
         }
         self.calls, self.seconds, self.operations = calls, 0.0, 0
 
@@ -78,6 +80,16 @@ def counted(lines):
         name, ranks, here, _, size = line.split()
         given[name, int(ranks), int(here)] = int(size)
     return given
+
+
+def share_that_leaves(name, ranks, here):
+    """Of what each rank of a machine sends, on average, to ranks of others, where ``here`` of the ranks are on one machine."""
+    if here >= ranks:
+        return 0
+    if "Send" in name or "AlltoAll" in name:
+        return (ranks - here) / (ranks - 1)
+    # A ring goes through the ranks of a machine, and leaves it once.
+    return 1 / here
 
 
 def sent_by(name, ranks, given):

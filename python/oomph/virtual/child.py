@@ -338,6 +338,7 @@ class Run:
 
                 facts["among"] = ranks.among(torch, self)
                 facts["step"] = self.accounts and self.accounts.step
+                facts["starts_ranks"] = self.task.get("starts_ranks", False)
                 ranks.add_chances(torch, self)
             facts["memory_config"] = os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or ""
             self.phases.finish()

@@ -282,11 +282,13 @@ def stay_in_this_process(torch, world, run):
         return world, world["rank"] % processes
 
     def start_processes(fn, args=(), nprocs=1, join=True, *rest, **named):
+        run.task["starts_ranks"] = True
         fn(this_one(nprocs)[1], *args)
         return None if join else _Ended()
 
     def launch(launcher, *args):
         """``elastic_launch``, which torchrun, ``accelerate launch`` and ``notebook_launcher`` come to."""
+        run.task["starts_ranks"] = True
         config, entry = launcher._config, launcher._entrypoint
         of, place = this_one(config.nproc_per_node, config.max_nodes)
         announce(of)

@@ -160,9 +160,10 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         Format::Json => report::json(&planned),
         Format::Markdown => report::markdown(&planned),
     })?;
+    let is_no = |row: &plan::Row| matches!(row.found, plan::Found::TooLarge { unsure: false, .. });
     Ok(match rows.first().map(|row| &row.found) {
         Some(plan::Found::Fits { .. }) => Outcome::Fine,
-        Some(plan::Found::TooLarge { .. }) => Outcome::Findings,
+        Some(_) if rows.iter().all(is_no) => Outcome::Findings,
         _ => Outcome::Failed,
     })
 }

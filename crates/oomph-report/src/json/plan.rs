@@ -38,6 +38,12 @@ struct Entry<'a> {
     tried: Option<u32>,
     /// Why it does not run so; only where it fails.
     error: Option<&'a str>,
+    /// Whether it may fit all the same, by values that only a GPU would have; only where it is not known to fit.
+    unsure: Option<bool>,
+    /// What was not run, in words: there, more may be taken; only where it fits.
+    not_reached: Option<&'static str>,
+    /// What may make the numbers wrong.
+    doubts: Vec<&'a str>,
     /// **Stable.** What the rank that takes the most takes, of the fewest cards that it fits, or of the most that were tried.
     total: Option<u64>,
     /// Of it, in tensors.
@@ -74,15 +80,17 @@ struct Range {
 
 #[derive(Serialize)]
 struct Launch {
-    /// A command; of several machines, on each of them, with the first one's address in `HEAD`.
+    /// A command; of several machines, on each of them, with the first one's address in `HEAD`. `null` where the program starts its ranks itself.
     torchrun: Option<String>,
+    /// The command of a program that starts its ranks itself.
+    as_it_is: Option<String>,
     /// The header of a batch script.
     slurm: Option<String>,
     /// Of a task's YAML; `null` where SkyPilot does not know the card.
     skypilot: Option<String>,
-    /// Of a pod's specification.
+    /// The specification of a pod, in YAML; of several machines, that of a job.
     kubernetes: Option<String>,
-    /// Python.
+    /// Python; `null` where the program starts its ranks itself.
     ray: Option<String>,
 }
 
@@ -92,6 +100,7 @@ impl Launch {
         let find = |name: &str| all.iter().find(|(one, _)| *one == name).map(|(_, typed)| typed.clone());
         Self {
             torchrun: find("torchrun"),
+            as_it_is: find("as it is"),
             slurm: find("Slurm"),
             skypilot: find("SkyPilot"),
             kubernetes: find("Kubernetes"),
@@ -109,6 +118,9 @@ impl<'a> Entry<'a> {
             machines: None,
             tried: None,
             error: None,
+            unsure: None,
+            not_reached: None,
+            doubts: Vec::new(),
             total: None,
             allocated: None,
             reserved: None,
@@ -122,6 +134,8 @@ impl<'a> Entry<'a> {
             (Some(fit), _) => Entry {
                 cards: Some(fit.ranks.size),
                 machines: Some(fit.machines()),
+                not_reached: fit.worst.not_reached(),
+                doubts: fit.worst.uncertain.iter().map(|one| one.why.as_str()).collect(),
                 total: Some(fit.worst.total),
                 allocated: Some(fit.worst.device.peak_allocated),
                 reserved: Some(fit.worst.device.peak_reserved),
@@ -135,8 +149,8 @@ impl<'a> Entry<'a> {
                 launch: Some(Launch::of(&fit)),
                 ..none
             },
-            (None, Found::TooLarge { ranks, total, .. }) => {
-                Entry { tried: Some(ranks.size), total: Some(*total), ..none }
+            (None, Found::TooLarge { ranks, total, unsure, .. }) => {
+                Entry { tried: Some(ranks.size), total: Some(*total), unsure: Some(*unsure), ..none }
             }
             (None, Found::Fails(error)) => Entry { error: Some(error), ..none },
             (None, Found::Fits { .. }) => none,

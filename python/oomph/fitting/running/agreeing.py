@@ -29,6 +29,7 @@ from oomph._environment import on_virtual_gpu
 from oomph.fitting.errors import FitError
 from oomph.fitting.running import ranks
 from oomph.live.out_of_memory import is_out_of_memory
+from oomph.sharding.blocks import talk_by_nccl
 
 Answer = TypeVar("Answer")
 
@@ -143,8 +144,9 @@ class Together:
         world = dist.get_world_size()
         try:
             worst = ranks.worst(mine * world + (world - 1 - dist.get_rank()), self.device)
-        except Exception as failed:
-            raise self._unreachable(failed) from failed
+        except FitError:
+            self._say_broken()
+            raise
         return Outcome(worst // world, world - 1 - worst % world, error, result)
 
     # -- what is started
@@ -231,7 +233,14 @@ class Together:
         if call.group not in self._groups:
             raise FitError(f"this rank ran out of memory, and cannot stand by in a collective over {call.group}, which it has not used before: all ranks must be started again")
         group = self._groups[call.group]
-        tensors = [torch.zeros(numel, dtype=getattr(torch, dtype), device=self.device) for numel, dtype in zip(call.numels, call.dtypes)]
+        try:
+            tensors = [torch.zeros(numel, dtype=getattr(torch, dtype), device=self.device) for numel, dtype in zip(call.numels, call.dtypes)]
+        except Exception as error:
+            self._say_broken()
+            raise FitError(
+                "this rank ran out of memory, and has no room even for the buffers of the collective that the others are in, so that it ends: start all ranks again, with a smaller budget=, "
+                "or see what else is on its card (oomph top)"
+            ) from error
         try:
             if call.kind == _GATHER:
                 dist.all_gather_into_tensor(tensors[0], tensors[1], group=group)
@@ -253,20 +262,19 @@ class Together:
     def _said(self, step: _Step, what: str) -> int:
         return int(self._store.add(f"{step.number}/{what}", 0))  # type: ignore[union-attr]
 
-    def _unreachable(self, error: BaseException | None) -> FitError:
+    def _say_broken(self) -> None:
+        """To who waits for what this rank would have started next."""
         with contextlib.suppress(Exception):
-            # Who waits for what this rank would have started next.
             if self._store is not None:
                 self._store.add(f"{self._number}/broken", 1)
-        why = f": {(str(error).splitlines() or [''])[0]}" if error is not None else ""
-        return FitError(
-            "another rank has ended, or does not answer, in the middle of a step that needs all of them: this rank ends as well. Look for the first error among the ranks, and go on from "
-            f"your last saved state{why}"
-        )
+
+    def _unreachable(self, error: BaseException | None) -> FitError:
+        self._say_broken()
+        return ranks.unreachable(error)
 
 
 def _timeout() -> datetime.timedelta:
     group = dist.distributed_c10d._get_default_group()
     with contextlib.suppress(Exception):
-        return group._get_backend(torch.device("cuda" if "nccl" in str(dist.get_backend()) else "cpu")).options._timeout
+        return group._get_backend(torch.device("cuda" if talk_by_nccl() else "cpu")).options._timeout
     return dist.distributed_c10d.default_pg_timeout

@@ -16,6 +16,7 @@ from oomph.fitting.errors import FitError
 from oomph.fitting.running import ranks
 from oomph.live.frames import release
 from oomph.live.out_of_memory import is_out_of_memory
+from oomph.sharding.blocks import talk_by_nccl
 
 
 class Batch(NamedTuple):
@@ -116,4 +117,4 @@ def _attempt(step: Callable[[int], Any], size: int) -> bool:
 
 def _device_of_ranks() -> torch.device:
     """Where ranks talk to each other; no model says it here."""
-    return torch.device("cuda" if ranks.several() and "nccl" in torch.distributed.get_backend() else "cpu")
+    return torch.device("cuda" if ranks.several() and talk_by_nccl() else "cpu")

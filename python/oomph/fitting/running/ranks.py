@@ -59,8 +59,20 @@ def highest(numbers: list[int], device: torch.device) -> list[int]:
     if not several():
         return numbers
     agreed = torch.tensor(numbers, device=device)
-    dist.all_reduce(agreed, op=dist.ReduceOp.MAX)
-    return [int(number) for number in agreed.tolist()]
+    try:
+        dist.all_reduce(agreed, op=dist.ReduceOp.MAX)
+        return [int(number) for number in agreed.tolist()]
+    except Exception as error:
+        raise unreachable(error) from error
+
+
+def unreachable(error: BaseException | None) -> FitError:
+    """What a collective has raised, in words."""
+    why = f": {(str(error).splitlines() or [''])[0]}" if error is not None else ""
+    return FitError(
+        "another rank has ended, or does not answer, in the middle of a step that needs all of them: this rank ends as well. Look for the first error among the ranks, and go on from "
+        f"your last saved state{why}"
+    )
 
 
 def least_room(room: Room) -> Room:

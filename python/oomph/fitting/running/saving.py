@@ -31,10 +31,14 @@ def load_state(path: str, model: torch.nn.Module, optimizer: torch.optim.Optimiz
         try:
             # It is read into what is there, so the optimizer's state must be there: PyTorch makes it.
             state: dict[str, Any] = {**_state_of(model, optimizer, has_state), "steps": torch.tensor(0)}
+            ways = [_way(group) for group in optimizer.param_groups]
             checkpoint.load(state, checkpoint_id=path)
             set_model_state_dict(model, state["model"])
             if has_state:
-                set_optimizer_state_dict(model, optimizer, state["optimizer"])
+                for group, way in zip(state["optimizer"]["param_groups"], ways):
+                    group.update(way)
+                with _the_same_objects(optimizer):
+                    set_optimizer_state_dict(model, optimizer, state["optimizer"])
             else:
                 optimizer.state.clear()
         except BaseException:
@@ -42,6 +46,28 @@ def load_state(path: str, model: torch.nn.Module, optimizer: torch.optim.Optimiz
                 optimizer.state.clear()
             raise
     return int(state["steps"])
+
+
+def _way(group: dict[str, Any]) -> dict[str, Any]:
+    """How an optimizer steps, as against what it does: that of the plan stays, whatever was saved."""
+    return {name: group[name] for name in ("foreach", "fused") if name in group}
+
+
+@contextlib.contextmanager
+def _the_same_objects(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """An optimizer that loads has other groups and another state afterwards. Schedulers, and an optimizer that this one steps for, hold those that were there."""
+    groups, state = optimizer.param_groups, optimizer.state
+    members = list(groups)
+    yield
+    for group, loaded in zip(members, optimizer.param_groups):
+        if loaded is not group:
+            group.clear()
+            group.update(loaded)
+    groups[:] = members
+    loaded_state = dict(optimizer.state)
+    state.clear()
+    state.update(loaded_state)
+    optimizer.param_groups, optimizer.state = groups, state
 
 
 def _state_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer, with_optimizer: bool) -> dict[str, Any]:

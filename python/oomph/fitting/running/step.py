@@ -130,14 +130,15 @@ class Running:
 
     def parts(self, batch: Any) -> list[tuple[int, int]]:
         """Where the batch is cut. The plan's size of a part holds for samples as long as the example's; longer ones come in smaller parts."""
-        if self.weighing is None:
+        if self.weighing is None or self.sharded and self.weighing.provisional:
+            # Sharded, a rule that must be tried on each batch cannot be.
             return [(0, 1)]
         count = samples(batch)
         size = min(self.plan.micro or self.size, count)
         if self.plan.micro and (longer := per_sample(batch)) > self.length:
             size = max(1, size * self.length // longer)
         parts = -(-count // size)
-        return cuts(count, agree_on_parts(parts, count, self.device) if self.sharded and self.plan.micro else parts)
+        return cuts(count, agree_on_parts(parts, count, self.device) if self.sharded else parts)
 
     def backward(
         self, batch: Any, only: int | None = None, through: Through | None = None, release: bool = False, begun: bool = False, parts: list[tuple[int, int]] | None = None
