@@ -495,8 +495,8 @@ mod tests {
         assert_eq!(seconds(&step, &gpu("9.0"), two), Some(Seconds { low: 0.8, high: 3.8 }));
         // Half of what goes round leaves the machine at each of its two cards, which share its network or have one each.
         let step =
-            StepFact { sent_within: 0, sent_between: 120_000_000_000, sent_out: 60_000_000_000, ..step };
-        assert_eq!(seconds(&step, &gpu("7.5"), two), Some(Seconds { low: 1.2, high: 1.8 + 10.0 + 9.6 }));
+            StepFact { sent_within: 0, sent_between: 120_000_000_000, sent_out: 62_500_000_000, ..step };
+        assert_eq!(seconds(&step, &gpu("7.5"), two), Some(Seconds { low: 1.25, high: 1.8 + 20.0 }));
         // Where operations are small, the CPU decides.
         let step = StepFact { operations: 1_000_000, sent_between: 0, sent_out: 0, ..step };
         assert_eq!(seconds(&step, &gpu("9.0"), two), Some(Seconds { low: 5.0, high: 25.0 }));
