@@ -150,6 +150,7 @@ snapshots! {
     help_fit: ["fit", "--help"];
     fit_without_a_card: ["fit", "mlp64.pickle.xz"];
     help_plan: ["plan", "--help"];
+    plan_of_a_notebook: ["plan", "--gpus", "t4", "../../tests/programs/notebook.ipynb"];
     plan_with_the_cards_behind_the_script: ["plan", "mlp64.pickle.xz", "--gpus", "t4"];
     fit_a_file_that_is_not_there: ["fit", "--gpu", "t4", "no-such-script.py"];
     fit_with_an_unknown_permission: ["fit", "--gpu", "t4", "--allow", "fp4", "train.py"];

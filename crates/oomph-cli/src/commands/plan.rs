@@ -10,7 +10,7 @@ use oomph_child::Stopper;
 use oomph_gpus::Catalogue;
 use oomph_predict::plan::{self, Choice, Wanted, Way};
 use oomph_predict::ranks::{Pair, Ranks};
-use oomph_predict::run::{Further, Runner, Until, Values};
+use oomph_predict::run::{Further, Kind, Runner, Until, Values};
 use oomph_report::plan::{self as report, Planned};
 use oomph_words::Size;
 use std::ffi::OsString;
@@ -106,6 +106,11 @@ fn counts(text: &str) -> Result<Counts, String> {
 
 pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let program = program(&arguments.script, arguments.module)?;
+    if program.kind == Kind::Notebook {
+        anyhow::bail!(
+            "a notebook is one process, with one card\n\nhint: oomph predict --gpus t4,l4,a100-40gb compares cards for it; to share it out, put its training into a script"
+        );
+    }
     let catalogue = Catalogue::load()?;
     let gpus = arguments
         .gpus
