@@ -10,8 +10,8 @@ fn build_library(name: &str) {
     let here = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default());
     let source = here.join(format!("../oomph-{name}/src"));
     println!("cargo::rerun-if-changed={}", source.display());
-    // What the recorder shares with its readers, by path.
-    for shared in ["oomph-trace/src/layout.rs", "oomph-words/src/library_code.rs"] {
+    // What recorders share with their readers and with each other, by path.
+    for shared in ["oomph-trace/src/layout.rs", "oomph-words/src/library_code.rs", "oomph-record/src"] {
         println!("cargo::rerun-if-changed={}", here.join("..").join(shared).display());
     }
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,9 +1,9 @@
-//! Builds the three libraries that the command carries, and lists the files of the Python package.
+//! Builds the four libraries that the command carries, and lists the files of the Python package.
 
 include!("../library.rs");
 
 fn main() {
-    for name in ["cuda", "guard", "record"] {
+    for name in ["cuda", "guard", "ram", "record"] {
         build_library(name);
     }
     list_package();

@@ -4,6 +4,7 @@ use crate::cells::Cells;
 use crate::context::Context;
 use crate::detail::Detail;
 use crate::finding::{Finding, Place, Severity};
+use crate::host::{HostExplanation, explain_host};
 use crate::kinds::{Kind, Kinds};
 use crate::line::{line_key, through};
 use crate::observed::{Found, Observed};
@@ -24,6 +25,8 @@ pub struct Explanation {
     pub format: &'static str,
     /// One for each device that has events or segments.
     pub devices: Vec<DeviceExplanation>,
+    /// The process's own memory, where that was recorded.
+    pub host: Option<HostExplanation>,
     /// What the rules found, worst first.
     pub findings: Vec<Finding>,
     /// What the reader had to say.
@@ -225,6 +228,7 @@ fn explained(recording: &Recording, mut describe: impl FnMut(&Context) -> Device
     let mut explanation = Explanation {
         format: recording.source.format.name(),
         devices: Vec::new(),
+        host: explain_host(recording, &sources),
         findings: Vec::new(),
         warnings: recording.warnings.clone(),
     };

@@ -19,6 +19,7 @@ mod finding;
 mod fitting;
 mod forwards;
 mod growth;
+mod host;
 mod kept;
 mod kinds;
 mod line;
@@ -42,6 +43,7 @@ pub use explanation::{
     StepsExplanation, explain, explain_in_detail, explain_over_time,
 };
 pub use finding::{Basis, Cause, Finding, Fix, Grade, Patch, Place, Saving, Severity, Weight, Where};
+pub use host::{HostExplanation, HostLine};
 pub use kinds::Kind;
 pub use oom::{Outcome, Reason, fatal_out_of_memory};
 pub use segments::SegmentLines;

@@ -117,6 +117,13 @@ impl File {
         self.broken = true;
     }
 
+    /// In a forked child: the file, and its lock, are the parent's.
+    pub fn leave_to_parent(mut self) {
+        // SAFETY: taken once, here, and never used again.
+        unsafe { ManuallyDrop::drop(&mut self.file) };
+        std::mem::forget(self);
+    }
+
     /// How long it may become.
     pub fn most(&self) -> u64 {
         self.most

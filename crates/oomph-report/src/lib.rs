@@ -14,6 +14,7 @@ mod exports;
 pub mod fit;
 pub mod fix;
 pub mod gpus;
+mod host;
 pub mod html;
 pub mod json;
 pub mod markdown;

@@ -1,5 +1,6 @@
 //! For issues and pull requests.
 
+use crate::host;
 use crate::ranks::Ranks;
 use crate::shared::{
     Check, CheckLimit, Named, completeness, cut_short, findings_of, saving, waste_parts, worst,
@@ -59,6 +60,9 @@ fn recording(out: &mut String, name: &str, explanation: &Explanation, lines: usi
     let _ = writeln!(out, "## {}\n", escape(name));
     for warning in &explanation.warnings {
         let _ = writeln!(out, "> **warning:** {}\n", escape(&warning.message));
+    }
+    if let Some(host) = &explanation.host {
+        host::markdown(out, host, lines);
     }
     for device in &explanation.devices {
         if explanation.devices.len() > 1 {

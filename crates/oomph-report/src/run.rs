@@ -51,6 +51,28 @@ pub fn summary(all: &[Named], next: bool) -> String {
     out
 }
 
+/// The same for recordings of host memory, the largest first.
+pub fn summary_of_ram(all: &[Named]) -> String {
+    let mut out = String::new();
+    let mut rows: Vec<_> =
+        all.iter().filter_map(|named| Some((named, named.explanation.host.as_ref()?))).collect();
+    rows.sort_by_key(|(_, host)| std::cmp::Reverse(host.asked));
+    for (named, host) in &rows {
+        let counted = host.resident.map_or_else(String::new, |one| {
+            format!(", {} counted by the kernel", bytes(one.anonymous + one.swapped))
+        });
+        let _ = writeln!(
+            out,
+            "oomph: {} has RAM: peak {} asked for{counted}",
+            printable(named.name),
+            bytes(host.asked)
+        );
+    }
+    let names: Vec<String> = rows.iter().map(|(named, _)| quoted(named.name)).collect();
+    let _ = writeln!(out, "Next: oomph explain {}", names.join(" "));
+    out
+}
+
 /// Where a segment that came to lie on the host was asked for: `train.py:12 main`.
 pub type LineOf<'a> = &'a dyn Fn(u64) -> Option<String>;
 

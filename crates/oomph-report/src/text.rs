@@ -2,6 +2,7 @@
 //!
 //! Colour marks severity and headings only; every line reads the same without it.
 
+use crate::host;
 use crate::ranks::{Ranks, Row};
 use crate::shared::{
     Check, CheckLimit, NOTHING_RECORDED, Named, TextOptions, completeness, cut_short, findings_of,
@@ -18,6 +19,9 @@ pub fn explanation(all: &[Named], options: TextOptions) -> String {
     let mut out = String::new();
     match all {
         [one] => recording(&mut out, one, options),
+        several if several.iter().all(|named| named.explanation.host.is_some()) => {
+            host::processes(&mut out, several, options);
+        }
         several => {
             ranks(&mut out, several, options);
             if let Some((index, _)) = worst(several) {
@@ -85,6 +89,10 @@ fn recording(out: &mut String, named: &Named, options: TextOptions) {
     let explanation = named.explanation;
     for warning in &explanation.warnings {
         let _ = writeln!(out, "{}: {}", paint(YELLOW, "warning"), printable_line(&warning.message));
+    }
+    if let Some(host) = &explanation.host {
+        host::text(out, named, host, options);
+        return;
     }
     if explanation.devices.is_empty() {
         let _ = writeln!(out, "{}: {NOTHING_RECORDED}", printable(named.name));

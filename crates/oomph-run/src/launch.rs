@@ -6,11 +6,13 @@ use oomph_gpus::Gpu;
 use oomph_stage::guard::{Guard, Limits, Report};
 use oomph_stage::installed::{Installed, InstalledError, interpreters};
 use oomph_stage::libraries::RECORD;
+use oomph_stage::ram::Ram;
 use oomph_stage::{Launch, StageError, VirtualGpu, handed};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::SystemTime;
 
 /// A program to be run.
 #[derive(Clone, Debug)]
@@ -23,6 +25,8 @@ pub struct Program {
     pub module: bool,
     /// Where the recording goes; none is made without. Whoever asks for it has made sure that it is nobody else's.
     pub output: Option<PathBuf>,
+    /// Where the recording of the first process's host memory goes, where one is made; those of others have their number behind its name.
+    pub ram: Option<PathBuf>,
     /// How large a recording may become.
     pub most_bytes: u64,
     /// What the program may have.
@@ -44,6 +48,8 @@ pub struct Ran {
     pub was_entered: bool,
     /// What the guard of each process said.
     pub reports: Vec<Report>,
+    /// Recordings of host memory, the first process's first.
+    pub ram: Vec<PathBuf>,
 }
 
 /// Why nothing was started.
@@ -138,6 +144,10 @@ impl Program {
         if let Some(guard) = &guard {
             launch.under(guard);
         }
+        let began = SystemTime::now();
+        if let Some(output) = &self.ram {
+            launch.recording_ram(&Ram::set(stage.folder(), output, self.most_bytes)?);
+        }
         let start = |error| LaunchError::Start {
             program: self.words.first().map(|word| word.display().to_string()).unwrap_or_default(),
             error,
@@ -146,7 +156,8 @@ impl Program {
         let ended =
             Listener::start().and_then(|mut listener| launch.run(&mut listener, None)).map_err(start)?;
         let reports = guard.map(|guard| guard.reports()).unwrap_or_default();
-        Ok(Ran { ended, left: stage.collect(), was_entered: stage.was_entered(), reports })
+        let ram = self.ram.as_deref().map(|output| recordings_of_ram(output, began)).unwrap_or_default();
+        Ok(Ran { ended, left: stage.collect(), was_entered: stage.was_entered(), reports, ram })
     }
 
     fn command(&self) -> Result<Command, LaunchError> {
@@ -198,6 +209,30 @@ impl Program {
         }
         interpreters().iter().find_map(|name| on_path(name.as_ref())).ok_or(LaunchError::NoPython)
     }
+}
+
+/// Those that were begun since then: `train-ram.oomph`, and `train-ram-PID.oomph` of other processes.
+fn recordings_of_ram(output: &Path, began: SystemTime) -> Vec<PathBuf> {
+    let stem = output.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let is_ours = |name: &str| {
+        let Some(number) = name.strip_prefix(&stem).and_then(|rest| rest.strip_suffix(".oomph")) else {
+            return false;
+        };
+        number.is_empty() || number.strip_prefix('-').is_some_and(|digits| digits.parse::<u32>().is_ok())
+    };
+    let mut found: Vec<(u32, PathBuf)> = Vec::new();
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let is_new = entry.metadata().and_then(|one| one.modified()).is_ok_and(|when| when >= began);
+        if let Some(name) = name.to_str().filter(|name| is_new && is_ours(name)) {
+            let number =
+                name.trim_end_matches(".oomph").rsplit('-').next().and_then(|digits| digits.parse().ok());
+            found.push((number.unwrap_or(0), folder.join(name)));
+        }
+    }
+    found.sort();
+    found.into_iter().map(|(_, path)| path).collect()
 }
 
 fn on_path(name: &OsStr) -> Option<PathBuf> {

@@ -3,6 +3,7 @@
 
 use crate::VirtualGpu;
 use crate::guard::Guard;
+use crate::ram::Ram;
 use oomph_child::{Ended, Listener};
 use oomph_gpus::Gpu;
 use std::ffi::{OsStr, OsString};
@@ -44,6 +45,12 @@ impl Launch {
     pub fn under(&mut self, guard: &Guard) {
         self.preload.splice(0..0, guard.preload.iter().cloned());
         self.command.env("OOMPH_GUARD", &guard.description);
+    }
+
+    /// With its host memory recorded. The library comes before all others: who comes after it is asked by it.
+    pub fn recording_ram(&mut self, ram: &Ram) {
+        self.preload.insert(0, ram.library.clone());
+        self.command.env("OOMPH_RAM", &ram.description);
     }
 
     /// With a folder first on Python's path.

@@ -21,6 +21,10 @@ pub(crate) const GUARD: Library = Library {
     bytes: include_bytes!(concat!(env!("OUT_DIR"), "/liboomph_guard.so")),
 };
 
+/// `oomph-ram`, built by the build script.
+pub(crate) const RAM: Library =
+    Library { name: "liboomph_ram.so", bytes: include_bytes!(concat!(env!("OUT_DIR"), "/liboomph_ram.so")) };
+
 /// A library.
 #[derive(Clone, Copy, Debug)]
 pub struct Library {

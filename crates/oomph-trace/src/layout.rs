@@ -62,6 +62,10 @@ numbered! {
         Repeats = 10,
         /// Who held what when memory ran out.
         Census = 11,
+        /// What happened to host memory, in columns.
+        HostEvents = 12,
+        /// What the kernel counted of the process.
+        Resident = 13,
     }
 }
 
@@ -91,6 +95,21 @@ numbered! {
         Annotate = 9,
         /// An action this version does not know.
         Other = 10,
+    }
+}
+
+numbered! {
+    /// How host memory was asked for. The numbers are part of the `.oomph` format.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum How {
+        /// A large block of the allocator's.
+        Large = 0,
+        /// A small one that stands for others, chosen by chance: its size is that of all of them.
+        Sampled = 1,
+        /// Pages of the kernel's, of this process alone.
+        Mapped = 2,
+        /// Pages that other processes may have too.
+        Shared = 3,
     }
 }
 

@@ -5,7 +5,7 @@
 
 use crate::census::Census;
 use crate::intern::{StackId, Stacks, StringId, Strings};
-pub use crate::layout::{Action, FORWARD_FOLLOWS};
+pub use crate::layout::{Action, FORWARD_FOLLOWS, How};
 
 /// Everything one file says about one process.
 #[derive(Clone, Debug, Default)]
@@ -22,6 +22,8 @@ pub struct Recording {
     pub annotations: Vec<Annotation>,
     /// Devices that have events or segments, by ordinal.
     pub devices: Vec<Device>,
+    /// The process's own memory, where that was recorded.
+    pub host: Option<Host>,
     /// What a recorder saw but counted instead of writing.
     pub repeated: Repeated,
     /// Who held what when memory ran out, where a recorder inside the process could ask.
@@ -106,6 +108,61 @@ pub struct Device {
     pub overflowed: Option<bool>,
     /// Whether `segments` was in the file at all (a killed recorder has none).
     pub has_final_state: bool,
+}
+
+/// The memory of a process on the host.
+#[derive(Clone, Debug, Default)]
+pub struct Host {
+    /// What happened, oldest first. Of blocks that came and went between two writes only those are there that were live when most was.
+    pub events: HostEvents,
+    /// What the kernel counted, oldest first.
+    pub resident: Vec<Resident>,
+}
+
+/// Events of host memory in columns, one row an event: [`Action::Alloc`] or [`Action::FreeCompleted`].
+#[derive(Clone, Debug, Default)]
+pub struct HostEvents {
+    /// What happened.
+    pub action: Vec<Action>,
+    /// Where.
+    pub address: Vec<u64>,
+    /// How much; of a sample, what it stands for.
+    pub size: Vec<u64>,
+    /// How it was asked for.
+    pub how: Vec<How>,
+    /// From where in the program.
+    pub stack: Vec<StackId>,
+    /// When, in microseconds since 1970.
+    pub time: Vec<i64>,
+}
+
+impl HostEvents {
+    /// How many events there are.
+    pub fn len(&self) -> usize {
+        self.action.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.action.is_empty()
+    }
+}
+
+/// What the kernel counted of a process at one moment, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Resident {
+    /// When, in microseconds since 1970.
+    pub time: i64,
+    /// Memory of its own: what the machine can only take back by swapping.
+    pub anonymous: u64,
+    /// Pages of files: what the machine can read again.
+    pub of_files: u64,
+    /// Shared memory.
+    pub shared: u64,
+    /// On the disk.
+    pub swapped: u64,
+    /// The most pages of all these that were ever there at once.
+    pub most: u64,
 }
 
 /// Events in columns, one row an event. Columns that most recordings lack are sparse: (row, value).

@@ -6,6 +6,7 @@ and in the word that is left, with a letter for each byte: the crate ``oomph-sta
 
 import atexit
 import contextlib
+import ctypes
 import json
 import os
 import sys
@@ -23,10 +24,18 @@ EXIT_DELAY_SECONDS = 0.1
 def wait():
     """Waits for PyTorch."""
     task = os.environ.get("OOMPH_RUN")
+    if "OOMPH_RAM" in os.environ:
+        learn_lines()
     if task:
         startup = Startup(json.loads(task))
         startup.enter()
         sys.meta_path.insert(0, AfterImport("torch", startup.torch_is_here))
+
+
+def learn_lines():
+    """Has the recorder of host memory, which is there before Python, learn how this one lays out its frames."""
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.PyDLL(None).oomph_ram_learn()
 
 
 class Startup:

@@ -31,6 +31,9 @@ use std::path::{Path, PathBuf};
 /// one, a shared card is shared. --overflow then serves what no longer fits from host memory, so that the
 /// program goes on, slower, instead of dying.
 ///
+/// --ram records the machine's memory too, of every process of the program: which lines of Python had asked for it when most was in use, each large block and a sample of the small ones,
+/// beside what the kernel counted. It goes to a file of its own, train-ram.oomph, which is there when the kernel has killed the program.
+///
 /// Every Python process of the program is recorded, each rank in its own file. Standard input, output and the terminal are
 /// the program's; what oomph says goes to stderr. Signals reach the program, and its exit code is the result.
 ///
@@ -38,7 +41,7 @@ use std::path::{Path, PathBuf};
 /// to a name with a number: train-2.oomph.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  oomph run train.py --batch-size 8\n  oomph run -m mypackage.train\n  oomph run torchrun --nproc-per-node 4 train.py     # train-rank0.oomph, train-rank1.oomph …\n  oomph run --budget 15GiB train.py                  # as on a smaller card\n  oomph run --budget 15GiB --overflow 8GiB train.py  # slower instead of dead\n  oomph run --gpu t4 train.py                        # on a virtual card: no GPU is needed\n\nEverything after the program's name is the program's. Exits as the program does; 2 if it could not be started."
+    after_help = "Examples:\n  oomph run train.py --batch-size 8\n  oomph run -m mypackage.train\n  oomph run torchrun --nproc-per-node 4 train.py     # train-rank0.oomph, train-rank1.oomph …\n  oomph run --budget 15GiB train.py                  # as on a smaller card\n  oomph run --budget 15GiB --overflow 8GiB train.py  # slower instead of dead\n  oomph run --gpu t4 train.py                        # on a virtual card: no GPU is needed\n  oomph run --ram load.py                            # which lines hold the RAM\n\nEverything after the program's name is the program's. Exits as the program does; 2 if it could not be started."
 )]
 pub(crate) struct Arguments {
     /// Hold all CUDA memory of each process to this much of each device: 15GiB
@@ -53,6 +56,9 @@ pub(crate) struct Arguments {
     /// How many virtual cards
     #[arg(long, value_name = "N", default_value_t = 1, requires = "gpu", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) devices: u32,
+    /// Record the machine's memory too, by line
+    #[arg(long, conflicts_with = "no_recording")]
+    pub(crate) ram: bool,
     /// Where to write the recording [default: PROGRAM.oomph]
     #[arg(short, long, value_name = "OUT")]
     pub(crate) output: Option<PathBuf>,
@@ -97,6 +103,7 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         words: arguments.program.clone(),
         module: arguments.module,
         output: claim.as_ref().map(|claim| std::path::absolute(claim.path())).transpose()?,
+        ram: claim.as_ref().filter(|_| arguments.ram).map(|claim| of_ram(claim.path())).transpose()?,
         most_bytes: arguments.recording_limit.0,
         limits: Limits {
             budget: arguments.budget.map(|size| size.0),
@@ -126,7 +133,10 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         }
     };
     let recordings = read(&ran.left, printer);
-    report(&ran, &recordings, claim.is_some(), printer);
+    report(&ran, &recordings, claim.is_some() && !arguments.ram, printer);
+    if arguments.ram {
+        report_ram(&ran.ram, printer);
+    }
     let lines: Vec<SegmentLines> = recordings.iter().map(|one| SegmentLines::of(&one.recording)).collect();
     for report in &ran.reports {
         let line_of = |address| lines.iter().find_map(|one| one.place(address)).map(|place| place.short());
@@ -148,6 +158,35 @@ fn claim(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Option<
     let wanted = Wanted { named: arguments.output.as_deref(), usual, inputs: words, force: arguments.force };
     wanted.claim(printer)
 }
+
+/// `train.oomph` gives `train-ram.oomph`.
+fn of_ram(output: &Path) -> std::io::Result<PathBuf> {
+    let mut name = output.file_stem().unwrap_or_default().to_owned();
+    name.push("-ram.oomph");
+    std::path::absolute(output.with_file_name(name))
+}
+
+/// What was recorded of host memory.
+fn report_ram(paths: &[PathBuf], printer: &mut Printer) {
+    let read = files::read_each(paths, printer, |place, recording| {
+        (paths.get(place).map_or_else(String::new, |path| shorter(path)), oomph_explain::explain(&recording))
+    });
+    let mut all = Vec::new();
+    for one in read {
+        match one {
+            Ok(one) => all.push(one),
+            Err(error) => printer.error(&format!("{error:#}")),
+        }
+    }
+    if all.is_empty() {
+        printer.note(NO_RAM);
+        return;
+    }
+    let named: Vec<Named> = all.iter().map(|(name, explanation)| Named { name, explanation }).collect();
+    printer.note(run::summary_of_ram(&named).trim_end());
+}
+
+const NO_RAM: &str = "oomph: RAM was not recorded: the program is linked statically or drops LD_PRELOAD, or somebody else writes the file";
 
 const NO_CUDA: &str = "oomph: nothing was recorded: the program did not use CUDA through PyTorch";
 const NOT_LOADED: &str = "oomph: nothing was recorded: no Python of the program has loaded oomph's recorder, so what it did with CUDA is not known. \

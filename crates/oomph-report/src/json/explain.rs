@@ -146,6 +146,8 @@ struct Recording<'a> {
     format: &'static str,
     /// One for each device that has events or segments.
     devices: Vec<Device<'a>>,
+    /// The process's own memory, where that was recorded.
+    host: Option<Host<'a>>,
     /// Of all devices, worst first.
     findings: Vec<Finding<'a>>,
     /// What the reader had to say.
@@ -154,13 +156,83 @@ struct Recording<'a> {
 
 impl<'a> Recording<'a> {
     fn of(named: &Named<'a>) -> Self {
-        let model::Explanation { format, devices, findings, warnings } = named.explanation;
+        let model::Explanation { format, devices, host, findings, warnings } = named.explanation;
         Self {
             file: named.name,
             format,
             devices: devices.iter().map(Device::of).collect(),
+            host: host.as_ref().map(Host::of),
             findings: findings.iter().map(Finding::of).collect(),
             warnings: warnings.iter().map(|one| Warning { code: one.code, message: &one.message }).collect(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Host<'a> {
+    /// How many events were written.
+    events: u64,
+    /// How long the recording is.
+    seconds: f64,
+    /// **Stable.** The most bytes that were asked for and not given back.
+    asked: u64,
+    /// Twice the standard deviation of that: small blocks are sampled.
+    error: u64,
+    /// When that was, in seconds after the first event.
+    peak_seconds: f64,
+    /// Of it, by how it was asked for.
+    by_how: ByHow,
+    /// **Stable.** What the kernel counted of the process's own memory, in RAM and swapped, when it counted most; `null` where it was not read.
+    anonymous: Option<u64>,
+    /// The most pages that were there at once, those of files among them.
+    most_resident: u64,
+    /// **Stable.** What was held at the peak, by line of the program's own, largest first.
+    lines: Vec<HostLine<'a>>,
+}
+
+#[derive(Serialize)]
+struct ByHow {
+    /// Blocks of 64 KiB and more.
+    large: u64,
+    /// Smaller ones: an estimate.
+    small: u64,
+    /// Pages of this process alone.
+    mapped: u64,
+    /// Pages that other processes may have too.
+    shared: u64,
+}
+
+#[derive(Serialize)]
+struct HostLine<'a> {
+    /// The line; `null` where no Python was running.
+    place: Option<Place<'a>>,
+    /// **Stable.** Bytes.
+    bytes: u64,
+    /// Twice the standard deviation of what is sampled of it.
+    error: u64,
+    /// Blocks that were recorded: of small ones, samples.
+    blocks: u64,
+}
+
+impl<'a> Host<'a> {
+    fn of(host: &'a model::HostExplanation) -> Self {
+        let [large, small, mapped, shared] = host.by_how;
+        let line = |line: &'a model::HostLine| HostLine {
+            place: line.place.as_ref().map(Place::of),
+            bytes: line.bytes,
+            error: line.error,
+            blocks: line.blocks,
+        };
+        Self {
+            events: host.events,
+            seconds: host.seconds,
+            asked: host.asked,
+            error: host.error,
+            peak_seconds: host.peak_seconds,
+            by_how: ByHow { large, small, mapped, shared },
+            anonymous: host.resident.map(|one| one.anonymous + one.swapped),
+            most_resident: host.most_resident,
+            lines: host.lines.iter().map(line).collect(),
         }
     }
 }

@@ -6,8 +6,8 @@ use crate::budget::{Budget, Counted, Form, Meter};
 use crate::census::{Census, MOST_CENSUSES};
 use crate::intern::{Frame, FrameId};
 use crate::recording::{
-    Action, Annotation, Block, BlockState, Device, Format, MOST_DEVICES, Recording, Repeated, Segment,
-    SettingValue, Source, Stage, Warning,
+    Action, Annotation, Block, BlockState, Device, Format, How, MOST_DEVICES, Recording, Repeated, Resident,
+    Segment, SettingValue, Source, Stage, Warning,
 };
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -130,6 +130,8 @@ impl Reading {
                 self.census(input.0);
                 Ok(())
             }
+            Kind::HostEvents => self.host_events(input),
+            Kind::Resident => self.resident(input),
             Kind::End => Ok(()),
         }
     }
@@ -235,6 +237,51 @@ impl Reading {
             sparse(&mut input, column, rows.clone(), |input| input.number())?;
         }
         self.device(ordinal)?.events = events;
+        Ok(())
+    }
+
+    fn host_events(&mut self, mut input: In) -> Result<(), FormatError> {
+        let count = input.count()?;
+        self.charge(count, EVENT, "events")?;
+        let events = &mut self.recording.host.get_or_insert_default().events;
+        for &number in input.bytes(count)? {
+            match Action::from_number(number) {
+                Some(action @ (Action::Alloc | Action::FreeCompleted)) => events.action.push(action),
+                _ => return Err(FormatError::Damaged("an unknown action")),
+            }
+        }
+        let mut before = 0i64;
+        for _ in 0..count {
+            before = before.wrapping_add(input.zigzag()?);
+            events.address.push(before as u64);
+        }
+        for _ in 0..count {
+            events.size.push(input.varint()?.min(oomph_settings::rounding::LARGEST_SIZE));
+        }
+        for &number in input.bytes(count)? {
+            events
+                .how
+                .push(How::from_number(number).ok_or(FormatError::Damaged("an unknown kind of memory"))?);
+        }
+        for _ in 0..count {
+            events.stack.push(input.number()?);
+        }
+        before = 0;
+        for _ in 0..count {
+            before = before.wrapping_add(input.zigzag()?);
+            events.time.push(before);
+        }
+        Ok(())
+    }
+
+    fn resident(&mut self, mut input: In) -> Result<(), FormatError> {
+        self.charge(1, 2 * size_of::<Resident>(), "what the kernel counted")?;
+        let time = input.zigzag()?;
+        let mut bytes =
+            || Ok::<u64, FormatError>(input.varint()?.min(oomph_settings::rounding::LARGEST_SIZE));
+        let (anonymous, of_files, shared, swapped, most) = (bytes()?, bytes()?, bytes()?, bytes()?, bytes()?);
+        let resident = Resident { time, anonymous, of_files, shared, swapped, most };
+        self.recording.host.get_or_insert_default().resident.push(resident);
         Ok(())
     }
 

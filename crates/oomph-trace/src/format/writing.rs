@@ -3,7 +3,7 @@
 use super::bytes::Out;
 use super::{FormatError, Kind, LARGEST_CHUNK, MAGIC, VERSION};
 use crate::intern::StringId;
-use crate::recording::{Device, Recording, SettingValue};
+use crate::recording::{Device, Host, Recording, SettingValue};
 use std::io::Write;
 
 /// Rows of an events chunk.
@@ -24,6 +24,8 @@ pub struct Writer<W: Write> {
     annotations: usize,
     /// Events written so far, by device.
     events: Vec<(u32, usize)>,
+    /// Of the host: events, and what the kernel counted.
+    host: (usize, usize),
     packed: Vec<u8>,
 }
 
@@ -40,6 +42,7 @@ impl<W: Write> Writer<W> {
             stacks: 1,
             annotations: 0,
             events: Vec::new(),
+            host: (0, 0),
             packed: Vec::new(),
         })
     }
@@ -50,6 +53,9 @@ impl<W: Write> Writer<W> {
         self.append_stacks(recording)?;
         for device in &recording.devices {
             self.append_events(device)?;
+        }
+        if let Some(host) = &recording.host {
+            self.append_host(host)?;
         }
         self.append_annotations(recording)?;
         self.out.flush()?;
@@ -189,6 +195,43 @@ impl<W: Write> Writer<W> {
             self.chunk(Kind::Events, &out)?;
             self.events[index].1 = end;
         }
+        Ok(())
+    }
+
+    fn append_host(&mut self, host: &Host) -> Result<(), FormatError> {
+        let events = &host.events;
+        while self.host.0 < events.len() {
+            let rows = self.host.0..(self.host.0 + ROWS).min(events.len());
+            let mut out = Out::default();
+            out.varint(rows.len() as u64);
+            for &action in &events.action[rows.clone()] {
+                out.byte(action as u8);
+            }
+            differences(&mut out, events.address[rows.clone()].iter().map(|&address| address as i64));
+            for &size in &events.size[rows.clone()] {
+                out.varint(size);
+            }
+            for &how in &events.how[rows.clone()] {
+                out.byte(how as u8);
+            }
+            for &stack in &events.stack[rows.clone()] {
+                out.varint(u64::from(stack));
+            }
+            differences(&mut out, events.time[rows.clone()].iter().copied());
+            self.chunk(Kind::HostEvents, &out)?;
+            self.host.0 = rows.end;
+        }
+        for resident in host.resident.iter().skip(self.host.1) {
+            let mut out = Out::default();
+            out.zigzag(resident.time);
+            for bytes in
+                [resident.anonymous, resident.of_files, resident.shared, resident.swapped, resident.most]
+            {
+                out.varint(bytes);
+            }
+            self.chunk(Kind::Resident, &out)?;
+        }
+        self.host.1 = host.resident.len();
         Ok(())
     }
 

@@ -356,6 +356,7 @@ impl Assembler {
             device.overflowed = pick(&top.overflowed).map(|flag| flag != 0);
         }
         let mut recording = Recording {
+            host: None,
             source: Source { format, truncated },
             strings: self.strings,
             stacks: self.stacks,

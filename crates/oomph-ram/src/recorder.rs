@@ -1,0 +1,242 @@
+//! The recording of a process: what is live, from which line, and the file that says so.
+//!
+//! Boundary: which calls there are is [`crate::hooks`]'s, when to write and where to is [`crate::session`]'s.
+
+use crate::file::{Content, File, Kind, Owner};
+use crate::layout::How;
+use crate::live::{Block, Live};
+use crate::memory;
+use crate::python::Stack;
+use crate::resident::{self, Resident};
+use crate::tables::Tables;
+use crate::ticks::{Round, Row};
+use std::ffi::CString;
+
+/// Written when so much more is live than at the last write: a process that is killed for its memory is killed while it grows.
+const GROWN: i64 = 16 << 20;
+/// Microseconds between two writes, to begin with. A file that becomes long is written less often.
+const EVERY: i64 = 100_000;
+/// With each of so many bytes, half as often.
+const LONG: u64 = 16 << 20;
+/// Of processes that the program starts, most are small: a shell, a search for a library.
+const WORTH_A_FILE: i64 = 16 << 20;
+/// What is not worth another row of what is resident.
+const SLIGHT: u64 = 256 << 10;
+
+pub struct Recorder {
+    tables: Tables,
+    live: Live,
+    round: Round,
+    place: Place,
+    file: Option<File>,
+    written: i64,
+    last: Resident,
+    is_over: bool,
+}
+
+/// Where a recording goes, and how long it may become.
+pub struct Place {
+    pub path: CString,
+    pub most: u64,
+    /// Whether there is a file even if the process holds nothing worth one: that of the program itself.
+    pub at_once: bool,
+}
+
+fn now() -> i64 {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |since| since.as_micros() as i64)
+}
+
+impl Recorder {
+    pub fn new(place: Place) -> Self {
+        Self {
+            tables: Tables::new(),
+            live: Live::default(),
+            round: Round::new(),
+            place,
+            file: None,
+            written: now(),
+            last: Resident::default(),
+            is_over: false,
+        }
+    }
+
+    pub fn begin(&mut self, address: usize, size: u64, how: How, stack: &Stack) {
+        if self.is_short() {
+            return;
+        }
+        let stack = self.tables.stack(stack);
+        self.note(address, size, how, stack);
+    }
+
+    fn note(&mut self, address: usize, size: u64, how: How, stack: u32) {
+        let time = now();
+        let block = Block { size, stack, kind: how as u8, row: self.round.next() };
+        if let Some(lost) = self.live.insert(address, block) {
+            // Its end was not seen.
+            self.round.end(address as u64, lost.size, lost.kind, lost.stack, time, lost.row);
+            if let Some(block) = self.live.remove(address) {
+                self.live.insert(address, Block { row: self.round.next(), ..block });
+            }
+        }
+        self.round.begin(address as u64, size, how as u8, stack, time);
+        self.write_if_due(time);
+    }
+
+    /// What was known of a block that is about to be given back.
+    pub fn end(&mut self, address: usize) -> Option<Block> {
+        let block = self.live.remove(address)?;
+        let time = now();
+        self.round.end(address as u64, block.size, block.kind, block.stack, time, block.row);
+        self.write_if_due(time);
+        Some(block)
+    }
+
+    /// A block that was not given back after all.
+    pub fn take_back(&mut self, address: usize, block: Block) {
+        let how = if block.kind == How::Sampled as u8 { How::Sampled } else { How::Large };
+        self.note(address, block.size, how, block.stack);
+    }
+
+    pub fn map(&mut self, address: usize, size: usize, how: How, stack: &Stack) {
+        if self.is_short() {
+            return;
+        }
+        self.unmap(address, size);
+        let stack = self.tables.stack(stack);
+        self.map_by(address, size, how as u8, stack);
+    }
+
+    fn map_by(&mut self, address: usize, size: usize, kind: u8, stack: u32) {
+        let (time, row) = (now(), self.round.next());
+        self.live.map(address, size, Block { size: size as u64, stack, kind, row });
+        self.round.begin(address as u64, size as u64, kind, stack, time);
+        self.write_if_due(time);
+    }
+
+    /// What was mapped there, if anything was recorded.
+    pub fn unmap(&mut self, address: usize, size: usize) -> Option<Block> {
+        let end = address.saturating_add(size);
+        let mut first = None;
+        for (begin, length, block) in self.live.unmap(address, size) {
+            let time = now();
+            self.round.end(begin as u64, block.size, block.kind, block.stack, time, block.row);
+            let last = begin + length;
+            if begin < address {
+                self.map_by(begin, address - begin, block.kind, block.stack);
+            }
+            if last > end {
+                self.map_by(end, last - end, block.kind, block.stack);
+            }
+            first = first.or(Some(block));
+        }
+        first
+    }
+
+    /// The same pages at another place, or more of them.
+    pub fn remap(&mut self, old: (usize, usize), new: (usize, usize)) {
+        if let Some(block) = self.unmap(old.0, old.1) {
+            self.map_by(new.0, new.1, block.kind, block.stack);
+        }
+    }
+
+    /// Whether nothing more can be kept. The program goes on without being recorded.
+    fn is_short(&mut self) -> bool {
+        if !self.is_over && (memory::is_low() || !self.live.has_room()) {
+            self.write();
+            self.is_over = true;
+        }
+        self.is_over
+    }
+
+    fn write_if_due(&mut self, time: i64) {
+        let every = EVERY << (self.file.as_ref().map_or(0, File::length) / LONG).min(7);
+        if self.round.is_full() || self.round.grown() >= GROWN || time - self.written >= every {
+            self.write();
+        }
+    }
+
+    pub fn write(&mut self) {
+        if self.is_over || memory::is_low() {
+            return;
+        }
+        self.written = now();
+        if self.file.is_none()
+            && (self.place.at_once || self.round.is_full() || self.round.total() >= WORTH_A_FILE)
+        {
+            self.file = File::create(&self.place.path, self.place.most, Owner::Nobody).ok();
+            self.is_over = self.file.is_none();
+        }
+        let (tables, Some(file)) = (&mut self.tables, &mut self.file) else { return };
+        let rows = self.round.finish();
+        let mut chunk = |kind, content: &[u8]| {
+            let before = file.length();
+            file.chunk(kind, content);
+            file.length() > before
+        };
+        let is_written =
+            tables.write(&mut chunk) && (rows.is_empty() || chunk(Kind::HostEvents, &events(&rows).0));
+        if let Some(resident) = resident::now()
+            && (resident.anonymous.abs_diff(self.last.anonymous) > SLIGHT || resident.most > self.last.most)
+        {
+            self.last = resident;
+            chunk(Kind::Resident, &sample(self.written, &resident).0);
+        }
+        if !is_written {
+            // The disk is full, or the file as long as it may be: what comes now would refer to what is not there.
+            self.is_over = true;
+        }
+    }
+
+    pub fn finish(mut self) {
+        self.write();
+        if let Some(file) = self.file.as_mut().filter(|_| !self.is_over) {
+            file.chunk(Kind::End, &[]);
+        }
+    }
+
+    /// In a forked child.
+    pub fn leave_to_parent(mut self) {
+        if let Some(file) = self.file.take() {
+            file.leave_to_parent();
+        }
+    }
+}
+
+fn events(rows: &[Row]) -> Content {
+    let mut content = Content::default();
+    content.varint(rows.len() as u64);
+    for row in rows {
+        content.byte(row.action as u8);
+    }
+    let mut before = 0i64;
+    for row in rows {
+        content.zigzag((row.address as i64).wrapping_sub(before));
+        before = row.address as i64;
+    }
+    for row in rows {
+        content.varint(row.size);
+    }
+    for row in rows {
+        content.byte(row.kind);
+    }
+    for row in rows {
+        content.varint(u64::from(row.stack));
+    }
+    let mut before = 0i64;
+    for row in rows {
+        content.zigzag(row.time.wrapping_sub(before));
+        before = row.time;
+    }
+    content
+}
+
+fn sample(time: i64, resident: &Resident) -> Content {
+    let mut content = Content::default();
+    content.zigzag(time);
+    for bytes in [resident.anonymous, resident.of_files, resident.shared, resident.swapped, resident.most] {
+        content.varint(bytes);
+    }
+    content
+}

@@ -1,0 +1,272 @@
+"""``oomph run --ram``: which lines hold the machine's memory, held to what the program asked for and to what the kernel counted."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+MIB = 1 << 20
+# What the kernel counts of a process at this moment.
+COUNTED = """
+def counted():
+    fields = dict(line.split(":", 1) for line in open("/proc/self/status").read().splitlines() if ":" in line)
+    return int(fields["RssAnon"].split()[0]) << 10
+"""
+
+
+@pytest.fixture
+def recorded(oomph, tmp_path):
+    """Runs a program with its RAM recorded: what it printed, and what is explained of each of its processes, the first's first."""
+
+    def run(text, *options, code=0, python=sys.executable, env=None):
+        path = tmp_path / "load.py"
+        path.write_text(textwrap.dedent(text))
+        command = [str(oomph.binary), "run", "--ram", *options, "--python", python, str(path)]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, env={**os.environ, **(env or {})})
+        assert done.returncode == code, done.stderr
+        first = tmp_path / "load-ram.oomph"
+        paths = [first, *sorted(set(tmp_path.glob("load-ram-*.oomph")))]
+        return done, [explained(oomph, path) for path in paths if path.exists()]
+
+    return run
+
+
+def explained(oomph, path):
+    code, out, err = oomph("explain", "--format", "json", path)
+    assert code == 0, err
+    return json.loads(out)
+
+
+def held(explanation):
+    """By line of load.py."""
+    lines = {}
+    for line in explanation["host"]["lines"]:
+        place = line["place"]
+        if place is not None and place.get("file", "").endswith("load.py"):
+            lines[place["line"]] = line
+    return lines
+
+
+PROGRAMS = {
+    "arrays": """
+        import numpy as np
+        kept = [np.ones(4 << 17) for _ in range(50)]
+        """,
+    "copies": """
+        import numpy as np
+        table = np.ones((1 << 17, 40))
+        narrow = table.astype("float32")
+        both = np.concatenate([table, table])
+        """,
+    "grown": """
+        data = bytearray()
+        for _ in range(200):
+            data.extend(b"x" * (1 << 20))
+        """,
+    "objects": """
+        words = [str(i) * 5 for i in range(1_500_000)]
+        """,
+    "dicts": """
+        rows = [{"id": i, "name": "n%d" % i, "value": i / 7} for i in range(300_000)]
+        """,
+    "frames": """
+        import numpy as np, pandas as pd
+        table = pd.DataFrame({f"c{i}": np.arange(1 << 20) * i for i in range(12)})
+        joined = table.merge(table[["c1", "c2"]], left_index=True, right_index=True)
+        """,
+    "text": """
+        import io
+        import pandas as pd
+        source = io.StringIO("\\n".join(["a,b,c", *(f"{i},text{i},{i / 3}" for i in range(200_000))]))
+        table = pd.read_csv(source)
+        """,
+    "polars": """
+        import polars as pl
+        table = pl.DataFrame({"a": range(2_000_000)}).with_columns(b=pl.col("a") * 2.5)
+        """,
+    "tensors": """
+        import torch
+        kept = [torch.ones(1 << 20) for _ in range(40)]
+        """,
+    "training": """
+        import torch
+        model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(8)])
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(3):
+            model(torch.randn(256, 1024)).sum().backward()
+            optimizer.step()
+        """,
+    "threads": """
+        import threading
+        import numpy as np
+        kept = []
+        threads = [threading.Thread(target=lambda: kept.append(np.ones(1 << 17))) for _ in range(200)]
+        [one.start() for one in threads]
+        [one.join() for one in threads]
+        """,
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_peak_is_the_kernels_own_count(recorded, name):
+    """Programs that hold what they have to their end: their count there is their highest."""
+    text = textwrap.dedent(PROGRAMS[name])
+    done, (explanation, *_) = recorded(text + COUNTED + "print('COUNTED', counted())\n")
+    (own,) = map(int, re.findall(r"COUNTED (\d+)", done.stdout))
+    host = explanation["host"]
+    assert abs(host["anonymous"] - own) < 0.02 * own + MIB or host["anonymous"] > own
+    assert host["asked"] > 0.5 * own
+
+
+def test_bytes_by_line_are_what_was_asked_for(recorded):
+    _, (explanation,) = recorded(
+        """
+        import numpy as np
+
+        def table(rows):
+            return np.ones((rows, 128))
+
+        kept = [table(8192) for _ in range(30)]
+        wide = kept[0].astype("complex128")
+        small = [bytes(1000) for _ in range(200_000)]
+        del kept[:10]
+        """
+    )
+    lines = held(explanation)
+    assert lines[5]["bytes"] == 30 * 8 * MIB and lines[5]["blocks"] == 30 and lines[5]["error"] == 0
+    assert lines[8]["bytes"] == 16 * MIB
+    # 1033 bytes each, of which samples are taken; and the list itself.
+    small = lines[9]
+    assert abs(small["bytes"] - 200_000 * (1033 + 8)) < 2 * small["error"]
+    assert 0 < small["error"] < 0.1 * small["bytes"]
+
+
+def test_what_comes_and_goes_does_not_fill_the_file(recorded, tmp_path):
+    _, (explanation,) = recorded(
+        """
+        import numpy as np
+        for _ in range(20_000):
+            x = np.ones(1 << 14)
+            y = x * 2 + x
+        """
+    )
+    assert (tmp_path / "load-ram.oomph").stat().st_size < 200_000
+    lines = held(explanation)
+    # Beside x and y the loop holds the last y, or x * 2, for a moment.
+    assert 2 * (1 << 17) <= lines[4]["bytes"] + lines[5]["bytes"] <= 5 * (1 << 17)
+
+
+def test_processes_have_recordings_of_their_own(recorded):
+    done, (first, *others) = recorded(
+        """
+        import multiprocessing, subprocess, sys
+        import numpy as np
+
+        def work(megabytes):
+            return np.ones(megabytes << 17).sum()
+
+        if __name__ == "__main__":
+            kept = np.ones(50 << 17)
+            with multiprocessing.get_context("fork").Pool(1) as pool:
+                pool.map(work, [40])
+            subprocess.run([sys.executable, "-c", "import numpy as np; np.ones(30 << 17)"], check=True)
+            subprocess.run(["ls", "/"], stdout=subprocess.DEVNULL, check=True)
+        """
+    )
+    assert held(first)[9]["bytes"] == 50 * MIB
+    # Of ls there is none.
+    assert len(others) == 2
+    by_size = sorted(others, key=lambda one: one["host"]["asked"])
+    assert any(held(one).get(6, {}).get("bytes") == 40 * MIB for one in by_size)
+    assert done.stderr.count(" has RAM: peak ") == 3
+
+
+@pytest.mark.parametrize("moment", range(6))
+def test_a_killed_program_has_left_the_line(oomph, tmp_path, moment):
+    path = tmp_path / "load.py"
+    path.write_text("import numpy as np\nkept = []\nwhile True:\n    kept.append(np.ones(1 << 17))\n    if len(kept) == 200:\n        print('here', flush=True)\n    if len(kept) > 3000:\n        kept.clear()\n")
+    process = subprocess.Popen([str(oomph.binary), "run", "--ram", "--python", sys.executable, str(path)], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout.readline() == "here\n"
+    time.sleep(0.037 * moment)
+    child = int(subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True).stdout.split()[0])
+    os.kill(child, signal.SIGKILL)
+    assert process.wait(60) == 128 + signal.SIGKILL
+    lines = held(explained(oomph, tmp_path / "load-ram.oomph"))
+    assert lines[4]["bytes"] >= 180 * MIB
+
+
+def test_handlers_of_signals_and_forks_among_threads(recorded):
+    done, _ = recorded(
+        """
+        import os, signal, threading, time
+        import numpy as np
+        signal.signal(signal.SIGALRM, lambda *_: np.ones(1 << 14))
+        signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+        end = time.monotonic() + 3
+        def churn():
+            while time.monotonic() < end:
+                kept = [np.ones(1 << (7 + i % 9)) for i in range(200)]
+        threads = [threading.Thread(target=churn) for _ in range(4)]
+        [one.start() for one in threads]
+        forks = 0
+        while time.monotonic() < end:
+            child = os.fork()
+            if child == 0:
+                np.ones(1 << 18)
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+            forks += 1
+        [one.join() for one in threads]
+        print("forks", forks)
+        """
+    )
+    assert int(done.stdout.split()[-1]) > 10
+
+
+def test_thousands_of_threads(recorded):
+    done, _ = recorded(
+        """
+        import threading
+        def work():
+            return bytearray(100_000)
+        for _ in range(20):
+            threads = [threading.Thread(target=work) for _ in range(500)]
+            [one.start() for one in threads]
+            [one.join() for one in threads]
+        print("done")
+        """
+    )
+    assert done.stdout == "done\n"
+
+
+def test_a_program_that_runs_out_of_address_space_gets_its_own_error(recorded):
+    done, _ = recorded(
+        """
+        import resource
+        import numpy as np
+        resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
+        kept = []
+        try:
+            while True:
+                kept.append(np.ones(1 << 20))
+        except MemoryError:
+            kept.clear()
+            print("caught")
+        """
+    )
+    assert done.stdout == "caught\n"
+
+
+def test_what_cannot_be_recorded_is_said(oomph, tmp_path):
+    (tmp_path / "load-ram.oomph").write_text("mine")
+    (tmp_path / "load.py").write_text("print('ran')\n")
+    done = subprocess.run([str(oomph.binary), "run", "--ram", "--python", sys.executable, "load.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and done.stdout == "ran\n"
+    assert "RAM was not recorded" in done.stderr
+    assert (tmp_path / "load-ram.oomph").read_text() == "mine"
