@@ -2,7 +2,7 @@
 
 The package carries the command ``oomph``; ``python -m oomph`` runs it where the scripts folder is not on the path.
 ``oomph.predict`` says what a function takes on a card, without the card, ``oomph.predict_model`` what fits of a model, ``oomph.plan`` how many of which cards one needs; ``oomph.who`` what holds GPU memory now, ``oomph.free`` frees
-what has no name; ``oomph.fit`` makes a training step fit, with the same result; ``oomph.record`` records; ``oomph.report`` shows it; ``oomph.guard_ram`` turns a kill
+what has no name; ``oomph.fit`` makes a training step fit, with the same result; ``oomph.record`` records; ``oomph.report`` shows it; ``oomph.profile_ram`` says which lines of a function hold RAM, ``oomph.guard_ram`` turns a kill
 for RAM into a MemoryError; ``oomph.data`` is for data that does not fit in RAM, ``oomph.doctor`` says what a DataLoader takes, ``oomph.host`` gives
 RAM back; ``%load_ext oomph`` is for notebooks. Importing changes nothing.
 """
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from oomph._free import Freed, free
     from oomph._plan import CardPlan, PlannedCards, plan
     from oomph._predict import CardFit, ModelPrediction, Prediction, PredictionError, predict, predict_model
+    from oomph._profile_ram import RamProfile, profile_ram
     from oomph._ram import RamGuard, RamLimit, guard_ram, unguard_ram
-    from oomph._record import Recording, RecordingError, record
+    from oomph._record import Recording, record
+    from oomph._recorders import RecordingError
     from oomph._report import Report, ReportError, report
     from oomph._who import Holder, Holders, who
     from oomph.fitting.adapters.accelerating import fit_accelerate
@@ -48,19 +50,22 @@ __all__ = [
     "PredictionError",
     "RamGuard",
     "RamLimit",
+    "RamProfile",
     "Recording",
     "RecordingError",
     "Report",
     "ReportError",
 ]
 __all__ += ["Fit", "FitCallback", "FitError", "FitLightning", "Plan", "find_batch", "fit", "fit_accelerate", "fit_inference", "fit_trainer", "micro_batches"]
-__all__ += ["CardPlan", "PlannedCards", "data", "doctor", "find_oomph", "free", "guard_ram", "host", "plan", "predict", "predict_model", "record", "report", "unguard_ram", "who"]
+__all__ += ["CardPlan", "PlannedCards", "data", "doctor", "find_oomph", "free", "guard_ram", "host", "plan", "predict", "predict_model"]
+__all__ += ["profile_ram", "record", "report", "unguard_ram", "who"]
 
 # Imported when they are first asked for: name -> module.
 _LATER = {"Freed": "oomph._free", "free": "oomph._free", "Holder": "oomph._who", "Holders": "oomph._who", "who": "oomph._who"}
 _LATER.update({"find_oomph": "oomph._find", **dict.fromkeys(("Prediction", "PredictionError", "predict", "CardFit", "ModelPrediction", "predict_model"), "oomph._predict")})
 _LATER.update(dict.fromkeys(("CardPlan", "PlannedCards", "plan"), "oomph._plan"))
-_LATER.update(dict.fromkeys(("Recording", "RecordingError", "record"), "oomph._record"))
+_LATER.update(dict.fromkeys(("RamProfile", "profile_ram"), "oomph._profile_ram"))
+_LATER.update({"Recording": "oomph._record", "record": "oomph._record", "RecordingError": "oomph._recorders"})
 _LATER.update(dict.fromkeys(("Report", "ReportError", "report"), "oomph._report"))
 _LATER.update(dict.fromkeys(("RamGuard", "RamLimit", "guard_ram", "unguard_ram"), "oomph._ram"))
 _LATER.update({"Fit": "oomph.fitting.fit", "fit": "oomph.fitting.called", "FitError": "oomph.fitting.errors", "Plan": "oomph.fitting.planning.plan"})

@@ -1,6 +1,6 @@
-"""The pytest plugin: ``@pytest.mark.gpu_memory("6GiB", gpu="t4")`` fails a test that would not fit, without a GPU.
+"""The pytest plugin: ``@pytest.mark.gpu_memory("6GiB", gpu="t4")`` fails a test that would not fit, without a GPU; ``@pytest.mark.ram("200MiB")`` one that asks for more RAM.
 
-A marked test is not run in this process, and its fixtures are not either: `oomph.predict` runs it in a child on the virtual GPU, where `oomph._pytest_child` is
+A test that is marked so for the GPU is not run in this process, and its fixtures are not either: `oomph.predict` runs it in a child on the virtual GPU, where `oomph._pytest_child` is
 pytest again, for this test alone. What it reports there is reported here, with what it took. Whether it fits is the prediction's to say.
 
 The entry point ``pytest11`` has every pytest import this where oomph is installed, so nothing is done, or imported, until a test has the mark.
@@ -23,7 +23,7 @@ import pytest
 from oomph._find import find_oomph
 from oomph._sizes import size_in_bytes, text
 
-MARK = "gpu_memory"
+MARK, RAM = "gpu_memory", "ram"
 _HELP = "the card of gpu_memory marks that name none: t4, rtx-4090 … (`oomph gpus` lists them)"
 
 # What would have the child select other tests than its one, write over the files of this run, ask at a terminal that it does not have, or deal its test out.
@@ -58,6 +58,7 @@ def pytest_addoption(parser: Any) -> None:
 
 def pytest_configure(config: Any) -> None:
     meaning = "run the test on a virtual GPU, and fail it if it needs more than the limit, or than the card has (oomph)"
+    config.addinivalue_line("markers", f"{RAM}(limit): fail the test if it asks for more RAM than the limit at once while it is called (oomph)")
     config.addinivalue_line("markers", f"{MARK}(limit=None, *, gpu=None, conf=None): {meaning}")
 
 
@@ -69,6 +70,10 @@ def pytest_collection_finish(session: Any) -> None:
     for item in session.items:
         try:
             _asked(item)
+            if (mark := item.get_closest_marker(RAM)) is not None:
+                from oomph._pytest_ram import limit
+
+                limit(item, mark)
         except ValueError as error:
             wrong[item.nodeid] = error
     if wrong:
@@ -92,12 +97,25 @@ def pytest_runtest_protocol(item: Any, nextitem: Any) -> bool | None:
     return True
 
 
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_call(item: Any) -> Iterator[None]:
+    mark = item.get_closest_marker(RAM)
+    if mark is None:
+        yield
+        return
+    from oomph._pytest_ram import call
+
+    yield from call(item, mark)
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """What each marked test takes: passed ones too, so that a limit can be set by it."""
-    # The last report of a test, of its teardown, is under no name, and says the same.
-    rows = {row for name, reports in terminalreporter.stats.items() if name for report in reports if (row := _row(report)) is not None}
-    if rows:
-        terminalreporter.section("gpu memory")
+    for title, row_of in (("gpu memory", _row), ("ram", _row_of_ram)):
+        # The last report of a test, of its teardown, is under no name, and says the same.
+        rows = {row for name, reports in terminalreporter.stats.items() if name for report in reports if (row := row_of(report)) is not None}
+        if not rows:
+            continue
+        terminalreporter.section(title)
         widths = [max(map(len, column)) for column in zip(*rows)]
         for name, *numbers, rest in sorted(rows):
             sizes = "  ".join(number.rjust(width) for number, width in zip(numbers, widths[1:]))
@@ -245,6 +263,14 @@ def _row(report: Any) -> tuple[str, str, str, str] | None:
     # What a test catches, or is expected to die of, is its own affair; it is shown all the same.
     remark = {"close": ": fits, too close to be sure", "does not fit": ": does not fit" if report.failed else ": runs out of memory, as the test expects"}.get(said[MARK], "")
     return report.nodeid, taken, f"of {text(said[f'{MARK}_limit_bytes'])}", f"on a virtual {said[f'{MARK}_gpu']}{remark}"
+
+
+def _row_of_ram(report: Any) -> tuple[str, str, str, str] | None:
+    """The same of a report that carries what its test asked for of RAM."""
+    said = dict(getattr(report, "user_properties", ()))
+    if f"{RAM}_bytes" not in said:
+        return None
+    return report.nodeid, text(said[f"{RAM}_bytes"]), f"of {text(said[f'{RAM}_limit_bytes'])}", "of RAM asked for at once"
 
 
 def _explain(report: Any, raw: dict[str, Any], item: Any) -> None:

@@ -159,7 +159,9 @@ def test_what_comes_and_goes_does_not_fill_the_file(recorded, tmp_path):
     assert (tmp_path / "load-ram.oomph").stat().st_size < 200_000
     lines = held(explanation)
     # Beside x and y the loop holds the last y, or x * 2, for a moment.
-    assert 2 * (1 << 17) <= lines[4]["bytes"] + lines[5]["bytes"] <= 5 * (1 << 17)
+    both = [lines[4], lines[5]]
+    # A sample of small objects stands for 256 KiB, if there is one.
+    assert 2 * (1 << 17) <= sum(line["bytes"] for line in both) and sum(line["bytes"] - line["error"] for line in both) <= 5 * (1 << 17)
 
 
 def test_processes_have_recordings_of_their_own(recorded):
@@ -187,18 +189,20 @@ def test_processes_have_recordings_of_their_own(recorded):
     assert done.stderr.count(" has RAM: peak ") == 3
 
 
-@pytest.mark.parametrize("moment", range(6))
+@pytest.mark.parametrize("moment", range(4))
 def test_a_killed_program_has_left_the_line(oomph, tmp_path, moment):
     path = tmp_path / "load.py"
-    path.write_text("import numpy as np\nkept = []\nwhile True:\n    kept.append(np.ones(1 << 17))\n    if len(kept) == 200:\n        print('here', flush=True)\n    if len(kept) > 3000:\n        kept.clear()\n")
-    process = subprocess.Popen([str(oomph.binary), "run", "--ram", "--python", sys.executable, str(path)], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    assert process.stdout.readline() == "here\n"
-    time.sleep(0.037 * moment)
-    child = int(subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True).stdout.split()[0])
-    os.kill(child, signal.SIGKILL)
-    assert process.wait(60) == 128 + signal.SIGKILL
+    path.write_text(
+        "import os\nimport numpy as np\nkept = []\nwhile True:\n    kept.append(np.ones(1 << 17))\n    if len(kept) == 200:\n        print(os.getpid(), flush=True)\n    if len(kept) > 2000:\n        kept.clear()\n"
+    )
+    command = [str(oomph.binary), "run", "--ram", "--python", sys.executable, str(path)]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        child = int(process.stdout.readline())
+        time.sleep(0.037 * moment)
+        os.kill(child, signal.SIGKILL)
+        assert process.wait(60) == 128 + signal.SIGKILL
     lines = held(explained(oomph, tmp_path / "load-ram.oomph"))
-    assert lines[4]["bytes"] >= 180 * MIB
+    assert lines[5]["bytes"] >= 180 * MIB
 
 
 def test_handlers_of_signals_and_forks_among_threads(recorded):
@@ -223,6 +227,7 @@ def test_handlers_of_signals_and_forks_among_threads(recorded):
             assert os.waitpid(child, 0)[1] == 0
             forks += 1
         [one.join() for one in threads]
+        signal.setitimer(signal.ITIMER_REAL, 0)
         print("forks", forks)
         """
     )

@@ -185,7 +185,8 @@ fn answer(
         prediction.needs = cards.first().map(|card| card.needs);
     }
     let written = claim.and_then(|claim| write_recording(&claim, &prediction, printer));
-    let named = NamedPrediction { prediction: &prediction, recording: written.as_deref(), smaller: None };
+    let named =
+        NamedPrediction { prediction: &prediction, recording: written.as_deref(), smaller: None, ram: None };
     show(
         question,
         &NamedModel { model: &model, prediction: Some(named), cards: &cards, script: script.as_deref() },

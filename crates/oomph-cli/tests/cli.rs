@@ -670,3 +670,65 @@ fn whatever_a_file_holds_a_page_is_whole_or_not_there() {
         }
     }
 }
+
+/// A recording of RAM: one block of so many bytes, and what the kernel counted, if it did.
+fn ram(folder: &Path, name: &str, asked: u64, counted: Option<u64>) -> PathBuf {
+    use oomph_trace::{Action, How, Recording, Resident, format::Writer};
+    let mut recording = Recording::default();
+    let host = recording.host.get_or_insert_default();
+    host.events.action.push(Action::Alloc);
+    host.events.address.push(4096);
+    host.events.size.push(asked);
+    host.events.how.push(How::Large);
+    host.events.stack.push(0);
+    host.events.time.push(1_700_000_000_000_000);
+    let time = 1_700_000_000_000_001;
+    host.resident.extend(counted.map(|anonymous| Resident { time, anonymous, ..Resident::default() }));
+    let mut writer = Writer::new(Vec::new()).unwrap();
+    writer.append(&recording).unwrap();
+    let path = folder.join(name);
+    std::fs::write(&path, writer.finish(&recording).unwrap()).unwrap();
+    path
+}
+
+#[test]
+fn ram_is_held_against_a_limit_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let counted = ram(folder.path(), "counted.oomph", 100 << 20, Some(150 << 20));
+    let asked = ram(folder.path(), "asked.oomph", 100 << 20, None);
+    let (counted, asked) = (counted.to_str().unwrap(), asked.to_str().unwrap());
+    let gpu = "mlp64.pickle.xz";
+    for (arguments, code, said) in [
+        (vec![counted, "--max-ram", "150MiB"], 0, "150 MiB of RAM at the peak, 0 B below"),
+        (vec![counted, "--max-ram", "120MiB"], 1, "30.0 MiB above the limit 120 MiB"),
+        (vec![asked, "--max-ram", "120MiB"], 0, "100 MiB of RAM asked for"),
+        (vec![gpu, "--max-ram", "120MiB"], 2, "there is no RAM in this recording"),
+        (vec![counted, "--max-peak", "1GiB"], 2, "there is no device in this recording"),
+        // Each is held against what it has, and a limit that nothing has is no gate.
+        (vec![gpu, counted, "--max-peak", "150MB", "--max-ram", "120MiB"], 1, "above the limit 120 MiB"),
+        (vec![gpu, counted, "--max-peak", "100MiB", "--max-ram", "1GiB"], 1, "above the limit 100 MiB"),
+        (vec![gpu, counted, "--max-peak", "150MB", "--max-ram", "1GiB"], 0, "of RAM at the peak"),
+        (vec![gpu, "--max-peak", "150MB", "--max-ram", "1GiB"], 2, "no RAM in any"),
+        (vec![counted, "--max-peak", "150MB", "--max-ram", "1GiB"], 2, "no device in any"),
+    ] {
+        let arguments: Vec<&str> = ["check"].into_iter().chain(arguments).collect();
+        let shown = run(&arguments);
+        assert!(
+            shown.starts_with(&format!("exit {code}\n")) && shown.contains(said),
+            "{arguments:?}: {shown}"
+        );
+    }
+    let shown = run(&["check", counted, "--max-ram", "1GiB", "--format", "json"]);
+    assert!(shown.contains("\"metric\": \"ram\"") && shown.contains("\"peak\": 157286400"), "{shown}");
+}
+
+#[test]
+fn ram_is_compared_with_ram_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let before = ram(folder.path(), "before.oomph", 100 << 20, Some(150 << 20));
+    let after = ram(folder.path(), "after.oomph", 300 << 20, Some(340 << 20));
+    let (before, after) = (before.to_str().unwrap(), after.to_str().unwrap());
+    let shown = run(&["diff", before, after]);
+    assert!(shown.contains("+200 MiB") && shown.contains("+190 MiB"), "{shown}");
+    assert!(run(&["diff", before, "mlp64.pickle.xz"]).contains("compare two of one kind"));
+}

@@ -2,6 +2,7 @@
 
 use crate::explanation::{DeviceExplanation, Explanation};
 use crate::finding::Place;
+use crate::host::HostExplanation;
 use oomph_trace::Peaks;
 use std::collections::BTreeMap;
 
@@ -10,6 +11,21 @@ use std::collections::BTreeMap;
 pub struct Diff {
     /// Device by device.
     pub devices: Vec<DeviceDiff>,
+    /// Of the host's memory, where both recordings have it.
+    pub host: Option<HostDiff>,
+}
+
+/// The difference of two processes' own memory.
+#[derive(Clone, Debug)]
+pub struct HostDiff {
+    /// The most that was asked for at once, before and after.
+    pub asked: (u64, u64),
+    /// What the kernel counted of the process's own at the most, before and after; none where it was not read.
+    pub own: (Option<u64>, Option<u64>),
+    /// Kinds of which more or less was held at the peak, the largest change first.
+    pub kinds: Vec<Change>,
+    /// The same by line.
+    pub lines: Vec<Change>,
 }
 
 /// The difference of one device.
@@ -46,8 +62,14 @@ pub type What = Result<Place, &'static str>;
 impl Change {
     /// Bytes more than before.
     pub fn grown(&self) -> i64 {
-        self.after as i64 - self.before as i64
+        grown(self.before, self.after)
     }
+}
+
+/// Bytes more than before. A stranger's numbers may be as large as they like.
+pub fn grown(before: u64, after: u64) -> i64 {
+    let distance = i64::try_from(after.abs_diff(before)).unwrap_or(i64::MAX);
+    if after >= before { distance } else { -distance }
 }
 
 /// Compares two explanations. Lines are matched by file, line and function; what then is left over in a function, by
@@ -94,7 +116,31 @@ pub fn diff(before: &Explanation, after: &Explanation) -> Diff {
             }
         })
         .collect();
-    Diff { devices }
+    let host = before.host.as_ref().zip(after.host.as_ref()).map(|(before, after)| of_host(before, after));
+    Diff { devices, host }
+}
+
+fn of_host(before: &HostExplanation, after: &HostExplanation) -> HostDiff {
+    let mut lines: BTreeMap<Place, (u64, u64)> = BTreeMap::new();
+    let mut kinds: BTreeMap<&'static str, (u64, u64)> = BTreeMap::new();
+    let mut add = |host: &HostExplanation, pick: fn(&mut (u64, u64)) -> &mut u64| {
+        for line in &host.lines {
+            let sum = pick(lines.entry(line.place.clone().unwrap_or(Place::NoStack)).or_default());
+            *sum = sum.saturating_add(line.bytes);
+        }
+        for kind in &host.by_kind {
+            let sum = pick(kinds.entry(kind.kind.name()).or_default());
+            *sum = sum.saturating_add(kind.bytes);
+        }
+    };
+    add(before, |sums| &mut sums.0);
+    add(after, |sums| &mut sums.1);
+    HostDiff {
+        asked: (before.asked, after.asked),
+        own: (before.own(), after.own()),
+        kinds: changes(kinds.into_iter().map(|(kind, sums)| (Err(kind), sums))),
+        lines: changes(rejoin_moved(lines).into_iter().map(|(place, sums)| (Ok(place), sums))),
+    }
 }
 
 /// Lines of one function that are only before or only after, as many of each: the function was moved, not rewritten.

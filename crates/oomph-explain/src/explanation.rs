@@ -4,7 +4,7 @@ use crate::cells::Cells;
 use crate::context::Context;
 use crate::detail::Detail;
 use crate::finding::{Finding, Place, Severity};
-use crate::host::{HostExplanation, explain_host};
+use crate::host::{HostContext, HostExplanation, explain_host};
 use crate::kinds::{Kind, Kinds};
 use crate::line::{line_key, through};
 use crate::observed::{Found, Observed};
@@ -228,10 +228,15 @@ fn explained(recording: &Recording, mut describe: impl FnMut(&Context) -> Device
     let mut explanation = Explanation {
         format: recording.source.format.name(),
         devices: Vec::new(),
-        host: explain_host(recording, &sources),
+        host: None,
         findings: Vec::new(),
         warnings: recording.warnings.clone(),
     };
+    if let Some(host) = &recording.host {
+        let context = HostContext::of(recording, &sources, host);
+        explanation.host = Some(explain_host(&context));
+        explanation.findings = rules::of_host(&context);
+    }
     for device in &recording.devices {
         // Steps need the events only, so they are looked for while lifetimes are worked out.
         let (history, steps) = std::thread::scope(|scope| {
@@ -248,8 +253,8 @@ fn explained(recording: &Recording, mut describe: impl FnMut(&Context) -> Device
         explanation.devices.push(describe(&context));
         let mut findings = Vec::new();
         for rule in rules::ALL {
-            for mut finding in (rule.check)(&context) {
-                finding.device = device.ordinal;
+            for mut finding in rule.of_device(&context) {
+                finding.device = Some(device.ordinal);
                 finding.name = rule.name();
                 findings.push(finding);
             }
@@ -259,6 +264,12 @@ fn explained(recording: &Recording, mut describe: impl FnMut(&Context) -> Device
     // Several devices: what died comes first, and each device's own order stays.
     explanation.findings.sort_by_key(|finding| finding.severity);
     explanation
+}
+
+/// What is found where several processes of one program are seen together.
+pub fn findings_of_processes(all: &[&Explanation]) -> Vec<Finding> {
+    let hosts: Vec<&HostExplanation> = all.iter().filter_map(|one| one.host.as_ref()).collect();
+    if hosts.len() < 2 { Vec::new() } else { rules::of_processes(&hosts) }
 }
 
 fn describe(context: &Context, columns: usize) -> DeviceExplanation {

@@ -236,8 +236,8 @@ pub struct Finding {
     pub name: String,
     /// How much it matters.
     pub severity: Severity,
-    /// The device.
-    pub device: u32,
+    /// The device; none for the host's memory.
+    pub device: Option<u32>,
     /// What it is, in one line.
     pub title: String,
     /// Why, in a few sentences.
@@ -263,7 +263,7 @@ impl Finding {
             code,
             name: String::new(), // whoever runs the rules knows them
             severity,
-            device: 0,
+            device: None,
             title: title.into(),
             details: Vec::new(),
             places: Vec::new(),

@@ -37,13 +37,13 @@ mod waste;
 mod what_if;
 
 pub use detail::{Annotated, Call, Detail, DetailFrame, DetailLine, DetailStack, SegmentChange};
-pub use diff::{Change, DeviceDiff, Diff, diff};
+pub use diff::{Change, DeviceDiff, Diff, HostDiff, diff, grown};
 pub use explanation::{
     Completeness, DeviceExplanation, Explanation, KindBytes, LineBytes, OomExplanation, OomState, StackBytes,
-    StepsExplanation, explain, explain_in_detail, explain_over_time,
+    StepsExplanation, explain, explain_in_detail, explain_over_time, findings_of_processes,
 };
 pub use finding::{Basis, Cause, Finding, Fix, Grade, Patch, Place, Saving, Severity, Weight, Where};
-pub use host::{HostExplanation, HostLine};
+pub use host::{HostExplanation, HostGrowth, HostKind, HostKindBytes, HostLine};
 pub use kinds::Kind;
 pub use oom::{Outcome, Reason, fatal_out_of_memory};
 pub use segments::SegmentLines;

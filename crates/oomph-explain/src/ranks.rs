@@ -100,7 +100,7 @@ impl<'a> Rank<'a> {
     fn of(member: Member, explanation: &'a Explanation) -> Self {
         let device = &explanation.devices[member.device];
         let found = (explanation.findings.iter())
-            .filter(|one| one.device == device.ordinal && one.severity <= Severity::Warning)
+            .filter(|one| one.device == Some(device.ordinal) && one.severity <= Severity::Warning)
             .map(|one| (one.code, one.title.as_str()));
         Self {
             member,

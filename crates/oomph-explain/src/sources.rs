@@ -4,7 +4,7 @@
 //! library away, and reads off a stack what the program was doing ([`Phase`]).
 
 use hashbrown::HashMap;
-use oomph_trace::{Action, FORWARD_FOLLOWS, Frame, FrameId, NO_STACK, Recording, StackId};
+use oomph_trace::{Action, CALLER, FORWARD_FOLLOWS, Frame, FrameId, NO_STACK, Recording, StackId};
 use oomph_words::is_library_file;
 
 /// What the program was doing when it allocated, as far as the stack shows.
@@ -209,6 +209,7 @@ const MODULE_CALLS: [&str; 3] = ["_call_impl", "_wrapped_call_impl", "_lazy_forw
 fn is_native_frame(name: &str, file: &str) -> bool {
     const ENDINGS: [&str; 8] = [".cpp", ".cc", ".cu", ".h", ".hpp", ".c", ".cuh", ".so"];
     matches!(file, "" | "??" | "none")
+        || name == CALLER
         || ENDINGS.iter().any(|ending| file.ends_with(ending))
         || name.contains("::")
 }
@@ -272,7 +273,8 @@ impl FrameFacts {
         }
         let unified = file.replace('\\', "/");
         let has = |part: &str| unified.contains(part);
-        let library = is_library_file(file);
+        // What oomph itself puts into a program is none of its own lines.
+        let library = is_library_file(file) || has("/_oomph_live/");
         // Optimizers live in torch.optim and in libraries of their own; they share the method's name.
         let optimizer = library
             && (has("/torch/optim/")

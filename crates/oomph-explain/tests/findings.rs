@@ -307,9 +307,13 @@ fn no_saving_exceeds_what_was_reserved() {
         }
         let explanation = explain(&oomph_trace::read_path(&path).unwrap());
         for found in explanation.findings.iter().filter(|found| found.saving.is_some()) {
-            let reserved = explanation.devices[found.device as usize].peak.reserved.bytes;
-            let asked: u64 =
-                explanation.devices[found.device as usize].ooms.iter().map(|oom| oom.size).max().unwrap_or(0);
+            let reserved = explanation.devices[found.device.unwrap() as usize].peak.reserved.bytes;
+            let asked: u64 = explanation.devices[found.device.unwrap() as usize]
+                .ooms
+                .iter()
+                .map(|oom| oom.size)
+                .max()
+                .unwrap_or(0);
             assert!(
                 found.saving.as_ref().unwrap().bytes <= reserved + asked,
                 "{}: {}",

@@ -1,5 +1,6 @@
 //! What is said of a program: whether it fits a card, with what margin, and how sure that is.
 
+use crate::host::HostPrediction;
 use crate::run::{
     Among, Batches, CallFact, DeviceFacts, Facts, Kind, NcclFact, Program, Ran, Reached, ReadFact, RunError,
     Runner, Status, StepFact, Torch, Values, Voice, World,
@@ -117,6 +118,8 @@ pub struct Prediction {
     pub nccl: Option<NcclFact>,
     /// The most bytes of managed memory, such as the state of paged optimizers: the host's, and not in the total.
     pub managed: u64,
+    /// What it takes of the host's memory, where that was asked for.
+    pub host: Option<HostPrediction>,
     /// The PyTorch that it was run with.
     pub torch: Torch,
     /// PyTorch's allocator settings.
@@ -319,6 +322,7 @@ impl Prediction {
             range: None,
             nccl: facts.nccl.clone(),
             managed: facts.managed,
+            host: HostPrediction::of(ran),
             torch: ran.torch.clone(),
             conf: facts.memory_config.clone(),
             explanation,

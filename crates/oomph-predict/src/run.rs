@@ -1,9 +1,11 @@
 //! Starts programs on the virtual GPU and collects what they left.
 
+use crate::host;
 use oomph_child::{Ended, Listener, Stopper};
 use oomph_gpus::Gpu;
 use oomph_stage::installed::Installed;
 use oomph_stage::libraries::RECORD;
+use oomph_stage::ram::Ram;
 use oomph_stage::spare::Asked;
 use oomph_stage::{Launch, Spare, StageError, VirtualGpu, handed, package};
 use serde::{Deserialize, Serialize};
@@ -632,6 +634,8 @@ pub struct Further {
     pub timeout: Option<u32>,
     /// What a step of a rank sends to others, and how long it may take.
     pub accounts: bool,
+    /// What the program takes of the host's memory.
+    pub ram: bool,
 }
 
 /// How a program is run to try something out: further than for a prediction, and with another text for some of its files.
@@ -928,7 +932,7 @@ impl<'a> Runner<'a> {
                 if let Some(Purpose::Values(values)) = purpose {
                     task.values = *values;
                 }
-                let Further { while_batches_vary, longest, timeout, accounts } = self.further;
+                let Further { while_batches_vary, longest, timeout, accounts, ram: _ } = self.further;
                 (task.more, task.longest, task.seconds) = (while_batches_vary, longest, timeout);
                 task.accounts = accounts;
                 task.awaited = self.awaited.as_ref();
@@ -946,7 +950,8 @@ impl<'a> Runner<'a> {
         );
         // A plain run may be the first of several: it leaves a spare interpreter for them.
         // One whose recording is not asked for is seldom the first of several, but may come after others.
-        let spare = self.spare.as_ref().filter(|spare| match purpose {
+        // What a fork takes of the host is not what a program takes that was started for itself.
+        let spare = self.spare.as_ref().filter(|_| !self.further.ram).filter(|spare| match purpose {
             None | Some(Purpose::Values(_)) => true,
             Some(Purpose::Unrecorded) => spare.borrow().is_asked_for(),
             Some(Purpose::Fit(_) | Purpose::Trial(_)) => false,
@@ -956,6 +961,9 @@ impl<'a> Runner<'a> {
         let mut launch = Launch::new(Command::new(&self.installed.python));
         launch.within(timeout);
         launch.on(&self.card, gpu, world.map_or(1, |world| world.per_node));
+        if self.further.ram && task.recorder.is_some() {
+            launch.recording_ram(&Ram::set(inside, &folder.path().join(host::FILE), host::MOST_BYTES)?);
+        }
         let command = launch.command();
         command
             .args(["-X", "faulthandler", "-c", &start])

@@ -2,27 +2,48 @@
 //!
 //! Whoever comes next is asked for at the first call, and asking may itself need memory: that comes from a small store. Nothing here changes `errno`, which callers of `free` may be
 //! in the middle of reading.
+//!
+//! Where a call came from says whose memory it is: an array's, a tensor's. So each function that gives memory begins with a few instructions that hand on the address it will return to.
 
 use crate::layout::How;
-use crate::live::may_hold;
+use crate::live::{Block, may_hold};
 use crate::python;
 use crate::scope::{Scope, looking};
 use crate::session;
 use std::cell::UnsafeCell;
+use std::arch::naked_asm;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 unsafe extern "C" {
     fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void;
+    fn dladdr(address: *const c_void, information: *mut [usize; 4]) -> c_int;
     fn __errno_location() -> *mut c_int;
 }
 
+const ANY: *mut c_void = std::ptr::null_mut();
 const NEXT: *mut c_void = -1isize as *mut c_void;
 /// From this size on each block is recorded.
 pub const LARGE: usize = 64 << 10;
 const NO_MEMORY: c_int = 12;
 
 type Pointer = *mut c_void;
+
+/// What everybody finds by this name.
+pub fn found_by_all(name: &CStr) -> usize {
+    // SAFETY: a string of C's.
+    unsafe { dlsym(ANY, name.as_ptr()) as usize }
+}
+
+/// Whether an address is in this library. A function's own name does not say: it stands for what everybody finds.
+pub fn is_ours(address: usize) -> bool {
+    let library_of = |address: usize| {
+        let mut information = [0usize; 4];
+        // SAFETY: dladdr writes four words at most; the second is where the library begins.
+        (unsafe { dladdr(address as *const c_void, &raw mut information) } != 0).then_some(information[1])
+    };
+    address != 0 && library_of(address) == library_of(here::free as *const () as usize)
+}
 
 /// A function that comes next, once it has been looked for.
 struct Function {
@@ -46,8 +67,12 @@ impl Function {
     #[cold]
     fn find(&self) -> Option<usize> {
         // Looking may ask for memory itself: whoever comes here from there is served from the store.
-        // SAFETY: a string of C's, and a function of this name in whatever library comes next.
-        let found = looking(|| unsafe { dlsym(NEXT, self.name.as_ptr()) } as usize)?;
+        let found = looking(|| match found_by_all(self.name) {
+            // Because we are preloaded: who comes next.
+            // SAFETY: a string of C's.
+            own if is_ours(own) => unsafe { dlsym(NEXT, self.name.as_ptr()) as usize },
+            other => other,
+        })?;
         self.address.store(found, Relaxed);
         (found != 0).then_some(found)
     }
@@ -84,6 +109,60 @@ next! {
     MMAP c"mmap" (Pointer, usize, c_int, c_int, c_int, i64) -> Pointer;
     MUNMAP c"munmap" (Pointer, usize) -> c_int;
     MREMAP c"mremap" (Pointer, usize, usize, c_int, Pointer) -> Pointer;
+}
+
+/// The functions under their own names, and the same once more in `here`, where nobody else's of that name can be meant. Each hands on where it returns to: by the register that is named, or on the stack.
+macro_rules! functions {
+    ($($name:ident ($($argument:ident: $type:ty),*) -> $result:ty { $($code:literal),+ } $to:ident;)*) => {
+        $(
+            /// # Safety
+            /// As the C library's.
+            #[unsafe(naked)]
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
+                naked_asm!($($code),+, sym $to)
+            }
+        )*
+        mod here {
+            use super::*;
+            $(
+                #[unsafe(naked)]
+                pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
+                    naked_asm!($($code),+, sym $to)
+                }
+            )*
+        }
+        /// Each name, and where ours is.
+        pub fn all() -> impl Iterator<Item = (&'static CStr, usize)> {
+            [$((const { c_name(concat!(stringify!($name), "\0")) }, here::$name as *const () as usize)),*].into_iter()
+        }
+    };
+}
+
+const fn c_name(name: &'static str) -> &'static CStr {
+    match CStr::from_bytes_with_nul(name.as_bytes()) {
+        Ok(name) => name,
+        Err(_) => c"",
+    }
+}
+
+functions! {
+    malloc(size: usize) -> Pointer { "mov rsi, [rsp]", "jmp {}" } malloc_for;
+    calloc(count: usize, size: usize) -> Pointer { "mov rdx, [rsp]", "jmp {}" } calloc_for;
+    realloc(block: Pointer, size: usize) -> Pointer { "mov rdx, [rsp]", "jmp {}" } realloc_for;
+    reallocarray(block: Pointer, count: usize, size: usize) -> Pointer { "mov rcx, [rsp]", "jmp {}" } reallocarray_for;
+    free(block: Pointer) -> () { "jmp {}" } free_for;
+    memalign(align: usize, size: usize) -> Pointer { "mov rdx, [rsp]", "jmp {}" } memalign_for;
+    aligned_alloc(align: usize, size: usize) -> Pointer { "mov rdx, [rsp]", "jmp {}" } aligned_alloc_for;
+    posix_memalign(place: *mut Pointer, align: usize, size: usize) -> c_int { "mov rcx, [rsp]", "jmp {}" } posix_memalign_for;
+    valloc(size: usize) -> Pointer { "mov rsi, [rsp]", "jmp {}" } valloc_for;
+    pvalloc(size: usize) -> Pointer { "mov rsi, [rsp]", "jmp {}" } pvalloc_for;
+    mmap(at: Pointer, size: usize, protection: c_int, flags: c_int, file: c_int, from: i64) -> Pointer
+        { "push qword ptr [rsp]", "call {}", "add rsp, 8", "ret" } mmap_for;
+    mmap64(at: Pointer, size: usize, protection: c_int, flags: c_int, file: c_int, from: i64) -> Pointer
+        { "push qword ptr [rsp]", "call {}", "add rsp, 8", "ret" } mmap_for;
+    munmap(address: Pointer, size: usize) -> c_int { "jmp {}" } munmap_for;
+    mremap(old: Pointer, old_size: usize, new_size: usize, flags: c_int, at: Pointer) -> Pointer { "jmp {}" } mremap_for;
 }
 
 /// Memory for whoever asks before the next allocator is known. It is never given back.
@@ -130,82 +209,118 @@ fn unnoticed<T>(work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Notes a block that was given.
+/// Notes a block that was given to `caller`.
 #[inline]
-fn given(scope: &Scope, block: Pointer, size: usize) {
+pub fn given(scope: &Scope, block: Pointer, size: usize, small: How, caller: usize) {
     if block.is_null() {
         return;
     }
     if size >= LARGE {
-        begin(block as usize, size as u64, How::Large);
+        begin(block as usize, size as u64, How::Large, caller);
     } else if let Some(stands_for) = scope.sample(size) {
-        begin(block as usize, stands_for, How::Sampled);
+        begin(block as usize, stands_for, small, caller);
     }
 }
 
 #[cold]
 #[inline(never)]
-fn begin(address: usize, size: u64, how: How) {
+pub fn begin(address: usize, size: u64, how: How, caller: usize) {
     if session::is_recording() {
         unnoticed(|| {
             let stack = python::walk(0, python::DEEPEST);
-            session::with(|recorder| recorder.begin(address, size, how, &stack));
+            session::with(|recorder| recorder.begin(address, size, how, &stack, caller));
         });
     }
 }
 
 #[cold]
 #[inline(never)]
-fn end(address: usize) -> Option<crate::live::Block> {
+pub fn end(address: usize) -> Option<Block> {
     unnoticed(|| session::with(|recorder| recorder.end(address)).flatten())
 }
 
+/// Gives back a block, by whoever `give_back` is. Noted before: after it the address is somebody else's.
+#[inline]
+pub fn given_back(block: Pointer, give_back: impl FnOnce()) {
+    if may_hold(block as usize)
+        && !block.is_null()
+        && let Some(_scope) = Scope::enter()
+    {
+        end(block as usize);
+        give_back();
+    } else {
+        give_back();
+    }
+}
+
+/// Changes a block's size, by whoever `change` is, and notes it.
+#[inline]
+pub fn changed(
+    scope: &Scope,
+    block: Pointer,
+    size: usize,
+    small: How,
+    caller: usize,
+    change: impl FnOnce() -> Pointer,
+) -> Pointer {
+    let known = if !block.is_null() && may_hold(block as usize) { end(block as usize) } else { None };
+    let moved = change();
+    match known {
+        // It is where it was.
+        Some(known) if moved.is_null() && size > 0 => {
+            unnoticed(|| session::with(|recorder| recorder.take_back(block as usize, known)));
+        }
+        // A sample goes on to be one: it stands for bytes, of which there are more now, or fewer.
+        Some(known) if !moved.is_null() && known.is_sampled() && size < LARGE => {
+            unnoticed(|| session::with(|recorder| recorder.take_back(moved as usize, known)));
+        }
+        _ => given(scope, moved, size, small, caller),
+    }
+    moved
+}
+
 macro_rules! asks {
-    ($place:ident, $size:expr, $align:expr, $($argument:expr),*) => {{
+    ($place:ident, $size:expr, $align:expr, $caller:ident, $($argument:expr),*) => {{
         let Some(next) = next::$place() else { return EARLY.take($size, $align) };
         // SAFETY: the caller's arguments.
         let Some(scope) = Scope::enter() else { return unsafe { next($($argument),*) } };
         // SAFETY: as above.
         let block = unsafe { next($($argument),*) };
-        given(&scope, block, $size);
+        given(&scope, block, $size, How::Sampled, $caller);
         block
     }};
 }
 
-#[unsafe(no_mangle)]
-pub extern "C" fn malloc(size: usize) -> Pointer {
-    asks!(MALLOC, size, 16, size)
+extern "C" fn malloc_for(size: usize, caller: usize) -> Pointer {
+    asks!(MALLOC, size, 16, caller, size)
 }
 
-#[unsafe(no_mangle)]
-pub extern "C" fn calloc(count: usize, size: usize) -> Pointer {
-    asks!(CALLOC, count.saturating_mul(size), 16, count, size)
+extern "C" fn calloc_for(count: usize, size: usize, caller: usize) -> Pointer {
+    asks!(CALLOC, count.saturating_mul(size), 16, caller, count, size)
 }
 
-#[unsafe(no_mangle)]
-pub extern "C" fn memalign(align: usize, size: usize) -> Pointer {
-    asks!(MEMALIGN, size, align, align, size)
+extern "C" fn memalign_for(align: usize, size: usize, caller: usize) -> Pointer {
+    asks!(MEMALIGN, size, align, caller, align, size)
 }
 
-#[unsafe(no_mangle)]
-pub extern "C" fn aligned_alloc(align: usize, size: usize) -> Pointer {
-    asks!(ALIGNED_ALLOC, size, align, align, size)
+extern "C" fn aligned_alloc_for(align: usize, size: usize, caller: usize) -> Pointer {
+    asks!(ALIGNED_ALLOC, size, align, caller, align, size)
 }
 
-#[unsafe(no_mangle)]
-pub extern "C" fn valloc(size: usize) -> Pointer {
-    asks!(VALLOC, size, 4096, size)
+extern "C" fn valloc_for(size: usize, caller: usize) -> Pointer {
+    asks!(VALLOC, size, 4096, caller, size)
 }
 
-#[unsafe(no_mangle)]
-pub extern "C" fn pvalloc(size: usize) -> Pointer {
-    asks!(PVALLOC, size, 4096, size)
+extern "C" fn pvalloc_for(size: usize, caller: usize) -> Pointer {
+    asks!(PVALLOC, size, 4096, caller, size)
 }
 
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn posix_memalign(place: *mut Pointer, align: usize, size: usize) -> c_int {
+unsafe extern "C" fn posix_memalign_for(
+    place: *mut Pointer,
+    align: usize,
+    size: usize,
+    caller: usize,
+) -> c_int {
     let Some(next) = next::POSIX_MEMALIGN() else {
         let block = EARLY.take(size, align);
         if block.is_null() {
@@ -221,39 +336,23 @@ pub unsafe extern "C" fn posix_memalign(place: *mut Pointer, align: usize, size:
     let error = unsafe { next(place, align, size) };
     if error == 0 {
         // SAFETY: it was just written.
-        given(&scope, unsafe { place.read() }, size);
+        given(&scope, unsafe { place.read() }, size, How::Sampled, caller);
     }
     error
 }
 
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn free(block: Pointer) {
+unsafe extern "C" fn free_for(block: Pointer) {
     if EARLY.holds(block) {
         return;
     }
     let Some(next) = next::FREE() else { return };
-    if may_hold(block as usize)
-        && !block.is_null()
-        && let Some(_scope) = Scope::enter()
-    {
-        // Before it is given back: after that it is somebody else's.
-        end(block as usize);
-        // SAFETY: the caller's block.
-        unsafe { next(block) };
-        return;
-    }
     // SAFETY: the caller's block.
-    unsafe { next(block) };
+    given_back(block, || unsafe { next(block) });
 }
 
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn realloc(block: Pointer, size: usize) -> Pointer {
+unsafe extern "C" fn realloc_for(block: Pointer, size: usize, caller: usize) -> Pointer {
     if EARLY.holds(block) {
-        let moved = malloc(size);
+        let moved = malloc_for(size, caller);
         if !moved.is_null() {
             let rest = EARLY.bytes.get() as usize + STORE - block as usize;
             // SAFETY: within the store, and within what was just given.
@@ -264,30 +363,14 @@ pub unsafe extern "C" fn realloc(block: Pointer, size: usize) -> Pointer {
     let Some(next) = next::REALLOC() else { return EARLY.take(size, 16) };
     // SAFETY: the caller's arguments.
     let Some(scope) = Scope::enter() else { return unsafe { next(block, size) } };
-    let known = if may_hold(block as usize) { end(block as usize) } else { None };
     // SAFETY: as above.
-    let moved = unsafe { next(block, size) };
-    match known {
-        // It is where it was.
-        Some(known) if moved.is_null() && size > 0 => {
-            unnoticed(|| session::with(|recorder| recorder.take_back(block as usize, known)));
-        }
-        // A sample goes on to be one: it stands for bytes, of which there are more now, or fewer.
-        Some(known) if !moved.is_null() && known.kind == How::Sampled as u8 && size < LARGE => {
-            unnoticed(|| session::with(|recorder| recorder.take_back(moved as usize, known)));
-        }
-        _ => given(&scope, moved, size),
-    }
-    moved
+    changed(&scope, block, size, How::Sampled, caller, || unsafe { next(block, size) })
 }
 
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn reallocarray(block: Pointer, count: usize, size: usize) -> Pointer {
+unsafe extern "C" fn reallocarray_for(block: Pointer, count: usize, size: usize, caller: usize) -> Pointer {
     match count.checked_mul(size) {
         // SAFETY: the caller's block.
-        Some(bytes) => unsafe { realloc(block, bytes) },
+        Some(bytes) => unsafe { realloc_for(block, bytes, caller) },
         None => {
             // SAFETY: this thread's own.
             unsafe { *__errno_location() = NO_MEMORY };
@@ -310,19 +393,16 @@ fn how(protection: c_int, flags: c_int) -> Option<How> {
     }
 }
 
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mmap(
+unsafe extern "C" fn mmap_for(
     at: Pointer,
     size: usize,
     protection: c_int,
     flags: c_int,
     file: c_int,
     from: i64,
+    caller: usize,
 ) -> Pointer {
     let Some(next) = next::MMAP() else { return FAILED as Pointer };
-    // SAFETY: the caller's arguments.
     let scope = Scope::enter();
     // SAFETY: the caller's arguments.
     let address = unsafe { next(at, size, protection, flags, file, from) };
@@ -331,7 +411,7 @@ pub unsafe extern "C" fn mmap(
         match how(protection, flags) {
             Some(how) if size >= LARGE => unnoticed(|| {
                 let stack = python::walk(0, python::DEEPEST);
-                session::with(|recorder| recorder.map(address as usize, bytes, how, &stack));
+                session::with(|recorder| recorder.map(address as usize, bytes, how, &stack, caller));
             }),
             // In the place of what may be known.
             _ if flags & FIXED != 0 => {
@@ -343,25 +423,7 @@ pub unsafe extern "C" fn mmap(
     address
 }
 
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mmap64(
-    at: Pointer,
-    size: usize,
-    protection: c_int,
-    flags: c_int,
-    file: c_int,
-    from: i64,
-) -> Pointer {
-    // SAFETY: the same function on this machine.
-    unsafe { mmap(at, size, protection, flags, file, from) }
-}
-
-/// # Safety
-/// As the C library's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn munmap(address: Pointer, size: usize) -> c_int {
+unsafe extern "C" fn munmap_for(address: Pointer, size: usize) -> c_int {
     let Some(next) = next::MUNMAP() else { return -1 };
     if session::is_recording()
         && let Some(_scope) = Scope::enter()
@@ -374,10 +436,8 @@ pub unsafe extern "C" fn munmap(address: Pointer, size: usize) -> c_int {
     unsafe { next(address, size) }
 }
 
-/// # Safety
-/// As the C library's; the last argument is there only with a flag.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mremap(
+/// The last argument is there only with a flag.
+unsafe extern "C" fn mremap_for(
     old: Pointer,
     old_size: usize,
     new_size: usize,

@@ -9,8 +9,8 @@
 //! It has no thread: what it does, it does in the calls that it stands before. It never takes memory from the allocator that it watches ([`memory`]), waits for no
 //! lock that the program may hold, and when it is short of memory itself, it stops recording and the program goes on.
 
+mod attach;
 #[path = "../../oomph-record/src/elf.rs"]
-#[allow(dead_code)] // redirecting is the other recorder's
 mod elf;
 #[path = "../../oomph-record/src/file.rs"]
 #[allow(dead_code)]
@@ -19,10 +19,13 @@ mod hooks;
 #[allow(dead_code)] // a reader needs more of it
 #[path = "../../oomph-trace/src/layout.rs"]
 mod layout;
+mod libraries;
 #[path = "../../oomph-words/src/library_code.rs"]
 mod library_code;
 mod live;
 mod memory;
+mod objects;
+mod pinned;
 #[path = "../../oomph-record/src/places.rs"]
 #[allow(dead_code)] // what a process says of itself is the other recorder's
 mod places;
@@ -43,6 +46,9 @@ mod stacks;
 #[allow(dead_code)]
 mod tables;
 mod ticks;
+mod touched;
+
+use std::ffi::{CStr, c_char, c_int};
 
 /// What `places` takes of the other recorder's: nothing is said here while the process runs.
 #[allow(dead_code)]
@@ -50,10 +56,84 @@ mod status {
     pub const MOST_LINES: usize = 0;
 }
 
-/// Learns how this Python lays out its frames. With the interpreter's lock, from a Python function. 0: lines are known from now on.
+/// Learns how this Python lays out its frames, and stands before its allocators. With the interpreter's lock, from a Python function. 0: lines are known from now on.
 #[unsafe(no_mangle)]
-pub extern "C" fn oomph_ram_learn() -> std::ffi::c_int {
-    std::ffi::c_int::from(!python::learn())
+pub extern "C" fn oomph_ram_learn() -> c_int {
+    let _scope = scope::Scope::enter();
+    let is_known = python::learn();
+    if is_known {
+        objects::stand_before();
+    }
+    c_int::from(!is_known)
+}
+
+/// Frames of files that begin with this are oomph's own, and no line of the program's.
+///
+/// # Safety
+/// `own` is a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn oomph_ram_leave_out(own: *const c_char) {
+    let _scope = scope::Scope::enter();
+    // SAFETY: as the caller says.
+    stacks::leave_out(&unsafe { CStr::from_ptr(own) }.to_string_lossy());
+}
+
+/// Stands before the functions of a PyTorch that is loaded which give pinned memory.
+#[unsafe(no_mangle)]
+pub extern "C" fn oomph_ram_pinned() {
+    let _scope = scope::Scope::enter();
+    pinned::stand_before();
+}
+
+/// Makes recordings possible in this process, which runs already: to be called again when libraries have been loaded. With the interpreter's lock, from a Python function. 0: done; 1: not here.
+#[unsafe(no_mangle)]
+pub extern "C" fn oomph_ram_attach() -> c_int {
+    let is_unknown = oomph_ram_learn();
+    let _scope = scope::Scope::enter();
+    let is_done = attach::is_preloaded() || attach::redirect();
+    pinned::stand_before();
+    c_int::from(!is_done) | is_unknown
+}
+
+/// Begins a recording: of what is asked for from here on. 0, or the number of an error of the operating system.
+///
+/// # Safety
+/// `path` is a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn oomph_ram_start(path: *const c_char, most: u64) -> c_int {
+    let _scope = scope::Scope::enter();
+    // SAFETY: as the caller says.
+    session::start(unsafe { CStr::from_ptr(path) }, most).err().unwrap_or(0)
+}
+
+/// Writes what is pending.
+#[unsafe(no_mangle)]
+pub extern "C" fn oomph_ram_flush() -> c_int {
+    let _scope = scope::Scope::enter();
+    session::with(recorder::Recorder::write);
+    0
+}
+
+/// Ends the recording.
+#[unsafe(no_mangle)]
+pub extern "C" fn oomph_ram_stop() -> c_int {
+    let _scope = scope::Scope::enter();
+    session::stop();
+    0
+}
+
+/// Bytes that are asked for and not given back.
+#[unsafe(no_mangle)]
+pub extern "C" fn oomph_ram_asked() -> u64 {
+    let _scope = scope::Scope::enter();
+    session::with(|recorder| recorder.held()).unwrap_or(0)
+}
+
+/// The most that these were at once.
+#[unsafe(no_mangle)]
+pub extern "C" fn oomph_ram_peak() -> u64 {
+    let _scope = scope::Scope::enter();
+    session::with(|recorder| recorder.most_held()).unwrap_or(0)
 }
 
 #[used]

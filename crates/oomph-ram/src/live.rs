@@ -2,6 +2,7 @@
 //!
 //! A filter in front says of most addresses, without a lock, that nothing is known of them: of every hundred blocks that a program frees, hardly one was recorded.
 
+use crate::layout::How;
 use crate::spread::Map;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
@@ -33,6 +34,13 @@ pub struct Block {
     pub row: (u32, u32),
 }
 
+impl Block {
+    /// Whether it stands for others.
+    pub fn is_sampled(&self) -> bool {
+        How::from_number(self.kind).is_some_and(How::is_sampled)
+    }
+}
+
 /// Blocks and mapped ranges.
 #[derive(Default)]
 pub struct Live {
@@ -45,6 +53,10 @@ impl Live {
     /// Whether one more can be kept without asking for memory that is not there.
     pub fn has_room(&mut self) -> bool {
         self.blocks.len() < self.blocks.capacity() || self.blocks.try_reserve(1).is_ok()
+    }
+
+    pub fn holds(&self, address: usize) -> bool {
+        self.blocks.contains_key(&(address as u64))
     }
 
     pub fn insert(&mut self, address: usize, block: Block) -> Option<Block> {
@@ -64,6 +76,14 @@ impl Live {
 
     pub fn map(&mut self, address: usize, size: usize, block: Block) {
         self.ranges.insert(address, (size, block));
+    }
+
+    /// Mapped ranges of at least so many bytes, and what is known of them.
+    pub fn ranges_from(&mut self, least: usize) -> impl Iterator<Item = (usize, usize, &mut Block)> {
+        self.ranges
+            .iter_mut()
+            .filter(move |(_, (size, _))| *size >= least)
+            .map(|(begin, (size, block))| (*begin, *size, block))
     }
 
     /// Takes out what is mapped in a range: each piece with its address, its bytes and what is known of it. What lies before and behind stays.

@@ -3,14 +3,16 @@
 //! Boundary: which calls there are is [`crate::hooks`]'s, when to write and where to is [`crate::session`]'s.
 
 use crate::file::{Content, File, Kind, Owner};
-use crate::layout::How;
+use crate::layout::{CALLER, How};
+use crate::libraries::Libraries;
 use crate::live::{Block, Live};
-use crate::memory;
-use crate::python::Stack;
+use crate::python::{Frame, Stack};
 use crate::resident::{self, Resident};
+use crate::spread::Map;
 use crate::tables::Tables;
 use crate::ticks::{Round, Row};
-use std::ffi::CString;
+use crate::{memory, stacks, touched};
+use std::ffi::{CString, c_int};
 
 /// Written when so much more is live than at the last write: a process that is killed for its memory is killed while it grows.
 const GROWN: i64 = 16 << 20;
@@ -22,15 +24,28 @@ const LONG: u64 = 16 << 20;
 const WORTH_A_FILE: i64 = 16 << 20;
 /// What is not worth another row of what is resident.
 const SLIGHT: u64 = 256 << 10;
+/// By how much more must be held than when the kernel was last asked, for it to be asked again before something is given back.
+const HIGHER: i64 = 1 << 20;
+/// Which pages are there is looked at so rarely that it takes no more than this share of the time.
+const LOOKING: i64 = 50;
 
 pub struct Recorder {
     tables: Tables,
+    libraries: Libraries,
+    /// The number of each stack, by its hash and that of the library that asked.
+    stacks: Map<u64, u32>,
     live: Live,
     round: Round,
     place: Place,
     file: Option<File>,
     written: i64,
     last: Resident,
+    /// What was held when the kernel was asked while most was.
+    asked_at: i64,
+    /// The most that was held at once.
+    most: i64,
+    /// When it may be looked at again which pages are there.
+    look_again: i64,
     is_over: bool,
 }
 
@@ -52,22 +67,61 @@ impl Recorder {
     pub fn new(place: Place) -> Self {
         Self {
             tables: Tables::new(),
+            libraries: Libraries::default(),
+            stacks: Map::default(),
             live: Live::default(),
             round: Round::new(),
             place,
             file: None,
             written: now(),
             last: Resident::default(),
+            asked_at: 0,
+            most: 0,
+            look_again: 0,
             is_over: false,
         }
     }
 
-    pub fn begin(&mut self, address: usize, size: u64, how: How, stack: &Stack) {
+    /// Begins the file now. The error is the operating system's.
+    pub fn create(&mut self) -> Result<(), c_int> {
+        self.file = Some(File::create(&self.place.path, self.place.most, Owner::Nobody)?);
+        self.write();
+        Ok(())
+    }
+
+    pub fn held(&self) -> u64 {
+        u64::try_from(self.round.total()).unwrap_or(0)
+    }
+
+    pub fn most_held(&self) -> u64 {
+        u64::try_from(self.most).unwrap_or(0)
+    }
+
+    pub fn begin(&mut self, address: usize, size: u64, how: How, stack: &Stack, caller: usize) {
         if self.is_short() {
             return;
         }
-        let stack = self.tables.stack(stack);
+        let stack = self.number_of(stack, caller);
         self.note(address, size, how, stack);
+    }
+
+    /// The number of a stack, of which the innermost frame is the library that `caller` is in.
+    fn number_of(&mut self, stack: &Stack, caller: usize) -> u32 {
+        let library = self.libraries.of(caller);
+        let hash = stack.hash ^ u64::from(library).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        if hash == 0 {
+            return 0;
+        }
+        if let Some(number) = self.stacks.get(&hash) {
+            return *number;
+        }
+        let mut frames = stacks::recorded(stack.frames());
+        if let Some(path) = self.libraries.path(library) {
+            frames.insert(0, Frame { name: CALLER.to_owned(), file: path.to_owned(), line: 0 });
+        }
+        let number = self.tables.add_stack(hash, frames);
+        self.stacks.insert(hash, number);
+        number
     }
 
     fn note(&mut self, address: usize, size: u64, how: How, stack: u32) {
@@ -81,46 +135,86 @@ impl Recorder {
             }
         }
         self.round.begin(address as u64, size, how as u8, stack, time);
+        self.most = self.most.max(self.round.total());
         self.write_if_due(time);
     }
 
     /// What was known of a block that is about to be given back.
     pub fn end(&mut self, address: usize) -> Option<Block> {
-        let block = self.live.remove(address)?;
         let time = now();
+        if self.live.holds(address) {
+            // Before it is noted: its pages are still there, and are counted.
+            self.write_if_due(time);
+            self.ask_kernel_if_higher();
+        }
+        let block = self.live.remove(address)?;
         self.round.end(address as u64, block.size, block.kind, block.stack, time, block.row);
-        self.write_if_due(time);
         Some(block)
     }
 
     /// A block that was not given back after all.
     pub fn take_back(&mut self, address: usize, block: Block) {
-        let how = if block.kind == How::Sampled as u8 { How::Sampled } else { How::Large };
+        let how = How::from_number(block.kind).unwrap_or(How::Large);
         self.note(address, block.size, how, block.stack);
     }
 
-    pub fn map(&mut self, address: usize, size: usize, how: How, stack: &Stack) {
+    pub fn map(&mut self, address: usize, size: usize, how: How, stack: &Stack, caller: usize) {
         if self.is_short() {
             return;
         }
         self.unmap(address, size);
-        let stack = self.tables.stack(stack);
+        let stack = self.number_of(stack, caller);
         self.map_by(address, size, how as u8, stack);
     }
 
-    fn map_by(&mut self, address: usize, size: usize, kind: u8, stack: u32) {
-        let (time, row) = (now(), self.round.next());
-        self.live.map(address, size, Block { size: size as u64, stack, kind, row });
-        self.round.begin(address as u64, size as u64, kind, stack, time);
+    fn map_by(&mut self, address: usize, length: usize, kind: u8, stack: u32) {
+        let (time, row, size) = (now(), self.round.next(), touched::bytes(address, length));
+        self.live.map(address, length, Block { size, stack, kind, row });
+        self.round.begin(address as u64, size, kind, stack, time);
+        self.most = self.most.max(self.round.total());
         self.write_if_due(time);
+    }
+
+    /// Looks at how much of what is mapped is there now.
+    fn look_at_pages(&mut self, time: i64) {
+        if time < self.look_again {
+            return;
+        }
+        for (begin, length, block) in self.live.ranges_from(touched::LOOKED_AT) {
+            correct(&mut self.round, begin, length, block, time);
+        }
+        self.most = self.most.max(self.round.total());
+        let end = now();
+        self.look_again = end + (end - time).saturating_mul(LOOKING);
+    }
+
+    /// Before something is given back, of what may be the most that there ever was.
+    fn ask_kernel_if_higher(&mut self) {
+        if self.round.total() < self.asked_at.saturating_add(HIGHER) || self.file.is_none() || self.is_over {
+            return;
+        }
+        self.asked_at = self.round.total();
+        self.ask_kernel();
+    }
+
+    fn ask_kernel(&mut self) {
+        let Some(resident) = resident::now() else { return };
+        let slight = resident.anonymous.abs_diff(self.last.anonymous) <= SLIGHT;
+        if let Some(file) = self.file.as_mut().filter(|_| !slight || resident.most > self.last.most) {
+            self.last = resident;
+            file.chunk(Kind::Resident, &sample(now(), &resident).0);
+        }
     }
 
     /// What was mapped there, if anything was recorded.
     pub fn unmap(&mut self, address: usize, size: usize) -> Option<Block> {
         let end = address.saturating_add(size);
         let mut first = None;
-        for (begin, length, block) in self.live.unmap(address, size) {
+        for (begin, length, mut block) in self.live.unmap(address, size) {
             let time = now();
+            correct(&mut self.round, begin, length, &mut block, time);
+            self.most = self.most.max(self.round.total());
+            self.ask_kernel_if_higher();
             self.round.end(begin as u64, block.size, block.kind, block.stack, time, block.row);
             let last = begin + length;
             if begin < address {
@@ -168,6 +262,7 @@ impl Recorder {
             self.file = File::create(&self.place.path, self.place.most, Owner::Nobody).ok();
             self.is_over = self.file.is_none();
         }
+        self.look_at_pages(self.written);
         let (tables, Some(file)) = (&mut self.tables, &mut self.file) else { return };
         let rows = self.round.finish();
         let mut chunk = |kind, content: &[u8]| {
@@ -177,12 +272,7 @@ impl Recorder {
         };
         let is_written =
             tables.write(&mut chunk) && (rows.is_empty() || chunk(Kind::HostEvents, &events(&rows).0));
-        if let Some(resident) = resident::now()
-            && (resident.anonymous.abs_diff(self.last.anonymous) > SLIGHT || resident.most > self.last.most)
-        {
-            self.last = resident;
-            chunk(Kind::Resident, &sample(self.written, &resident).0);
-        }
+        self.ask_kernel();
         if !is_written {
             // The disk is full, or the file as long as it may be: what comes now would refer to what is not there.
             self.is_over = true;
@@ -201,6 +291,16 @@ impl Recorder {
         if let Some(file) = self.file.take() {
             file.leave_to_parent();
         }
+    }
+}
+
+/// Notes of a mapped range what was touched of it since.
+fn correct(round: &mut Round, begin: usize, length: usize, block: &mut Block, time: i64) {
+    let size = touched::bytes(begin, length);
+    if size != block.size {
+        round.end(begin as u64, block.size, block.kind, block.stack, time, block.row);
+        (block.size, block.row) = (size, round.next());
+        round.begin(begin as u64, size, block.kind, block.stack, time);
     }
 }
 

@@ -7,52 +7,77 @@ use std::cell::Cell;
 struct Thread {
     is_inside: Cell<bool>,
     is_looking: Cell<bool>,
+    is_forking: Cell<bool>,
     sampler: Sampler,
 }
 
 thread_local! {
-    static THREAD: Thread = const { Thread { is_inside: Cell::new(false), is_looking: Cell::new(false), sampler: Sampler::new() } };
+    static THREAD: Thread = const { Thread { is_inside: Cell::new(false), is_looking: Cell::new(false), is_forking: Cell::new(false), sampler: Sampler::new() } };
+}
+
+/// Where the thread's own is. Looked up once a call: that is a good part of what a small request costs.
+#[inline]
+fn thread() -> *const Thread {
+    THREAD.with(std::ptr::from_ref)
 }
 
 /// A call that is not within another of ours. What the allocator and the recorder do until it is over is not recorded.
-pub struct Scope(());
+pub struct Scope(*const Thread);
 
 impl Scope {
     /// None where the thread is inside already: the allocator's own calls, the recorder's, a signal's handler between them.
     #[inline]
     pub fn enter() -> Option<Self> {
-        match THREAD.try_with(|thread| thread.is_inside.replace(true)) {
-            Ok(false) => Some(Self(())),
-            _ => None,
-        }
+        let place = thread();
+        // SAFETY: this thread's own, which is there as long as the thread; a scope does not leave its thread.
+        let is_inside = unsafe { &(*place).is_inside };
+        (!is_inside.replace(true)).then_some(Self(place))
     }
 
     /// What a small request stands for, if it is a sample.
     #[inline]
     pub fn sample(&self, size: usize) -> Option<u64> {
-        THREAD.try_with(|thread| thread.sampler.passes(size)).ok().flatten()
+        // SAFETY: as above.
+        unsafe { &(*self.0).sampler }.passes(size)
     }
 }
 
 impl Drop for Scope {
     #[inline]
     fn drop(&mut self) {
-        let _ = THREAD.try_with(|thread| thread.is_inside.set(false));
+        // SAFETY: as above.
+        unsafe { &(*self.0).is_inside }.set(false);
     }
 }
 
-/// Whether the thread is in one of our calls: a signal's handler may have interrupted it.
-pub fn is_inside() -> bool {
-    THREAD.try_with(|thread| thread.is_inside.get()).unwrap_or(true)
+/// Begins a fork: until [`after_fork`] the thread is inside, so that whatever is called meanwhile, by a signal's handler too, waits for nothing. False where it was inside already.
+pub fn before_fork() -> bool {
+    THREAD.with(|thread| {
+        let is_free = !thread.is_inside.replace(true);
+        thread.is_forking.set(is_free);
+        is_free
+    })
+}
+
+/// Whether the fork that is over was begun here.
+pub fn is_forking() -> bool {
+    THREAD.with(|thread| thread.is_forking.get())
+}
+
+/// Ends it.
+pub fn after_fork() {
+    THREAD.with(|thread| {
+        thread.is_forking.set(false);
+        thread.is_inside.set(false);
+    });
 }
 
 /// Whether the thread is looking for a function already. Gives what the work gives; none where it is.
 pub fn looking<T>(work: impl FnOnce() -> T) -> Option<T> {
-    let was = THREAD.try_with(|thread| thread.is_looking.replace(true));
-    if was != Ok(false) {
+    if THREAD.with(|thread| thread.is_looking.replace(true)) {
         return None;
     }
     let found = work();
-    let _ = THREAD.try_with(|thread| thread.is_looking.set(false));
+    THREAD.with(|thread| thread.is_looking.set(false));
     Some(found)
 }

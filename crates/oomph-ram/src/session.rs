@@ -4,9 +4,9 @@
 
 use crate::memory;
 use crate::recorder::{Place, Recorder};
-use crate::scope::{Scope, is_inside};
+use crate::scope::{self, Scope};
 use std::cell::UnsafeCell;
-use std::ffi::{CString, c_char, c_int};
+use std::ffi::{CStr, CString, c_char, c_int};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 unsafe extern "C" {
@@ -22,7 +22,9 @@ unsafe extern "C" {
 }
 
 /// Where recordings go, how long they may become, and who has started the program: `PID:BYTES:/path/without/extension`.
-const VARIABLE: &std::ffi::CStr = c"OOMPH_RAM";
+const VARIABLE: &CStr = c"OOMPH_RAM";
+/// A recording is under way.
+const BUSY: c_int = 16;
 
 /// A lock that a fork can hold, and let go on both sides.
 struct Session {
@@ -36,6 +38,8 @@ unsafe impl Sync for Session {}
 static SESSION: Session = Session { is_taken: AtomicBool::new(false), recorder: UnsafeCell::new(None) };
 /// Whether anything is recorded: looked at before the lock.
 static RECORDING: AtomicBool = AtomicBool::new(false);
+/// Whether it is one that the program itself has begun: its children have none.
+static IS_OWN: AtomicBool = AtomicBool::new(false);
 
 pub fn is_recording() -> bool {
     RECORDING.load(Ordering::Relaxed)
@@ -67,21 +71,20 @@ pub fn with<T>(work: impl FnOnce(&mut Recorder) -> T) -> Option<T> {
 struct Wanted {
     starter: c_int,
     most: u64,
-    stem: String,
+    /// A path, without its extension: any bytes.
+    stem: Vec<u8>,
 }
 
 fn wanted() -> Option<Wanted> {
     // SAFETY: nobody changes the environment while the library is loaded or a child begins.
     let text = unsafe {
         let text = getenv(VARIABLE.as_ptr());
-        (!text.is_null()).then(|| std::ffi::CStr::from_ptr(text))
+        (!text.is_null()).then(|| CStr::from_ptr(text))
     }?;
-    let mut parts = text.to_str().ok()?.splitn(3, ':');
-    Some(Wanted {
-        starter: parts.next()?.parse().ok()?,
-        most: parts.next()?.parse().ok()?,
-        stem: parts.next()?.to_owned(),
-    })
+    let mut parts = text.to_bytes().splitn(3, |byte| *byte == b':');
+    let mut number = || std::str::from_utf8(parts.next()?).ok()?.parse::<u64>().ok();
+    let (starter, most) = (number()?, number()?);
+    Some(Wanted { starter: c_int::try_from(starter).ok()?, most, stem: parts.next()?.to_owned() })
 }
 
 /// Begins this process's recording, if one is wanted.
@@ -90,15 +93,43 @@ pub fn begin() {
     // SAFETY: they always succeed.
     let (own, parent) = unsafe { (getpid(), getppid()) };
     let is_first = parent == wanted.starter;
-    let path = match is_first {
-        true => format!("{}.oomph", wanted.stem),
-        false => format!("{}-{own}.oomph", wanted.stem),
-    };
+    let mut path = wanted.stem;
+    path.extend_from_slice(if is_first { String::new() } else { format!("-{own}") }.as_bytes());
+    path.extend_from_slice(b".oomph");
     let Ok(path) = CString::new(path) else { return };
     let place = Place { path, most: wanted.most, at_once: is_first };
     // SAFETY: nobody else is here yet: a process that begins, or a child after its fork, has one thread.
     unsafe { *SESSION.recorder.get() = Some(Recorder::new(place)) };
     RECORDING.store(true, Ordering::Relaxed);
+}
+
+/// Begins a recording in the middle of a process. The error is the operating system's.
+pub fn start(path: &CStr, most: u64) -> Result<(), c_int> {
+    let place = Place { path: path.to_owned(), most, at_once: true };
+    lock();
+    // SAFETY: the lock is held.
+    let current = unsafe { &mut *SESSION.recorder.get() };
+    let result = match current {
+        Some(_) => Err(BUSY),
+        None => {
+            crate::live::forget_all();
+            let recorder = current.insert(Recorder::new(place));
+            recorder.create().inspect_err(|_| *current = None)
+        }
+    };
+    unlock();
+    if result.is_ok() {
+        IS_OWN.store(true, Ordering::Relaxed);
+        RECORDING.store(true, Ordering::Relaxed);
+    }
+    result
+}
+
+/// Ends the recording that `start` has begun.
+pub fn stop() {
+    if IS_OWN.swap(false, Ordering::Relaxed) {
+        end();
+    }
 }
 
 pub fn watch_forks() {
@@ -122,27 +153,27 @@ pub extern "C" fn end() {
 
 /// A signal's handler that forks in the middle of one of our calls would wait for its own thread.
 extern "C" fn before_fork() {
-    if !is_inside() {
+    if scope::before_fork() {
         lock();
         memory::before_fork();
     }
 }
 
 extern "C" fn after_fork() {
-    if !is_inside() {
+    if scope::is_forking() {
         memory::after_fork();
         unlock();
+        scope::after_fork();
     }
 }
 
 extern "C" fn in_the_child() {
-    let Some(_scope) = Scope::enter() else {
-        // What was interrupted goes on in the child too, when the handler returns. Nothing new is recorded there.
-        RECORDING.store(false, Ordering::Relaxed);
-        return;
-    };
-    memory::after_fork();
     RECORDING.store(false, Ordering::Relaxed);
+    if !scope::is_forking() {
+        // What was interrupted goes on in the child too, when the handler returns. Nothing new is recorded there.
+        return;
+    }
+    memory::after_fork();
     // SAFETY: the child's only thread.
     let parents = unsafe { (*SESSION.recorder.get()).take() };
     unlock();
@@ -151,4 +182,5 @@ extern "C" fn in_the_child() {
     }
     crate::live::forget_all();
     begin();
+    scope::after_fork();
 }

@@ -84,14 +84,40 @@ pub struct Redirect {
 }
 
 struct Search<'a> {
-    library: &'a [u8],
+    libraries: Libraries<'a>,
     redirects: &'a mut [Redirect],
     path: Option<std::ffi::CString>,
 }
 
+/// By the beginnings of their file names.
+enum Libraries<'a> {
+    First(&'a str),
+    AllBut(&'a [&'a str], &'a mut Vec<usize>),
+}
+
+impl Libraries<'_> {
+    fn take(&mut self, file: &[u8], base: usize) -> bool {
+        match self {
+            Self::First(name) => file.starts_with(name.as_bytes()),
+            Self::AllBut(names, seen) => match seen.binary_search(&base) {
+                Ok(_) => false,
+                Err(place) => {
+                    seen.insert(place, base);
+                    !names.iter().any(|name| file.starts_with(name.as_bytes()))
+                }
+            },
+        }
+    }
+
+    /// What is given back once one was found: whether to look no further.
+    fn is_enough(&self) -> c_int {
+        c_int::from(matches!(self, Self::First(_)))
+    }
+}
+
 /// The path of the loaded library whose file name begins so.
 pub fn path_of(library: &str) -> Option<std::ffi::CString> {
-    let mut search = Search { library: library.as_bytes(), redirects: &mut [], path: None };
+    let mut search = Search { libraries: Libraries::First(library), redirects: &mut [], path: None };
     // SAFETY: as in `redirect`.
     unsafe { dl_iterate_phdr(look, (&raw mut search).cast()) };
     search.path
@@ -99,10 +125,18 @@ pub fn path_of(library: &str) -> Option<std::ffi::CString> {
 
 /// Redirects calls of the library whose file name begins so. Whether the library is loaded.
 pub fn redirect(library: &str, redirects: &mut [Redirect]) -> bool {
-    let mut search = Search { library: library.as_bytes(), redirects, path: None };
+    let mut search = Search { libraries: Libraries::First(library), redirects, path: None };
     // SAFETY: the callback gets the search back, which lives until this returns.
     unsafe { dl_iterate_phdr(look, (&raw mut search).cast()) };
     search.path.is_some()
+}
+
+/// Redirects calls of the program and of all libraries, but those whose file names begin so, and those that were seen here before, by where they begin.
+#[allow(dead_code)] // that of `oomph-ram`, which compiles this file too
+pub fn redirect_all_but(libraries: &[&str], seen: &mut Vec<usize>, redirects: &mut [Redirect]) {
+    let mut search = Search { libraries: Libraries::AllBut(libraries, seen), redirects, path: None };
+    // SAFETY: as above.
+    unsafe { dl_iterate_phdr(look, (&raw mut search).cast()) };
 }
 
 unsafe extern "C" fn look(loaded: *const Loaded, _size: usize, data: *mut c_void) -> c_int {
@@ -114,13 +148,14 @@ unsafe extern "C" fn look(loaded: *const Loaded, _size: usize, data: *mut c_void
     // SAFETY: a string of the loader's.
     let path = unsafe { CStr::from_ptr(loaded.name) };
     let file = path.to_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-    if !file.starts_with(search.library) {
+    if !search.libraries.take(file, loaded.base) {
         return 0;
     }
     search.path = Some(path.to_owned());
+    let enough = search.libraries.is_enough();
     // SAFETY: the loader says how many there are.
     let headers = unsafe { std::slice::from_raw_parts(loaded.headers, usize::from(loaded.count)) };
-    let Some(dynamic) = headers.iter().find(|header| header.kind == DYNAMIC) else { return 1 };
+    let Some(dynamic) = headers.iter().find(|header| header.kind == DYNAMIC) else { return enough };
     let sealed = headers.iter().find(|header| header.kind == RELRO).map_or(0..0, |header| {
         let start = loaded.base + header.address as usize;
         start..start + header.in_memory as usize
@@ -129,7 +164,7 @@ unsafe extern "C" fn look(loaded: *const Loaded, _size: usize, data: *mut c_void
     unsafe {
         patch(loaded.base, (loaded.base + dynamic.address as usize) as *const Dynamic, &sealed, search)
     };
-    1
+    enough
 }
 
 unsafe fn patch(

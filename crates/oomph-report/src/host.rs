@@ -1,19 +1,23 @@
-//! How the process's own memory looks: for a terminal, and for issues.
+//! How the process's own memory looks, and what changed of it: for a terminal, and for issues. Findings look as they do everywhere.
 
-use crate::markdown::escape;
 use crate::shared::{Named, TextOptions};
-use crate::text::{BOLD, DIM, cut, paint, wrap};
-use oomph_explain::{HostExplanation, HostLine};
+use oomph_explain::{
+    Explanation, Finding, HostDiff, HostExplanation, HostLine, Place, findings_of_processes,
+};
+use oomph_render::markdown::escape;
+use oomph_render::terminal::{BOLD, DIM, cut, paint, wrap};
 use oomph_words::{bytes, grouped, percent, plural, printable};
 use std::fmt::Write;
 
 /// What a line that no Python was running for is called.
-const NO_PYTHON: &str = "no Python was running";
-/// By how it was asked for, as `HostExplanation::by_how` has it.
-const HOW: [&str; 4] = ["large blocks", "small blocks", "mapped pages", "shared pages"];
+pub(crate) const NO_PYTHON: &str = "no Python was running";
+
+fn named(place: Option<&Place>) -> String {
+    place.map_or_else(|| NO_PYTHON.to_owned(), |place| printable(&place.short()))
+}
 
 fn place(line: &HostLine) -> String {
-    line.place.as_ref().map_or_else(|| NO_PYTHON.to_owned(), |place| printable(&place.short()))
+    named(line.place.as_ref())
 }
 
 fn off(error: u64) -> String {
@@ -29,7 +33,7 @@ fn words(host: &HostExplanation) -> Vec<String> {
         seconds(host.peak_seconds)
     )];
     let Some(resident) = host.resident else { return words };
-    let own = resident.anonymous + resident.swapped;
+    let own = host.own().unwrap_or(0);
     let besides = match resident.shared {
         0 => String::new(),
         shared => format!(" and {} of shared memory", bytes(shared)),
@@ -49,40 +53,102 @@ fn words(host: &HostExplanation) -> Vec<String> {
     words
 }
 
+/// What the kernel counted at the peak beside what was asked for.
+fn beside(host: &HostExplanation) -> Vec<(&'static str, u64)> {
+    let mut rows = vec![
+        (
+            "beyond what was asked for: kept by allocators, libraries, stacks of threads",
+            host.beyond.unwrap_or(0),
+        ),
+        ("pages of files, which the machine can read again", host.of_files.unwrap_or(0)),
+    ];
+    rows.retain(|&(_, bytes)| bytes > 0);
+    rows
+}
+
 fn seconds(value: f64) -> String {
     if value < 10.0 { format!("{value:.1} s") } else { format!("{value:.0} s") }
 }
 
-/// What the processes of one program asked for, and then the one that asked for most.
-pub(crate) fn processes(out: &mut String, all: &[Named], options: TextOptions) {
-    let mut rows: Vec<(&Named, &HostExplanation)> =
-        all.iter().filter_map(|named| Some((named, named.explanation.host.as_ref()?))).collect();
+/// Recordings of host memory, what asked for most first.
+fn largest_first<'a>(all: &[Named<'a>]) -> Vec<(Named<'a>, &'a HostExplanation)> {
+    let mut rows: Vec<(Named, &HostExplanation)> =
+        all.iter().filter_map(|named| Some((*named, named.explanation.host.as_ref()?))).collect();
     rows.sort_by_key(|(_, host)| std::cmp::Reverse(host.asked));
+    rows
+}
+
+/// The one that asked for most.
+pub(crate) fn largest<'a>(all: &[Named<'a>]) -> Option<(Named<'a>, &'a HostExplanation)> {
+    largest_first(all).into_iter().next()
+}
+
+/// What is found where several processes are seen together.
+pub(crate) fn findings_together(all: &[Named]) -> Vec<Finding> {
+    let explanations: Vec<&Explanation> = all.iter().map(|named| named.explanation).collect();
+    findings_of_processes(&explanations)
+}
+
+fn counted(host: &HostExplanation) -> String {
+    host.own().map_or("–".to_owned(), bytes)
+}
+
+/// What the processes of one program asked for.
+pub(crate) fn processes(out: &mut String, all: &[Named]) {
+    let rows = largest_first(all);
     let width = rows.iter().map(|(named, _)| printable(named.name).chars().count()).max().unwrap_or(4).max(4);
     let heading = format!("{:width$}  {:>9}  {:>12}", "file", "asked for", "kernel's own");
     let _ = writeln!(out, "{}", paint(BOLD, heading));
     for (named, host) in &rows {
-        let own = host.resident.map_or("–".to_owned(), |one| bytes(one.anonymous + one.swapped));
-        let _ = writeln!(out, "{:width$}  {:>9}  {own:>12}", printable(named.name), bytes(host.asked));
-    }
-    if let Some((named, host)) = rows.first() {
-        let _ = writeln!(out, "\nThe largest is {}:\n", paint(BOLD, printable(named.name)));
-        text(out, named, host, options);
+        let _ = writeln!(
+            out,
+            "{:width$}  {:>9}  {:>12}",
+            printable(named.name),
+            bytes(host.asked),
+            counted(host)
+        );
     }
 }
 
-/// For a terminal.
-pub(crate) fn text(out: &mut String, named: &Named, host: &HostExplanation, options: TextOptions) {
-    let TextOptions { lines, width, .. } = options;
+/// The same for issues.
+pub(crate) fn processes_in_markdown(out: &mut String, all: &[Named]) {
+    out.push_str("| file | asked for | kernel's own |\n|---|---:|---:|\n");
+    for (named, host) in largest_first(all) {
+        let _ = writeln!(out, "| {} | {} | {} |", escape(named.name), bytes(host.asked), counted(host));
+    }
+    out.push('\n');
+}
+
+/// For a terminal: how much it was.
+pub(crate) fn answer(out: &mut String, named: &Named, host: &HostExplanation, width: usize) {
     let events = plural(host.events, "event");
     let heading = format!("(RAM: {events} in {})", seconds(host.seconds));
     let _ = writeln!(out, "{} {}\n", paint(BOLD, printable(named.name)), paint(DIM, heading));
     for sentence in words(host) {
         let _ = writeln!(out, "{}", wrap(&sentence, width, 0, 0));
     }
-    let _ = writeln!(out, "\n{}", paint(BOLD, "Held at the peak, by how it was asked for"));
-    for (what, &held) in HOW.iter().zip(&host.by_how).filter(|(_, held)| **held > 0) {
-        let _ = writeln!(out, "  {:>9}  {:>5}  {what}", bytes(held), percent(held, host.asked));
+}
+
+/// For a terminal: what it was, and where.
+pub(crate) fn evidence(out: &mut String, host: &HostExplanation, options: TextOptions) {
+    let TextOptions { lines, width, .. } = options;
+    let _ = writeln!(out, "\n{}", paint(BOLD, "Held at the peak, by what it is"));
+    for kind in &host.by_kind {
+        let _ = writeln!(
+            out,
+            "  {:>9}  {:>5}  {}{}",
+            bytes(kind.bytes),
+            percent(kind.bytes, host.asked),
+            kind.kind.name(),
+            paint(DIM, off(kind.error))
+        );
+    }
+    let besides = beside(host);
+    if !besides.is_empty() {
+        let _ = writeln!(out, "\n{}", paint(BOLD, "Beside it, as the kernel counts"));
+        for (what, held) in besides {
+            let _ = writeln!(out, "  {:>9}         {what}", bytes(held));
+        }
     }
     let _ = writeln!(out, "\n{}", paint(BOLD, "Held at the peak, by line of your own"));
     for line in host.lines.iter().take(lines) {
@@ -97,19 +163,59 @@ pub(crate) fn text(out: &mut String, named: &Named, host: &HostExplanation, opti
             paint(DIM, count)
         );
     }
-    let rest: u64 = host.lines.iter().skip(lines).map(|line| line.bytes).sum();
+    let rest = host.lines.iter().skip(lines).fold(0u64, |sum, line| sum.saturating_add(line.bytes));
     if rest > 0 {
         let more = plural(host.lines.len().saturating_sub(lines) as u64, "more line");
         let _ = writeln!(out, "  {:>9}  {:>5}  {more}", bytes(rest), percent(rest, host.asked));
     }
+    if host.growth.is_empty() {
+        return;
+    }
+    let _ = writeln!(out, "\n{}", paint(BOLD, "Held more and more, by line of your own"));
+    for growth in host.growth.iter().take(lines) {
+        let blocks = match growth.blocks {
+            0 => String::new(),
+            more => format!("+{}", plural(more, "block")),
+        };
+        let rate = format!("{}/s", bytes(growth.per_second()));
+        let room = width.saturating_sub(29 + blocks.chars().count());
+        let _ = writeln!(
+            out,
+            "  {:>9}  {rate:>12}  {} {}",
+            bytes(growth.bytes),
+            cut(&named(growth.place.as_ref()), room),
+            paint(DIM, blocks)
+        );
+    }
 }
 
-/// For issues and pull requests.
-pub(crate) fn markdown(out: &mut String, host: &HostExplanation, lines: usize) {
+/// For issues and pull requests: how much it was.
+pub(crate) fn answer_in_markdown(out: &mut String, host: &HostExplanation) {
     for sentence in words(host) {
         let _ = writeln!(out, "{}\n", escape(&sentence));
     }
-    out.push_str("| held at the peak | | blocks | line |\n|---:|---:|---:|---|\n");
+}
+
+/// For issues and pull requests: what it was, and where.
+pub(crate) fn evidence_in_markdown(out: &mut String, host: &HostExplanation, lines: usize) {
+    out.push_str("| held at the peak | | blocks | what |\n|---:|---:|---:|---|\n");
+    for kind in &host.by_kind {
+        let _ = writeln!(
+            out,
+            "| {}{} | {} | {} | {} |",
+            bytes(kind.bytes),
+            off(kind.error),
+            percent(kind.bytes, host.asked),
+            grouped(kind.blocks),
+            kind.kind.name()
+        );
+    }
+    let besides: Vec<String> =
+        beside(host).iter().map(|(what, held)| format!("{} {what}", bytes(*held))).collect();
+    if !besides.is_empty() {
+        let _ = writeln!(out, "\nBeside it, as the kernel counts: {}.", escape(&besides.join("; ")));
+    }
+    out.push_str("\n| held at the peak | | blocks | line |\n|---:|---:|---:|---|\n");
     for line in host.lines.iter().take(lines) {
         let _ = writeln!(
             out,
@@ -121,5 +227,138 @@ pub(crate) fn markdown(out: &mut String, host: &HostExplanation, lines: usize) {
             escape(&place(line))
         );
     }
+    if !host.growth.is_empty() {
+        out.push_str("\n| held more and more | a second | more blocks | line |\n|---:|---:|---:|---|\n");
+        for growth in host.growth.iter().take(lines) {
+            let _ = writeln!(
+                out,
+                "| {} | {} | {} | {} |",
+                bytes(growth.bytes),
+                bytes(growth.per_second()),
+                grouped(growth.blocks),
+                escape(&named(growth.place.as_ref()))
+            );
+        }
+    }
     out.push('\n');
+}
+
+/// The sums that are compared, before and after.
+pub(crate) fn compared(host: &HostDiff) -> Vec<(&'static str, u64, u64)> {
+    let mut rows = vec![("asked for", host.asked.0, host.asked.1)];
+    rows.extend(host.own.0.zip(host.own.1).map(|(before, after)| ("kernel's own", before, after)));
+    rows
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a test fails by panicking
+mod tests {
+    use crate::shared::{Named, TextOptions};
+    use crate::{json, markdown, text};
+    use oomph_explain::{Explanation, diff, explain};
+    use oomph_trace::{Action, CALLER, Frame, How, Recording, Resident};
+
+    const MIB: u64 = 1 << 20;
+
+    /// Tables of so many MiB beside objects, and a line that grows.
+    fn recorded(tables: u64) -> Explanation {
+        let mut recording = Recording::default();
+        let mut stack = |frames: &[(&str, &str, u32)]| {
+            let frames: Vec<u32> = (frames.iter())
+                .map(|&(name, file, line)| {
+                    let (name, file) = (recording.strings.intern(name), recording.strings.intern(file));
+                    recording.stacks.intern_frame(Frame { name, file, line })
+                })
+                .collect();
+            recording.stacks.intern(&frames)
+        };
+        let arrow = "/v/site-packages/pyarrow/libarrow.so.2100";
+        let table = stack(&[(CALLER, arrow, 0), ("load", "|evil|\u{1b}[31m.py", 3)]);
+        let objects = stack(&[("serve", "serve.py", 12)]);
+        let mut events: Vec<(How, u64, u32)> =
+            vec![(How::Large, tables * MIB, table), (How::Pinned, 4 * MIB, 0)];
+        events.extend((0..100).map(|_| (How::Object, MIB, objects)));
+        let host = recording.host.get_or_insert_default();
+        for (row, (how, size, stack)) in events.into_iter().enumerate() {
+            host.events.action.push(Action::Alloc);
+            host.events.address.push(row as u64);
+            host.events.size.push(size);
+            host.events.how.push(how);
+            host.events.stack.push(stack);
+            host.events.time.push(row as i64 * 1_000_000);
+        }
+        let anonymous = (tables + 130) * MIB;
+        let resident = Resident {
+            time: 200_000_000,
+            anonymous,
+            of_files: 40 * MIB,
+            most: anonymous,
+            ..Resident::default()
+        };
+        host.resident.push(resident);
+        explain(&recording)
+    }
+
+    fn options() -> TextOptions {
+        TextOptions { lines: 5, stacks: false, width: 100 }
+    }
+
+    #[test]
+    fn kinds_growth_and_findings_are_shown_in_every_form() {
+        let explanation = recorded(300);
+        let all = [Named { name: "a-ram.oomph", explanation: &explanation }];
+        let text = text::explanation(&all, options());
+        for wanted in [
+            "tables",
+            "Python objects",
+            "pinned memory",
+            "beyond what was asked for",
+            "MiB/s",
+            "OM503",
+            "oomph rule OM503",
+        ] {
+            assert!(text.contains(wanted), "{wanted}: {text}");
+        }
+        assert!(!text.contains("\u{1b}[31m"), "a stranger's text is harmless: {text:?}");
+        let markdown = markdown::explanation(&all, 5);
+        for wanted in ["| 300 MiB | 74 % | 1 | tables |", "| held more and more |", "**warning OM503**"] {
+            assert!(markdown.contains(wanted), "{wanted}: {markdown}");
+        }
+        let document: serde_json::Value = serde_json::from_str(&json::explanation(&all)).unwrap();
+        let host = &document["host"];
+        let sum: u64 =
+            host["by_kind"].as_array().unwrap().iter().map(|one| one["bytes"].as_u64().unwrap()).sum();
+        assert_eq!(sum, host["asked"].as_u64().unwrap());
+        assert_eq!(host["by_kind"][0]["kind"], "tables");
+        assert_eq!(host["by_how"]["pinned"], 4 * MIB);
+        assert_eq!(host["beyond_asked"], 30 * MIB);
+        assert_eq!(host["growth"][0]["place"]["line"], 12);
+        assert_eq!(document["findings"][0]["device"], serde_json::Value::Null);
+    }
+
+    #[test]
+    fn two_recordings_are_compared_by_sums_kinds_and_lines() {
+        let (before, after) = (recorded(300), recorded(200));
+        let (one, other) =
+            (Named { name: "a.oomph", explanation: &before }, Named { name: "b.oomph", explanation: &after });
+        let diff = diff(&before, &after);
+        let text = text::diff(&diff, &one, &other, options());
+        for wanted in [
+            "Peak of RAM",
+            "kernel's own",
+            "-100 MiB",
+            "300 MiB →   200 MiB  tables",
+            "oomph explain b.oomph",
+        ] {
+            assert!(text.contains(wanted), "{wanted}: {text}");
+        }
+        assert!(!text.contains("oomph report"), "there is no page of RAM: {text}");
+        assert!(
+            markdown::diff(&diff, &one, &other, 5).contains("| asked for | 404 MiB | 304 MiB | -100 MiB |")
+        );
+        let document: serde_json::Value = serde_json::from_str(&json::diff(&diff, &one, &other)).unwrap();
+        assert_eq!(document["host"]["anonymous"]["grown"], -(100 * MIB as i64));
+        assert_eq!(document["host"]["by_kind"][0]["kind"], "tables");
+        assert_eq!(document["host"]["by_line"].as_array().unwrap().len(), 1);
+    }
 }

@@ -33,4 +33,4 @@ pub mod text;
 pub mod tune;
 
 pub use exports::Exported;
-pub use shared::{Check, CheckLimit, NOTHING_RECORDED, Named, TextOptions, worst};
+pub use shared::{Check, CheckLimit, Metric, NOTHING_RECORDED, Named, TextOptions, worst};

@@ -3,9 +3,10 @@
 use crate::host;
 use crate::ranks::Ranks;
 use crate::shared::{
-    Check, CheckLimit, Named, completeness, cut_short, findings_of, saving, waste_parts, worst,
+    Check, CheckLimit, Named, completeness, cut_short, findings_of, findings_of_host, saving, waste_parts,
+    worst,
 };
-use oomph_explain::{Change, DeviceExplanation, Diff, Explanation, Finding};
+use oomph_explain::{Change, DeviceExplanation, Diff, Explanation, Finding, grown};
 pub(crate) use oomph_render::markdown::escape;
 use oomph_words::{bytes, grouped, percent};
 use std::fmt::Write;
@@ -13,6 +14,16 @@ use std::fmt::Write;
 /// One recording, or several.
 pub fn explanation(all: &[Named], lines: usize) -> String {
     let mut out = String::new();
+    if all.len() > 1 && all.iter().all(|named| named.explanation.host.is_some()) {
+        host::processes_in_markdown(&mut out, all);
+        for finding in host::findings_together(all) {
+            self::finding(&mut out, &finding);
+        }
+        if let Some((named, _)) = host::largest(all) {
+            recording(&mut out, named.name, named.explanation, lines);
+        }
+        return out;
+    }
     if all.len() > 1 {
         ranks(&mut out, all);
     }
@@ -62,7 +73,14 @@ fn recording(out: &mut String, name: &str, explanation: &Explanation, lines: usi
         let _ = writeln!(out, "> **warning:** {}\n", escape(&warning.message));
     }
     if let Some(host) = &explanation.host {
-        host::markdown(out, host, lines);
+        host::answer_in_markdown(out, host);
+        for finding in findings_of_host(explanation) {
+            self::finding(out, finding);
+        }
+        if findings_of_host(explanation).next().is_some() {
+            out.push('\n');
+        }
+        host::evidence_in_markdown(out, host, lines);
     }
     for device in &explanation.devices {
         if explanation.devices.len() > 1 {
@@ -154,29 +172,42 @@ pub fn diff(diff: &Diff, before: &Named, after: &Named, lines: usize) -> String 
                 "| {name} | {} | {} | {} |",
                 bytes(from),
                 bytes(to),
-                crate::text::signed(to as i64 - from as i64)
+                crate::text::signed(grown(from, to))
             );
         }
-        for (heading, changes) in [("kind", &device.kinds), ("line", &device.lines)] {
-            if changes.is_empty() {
-                continue;
-            }
-            let _ = writeln!(out, "\n| {heading} | before | after | change |\n|---|---:|---:|---:|");
-            for Change { what, before, after } in changes.iter().take(lines) {
-                let name = what.as_ref().map_or_else(|kind| (*kind).to_owned(), |place| place.short());
-                let _ = writeln!(
-                    out,
-                    "| {} | {} | {} | {} |",
-                    escape(&name),
-                    bytes(*before),
-                    bytes(*after),
-                    crate::text::signed(*after as i64 - *before as i64)
-                );
-            }
+        changes(&mut out, "kind", &device.kinds, lines);
+        changes(&mut out, "line", &device.lines, lines);
+        out.push('\n');
+    }
+    if let Some(host) = &diff.host {
+        out.push_str("### RAM\n\n| peak | before | after | change |\n|---|---:|---:|---:|\n");
+        for (name, from, to) in host::compared(host) {
+            let change = crate::text::signed(grown(from, to));
+            let _ = writeln!(out, "| {name} | {} | {} | {change} |", bytes(from), bytes(to));
         }
+        changes(&mut out, "kind", &host.kinds, lines);
+        changes(&mut out, "line", &host.lines, lines);
         out.push('\n');
     }
     out
+}
+
+fn changes(out: &mut String, heading: &str, changes: &[Change], lines: usize) {
+    if changes.is_empty() {
+        return;
+    }
+    let _ = writeln!(out, "\n| {heading} | before | after | change |\n|---|---:|---:|---:|");
+    for change in changes.iter().take(lines) {
+        let name = change.what.as_ref().map_or_else(|kind| (*kind).to_owned(), |place| place.short());
+        let _ = writeln!(
+            out,
+            "| {} | {} | {} | {} |",
+            escape(&name),
+            bytes(change.before),
+            bytes(change.after),
+            crate::text::signed(change.grown())
+        );
+    }
 }
 
 /// The outcome of `check`, of one recording or of several.
@@ -199,7 +230,7 @@ pub fn checks(checks: &[Check]) -> String {
             "| {} | {} {} | {limit} | {verdict} |",
             escape(&check.file),
             bytes(check.peak),
-            check.metric
+            check.metric.words()
         );
     }
     out

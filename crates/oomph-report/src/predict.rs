@@ -1,11 +1,13 @@
 //! How predictions look: whether it fits, by how much, where the peak is, and how sure that is.
 
+use crate::host::NO_PYTHON;
 use crate::json;
 use crate::markdown::escape;
 use crate::shared::{TextOptions, findings_of, quoted};
-use crate::text::{self, BOLD, CYAN, DIM, GREEN, RED, YELLOW, next_steps, paint, wrap};
+use crate::text::{self, BOLD, CYAN, DIM, GREEN, RED, YELLOW, cut, next_steps, paint, wrap};
 use anstyle::Style;
 use oomph_explain::{DeviceExplanation, Kind};
+use oomph_predict::host::HostPrediction;
 use oomph_predict::prediction::{Prediction, Uncertain, Verdict};
 use oomph_predict::run::Status;
 use oomph_predict::search::{Sweep, Tried, largest, largest_close};
@@ -24,6 +26,8 @@ pub struct NamedPrediction<'a> {
     pub recording: Option<&'a str>,
     /// An argument of the program that makes it smaller: `--batch-size`.
     pub smaller: Option<&'a str>,
+    /// How much memory the host has, where that was asked about.
+    pub ram: Option<u64>,
 }
 
 // --- words ------------------------------------------------------------------------------------------------
@@ -260,10 +264,56 @@ pub(crate) fn summary(prediction: &Prediction, options: TextOptions) -> String {
     out
 }
 
+/// What is said of the host's memory: its bytes in words, then whether they fit.
+fn host_words(host: &HostPrediction, memory: Option<u64>) -> Vec<String> {
+    let (least, most) = (bytes(host.least), bytes(host.most));
+    let range = if least == most { most } else { format!("{least} to {most}") };
+    let mut words = vec![format!(
+        "Host memory: {range} of the program's own at the most{}, as far as it was run",
+        match host.processes {
+            1 => String::new(),
+            several => format!(", in {several} processes"),
+        }
+    )];
+    if host.pinned > 0 {
+        words.push(format!("{} of it pinned for copies to and from the GPU", bytes(host.pinned)));
+    }
+    if let Some(memory) = memory {
+        words.push(match host.fits(memory) {
+            Some(true) => format!("fits {}: {} stay free", bytes(memory), bytes(memory - host.most)),
+            Some(false) => {
+                format!("does not fit {}: {} are missing", bytes(memory), bytes(host.least - memory))
+            }
+            None => format!("whether it fits {} hangs on what values took here", bytes(memory)),
+        });
+    }
+    words.push("CUDA's own host memory and pages of files are not in it: the first is a matter of driver and card, the second the machine takes back".to_owned());
+    words
+}
+
+/// The host's memory, for a terminal.
+fn host(out: &mut String, named: &NamedPrediction, options: TextOptions) {
+    let Some(host) = &named.prediction.host else { return };
+    let words = host_words(host, named.ram);
+    for (index, sentence) in words.iter().enumerate() {
+        let _ = match index {
+            0 => writeln!(out, "\n{}", paint(BOLD, wrap(sentence, options.width, 0, 2))),
+            _ => writeln!(out, "  {}", wrap(sentence, options.width, 2, 2)),
+        };
+    }
+    for line in host.lines.iter().take(options.lines) {
+        let place =
+            line.place.as_ref().map_or_else(|| NO_PYTHON.to_owned(), |place| printable(&place.short()));
+        let _ =
+            writeln!(out, "  {:>10}  {}", bytes(line.bytes), cut(&place, options.width.saturating_sub(14)));
+    }
+}
+
 /// For a terminal.
 pub fn text(named: &NamedPrediction, options: TextOptions) -> String {
     let prediction = named.prediction;
     let mut out = summary(prediction, options);
+    host(&mut out, named, options);
     let found = device(prediction);
     if let Some(found) = found {
         for finding in findings_of(&prediction.explanation, found) {

@@ -58,9 +58,8 @@ pub fn summary_of_ram(all: &[Named]) -> String {
         all.iter().filter_map(|named| Some((named, named.explanation.host.as_ref()?))).collect();
     rows.sort_by_key(|(_, host)| std::cmp::Reverse(host.asked));
     for (named, host) in &rows {
-        let counted = host.resident.map_or_else(String::new, |one| {
-            format!(", {} counted by the kernel", bytes(one.anonymous + one.swapped))
-        });
+        let counted =
+            host.own().map_or_else(String::new, |own| format!(", {} counted by the kernel", bytes(own)));
         let _ = writeln!(
             out,
             "oomph: {} has RAM: peak {} asked for{counted}",

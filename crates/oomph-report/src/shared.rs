@@ -35,9 +35,9 @@ impl Default for TextOptions {
 pub struct Check {
     /// The file, as the user gave it.
     pub file: String,
-    /// Which peak: `reserved` or `allocated`.
-    pub metric: &'static str,
-    /// The highest of all devices.
+    /// Which peak.
+    pub metric: Metric,
+    /// Of devices, the highest of all.
     pub peak: u64,
     /// What it was held against.
     pub limit: CheckLimit,
@@ -45,6 +45,41 @@ pub struct Check {
     pub died: bool,
     /// Whether it holds.
     pub passed: bool,
+}
+
+/// Which peak is checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Metric {
+    /// What is taken from the device.
+    Reserved,
+    /// What the program holds on it.
+    Allocated,
+    /// The process's own memory, as the kernel counts it.
+    Ram,
+    /// The same where the kernel's count is not known: what the program asked for.
+    RamAsked,
+}
+
+impl Metric {
+    /// The name for scripts.
+    pub(crate) fn key(self) -> &'static str {
+        match self {
+            Self::Reserved => "reserved",
+            Self::Allocated => "allocated",
+            Self::Ram => "ram",
+            Self::RamAsked => "ram_asked",
+        }
+    }
+
+    /// What stands behind the bytes.
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Self::Reserved => "reserved",
+            Self::Allocated => "allocated",
+            Self::Ram => "of RAM",
+            Self::RamAsked => "of RAM asked for",
+        }
+    }
 }
 
 impl Check {
@@ -178,7 +213,12 @@ pub(crate) fn findings_of<'a>(
     explanation: &'a Explanation,
     device: &'a DeviceExplanation,
 ) -> impl Iterator<Item = &'a Finding> {
-    explanation.findings.iter().filter(|finding| finding.device == device.ordinal)
+    explanation.findings.iter().filter(|finding| finding.device == Some(device.ordinal))
+}
+
+/// Findings of the host's memory.
+pub(crate) fn findings_of_host(explanation: &Explanation) -> impl Iterator<Item = &Finding> {
+    explanation.findings.iter().filter(|finding| finding.device.is_none())
 }
 
 /// The next thing to type: it leads to the cure.

@@ -6,9 +6,12 @@ use crate::host;
 use crate::ranks::{Ranks, Row};
 use crate::shared::{
     Check, CheckLimit, NOTHING_RECORDED, Named, TextOptions, completeness, cut_short, findings_of,
-    next_command, page_command, quoted, saving, waste_parts, worst,
+    findings_of_host, next_command, page_command, quoted, saving, waste_parts, worst,
 };
-use oomph_explain::{DeviceExplanation, Diff, Explanation, Finding, Outcome, Severity};
+use oomph_explain::{
+    Change, DeviceExplanation, Diff, Explanation, Finding, HostDiff, HostExplanation, Outcome, Severity,
+    grown,
+};
 pub(crate) use oomph_render::terminal::{BOLD, CYAN, DIM, GREEN, RED, YELLOW, cut, paint, wrap};
 use oomph_trace::{Peak, Peaks};
 use oomph_words::{bytes, grouped, percent, plural, printable};
@@ -20,7 +23,7 @@ pub fn explanation(all: &[Named], options: TextOptions) -> String {
     match all {
         [one] => recording(&mut out, one, options),
         several if several.iter().all(|named| named.explanation.host.is_some()) => {
-            host::processes(&mut out, several, options);
+            processes(&mut out, several, options);
         }
         several => {
             ranks(&mut out, several, options);
@@ -91,8 +94,11 @@ fn recording(out: &mut String, named: &Named, options: TextOptions) {
         let _ = writeln!(out, "{}: {}", paint(YELLOW, "warning"), printable_line(&warning.message));
     }
     if let Some(host) = &explanation.host {
-        host::text(out, named, host, options);
-        return;
+        self::host(out, named, host, options);
+        if explanation.devices.is_empty() {
+            return;
+        }
+        out.push('\n');
     }
     if explanation.devices.is_empty() {
         let _ = writeln!(out, "{}: {NOTHING_RECORDED}", printable(named.name));
@@ -115,6 +121,32 @@ fn recording(out: &mut String, named: &Named, options: TextOptions) {
     }
     let _ =
         writeln!(out, "\n{} {}", paint(BOLD, "Next:"), paint(CYAN, next_command(explanation, named.name)));
+}
+
+/// The process's own memory.
+fn host(out: &mut String, named: &Named, host: &HostExplanation, options: TextOptions) {
+    host::answer(out, named, host, options.width);
+    let findings: Vec<&Finding> = findings_of_host(named.explanation).collect();
+    for finding in &findings {
+        self::finding(out, finding, options);
+    }
+    host::evidence(out, host, options);
+    if let Some(first) = findings.first() {
+        let rule = format!("oomph rule {}", first.code);
+        let _ = writeln!(out, "\n{} {}", paint(BOLD, "Next:"), paint(CYAN, rule));
+    }
+}
+
+/// That of several processes: a table, what is found where they are seen together, and then the one that asked for most.
+fn processes(out: &mut String, all: &[Named], options: TextOptions) {
+    host::processes(out, all);
+    for finding in host::findings_together(all) {
+        self::finding(out, &finding, options);
+    }
+    if let Some((named, _)) = host::largest(all) {
+        let _ = writeln!(out, "\nThe largest is {}:\n", paint(BOLD, printable(named.name)));
+        recording(out, &named, options);
+    }
 }
 
 /// One finding, with the file that it is about.
@@ -396,39 +428,17 @@ pub fn diff(diff: &Diff, before: &Named, after: &Named, options: TextOptions) ->
                 "  {name:<10} {:>10} {:>10} {:>10}",
                 bytes(from),
                 bytes(to),
-                change(to as i64 - from as i64)
+                change(grown(from, to))
             );
         }
-        for (heading, changes, width) in [
-            ("By kind", &device.kinds, usize::MAX),
-            ("By line, at the allocated peak", &device.lines, options.lines),
-        ] {
-            if changes.is_empty() {
-                continue;
-            }
-            let _ = writeln!(out, "{}", paint(BOLD, heading));
-            for line in changes.iter().take(width) {
-                let name = line.what.as_ref().map_or_else(|kind| (*kind).to_owned(), |place| place.short());
-                let _ = writeln!(
-                    out,
-                    "  {:>10}  {:>9} → {:>9}  {}",
-                    change(line.grown()),
-                    bytes(line.before),
-                    bytes(line.after),
-                    printable_line(&name)
-                );
-            }
-            if changes.len() > width {
-                let _ = writeln!(
-                    out,
-                    "  {}",
-                    paint(DIM, format!("and {} more", plural((changes.len() - width) as u64, "line")))
-                );
-            }
-        }
+        changes(&mut out, "By kind", &device.kinds, usize::MAX);
+        changes(&mut out, "By line, at the allocated peak", &device.lines, options.lines);
         if device.lines.is_empty() {
             out.push_str("Every line holds the same at the peak.\n");
         }
+    }
+    if let Some(host) = &diff.host {
+        diff_of_host(&mut out, host, options.lines);
     }
     let _ = writeln!(
         out,
@@ -436,8 +446,52 @@ pub fn diff(diff: &Diff, before: &Named, after: &Named, options: TextOptions) ->
         paint(BOLD, "Next:"),
         paint(CYAN, format!("oomph explain {}", quoted(after.name)))
     );
-    next_steps(&mut out, &[before.name, after.name], "");
+    // There is no page of the host's memory alone.
+    if !diff.devices.is_empty() || diff.host.is_none() {
+        next_steps(&mut out, &[before.name, after.name], "");
+    }
     out
+}
+
+fn diff_of_host(out: &mut String, host: &HostDiff, lines: usize) {
+    let _ = writeln!(out, "\n{}", paint(BOLD, "Peak of RAM     before      after     change"));
+    for (name, from, to) in host::compared(host) {
+        let _ = writeln!(
+            out,
+            "  {name:<12} {:>8} {:>10} {:>10}",
+            bytes(from),
+            bytes(to),
+            change(grown(from, to))
+        );
+    }
+    changes(out, "By kind", &host.kinds, usize::MAX);
+    changes(out, "By line, at the peak", &host.lines, lines);
+    if host.lines.is_empty() {
+        out.push_str("Every line holds the same at the peak.\n");
+    }
+}
+
+/// What changed by one kind of thing, as far as `most` rows go.
+fn changes(out: &mut String, heading: &str, changes: &[Change], most: usize) {
+    if changes.is_empty() {
+        return;
+    }
+    let _ = writeln!(out, "{}", paint(BOLD, heading));
+    for line in changes.iter().take(most) {
+        let name = line.what.as_ref().map_or_else(|kind| (*kind).to_owned(), |place| place.short());
+        let _ = writeln!(
+            out,
+            "  {:>10}  {:>9} → {:>9}  {}",
+            change(line.grown()),
+            bytes(line.before),
+            bytes(line.after),
+            printable_line(&name)
+        );
+    }
+    if changes.len() > most {
+        let more = plural((changes.len() - most) as u64, "line");
+        let _ = writeln!(out, "  {}", paint(DIM, format!("and {more} more")));
+    }
 }
 
 fn change(change: i64) -> String {
@@ -456,7 +510,7 @@ pub fn checks(checks: &[Check]) -> String {
                 format!("limit {} (baseline {} and {}%)", bytes(most), bytes(peak), tolerance * 100.0)
             }
         };
-        let (file, peak, metric) = (printable(&check.file), bytes(check.peak), check.metric);
+        let (file, peak, metric) = (printable(&check.file), bytes(check.peak), check.metric.words());
         let distance = bytes(check.peak.abs_diff(check.most()));
         let _ = match (check.passed, check.died) {
             (true, _) => writeln!(

@@ -13,6 +13,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use tracing::{debug, info};
 
+/// Which allocator Arrow takes.
+const ARROW_ALLOCATOR: &str = "ARROW_DEFAULT_MEMORY_POOL";
+
 /// A process to be started. The user's own `LD_PRELOAD` and `PYTHONPATH` come after what is put there.
 #[derive(Debug)]
 pub struct Launch {
@@ -51,6 +54,10 @@ impl Launch {
     pub fn recording_ram(&mut self, ram: &Ram) {
         self.preload.insert(0, ram.library.clone());
         self.command.env("OOMPH_RAM", &ram.description);
+        // Arrow's own allocator maps arenas of which nobody knows the lines. Whoever has chosen one keeps it.
+        if std::env::var_os(ARROW_ALLOCATOR).is_none() {
+            self.command.env(ARROW_ALLOCATOR, "system");
+        }
     }
 
     /// With a folder first on Python's path.

@@ -22,7 +22,7 @@ pub(crate) const GUARD: Library = Library {
 };
 
 /// `oomph-ram`, built by the build script.
-pub(crate) const RAM: Library =
+pub const RAM: Library =
     Library { name: "liboomph_ram.so", bytes: include_bytes!(concat!(env!("OUT_DIR"), "/liboomph_ram.so")) };
 
 /// A library.
@@ -46,21 +46,21 @@ impl Library {
     }
 }
 
-/// The recorder's library as a file that stays, for processes that oomph did not start: in the user's cache, by its content.
-pub fn recorder() -> io::Result<PathBuf> {
-    if !RECORD.exists() {
+/// A recorder's library as a file that stays, for processes that oomph did not start: in the user's cache, by its content.
+pub fn recorder(library: Library) -> io::Result<PathBuf> {
+    if !library.exists() {
         return Err(io::Error::new(
             io::ErrorKind::Unsupported,
             "this build of oomph lacks the recorder: it is in the wheel for Linux on x86-64",
         ));
     }
     let mut hasher = DefaultHasher::new();
-    RECORD.bytes.hash(&mut hasher);
+    library.bytes.hash(&mut hasher);
     let version = format!("{}-{:016x}", env!("CARGO_PKG_VERSION"), hasher.finish());
     let cache = oomph_gpus::folders::cache().map(|folder| folder.join("oomph"));
     let mut reasons = Vec::new();
     for folder in cache.into_iter().chain(in_shared_folders()) {
-        match keep(&folder, &version) {
+        match keep(&folder, &version, library) {
             Ok(path) => return Ok(path),
             Err(error) => reasons.push(format!("{}: {error}", folder.display())),
         }
@@ -78,16 +78,16 @@ fn in_shared_folders() -> impl Iterator<Item = PathBuf> {
 }
 
 /// Whole or not at all, whoever else writes it at the same time; and only where nobody else can change it.
-fn keep(folder: &Path, version: &str) -> io::Result<PathBuf> {
+fn keep(folder: &Path, version: &str, library: Library) -> io::Result<PathBuf> {
     make_private(folder)?;
     let folder = folder.join(version);
     make_private(&folder)?;
-    let path = folder.join(RECORD.name);
-    if is_private(&path) && std::fs::read(&path).is_ok_and(|bytes| bytes == RECORD.bytes) {
+    let path = folder.join(library.name);
+    if is_private(&path) && std::fs::read(&path).is_ok_and(|bytes| bytes == library.bytes) {
         return Ok(path);
     }
     let mut file = tempfile::NamedTempFile::new_in(&folder)?;
-    file.write_all(RECORD.bytes)?;
+    file.write_all(library.bytes)?;
     file.persist(&path)?;
     Ok(path)
 }

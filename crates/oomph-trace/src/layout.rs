@@ -110,8 +110,23 @@ numbered! {
         Mapped = 2,
         /// Pages that other processes may have too.
         Shared = 3,
+        /// A small block of Python's own allocator that stands for others, chosen by chance: its size is that of all of them.
+        Object = 4,
+        /// Pages that CUDA has pinned for copies to and from the GPU.
+        Pinned = 5,
     }
 }
+
+impl How {
+    /// Whether the size is an estimate: one block that stands for many.
+    #[allow(dead_code)] // who writes has no use for it
+    pub fn is_sampled(self) -> bool {
+        matches!(self, How::Sampled | How::Object)
+    }
+}
+
+/// The function of the innermost frame of a block of host memory, where its file is the library that had asked for it: no line of Python.
+pub const CALLER: &str = "<library>";
 
 impl Action {
     /// The name that PyTorch writes.

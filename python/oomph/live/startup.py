@@ -6,13 +6,12 @@ and in the word that is left, with a letter for each byte: the crate ``oomph-sta
 
 import atexit
 import contextlib
-import ctypes
 import json
 import os
 import sys
 import time
 
-from . import frames, handlers, native, recording  # noqa: F401  all of it now: later the folder is not on the path
+from . import frames, handlers, native, ram, recording  # noqa: F401  all of it now: later the folder is not on the path
 from .imports import AfterImport
 from .utf8 import as_json
 
@@ -24,18 +23,11 @@ EXIT_DELAY_SECONDS = 0.1
 def wait():
     """Waits for PyTorch."""
     task = os.environ.get("OOMPH_RUN")
-    if "OOMPH_RAM" in os.environ:
-        learn_lines()
+    ram.learn_lines()
     if task:
         startup = Startup(json.loads(task))
         startup.enter()
         sys.meta_path.insert(0, AfterImport("torch", startup.torch_is_here))
-
-
-def learn_lines():
-    """Has the recorder of host memory, which is there before Python, learn how this one lays out its frames."""
-    with contextlib.suppress(AttributeError, OSError):
-        ctypes.PyDLL(None).oomph_ram_learn()
 
 
 class Startup:
@@ -53,6 +45,7 @@ class Startup:
             os.close(os.open(os.path.join(self.folder, "entered"), os.O_CREAT | os.O_WRONLY))
 
     def torch_is_here(self, torch):
+        ram.learn_pinned()
         if torch.version.cuda is None:
             self.leave(notes=[f"this PyTorch ({torch.__version__}) is built without CUDA: nothing was recorded"])
             return

@@ -1,4 +1,4 @@
-"""The magics ``%oomph`` and ``%%oomph``: what can be typed, and which function answers."""
+"""The magics ``%oomph``, ``%%oomph`` and ``%%oomph_ram``: what can be typed, and which function answers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from oomph._measure import gpus, ram
 from oomph._ram import limit_if_known
 from oomph._sizes import text
+from oomph.notebook._ram_of_cell import RamOfCell
 from oomph.notebook._recorded import recorded, running_recording
 from oomph.notebook._show import Explained, say
 
@@ -24,6 +25,7 @@ _HELP = """What holds memory, and where it went.
     %oomph off       do nothing after cells
 
     %%oomph          at the top of a cell: record the cell, and explain where its memory went
+    %%oomph_ram      at the top of a cell: what each of its lines holds of RAM at the peak
 
 After a cell that failed, oomph frees the variables of the functions that failed, so that they hold no memory; %tb still
 prints the traceback. With %pdb on it leaves them alone.
@@ -40,13 +42,21 @@ def register(notebook: Any) -> None:
             raise _usage(f"%%oomph takes no words, and got {words!r}: it records the cell below it. %oomph? says what %oomph takes")
         return _run_cell(notebook, cell)
 
+    def oomph_ram(line: str, cell: str) -> Any:
+        """Runs the cell, and shows what each of its lines holds of RAM at the peak: of what was allocated since the cell began."""
+        if words := line.partition("#")[0].strip():
+            raise _usage(f"%%oomph_ram takes no words, and got {words!r}: it measures the cell below it")
+        return _run_ram(notebook, cell)
+
     oomph.__doc__ = _HELP
     shell.register_magic_function(oomph, magic_kind="line_cell", magic_name="oomph")
+    shell.register_magic_function(oomph_ram, magic_kind="cell", magic_name="oomph_ram")
 
 
 def unregister(shell: Any) -> None:
     for kind in ("line", "cell"):
         shell.magics_manager.magics[kind].pop("oomph", None)
+    shell.magics_manager.magics["cell"].pop("oomph_ram", None)
 
 
 def _answer(notebook: Any, word: str) -> Any:
@@ -108,23 +118,15 @@ def _run_cell(notebook: Any, cell: str) -> Any:
 
 
 def _run_recorded(notebook: Any, cell: str) -> Any:
-    shell = notebook.shell
-    source = shell.transform_cell(cell)
-    # Under the name that IPython gives to cells, so that tracebacks and recorded stacks show its lines.
-    name = shell.compile.cache(source, shell.execution_count)
-    body = shell.transform_ast(shell.compile.ast_parse(source, name)).body
-    last = ast.Expression(body.pop().value) if body and isinstance(body[-1], ast.Expr) else None
-    steps = [(exec, shell.compile(ast.Module(body, []), name, "exec"))]
-    if last is not None:
-        steps.append((eval, shell.compile(last, name, "eval")))
+    _, steps = _compiled(notebook.shell, cell)
     value = None
     path = ""
     try:
-        with recorded(shell.execution_count) as path:
+        with recorded(notebook.shell.execution_count) as path:
             explained = Explained(path)
             notebook.after_the_traceback = explained
             for run, code in steps:
-                value = run(code, shell.user_ns)
+                value = run(code, notebook.shell.user_ns)
     finally:
         # What a failed cell left is what people want to see.
         if os.path.exists(path):
@@ -135,3 +137,35 @@ def _run_recorded(notebook: Any, cell: str) -> Any:
     else:
         say("oomph: nothing was recorded: the cell did not use CUDA")
     return value
+
+
+def _run_ram(notebook: Any, cell: str) -> Any:
+    """Runs a cell as IPython would, and shows its lines with what they hold of RAM; gives the value of its last line."""
+    try:
+        return _run_measured(notebook, cell)
+    except BaseException as error:
+        notebook.own_errors.expect(error, _run_measured.__code__)
+        raise
+
+
+def _run_measured(notebook: Any, cell: str) -> Any:
+    name, steps = _compiled(notebook.shell, cell)
+    measured = RamOfCell(name, cell)
+    value = None
+    with measured:
+        for run, code in steps:
+            value = run(code, notebook.shell.user_ns)
+    return value
+
+
+def _compiled(shell: Any, cell: str) -> tuple[str, list[tuple[Any, Any]]]:
+    """The file that a cell pretends to be, and what runs it: all but the last line, and that if it has a value."""
+    source = shell.transform_cell(cell)
+    # Under the name that IPython gives to cells, so that tracebacks and recorded stacks show its lines.
+    name = shell.compile.cache(source, shell.execution_count)
+    body = shell.transform_ast(shell.compile.ast_parse(source, name)).body
+    last = ast.Expression(body.pop().value) if body and isinstance(body[-1], ast.Expr) else None
+    steps = [(exec, shell.compile(ast.Module(body, []), name, "exec"))]
+    if last is not None:
+        steps.append((eval, shell.compile(last, name, "eval")))
+    return name, steps

@@ -23,6 +23,14 @@ def say(text: str) -> None:
     display(bundle, raw=True)
 
 
+def show_table(lines: list[str]) -> None:
+    """Shows rows of text, each as wide as it is."""
+    from IPython.display import display
+
+    said = "\n".join(lines)
+    display({"text/plain": said, "text/html": f'<pre style="white-space:pre;overflow-x:auto;margin:0">{html.escape(said)}</pre>'}, raw=True)
+
+
 class Explained:
     """The explanation of a recording, for people: text where there is only text, else with a picture."""
 

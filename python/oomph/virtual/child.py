@@ -28,6 +28,7 @@ from .imports import AfterImport
 from .library_code import is_installed, is_torch
 from .out_of_memory import is_out_of_memory
 from .phases import CutShort
+from .ram import learn_lines, learn_pinned, leave_out
 from .utf8 import as_json
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -67,6 +68,7 @@ class Run:
 
     def torch_is_here(self, torch):
         """Called once PyTorch has been imported, before the program goes on."""
+        learn_pinned()
         self.torch = torch
         self.facts["torch"] = torch.__version__
         if self.task.get("recorder"):
@@ -488,6 +490,8 @@ def notebook_cell(text):
 
 def main(kind=Run):
     began = time.monotonic()
+    learn_lines()
+    leave_out(_HERE + os.sep)
     task, imports = json.loads(os.environ.pop("OOMPH_PREDICT")), None
     if "spare" in task:
         task, imports = spare.ready(task)

@@ -10,9 +10,9 @@ use std::path::PathBuf;
 /// Say what changed at the peak between two recordings, by line and by kind
 ///
 /// Where one of the programs ran out of memory and died, that is said first: its peak is what it had reached by then, not what
-/// it needs.
+/// it needs. Two recordings of RAM (oomph run --ram) are compared by what was asked for and by what the kernel counted.
 #[derive(Args)]
-#[command(after_help = "Example:\n  oomph diff before.pickle after.pickle")]
+#[command(after_help = "Examples:\n  oomph diff before.pickle after.pickle\n  oomph diff before-ram.oomph after-ram.oomph")]
 pub(crate) struct Arguments {
     /// The first recording
     #[arg(value_name = "BEFORE")]
@@ -31,6 +31,13 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> {
     let before = oomph_explain::explain(&files::read(&arguments.before, printer)?);
     let after = oomph_explain::explain(&files::read(&arguments.after, printer)?);
+    if before.host.is_some() != after.host.is_some() {
+        let lacks = if before.host.is_some() { &arguments.after } else { &arguments.before };
+        anyhow::bail!(
+            "{}: there is no RAM in this recording, and in the other there is: compare two of one kind",
+            lacks.display()
+        );
+    }
     let diff = oomph_explain::diff(&before, &after);
     let (from, to) = (arguments.before.display().to_string(), arguments.after.display().to_string());
     let (before, after) =

@@ -78,6 +78,9 @@ pub(crate) struct Arguments {
     /// Stop a run that takes longer: what was seen until then is said, and whether it fits is not known. With --model, to read the model is part of it
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) timeout: Option<u32>,
+    /// Say the host's memory too, up to where the script is run; with a size, whether a machine with so much has room for it: --ram=12.7GB
+    #[arg(long, value_name = "SIZE", num_args = 0..=1, require_equals = true, conflicts_with_all = ["max", "sweep", "gpus", "ranks", "model"])]
+    pub(crate) ram: Option<Option<Size>>,
     /// Host memory for values that the script reads back and a GPU would have computed: masks, lengths, what it compares
     #[arg(long, value_name = "SIZE", default_value = "2GiB")]
     pub(crate) values: Size,
@@ -171,6 +174,7 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         while_batches_vary: arguments.steps.is_none() && until != Until::Steps,
         longest: arguments.longest,
         timeout: arguments.timeout,
+        ram: arguments.ram.is_some(),
         ..Further::default()
     };
     let steps = arguments.steps.unwrap_or(STEPS);
@@ -316,6 +320,7 @@ fn one(
         prediction: &prediction,
         recording: written.as_deref(),
         smaller: smaller.as_deref(),
+        ram: arguments.ram.flatten().map(|size| size.0),
     };
     let report = |format| match format {
         Format::Text => predict::text(&named, options(arguments)),
@@ -327,7 +332,9 @@ fn one(
     } else {
         printer.answer(arguments.format, report)?;
     }
-    Ok(outcome(&[&prediction]))
+    let too_much = (named.ram.zip(prediction.host.as_ref()))
+        .is_some_and(|(memory, host)| host.fits(memory) == Some(false));
+    Ok(if too_much { Outcome::Findings } else { outcome(&[&prediction]) })
 }
 
 /// The report, and behind it the change for the worst finding that has one, tried with the same arguments.

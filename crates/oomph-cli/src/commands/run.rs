@@ -79,8 +79,8 @@ pub(crate) struct Arguments {
     /// PROGRAM is a module, as python -m takes it
     #[arg(short, long)]
     pub(crate) module: bool,
-    /// Print where the recorder's library is, for `oomph.record`
-    #[arg(long, hide = true, exclusive = true)]
+    /// Print where the recorder's library is, for `oomph.record`; with --ram, that of the machine's memory
+    #[arg(long, hide = true, conflicts_with_all = ["program", "output"])]
     pub(crate) library: bool,
     /// A script, module or command, and its arguments
     #[arg(
@@ -94,7 +94,8 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> {
     if arguments.library {
-        printer.data(&format!("{}\n", libraries::recorder()?.display()))?;
+        let which = if arguments.ram { libraries::RAM } else { libraries::RECORD };
+        printer.data(&format!("{}\n", libraries::recorder(which)?.display()))?;
         return Ok(Outcome::Fine);
     }
     let claim = claim(arguments, printer)?;
@@ -160,7 +161,7 @@ fn claim(arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Option<
 }
 
 /// `train.oomph` gives `train-ram.oomph`.
-fn of_ram(output: &Path) -> std::io::Result<PathBuf> {
+fn of_ram(output: &Path) -> io::Result<PathBuf> {
     let mut name = output.file_stem().unwrap_or_default().to_owned();
     name.push("-ram.oomph");
     std::path::absolute(output.with_file_name(name))

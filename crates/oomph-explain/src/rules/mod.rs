@@ -2,56 +2,85 @@
 //!
 //! One rule a file. Its header comment is its documentation (`oomph rule CODE` prints it), `CODE` its code,
 //! the file's name its name, and `check` looks at a [`Context`] and says what it found; a rule that finds
-//! nothing says nothing. To add a rule, add a file and its name to the list below.
+//! nothing says nothing. To add a rule, add a file and its name to the list below. Rules of the host's memory are in `host/rules`, and look at a [`HostContext`].
 
 use crate::context::Context;
 use crate::finding::{Finding, Place};
+use crate::host::{HostContext, HostExplanation, rules as host};
 use crate::kept::{How, Kept};
 use oomph_trace::census::Holder;
 use oomph_words::printable;
 
 macro_rules! rules {
-    ($($module:ident),* $(,)?) => {
-        $(mod $module;)*
+    (devices: $($device:ident),*; host: $($host:ident),*; processes: $($processes:ident),*; recording: $($recording:ident),*;) => {
+        $(mod $device;)*
+        $(mod $recording;)*
 
         /// All rules, by code.
-        pub static ALL: &[Rule] = &[$(Rule {
-            code: $module::CODE,
-            module: stringify!($module),
-            source: include_str!(concat!(stringify!($module), ".rs")),
-            check: $module::check,
-        }),*];
+        pub static ALL: &[Rule] = &[
+            $(Rule {
+                code: $device::CODE,
+                module: stringify!($device),
+                source: include_str!(concat!(stringify!($device), ".rs")),
+                check: Check::Device($device::check),
+            },)*
+            $(Rule {
+                code: host::$host::CODE,
+                module: stringify!($host),
+                source: include_str!(concat!("../host/rules/", stringify!($host), ".rs")),
+                check: Check::Host(host::$host::check),
+            },)*
+            $(Rule {
+                code: host::$processes::CODE,
+                module: stringify!($processes),
+                source: include_str!(concat!("../host/rules/", stringify!($processes), ".rs")),
+                check: Check::Processes(host::$processes::check),
+            },)*
+            $(Rule {
+                code: $recording::CODE,
+                module: stringify!($recording),
+                source: include_str!(concat!(stringify!($recording), ".rs")),
+                check: Check::Device($recording::check),
+            },)*
+        ];
     };
 }
 
 rules! {
-    fatal_out_of_memory,
-    caught_out_of_memory,
-    graph_kept,
-    no_grad_missing,
-    duplicates,
-    tensors_kept,
-    backward_once,
-    growing_cache,
-    copy_of_weights,
-    logits_dominate,
-    foreach_temporaries,
-    one_temporary_makes_the_peak,
-    activations_dominate,
-    workspaces,
-    static_state,
-    broadcast,
-    attention_scores,
-    float64,
-    one_hot,
-    dataset_on_card,
-    outlier_batch,
-    fragmentation,
-    cache_thrash,
-    stuck_on_another_stream,
-    stuck_in_a_private_pool,
-    shared_card,
-    incomplete_recording,
+    devices: fatal_out_of_memory,
+        caught_out_of_memory,
+        graph_kept,
+        no_grad_missing,
+        duplicates,
+        tensors_kept,
+        backward_once,
+        growing_cache,
+        copy_of_weights,
+        logits_dominate,
+        foreach_temporaries,
+        one_temporary_makes_the_peak,
+        activations_dominate,
+        workspaces,
+        static_state,
+        broadcast,
+        attention_scores,
+        float64,
+        one_hot,
+        dataset_on_card,
+        outlier_batch,
+        fragmentation,
+        cache_thrash,
+        stuck_on_another_stream,
+        stuck_in_a_private_pool,
+        shared_card;
+    host: converted_copy,
+        put_together_in_a_loop,
+        ram_grows,
+        text_as_objects,
+        checkpoint_beside_weights,
+        freed_and_kept;
+    processes: copied_into_workers;
+    recording: incomplete_recording;
 }
 
 /// The rule that names what the program died of.
@@ -63,10 +92,28 @@ pub struct Rule {
     pub code: &'static str,
     module: &'static str,
     source: &'static str,
-    pub(crate) check: fn(&Context) -> Vec<Finding>,
+    check: Check,
+}
+
+/// What a rule looks at.
+enum Check {
+    /// One device.
+    Device(fn(&Context) -> Vec<Finding>),
+    /// Host memory of one process.
+    Host(fn(&HostContext) -> Vec<Finding>),
+    /// That of several processes of one program.
+    Processes(fn(&[&HostExplanation]) -> Vec<Finding>),
 }
 
 impl Rule {
+    /// What it finds on a device.
+    pub(crate) fn of_device(&self, context: &Context) -> Vec<Finding> {
+        match self.check {
+            Check::Device(check) => check(context),
+            Check::Host(_) | Check::Processes(_) => Vec::new(),
+        }
+    }
+
     /// The rule with this code or name.
     pub fn find(code_or_name: &str) -> Option<&'static Self> {
         ALL.iter().find(|rule| {
@@ -92,6 +139,32 @@ impl Rule {
     pub fn summary(&self) -> String {
         self.documentation().lines().next().unwrap_or_default().trim_end_matches('.').to_owned()
     }
+}
+
+/// What is found in the host's memory of one process, worst first.
+pub(crate) fn of_host(context: &HostContext) -> Vec<Finding> {
+    named(|rule| match rule.check {
+        Check::Host(check) => check(context),
+        Check::Device(_) | Check::Processes(_) => Vec::new(),
+    })
+}
+
+/// What is found in that of several processes, worst first.
+pub(crate) fn of_processes(all: &[&HostExplanation]) -> Vec<Finding> {
+    named(|rule| match rule.check {
+        Check::Processes(check) => check(all),
+        Check::Device(_) | Check::Host(_) => Vec::new(),
+    })
+}
+
+fn named(find: impl Fn(&Rule) -> Vec<Finding>) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = Vec::new();
+    for rule in ALL {
+        findings.extend(find(rule).into_iter().map(|finding| Finding { name: rule.name(), ..finding }));
+    }
+    let saved = |finding: &Finding| finding.saving.as_ref().map_or(0, |saving| saving.bytes);
+    findings.sort_by_key(|finding| (finding.severity, std::cmp::Reverse(saved(finding)), finding.code));
+    findings
 }
 
 /// Large enough to speak of: a share of the peak, and some MiB.

@@ -19,7 +19,7 @@ pub fn checks(checks: &[shared::Check]) -> String {
 struct Checks<'a> {
     /// Whether all of them passed.
     passed: bool,
-    /// One for each file.
+    /// One for each file; two for a file that is checked for both, the device and RAM.
     checks: Vec<Check<'a>>,
 }
 
@@ -29,9 +29,10 @@ struct Check<'a> {
     file: &'a str,
     /// Whether the peak is at or below the limit and the program did not die.
     passed: bool,
-    /// Which peak: `reserved`, or with `--peak allocated` `allocated`.
+    /// Which peak: `reserved`, or with `--peak allocated` `allocated`; of `--max-ram` `ram` (as the kernel counts the process's own), or `ram_asked` (what was asked for, where
+    /// the kernel's count is not known).
     metric: &'static str,
-    /// The highest peak of all devices.
+    /// The peak; of devices, the highest of all.
     peak: u64,
     /// The most that passes.
     limit: u64,
@@ -46,7 +47,7 @@ impl<'a> Check<'a> {
         Self {
             file: &check.file,
             passed: check.passed,
-            metric: check.metric,
+            metric: check.metric.key(),
             peak: check.peak,
             limit: check.most(),
             died: check.died,

@@ -14,6 +14,7 @@ pub fn diff(diff: &model::Diff, before: &Named, after: &Named) -> String {
         after: after.name,
         died: Deaths { before: death(before), after: death(after) },
         devices: diff.devices.iter().map(Device::of).collect(),
+        host: diff.host.as_ref().map(Host::of),
     })
 }
 
@@ -27,6 +28,33 @@ struct Diff<'a> {
     died: Deaths,
     /// One for each ordinal of either recording.
     devices: Vec<Device<'a>>,
+    /// The process's own memory, where both recordings have it.
+    host: Option<Host<'a>>,
+}
+
+#[derive(Serialize)]
+struct Host<'a> {
+    /// The most that was asked for at once.
+    asked: Change,
+    /// What the kernel counted of the process's own at the most; `null` where it was not read in both.
+    anonymous: Option<Change>,
+    /// What changed at the peak, by kind: see `by_kind` of the [host's memory](#host).
+    by_kind: Vec<KindChange>,
+    /// What changed at the peak, by line.
+    by_line: Vec<LineChange<'a>>,
+}
+
+impl<'a> Host<'a> {
+    fn of(host: &'a model::HostDiff) -> Self {
+        let change =
+            |(before, after): (u64, u64)| Change { before, after, grown: model::grown(before, after) };
+        Self {
+            asked: change(host.asked),
+            anonymous: host.own.0.zip(host.own.1).map(change),
+            by_kind: host.kinds.iter().filter_map(KindChange::of).collect(),
+            by_line: host.lines.iter().filter_map(LineChange::of).collect(),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -81,7 +109,7 @@ struct KindChange {
 impl KindChange {
     fn of(change: &model::Change) -> Option<Self> {
         let kind = change.what.as_ref().err()?;
-        Some(Self { kind: kind.replace(' ', "_"), change: Change::of(change) })
+        Some(Self { kind: kind.to_lowercase().replace(' ', "_"), change: Change::of(change) })
     }
 }
 

@@ -22,11 +22,13 @@ pub fn explanation(all: &[Named]) -> String {
             let explanations: Vec<&model::Explanation> =
                 several.iter().map(|named| named.explanation).collect();
             let groups = groups(&explanations);
+            let found = model::findings_of_processes(&explanations);
             document(Recordings {
                 recordings: several.iter().map(Recording::of).collect(),
                 groups: Alike::all(several, &groups),
                 worst: worst(several)
                     .map(|(index, device)| One { file: several[index].name, device: device.ordinal }),
+                findings: found.iter().map(Finding::of).collect(),
             })
         }
     }
@@ -40,6 +42,8 @@ struct Recordings<'a> {
     groups: Vec<Alike<'a>>,
     /// The worst: one that died is worse than one that did not; among equals, the highest reserved peak.
     worst: Option<One<'a>>,
+    /// What none of them shows alone: copies in several processes of one program. What one has is in its recording.
+    findings: Vec<Finding<'a>>,
 }
 
 #[derive(Serialize)]
@@ -182,12 +186,21 @@ struct Host<'a> {
     peak_seconds: f64,
     /// Of it, by how it was asked for.
     by_how: ByHow,
+    /// **Stable.** Of it, by what it is, largest first; they sum to `asked`.
+    by_kind: Vec<HostKind>,
     /// **Stable.** What the kernel counted of the process's own memory, in RAM and swapped, when it counted most; `null` where it was not read.
     anonymous: Option<u64>,
+    /// What the kernel counted as the process's own at the peak beyond what was asked for: what allocators keep and round up, libraries, stacks of threads. What was asked for and never
+    /// touched makes it less.
+    beyond_asked: Option<u64>,
+    /// Pages of files that were in RAM at the peak, which the machine can read again.
+    of_files: Option<u64>,
     /// The most pages that were there at once, those of files among them.
     most_resident: u64,
     /// **Stable.** What was held at the peak, by line of the program's own, largest first.
     lines: Vec<HostLine<'a>>,
+    /// **Stable.** Lines that hold more and more for as long as the recording goes on, most first.
+    growth: Vec<HostGrowth<'a>>,
 }
 
 #[derive(Serialize)]
@@ -200,6 +213,23 @@ struct ByHow {
     mapped: u64,
     /// Pages that other processes may have too.
     shared: u64,
+    /// Small blocks of Python's own allocator: an estimate.
+    objects: u64,
+    /// Pages that CUDA has pinned.
+    pinned: u64,
+}
+
+#[derive(Serialize)]
+struct HostKind {
+    /// **Stable.** `arrays` (NumPy's), `tables` (of pandas, polars, pyarrow), `tensors` (PyTorch's), `pinned_memory`, `python_objects`, `images`, `shared_memory`, `other_libraries`, `unknown`
+    /// (the library that asked is not known).
+    kind: &'static str,
+    /// **Stable.** Bytes.
+    bytes: u64,
+    /// Twice the standard deviation of what is sampled of it.
+    error: u64,
+    /// Blocks that were recorded: of small ones, samples.
+    blocks: u64,
 }
 
 #[derive(Serialize)]
@@ -214,14 +244,41 @@ struct HostLine<'a> {
     blocks: u64,
 }
 
+#[derive(Serialize)]
+struct HostGrowth<'a> {
+    /// The line; `null` where no Python was running.
+    place: Option<Place<'a>>,
+    /// **Stable.** Bytes that it held more at the end than at the beginning.
+    bytes: u64,
+    /// In how long.
+    seconds: f64,
+    /// **Stable.** Bytes a second.
+    bytes_per_second: u64,
+    /// Blocks that were alive more than at the beginning; 0 for one that becomes larger.
+    blocks: u64,
+}
+
 impl<'a> Host<'a> {
     fn of(host: &'a model::HostExplanation) -> Self {
-        let [large, small, mapped, shared] = host.by_how;
+        let [large, small, mapped, shared, objects, pinned] = host.by_how;
         let line = |line: &'a model::HostLine| HostLine {
             place: line.place.as_ref().map(Place::of),
             bytes: line.bytes,
             error: line.error,
             blocks: line.blocks,
+        };
+        let kind = |one: &model::HostKindBytes| HostKind {
+            kind: one.kind.key(),
+            bytes: one.bytes,
+            error: one.error,
+            blocks: one.blocks,
+        };
+        let growth = |one: &'a model::HostGrowth| HostGrowth {
+            place: one.place.as_ref().map(Place::of),
+            bytes: one.bytes,
+            seconds: one.seconds,
+            bytes_per_second: one.per_second(),
+            blocks: one.blocks,
         };
         Self {
             events: host.events,
@@ -229,10 +286,14 @@ impl<'a> Host<'a> {
             asked: host.asked,
             error: host.error,
             peak_seconds: host.peak_seconds,
-            by_how: ByHow { large, small, mapped, shared },
-            anonymous: host.resident.map(|one| one.anonymous + one.swapped),
+            by_how: ByHow { large, small, mapped, shared, objects, pinned },
+            by_kind: host.by_kind.iter().map(kind).collect(),
+            anonymous: host.own(),
+            beyond_asked: host.beyond,
+            of_files: host.of_files,
             most_resident: host.most_resident,
             lines: host.lines.iter().map(line).collect(),
+            growth: host.growth.iter().map(growth).collect(),
         }
     }
 }
@@ -633,8 +694,8 @@ pub(crate) struct Finding<'a> {
     name: &'a str,
     /// `error` (the program died of it), `warning` (memory or time is lost), `note` (good to know).
     severity: &'static str,
-    /// The ordinal of its device.
-    device: u32,
+    /// The ordinal of its device; `null` for the host's memory.
+    device: Option<u32>,
     /// What it is, in one line.
     title: &'a str,
     /// **Stable.** The cause that it names, see below; the first finding of a program that died always has one.

@@ -103,6 +103,8 @@ pub(super) struct Prediction<'a> {
     nccl: Option<Nccl>,
     /// The most bytes of managed memory (`cudaMallocManaged`), such as the state of paged optimizers. They are the host's: `total` is without them.
     managed: u64,
+    /// **Stable.** With `--ram`, what the program takes of the host's memory; else `null`.
+    host: Option<Host<'a>>,
     /// **Stable.** On a card of this kind with unlimited memory, if it does not fit and ran there. With `--gpus` always there; with
     /// `--max` and `--sweep` always `null`.
     needs: Option<Needs>,
@@ -147,6 +149,47 @@ pub(super) struct Prediction<'a> {
     recording: Option<&'a str>,
 }
 
+#[derive(Serialize)]
+struct Host<'a> {
+    /// **Stable.** The most bytes of its own and of the processes that it starts, without what the virtual card took. CUDA's own are not in it.
+    most: u64,
+    /// **Stable.** The same without values that were computed in place of a GPU: they may have been there at that moment, or not.
+    least: u64,
+    /// Bytes pinned for copies to and from the GPU, when the first process held most.
+    pinned: u64,
+    /// Bytes that the virtual card took, which are not in the above.
+    virtual_card: u64,
+    /// How many processes held something.
+    processes: u64,
+    /// The lines of the first process that held it, most first.
+    lines: Vec<HostLine<'a>>,
+}
+
+#[derive(Serialize)]
+struct HostLine<'a> {
+    /// The line; `null` where no Python was running.
+    place: Option<Place<'a>>,
+    /// Bytes.
+    bytes: u64,
+}
+
+impl<'a> Host<'a> {
+    fn of(host: &'a oomph_predict::host::HostPrediction) -> Self {
+        let line = |line: &'a oomph_explain::HostLine| HostLine {
+            place: line.place.as_ref().map(Place::of),
+            bytes: line.bytes,
+        };
+        Self {
+            most: host.most,
+            least: host.least,
+            pinned: host.pinned,
+            virtual_card: host.of_card,
+            processes: host.processes as u64,
+            lines: host.lines.iter().map(line).collect(),
+        }
+    }
+}
+
 impl<'a> Prediction<'a> {
     pub(super) fn of(prediction: &'a model::Prediction, recording: Option<&'a str>) -> Self {
         let found = device(prediction);
@@ -178,6 +221,7 @@ impl<'a> Prediction<'a> {
                 high: fact.most,
             }),
             managed: prediction.managed,
+            host: prediction.host.as_ref().map(Host::of),
             needs: prediction.needs.map(Needs::of),
             ended: ended(prediction.status),
             error: prediction.error.as_deref(),

@@ -1,0 +1,219 @@
+//! The process's own memory: how much at the most, what it was, which lines had asked for it then, and which of them grow.
+//!
+//! Arrows inside: `blocks` (who lived when), `kinds` (what it is), `growth` ← `context` (all of it) ← `rules` (one thing each).
+//!
+//! Boundary: what the kernel counted and what was asked for stand side by side; neither is made to fit the other.
+
+mod blocks;
+mod context;
+mod growth;
+mod kinds;
+pub mod rules;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a test fails by panicking
+mod testing;
+
+pub use context::HostContext;
+pub use growth::HostGrowth;
+pub use kinds::HostKind;
+
+use crate::finding::Place;
+use context::own;
+use hashbrown::HashMap;
+use oomph_trace::{How, Resident};
+
+/// Bytes of small requests from one sample to the next, on average: what `oomph-ram` draws by.
+const MEAN: f64 = (256 << 10) as f64;
+
+/// Host memory of one process.
+#[derive(Clone, Debug)]
+pub struct HostExplanation {
+    /// Events that were written.
+    pub events: u64,
+    /// How long the recording is.
+    pub seconds: f64,
+    /// The most bytes that were asked for and not given back.
+    pub asked: u64,
+    /// When that was, in seconds after the first event.
+    pub peak_seconds: f64,
+    /// Of it, by how it was asked for, as [`How`] numbers it.
+    pub by_how: [u64; How::ALL.len()],
+    /// Of it, by what it is, largest first.
+    pub by_kind: Vec<HostKindBytes>,
+    /// By how much the estimate of the small ones may be off, twice its standard deviation.
+    pub error: u64,
+    /// The lines of it, largest first.
+    pub lines: Vec<HostLine>,
+    /// Lines that hold more and more, most first.
+    pub growth: Vec<HostGrowth>,
+    /// What the kernel counted when it counted most of the process's own.
+    pub resident: Option<Resident>,
+    /// What it counted as the process's own, where most was asked for, beyond what was asked for then: what allocators keep and round up, libraries, stacks of threads.
+    /// What was asked for and never touched makes it less.
+    pub beyond: Option<u64>,
+    /// Pages of files that were in RAM then.
+    pub of_files: Option<u64>,
+    /// The most pages that were ever there at once, those of files among them.
+    pub most_resident: u64,
+    /// What each line was given, when its process started, of another's data; largest first.
+    pub(crate) taken_over: Vec<HostLine>,
+}
+
+impl HostExplanation {
+    /// What the kernel counted of the process's own at the most, in RAM and swapped; none where it was not read.
+    pub fn own(&self) -> Option<u64> {
+        self.resident.as_ref().map(own)
+    }
+}
+
+/// What of a kind was held at the peak.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostKindBytes {
+    /// The kind.
+    pub kind: HostKind,
+    /// Bytes.
+    pub bytes: u64,
+    /// Blocks that were recorded: of small ones, samples.
+    pub blocks: u64,
+    /// By how much samples may be off, twice the standard deviation.
+    pub error: u64,
+}
+
+/// What a line had asked for at the peak.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostLine {
+    /// The line of the program's own code; none where no Python was running.
+    pub place: Option<Place>,
+    /// Bytes.
+    pub bytes: u64,
+    /// Blocks that were recorded: of small ones, samples.
+    pub blocks: u64,
+    /// By how much samples may be off, twice the standard deviation.
+    pub error: u64,
+}
+
+/// Sums of blocks.
+#[derive(Clone, Copy, Default)]
+struct Sum {
+    bytes: u64,
+    blocks: u64,
+    variance: f64,
+}
+
+impl Sum {
+    fn add(&mut self, size: u64, how: How) {
+        self.bytes = self.bytes.saturating_add(size);
+        self.blocks += 1;
+        self.variance += if how.is_sampled() { variance(size) } else { 0.0 };
+    }
+
+    /// Twice the standard deviation.
+    fn error(&self) -> u64 {
+        (2.0 * self.variance.sqrt()) as u64
+    }
+}
+
+/// By how much a sample may be off, squared: it stands for `stands_for` bytes, of which it is one block.
+fn variance(stands_for: u64) -> f64 {
+    // A block of s bytes stands for s / p, and p is its chance: the variance of what it stands for is that squared, times 1 - p. For small blocks that is about the mean between two samples, squared.
+    (stands_for as f64) * MEAN.min(stands_for as f64)
+}
+
+/// What is seen of host memory.
+pub(crate) fn explain_host(context: &HostContext) -> HostExplanation {
+    let (host, blocks) = (context.host, &context.blocks);
+    let events = &host.events;
+    let mut all = Sum::default();
+    let mut by_how = [0u64; How::ALL.len()];
+    let mut of_kind: HashMap<HostKind, Sum> = HashMap::new();
+    let mut of_line: HashMap<u32, Sum> = HashMap::new();
+    let mut taken_over: HashMap<u32, Sum> = HashMap::new();
+    for block in context.at_peak() {
+        all.add(block.size, block.how);
+        if let Some(bytes) = by_how.get_mut(block.how as usize) {
+            *bytes = bytes.saturating_add(block.size);
+        }
+        of_kind.entry(context.kind(block)).or_default().add(block.size, block.how);
+        of_line.entry(context.line(block)).or_default().add(block.size, block.how);
+        let under = context.under(block);
+        if under.starting && !under.importing {
+            taken_over.entry(context.line(block)).or_default().add(block.size, block.how);
+        }
+    }
+    let mut by_kind: Vec<HostKindBytes> = of_kind
+        .into_iter()
+        .map(|(kind, sum)| HostKindBytes { kind, bytes: sum.bytes, blocks: sum.blocks, error: sum.error() })
+        .collect();
+    by_kind.sort_by_key(|one| (std::cmp::Reverse(one.bytes), one.kind));
+    let begin = events.time.first().copied().or(host.resident.first().map(|one| one.time)).unwrap_or(0);
+    let end = events.time.last().copied().into_iter().chain(host.resident.last().map(|one| one.time)).max();
+    let seconds = |time: i64| time.saturating_sub(begin).max(0) as f64 / 1e6;
+    let peak = blocks.peak.checked_sub(1).and_then(|row| events.time.get(row)).copied();
+    let resident = host.resident.iter().max_by_key(|one| own(one)).copied();
+    // The first of several.
+    let at_peak = context.counted().into_iter().rev().max_by_key(|one| one.asked);
+    HostExplanation {
+        events: events.len() as u64,
+        seconds: seconds(end.unwrap_or(begin)),
+        asked: blocks.most,
+        peak_seconds: seconds(peak.unwrap_or(begin)),
+        by_how,
+        by_kind,
+        error: all.error(),
+        lines: lines(context, of_line),
+        growth: context.growth.iter().map(|(_, growth)| growth.clone()).collect(),
+        resident,
+        beyond: at_peak.map(|one| one.beyond()),
+        of_files: at_peak.map(|one| one.resident.of_files),
+        most_resident: host.resident.iter().map(|one| one.most).max().unwrap_or(0),
+        taken_over: lines(context, taken_over),
+    }
+}
+
+fn lines(context: &HostContext, sums: HashMap<u32, Sum>) -> Vec<HostLine> {
+    let mut lines: Vec<HostLine> = sums
+        .into_iter()
+        .map(|(line, sum)| HostLine {
+            place: context.place_of_line(line),
+            bytes: sum.bytes,
+            blocks: sum.blocks,
+            error: sum.error(),
+        })
+        .collect();
+    lines.sort_by(|one, other| other.bytes.cmp(&one.bytes).then_with(|| one.place.cmp(&other.place)));
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::Program;
+    use oomph_trace::How;
+
+    #[test]
+    fn what_a_stranger_writes_overflows_nothing() {
+        let mut program = Program::default();
+        let lines =
+            [program.line("a.py", 1), program.asked_by("/v/site-packages/numpy/x.so", "b.py", 2), 0, 77];
+        for wait in [i64::MIN / 4, i64::MAX / 2, 1, i64::MIN / 4] {
+            for how in How::ALL {
+                for stack in lines {
+                    let address = program.alloc(how, u64::MAX, stack);
+                    program.alloc(how, 0, stack);
+                    program.free(address.wrapping_mul(3));
+                }
+            }
+            program.wait(wait);
+            program.counted(u64::MAX);
+        }
+        if let Some(host) = &mut program.recording.host {
+            host.resident.iter_mut().for_each(|one| one.swapped = u64::MAX);
+        }
+        let host = program.explained();
+        assert_eq!((host.asked, host.by_kind[0].bytes), (u64::MAX, u64::MAX));
+        assert_eq!(host.own(), Some(u64::MAX));
+        let explanation = program.explanation();
+        let diff = crate::diff::diff(&explanation, &explanation);
+        assert!(diff.host.is_some_and(|host| host.lines.is_empty()));
+        crate::explanation::findings_of_processes(&[&explanation, &explanation]);
+    }
+}

@@ -1,0 +1,200 @@
+//! Data is held twice in RAM: a converted copy beside its original.
+//!
+//! ## What it sees
+//!
+//! At the peak of RAM, a copy and, from before, what it was made of. Two ways to know: the copy was made inside a function that converts
+//! (`DataFrame.astype`, `to_numpy`, `to_pandas`, `Module.float`, `toarray` and their like), and an older line holds as much, or as much in other types; or
+//! arrays and tensors of exactly the same number of bytes, or of half or twice as many, are alive together (`torch.tensor(array)`, which copies).
+//!
+//! ## What to do
+//!
+//! Let the original go before more is made, or do not copy: `torch.from_numpy` and `DataFrame.to_numpy(copy=False)` share memory where types allow it.
+//! A table that is read in small types need not be converted: `oomph.data.load`. Where both are only alive during the conversion, convert column by column.
+//!
+//! ## How the numbers come about
+//!
+//! The bytes of the copy are measured. That the one was made of the other is inferred from types, sizes and order: a recording does not show what is in memory.
+
+use super::super::HostKind;
+use super::super::blocks::Block;
+use super::super::context::{HostContext, sum};
+use super::{matters, severity};
+use crate::finding::{Basis, Finding, Fix, Grade, Severity};
+use hashbrown::HashMap;
+use oomph_words::bytes;
+
+pub const CODE: &str = "OM501";
+
+/// Types of numbers differ by so much at the most.
+const MOST_TIMES: u64 = 8;
+/// By how much the bytes of a table may differ from a whole ratio: its index, and text that stays as it is.
+const OFF: f64 = 0.03;
+/// So soon after the copy was made, as a share of the recording, its original is gone: it was there for the conversion only.
+const SOON: f64 = 0.01;
+
+pub fn check(context: &HostContext) -> Vec<Finding> {
+    let (by_function, by_size) = (by_function(context), by_size(context));
+    by_function.iter().chain(&by_size).map(|pair| finding(context, pair)).collect()
+}
+
+/// A copy and its original.
+struct Pair<'a> {
+    copy: Vec<&'a Block>,
+    original: Vec<&'a Block>,
+}
+
+/// What a function that converts has made, and an older line with as much.
+fn by_function<'a>(context: &'a HostContext) -> Option<Pair<'a>> {
+    let mut copies: HashMap<u32, Vec<&Block>> = HashMap::new();
+    let mut others: HashMap<u32, Vec<&Block>> = HashMap::new();
+    for block in context.at_peak() {
+        if context.under(block).converting {
+            copies.entry(context.line(block)).or_default().push(block);
+        } else if context.kind(block).is_data() || context.kind(block) == HostKind::Objects {
+            others.entry(context.line(block)).or_default().push(block);
+        }
+    }
+    let mut copies: Vec<(u32, Vec<&Block>)> = copies.into_iter().collect();
+    copies.sort_by_key(|(line, blocks)| (std::cmp::Reverse(sum(blocks.iter().copied())), *line));
+    copies.into_iter().find_map(|(line, copy)| {
+        let held = sum(copy.iter().copied());
+        let begun = copy.iter().map(|block| block.born).min()?;
+        // Of several, the one that was there last.
+        let mut of_others: Vec<(&u32, &Vec<&Block>)> = others.iter().collect();
+        of_others.sort_by_key(|(line, blocks)| {
+            (std::cmp::Reverse(blocks.iter().map(|block| block.born).max()), **line)
+        });
+        let original = of_others
+            .into_iter()
+            .filter(|(other, _)| **other != line)
+            .map(|(_, blocks)| blocks.iter().copied().filter(|block| block.born < begun).collect())
+            .find(|blocks: &Vec<&Block>| is_ratio(held, sum(blocks.iter().copied())))?;
+        matters(held, context.peak()).then_some(Pair { copy, original })
+    })
+}
+
+/// Whether the one may be the other in types of another size.
+fn is_ratio(one: u64, other: u64) -> bool {
+    let (less, more) = (one.min(other) as f64, one.max(other) as f64);
+    [1u64, 2, 4, MOST_TIMES]
+        .iter()
+        .any(|&times| less > 0.0 && (more / less / times as f64 - 1.0).abs() <= OFF)
+}
+
+/// A large array and a large tensor of one size, or of half and twice.
+fn by_size<'a>(context: &'a HostContext) -> Option<Pair<'a>> {
+    let large = |block: &&Block| matters(block.size, context.peak());
+    // What a function has converted is found by that; the peak has few blocks of this size, at most twenty.
+    let data: Vec<(&Block, HostKind)> = (context.at_peak().filter(large))
+        .filter(|block| !context.under(block).converting)
+        .map(|block| (block, context.kind(block)))
+        .filter(|(_, kind)| kind.is_data())
+        .collect();
+    let mut pairs: Vec<(&Block, &Block)> = Vec::new();
+    for &(copy, kind) in &data {
+        let of = |block: &Block, other: HostKind| {
+            let apart = (kind == HostKind::Tensors) != (other == HostKind::Tensors);
+            let times = [Some(block.size), block.size.checked_mul(2), Some(block.size / 2)];
+            apart && block.born < copy.born && times.contains(&Some(copy.size))
+        };
+        pairs.extend(data.iter().rfind(|(block, other)| of(block, *other)).map(|(block, _)| (copy, *block)));
+    }
+    let (copy, original) = pairs.into_iter().max_by_key(|(copy, _)| copy.size)?;
+    Some(Pair { copy: vec![copy], original: vec![original] })
+}
+
+fn finding(context: &HostContext, pair: &Pair) -> Finding {
+    let Pair { copy, original } = pair;
+    let saved = sum(copy.iter().copied()).min(sum(original.iter().copied()));
+    let mut places = context.places(copy.iter().copied());
+    let of = context.places(original.iter().copied());
+    let (from, to) = (of.first().map(|one| one.place.short()), places.first().map(|one| one.place.short()));
+    let made = copy.iter().map(|block| block.born).max().unwrap_or(0);
+    let gone = original.iter().filter_map(|block| block.freed).max();
+    let passing = original.iter().all(|block| block.freed.is_some())
+        && gone.is_some_and(|row| {
+            let after = context.time(row).saturating_sub(context.time(made));
+            after as f64 <= SOON * context.duration() as f64
+        });
+    let (from, to) = (from.unwrap_or_default(), to.unwrap_or_default());
+    let title = match passing {
+        true => format!("{} are in RAM twice while they are converted, at {to}", bytes(saved)),
+        false => format!("{} are in RAM twice: a converted copy from {to} beside its original", bytes(saved)),
+    };
+    places.extend(of);
+    let severity = if passing { Severity::Note } else { severity(saved, context.peak()) };
+    Finding::new(CODE, severity, title)
+        .because(format!("the original is from {from}, and is still held at the peak"))
+        .at(places)
+        .saves(saved, Basis::Estimated, "the smaller of both, at the peak of what is asked for")
+        .fix(match passing {
+            true => Fix::new(Grade::Safe, "convert column by column, and let each go"),
+            false => Fix::new(Grade::Safe, "let the original go before more is made").code("del original"),
+        })
+        .fix(
+            Fix::new(
+                Grade::Safe,
+                "read a table in types as small as its values allow, so that there is nothing to convert",
+            )
+            .code("oomph.data.load(\"table.csv\")"),
+        )
+        .fix(Fix::new(Grade::Safe, "share an array's memory with its tensor").code("torch.from_numpy(array)"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::testing::{MIB, Program};
+    use super::CODE;
+    use oomph_trace::{CALLER, How, StackId};
+
+    const NUMPY: &str = "/v/site-packages/numpy/_core/_multiarray_umath.so";
+    const TORCH: &str = "/v/site-packages/torch/lib/libc10.so";
+
+    fn astype(program: &mut Program, line: u32) -> StackId {
+        let pandas = "/v/lib/python3.12/site-packages/pandas/core/generic.py";
+        program.stack(&[(CALLER, NUMPY, 0), ("astype", pandas, 6400), ("main", "load.py", line)])
+    }
+
+    #[test]
+    fn a_frame_of_another_type_beside_the_first_is_found() {
+        let mut program = Program::default();
+        let (read, convert) = (program.asked_by(NUMPY, "load.py", 3), astype(&mut program, 4));
+        let original = program.alloc(How::Large, 800 * MIB, read);
+        program.wait(1_000_000);
+        let _copy = program.alloc(How::Large, 400 * MIB, convert);
+        program.wait(1_000_000);
+        let found = program.found(CODE);
+        assert_eq!(
+            found[0].title,
+            "400 MiB are in RAM twice: a converted copy from load.py:4 main beside its original"
+        );
+        assert_eq!((found[0].severity.name(), found[0].places.len()), ("warning", 2));
+        // Let go at once, it was there for the conversion only.
+        program.free(original);
+        program.wait(500_000_000);
+        program.alloc(How::Large, 1, read);
+        assert_eq!(program.found(CODE)[0].severity.name(), "note");
+    }
+
+    #[test]
+    fn a_tensor_that_copies_an_array_is_found() {
+        let mut program = Program::default();
+        let (array, tensor) = (program.asked_by(NUMPY, "load.py", 3), program.asked_by(TORCH, "load.py", 4));
+        program.alloc(How::Large, 80 * MIB, array);
+        program.alloc(How::Large, 40 * MIB, tensor);
+        assert!(program.found(CODE)[0].title.contains("40.0 MiB are in RAM twice"));
+    }
+
+    #[test]
+    fn other_arrays_and_an_original_that_went_first_are_none() {
+        let mut program = Program::default();
+        let (read, convert) = (program.asked_by(NUMPY, "load.py", 3), astype(&mut program, 4));
+        let tensor = program.asked_by(TORCH, "load.py", 9);
+        let original = program.alloc(How::Large, 800 * MIB, read);
+        program.free(original);
+        program.alloc(How::Large, 900 * MIB, convert);
+        program.alloc(How::Large, 123 * MIB, tensor);
+        program.alloc(How::Large, 500 * MIB, read);
+        assert!(program.found(CODE).is_empty(), "{:?}", program.found(CODE));
+    }
+}

@@ -1,0 +1,126 @@
+"""The recorder of RAM in this process, as Python calls it: the crate ``oomph-ram``.
+
+There is one recording at a time. What a recording says is ``_ram_held``'s to read.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import importlib.machinery
+import os
+from collections.abc import Callable
+from typing import Any
+
+from oomph._recorders import RecordingError, library, live
+
+# A recording does not fill the disk.
+MOST_BYTES = 2 << 30
+
+_library: Any = None
+# The process in which a recording was begun here: a forked child has none.
+_recording_in: int | None = None
+_stop_watching: Callable[[], None] = lambda: None
+
+
+class RecordingUnderWay(RecordingError):
+    """The RAM of this process is being recorded already, and there is one recording at a time."""
+
+
+def is_of_run() -> bool:
+    """Whether ``oomph run --ram`` has started this process: all of it is recorded."""
+    return "OOMPH_RAM" in os.environ
+
+
+def path_of_run() -> str:
+    """Where ``oomph run --ram`` has the recording of this process."""
+    starter, _, stem = os.environ["OOMPH_RAM"].split(":", 2)
+    return f"{stem}.oomph" if os.getppid() == int(starter) else f"{stem}-{os.getpid()}.oomph"
+
+
+def is_recording() -> bool:
+    """Whether a recording that was begun here is under way."""
+    return _recording_in == os.getpid()
+
+
+def prepare() -> None:
+    """Puts the recorder under this process; under what was loaded since, if it is there. Raises RecordingError where that is not possible."""
+    global _library
+    if _library is None:
+        _library = _loaded()
+    if _library.oomph_ram_attach() != 0:
+        raise RecordingError("RAM cannot be recorded in this process: its C library or its Python is laid out in a way that oomph does not know")
+
+
+def _loaded() -> Any:
+    """The library that ``oomph run --ram`` has put here, else the command's."""
+    loaded: Any = ctypes.PyDLL(None)
+    if not hasattr(loaded, "oomph_ram_start"):
+        # With the interpreter's lock: the library looks at the frames that are there.
+        try:
+            loaded = ctypes.PyDLL(library("ram"))
+        except OSError as error:
+            raise RecordingError(f"the recorder of RAM cannot be loaded: {error}") from error
+    loaded.oomph_ram_start.argtypes = [ctypes.c_char_p, ctypes.c_uint64]
+    loaded.oomph_ram_peak.restype = ctypes.c_uint64
+    return loaded
+
+
+def start(path: str) -> None:
+    """Begins a recording. RecordingUnderWay if there is one; OSError if the file cannot be written."""
+    global _recording_in, _stop_watching
+    if is_recording():
+        raise RecordingUnderWay("the RAM of this process is being recorded already")
+    prepare()
+    failed = _library.oomph_ram_start(os.fsencode(os.path.abspath(path)), MOST_BYTES)
+    if failed == errno.EBUSY and is_of_run():
+        raise RecordingUnderWay("oomph run --ram records the RAM of this process already")
+    live("native").raise_if(failed, path)
+    _recording_in = os.getpid()
+    _stop_watching = _watch_loading()
+
+
+def flush() -> None:
+    """Writes what is known by now, so that the file can be read."""
+    if _library is not None:
+        _library.oomph_ram_flush()
+
+
+def stop() -> None:
+    """Ends the recording: the file is complete. In a forked child there is none to end."""
+    global _recording_in
+    if is_recording():
+        _recording_in = None
+        _library.oomph_ram_stop()
+        _stop_watching()
+
+
+def _watch_loading() -> Callable[[], None]:
+    """Libraries that are loaded during a recording call the C library by tables of their own: they too are led to the recorder. Gives what ends this."""
+    loader: Any = importlib.machinery.ExtensionFileLoader
+    foreign: Any = ctypes
+    execute, load = loader.exec_module, foreign._dlopen
+
+    def exec_module(self: Any, module: Any) -> None:
+        _library.oomph_ram_attach()
+        execute(self, module)
+
+    def dlopen(*args: Any) -> Any:
+        handle = load(*args)
+        _library.oomph_ram_attach()
+        return handle
+
+    def stop_watching() -> None:
+        # Where others have put something around ours, it stays within, and does no harm.
+        if loader.exec_module is exec_module:
+            loader.exec_module = execute
+        if foreign._dlopen is dlopen:
+            foreign._dlopen = load
+
+    loader.exec_module, foreign._dlopen = exec_module, dlopen
+    return stop_watching
+
+
+def peak() -> int:
+    """The most bytes that were asked for and not given back at once, since the start."""
+    return int(_library.oomph_ram_peak()) if _library is not None else 0

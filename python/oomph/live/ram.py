@@ -1,0 +1,26 @@
+"""What Python tells the recorder of host memory, which was there before Python: the crate ``oomph-ram``. Nothing, in a process without it."""
+
+import contextlib
+import ctypes
+import os
+
+
+def learn_lines():
+    """It learns how this Python lays out its frames, and stands before Python's own allocators."""
+    _tell("oomph_ram_learn")
+
+
+def leave_out(files):
+    """Frames of files that begin with this are not the program's."""
+    _tell("oomph_ram_leave_out", files.encode(errors="surrogateescape"))
+
+
+def learn_pinned():
+    """It learns where the PyTorch that is loaded asks CUDA for pinned memory."""
+    _tell("oomph_ram_pinned")
+
+
+def _tell(name, *arguments):
+    if "OOMPH_RAM" in os.environ:
+        with contextlib.suppress(AttributeError, OSError):
+            getattr(ctypes.PyDLL(None), name)(*arguments)
