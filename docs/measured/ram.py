@@ -425,7 +425,8 @@ class Bench:
         self.oomph, self.python, self.args = str(pathlib.Path(args.oomph).resolve()), args.python, args
         self.folder = pathlib.Path(args.folder or tempfile.mkdtemp(prefix="oomph-ram-")).resolve()
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.environment = {**os.environ, "NO_COLOR": "1", "PYTHONHASHSEED": "0", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+        # `oomph run --ram` has Arrow ask the C library, whose blocks are seen; so do the others here, so that it is the same program.
+        self.environment = {**os.environ, "NO_COLOR": "1", "PYTHONHASHSEED": "0", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "ARROW_DEFAULT_MEMORY_POOL": "system"}
 
     def place(self, name, keep=False):
         folder = self.folder / name.replace(" ", "-").replace(",", "").replace("/", "-")

@@ -275,3 +275,61 @@ def test_what_cannot_be_recorded_is_said(oomph, tmp_path):
     assert done.returncode == 0 and done.stdout == "ran\n"
     assert "RAM was not recorded" in done.stderr
     assert (tmp_path / "load-ram.oomph").read_text() == "mine"
+
+
+# Stands between the recorder and the system: one call of the recorder's fails, the one that FAIL_AT numbers. How many there were is told at the end.
+FAILS = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+#include <unistd.h>
+static int count, wanted = -2;
+static int fails(void *caller) {
+    Dl_info info;
+    if (!dladdr(caller, &info) || !info.dli_fname || !strstr(info.dli_fname, "liboomph_ram")) return 0;
+    if (wanted == -2) { char *text = getenv("FAIL_AT"); wanted = text ? atoi(text) : -1; }
+    if (++count != wanted) return 0;
+    errno = ENOSPC;
+    return 1;
+}
+#define NEXT(name) static __typeof__(name) *next; if (!next) next = dlsym(RTLD_NEXT, #name); if (fails(__builtin_return_address(0))) return -1
+int open64(const char *path, int flags, ...) { va_list rest; va_start(rest, flags); int mode = va_arg(rest, int); va_end(rest); NEXT(open64); return next(path, flags, mode); }
+ssize_t write(int file, const void *data, size_t size) { NEXT(write); return next(file, data, size); }
+ssize_t read(int file, void *data, size_t size) { NEXT(read); return next(file, data, size); }
+int flock(int file, int how) { NEXT(flock); return next(file, how); }
+int ftruncate64(int file, off_t size) { NEXT(ftruncate64); return next(file, size); }
+int statx(int folder, const char *path, int flags, unsigned mask, void *out) { NEXT(statx); return next(folder, path, flags, mask, out); }
+long syscall(long number, ...) {
+    long a[6]; va_list rest; va_start(rest, number); for (int i = 0; i < 6; i++) a[i] = va_arg(rest, long); va_end(rest);
+    static long (*next)(long, ...); if (!next) next = dlsym(RTLD_NEXT, "syscall");
+    if (fails(__builtin_return_address(0))) return -1;
+    return next(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
+__attribute__((destructor)) static void tell(void) { char *path = getenv("TELL"); if (path) { FILE *file = fopen(path, "w"); if (file) { fprintf(file, "%d", count); fclose(file); } } }
+"""
+
+
+def test_whatever_call_of_the_recorder_fails_the_program_goes_on(oomph, tmp_path):
+    (tmp_path / "fails.c").write_text(FAILS)
+    shim = tmp_path / "fails.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", shim, tmp_path / "fails.c", "-ldl"], check=True)
+    library = subprocess.run([str(oomph.binary), "run", "--ram", "--library"], capture_output=True, text=True, check=True).stdout.strip()
+    program = "import ctypes; ctypes.PyDLL(None).oomph_ram_learn(); kept = [bytearray(1 << 20) for _ in range(60)]; small = [str(i) * 9 for i in range(20_000)]; del kept; print(len(small))"
+
+    def run(fail_at):
+        env = {**os.environ, "LD_PRELOAD": f"{library}:{shim}", "OOMPH_RAM": f"{os.getpid()}:100000000:{tmp_path / 'kept'}", "FAIL_AT": str(fail_at), "TELL": str(tmp_path / "count")}
+        return subprocess.run([sys.executable, "-S", "-c", program], env=env, capture_output=True, text=True, timeout=60)
+
+    done = run(0)
+    assert (done.returncode, done.stdout) == (0, "20000\n"), done.stderr
+    calls = int((tmp_path / "count").read_text())
+    assert calls > 20
+    assert explained(oomph, tmp_path / "kept.oomph")["host"]["asked"] > 60 * MIB
+    for call in range(1, calls + 1):
+        done = run(call)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "20000\n", ""), f"with call {call} of {calls} failing"

@@ -5,14 +5,15 @@
 use crate::layout::How;
 use crate::spread::Map;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-const PLACES: usize = 1 << 16;
-static FILTER: [AtomicU16; PLACES] = [const { AtomicU16::new(0) }; PLACES];
+const BITS: u32 = 17;
+const PLACES: usize = 1 << BITS;
+static FILTER: [AtomicU8; PLACES] = [const { AtomicU8::new(0) }; PLACES];
 
-fn place(address: usize) -> &'static AtomicU16 {
+fn place(address: usize) -> &'static AtomicU8 {
     // Blocks lie on multiples of sixteen.
-    let spread = (address >> 4).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 48;
+    let spread = (address >> 4).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (usize::BITS - BITS);
     FILTER.get(spread).unwrap_or(&FILTER[0])
 }
 
@@ -70,7 +71,7 @@ impl Live {
     pub fn remove(&mut self, address: usize) -> Option<Block> {
         let block = self.blocks.remove(&(address as u64))?;
         // A count that has once been as high as it can be stays: how many there are is not known any more.
-        let _ = place(address).fetch_update(Relaxed, Relaxed, |count| (count != u16::MAX).then(|| count - 1));
+        let _ = place(address).fetch_update(Relaxed, Relaxed, |count| (count != u8::MAX).then(|| count - 1));
         Some(block)
     }
 

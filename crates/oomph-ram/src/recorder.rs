@@ -24,6 +24,8 @@ const LONG: u64 = 16 << 20;
 const WORTH_A_FILE: i64 = 16 << 20;
 /// What is not worth another row of what is resident.
 const SLIGHT: u64 = 256 << 10;
+/// Microseconds after which what the kernel counts is told again, though it has not changed: what is held may have.
+const TOLD_EVERY: i64 = 1_000_000;
 /// By how much more must be held than when the kernel was last asked, for it to be asked again before something is given back.
 const HIGHER: i64 = 1 << 20;
 /// Which pages are there is looked at so rarely that it takes no more than this share of the time.
@@ -40,6 +42,8 @@ pub struct Recorder {
     file: Option<File>,
     written: i64,
     last: Resident,
+    /// When that was.
+    told: i64,
     /// What was held when the kernel was asked while most was.
     asked_at: i64,
     /// The most that was held at once.
@@ -75,6 +79,7 @@ impl Recorder {
             file: None,
             written: now(),
             last: Resident::default(),
+            told: 0,
             asked_at: 0,
             most: 0,
             look_again: 0,
@@ -199,10 +204,13 @@ impl Recorder {
 
     fn ask_kernel(&mut self) {
         let Some(resident) = resident::now() else { return };
-        let slight = resident.anonymous.abs_diff(self.last.anonymous) <= SLIGHT;
-        if let Some(file) = self.file.as_mut().filter(|_| !slight || resident.most > self.last.most) {
-            self.last = resident;
-            file.chunk(Kind::Resident, &sample(now(), &resident).0);
+        let time = now();
+        let is_new = resident.anonymous.abs_diff(self.last.anonymous) > SLIGHT
+            || resident.most > self.last.most
+            || time - self.told >= TOLD_EVERY;
+        if let Some(file) = self.file.as_mut().filter(|_| is_new) {
+            (self.last, self.told) = (resident, time);
+            file.chunk(Kind::Resident, &sample(time, &resident).0);
         }
     }
 

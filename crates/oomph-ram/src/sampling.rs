@@ -3,10 +3,11 @@
 //! The distance to the next byte that is sampled is drawn from an exponential distribution, as tcmalloc and jemalloc do. A request of `s` bytes is then hit with
 //! probability `1 - exp(-s / MEAN)`, and stands for `s` divided by that: the sum over all that are hit is right on average, whatever the sizes.
 
+use crate::layout::SAMPLED_EVERY;
 use std::cell::Cell;
 
 /// Bytes from one sample to the next, on average.
-pub const MEAN: f64 = (256 << 10) as f64;
+const MEAN: f64 = SAMPLED_EVERY as f64;
 
 /// A thread's way to its next sample.
 pub struct Sampler {

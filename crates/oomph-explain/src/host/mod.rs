@@ -20,10 +20,10 @@ pub use kinds::HostKind;
 use crate::finding::Place;
 use context::own;
 use hashbrown::HashMap;
-use oomph_trace::{How, Resident};
+use oomph_trace::{How, Resident, SAMPLED_EVERY};
 
-/// Bytes of small requests from one sample to the next, on average: what `oomph-ram` draws by.
-const MEAN: f64 = (256 << 10) as f64;
+/// Bytes of small requests from one sample to the next, on average.
+const MEAN: f64 = SAMPLED_EVERY as f64;
 
 /// Host memory of one process.
 #[derive(Clone, Debug)]
