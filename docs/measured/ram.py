@@ -218,7 +218,7 @@ PROGRAMS = {
         rng = np.random.default_rng(0)
         table = rng.standard_normal((120_000, 60))
         scaled = StandardScaler().fit_transform(table)
-        small = PCA(8).fit_transform(scaled)
+        small = PCA(8).fit_transform(scaled[:20_000])
         target = table[:, 0] * 2 + rng.random(len(table))
         del scaled
         forest = RandomForestRegressor(n_estimators=6, random_state=0).fit(table[:20_000, :20], target[:20_000])
@@ -625,7 +625,7 @@ COSTS = {
         """,
         """
         total = 0.0
-        for turn in range(600):
+        for turn in range(300):
             centred = table - table.mean(axis=0)
             scaled = centred / (centred.std(axis=0) + 1e-9)
             for row in scaled[:200]:

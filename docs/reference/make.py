@@ -36,7 +36,7 @@ what needs PyTorch, Lightning or transformers imports it when it is called. In n
 RULES_HEAD = """\
 # Rules
 
-Made from the code by `make reference`: change the header of a rule's file (`crates/oomph-explain/src/rules`), not this page. `oomph rule CODE` prints the
+Made from the code by `make reference`: change the header of a rule's file (`crates/oomph-explain/src/rules`, for RAM `src/host/rules`), not this page. `oomph rule CODE` prints the
 same. [Add a rule](../../CONTRIBUTING.md#add-a-rule).
 """
 

@@ -1,4 +1,4 @@
-"""What ``@pytest.mark.ram("200MiB")`` does: records what a test asks for while it is called, and fails it if that was more at once.
+"""What ``@pytest.mark.ram_memory("200MiB")`` does: records what a test asks for while it is called, and fails it if that was more at once.
 
 Fixtures are not part of it, but for what the test itself has them do. Hooks are ``oomph.pytest``'s, which imports this when a test has the mark.
 """
@@ -15,7 +15,7 @@ from oomph._recorders import RecordingError
 from oomph._sizes import size_in_bytes, text
 
 
-def ram(limit: int | str) -> int | str:
+def ram_memory(limit: int | str) -> int | str:
     """The argument of the mark, by Python's own rules and with its own errors."""
     return limit
 
@@ -25,7 +25,7 @@ def limit(item: Any, mark: Any) -> int:
     if item.get_closest_marker("gpu_memory") is not None:
         raise ValueError(f"{mark.name}: a test with gpu_memory runs on a virtual GPU, whose RAM says nothing of a run: one mark or the other")
     try:
-        allowed = ram(*mark.args, **mark.kwargs)
+        allowed = ram_memory(*mark.args, **mark.kwargs)
     except TypeError as error:
         raise ValueError(f'{error}; write @pytest.mark.{mark.name}("200MiB")') from None
     if isinstance(allowed, bool) or not isinstance(allowed, (int, str)):

@@ -1,4 +1,4 @@
-"""The pytest plugin: ``@pytest.mark.gpu_memory("6GiB", gpu="t4")`` fails a test that would not fit, without a GPU; ``@pytest.mark.ram("200MiB")`` one that asks for more RAM.
+"""The pytest plugin: ``@pytest.mark.gpu_memory("6GiB", gpu="t4")`` fails a test that would not fit, without a GPU; ``@pytest.mark.ram_memory("200MiB")`` one that asks for more RAM.
 
 A test that is marked so for the GPU is not run in this process, and its fixtures are not either: `oomph.predict` runs it in a child on the virtual GPU, where `oomph._pytest_child` is
 pytest again, for this test alone. What it reports there is reported here, with what it took. Whether it fits is the prediction's to say.
@@ -23,7 +23,7 @@ import pytest
 from oomph._find import find_oomph
 from oomph._sizes import size_in_bytes, text
 
-MARK, RAM = "gpu_memory", "ram"
+MARK, RAM = "gpu_memory", "ram_memory"
 _HELP = "the card of gpu_memory marks that name none: t4, rtx-4090 … (`oomph gpus` lists them)"
 
 # What would have the child select other tests than its one, write over the files of this run, ask at a terminal that it does not have, or deal its test out.
@@ -110,7 +110,7 @@ def pytest_runtest_call(item: Any) -> Iterator[None]:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """What each marked test takes: passed ones too, so that a limit can be set by it."""
-    for title, row_of in (("gpu memory", _row), ("ram", _row_of_ram)):
+    for title, row_of in (("gpu memory", _row), ("ram memory", _row_of_ram)):
         # The last report of a test, of its teardown, is under no name, and says the same.
         rows = {row for name, reports in terminalreporter.stats.items() if name for report in reports if (row := row_of(report)) is not None}
         if not rows:

@@ -1,10 +1,13 @@
-"""What other programs read: TensorBoard's event files, by TensorBoard's own reader, and traces in Chrome's format."""
+"""What other programs read: TensorBoard's event files, by TensorBoard's own reader, traces in Chrome's format, and profiles of RAM for speedscope and pprof."""
 
 import gzip
 import io
 import json
 import lzma
 import pickle
+import subprocess
+import sys
+import textwrap
 from collections import defaultdict
 
 import pytest
@@ -299,3 +302,178 @@ def test_a_recording_that_ends_in_the_middle_is_exported_too(trace, tensorboard,
         pickle.loads(path.read_bytes())
     assert_valid(trace(path))
     assert tensorboard(path)
+
+
+# --- RAM: speedscope and pprof ---
+
+ARRAYS = """
+    import numpy as np
+
+    def table(size):
+        return np.ones(size, dtype=np.uint8)
+
+    def both():
+        return table(50_000_000), np.zeros(1_500_000)
+
+    kept = both()
+    """
+
+
+@pytest.fixture(scope="module")
+def ram(oomph, tmp_path_factory):
+    """The recording of a program with two arrays."""
+    folder = tmp_path_factory.mktemp("ram")
+    (folder / "load.py").write_text(textwrap.dedent(ARRAYS))
+    done = subprocess.run([oomph.binary, "run", "--ram", "--python", sys.executable, "load.py"], cwd=folder, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return folder / "load-ram.oomph"
+
+
+def varints(data):
+    """All numbers of a packed field."""
+    numbers, value, shift = [], 0, 0
+    for byte in data:
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            numbers.append(value)
+            value, shift = 0, 0
+    assert shift == 0, "cut off"
+    return numbers
+
+
+def message(data):
+    """The fields of a protocol buffer: numbers, and bytes, by field."""
+    fields, at = defaultdict(list), 0
+
+    def number():
+        nonlocal at
+        begin = at
+        while data[at] & 0x80:
+            at += 1
+        at += 1
+        return varints(data[begin:at])[0]
+
+    while at < len(data):
+        key = number()
+        assert key & 7 in (0, 2)
+        value = number()
+        if key & 7 == 2:
+            value, at = data[at : at + value], at + value
+            assert at <= len(data)
+        fields[key >> 3].append(value)
+    return fields
+
+
+def heap(path):
+    """Samples of a pprof profile: frames (function, file, line) outermost first, blocks, bytes, the recording's name."""
+    profile = message(gzip.decompress(path.read_bytes()))
+    texts = [text.decode() for text in profile[6]]
+    assert texts[0] == "" and len(texts) == len(set(texts))
+    types = [tuple(texts[kind[field][0]] for field in (1, 2)) for kind in map(message, profile[1])]
+    assert types == [("inuse_objects", "count"), ("inuse_space", "bytes")]
+    functions = {function[1][0]: function for function in map(message, profile[5])}
+    locations = {location[1][0]: location for location in map(message, profile[4])}
+    mappings = {mapping[1][0] for mapping in map(message, profile[3])}
+    assert len(functions) == len(profile[5]) and len(locations) == len(profile[4])
+    assert all(set(location[2]) <= mappings for location in locations.values())
+    samples = []
+    for sample in map(message, profile[2]):
+        frames = []
+        for location in varints(sample[1][0]):
+            (line,) = map(message, locations[location][4])
+            function = functions[line[1][0]]
+            frames.append((texts[function[2][0]], texts[function[4][0]], line[2][0]))
+        blocks, size = varints(sample[2][0])
+        (label,) = map(message, sample[3])
+        assert texts[label[1][0]] == "recording"
+        samples.append((frames[::-1], blocks, size, texts[label[2][0]]))
+    return samples
+
+
+def flames(path, profile=0):
+    """Samples of a profile of speedscope's: frames outermost first, and bytes."""
+    file = json.loads(path.read_text(encoding="utf-8"))
+    assert file["$schema"] == "https://www.speedscope.app/file-format-schema.json"
+    frames, profile = file["shared"]["frames"], file["profiles"][profile]
+    assert (profile["type"], profile["unit"], profile["startValue"]) == ("sampled", "bytes", 0)
+    assert len(profile["samples"]) == len(profile["weights"])
+    assert sum(profile["weights"]) == profile["endValue"]
+    return [([frames[place] for place in stack], weight) for stack, weight in zip(profile["samples"], profile["weights"])]
+
+
+def test_profiles_of_ram_have_every_byte_under_its_stack(ram, oomph, explain, tmp_path):
+    host = explain(ram)["host"]
+    code, _, err = oomph("report", ram, "--speedscope", tmp_path / "ram.json", "--pprof", tmp_path / "ram.pb.gz")
+    assert code == 0, err
+    assert not list(tmp_path.glob("*.html")), "there is nothing that a page would show"
+
+    samples = flames(tmp_path / "ram.json")
+    assert sum(weight for _, weight in samples) == host["asked"]
+    script = str(ram.parent / "load.py")
+    ((frames, weight),) = [one for one in samples if any((frame.get("file"), frame.get("line")) == (script, 5) for frame in one[0])]
+    assert weight == 50_000_000
+    own = [frame["name"] for frame in frames if frame.get("file") == script]
+    folder = ram.parent.name
+    assert own == [f"{folder}/load.py:10 <module>", f"{folder}/load.py:8 both", f"{folder}/load.py:5 table"]
+    assert frames[-1]["name"].startswith("_multiarray_umath.") and "/numpy/" in frames[-1]["file"], "the library that asked is innermost"
+    assert "line" not in frames[-1]
+    # Whatever is held was asked for.
+    in_all = {json.dumps(stack): weight for stack, weight in flames(tmp_path / "ram.json", 1)}
+    assert all(in_all[json.dumps(stack)] >= weight for stack, weight in samples)
+
+    read = heap(tmp_path / "ram.pb.gz")
+    assert sum(size for _, _, size, _ in read) == host["asked"]
+    assert sum(blocks for _, blocks, _, _ in read) == sum(kind["blocks"] for kind in host["by_kind"])
+    assert {name for _, _, _, name in read} == {str(ram)}
+    ((frames, blocks, size, _),) = [one for one in read if ("table", script, 5) in one[0]]
+    assert (blocks, size) == (1, 50_000_000)
+    assert [frame for frame in frames if frame[1] == script] == [("<module>", script, 10), ("both", script, 8), ("table", script, 5)]
+    ((_, blocks, size, _),) = [one for one in read if ("both", script, 8) in one[0] and ("table", script, 5) not in one[0]]
+    assert (blocks, size) == (1, 12_000_000)
+
+
+def test_recordings_of_ram_are_profiles_of_one_file(ram, oomph, tmp_path):
+    again = tmp_path / "again-ram.oomph"
+    again.write_bytes(ram.read_bytes())
+    code, _, err = oomph("report", ram, again, "--speedscope", tmp_path / "ram.json.gz", "--pprof", tmp_path / "ram.pb.gz")
+    assert code == 0, err
+    file = json.loads(gzip.decompress((tmp_path / "ram.json.gz").read_bytes()))
+    names = [profile["name"] for profile in file["profiles"]]
+    assert [name.split(": ")[0] for name in names] == [str(ram)] * 2 + [str(again)] * 2
+    assert file["profiles"][0]["weights"] == file["profiles"][2]["weights"]
+    held = defaultdict(int)
+    for _, _, size, name in heap(tmp_path / "ram.pb.gz"):
+        held[name] += size
+    assert held[str(ram)] == held[str(again)] == file["profiles"][0]["endValue"]
+
+
+def test_of_ram_there_is_no_page_and_what_to_type_is_said(ram, tmp_path, oomph):
+    for arguments in ([], ["-o", tmp_path / "page.html"], ["--chrome-trace", tmp_path / "trace.json"]):
+        code, out, err = oomph("report", ram, *arguments, cwd=tmp_path)
+        assert (code, out) == (2, "")
+        assert err.startswith(f"error: {ram}: this is a recording of RAM; ")
+        assert f"hint: oomph explain {ram} " in err and f"oomph report {ram} --speedscope " in err
+        assert not list(tmp_path.iterdir())
+
+
+def test_of_a_gpu_there_is_no_profile_of_ram(oomph, tmp_path):
+    for option in ("--speedscope", "--pprof"):
+        code, _, err = oomph("report", RECORDINGS["streams"], option, tmp_path / "profile", "-o", tmp_path / "page.html")
+        assert code == 2 and "no RAM" in err and "oomph run --ram" in err
+        assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("option", ["--speedscope", "--pprof"])
+def test_profiles_of_ram_are_written_over_nothing(option, ram, oomph, tmp_path):
+    mine = tmp_path / "mine"
+    mine.write_text("mine")
+    code, _, err = oomph("report", ram, option, mine)
+    assert code == 2 and "exists already (--force writes over it)" in err
+    assert mine.read_text() == "mine"
+    before = ram.read_bytes()
+    code, _, err = oomph("report", ram, option, ram, "--force")
+    assert code == 2 and "this is what is read" in err
+    assert ram.read_bytes() == before
+    assert oomph("report", ram, option, mine, "--force")[0] == 0
+    assert mine.read_bytes() != b"mine"

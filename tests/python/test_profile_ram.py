@@ -344,26 +344,26 @@ TESTS = """
     def large():
         return np.ones(80 << 17)
 
-    @pytest.mark.ram("50MiB")
+    @pytest.mark.ram_memory("50MiB")
     def test_within(large):
         kept = np.ones(40 << 17)
 
-    @pytest.mark.ram(50 << 20)
+    @pytest.mark.ram_memory(50 << 20)
     def test_too_much():
         one = np.ones(40 << 17)
         two = np.ones(24 << 17)
 
-    @pytest.mark.ram("1MiB")
+    @pytest.mark.ram_memory("1MiB")
     def test_own_error():
         kept = np.ones(40 << 17)
         assert kept.sum() == 0, "not that sum"
 
-    @pytest.mark.ram("1MiB")
+    @pytest.mark.ram_memory("1MiB")
     @pytest.mark.xfail(strict=True)
     def test_expected():
         kept = np.ones(40 << 17)
 
-    @pytest.mark.ram("10MiB")
+    @pytest.mark.ram_memory("10MiB")
     class TestCase(unittest.TestCase):
         def test_of_unittest(self):
             kept = np.ones(12 << 17)
@@ -397,7 +397,7 @@ def test_a_marked_test_fails_if_it_asks_for_more(tested):
     wrong = re.search(r"asked for 64\.\d MiB(?: ± .*)? of RAM at once, 14\.\d MiB more than 50\.0 MiB; held then:\n  40\.0 MiB at test_it\.py:16 test_too_much\n  24\.0 MiB at test_it\.py:17 ", done.stdout)
     assert wrong is not None, done.stdout
     assert "not that sum" in done.stdout
-    summary = done.stdout[done.stdout.index(" ram ") :]
+    summary = done.stdout[done.stdout.index(" ram memory ") :]
     for name, size, limit in (("test_within", "40", "50.0"), ("test_too_much", "64", "50.0"), ("test_own_error", "40", "1.00"), ("test_expected", "40", "1.00"), ("TestCase::test_of_unittest", "12", "10.0")):
         assert re.search(rf"test_it\.py::{name} +{size}\.\d+ MiB +of {limit} MiB  of RAM asked for at once\n", summary), name
     assert "test_without " not in summary.partition("short test summary")[0]
@@ -406,11 +406,11 @@ def test_a_marked_test_fails_if_it_asks_for_more(tested):
 @pytest.mark.parametrize(
     "mark, said",
     [
-        ("ram", "missing 1 required positional argument: 'limit'; write @pytest.mark.ram(\"200MiB\")"),
-        ("ram(1.5)", 'ram: the limit is a number of bytes, or "200MiB", not 1.5'),
-        ("ram(200)", 'ram: 200 bytes? write "200GiB" or "200MiB"'),
-        ("ram('200 pounds')", "ram: 'pounds' is not a unit"),
-        ("ram('1GiB')\n@pytest.mark.gpu_memory('1GiB')", "ram: a test with gpu_memory runs on a virtual GPU"),
+        ("ram_memory", "missing 1 required positional argument: 'limit'; write @pytest.mark.ram_memory(\"200MiB\")"),
+        ("ram_memory(1.5)", 'ram_memory: the limit is a number of bytes, or "200MiB", not 1.5'),
+        ("ram_memory(200)", 'ram_memory: 200 bytes? write "200GiB" or "200MiB"'),
+        ("ram_memory('200 pounds')", "ram_memory: 'pounds' is not a unit"),
+        ("ram_memory('1GiB')\n@pytest.mark.gpu_memory('1GiB')", "ram_memory: a test with gpu_memory runs on a virtual GPU"),
     ],
 )
 def test_a_mark_that_asks_for_nothing_sensible_ends_the_run(tested, mark, said):
@@ -419,7 +419,7 @@ def test_a_mark_that_asks_for_nothing_sensible_ends_the_run(tested, mark, said):
 
 
 def test_a_limit_that_cannot_be_looked_at_fails_the_test(tested):
-    text = "import pytest, oomph._ram_recorder as recorder\nrecorder.library = lambda of: '/nowhere.so'\n@pytest.mark.ram('1GiB')\ndef test_it():\n    pass\n"
+    text = "import pytest, oomph._ram_recorder as recorder\nrecorder.library = lambda of: '/nowhere.so'\n@pytest.mark.ram_memory('1GiB')\ndef test_it():\n    pass\n"
     done = tested(text)
     assert done.returncode == 1 and "the RAM of this test is not known: the recorder of RAM cannot be loaded: /nowhere.so" in done.stdout, done.stdout
 

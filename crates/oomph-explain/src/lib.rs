@@ -43,7 +43,9 @@ pub use explanation::{
     StepsExplanation, explain, explain_in_detail, explain_over_time, findings_of_processes,
 };
 pub use finding::{Basis, Cause, Finding, Fix, Grade, Patch, Place, Saving, Severity, Weight, Where};
-pub use host::{HostExplanation, HostGrowth, HostKind, HostKindBytes, HostLine};
+pub use host::{
+    HostExplanation, HostGrowth, HostKind, HostKindBytes, HostLine, HostStackBytes, host_by_stack,
+};
 pub use kinds::Kind;
 pub use oom::{Outcome, Reason, fatal_out_of_memory};
 pub use segments::SegmentLines;

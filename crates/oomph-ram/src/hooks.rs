@@ -270,10 +270,7 @@ pub fn changed(
         Some(known) if moved.is_null() && size > 0 => {
             unnoticed(|| session::with(|recorder| recorder.take_back(block as usize, known)));
         }
-        // A sample goes on to be one: it stands for bytes, of which there are more now, or fewer.
-        Some(known) if !moved.is_null() && known.is_sampled() && size < LARGE => {
-            unnoticed(|| session::with(|recorder| recorder.take_back(moved as usize, known)));
-        }
+        // Whether it was a sample says nothing of whether it is one now: it is drawn anew, as every other is that changes its size.
         _ => given(scope, moved, size, small, caller),
     }
     moved

@@ -2,7 +2,6 @@
 //!
 //! A filter in front says of most addresses, without a lock, that nothing is known of them: of every hundred blocks that a program frees, hardly one was recorded.
 
-use crate::layout::How;
 use crate::spread::Map;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
@@ -26,6 +25,8 @@ pub fn may_hold(address: usize) -> bool {
 /// What is known of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
+    /// Its number in the file: no two that are live have the same.
+    pub number: u64,
     /// The bytes that it stands for.
     pub size: u64,
     pub stack: u32,
@@ -33,13 +34,6 @@ pub struct Block {
     pub kind: u8,
     /// Where its row is, if that was not written yet: in which round, and which.
     pub row: (u32, u32),
-}
-
-impl Block {
-    /// Whether it stands for others.
-    pub fn is_sampled(&self) -> bool {
-        How::from_number(self.kind).is_some_and(How::is_sampled)
-    }
 }
 
 /// Blocks and mapped ranges.
@@ -56,8 +50,15 @@ impl Live {
         self.blocks.len() < self.blocks.capacity() || self.blocks.try_reserve(1).is_ok()
     }
 
-    pub fn holds(&self, address: usize) -> bool {
-        self.blocks.contains_key(&(address as u64))
+    /// Another number for a block.
+    pub fn renumber(&mut self, address: u64, number: u64) {
+        if let Some(block) = self.blocks.get_mut(&address) {
+            block.number = number;
+        }
+    }
+
+    pub fn size_of(&self, address: usize) -> Option<u64> {
+        self.blocks.get(&(address as u64)).map(|block| block.size)
     }
 
     pub fn insert(&mut self, address: usize, block: Block) -> Option<Block> {

@@ -28,6 +28,8 @@ const SLIGHT: u64 = 256 << 10;
 const TOLD_EVERY: i64 = 1_000_000;
 /// By how much more must be held than when the kernel was last asked, for it to be asked again before something is given back.
 const HIGHER: i64 = 1 << 20;
+/// To give so much back costs the kernel far more than to be asked.
+const MUCH: u64 = 4 << 20;
 /// Which pages are there is looked at so rarely that it takes no more than this share of the time.
 const LOOKING: i64 = 50;
 
@@ -37,6 +39,8 @@ pub struct Recorder {
     /// The number of each stack, by its hash and that of the library that asked.
     stacks: Map<u64, u32>,
     live: Live,
+    /// How many blocks have been numbered.
+    numbers: u64,
     round: Round,
     place: Place,
     file: Option<File>,
@@ -74,6 +78,7 @@ impl Recorder {
             libraries: Libraries::default(),
             stacks: Map::default(),
             live: Live::default(),
+            numbers: 0,
             round: Round::new(),
             place,
             file: None,
@@ -100,6 +105,11 @@ impl Recorder {
 
     pub fn most_held(&self) -> u64 {
         u64::try_from(self.most).unwrap_or(0)
+    }
+
+    fn new_block(&mut self, size: u64, stack: u32, kind: u8) -> Block {
+        self.numbers += 1;
+        Block { number: self.numbers, size, stack, kind, row: self.round.next() }
     }
 
     pub fn begin(&mut self, address: usize, size: u64, how: How, stack: &Stack, caller: usize) {
@@ -131,15 +141,14 @@ impl Recorder {
 
     fn note(&mut self, address: usize, size: u64, how: How, stack: u32) {
         let time = now();
-        let block = Block { size, stack, kind: how as u8, row: self.round.next() };
+        let block = self.new_block(size, stack, how as u8);
         if let Some(lost) = self.live.insert(address, block) {
             // Its end was not seen.
-            self.round.end(address as u64, lost.size, lost.kind, lost.stack, time, lost.row);
-            if let Some(block) = self.live.remove(address) {
-                self.live.insert(address, Block { row: self.round.next(), ..block });
-            }
+            self.round.end(address as u64, &lost, time);
+            self.live.remove(address);
+            self.live.insert(address, Block { row: self.round.next(), ..block });
         }
-        self.round.begin(address as u64, size, how as u8, stack, time);
+        self.round.begin(address as u64, &block, time);
         self.most = self.most.max(self.round.total());
         self.write_if_due(time);
     }
@@ -147,13 +156,13 @@ impl Recorder {
     /// What was known of a block that is about to be given back.
     pub fn end(&mut self, address: usize) -> Option<Block> {
         let time = now();
-        if self.live.holds(address) {
+        if let Some(size) = self.live.size_of(address) {
             // Before it is noted: its pages are still there, and are counted.
             self.write_if_due(time);
-            self.ask_kernel_if_higher();
+            self.ask_kernel_if_higher(size);
         }
         let block = self.live.remove(address)?;
-        self.round.end(address as u64, block.size, block.kind, block.stack, time, block.row);
+        self.round.end(address as u64, &block, time);
         Some(block)
     }
 
@@ -173,9 +182,10 @@ impl Recorder {
     }
 
     fn map_by(&mut self, address: usize, length: usize, kind: u8, stack: u32) {
-        let (time, row, size) = (now(), self.round.next(), touched::bytes(address, length));
-        self.live.map(address, length, Block { size, stack, kind, row });
-        self.round.begin(address as u64, size, kind, stack, time);
+        let time = now();
+        let block = self.new_block(touched::bytes(address, length), stack, kind);
+        self.live.map(address, length, block);
+        self.round.begin(address as u64, &block, time);
         self.most = self.most.max(self.round.total());
         self.write_if_due(time);
     }
@@ -193,9 +203,12 @@ impl Recorder {
         self.look_again = end + (end - time).saturating_mul(LOOKING);
     }
 
-    /// Before something is given back, of what may be the most that there ever was.
-    fn ask_kernel_if_higher(&mut self) {
-        if self.round.total() < self.asked_at.saturating_add(HIGHER) || self.file.is_none() || self.is_over {
+    /// Before so much is given back: there may be more pages now than ever. More was asked for than ever; or much of it goes at once, which may have been touched only lately.
+    fn ask_kernel_if_higher(&mut self, size: u64) {
+        let held = self.round.total();
+        let is_higher = held >= self.asked_at.saturating_add(HIGHER);
+        let is_much = size >= MUCH && held >= self.most / 4 * 3;
+        if !(is_higher || is_much) || self.file.is_none() || self.is_over {
             return;
         }
         self.asked_at = self.round.total();
@@ -222,8 +235,8 @@ impl Recorder {
             let time = now();
             correct(&mut self.round, begin, length, &mut block, time);
             self.most = self.most.max(self.round.total());
-            self.ask_kernel_if_higher();
-            self.round.end(begin as u64, block.size, block.kind, block.stack, time, block.row);
+            self.ask_kernel_if_higher(block.size);
+            self.round.end(begin as u64, &block, time);
             let last = begin + length;
             if begin < address {
                 self.map_by(begin, address - begin, block.kind, block.stack);
@@ -272,7 +285,10 @@ impl Recorder {
         }
         self.look_at_pages(self.written);
         let (tables, Some(file)) = (&mut self.tables, &mut self.file) else { return };
-        let rows = self.round.finish();
+        let (rows, renumbered) = self.round.finish();
+        for (address, number) in renumbered {
+            self.live.renumber(address, number);
+        }
         let mut chunk = |kind, content: &[u8]| {
             let before = file.length();
             file.chunk(kind, content);
@@ -306,9 +322,9 @@ impl Recorder {
 fn correct(round: &mut Round, begin: usize, length: usize, block: &mut Block, time: i64) {
     let size = touched::bytes(begin, length);
     if size != block.size {
-        round.end(begin as u64, block.size, block.kind, block.stack, time, block.row);
+        round.end(begin as u64, block, time);
         (block.size, block.row) = (size, round.next());
-        round.begin(begin as u64, size, block.kind, block.stack, time);
+        round.begin(begin as u64, block, time);
     }
 }
 
@@ -320,8 +336,8 @@ fn events(rows: &[Row]) -> Content {
     }
     let mut before = 0i64;
     for row in rows {
-        content.zigzag((row.address as i64).wrapping_sub(before));
-        before = row.address as i64;
+        content.zigzag((row.number as i64).wrapping_sub(before));
+        before = row.number as i64;
     }
     for row in rows {
         content.varint(row.size);

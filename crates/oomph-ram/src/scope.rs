@@ -31,7 +31,8 @@ impl Scope {
         let place = thread();
         // SAFETY: this thread's own, which is there as long as the thread; a scope does not leave its thread.
         let is_inside = unsafe { &(*place).is_inside };
-        (!is_inside.replace(true)).then_some(Self(place))
+        // Not `then_some`: a scope that is made and dropped here would end the one that the thread is in.
+        if is_inside.replace(true) { None } else { Some(Self(place)) }
     }
 
     /// What a small request stands for, if it is a sample.
@@ -80,4 +81,21 @@ pub fn looking<T>(work: impl FnOnce() -> T) -> Option<T> {
     let found = work();
     THREAD.with(|thread| thread.is_looking.set(false));
     Some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_is_inside_stays_inside() {
+        let scope = Scope::enter();
+        // The allocator of this test is watched too, but only from outside of it.
+        assert!(scope.is_some() && Scope::enter().is_none() && Scope::enter().is_none());
+        drop(scope);
+        assert!(Scope::enter().is_some());
+        assert!(before_fork() && Scope::enter().is_none() && is_forking() && !before_fork());
+        after_fork();
+        assert!(Scope::enter().is_some());
+    }
 }

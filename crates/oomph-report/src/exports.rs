@@ -1,7 +1,11 @@
-//! What the exports to other programs share: a recording with all that was found out about it, its bytes over time, and its clock.
+//! What the exports to other programs share: a recording with all that was found out about it, its bytes over time, its clock, and its RAM by stack.
 
-use oomph_explain::{Column, Detail, DeviceExplanation, Explanation};
-use oomph_trace::{Device, Moment, NEVER, Recording};
+use crate::host::NO_PYTHON;
+use crate::shared::quoted;
+use oomph_explain::{Column, Detail, DeviceExplanation, Explanation, HostStackBytes, host_by_stack};
+use oomph_trace::{CALLER, Device, FrameId, Moment, NEVER, Recording};
+use oomph_words::{harmless, plural};
+use std::collections::HashMap;
 
 /// A recording with all that was found out about it.
 #[derive(Clone, Copy)]
@@ -132,11 +136,161 @@ pub(crate) fn first_time(device: &Device) -> Option<i64> {
     device.events.time.iter().copied().find(|&time| time != 0)
 }
 
+/// RAM of recordings by stack, for programs that draw flame graphs.
+pub(crate) struct Ram<'a> {
+    /// Frames of all of them, each once, without anything that moves a cursor.
+    pub frames: Vec<RamFrame>,
+    /// The recordings that have RAM.
+    pub processes: Vec<RamProcess<'a>>,
+}
+
+/// A frame as it is shown.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(crate) struct RamFrame {
+    /// The function; where a library asked, its file's name.
+    pub function: String,
+    /// The whole path.
+    pub file: String,
+    /// 0 where there is none.
+    pub line: u32,
+}
+
+/// RAM of one recording.
+pub(crate) struct RamProcess<'a> {
+    pub name: String,
+    pub recording: &'a Recording,
+    /// What held most comes first.
+    pub stacks: Vec<RamStack>,
+}
+
+/// What one stack asked for.
+pub(crate) struct RamStack {
+    /// Outermost first, as places in [`Ram::frames`].
+    pub frames: Vec<usize>,
+    pub bytes: HostStackBytes,
+}
+
+impl<'a> Ram<'a> {
+    pub fn of(all: &[Exported<'a>]) -> Self {
+        let mut ram = Self { frames: Vec::new(), processes: Vec::new() };
+        let mut places: HashMap<RamFrame, usize> = HashMap::new();
+        for one in all {
+            let recording = one.recording;
+            let Some(host) = &recording.host else { continue };
+            let mut known: HashMap<FrameId, usize> = HashMap::new();
+            let mut place = |frame: RamFrame| {
+                *places.entry(frame).or_insert_with_key(|frame| {
+                    ram.frames.push(frame.clone());
+                    ram.frames.len() - 1
+                })
+            };
+            let stacks = host_by_stack(host).into_iter().map(|bytes| {
+                let calls = recording.stacks.get(bytes.stack).iter().rev();
+                let mut frames: Vec<usize> = calls
+                    .map(|&id| *known.entry(id).or_insert_with(|| place(RamFrame::of(recording, id))))
+                    .collect();
+                if frames.is_empty() {
+                    let function = NO_PYTHON.to_owned();
+                    frames.push(place(RamFrame { function, file: String::new(), line: 0 }));
+                }
+                RamStack { frames, bytes }
+            });
+            let stacks = stacks.collect();
+            ram.processes.push(RamProcess { name: harmless(one.name), recording, stacks });
+        }
+        ram
+    }
+
+    /// What all of it is called.
+    pub fn name(&self) -> String {
+        match &self.processes[..] {
+            [one] => one.name.clone(),
+            all => plural(all.len() as u64, "recording"),
+        }
+    }
+}
+
+impl RamFrame {
+    fn of(recording: &Recording, id: FrameId) -> Self {
+        let frame = recording.stacks.frame(id);
+        let text = |id| harmless(recording.strings.get(id));
+        let (function, file) = (text(frame.name), text(frame.file));
+        let function = if function == CALLER { last_parts(&file, 1).to_owned() } else { function };
+        Self { function, file, line: frame.line }
+    }
+
+    /// As places are called everywhere: the last two parts of the path, the line, and the function.
+    pub fn label(&self) -> String {
+        match self.line {
+            0 => self.function.clone(),
+            line => format!("{}:{line} {}", last_parts(&self.file, 2), self.function),
+        }
+    }
+}
+
+/// So many parts of a path, from its end.
+fn last_parts(path: &str, parts: usize) -> &str {
+    let begin = path.rmatch_indices(['/', '\\']).nth(parts - 1).map_or(0, |(at, _)| at + 1);
+    &path[begin..]
+}
+
+/// Why there is no page of recordings that have RAM only, and what to type for them.
+pub fn no_page_of_ram(names: &[&str]) -> String {
+    let (is, files) = match names {
+        [name] => (format!("{name}: this is a recording of RAM"), quoted(name)),
+        all => {
+            let files: Vec<String> = all.iter().map(|name| quoted(name)).collect();
+            ("these are recordings of RAM".to_owned(), files.join(" "))
+        }
+    };
+    format!(
+        "{is}; a page, a trace and TensorBoard show the memory of GPUs\n\nhint: oomph explain {files} says where it went; for a flame graph: oomph report {files} --speedscope ram.speedscope.json"
+    )
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
     use oomph_explain::explain_in_detail;
-    use oomph_trace::{Action, Annotation, Frame, Stage};
+    use oomph_trace::{Action, Annotation, Frame, How, Stage};
+
+    /// Two tables that a library made, one of which goes; what no line made; and a function with a hostile name. Of 170 bytes in all, 140 are held at the peak.
+    pub(crate) fn ram() -> Recording {
+        let mut recording = Recording::default();
+        let mut stack = |frames: &[(&str, &str, u32)]| {
+            let frames: Vec<u32> = (frames.iter())
+                .map(|&(name, file, line)| {
+                    let (name, file) = (recording.strings.intern(name), recording.strings.intern(file));
+                    recording.stacks.intern_frame(Frame { name, file, line })
+                })
+                .collect();
+            recording.stacks.intern(&frames)
+        };
+        let module = ("<module>", "/home/me/load.py", 20);
+        let arrow = (CALLER, "/v/site-packages/pyarrow/libarrow.so.2100", 0);
+        let table = stack(&[arrow, ("load", "/home/me/load.py", 3), module]);
+        let evil = stack(&[("evil\"\\</script>\u{1b}[31m\u{202e}", "/home/me/load.py", 7), module]);
+        let events = &mut recording.host.get_or_insert_default().events;
+        for (row, (action, address, size, how, stack)) in [
+            (Action::Alloc, 1, 100, How::Large, table),
+            (Action::Alloc, 2, 30, How::Large, table),
+            (Action::FreeCompleted, 2, 30, How::Large, table),
+            (Action::Alloc, 3, 25, How::Object, evil),
+            (Action::Alloc, 4, 15, How::Mapped, oomph_trace::NO_STACK),
+            (Action::FreeCompleted, 1, 100, How::Large, table),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            events.action.push(action);
+            events.address.push(address);
+            events.size.push(size);
+            events.how.push(how);
+            events.stack.push(stack);
+            events.time.push(1_700_000_000_000_000 + 10 * row as i64);
+        }
+        recording
+    }
 
     /// Two steps of a program with a hostile name; memory runs out at the end.
     pub(crate) fn recording(times: bool) -> Recording {
@@ -207,5 +361,13 @@ pub(crate) mod tests {
         let untimed = Clock::of(&recording(false).devices[0], 0);
         assert!(!untimed.real);
         assert_eq!((untimed.at(0), untimed.at(5), untimed.end()), (0, 5, 8));
+    }
+
+    #[test]
+    fn names_are_quoted_in_what_to_type() {
+        let message = no_page_of_ram(&["my run-ram.oomph"]);
+        assert!(message.starts_with("my run-ram.oomph: this is a recording of RAM; "), "{message}");
+        assert!(message.contains("\n\nhint: oomph explain 'my run-ram.oomph' says"), "{message}");
+        assert!(no_page_of_ram(&["a", "b"]).contains("oomph report a b --speedscope "));
     }
 }

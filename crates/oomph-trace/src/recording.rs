@@ -124,7 +124,7 @@ pub struct Host {
 pub struct HostEvents {
     /// What happened.
     pub action: Vec<Action>,
-    /// Where.
+    /// Which block: a number that no two live ones share.
     pub address: Vec<u64>,
     /// How much; of a sample, what it stands for.
     pub size: Vec<u64>,

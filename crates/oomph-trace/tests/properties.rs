@@ -233,7 +233,7 @@ proptest! {
     /// Chunks that are well-formed outside and anything inside: the sums are right, so all of it is decoded.
     #[test]
     fn hostile_chunks_of_the_own_format_are_read_or_refused(
-        chunks in prop::collection::vec((0u8..12, prop::collection::vec(any::<u8>(), 0..200), any::<bool>()), 0..12),
+        chunks in prop::collection::vec((0u8..14, prop::collection::vec(any::<u8>(), 0..200), any::<bool>()), 0..12),
     ) {
         let mut file = oomph_trace::format::MAGIC.to_vec();
         file.extend_from_slice(&[1, 0, 0, 0]);

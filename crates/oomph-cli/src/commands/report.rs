@@ -10,8 +10,9 @@ use clap::{Args, ValueEnum};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use oomph_report::page::{self, Builder, Crowd, Means, Mode, Progress, Wanted};
-use oomph_report::{Exported, Named, chrome_trace, tensorboard};
+use oomph_report::{Exported, Named, chrome_trace, no_page_of_ram, pprof, speedscope, tensorboard};
 use oomph_words::{bytes, grouped, plural};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -23,7 +24,7 @@ use std::time::SystemTime;
 /// those that did the same.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  oomph report snapshot.pickle --open\n  oomph report before.pickle after.pickle -o change.html\n  oomph report rank*.pickle -o ranks.html\n  oomph report snapshot.pickle --gpu t4                     # a T4's limit drawn in, and which setting fits it\n  oomph report snapshot.pickle --tensorboard runs/memory    # for those who live there\n  oomph report snapshot.pickle --chrome-trace trace.json.gz # for ui.perfetto.dev"
+    after_help = "Examples:\n  oomph report snapshot.pickle --open\n  oomph report before.pickle after.pickle -o change.html\n  oomph report rank*.pickle -o ranks.html\n  oomph report snapshot.pickle --gpu t4                     # a T4's limit drawn in, and which setting fits it\n  oomph report snapshot.pickle --tensorboard runs/memory    # for those who live there\n  oomph report snapshot.pickle --chrome-trace trace.json.gz # for ui.perfetto.dev\n  oomph report train-ram.oomph --speedscope ram.json        # RAM, for www.speedscope.app"
 )]
 pub(crate) struct Arguments {
     /// Recordings; `-` reads one from stdin
@@ -58,6 +59,29 @@ pub(crate) struct Arguments {
     /// Write a trace for ui.perfetto.dev or chrome://tracing as well; ending in .gz, compressed
     #[arg(long, value_name = "TRACE")]
     pub(crate) chrome_trace: Option<PathBuf>,
+    /// Write flame graphs of RAM for www.speedscope.app, of recordings that `oomph run --ram` made; ending in .gz, compressed
+    #[arg(long, value_name = "PROFILE")]
+    pub(crate) speedscope: Option<PathBuf>,
+    /// Write the RAM that was held at the peak as a heap profile for `go tool pprof`, compressed
+    #[arg(long, value_name = "PROFILE")]
+    pub(crate) pprof: Option<PathBuf>,
+}
+
+impl Arguments {
+    /// Whether what shows the memory of GPUs is written for other programs.
+    fn exports_gpus(&self) -> bool {
+        self.tensorboard.is_some() || self.chrome_trace.is_some()
+    }
+
+    /// Whether RAM is.
+    fn exports_ram(&self) -> bool {
+        self.speedscope.is_some() || self.pprof.is_some()
+    }
+
+    /// The files that are written beside the page.
+    fn exports(&self) -> impl Iterator<Item = &Path> {
+        [&self.chrome_trace, &self.speedscope, &self.pprof].into_iter().filter_map(|path| path.as_deref())
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -103,8 +127,7 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         bail!("--tensorboard takes a folder");
     }
     let mode = mode(arguments)?;
-    let written: Vec<&Path> =
-        [Some(output.as_path()), arguments.chrome_trace.as_deref()].into_iter().flatten().collect();
+    let written: Vec<&Path> = std::iter::once(output.as_path()).chain(arguments.exports()).collect();
     Outputs { inputs: &arguments.files, force: arguments.force }.check(&written)?;
     let source = match arguments.no_source {
         true => SourceText::none(),
@@ -114,7 +137,7 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         what_if: arguments.what_if.into(),
         memory: arguments.memory.memory(),
         typed: arguments.memory.typed(None),
-        keep: arguments.tensorboard.is_some() || arguments.chrome_trace.is_some(),
+        keep: arguments.exports_gpus() || arguments.exports_ram(),
     });
     let mut read: Vec<&Path> = Vec::new();
     let mut failed = false;
@@ -141,6 +164,18 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
     if read.is_empty() {
         return Ok(Outcome::Failed);
     }
+    let of_ram: Vec<&str> = (page.named().iter())
+        .filter(|named| named.explanation.host.is_some())
+        .map(|named| named.name)
+        .collect();
+    if arguments.exports_ram() && of_ram.is_empty() {
+        bail!("there is no RAM in any of these recordings\n\nhint: record it with: oomph run --ram train.py");
+    }
+    // A page would have nothing to show.
+    let has_page = !page.subjects().is_empty() || of_ram.is_empty();
+    if !has_page && (arguments.exports_gpus() || !arguments.exports_ram()) {
+        bail!("{}", no_page_of_ram(&of_ram));
+    }
     if let Some(again) = page.wants_again()
         && let path = read[again.recording]
         && path != Path::new("-")
@@ -153,12 +188,22 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
     }
     let mode = if page.recordings() == 1 && crowd.is_none() { Mode::One } else { mode };
     let diff = page.diff(mode);
-    outputs::write_whole(&output, arguments.force, |out| {
-        Ok(page::write(page.subjects(), &page.named(), mode, diff.as_ref(), crowd, out)?)
-    })?;
+    if has_page {
+        outputs::write_whole(&output, arguments.force, |out| {
+            Ok(page::write(page.subjects(), &page.named(), mode, diff.as_ref(), crowd, out)?)
+        })?;
+    }
     if let Some(path) = &arguments.chrome_trace {
-        write_trace(&page.exported(), path, arguments.force)?;
+        write_compressed_by_name(path, arguments.force, |out| chrome_trace::write(&page.exported(), out))?;
         printer.note(&format!("wrote {}: open it in ui.perfetto.dev or chrome://tracing", path.display()));
+    }
+    if let Some(path) = &arguments.speedscope {
+        write_compressed_by_name(path, arguments.force, |out| speedscope::write(&page.exported(), out))?;
+        printer.note(&format!("wrote {}: open it in www.speedscope.app", path.display()));
+    }
+    if let Some(path) = &arguments.pprof {
+        outputs::write_whole(path, arguments.force, |out| Ok(pprof::write(&page.exported(), out)?))?;
+        printer.note(&format!("wrote {path}: go tool pprof -http=: {path}", path = path.display()));
     }
     if let Some(folder) = &arguments.tensorboard {
         let runs = write_runs(&page.exported(), folder)?;
@@ -183,7 +228,10 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
             "what other settings would have done is left out{whose}: it takes long for so many events; --what-if always puts it in"
         ));
     }
-    if !to_stdout {
+    if !has_page && (arguments.output.is_some() || arguments.open) {
+        printer.note("no page was written: it shows the memory of GPUs, and this is RAM");
+    }
+    if has_page && !to_stdout {
         let size = output.metadata().ok().filter(|metadata| metadata.is_file());
         let size = size.map_or(String::new(), |metadata| format!(", {}", bytes(metadata.len())));
         let events = plural(page.events() as u64, "event");
@@ -203,7 +251,7 @@ fn crowd<'a>(
     printer: &mut Printer,
 ) -> anyhow::Result<Option<(Crowd, Vec<&'a PathBuf>, bool)>> {
     // What is written for other tools has all of them, and what comes from stdin cannot be read twice.
-    let takes_all = arguments.tensorboard.is_some() || arguments.chrome_trace.is_some();
+    let takes_all = arguments.exports_gpus() || arguments.exports_ram();
     let is_piped = arguments.files.iter().any(|path| path == Path::new("-"));
     if mode != Mode::Ranks || arguments.files.len() <= page::MOST_DRAWN || takes_all || is_piped {
         return Ok(None);
@@ -251,15 +299,20 @@ fn with_means<T>(source: &SourceText, printer: &Printer, work: impl FnOnce(&Mean
     work(&Means { source: &|file, line, end| source.line(file, line, end), progress: &progress })
 }
 
-fn write_trace(exported: &[Exported], path: &Path, force: bool) -> anyhow::Result<()> {
+/// Compressed where the name ends in .gz.
+fn write_compressed_by_name(
+    path: &Path,
+    force: bool,
+    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> anyhow::Result<()> {
     outputs::write_whole(path, force, |out| {
         if path.extension().is_some_and(|ending| ending == "gz") {
             let mut compressed = GzEncoder::new(out, Compression::default());
-            chrome_trace::write(exported, &mut compressed)?;
+            write(&mut compressed)?;
             compressed.finish()?;
             return Ok(());
         }
-        Ok(chrome_trace::write(exported, out)?)
+        Ok(write(out)?)
     })
 }
 

@@ -4,7 +4,7 @@
 //! twice ends the first block, one that was never handed out is passed over, and sums do not overflow.
 
 use hashbrown::HashMap;
-use oomph_trace::{Action, HostEvents, How, StackId};
+use oomph_trace::{Action, Host, HostEvents, How, StackId};
 
 /// A block.
 #[derive(Clone, Copy, Debug)]
@@ -100,6 +100,38 @@ impl Blocks {
     }
 }
 
+/// What one stack asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostStackBytes {
+    /// The stack.
+    pub stack: StackId,
+    /// Bytes that were held at the peak.
+    pub held: u64,
+    /// Blocks that were held at the peak and recorded: of small ones, samples.
+    pub held_blocks: u64,
+    /// Bytes that were recorded in all, given back or not.
+    pub asked: u64,
+}
+
+/// Host memory by stack, what held most first.
+pub fn host_by_stack(host: &Host) -> Vec<HostStackBytes> {
+    let blocks = Blocks::of(&host.events);
+    let mut stacks: HashMap<StackId, HostStackBytes> = HashMap::new();
+    for block in &blocks.all {
+        let sum = stacks
+            .entry(block.stack)
+            .or_insert_with(|| HostStackBytes { stack: block.stack, ..HostStackBytes::default() });
+        sum.asked = sum.asked.saturating_add(block.size);
+        if block.is_alive(blocks.peak) {
+            sum.held = sum.held.saturating_add(block.size);
+            sum.held_blocks += 1;
+        }
+    }
+    let mut stacks: Vec<HostStackBytes> = stacks.into_values().collect();
+    stacks.sort_by_key(|one| (std::cmp::Reverse((one.held, one.asked)), one.stack));
+    stacks
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,5 +165,22 @@ mod tests {
         assert_eq!((blocks.most, blocks.peak), (u64::MAX, 5));
         assert_eq!(blocks.alive(3).map(|block| block.size).collect::<Vec<_>>(), [70]);
         assert_eq!(blocks.own_after(&[0, 2, 3, 7]), [0, 100, 70, u64::MAX]);
+    }
+
+    #[test]
+    fn stacks_have_what_they_held_at_the_peak_and_what_they_asked_for_in_all() {
+        use Action::{Alloc, FreeCompleted as Free};
+        let mut events = events(&[
+            (Alloc, 1, 10),
+            (Alloc, 2, 20),
+            (Free, 1, 0),
+            (Alloc, 3, 40),
+            (Free, 2, 0),
+            (Alloc, 4, 5),
+        ]);
+        events.stack = vec![7, 8, 7, 7, 8, 9];
+        let host = Host { events, ..Host::default() };
+        let row = |stack, held, held_blocks, asked| HostStackBytes { stack, held, held_blocks, asked };
+        assert_eq!(host_by_stack(&host), [row(7, 40, 1, 50), row(8, 20, 1, 20), row(9, 0, 0, 5)]);
     }
 }

@@ -13,6 +13,7 @@ pub mod rules;
 #[allow(clippy::unwrap_used)] // a test fails by panicking
 mod testing;
 
+pub use blocks::{HostStackBytes, host_by_stack};
 pub use context::HostContext;
 pub use growth::HostGrowth;
 pub use kinds::HostKind;
