@@ -61,7 +61,8 @@ impl HostPrediction {
 
 /// What each of the other processes asked for at the most. The kernel would count of a forked one what it shares with its parent, too.
 fn others(first: &Path) -> Vec<u64> {
-    let (Some(folder), Some(stem)) = (first.parent(), first.file_stem().and_then(|stem| stem.to_str())) else {
+    let (Some(folder), Some(stem)) = (first.parent(), first.file_stem().and_then(|stem| stem.to_str()))
+    else {
         return Vec::new();
     };
     let is_another = |name: &str| {

@@ -10,8 +10,8 @@ use crate::live::{Block, may_hold};
 use crate::python;
 use crate::scope::{Scope, looking};
 use crate::session;
-use std::cell::UnsafeCell;
 use std::arch::naked_asm;
+use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 

@@ -39,8 +39,9 @@ pub fn stand_before() {
         let of = |name: &CStr| {
             // What is preloaded comes first, as it does for everybody.
             // SAFETY: a handle of the loader's; the name is a string.
-            elf::find(name)
-                .or_else(|| Some(unsafe { dlsym(handle, name.as_ptr()) } as usize).filter(|found| *found != 0))
+            elf::find(name).or_else(|| {
+                Some(unsafe { dlsym(handle, name.as_ptr()) } as usize).filter(|found| *found != 0)
+            })
         };
         let (Some(alloc), Some(free)) = (of(c"cudaHostAlloc"), of(c"cudaFreeHost")) else { continue };
         NEXT_ALLOC.store(alloc, Relaxed);

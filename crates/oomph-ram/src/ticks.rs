@@ -107,11 +107,14 @@ impl Round {
             if place == at_most + 1 {
                 staying.clear();
             }
-            let is_block = How::from_number(row.kind).is_some_and(|how| !matches!(how, How::Mapped | How::Shared));
+            let is_block =
+                How::from_number(row.kind).is_some_and(|how| !matches!(how, How::Mapped | How::Shared));
             let key = (row.size, row.kind, row.stack);
             match row.action {
                 _ if !is_block => {}
-                Action::Alloc if ended.binary_search(&place).is_err() => staying.entry(key).or_default().push(place),
+                Action::Alloc if ended.binary_search(&place).is_err() => {
+                    staying.entry(key).or_default().push(place)
+                }
                 Action::Alloc => {}
                 // First the new one came, then the other went: in between less is said than there was, and the most is not there.
                 _ if row.began.is_none() => {

@@ -283,7 +283,7 @@ pub(crate) mod tests {
         .enumerate()
         {
             events.action.push(action);
-            events.address.push(address);
+            events.block.push(address);
             events.size.push(size);
             events.how.push(how);
             events.stack.push(stack);

@@ -32,7 +32,7 @@ fn profile(ram: &Ram) -> Message {
     for process in &ram.processes {
         let mut label = Message::default();
         label.varint(1, texts.id("recording")).varint(2, texts.id(&process.name));
-        for stack in process.stacks.iter().filter(|stack| stack.bytes.held > 0) {
+        for stack in process.stacks.iter().filter(|stack| stack.bytes.held_blocks > 0) {
             // Innermost first.
             let locations = stack.frames.iter().rev().map(|&place| number(place));
             let values = [stack.bytes.held_blocks, stack.bytes.held].map(signed);

@@ -69,7 +69,7 @@ pub use history::{Allocations, History, Moment, NEVER, Peak, Peaks, Ranges, Rese
 pub use intern::{Frame, FrameId, NO_STACK, StackId, Stacks, StringId, Strings};
 pub use read::{ReadError, read, read_bytes, read_path};
 pub use recording::{
-    Action, Annotation, Block, BlockState, CALLER, DEFAULT_POOL, Device, Events, FORWARD_FOLLOWS, Format, Host,
-    HostEvents, How, PoolId, Recording, Repeated, Resident, SAMPLED_EVERY, Segment, SettingValue, Settings, Source, Stage,
-    Warning,
+    Action, Annotation, Block, BlockState, CALLER, DEFAULT_POOL, Device, Events, FORWARD_FOLLOWS, Format,
+    Host, HostEvents, How, PoolId, Recording, Repeated, Resident, SAMPLED_EVERY, Segment, SettingValue,
+    Settings, Source, Stage, Warning,
 };

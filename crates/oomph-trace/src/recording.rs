@@ -125,7 +125,7 @@ pub struct HostEvents {
     /// What happened.
     pub action: Vec<Action>,
     /// Which block: a number that no two live ones share.
-    pub address: Vec<u64>,
+    pub block: Vec<u64>,
     /// How much; of a sample, what it stands for.
     pub size: Vec<u64>,
     /// How it was asked for.

@@ -65,7 +65,8 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         }
     }
     // A gate that lets through what it cannot see is no gate.
-    let has = |ram: bool| checks.iter().any(|check| ram == matches!(check.metric, Metric::Ram | Metric::RamAsked));
+    let has =
+        |ram: bool| checks.iter().any(|check| ram == matches!(check.metric, Metric::Ram | Metric::RamAsked));
     if limits.ram.is_some() && !has(true) {
         anyhow::bail!("--max-ram: there is no RAM in any of these recordings\n\nhint: {RECORD_RAM}");
     }

@@ -12,7 +12,9 @@ use std::path::PathBuf;
 /// Where one of the programs ran out of memory and died, that is said first: its peak is what it had reached by then, not what
 /// it needs. Two recordings of RAM (oomph run --ram) are compared by what was asked for and by what the kernel counted.
 #[derive(Args)]
-#[command(after_help = "Examples:\n  oomph diff before.pickle after.pickle\n  oomph diff before-ram.oomph after-ram.oomph")]
+#[command(
+    after_help = "Examples:\n  oomph diff before.pickle after.pickle\n  oomph diff before-ram.oomph after-ram.oomph"
+)]
 pub(crate) struct Arguments {
     /// The first recording
     #[arg(value_name = "BEFORE")]

@@ -1,7 +1,7 @@
 //! Blocks of host memory and their lives: who was alive at the peak, and how much was asked for at any moment.
 //!
-//! Boundary: numbers only; what a block is, and which line made it, is for others. Addresses and sizes come from strangers' files: an address that is handed out
-//! twice ends the first block, one that was never handed out is passed over, and sums do not overflow.
+//! Boundary: numbers only; what a block is, and which line made it, is for others. Numbers and sizes come from strangers' files: a number that is given out
+//! twice ends the first block, one that was never given out is passed over, and sums do not overflow.
 
 use hashbrown::HashMap;
 use oomph_trace::{Action, Host, HostEvents, How, StackId};
@@ -50,13 +50,13 @@ impl Blocks {
         let mut all: Vec<Block> = Vec::new();
         let mut live: HashMap<u64, usize> = HashMap::new();
         let (mut total, mut most, mut peak) = (0u128, 0u128, 0);
-        let columns = (events.action.iter().zip(&events.address).zip(&events.size))
+        let columns = (events.action.iter().zip(&events.block).zip(&events.size))
             .zip(events.how.iter().zip(&events.stack))
             .enumerate();
-        for (row, (((&action, &address), &size), (&how, &stack))) in columns {
+        for (row, (((&action, &number), &size), (&how, &stack))) in columns {
             let before = match action {
-                Action::Alloc => live.insert(address, all.len()),
-                _ => live.remove(&address),
+                Action::Alloc => live.insert(number, all.len()),
+                _ => live.remove(&number),
             };
             if let Some(block) = before.and_then(|index| all.get_mut(index)) {
                 block.freed = Some(row);
@@ -138,9 +138,9 @@ mod tests {
 
     fn events(rows: &[(Action, u64, u64)]) -> HostEvents {
         let mut events = HostEvents::default();
-        for &(action, address, size) in rows {
+        for &(action, number, size) in rows {
             events.action.push(action);
-            events.address.push(address);
+            events.block.push(number);
             events.size.push(size);
             events.how.push(How::Large);
             events.stack.push(0);

@@ -59,7 +59,7 @@ impl Program {
     fn event(&mut self, action: Action, address: u64, size: u64, how: How, stack: StackId) {
         let events = &mut self.recording.host.get_or_insert_default().events;
         events.action.push(action);
-        events.address.push(address);
+        events.block.push(address);
         events.size.push(size);
         events.how.push(how);
         events.stack.push(stack);

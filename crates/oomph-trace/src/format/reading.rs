@@ -253,7 +253,7 @@ impl Reading {
         let mut before = 0i64;
         for _ in 0..count {
             before = before.wrapping_add(input.zigzag()?);
-            events.address.push(before as u64);
+            events.block.push(before as u64);
         }
         for _ in 0..count {
             events.size.push(input.varint()?.min(oomph_settings::rounding::LARGEST_SIZE));

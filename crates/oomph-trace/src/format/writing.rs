@@ -207,7 +207,7 @@ impl<W: Write> Writer<W> {
             for &action in &events.action[rows.clone()] {
                 out.byte(action as u8);
             }
-            differences(&mut out, events.address[rows.clone()].iter().map(|&address| address as i64));
+            differences(&mut out, events.block[rows.clone()].iter().map(|&block| block as i64));
             for &size in &events.size[rows.clone()] {
                 out.varint(size);
             }
