@@ -677,7 +677,7 @@ fn ram(folder: &Path, name: &str, asked: u64, counted: Option<u64>) -> PathBuf {
     let mut recording = Recording::default();
     let host = recording.host.get_or_insert_default();
     host.events.action.push(Action::Alloc);
-    host.events.address.push(4096);
+    host.events.block.push(4096);
     host.events.size.push(asked);
     host.events.how.push(How::Large);
     host.events.stack.push(0);

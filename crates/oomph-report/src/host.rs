@@ -281,7 +281,7 @@ mod tests {
         let host = recording.host.get_or_insert_default();
         for (row, (how, size, stack)) in events.into_iter().enumerate() {
             host.events.action.push(Action::Alloc);
-            host.events.address.push(row as u64);
+            host.events.block.push(row as u64);
             host.events.size.push(size);
             host.events.how.push(how);
             host.events.stack.push(stack);
