@@ -657,7 +657,7 @@ COSTS = {
         batch = torch.randn(512, 512)
         """,
         """
-        for step in range(60):
+        for step in range(15):
             loss = model(batch).square().mean()
             loss.backward()
             optimizer.step()

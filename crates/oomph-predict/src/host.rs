@@ -2,7 +2,6 @@
 //!
 //! Boundary: recordings in, sums out. What CUDA itself takes of the host beside a real card is not in them.
 
-use crate::run::Ran;
 use oomph_explain::{HostExplanation, HostKind, HostLine, explain};
 use std::path::Path;
 
@@ -38,19 +37,19 @@ impl HostPrediction {
         }
     }
 
-    /// What a run has left, if it was recorded.
-    pub(crate) fn of(ran: &Ran) -> Option<HostPrediction> {
-        let first = read(&ran.left(FILE))?;
+    /// What a run has left, if it was recorded. `values`: bytes of those that were computed in place of a GPU.
+    pub(crate) fn of(recording: &Path, values: u64) -> Option<HostPrediction> {
+        let first = read(recording)?;
         let of_kind = |wanted: HostKind| {
             first.by_kind.iter().filter(|one| one.kind == wanted).map(|one| one.bytes).sum::<u64>()
         };
         let (of_card, pinned) = (of_kind(HostKind::Oomph), of_kind(HostKind::Pinned));
         let own = first.own().unwrap_or(first.asked).saturating_sub(of_card);
-        let others = others(&ran.left(FILE));
+        let others = others(recording);
         let most = own.saturating_add(others.iter().sum());
         Some(HostPrediction {
             most,
-            least: most.saturating_sub(ran.facts.values.bytes),
+            least: most.saturating_sub(values),
             pinned,
             of_card,
             processes: 1 + others.len(),

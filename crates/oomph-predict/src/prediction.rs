@@ -1,6 +1,6 @@
 //! What is said of a program: whether it fits a card, with what margin, and how sure that is.
 
-use crate::host::HostPrediction;
+use crate::host::{self, HostPrediction};
 use crate::run::{
     Among, Batches, CallFact, DeviceFacts, Facts, Kind, NcclFact, Program, Ran, Reached, ReadFact, RunError,
     Runner, Status, StepFact, Torch, Values, Voice, World,
@@ -322,7 +322,7 @@ impl Prediction {
             range: None,
             nccl: facts.nccl.clone(),
             managed: facts.managed,
-            host: HostPrediction::of(ran),
+            host: HostPrediction::of(&ran.left(host::FILE), facts.values.bytes),
             torch: ran.torch.clone(),
             conf: facts.memory_config.clone(),
             explanation,

@@ -22,8 +22,9 @@ static SEEN: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 pub fn redirect() -> bool {
     let Ok(mut seen) = SEEN.lock() else { return false };
     let is_first = seen.is_empty();
-    let mut redirects: Vec<Redirect> =
-        hooks::all().map(|(name, to)| Redirect { name, to, done: false }).collect();
+    let mut redirects: Vec<Redirect> = hooks::all()
+        .map(|(name, to)| Redirect { name, to, from: hooks::found_by_all(name), done: false })
+        .collect();
     elf::redirect_all_but(&LEFT_ALONE, &mut seen, &mut redirects);
     !is_first || redirects.iter().any(|redirect| redirect.done)
 }

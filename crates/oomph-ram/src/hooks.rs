@@ -203,7 +203,7 @@ fn unnoticed<T>(work: impl FnOnce() -> T) -> T {
     let place = unsafe { __errno_location() };
     // SAFETY: as above.
     let before = unsafe { *place };
-    let result = work();
+    let result = session::uncancelled(work);
     // SAFETY: as above.
     unsafe { *place = before };
     result
@@ -379,6 +379,8 @@ unsafe extern "C" fn reallocarray_for(block: Pointer, count: usize, size: usize,
 const SHARED: c_int = 1;
 const FIXED: c_int = 0x10;
 const ANONYMOUS: c_int = 0x20;
+const LOCKED: c_int = 0x2000;
+const POPULATE: c_int = 0x8000;
 const FAILED: usize = usize::MAX;
 
 /// Whether it is memory that this process holds: not pages of a file, and not an address without pages behind it.
@@ -408,7 +410,10 @@ unsafe extern "C" fn mmap_for(
         match how(protection, flags) {
             Some(how) if size >= LARGE => unnoticed(|| {
                 let stack = python::walk(0, python::DEEPEST);
-                session::with(|recorder| recorder.map(address as usize, bytes, how, &stack, caller));
+                let is_there = flags & (POPULATE | LOCKED) != 0;
+                session::with(|recorder| {
+                    recorder.map(address as usize, bytes, how, is_there, &stack, caller);
+                });
             }),
             // In the place of what may be known.
             _ if flags & FIXED != 0 => {

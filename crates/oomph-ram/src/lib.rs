@@ -101,7 +101,7 @@ pub extern "C" fn oomph_ram_attach() -> c_int {
 /// `path` is a string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn oomph_ram_start(path: *const c_char, most: u64) -> c_int {
-    let _scope = scope::Scope::enter();
+    let Some(_scope) = scope::Scope::enter() else { return session::BUSY };
     // SAFETY: as the caller says.
     session::start(unsafe { CStr::from_ptr(path) }, most).err().unwrap_or(0)
 }
@@ -109,15 +109,15 @@ pub unsafe extern "C" fn oomph_ram_start(path: *const c_char, most: u64) -> c_in
 /// Writes what is pending.
 #[unsafe(no_mangle)]
 pub extern "C" fn oomph_ram_flush() -> c_int {
-    let _scope = scope::Scope::enter();
-    session::with(recorder::Recorder::write);
+    let Some(_scope) = scope::Scope::enter() else { return session::BUSY };
+    session::uncancelled(|| session::with(recorder::Recorder::write));
     0
 }
 
 /// Ends the recording.
 #[unsafe(no_mangle)]
 pub extern "C" fn oomph_ram_stop() -> c_int {
-    let _scope = scope::Scope::enter();
+    let Some(_scope) = scope::Scope::enter() else { return session::BUSY };
     session::stop();
     0
 }
@@ -125,14 +125,14 @@ pub extern "C" fn oomph_ram_stop() -> c_int {
 /// Bytes that are asked for and not given back.
 #[unsafe(no_mangle)]
 pub extern "C" fn oomph_ram_asked() -> u64 {
-    let _scope = scope::Scope::enter();
+    let Some(_scope) = scope::Scope::enter() else { return 0 };
     session::with(|recorder| recorder.held()).unwrap_or(0)
 }
 
 /// The most that these were at once.
 #[unsafe(no_mangle)]
 pub extern "C" fn oomph_ram_peak() -> u64 {
-    let _scope = scope::Scope::enter();
+    let Some(_scope) = scope::Scope::enter() else { return 0 };
     session::with(|recorder| recorder.most_held()).unwrap_or(0)
 }
 

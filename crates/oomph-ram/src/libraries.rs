@@ -8,7 +8,7 @@ use std::ops::Range;
 
 const LIST: &str = "/proc/self/maps";
 /// Code that belongs to no file may be anywhere, and each new page of it would have the list read again.
-const MOST_READS: u32 = 2000;
+const MOST_READS: u32 = 400;
 const PAGE_BITS: u32 = 12;
 
 /// Libraries by the addresses of their code.

@@ -41,13 +41,15 @@ pub fn is_low() -> bool {
     LOW.load(Ordering::Relaxed)
 }
 
-/// Called before a fork: nobody else is in the middle of an allocation when the child begins.
-pub fn before_fork() {
-    MEMORY.lock();
+/// In a forked child, where whoever was in the middle of an allocation is gone: what had come back is left, and new chunks are begun.
+pub fn begin_anew() {
+    // SAFETY: the child's only thread.
+    unsafe { *MEMORY.free.get() = Free { lists: [0; CLASSES], chunk: 0, left: 0 } };
+    MEMORY.unlock();
 }
 
-/// Called after a fork, on both sides.
-pub fn after_fork() {
+/// In a forked child whose thread is in the middle of one of our calls, which goes on.
+pub fn let_go() {
     MEMORY.unlock();
 }
 

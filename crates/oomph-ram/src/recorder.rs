@@ -11,8 +11,14 @@ use crate::resident::{self, Resident};
 use crate::spread::Map;
 use crate::tables::Tables;
 use crate::ticks::{Round, Row};
-use crate::{memory, stacks, touched};
+use crate::touched::{self, Pages};
+use crate::{memory, stacks};
 use std::ffi::{CString, c_int};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+unsafe extern "C" {
+    fn getpid() -> c_int;
+}
 
 /// Written when so much more is live than at the last write: a process that is killed for its memory is killed while it grows.
 const GROWN: i64 = 16 << 20;
@@ -54,6 +60,10 @@ pub struct Recorder {
     most: i64,
     /// When it may be looked at again which pages are there.
     look_again: i64,
+    pages: Pages,
+    clock: Clock,
+    /// Whose recording it is: a child that was made without a word to the C library has it too.
+    process: c_int,
     is_over: bool,
 }
 
@@ -65,14 +75,32 @@ pub struct Place {
     pub at_once: bool,
 }
 
-fn now() -> i64 {
-    std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |since| since.as_micros() as i64)
+/// Microseconds since 1970 that never go back, whoever sets the clock.
+struct Clock {
+    began: Instant,
+    at: i64,
+}
+
+impl Clock {
+    fn new() -> Self {
+        let at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as i64);
+        Self { began: Instant::now(), at }
+    }
+
+    fn now(&self) -> i64 {
+        self.at + self.began.elapsed().as_micros() as i64
+    }
+}
+
+/// This process.
+fn process() -> c_int {
+    // SAFETY: it always succeeds.
+    unsafe { getpid() }
 }
 
 impl Recorder {
     pub fn new(place: Place) -> Self {
+        let clock = Clock::new();
         Self {
             tables: Tables::new(),
             libraries: Libraries::default(),
@@ -82,12 +110,15 @@ impl Recorder {
             round: Round::new(),
             place,
             file: None,
-            written: now(),
+            written: clock.now(),
             last: Resident::default(),
             told: 0,
             asked_at: 0,
             most: 0,
             look_again: 0,
+            pages: Pages::new(),
+            clock,
+            process: process(),
             is_over: false,
         }
     }
@@ -139,8 +170,20 @@ impl Recorder {
         number
     }
 
+    pub fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Whether anything more is noted: memory may be short, though nobody has asked for a while.
+    fn notes(&self) -> bool {
+        !self.is_over && !memory::is_low()
+    }
+
     fn note(&mut self, address: usize, size: u64, how: How, stack: u32) {
-        let time = now();
+        if !self.notes() {
+            return;
+        }
+        let time = self.clock.now();
         let block = self.new_block(size, stack, how as u8);
         if let Some(lost) = self.live.insert(address, block) {
             // Its end was not seen.
@@ -155,14 +198,16 @@ impl Recorder {
 
     /// What was known of a block that is about to be given back.
     pub fn end(&mut self, address: usize) -> Option<Block> {
-        let time = now();
+        let time = self.clock.now();
         if let Some(size) = self.live.size_of(address) {
             // Before it is noted: its pages are still there, and are counted.
             self.write_if_due(time);
             self.ask_kernel_if_higher(size);
         }
         let block = self.live.remove(address)?;
-        self.round.end(address as u64, &block, time);
+        if self.notes() {
+            self.round.end(address as u64, &block, time);
+        }
         Some(block)
     }
 
@@ -172,18 +217,31 @@ impl Recorder {
         self.note(address, block.size, how, block.stack);
     }
 
-    pub fn map(&mut self, address: usize, size: usize, how: How, stack: &Stack, caller: usize) {
+    /// `is_there`: whether all its pages are there already. Of a large range none is, else.
+    pub fn map(
+        &mut self,
+        address: usize,
+        size: usize,
+        how: How,
+        is_there: bool,
+        stack: &Stack,
+        caller: usize,
+    ) {
         if self.is_short() {
             return;
         }
         self.unmap(address, size);
         let stack = self.number_of(stack, caller);
-        self.map_by(address, size, how as u8, stack);
+        let bytes = if is_there || size < touched::LOOKED_AT { size as u64 } else { 0 };
+        self.map_by(address, size, bytes, how as u8, stack);
     }
 
-    fn map_by(&mut self, address: usize, length: usize, kind: u8, stack: u32) {
-        let time = now();
-        let block = self.new_block(touched::bytes(address, length), stack, kind);
+    fn map_by(&mut self, address: usize, length: usize, bytes: u64, kind: u8, stack: u32) {
+        if !self.notes() {
+            return;
+        }
+        let time = self.clock.now();
+        let block = self.new_block(bytes, stack, kind);
         self.live.map(address, length, block);
         self.round.begin(address as u64, &block, time);
         self.most = self.most.max(self.round.total());
@@ -196,10 +254,10 @@ impl Recorder {
             return;
         }
         for (begin, length, block) in self.live.ranges_from(touched::LOOKED_AT) {
-            correct(&mut self.round, begin, length, block, time);
+            correct(&mut self.round, self.pages.bytes(begin, length), begin, block, time);
         }
         self.most = self.most.max(self.round.total());
-        let end = now();
+        let end = self.clock.now();
         self.look_again = end + (end - time).saturating_mul(LOOKING);
     }
 
@@ -217,7 +275,7 @@ impl Recorder {
 
     fn ask_kernel(&mut self) {
         let Some(resident) = resident::now() else { return };
-        let time = now();
+        let time = self.clock.now();
         let is_new = resident.anonymous.abs_diff(self.last.anonymous) > SLIGHT
             || resident.most > self.last.most
             || time - self.told >= TOLD_EVERY;
@@ -232,17 +290,22 @@ impl Recorder {
         let end = address.saturating_add(size);
         let mut first = None;
         for (begin, length, mut block) in self.live.unmap(address, size) {
-            let time = now();
-            correct(&mut self.round, begin, length, &mut block, time);
+            if !self.notes() {
+                continue;
+            }
+            let time = self.clock.now();
+            correct(&mut self.round, self.pages.bytes(begin, length), begin, &mut block, time);
             self.most = self.most.max(self.round.total());
             self.ask_kernel_if_higher(block.size);
             self.round.end(begin as u64, &block, time);
             let last = begin + length;
             if begin < address {
-                self.map_by(begin, address - begin, block.kind, block.stack);
+                let bytes = self.pages.bytes(begin, address - begin);
+                self.map_by(begin, address - begin, bytes, block.kind, block.stack);
             }
             if last > end {
-                self.map_by(end, last - end, block.kind, block.stack);
+                let bytes = self.pages.bytes(end, last - end);
+                self.map_by(end, last - end, bytes, block.kind, block.stack);
             }
             first = first.or(Some(block));
         }
@@ -252,7 +315,9 @@ impl Recorder {
     /// The same pages at another place, or more of them.
     pub fn remap(&mut self, old: (usize, usize), new: (usize, usize)) {
         if let Some(block) = self.unmap(old.0, old.1) {
-            self.map_by(new.0, new.1, block.kind, block.stack);
+            self.unmap(new.0, new.1);
+            let bytes = self.pages.bytes(new.0, new.1);
+            self.map_by(new.0, new.1, bytes, block.kind, block.stack);
         }
     }
 
@@ -260,7 +325,7 @@ impl Recorder {
     fn is_short(&mut self) -> bool {
         if !self.is_over && (memory::is_low() || !self.live.has_room()) {
             self.write();
-            self.is_over = true;
+            self.give_up();
         }
         self.is_over
     }
@@ -272,16 +337,30 @@ impl Recorder {
         }
     }
 
+    /// Nothing more is recorded. The program goes on.
+    fn give_up(&mut self) {
+        self.is_over = true;
+        self.round.forget();
+    }
+
     pub fn write(&mut self) {
         if self.is_over || memory::is_low() {
             return;
         }
-        self.written = now();
+        if self.process != process() {
+            // The file is the parent's, and so is its lock.
+            std::mem::forget(self.file.take());
+            self.give_up();
+            return;
+        }
+        self.written = self.clock.now();
         if self.file.is_none()
             && (self.place.at_once || self.round.is_full() || self.round.total() >= WORTH_A_FILE)
         {
             self.file = File::create(&self.place.path, self.place.most, Owner::Nobody).ok();
-            self.is_over = self.file.is_none();
+            if self.file.is_none() {
+                self.give_up();
+            }
         }
         self.look_at_pages(self.written);
         let (tables, Some(file)) = (&mut self.tables, &mut self.file) else { return };
@@ -299,7 +378,7 @@ impl Recorder {
         self.ask_kernel();
         if !is_written {
             // The disk is full, or the file as long as it may be: what comes now would refer to what is not there.
-            self.is_over = true;
+            self.give_up();
         }
     }
 
@@ -309,18 +388,10 @@ impl Recorder {
             file.chunk(Kind::End, &[]);
         }
     }
-
-    /// In a forked child.
-    pub fn leave_to_parent(mut self) {
-        if let Some(file) = self.file.take() {
-            file.leave_to_parent();
-        }
-    }
 }
 
 /// Notes of a mapped range what was touched of it since.
-fn correct(round: &mut Round, begin: usize, length: usize, block: &mut Block, time: i64) {
-    let size = touched::bytes(begin, length);
+fn correct(round: &mut Round, size: u64, begin: usize, block: &mut Block, time: i64) {
     if size != block.size {
         round.end(begin as u64, block, time);
         (block.size, block.row) = (size, round.next());

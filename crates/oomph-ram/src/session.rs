@@ -13,18 +13,20 @@ unsafe extern "C" {
     fn getenv(name: *const c_char) -> *const c_char;
     fn getpid() -> c_int;
     fn getppid() -> c_int;
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
     fn pthread_atfork(
         before: Option<extern "C" fn()>,
         parent: Option<extern "C" fn()>,
         child: Option<extern "C" fn()>,
     ) -> c_int;
     fn sched_yield() -> c_int;
+    fn nanosleep(time: *const [i64; 2], left: *mut [i64; 2]) -> c_int;
 }
 
 /// Where recordings go, how long they may become, and who has started the program: `PID:BYTES:/path/without/extension`.
 const VARIABLE: &CStr = c"OOMPH_RAM";
 /// A recording is under way.
-const BUSY: c_int = 16;
+pub const BUSY: c_int = 16;
 
 /// A lock that a fork can hold, and let go on both sides.
 struct Session {
@@ -46,9 +48,17 @@ pub fn is_recording() -> bool {
 }
 
 fn lock() {
+    const PATIENCE: u32 = 100;
+    let mut tries = 0;
     while SESSION.is_taken.swap(true, Ordering::Acquire) {
-        // SAFETY: gives the rest of the thread's time to whoever holds it.
-        unsafe { sched_yield() };
+        tries += 1;
+        // SAFETY: gives the thread's time to whoever holds it; for a while, lest one of higher priority keeps that one from running.
+        unsafe {
+            match tries % PATIENCE {
+                0 => nanosleep(&[0, 50_000], std::ptr::null_mut()),
+                _ => sched_yield(),
+            }
+        };
     }
 }
 
@@ -63,7 +73,13 @@ pub fn with<T>(work: impl FnOnce(&mut Recorder) -> T) -> Option<T> {
     }
     lock();
     // SAFETY: the lock is held.
-    let result = unsafe { (*SESSION.recorder.get()).as_mut() }.map(work);
+    let result = unsafe { (*SESSION.recorder.get()).as_mut() }.map(|recorder| {
+        let result = work(recorder);
+        if recorder.is_over() {
+            RECORDING.store(false, Ordering::Relaxed);
+        }
+        result
+    });
     unlock();
     result
 }
@@ -114,7 +130,7 @@ pub fn start(path: &CStr, most: u64) -> Result<(), c_int> {
         None => {
             crate::live::forget_all();
             let recorder = current.insert(Recorder::new(place));
-            recorder.create().inspect_err(|_| *current = None)
+            uncancelled(|| recorder.create()).inspect_err(|_| *current = None)
         }
     };
     unlock();
@@ -128,7 +144,7 @@ pub fn start(path: &CStr, most: u64) -> Result<(), c_int> {
 /// Ends the recording that `start` has begun.
 pub fn stop() {
     if IS_OWN.swap(false, Ordering::Relaxed) {
-        end();
+        finish();
     }
 }
 
@@ -137,32 +153,43 @@ pub fn watch_forks() {
     unsafe { pthread_atfork(Some(before_fork), Some(after_fork), Some(in_the_child)) };
 }
 
+/// Ends the recording. Not by a signal's handler that ends the program in the middle of one of our calls: it would wait for itself.
 pub extern "C" fn end() {
-    let _scope = Scope::enter();
-    if !RECORDING.swap(false, Ordering::Relaxed) {
-        return;
-    }
+    let Some(_scope) = Scope::enter() else { return };
+    finish();
+}
+
+/// The same, from within.
+fn finish() {
+    RECORDING.store(false, Ordering::Relaxed);
     lock();
     // SAFETY: the lock is held.
     let recorder = unsafe { (*SESSION.recorder.get()).take() };
     unlock();
     if let Some(recorder) = recorder {
-        recorder.finish();
+        uncancelled(|| recorder.finish());
     }
 }
 
-/// A signal's handler that forks in the middle of one of our calls would wait for its own thread.
+/// What a thread does here that is ended by another would never be done: the lock would stay taken.
+pub fn uncancelled<T>(work: impl FnOnce() -> T) -> T {
+    const DISABLED: c_int = 1;
+    let mut before: c_int = 0;
+    // SAFETY: this thread's own state, which is put back.
+    unsafe { pthread_setcancelstate(DISABLED, &raw mut before) };
+    let result = work();
+    // SAFETY: as above.
+    unsafe { pthread_setcancelstate(before, std::ptr::null_mut()) };
+    result
+}
+
+/// No lock is taken for a fork: others may be held by whoever waits for ours. The child does not use what it finds.
 extern "C" fn before_fork() {
-    if scope::before_fork() {
-        lock();
-        memory::before_fork();
-    }
+    scope::before_fork();
 }
 
 extern "C" fn after_fork() {
     if scope::is_forking() {
-        memory::after_fork();
-        unlock();
         scope::after_fork();
     }
 }
@@ -170,16 +197,14 @@ extern "C" fn after_fork() {
 extern "C" fn in_the_child() {
     RECORDING.store(false, Ordering::Relaxed);
     if !scope::is_forking() {
-        // What was interrupted goes on in the child too, when the handler returns. Nothing new is recorded there.
+        // A signal's handler has forked in the middle of one of our calls, which goes on in the child too when the handler returns. Nothing new is recorded there.
+        memory::let_go();
         return;
     }
-    memory::after_fork();
-    // SAFETY: the child's only thread.
-    let parents = unsafe { (*SESSION.recorder.get()).take() };
+    memory::begin_anew();
+    // SAFETY: the child's only thread. The recording that lies there may be half changed, and its file is the parent's: it is left as it is.
+    unsafe { SESSION.recorder.get().write(None) };
     unlock();
-    if let Some(parents) = parents {
-        parents.leave_to_parent();
-    }
     crate::live::forget_all();
     begin();
     scope::after_fork();

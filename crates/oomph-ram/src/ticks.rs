@@ -57,6 +57,11 @@ impl Round {
         self.total - self.at_first
     }
 
+    /// Drops what waits, and what it took.
+    pub fn forget(&mut self) {
+        self.rows = Vec::new();
+    }
+
     pub fn total(&self) -> i64 {
         self.total
     }

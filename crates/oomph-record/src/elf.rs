@@ -79,6 +79,8 @@ pub struct Redirect {
     pub name: &'static CStr,
     /// What is called from now on.
     pub to: usize,
+    /// What an entry has to lead to now, or to the library itself, which will look for it at the first call; 0 for anything.
+    pub from: usize,
     /// Whether an entry was found.
     pub done: bool,
 }
@@ -87,6 +89,8 @@ struct Search<'a> {
     libraries: Libraries<'a>,
     redirects: &'a mut [Redirect],
     path: Option<std::ffi::CString>,
+    /// Where the library is that is looked at.
+    own: std::ops::Range<usize>,
 }
 
 /// By the beginnings of their file names.
@@ -117,7 +121,8 @@ impl Libraries<'_> {
 
 /// The path of the loaded library whose file name begins so.
 pub fn path_of(library: &str) -> Option<std::ffi::CString> {
-    let mut search = Search { libraries: Libraries::First(library), redirects: &mut [], path: None };
+    let mut search =
+        Search { libraries: Libraries::First(library), redirects: &mut [], path: None, own: 0..0 };
     // SAFETY: as in `redirect`.
     unsafe { dl_iterate_phdr(look, (&raw mut search).cast()) };
     search.path
@@ -125,7 +130,7 @@ pub fn path_of(library: &str) -> Option<std::ffi::CString> {
 
 /// Redirects calls of the library whose file name begins so. Whether the library is loaded.
 pub fn redirect(library: &str, redirects: &mut [Redirect]) -> bool {
-    let mut search = Search { libraries: Libraries::First(library), redirects, path: None };
+    let mut search = Search { libraries: Libraries::First(library), redirects, path: None, own: 0..0 };
     // SAFETY: the callback gets the search back, which lives until this returns.
     unsafe { dl_iterate_phdr(look, (&raw mut search).cast()) };
     search.path.is_some()
@@ -134,7 +139,8 @@ pub fn redirect(library: &str, redirects: &mut [Redirect]) -> bool {
 /// Redirects calls of the program and of all libraries, but those whose file names begin so, and those that were seen here before, by where they begin.
 #[allow(dead_code)] // that of `oomph-ram`, which compiles this file too
 pub fn redirect_all_but(libraries: &[&str], seen: &mut Vec<usize>, redirects: &mut [Redirect]) {
-    let mut search = Search { libraries: Libraries::AllBut(libraries, seen), redirects, path: None };
+    let mut search =
+        Search { libraries: Libraries::AllBut(libraries, seen), redirects, path: None, own: 0..0 };
     // SAFETY: as above.
     unsafe { dl_iterate_phdr(look, (&raw mut search).cast()) };
 }
@@ -155,6 +161,10 @@ unsafe extern "C" fn look(loaded: *const Loaded, _size: usize, data: *mut c_void
     let enough = search.libraries.is_enough();
     // SAFETY: the loader says how many there are.
     let headers = unsafe { std::slice::from_raw_parts(loaded.headers, usize::from(loaded.count)) };
+    const LOADED: u32 = 1;
+    let end =
+        headers.iter().filter(|header| header.kind == LOADED).map(|one| one.address + one.in_memory).max();
+    search.own = loaded.base..loaded.base + end.unwrap_or(0) as usize;
     let Some(dynamic) = headers.iter().find(|header| header.kind == DYNAMIC) else { return enough };
     let sealed = headers.iter().find(|header| header.kind == RELRO).map_or(0..0, |header| {
         let start = loaded.base + header.address as usize;
@@ -207,6 +217,11 @@ unsafe fn patch(
             }
             for wanted in search.redirects.iter_mut().filter(|wanted| wanted.name == name) {
                 let place = base + relocation.offset as usize;
+                // SAFETY: an entry of the table of functions.
+                let now = unsafe { (place as *const usize).read() };
+                if wanted.from != 0 && now != wanted.from && !search.own.contains(&now) {
+                    continue;
+                }
                 // SAFETY: an entry of the table of functions, which this makes writable for a moment if it is sealed.
                 wanted.done |= unsafe { write(place, wanted.to, sealed.contains(&place)) };
             }

@@ -7,7 +7,7 @@ use std::ffi::{CStr, OsStr, c_int};
 use std::fs::{Metadata, OpenOptions};
 use std::io::{Read, Write};
 use std::mem::ManuallyDrop;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -25,6 +25,8 @@ const TAKEN: c_int = 16;
 
 unsafe extern "C" {
     fn flock(descriptor: c_int, operation: c_int) -> c_int;
+    fn fcntl(descriptor: c_int, command: c_int, ...) -> c_int;
+    fn getrlimit(which: c_int, limits: *mut u64) -> c_int;
 }
 
 /// Whose a file is before it is begun.
@@ -115,13 +117,6 @@ impl File {
     /// Writes nothing more.
     pub fn give_up(&mut self) {
         self.broken = true;
-    }
-
-    /// In a forked child: the file, and its lock, are the parent's.
-    pub fn leave_to_parent(mut self) {
-        // SAFETY: taken once, here, and never used again.
-        unsafe { ManuallyDrop::drop(&mut self.file) };
-        std::mem::forget(self);
     }
 
     /// How long it may become.
@@ -217,7 +212,8 @@ impl File {
         if self.broken || !self.is_ours() {
             return;
         }
-        if self.length + bytes.len() as u64 > most {
+        // Past the limit of files the kernel sends a signal that would end the program.
+        if self.length + bytes.len() as u64 > most.min(largest_file()) {
             self.full = true;
             return;
         }
@@ -248,9 +244,32 @@ fn number(error: std::io::Error) -> c_int {
     error.raw_os_error().unwrap_or(5)
 }
 
-/// What is written goes to its end; what it begins with is read.
+/// How large a file of this process may become.
+fn largest_file() -> u64 {
+    const FILE_SIZE: c_int = 1;
+    let mut limits = [u64::MAX; 2];
+    // SAFETY: two numbers are written.
+    unsafe { getrlimit(FILE_SIZE, limits.as_mut_ptr()) };
+    limits[0]
+}
+
+/// What is written goes to its end; what it begins with is read. With a high number: a program that closes a low one counts on getting it again.
 fn opened(path: &Path, make: bool) -> std::io::Result<std::fs::File> {
-    OpenOptions::new().read(true).append(true).create(make).custom_flags(NO_FOLLOW | NO_WAIT).open(path)
+    const DUPLICATE: c_int = 1030;
+    const HIGH: c_int = 100;
+    let file = OpenOptions::new()
+        .read(true)
+        .append(true)
+        .create(make)
+        .custom_flags(NO_FOLLOW | NO_WAIT)
+        .open(path)?;
+    // SAFETY: the descriptor is open; the new one is closed when a program is started.
+    let high = unsafe { fcntl(file.as_raw_fd(), DUPLICATE, HIGH) };
+    if high < 0 {
+        return Ok(file);
+    }
+    // SAFETY: it is new, and nobody else's.
+    Ok(unsafe { std::fs::File::from_raw_fd(high) })
 }
 
 /// One zstd frame of stored blocks.

@@ -7,7 +7,7 @@
 
 use crate::python::Frame;
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// The command that starts a prediction is given as a text.
 const STARTER: &str = "<string>";
@@ -64,9 +64,18 @@ fn frame_of(row: &str) -> Option<Frame> {
     Some(Frame { line, name: parts.next()?.to_owned(), file: parts.next()?.to_owned() })
 }
 
-/// The frames of a stack as they are recorded.
+/// The frames of a stack as they are recorded. Nobody is waited for long: in a forked child, who has the lock may be gone.
 pub fn recorded(frames: Vec<Frame>) -> Vec<Frame> {
-    match known().as_ref() {
+    const TRIES: usize = 1000;
+    let lock = (0..TRIES).find_map(|_| match KNOWN.try_lock() {
+        Err(TryLockError::WouldBlock) => {
+            std::thread::yield_now();
+            None
+        }
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Ok(known) => Some(known),
+    });
+    match lock.as_ref().and_then(|known| known.as_ref()) {
         Some(known) => known.recorded(frames),
         None => frames,
     }

@@ -38,7 +38,7 @@ struct Host<'a> {
     asked: Change,
     /// What the kernel counted of the process's own at the most; `null` where it was not read in both.
     anonymous: Option<Change>,
-    /// What changed at the peak, by kind: see `by_kind` of the [host's memory](#host).
+    /// What changed at the peak, by kind: see `by_kind` of [explain](#explain)'s host.
     by_kind: Vec<KindChange>,
     /// What changed at the peak, by line.
     by_line: Vec<LineChange<'a>>,
