@@ -94,14 +94,6 @@ PROGRAMS = {
         import torch
         kept = [torch.ones(1 << 20) for _ in range(40)]
         """,
-    "training": """
-        import torch
-        model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(8)])
-        optimizer = torch.optim.AdamW(model.parameters())
-        for _ in range(3):
-            model(torch.randn(256, 1024)).sum().backward()
-            optimizer.step()
-        """,
     "threads": """
         import threading
         import numpy as np
@@ -111,6 +103,136 @@ PROGRAMS = {
         [one.join() for one in threads]
         """,
 }
+
+
+# What a program may do that a library in it must live with: each was the end of one, once. With what it is linked to, and how it is started.
+HARSH = {
+    "a fork while another thread holds a lock that the fork waits for": """
+        #include <pthread.h>
+        #include <stdlib.h>
+        #include <unistd.h>
+        #include <sys/wait.h>
+        static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+        static void take(void) { pthread_mutex_lock(&lock); }
+        static void give(void) { pthread_mutex_unlock(&lock); }
+        static void *work(void *_) { for (;;) { take(); char *p = malloc(100000); p[0] = 1; free(p); give(); } }
+        int main() {
+            pthread_t thread;
+            pthread_atfork(take, give, give);
+            pthread_create(&thread, 0, work, 0);
+            for (int i = 0; i < 100; i++) { int child = fork(); if (!child) _exit(0); waitpid(child, 0, 0); }
+            return 3;
+        }""",
+    "threads that are cancelled in the middle of a request": """
+        #include <pthread.h>
+        #include <stdlib.h>
+        #include <unistd.h>
+        static void *work(void *_) { for (;;) { for (int i = 0; i < 50; i++) { char *p = malloc(100000 + i * 1000); p[0] = 1; free(p); } pthread_testcancel(); } }
+        int main() {
+            for (int i = 0; i < 500; i++) { pthread_t thread; pthread_create(&thread, 0, work, 0); usleep(300 + i % 700); pthread_cancel(thread); pthread_join(thread, 0); }
+            return 3;
+        }""",
+    "an exit in a handler of signals": """
+        #include <signal.h>
+        #include <stdlib.h>
+        #include <sys/time.h>
+        static void handle(int _) { exit(3); }
+        int main() {
+            signal(SIGALRM, handle);
+            struct itimerval soon = {{0, 0}, {0, 50000}};
+            setitimer(ITIMER_REAL, &soon, 0);
+            for (;;) { char *p = malloc(100000); p[0] = 1; free(p); }
+        }""",
+    "a thread with 16 KiB of stack": """
+        #include <pthread.h>
+        #include <stdlib.h>
+        #include <unistd.h>
+        #include <sys/mman.h>
+        static void *work(void *_) { for (int i = 0; i < 1000; i++) { char *p = malloc(100000); p[0] = 1; free(p); usleep(200); } return 0; }
+        int main() {
+            char *large = mmap(0, 32 << 20, 3, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            pthread_t thread;
+            pthread_attr_t small;
+            large[0] = 1;
+            pthread_attr_init(&small);
+            pthread_attr_setstacksize(&small, 16384);
+            if (pthread_create(&thread, &small, work, 0)) return 1;
+            pthread_join(thread, 0);
+            return 3;
+        }""",
+    "files that may not become long": """
+        #include <stdlib.h>
+        #include <sys/resource.h>
+        int main() {
+            struct rlimit small = {20000, 20000};
+            setrlimit(RLIMIT_FSIZE, &small);
+            for (int i = 0; i < 100; i++) { char *p[500]; for (int j = 0; j < 500; j++) p[j] = malloc(70000 + j); for (int j = 0; j < 500; j += 2) free(p[j]); }
+            return 3;
+        }""",
+    "addresses of terabytes that are never touched": """
+        #include <sys/mman.h>
+        #include <time.h>
+        int main() {
+            struct timespec begin, end;
+            clock_gettime(CLOCK_MONOTONIC, &begin);
+            char *p = mmap(0, 16L << 40, 3, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+            if (p == MAP_FAILED) return 3;
+            p[0] = 1;
+            munmap(p, 16L << 40);
+            clock_gettime(CLOCK_MONOTONIC, &end);
+            return end.tv_sec - begin.tv_sec < 2 ? 3 : 1;
+        }""",
+    "descriptors that it closes and opens again": """
+        #include <fcntl.h>
+        #include <stdlib.h>
+        #include <unistd.h>
+        #include <sys/wait.h>
+        int main() {
+            int status, own;
+            for (int i = 3; i < 1024; i++) close(i);
+            for (int i = 0; i < 500; i++) malloc(100000);
+            usleep(150000);
+            malloc(100000);
+            for (int i = 3; i < 1024; i++) close(i);
+            own = open("/dev/null", O_WRONLY);
+            if (own != 3) return 1;
+            int child = fork();
+            if (!child) _exit(write(own, "x", 1) == 1 ? 3 : 1);
+            waitpid(child, &status, 0);
+            return WEXITSTATUS(status);
+        }""",
+}
+
+
+@pytest.mark.parametrize("name", HARSH)
+def test_a_program_lives_as_it_would_without(oomph, tmp_path, name):
+    (tmp_path / "harsh.c").write_text(textwrap.dedent(HARSH[name]))
+    subprocess.run(["gcc", "-O1", "-w", "-o", tmp_path / "harsh", tmp_path / "harsh.c", "-lpthread"], check=True)
+    done = subprocess.run([str(oomph.binary), "run", "--ram", str(tmp_path / "harsh")], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 3, done.stderr
+    assert explained(oomph, tmp_path / "harsh-ram.oomph")["host"]["asked"] >= 0
+
+
+def test_text_that_is_put_together_is_counted_once(recorded):
+    """By realloc: each string is asked for three times, in different sizes."""
+    _, (explanation,) = recorded(
+        """
+        words = ["word number %d of many" % i for i in range(500_000)]
+        kept = []
+        for i in range(300_000):
+            row = []
+            for j in range(3):
+                row.append(j)
+            kept.append(row)
+        """
+    )
+    line = held(explanation)[2]
+    truth = sum(sys.getsizeof(f"word number {i} of many") for i in range(500_000)) + 8 * 500_000
+    assert abs(line["bytes"] - truth) < 1.5 * line["error"] + 0.05 * truth
+    grown = held(explanation)
+    rows = sum(grown[number]["bytes"] for number in (5, 7) if number in grown)
+    # A list of 56 bytes, those of the collector among them, and room for four.
+    assert rows == pytest.approx(300_000 * (56 + 32), rel=0.1)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
