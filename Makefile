@@ -35,7 +35,7 @@ WEB := web/node_modules
 ASSETS := crates/oomph-report/assets
 FUZZ_SECONDS ?= 600
 # cargo fmt does not find modules that a macro lists.
-LISTED_BY_MACROS := crates/oomph-explain/src/rules/*.rs crates/oomph-doctor/src/checks/*.rs crates/oomph-cli/src/commands/*.rs
+LISTED_BY_MACROS := crates/oomph-explain/src/rules/*.rs crates/oomph-explain/src/host/rules/*.rs crates/oomph-doctor/src/checks/*.rs crates/oomph-cli/src/commands/*.rs
 
 .PHONY: demo demo-command wheel sdist archives test compiled diagnose fetched format lint lint-text rust-test web-test python-test reference bench fuzz deny clean
 

@@ -69,7 +69,7 @@ for _ignored, _handler in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGQUIT, sig
 # The files that take longest, begun first: at the end all workers are then done at about the same time. (pytest-xdist's own order, by the number of
 # tests, leaves the few long ones for last: one worker ended minutes after the other.)
 LONGEST = (
-    "test_predict_programs", "test_fit", "test_report", "test_run", "test_fit_script", "test_ram", "test_fit_integrations", "test_guard", "test_top",
+    "test_predict_programs", "test_fit", "test_report", "test_run", "test_fit_script", "test_ram", "test_run_ram", "test_fit_integrations", "test_guard", "test_top",
     "test_doctor_loader", "test_diagnosis", "test_predict", "test_pytest_plugin", "test_data_stream", "test_notebook", "test_in_ci", "test_warm", "test_census", "test_inside", "test_fit_inference",
     "test_attacks", "test_doctor", "test_data_share", "test_fit_memory", "test_data_cloud", "test_fit_optimizer", "test_fit_split", "test_docs", "test_package",
 )

@@ -455,3 +455,45 @@ def test_whatever_call_of_the_recorder_fails_the_program_goes_on(oomph, tmp_path
     for call in range(1, calls + 1):
         done = run(call)
         assert (done.returncode, done.stdout, done.stderr) == (0, "20000\n", ""), f"with call {call} of {calls} failing"
+
+
+ON_A_CARD = """
+    import numpy as np
+    import torch
+    data = np.random.rand(1 << 18, 64)
+    kept = torch.tensor(data, dtype=torch.float32)
+    pinned = torch.ones(4 << 18).pin_memory()
+    model = torch.nn.Linear(64, 1).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        model(kept[:1000].cuda()).mean().backward()
+        optimizer.step()
+"""
+
+
+def test_a_prediction_says_the_hosts_memory(oomph, tmp_path):
+    (tmp_path / "train.py").write_text(textwrap.dedent(ON_A_CARD) + textwrap.dedent(COUNTED) + "print('COUNTED', counted())\n")
+
+    def predict(ram, *options):
+        return oomph("predict", "--gpu", "t4", "--no-recording", f"--ram={ram}", "--python", sys.executable, *options, "train.py", cwd=tmp_path, timeout=600)
+
+    code, out, err = predict("100MiB", "--format", "json")
+    assert code == 1, err
+    host = json.loads(out)["host"]
+    (own,) = map(int, re.findall(r"COUNTED (\d+)", err))
+    # What the program counts of itself has the virtual card in it.
+    assert host["most"] + host["virtual_card"] == pytest.approx(own, rel=0.05)
+    lines = {line["place"]["line"]: line["bytes"] for line in host["lines"] if line["place"] and line["place"]["file"].endswith("train.py")}
+    assert lines[4] == pytest.approx(128 * MIB, rel=0.01) and lines[5] == pytest.approx(64 * MIB, rel=0.01)
+    assert host["pinned"] == 4 * MIB
+    code, out, err = predict("64GiB")
+    assert code == 0 and "fits 64.0 GiB: " in out, out + err
+
+
+def test_pinned_memory_is_a_kind(oomph, tmp_path):
+    (tmp_path / "train.py").write_text(textwrap.dedent(ON_A_CARD))
+    done = subprocess.run([str(oomph.binary), "run", "--gpu", "t4", "--ram", "--python", sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    kinds = {kind["kind"]: kind["bytes"] for kind in explained(oomph, tmp_path / "train-ram.oomph")["host"]["by_kind"]}
+    assert kinds["pinned_memory"] == 4 * MIB
+    assert kinds["arrays"] >= 128 * MIB and kinds["tensors"] >= 64 * MIB

@@ -36,13 +36,13 @@ pub fn stand_before() {
         let Some(path) = elf::path_of(library) else { continue };
         // SAFETY: a path of the loader's own; it only finds what is loaded.
         let handle = unsafe { dlopen(path.as_ptr(), IF_LOADED) };
-        let of = |name: &CStr| {
-            // What is preloaded comes first, as it does for everybody.
+        let of_library = |name: &CStr| {
             // SAFETY: a handle of the loader's; the name is a string.
-            elf::find(name).or_else(|| {
-                Some(unsafe { dlsym(handle, name.as_ptr()) } as usize).filter(|found| *found != 0)
-            })
+            let found = unsafe { dlsym(handle, name.as_ptr()) } as usize;
+            (found != 0).then_some(found)
         };
+        // What is preloaded comes first, as it does for everybody.
+        let of = |name: &CStr| elf::find(name).or_else(|| of_library(name));
         let (Some(alloc), Some(free)) = (of(c"cudaHostAlloc"), of(c"cudaFreeHost")) else { continue };
         NEXT_ALLOC.store(alloc, Relaxed);
         NEXT_FREE.store(free, Relaxed);

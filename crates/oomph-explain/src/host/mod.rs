@@ -141,8 +141,10 @@ pub(crate) fn explain_host(context: &HostContext) -> HostExplanation {
             taken_over.entry(context.line(block)).or_default().add(block.size, block.how);
         }
     }
+    // Address space that was asked for and never touched is no row.
     let mut by_kind: Vec<HostKindBytes> = of_kind
         .into_iter()
+        .filter(|(_, sum)| sum.bytes > 0)
         .map(|(kind, sum)| HostKindBytes { kind, bytes: sum.bytes, blocks: sum.blocks, error: sum.error() })
         .collect();
     by_kind.sort_by_key(|one| (std::cmp::Reverse(one.bytes), one.kind));
@@ -174,6 +176,7 @@ pub(crate) fn explain_host(context: &HostContext) -> HostExplanation {
 fn lines(context: &HostContext, sums: HashMap<u32, Sum>) -> Vec<HostLine> {
     let mut lines: Vec<HostLine> = sums
         .into_iter()
+        .filter(|(_, sum)| sum.bytes > 0)
         .map(|(line, sum)| HostLine {
             place: context.place_of_line(line),
             bytes: sum.bytes,
