@@ -269,6 +269,23 @@ def test_bytes_by_line_are_what_was_asked_for(recorded):
     assert 0 < small["error"] < 0.1 * small["bytes"]
 
 
+def test_the_outermost_line_is_known_however_deep_it_is(recorded):
+    """What is deep is a library's, as in an import of PyTorch: its own line is not among the innermost frames."""
+    _, (explanation,) = recorded(
+        """
+        import textwrap, types
+        import numpy as np
+        code = compile("def deep(n):\\n    return deep(n - 1) if n else np.ones(1 << 20)\\n", "/usr/lib/python3/dist-packages/deep.py", "exec")
+        library = {"np": np}
+        exec(code, library)
+        kept = library["deep"](300)
+        shallow = library["deep"](3)
+        """
+    )
+    lines = held(explanation)
+    assert lines[7]["bytes"] == 8 * MIB and lines[8]["bytes"] == 8 * MIB
+
+
 def test_what_comes_and_goes_does_not_fill_the_file(recorded, tmp_path):
     _, (explanation,) = recorded(
         """

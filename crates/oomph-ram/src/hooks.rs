@@ -227,7 +227,7 @@ pub fn given(scope: &Scope, block: Pointer, size: usize, small: How, caller: usi
 pub fn begin(address: usize, size: u64, how: How, caller: usize) {
     if session::is_recording() {
         unnoticed(|| {
-            let stack = python::walk(0, python::DEEPEST);
+            let stack = python::walk_both_ends();
             session::with(|recorder| recorder.begin(address, size, how, &stack, caller));
         });
     }
@@ -409,7 +409,7 @@ unsafe extern "C" fn mmap_for(
         let bytes = size.next_multiple_of(4096);
         match how(protection, flags) {
             Some(how) if size >= LARGE => unnoticed(|| {
-                let stack = python::walk(0, python::DEEPEST);
+                let stack = python::walk_both_ends();
                 let is_there = flags & (POPULATE | LOCKED) != 0;
                 session::with(|recorder| {
                     recorder.map(address as usize, bytes, how, is_there, &stack, caller);

@@ -34,8 +34,8 @@ const SLIGHT: u64 = 256 << 10;
 const TOLD_EVERY: i64 = 1_000_000;
 /// By how much more must be held than when the kernel was last asked, for it to be asked again before something is given back.
 const HIGHER: i64 = 1 << 20;
-/// To give so much back costs the kernel far more than to be asked.
-const MUCH: u64 = 4 << 20;
+/// What is given back of which the kernel is asked before: it has more to do with that than with the answer.
+const MUCH: u64 = 1 << 20;
 /// Which pages are there is looked at so rarely that it takes no more than this share of the time.
 const LOOKING: i64 = 50;
 
@@ -56,6 +56,8 @@ pub struct Recorder {
     told: i64,
     /// What was held when the kernel was asked while most was.
     asked_at: i64,
+    /// The least that was held since it was asked last.
+    lowest: i64,
     /// The most that was held at once.
     most: i64,
     /// When it may be looked at again which pages are there.
@@ -114,6 +116,7 @@ impl Recorder {
             last: Resident::default(),
             told: 0,
             asked_at: 0,
+            lowest: 0,
             most: 0,
             look_again: 0,
             pages: Pages::new(),
@@ -207,6 +210,7 @@ impl Recorder {
         let block = self.live.remove(address)?;
         if self.notes() {
             self.round.end(address as u64, &block, time);
+            self.lowest = self.lowest.min(self.round.total());
         }
         Some(block)
     }
@@ -261,19 +265,21 @@ impl Recorder {
         self.look_again = end + (end - time).saturating_mul(LOOKING);
     }
 
-    /// Before so much is given back: there may be more pages now than ever. More was asked for than ever; or much of it goes at once, which may have been touched only lately.
+    /// Before so much is given back: there may be more pages now than ever. More was asked for than ever; or much goes at once, after more was asked for again, of what was touched only now.
     fn ask_kernel_if_higher(&mut self, size: u64) {
         let held = self.round.total();
         let is_higher = held >= self.asked_at.saturating_add(HIGHER);
-        let is_much = size >= MUCH && held >= self.most / 4 * 3;
+        let grown = held - self.lowest;
+        let is_much = size >= MUCH && grown >= HIGHER.max(self.last.anonymous as i64 / 100);
         if !(is_higher || is_much) || self.file.is_none() || self.is_over {
             return;
         }
-        self.asked_at = self.round.total();
+        self.asked_at = self.asked_at.max(held);
         self.ask_kernel();
     }
 
     fn ask_kernel(&mut self) {
+        self.lowest = self.round.total();
         let Some(resident) = resident::now() else { return };
         let time = self.clock.now();
         let is_new = resident.anonymous.abs_diff(self.last.anonymous) > SLIGHT
@@ -298,6 +304,7 @@ impl Recorder {
             self.most = self.most.max(self.round.total());
             self.ask_kernel_if_higher(block.size);
             self.round.end(begin as u64, &block, time);
+            self.lowest = self.lowest.min(self.round.total());
             let last = begin + length;
             if begin < address {
                 let bytes = self.pages.bytes(begin, address - begin);

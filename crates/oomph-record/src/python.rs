@@ -14,6 +14,10 @@ use std::sync::OnceLock;
 
 /// Frames of a stack that are kept, innermost first.
 pub const DEEPEST: usize = 128;
+/// Of these, for the outermost where there are more.
+const OUTERMOST: usize = 32;
+/// Frames beyond that are not looked at: a recursion without end is one.
+const FARTHEST: usize = 4096;
 /// Frames that are kept of a free: enough to show what the program was doing, not from where.
 pub const SHALLOW: usize = 16;
 
@@ -88,6 +92,17 @@ unsafe fn word(address: usize) -> usize {
 /// The calling thread's stack without its `skip` innermost frames, and no more than `most` of them; empty if it is not
 /// Python's, or nothing is known of it.
 pub fn walk(skip: usize, most: usize) -> Stack {
+    walk_within(skip, most, 0)
+}
+
+/// The same, of which the outermost frames are kept too where there are more than can be: the line that imports a large library is further out than that.
+#[allow(dead_code)] // `oomph-ram` compiles this file too
+pub fn walk_both_ends() -> Stack {
+    walk_within(0, DEEPEST, OUTERMOST)
+}
+
+/// `outermost`: how many of the last places are for the last frames that there are.
+fn walk_within(skip: usize, most: usize, outermost: usize) -> Stack {
     let mut stack = Stack::empty();
     let Some(Some(layout)) = LAYOUT.get() else { return stack };
     // SAFETY: frames of this thread, as `learn` found them to be laid out.
@@ -95,7 +110,9 @@ pub fn walk(skip: usize, most: usize) -> Stack {
         let mut frame = innermost((layout.this_thread)(), layout.innermost);
         let mut left = skip;
         let mut hash = 0xcbf2_9ce4_8422_2325u64;
-        while frame != 0 && stack.length < most {
+        // Who is further out than so many frames takes turns in the last places.
+        let mut turned = 0;
+        while frame != 0 && (stack.length < most || turned < FARTHEST && outermost > 0) {
             let (code, instruction) = layout.read(frame);
             frame = word(frame + layout.frame.previous);
             if code == 0 || word(code + 8) != layout.code_type {
@@ -109,7 +126,16 @@ pub fn walk(skip: usize, most: usize) -> Stack {
             let file = word(code + layout.code.file);
             let frame = (code as u64) ^ (instruction as u64).rotate_left(24) ^ (file as u64).rotate_left(48);
             hash = (hash ^ frame).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
-            stack.push((code, instruction));
+            if stack.length < most {
+                stack.push((code, instruction));
+            } else if let Some(place) = stack.frames.get_mut(most - outermost + turned % outermost) {
+                place.write((code, instruction));
+                turned += 1;
+            }
+        }
+        if let Some(last) = stack.frames.get_mut(most.saturating_sub(outermost)..most).filter(|_| turned > 0)
+        {
+            last.rotate_left(turned % outermost);
         }
         if stack.length > 0 {
             stack.hash = hash.max(1);
