@@ -1,12 +1,13 @@
 """`oomph run --ram`: what it says beside what the kernel counts and what memray finds, what it costs, and what it survives.
 
-    python docs/measured/ram.py --oomph target/release/oomph --python VENV/bin/python [--only NAME,NAME] truth|cost|hour|seed|killed|robust [...]
+    python docs/measured/ram.py --oomph target/release/oomph --python VENV/bin/python [--only NAME,NAME] truth|imports|cost|hour|seed|killed|robust [...]
 
 Builds nothing. The Python that is named needs memray, memory_profiler, scalene, numpy, scipy, pandas, pyarrow, polars, scikit-learn, pillow, torch, safetensors
 and transformers, and filprofiler where it is to be compared; what is missing is said. The machine needs to be still: times are the least of several runs.
 
 truth    twenty programs, each with its peak somewhere else: the peak of anonymous memory that oomph says, beside what another process reads in
          /proc/PID/status a thousand times a second, under oomph and without it; and bytes by line at the peak beside memray's.
+imports  bytes of imports beside what the allocators say of themselves, and memray's: it does not see what a library's constructors ask for.
 cost     seconds of the work (by the program's own clock, so without start-up), the highest resident set and bytes of the file, under each tool.
 hour     how the file of a program that goes on and on grows.
 seed     the table by line of a program whose large arrays change their type, beside memory_profiler's.
@@ -580,6 +581,45 @@ def truth(bench):
         print(f"| {name} | {line} | `{shown}` | {mib(ours)} | {mib(error)} | {mib(other)} | {percent(ours - other, other)} |")
 
 
+# What the C library's allocator and Python's own say of themselves, before and after an import: bytes in blocks that are in use, with what each block is rounded up by.
+USED = r"""
+import ctypes, os, re, sys
+class Counts(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()]
+libc = ctypes.CDLL(None)
+libc.mallinfo2.restype = Counts
+def used():
+    counts = libc.mallinfo2()
+    file = os.memfd_create("stats")
+    kept = os.dup(2)
+    os.dup2(file, 2)
+    sys._debugmallocstats()
+    os.dup2(kept, 2)
+    text = os.pread(file, 1 << 20, 0).decode()
+    os.close(file)
+    return counts.uordblks + counts.hblkhd + int(re.search(r"# bytes in allocated blocks\s*=\s*([\d,]+)", text).group(1).replace(",", ""))
+before = used()
+__import__(sys.argv[1])
+print(used() - before)
+"""
+MODULES = ("numpy", "pandas", "polars", "pyarrow.parquet", "sklearn.ensemble", "torch", "transformers.models.gpt2.modeling_gpt2")
+
+
+def imports(bench):
+    print("Bytes of one import, MiB: in use by what the allocators say of themselves (plain), and by line.\n")
+    print("| module | allocators | oomph | ± | memray |\n|---|---:|---:|---:|---:|")
+    for module in MODULES:
+        folder = bench.place(f"import {module}")
+        script = bench.write(folder, f"import {module}\n")
+        _, out, err, _ = bench.call([bench.python, "-c", USED, module], folder)
+        used = int(out)
+        bench.call(bench.under(script), folder)
+        ours, error = lines_of(bench.explained(folder / "program-ram.oomph"), script).get("1", (0, 0))
+        bench.call([bench.python, "-m", "memray", "run", "-q", "--trace-python-allocators", "-o", "memray.bin", "-f", str(script)], folder)
+        _, out, err, _ = bench.call([bench.python, "-c", MEMRAY_LINES, "memray.bin", str(script)], folder)
+        print(f"| {module} | {mib(used)} | {mib(ours)} | {mib(error)} | {mib(json.loads(out)['lines'].get('1', 0))} |", flush=True)
+
+
 # Each times its own work; `profile` is memory_profiler's decorator, or nothing. What has been imported before is not counted.
 TIMED = """
 import json, os, time
@@ -651,7 +691,7 @@ COSTS = {
         """
         import torch
         torch.manual_seed(0)
-        torch.set_num_threads(2)
+        torch.set_num_threads(1)
         model = torch.nn.Sequential(*[layer for _ in range(6) for layer in (torch.nn.Linear(512, 512), torch.nn.LayerNorm(512), torch.nn.GELU())])
         optimizer = torch.optim.AdamW(model.parameters())
         batch = torch.randn(512, 512)
@@ -1406,7 +1446,7 @@ def robust(bench):
     print(f"\n{len(worse)} are worse with it than without{': ' + ', '.join(worse) if worse else ''}.")
 
 
-PARTS = {"truth": truth, "cost": cost, "hour": hour, "seed": seed, "killed": killed, "robust": robust}
+PARTS = {"truth": truth, "imports": imports, "cost": cost, "hour": hour, "seed": seed, "killed": killed, "robust": robust}
 
 
 def main():

@@ -36,6 +36,15 @@ def run(tmp_path):
     return run
 
 
+class About(str):
+    """So many MiB: a sample of small objects, of which there are some in every line, may be among them."""
+
+    def __eq__(self, other):
+        return abs(float(self.split()[0]) - float(other.split()[0])) < 0.5
+
+    __hash__ = str.__hash__
+
+
 def rows(said):
     """What a table says: bytes by line, and the lines of the source."""
     held, source = {}, {}
@@ -45,7 +54,7 @@ def rows(said):
             source[int(number)] = words.strip()
             # Of small blocks one in so many is seen, and stands for all: wherever Python made a few there may be such a row, or none.
             if size is not None and size.endswith("MiB"):
-                held[int(number)] = size
+                held[int(number)] = About(size)
         elif re.match(r" *\d+$", line):
             source[int(line)] = ""
     return held, source
@@ -79,7 +88,7 @@ def test_a_function_by_line(run):
     assert sorted(held) == [8, 13] and held[8] == "20.0 MiB"
     # 1033 bytes each and the list: 19.9 MiB, of which samples are taken.
     assert re.search(r"13  [\d.]+ MiB ± [\d.]+ MiB +≥ \d+  ", done.stderr)
-    assert "In functions called from here:\n  30.0 MiB at load.py:4 table\n" in done.stderr
+    assert re.search(r"In functions called from here:\n  30\.\d MiB(?: ± [\d.]+ KiB)? at load\.py:4 table\n", done.stderr)
     assert re.search(r"In all: [67]\d\.\d MiB ± \d\.\d+ MiB\n", done.stderr)
 
 
@@ -98,8 +107,8 @@ def test_a_block_by_line_and_its_numbers(run, tmp_path):
         """
     )
     peak, one, both, other, *lines = map(int, done.stdout.split())
-    assert one == 8 * MIB and both == 16 * MIB and 24 * MIB <= peak < 24 * MIB + SLIGHT
-    assert 9 * MIB <= other < 9 * MIB + SLIGHT and lines == [10]
+    assert 8 * MIB <= one < 8 * MIB + SLIGHT and 16 * MIB <= both < 16 * MIB + SLIGHT and 24 * MIB <= peak < 24 * MIB + SLIGHT
+    assert 9 * MIB <= other < 9 * MIB + SLIGHT and 10 in lines
     assert done.stderr.startswith("oomph: RAM of merging (load.py:4), held at the peak") and done.stderr.count("oomph: RAM of") == 1
     assert rows(done.stderr)[0] == {5: "8.00 MiB", 6: "16.0 MiB"}
     assert done.stderr.endswith("Next: oomph explain kept.oomph\n") and (tmp_path / "kept.oomph").exists()
@@ -272,7 +281,7 @@ def test_under_oomph_run_it_goes_on_and_that_is_said(run, oomph, tmp_path):
     assert done.stderr.count("oomph: load (load.py:3) is not profiled: oomph run --ram records the RAM of this process already\n") == 1
     assert f"oomph: RAM is recorded by oomph run already, to {tmp_path / 'load-ram.oomph'}: that goes on\n" in done.stderr
     assert not list(tmp_path.glob("mine*"))
-    assert explained(oomph, tmp_path / "load-ram.oomph")[5] == 20 * MIB
+    assert explained(oomph, tmp_path / "load-ram.oomph")[5] == pytest.approx(20 * MIB, abs=MIB)
 
 
 def explained(oomph, path):
@@ -312,7 +321,8 @@ def test_record_needs_no_pytorch(run, oomph, tmp_path):
     assert re.search(rf"oomph: recorded RAM to {path}: 2\d\.\d MiB asked for at the peak\nNext: oomph explain {path}\n", done.stderr)
     assert "second" not in done.stderr and "third" not in done.stderr and "CUDA" not in done.stderr
     assert "oomph: within (load.py:7) is not profiled: the RAM of this process is being recorded already\n" in done.stderr
-    assert explained(oomph, path)[5] == 20 * MIB and explained(oomph, tmp_path / "third-ram.oomph")[13] == 30 * MIB
+    assert explained(oomph, path)[5] == pytest.approx(20 * MIB, abs=MIB)
+    assert explained(oomph, tmp_path / "third-ram.oomph")[13] == pytest.approx(30 * MIB, abs=MIB)
     said, first = done.stdout.splitlines()
     assert said == f"{tmp_path / 'taken-ram.oomph'} cannot be written: exists already, and is no recording of oomph's" and "AfterImport" not in first
     assert (tmp_path / "taken-ram.oomph").read_text() == "mine"
@@ -394,7 +404,7 @@ def test_a_marked_test_fails_if_it_asks_for_more(tested):
     done = tested(TESTS, "-rA")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "3 failed, 2 passed, 1 xfailed" in done.stdout
-    wrong = re.search(r"asked for 64\.\d MiB(?: ± .*)? of RAM at once, 14\.\d MiB more than 50\.0 MiB; held then:\n  40\.0 MiB at test_it\.py:16 test_too_much\n  24\.0 MiB at test_it\.py:17 ", done.stdout)
+    wrong = re.search(r"asked for 64\.\d MiB(?: ± .*)? of RAM at once, 14\.\d MiB more than 50\.0 MiB; held then:\n  40\.\d MiB(?: ± [\d.]+ KiB)? at test_it\.py:16 test_too_much\n  24\.\d MiB(?: ± [\d.]+ KiB)? at test_it\.py:17 ", done.stdout)
     assert wrong is not None, done.stdout
     assert "not that sum" in done.stdout
     summary = done.stdout[done.stdout.index(" ram memory ") :]
@@ -449,7 +459,7 @@ def test_a_cell_by_line(on):
         assert lines[0] == "oomph: RAM of this cell, held at its peak, of what was allocated since it began"
         held, source = rows("\n".join(lines[:6]))
         assert held == {2: "20.0 MiB"} and source == {1: "# what it makes", 2: "one = np.ones(20 << 17)", 3: "two = table(30)", 4: "len(one) * 8"}
-        assert "  30.0 MiB at cell [2]:2 table" in lines and lines[-1].startswith("In all: 50.")
+        assert any(re.fullmatch(r"  30\.\d MiB(?: ± [\d.]+ KiB)? at cell \[2\]:2 table", line) for line in lines) and lines[-1].startswith("In all: 50.")
         assert shown["text/html"].startswith("<pre ") and "np.ones(20 &lt;&lt; 17)" in shown["text/html"]
 
         failed = kernel.run("%%oomph_ram\nthree = np.ones(9 << 17)\n1 / 0", fails="ZeroDivisionError")

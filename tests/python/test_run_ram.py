@@ -139,7 +139,7 @@ HARSH = {
         static void handle(int _) { exit(3); }
         int main() {
             signal(SIGALRM, handle);
-            struct itimerval soon = {{0, 0}, {0, 50000}};
+            struct itimerval soon = {{0, 0}, {0, 400000}};
             setitimer(ITIMER_REAL, &soon, 0);
             for (;;) { char *p = malloc(100000); p[0] = 1; free(p); }
         }""",
@@ -228,11 +228,12 @@ def test_text_that_is_put_together_is_counted_once(recorded):
     )
     line = held(explanation)[2]
     truth = sum(sys.getsizeof(f"word number {i} of many") for i in range(500_000)) + 8 * 500_000
-    assert abs(line["bytes"] - truth) < 1.5 * line["error"] + 0.05 * truth
+    assert abs(line["bytes"] - truth) < 2.5 * line["error"] + 0.05 * truth
     grown = held(explanation)
     rows = sum(grown[number]["bytes"] for number in (5, 7) if number in grown)
     # A list of 56 bytes, those of the collector among them, and room for four.
-    assert rows == pytest.approx(300_000 * (56 + 32), rel=0.1)
+    # Twice the standard deviation of so many bytes is a tenth of them: five times would be a quarter.
+    assert rows == pytest.approx(300_000 * (56 + 32), rel=0.25)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -261,11 +262,12 @@ def test_bytes_by_line_are_what_was_asked_for(recorded):
         """
     )
     lines = held(explanation)
-    assert lines[5]["bytes"] == 30 * 8 * MIB and lines[5]["blocks"] == 30 and lines[5]["error"] == 0
-    assert lines[8]["bytes"] == 16 * MIB
+    # A sample of the small objects beside them may be among them.
+    assert lines[5]["bytes"] == pytest.approx(30 * 8 * MIB, abs=MIB) and 30 <= lines[5]["blocks"] < 35
+    assert lines[8]["bytes"] == pytest.approx(16 * MIB, abs=MIB)
     # 1033 bytes each, of which samples are taken; and the list itself.
     small = lines[9]
-    assert abs(small["bytes"] - 200_000 * (1033 + 8)) < 2 * small["error"]
+    assert abs(small["bytes"] - 200_000 * (1033 + 8)) < 2.5 * small["error"]
     assert 0 < small["error"] < 0.1 * small["bytes"]
 
 
@@ -283,7 +285,7 @@ def test_the_outermost_line_is_known_however_deep_it_is(recorded):
         """
     )
     lines = held(explanation)
-    assert lines[7]["bytes"] == 8 * MIB and lines[8]["bytes"] == 8 * MIB
+    assert lines[7]["bytes"] == pytest.approx(8 * MIB, abs=MIB) and lines[8]["bytes"] == pytest.approx(8 * MIB, abs=MIB)
 
 
 def test_what_comes_and_goes_does_not_fill_the_file(recorded, tmp_path):
@@ -320,11 +322,11 @@ def test_processes_have_recordings_of_their_own(recorded):
             subprocess.run(["ls", "/"], stdout=subprocess.DEVNULL, check=True)
         """
     )
-    assert held(first)[9]["bytes"] == 50 * MIB
+    assert held(first)[9]["bytes"] == pytest.approx(50 * MIB, abs=MIB)
     # Of ls there is none.
     assert len(others) == 2
     by_size = sorted(others, key=lambda one: one["host"]["asked"])
-    assert any(held(one).get(6, {}).get("bytes") == 40 * MIB for one in by_size)
+    assert any(held(one).get(6, {}).get("bytes") == pytest.approx(40 * MIB, abs=MIB) for one in by_size)
     assert done.stderr.count(" has RAM: peak ") == 3
 
 
