@@ -93,7 +93,7 @@ def test_json_has_the_documented_keys(trained):
     reported = trained[0].reported
     assert set(reported) == {
         "schema_version", "program", "gpu", "rank", "like_rank", "fits", "close", "margin", "peak", "context", "total", "needs", "ended", "error",
-        "steps", "forwards", "reached", "timed_out", "batches", "ooms", "retries", "step", "where", "kinds", "findings", "uncertain", "unmodelled_calls", "estimated", "range", "nccl", "managed", "torch", "alloc_conf", "recording",
+        "steps", "forwards", "reached", "timed_out", "batches", "ooms", "retries", "step", "where", "kinds", "findings", "uncertain", "unmodelled_calls", "estimated", "range", "nccl", "managed", "host", "torch", "alloc_conf", "recording",
     }  # fmt: skip
     assert reported["schema_version"] == 1
     assert reported["program"] == "train.py"
