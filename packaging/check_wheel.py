@@ -18,7 +18,7 @@ from pathlib import Path
 # Of manylinux_2_28, which PyTorch's own wheels need too.
 GLIBC = (2, 28)
 MOST_BYTES = 12_000_000
-# The recorder, the guard and the virtual GPU.
+# The two recorders, the guard and the virtual GPU.
 CARRIED = 4
 
 ELF = b"\x7fELF\x02\x01\x01"
