@@ -1152,7 +1152,23 @@ ROBUST = {
             print(subprocess.run(["sh", "-c", "echo shell | cat"], capture_output=True, text=True).stdout)
             print(subprocess.run([sys.executable, "-c", "print(len(bytearray(1 << 25)))"], capture_output=True, text=True).stdout)
         """,
-    "asyncio, subinterpreters' threads and gc off": """
+    "subinterpreters in threads": """
+        import threading
+        try:
+            import _interpreters as interpreters
+        except ImportError:
+            import _xxsubinterpreters as interpreters
+        def work():
+            for _ in range(5):
+                one = interpreters.create()
+                interpreters.run_string(one, "kept = [str(i) for i in range(100_000)]; data = bytearray(1 << 20)")
+                interpreters.destroy(one)
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        [one.start() for one in threads]
+        [one.join() for one in threads]
+        print("done")
+        """,
+    "asyncio with gc off": """
         import asyncio, gc
         gc.disable()
         async def one(i):
