@@ -427,10 +427,14 @@ unsafe extern "C" fn mmap_for(
 
 unsafe extern "C" fn munmap_for(address: Pointer, size: usize) -> c_int {
     let Some(next) = next::MUNMAP() else { return -1 };
-    if session::is_recording()
+    // The kernel refuses what is not at the beginning of a page: nothing goes.
+    let is_possible = (address as usize).is_multiple_of(4096) && size > 0;
+    if is_possible
+        && session::is_recording()
         && let Some(_scope) = Scope::enter()
     {
-        unnoticed(|| session::with(|recorder| recorder.unmap(address as usize, size.next_multiple_of(4096))));
+        let bytes = size.checked_next_multiple_of(4096).unwrap_or(0);
+        unnoticed(|| session::with(|recorder| recorder.give_back(address as usize, bytes)));
         // SAFETY: the caller's arguments.
         return unsafe { next(address, size) };
     }

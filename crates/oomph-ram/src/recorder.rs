@@ -291,6 +291,14 @@ impl Recorder {
         }
     }
 
+    /// A range is about to be given back to the kernel. Of pages of a file, which are nothing that is recorded, the kernel is asked before they go: its high-water mark has them too.
+    pub fn give_back(&mut self, address: usize, size: usize) {
+        let is_known = self.unmap(address, size).is_some();
+        if !is_known && size as u64 >= MUCH && self.file.is_some() && !self.is_over {
+            self.ask_kernel();
+        }
+    }
+
     /// What was mapped there, if anything was recorded.
     pub fn unmap(&mut self, address: usize, size: usize) -> Option<Block> {
         let end = address.saturating_add(size);

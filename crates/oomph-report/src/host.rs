@@ -38,8 +38,10 @@ fn words(host: &HostExplanation) -> Vec<String> {
         0 => String::new(),
         shared => format!(" and {} of shared memory", bytes(shared)),
     };
+    let between =
+        if host.own_is_from_mark() { " (by its high-water mark: between two readings)" } else { "" };
     words.push(format!(
-        "The kernel counted at most {} of the process's own{besides}; with pages of files, which it can take back, at most {}.",
+        "The kernel counted at most {} of the process's own{between}{besides}; with pages of files, which it can take back, at most {}.",
         bytes(own),
         bytes(host.most_resident)
     ));

@@ -4,6 +4,7 @@
 
 use super::blocks::{Block, Blocks};
 use super::growth::{HostGrowth, growing};
+use super::kernel::own;
 use super::kinds::{HostKind, HostStack, Under, stacks};
 use crate::finding::{Place, Where};
 use crate::sources::{Sources, StackFacts};
@@ -27,11 +28,6 @@ impl Counted {
     pub fn beyond(&self) -> u64 {
         own(&self.resident).saturating_sub(self.asked)
     }
-}
-
-/// What the kernel counts as the process's own: in RAM, and swapped.
-pub fn own(resident: &Resident) -> u64 {
-    resident.anonymous.saturating_add(resident.swapped)
 }
 
 /// Host memory of one process, seen through and through.
@@ -162,11 +158,17 @@ impl<'a> HostContext<'a> {
         u64::try_from(last.saturating_sub(first)).unwrap_or(0)
     }
 
-    /// What the kernel counted, in order, beside what was asked for at those times.
+    /// What the kernel counted, in order.
+    pub fn readings(&self) -> Vec<Resident> {
+        let mut readings: Vec<Resident> = self.host.resident.clone();
+        readings.sort_by_key(|one| one.time);
+        readings
+    }
+
+    /// The same, beside what was asked for at those times.
     pub fn counted(&self) -> Vec<Counted> {
         let times = &self.host.events.time;
-        let mut resident: Vec<Resident> = self.host.resident.clone();
-        resident.sort_by_key(|one| one.time);
+        let resident = self.readings();
         let rows: Vec<usize> =
             resident.iter().map(|one| times.partition_point(|&time| time <= one.time)).collect();
         let asked = self.blocks.own_after(&rows);

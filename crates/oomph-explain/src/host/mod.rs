@@ -1,12 +1,13 @@
 //! The process's own memory: how much at the most, what it was, which lines had asked for it then, and which of them grow.
 //!
-//! Arrows inside: `blocks` (who lived when), `kinds` (what it is), `growth` ← `context` (all of it) ← `rules` (one thing each).
+//! Arrows inside: `blocks` (who lived when), `kinds` (what it is), `growth`, `kernel` (what it counted) ← `context` (all of it) ← `rules` (one thing each).
 //!
 //! Boundary: what the kernel counted and what was asked for stand side by side; neither is made to fit the other.
 
 mod blocks;
 mod context;
 mod growth;
+mod kernel;
 mod kinds;
 pub mod rules;
 #[cfg(test)]
@@ -19,7 +20,7 @@ pub use growth::HostGrowth;
 pub use kinds::HostKind;
 
 use crate::finding::Place;
-use context::own;
+use kernel::{Most, most_own, own};
 use hashbrown::HashMap;
 use oomph_trace::{How, Resident, SAMPLED_EVERY};
 
@@ -47,8 +48,9 @@ pub struct HostExplanation {
     pub lines: Vec<HostLine>,
     /// Lines that hold more and more, most first.
     pub growth: Vec<HostGrowth>,
-    /// What the kernel counted when it counted most of the process's own.
+    /// What the kernel counted when most of the process's own was read.
     pub resident: Option<Resident>,
+    most_own: Option<Most>,
     /// What it counted as the process's own, where most was asked for, beyond what was asked for then: what allocators keep and round up, libraries, stacks of threads.
     /// What was asked for and never touched makes it less.
     pub beyond: Option<u64>,
@@ -63,7 +65,12 @@ pub struct HostExplanation {
 impl HostExplanation {
     /// What the kernel counted of the process's own at the most, in RAM and swapped; none where it was not read.
     pub fn own(&self) -> Option<u64> {
-        self.resident.as_ref().map(own)
+        self.most_own.map(|most| most.bytes)
+    }
+
+    /// Whether that is from the kernel's high-water mark: it was between two readings.
+    pub fn own_is_from_mark(&self) -> bool {
+        self.most_own.is_some_and(|most| most.is_from_mark)
     }
 }
 
@@ -166,6 +173,7 @@ pub(crate) fn explain_host(context: &HostContext) -> HostExplanation {
         lines: lines(context, of_line),
         growth: context.growth.iter().map(|(_, growth)| growth.clone()).collect(),
         resident,
+        most_own: most_own(&context.readings()),
         beyond: at_peak.map(|one| one.beyond()),
         of_files: at_peak.map(|one| one.resident.of_files),
         most_resident: host.resident.iter().map(|one| one.most).max().unwrap_or(0),

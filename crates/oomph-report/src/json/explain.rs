@@ -188,8 +188,10 @@ struct Host<'a> {
     by_how: ByHow,
     /// **Stable.** Of it, by what it is, largest first; they sum to `asked`.
     by_kind: Vec<HostKind>,
-    /// **Stable.** What the kernel counted of the process's own memory, in RAM and swapped, when it counted most; `null` where it was not read.
+    /// **Stable.** What the kernel counted of the process's own memory, in RAM and swapped, at the most; `null` where it was not read.
     anonymous: Option<u64>,
+    /// Whether that is from the kernel's high-water mark of all pages, less those of files and shared ones: it was between two readings.
+    anonymous_is_from_mark: bool,
     /// What the kernel counted as the process's own at the peak beyond what was asked for: what allocators keep and round up, libraries, stacks of threads. What was asked for and never
     /// touched makes it less.
     beyond_asked: Option<u64>,
@@ -289,6 +291,7 @@ impl<'a> Host<'a> {
             by_how: ByHow { large, small, mapped, shared, objects, pinned },
             by_kind: host.by_kind.iter().map(kind).collect(),
             anonymous: host.own(),
+            anonymous_is_from_mark: host.own_is_from_mark(),
             beyond_asked: host.beyond,
             of_files: host.of_files,
             most_resident: host.most_resident,

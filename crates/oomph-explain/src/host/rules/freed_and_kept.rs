@@ -15,7 +15,8 @@
 //! The difference of two measured numbers: what the kernel counts, and what was asked for and not given back then, less what the difference had been until the peak: libraries and rounding are in it already.
 //! It counts if it lasts a second and a twentieth of the recording: at its end, every program frees what it has. How much of it can be given back depends on where the last blocks lie.
 
-use super::super::context::{Counted, HostContext, own};
+use super::super::context::{Counted, HostContext};
+use super::super::kernel::own;
 use super::matters;
 use crate::finding::{Basis, Finding, Fix, Grade, Severity};
 use oomph_words::{bytes, percent};
