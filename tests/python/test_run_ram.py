@@ -271,6 +271,40 @@ def test_bytes_by_line_are_what_was_asked_for(recorded):
     assert 0 < small["error"] < 0.1 * small["bytes"]
 
 
+def test_functions_of_c_are_named_where_they_are_wanted(recorded, oomph, tmp_path):
+    text = """
+        import mmap
+        import numpy as np
+        kept = np.ones(1 << 23)
+        pages = mmap.mmap(-1, 32 << 20)
+        for place in range(0, 32 << 20, 4096):
+            pages[place] = 1
+        pages.close()
+        """
+    _, [found] = recorded(text, "--native")
+
+    def functions(line):
+        [stack] = [one for one in found["host"]["stacks"] if one["bytes"] >= 30 * MIB and one["frames"][-1]["line"] == line]
+        frames = [(frame["function"], frame["file"].rsplit("/", 1)[-1]) for frame in stack["frames"]]
+        assert frames[-1] == ("<module>", "load.py")
+        count = sum(name.startswith("<native> ") for name, _ in frames)
+        assert all(name.startswith("<native> ") for name, _ in frames[:count]), "functions of C are innermost"
+        return [(name.removeprefix("<native> "), file) for name, file in frames[:count]]
+
+    numpy = functions(4)
+    assert any(name.startswith("PyArray_New") and file.startswith("_multiarray_umath") for name, file in numpy), numpy
+    assert not any(name == "_PyEval_EvalFrameDefault" or file.startswith("liboomph") for name, file in numpy)
+    assert any(file.startswith("mmap.") or name == "new_mmap_object" for name, file in functions(5)), "what is mapped has them too"
+    # The lines are the same as without.
+    assert held(found)[4]["bytes"] >= 64 * MIB
+    code, out, err = oomph("explain", "--stacks", "--lines", "1", tmp_path / "load-ram.oomph")
+    assert code == 0 and "Held at the peak, by stack (innermost first)" in out and " PyArray_New" in out, err
+    # Under the name of the library alone, without them.
+    _, [plain] = recorded(text)
+    largest = plain["host"]["stacks"][0]["frames"]
+    assert largest[0]["function"] == "<library>" and not any(frame["function"].startswith("<native>") for frame in largest)
+
+
 def test_the_outermost_line_is_known_however_deep_it_is(recorded):
     """What is deep is a library's, as in an import of PyTorch: its own line is not among the innermost frames."""
     _, (explanation,) = recorded(

@@ -6,6 +6,7 @@ use crate::detail::Detail;
 use crate::finding::{Finding, Place, Severity};
 use crate::host::{HostContext, HostExplanation, explain_host};
 use crate::kinds::{Kind, Kinds};
+use crate::limits::{MOST_FRAMES, MOST_LINES, MOST_STACKS};
 use crate::line::{line_key, through};
 use crate::observed::{Found, Observed};
 use crate::oom::{OutOfMemory, Outcome, Reason};
@@ -193,12 +194,6 @@ pub struct Completeness {
     /// See `without_stack`.
     pub allocations: u64,
 }
-
-/// How many lines are kept: all that a program has, in practice.
-const MOST_LINES: usize = 2000;
-/// How many stacks are kept, and how many frames of each, the innermost.
-const MOST_STACKS: usize = 100;
-const MOST_FRAMES: usize = 200;
 
 /// Explains a recording.
 pub fn explain(recording: &Recording) -> Explanation {

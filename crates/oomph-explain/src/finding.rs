@@ -1,6 +1,7 @@
 //! Findings: what a rule has to say, as data. How it looks is the business of renderers.
 
 use oomph_trace::census::Holder;
+use oomph_trace::{CALLER, NATIVE};
 use oomph_words::printable;
 
 /// How much a finding matters.
@@ -170,12 +171,18 @@ impl Place {
         Self::Line { file: holder.file.clone(), line: holder.line, function: function.to_owned(), own: true }
     }
 
-    /// For people: the file's last two parts, line and function.
+    /// For people: the file's last two parts, line and function; of a function of C its library.
     pub fn short(&self) -> String {
         match self {
             Self::Line { file, line, function, .. } => {
                 let mut parts = file.rsplit(['/', '\\']);
                 let name = parts.next().unwrap_or(file);
+                if function == CALLER {
+                    return printable(name);
+                }
+                if let Some(function) = function.strip_prefix(NATIVE) {
+                    return format!("{} {}", printable(name), printable(function));
+                }
                 let shown = match parts.next().filter(|folder| !folder.is_empty()) {
                     Some(folder) => format!("{folder}/{name}"),
                     None => name.to_owned(),

@@ -22,6 +22,7 @@ mod growth;
 mod host;
 mod kept;
 mod kinds;
+mod limits;
 mod line;
 mod logits;
 mod observed;
@@ -44,7 +45,8 @@ pub use explanation::{
 };
 pub use finding::{Basis, Cause, Finding, Fix, Grade, Patch, Place, Saving, Severity, Weight, Where};
 pub use host::{
-    HostExplanation, HostGrowth, HostKind, HostKindBytes, HostLine, HostStackBytes, host_by_stack,
+    HostExplanation, HostGrowth, HostKind, HostKindBytes, HostLine, HostStackBytes, HostStackHeld,
+    host_by_stack,
 };
 pub use kinds::Kind;
 pub use oom::{Outcome, Reason, fatal_out_of_memory};

@@ -4,7 +4,7 @@
 //! library away, and reads off a stack what the program was doing ([`Phase`]).
 
 use hashbrown::HashMap;
-use oomph_trace::{Action, CALLER, FORWARD_FOLLOWS, Frame, FrameId, NO_STACK, Recording, StackId};
+use oomph_trace::{Action, CALLER, FORWARD_FOLLOWS, Frame, FrameId, NATIVE, NO_STACK, Recording, StackId};
 use oomph_words::is_library_file;
 
 /// What the program was doing when it allocated, as far as the stack shows.
@@ -210,6 +210,7 @@ fn is_native_frame(name: &str, file: &str) -> bool {
     const ENDINGS: [&str; 8] = [".cpp", ".cc", ".cu", ".h", ".hpp", ".c", ".cuh", ".so"];
     matches!(file, "" | "??" | "none")
         || name == CALLER
+        || name.starts_with(NATIVE)
         || ENDINGS.iter().any(|ending| file.ends_with(ending))
         || name.contains("::")
 }

@@ -962,7 +962,12 @@ impl<'a> Runner<'a> {
         launch.within(timeout);
         launch.on(&self.card, gpu, world.map_or(1, |world| world.per_node));
         if self.further.ram && task.recorder.is_some() {
-            launch.recording_ram(&Ram::set(inside, &folder.path().join(host::FILE), host::MOST_BYTES)?);
+            launch.recording_ram(&Ram::set(
+                inside,
+                &folder.path().join(host::FILE),
+                host::MOST_BYTES,
+                false,
+            )?);
         }
         let command = launch.command();
         command

@@ -7,7 +7,7 @@
 
 use crate::layout::How;
 use crate::live::{Block, may_hold};
-use crate::python;
+use crate::origin::Origin;
 use crate::scope::{Scope, looking};
 use crate::session;
 use std::arch::naked_asm;
@@ -158,9 +158,9 @@ functions! {
     valloc(size: usize) -> Pointer { "mov rsi, [rsp]", "jmp {}" } valloc_for;
     pvalloc(size: usize) -> Pointer { "mov rsi, [rsp]", "jmp {}" } pvalloc_for;
     mmap(at: Pointer, size: usize, protection: c_int, flags: c_int, file: c_int, from: i64) -> Pointer
-        { "push qword ptr [rsp]", "call {}", "add rsp, 8", "ret" } mmap_for;
+        { ".cfi_startproc", "push qword ptr [rsp]", ".cfi_adjust_cfa_offset 8", "call {}", "add rsp, 8", ".cfi_adjust_cfa_offset -8", "ret", ".cfi_endproc" } mmap_for;
     mmap64(at: Pointer, size: usize, protection: c_int, flags: c_int, file: c_int, from: i64) -> Pointer
-        { "push qword ptr [rsp]", "call {}", "add rsp, 8", "ret" } mmap_for;
+        { ".cfi_startproc", "push qword ptr [rsp]", ".cfi_adjust_cfa_offset 8", "call {}", "add rsp, 8", ".cfi_adjust_cfa_offset -8", "ret", ".cfi_endproc" } mmap_for;
     munmap(address: Pointer, size: usize) -> c_int { "jmp {}" } munmap_for;
     mremap(old: Pointer, old_size: usize, new_size: usize, flags: c_int, at: Pointer) -> Pointer { "jmp {}" } mremap_for;
 }
@@ -227,8 +227,8 @@ pub fn given(scope: &Scope, block: Pointer, size: usize, small: How, caller: usi
 pub fn begin(address: usize, size: u64, how: How, caller: usize) {
     if session::is_recording() {
         unnoticed(|| {
-            let stack = python::walk_both_ends();
-            session::with(|recorder| recorder.begin(address, size, how, &stack, caller));
+            let origin = Origin::here(caller);
+            session::with(|recorder| recorder.begin(address, size, how, &origin));
         });
     }
 }
@@ -409,11 +409,9 @@ unsafe extern "C" fn mmap_for(
         let bytes = size.next_multiple_of(4096);
         match how(protection, flags) {
             Some(how) if size >= LARGE => unnoticed(|| {
-                let stack = python::walk_both_ends();
+                let origin = Origin::here(caller);
                 let is_there = flags & (POPULATE | LOCKED) != 0;
-                session::with(|recorder| {
-                    recorder.map(address as usize, bytes, how, is_there, &stack, caller);
-                });
+                session::with(|recorder| recorder.map(address as usize, bytes, how, is_there, &origin));
             }),
             // In the place of what may be known.
             _ if flags & FIXED != 0 => {

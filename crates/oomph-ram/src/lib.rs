@@ -25,6 +25,7 @@ mod library_code;
 mod live;
 mod memory;
 mod objects;
+mod origin;
 mod pinned;
 #[path = "../../oomph-record/src/places.rs"]
 #[allow(dead_code)] // what a process says of itself is the other recorder's
@@ -61,6 +62,7 @@ mod status {
 pub extern "C" fn oomph_ram_learn() -> c_int {
     let _scope = scope::Scope::enter();
     let is_known = python::learn();
+    origin::learn();
     if is_known {
         objects::stand_before();
     }

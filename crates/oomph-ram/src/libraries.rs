@@ -11,10 +11,18 @@ const LIST: &str = "/proc/self/maps";
 const MOST_READS: u32 = 400;
 const PAGE_BITS: u32 = 12;
 
+/// Code of a library.
+struct Mapped {
+    addresses: Range<usize>,
+    /// Where in the file it begins.
+    offset: usize,
+    library: u32,
+}
+
 /// Libraries by the addresses of their code.
 #[derive(Default)]
 pub struct Libraries {
-    ranges: Vec<(Range<usize>, u32)>,
+    ranges: Vec<Mapped>,
     paths: Vec<String>,
     /// Pages of code that is in no library.
     unknown: Map<u64, ()>,
@@ -24,12 +32,17 @@ pub struct Libraries {
 impl Libraries {
     /// The number of the library, from 1 on; 0 for none.
     pub fn of(&mut self, address: usize) -> u32 {
-        if let Some(number) = self.known(address) {
-            return number;
+        self.place(address).0
+    }
+
+    /// The same, and where in its file the address is.
+    pub fn place(&mut self, address: usize) -> (u32, usize) {
+        if let Some(place) = self.known(address) {
+            return place;
         }
         let page = (address >> PAGE_BITS) as u64;
         if address == 0 || self.unknown.contains_key(&page) || self.reads >= MOST_READS {
-            return 0;
+            return (0, 0);
         }
         self.reads += 1;
         if let Ok(list) = std::fs::read_to_string(LIST) {
@@ -37,7 +50,7 @@ impl Libraries {
         }
         self.known(address).unwrap_or_else(|| {
             self.unknown.insert(page, ());
-            0
+            (0, 0)
         })
     }
 
@@ -46,16 +59,17 @@ impl Libraries {
         self.paths.get((number as usize).checked_sub(1)?).map(String::as_str)
     }
 
-    fn known(&self, address: usize) -> Option<u32> {
-        let after = self.ranges.partition_point(|(range, _)| range.start <= address);
-        let (range, number) = self.ranges.get(after.checked_sub(1)?)?;
-        range.contains(&address).then_some(*number)
+    fn known(&self, address: usize) -> Option<(u32, usize)> {
+        let after = self.ranges.partition_point(|mapped| mapped.addresses.start <= address);
+        let mapped = self.ranges.get(after.checked_sub(1)?)?;
+        let offset = mapped.offset.wrapping_add(address - mapped.addresses.start);
+        mapped.addresses.contains(&address).then_some((mapped.library, offset))
     }
 
     fn read(&mut self, list: &str) {
         self.ranges.clear();
         for line in list.lines() {
-            let Some((range, path)) = code_of(line) else { continue };
+            let Some((addresses, offset, path)) = code_of(line) else { continue };
             let number = match self.paths.iter().position(|known| known == path) {
                 Some(place) => place + 1,
                 None => {
@@ -63,20 +77,22 @@ impl Libraries {
                     self.paths.len()
                 }
             };
-            self.ranges.push((range, number as u32));
+            self.ranges.push(Mapped { addresses, offset, library: number as u32 });
         }
-        self.ranges.sort_by_key(|(range, _)| range.start);
+        self.ranges.sort_by_key(|mapped| mapped.addresses.start);
     }
 }
 
-/// `7f00-7f10 r-xp 00000000 08:01 1234   /usr/lib/libc.so.6`
-fn code_of(line: &str) -> Option<(Range<usize>, &str)> {
+/// `7f00-7f10 r-xp 00001000 08:01 1234   /usr/lib/libc.so.6`
+fn code_of(line: &str) -> Option<(Range<usize>, usize, &str)> {
+    let number = |text| usize::from_str_radix(text, 16).ok();
     let (range, rest) = line.split_once(' ')?;
     let (start, end) = range.split_once('-')?;
-    let number = |text| usize::from_str_radix(text, 16).ok();
-    let is_code = rest.as_bytes().get(2) == Some(&b'x');
+    let (access, after) = rest.split_once(' ')?;
+    let (offset, _) = after.split_once(' ')?;
     let path = rest.get(rest.find('/')?..)?;
-    is_code.then_some((number(start)?..number(end)?, path.strip_suffix(" (deleted)").unwrap_or(path)))
+    let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+    (access.as_bytes().get(2) == Some(&b'x')).then_some((number(start)?..number(end)?, number(offset)?, path))
 }
 
 #[cfg(test)]
@@ -89,12 +105,13 @@ mod tests {
         libraries.read(
             "1000-2000 r--p 0 08:01 1 /lib/a.so\n2000-4000 r-xp 1000 08:01 1 /lib/a.so\n5000-6000 r-xp 0 08:01 2 /lib/b c.so (deleted)\n7000-8000 r-xp 0 00:00 0 [vdso]\n",
         );
-        let path = |address| libraries.known(address).and_then(|number| libraries.path(number));
+        let path = |address| libraries.known(address).and_then(|(number, _)| libraries.path(number));
         assert_eq!(path(0x2000), Some("/lib/a.so"));
         assert_eq!(path(0x3fff), Some("/lib/a.so"));
         assert_eq!(path(0x4000), None);
         assert_eq!(path(0x5800), Some("/lib/b c.so"));
         assert_eq!(path(0x7000), None);
+        assert_eq!(libraries.known(0x2010), Some((1, 0x1010)));
         let mut own = Libraries::default();
         let number = own.of(code_is_found_by_its_address as *const () as usize);
         assert!(own.path(number).is_some_and(|path| path.contains("oomph_ram")));

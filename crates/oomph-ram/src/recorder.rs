@@ -3,10 +3,11 @@
 //! Boundary: which calls there are is [`crate::hooks`]'s, when to write and where to is [`crate::session`]'s.
 
 use crate::file::{Content, File, Kind, Owner};
-use crate::layout::{CALLER, How};
+use crate::layout::{CALLER, How, NATIVE};
 use crate::libraries::Libraries;
 use crate::live::{Block, Live};
-use crate::python::{Frame, Stack};
+use crate::origin::Origin;
+use crate::python::Frame;
 use crate::resident::{self, Resident};
 use crate::spread::Map;
 use crate::tables::Tables;
@@ -146,31 +147,48 @@ impl Recorder {
         Block { number: self.numbers, size, stack, kind, row: self.round.next() }
     }
 
-    pub fn begin(&mut self, address: usize, size: u64, how: How, stack: &Stack, caller: usize) {
+    pub fn begin(&mut self, address: usize, size: u64, how: How, origin: &Origin) {
         if self.is_short() {
             return;
         }
-        let stack = self.number_of(stack, caller);
+        let stack = self.number_of(origin);
         self.note(address, size, how, stack);
     }
 
-    /// The number of a stack, of which the innermost frame is the library that `caller` is in.
-    fn number_of(&mut self, stack: &Stack, caller: usize) -> u32 {
-        let library = self.libraries.of(caller);
-        let hash = stack.hash ^ u64::from(library).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    /// The number of a stack, of which the innermost frame is the library that asked.
+    fn number_of(&mut self, origin: &Origin) -> u32 {
+        let library = self.libraries.of(origin.caller);
+        let hash = origin.hash() ^ u64::from(library).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         if hash == 0 {
             return 0;
         }
         if let Some(number) = self.stacks.get(&hash) {
             return *number;
         }
-        let mut frames = stacks::recorded(stack.frames());
+        let mut frames = self.calls_of_c(origin);
+        frames.extend(stacks::recorded(origin.stack.frames()));
         if let Some(path) = self.libraries.path(library) {
             frames.insert(0, Frame { name: CALLER.to_owned(), file: path.to_owned(), line: 0 });
         }
         let number = self.tables.add_stack(hash, frames);
         self.stacks.insert(hash, number);
         number
+    }
+
+    /// Without our own, which are innermost where Python's allocators have called us.
+    fn calls_of_c(&mut self, origin: &Origin) -> Vec<Frame> {
+        let own = self.libraries.of(Self::calls_of_c as *const () as usize);
+        let mut frames = Vec::new();
+        for place in origin.calls.get() {
+            // A call returns behind its instruction, which may be the last of its function.
+            let (library, offset) = self.libraries.place(place - 1);
+            if library == own && frames.is_empty() {
+                continue;
+            }
+            let file = self.libraries.path(library).unwrap_or_default().to_owned();
+            frames.push(Frame { name: format!("{NATIVE}{offset:#x}"), file, line: 0 });
+        }
+        frames
     }
 
     pub fn is_over(&self) -> bool {
@@ -222,20 +240,12 @@ impl Recorder {
     }
 
     /// `is_there`: whether all its pages are there already. Of a large range none is, else.
-    pub fn map(
-        &mut self,
-        address: usize,
-        size: usize,
-        how: How,
-        is_there: bool,
-        stack: &Stack,
-        caller: usize,
-    ) {
+    pub fn map(&mut self, address: usize, size: usize, how: How, is_there: bool, origin: &Origin) {
         if self.is_short() {
             return;
         }
         self.unmap(address, size);
-        let stack = self.number_of(stack, caller);
+        let stack = self.number_of(origin);
         let bytes = if is_there || size < touched::LOOKED_AT { size as u64 } else { 0 };
         self.map_by(address, size, bytes, how as u8, stack);
     }

@@ -3,6 +3,7 @@
 //! Boundary: what a recording is, the [`Recorder`] knows; calls come from [`crate::hooks`].
 
 use crate::memory;
+use crate::origin;
 use crate::recorder::{Place, Recorder};
 use crate::scope::{self, Scope};
 use std::cell::UnsafeCell;
@@ -25,6 +26,8 @@ unsafe extern "C" {
 
 /// Where recordings go, how long they may become, and who has started the program: `PID:BYTES:/path/without/extension`.
 const VARIABLE: &CStr = c"OOMPH_RAM";
+/// Set if functions of C are wanted too.
+const NATIVE: &CStr = c"OOMPH_RAM_NATIVE";
 /// A recording is under way.
 pub const BUSY: c_int = 16;
 
@@ -106,6 +109,10 @@ fn wanted() -> Option<Wanted> {
 /// Begins this process's recording, if one is wanted.
 pub fn begin() {
     let Some(wanted) = wanted() else { return };
+    // SAFETY: as in `wanted`.
+    if !unsafe { getenv(NATIVE.as_ptr()) }.is_null() {
+        origin::want_calls();
+    }
     // SAFETY: they always succeed.
     let (own, parent) = unsafe { (getpid(), getppid()) };
     let is_first = parent == wanted.starter;

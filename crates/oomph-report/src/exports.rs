@@ -3,7 +3,7 @@
 use crate::host::NO_PYTHON;
 use crate::shared::quoted;
 use oomph_explain::{Column, Detail, DeviceExplanation, Explanation, HostStackBytes, host_by_stack};
-use oomph_trace::{CALLER, Device, FrameId, Moment, NEVER, Recording};
+use oomph_trace::{CALLER, Device, FrameId, Moment, NATIVE, NEVER, Recording};
 use oomph_words::{harmless, plural};
 use std::collections::HashMap;
 
@@ -215,7 +215,12 @@ impl RamFrame {
         let frame = recording.stacks.frame(id);
         let text = |id| harmless(recording.strings.get(id));
         let (function, file) = (text(frame.name), text(frame.file));
-        let function = if function == CALLER { last_parts(&file, 1).to_owned() } else { function };
+        let library = || last_parts(&file, 1);
+        let function = match function.strip_prefix(NATIVE) {
+            Some(name) => format!("{} {name}", library()),
+            None if function == CALLER => library().to_owned(),
+            None => function,
+        };
         Self { function, file, line: frame.line }
     }
 

@@ -133,7 +133,7 @@ pub(crate) fn answer(out: &mut String, named: &Named, host: &HostExplanation, wi
 
 /// For a terminal: what it was, and where.
 pub(crate) fn evidence(out: &mut String, host: &HostExplanation, options: TextOptions) {
-    let TextOptions { lines, width, .. } = options;
+    let TextOptions { lines, width, stacks } = options;
     let _ = writeln!(out, "\n{}", paint(BOLD, "Held at the peak, by what it is"));
     for kind in &host.by_kind {
         let _ = writeln!(
@@ -152,23 +152,10 @@ pub(crate) fn evidence(out: &mut String, host: &HostExplanation, options: TextOp
             let _ = writeln!(out, "  {:>9}         {what}", bytes(held));
         }
     }
-    let _ = writeln!(out, "\n{}", paint(BOLD, "Held at the peak, by line of your own"));
-    for line in host.lines.iter().take(lines) {
-        let count = format!("×{}{}", grouped(line.blocks), off(line.error));
-        let room = width.saturating_sub(22 + count.chars().count());
-        let _ = writeln!(
-            out,
-            "  {:>9}  {:>5}  {} {}",
-            bytes(line.bytes),
-            percent(line.bytes, host.asked),
-            cut(&place(line), room),
-            paint(DIM, count)
-        );
-    }
-    let rest = host.lines.iter().skip(lines).fold(0u64, |sum, line| sum.saturating_add(line.bytes));
-    if rest > 0 {
-        let more = plural(host.lines.len().saturating_sub(lines) as u64, "more line");
-        let _ = writeln!(out, "  {:>9}  {:>5}  {more}", bytes(rest), percent(rest, host.asked));
+    if stacks {
+        by_stack(out, host, options)
+    } else {
+        by_line(out, host, options)
     }
     if host.growth.is_empty() {
         return;
@@ -188,6 +175,50 @@ pub(crate) fn evidence(out: &mut String, host: &HostExplanation, options: TextOp
             cut(&named(growth.place.as_ref()), room),
             paint(DIM, blocks)
         );
+    }
+}
+
+fn by_stack(out: &mut String, host: &HostExplanation, options: TextOptions) {
+    let _ = writeln!(out, "\n{}", paint(BOLD, "Held at the peak, by stack (innermost first)"));
+    for stack in host.stacks.iter().take(options.lines) {
+        let count = format!("×{}{}", grouped(stack.blocks), off(stack.error));
+        let share = percent(stack.bytes, host.asked);
+        let _ = writeln!(out, "  {:>9}  {share:>5}  {}", bytes(stack.bytes), paint(DIM, count));
+        if stack.frames.is_empty() {
+            let _ = writeln!(out, "      {NO_PYTHON}");
+        }
+        for frame in &stack.frames {
+            let text = cut(&printable(&frame.short()), options.width.saturating_sub(6));
+            let own = matches!(frame, Place::Line { own: true, .. });
+            let _ = writeln!(out, "      {}", if own { text } else { paint(DIM, text) });
+        }
+    }
+    let shown =
+        host.stacks.iter().take(options.lines).fold(0u64, |sum, stack| sum.saturating_add(stack.bytes));
+    if let Some(rest) = host.asked.checked_sub(shown).filter(|rest| *rest > 0) {
+        let _ = writeln!(out, "  {:>9}  {:>5}  in other stacks", bytes(rest), percent(rest, host.asked));
+    }
+}
+
+fn by_line(out: &mut String, host: &HostExplanation, options: TextOptions) {
+    let TextOptions { lines, width, .. } = options;
+    let _ = writeln!(out, "\n{}", paint(BOLD, "Held at the peak, by line of your own"));
+    for line in host.lines.iter().take(lines) {
+        let count = format!("×{}{}", grouped(line.blocks), off(line.error));
+        let room = width.saturating_sub(22 + count.chars().count());
+        let _ = writeln!(
+            out,
+            "  {:>9}  {:>5}  {} {}",
+            bytes(line.bytes),
+            percent(line.bytes, host.asked),
+            cut(&place(line), room),
+            paint(DIM, count)
+        );
+    }
+    let rest = host.lines.iter().skip(lines).fold(0u64, |sum, line| sum.saturating_add(line.bytes));
+    if rest > 0 {
+        let more = plural(host.lines.len().saturating_sub(lines) as u64, "more line");
+        let _ = writeln!(out, "  {:>9}  {:>5}  {more}", bytes(rest), percent(rest, host.asked));
     }
 }
 

@@ -27,6 +27,8 @@ pub struct Program {
     pub output: Option<PathBuf>,
     /// Where the recording of the first process's host memory goes, where one is made; those of others have their number behind its name.
     pub ram: Option<PathBuf>,
+    /// Whether functions of C are recorded with it.
+    pub native: bool,
     /// How large a recording may become.
     pub most_bytes: u64,
     /// What the program may have.
@@ -146,7 +148,7 @@ impl Program {
         }
         let began = SystemTime::now();
         if let Some(output) = &self.ram {
-            launch.recording_ram(&Ram::set(stage.folder(), output, self.most_bytes)?);
+            launch.recording_ram(&Ram::set(stage.folder(), output, self.most_bytes, self.native)?);
         }
         let start = |error| LaunchError::Start {
             program: self.words.first().map(|word| word.display().to_string()).unwrap_or_default(),

@@ -10,17 +10,18 @@ use std::path::{Path, PathBuf};
 pub struct Ram {
     pub(crate) library: PathBuf,
     pub(crate) description: OsString,
+    pub(crate) native: bool,
 }
 
 impl Ram {
-    /// Writes the library. `output`: the recording of the program's first process; others put their number behind its name.
-    pub fn set(folder: &Path, output: &Path, most_bytes: u64) -> Result<Ram, StageError> {
+    /// Writes the library. `output`: the recording of the program's first process; others put their number behind its name. `native`: with functions of C.
+    pub fn set(folder: &Path, output: &Path, most_bytes: u64, native: bool) -> Result<Ram, StageError> {
         if !RAM.exists() {
             return Err(StageError::Platform);
         }
         let library = RAM.write(folder).map_err(|error| StageError::write(folder, error))?;
         let mut description = OsString::from(format!("{}:{most_bytes}:", std::process::id()));
         description.push(output.with_extension(""));
-        Ok(Ram { library, description })
+        Ok(Ram { library, description, native })
     }
 }

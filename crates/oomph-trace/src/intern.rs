@@ -123,6 +123,12 @@ impl Stacks {
         })
     }
 
+    /// The next id, for a frame of a file: two that have been given the same name stay two.
+    pub(crate) fn push_frame(&mut self, frame: Frame) {
+        self.frame_ids.entry(frame).or_insert(self.frames.len() as FrameId);
+        self.frames.push(frame);
+    }
+
     /// The id of a stack, adding it if it is new.
     pub fn intern(&mut self, stack: &[FrameId]) -> StackId {
         let hash = self.hasher.hash_one(stack);
@@ -145,6 +151,13 @@ impl Stacks {
     /// A frame by id; an unknown id gives the empty frame.
     pub fn frame(&self, id: FrameId) -> Frame {
         self.frames.get(id as usize).copied().unwrap_or_default()
+    }
+
+    /// Gives a frame another name. Two may be alike afterwards; they stay two.
+    pub(crate) fn rename(&mut self, id: FrameId, name: StringId) {
+        if let Some(frame) = self.frames.get_mut(id as usize) {
+            frame.name = name;
+        }
     }
 
     /// All frames in id order.

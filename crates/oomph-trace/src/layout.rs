@@ -66,6 +66,8 @@ numbered! {
         HostEvents = 12,
         /// What the kernel counted of the process.
         Resident = 13,
+        /// Names of frames of C, which were addresses while the process ran. They may come after the end.
+        Names = 14,
     }
 }
 
@@ -132,6 +134,10 @@ pub const SAMPLED_EVERY: u64 = 64 << 10;
 /// The function of the innermost frame of a block of host memory, where its file is the library that had asked for it: no line of Python.
 #[allow(dead_code)] // the GPU's recorder has none
 pub const CALLER: &str = "<library>";
+
+/// The function of a frame of C begins so. Its file is the library; behind this stands where in the file it is, `0x1a2b3c`, until the recording has its name.
+#[allow(dead_code)] // the GPU's recorder has none
+pub const NATIVE: &str = "<native> ";
 
 impl Action {
     /// The name that PyTorch writes.

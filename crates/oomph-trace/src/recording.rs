@@ -5,7 +5,7 @@
 
 use crate::census::Census;
 use crate::intern::{StackId, Stacks, StringId, Strings};
-pub use crate::layout::{Action, CALLER, FORWARD_FOLLOWS, How, SAMPLED_EVERY};
+pub use crate::layout::{Action, CALLER, FORWARD_FOLLOWS, How, NATIVE, SAMPLED_EVERY};
 
 /// Everything one file says about one process.
 #[derive(Clone, Debug, Default)]

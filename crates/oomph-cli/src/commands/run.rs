@@ -59,6 +59,9 @@ pub(crate) struct Arguments {
     /// Record the machine's memory too, by line
     #[arg(long, conflicts_with = "no_recording")]
     pub(crate) ram: bool,
+    /// With --ram: the functions of C between the line of Python and the memory too, for `oomph explain --stacks`
+    #[arg(long, requires = "ram")]
+    pub(crate) native: bool,
     /// Where to write the recording [default: PROGRAM.oomph]
     #[arg(short, long, value_name = "OUT")]
     pub(crate) output: Option<PathBuf>,
@@ -105,6 +108,7 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         module: arguments.module,
         output: claim.as_ref().map(|claim| std::path::absolute(claim.path())).transpose()?,
         ram: claim.as_ref().filter(|_| arguments.ram).map(|claim| of_ram(claim.path())).transpose()?,
+        native: arguments.native,
         most_bytes: arguments.recording_limit.0,
         limits: Limits {
             budget: arguments.budget.map(|size| size.0),
@@ -135,6 +139,9 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
     };
     let recordings = read(&ran.left, printer);
     report(&ran, &recordings, claim.is_some() && !arguments.ram, printer);
+    if arguments.native {
+        name_functions(&ran.ram, printer);
+    }
     if arguments.ram {
         report_ram(&ran.ram, printer);
     }
@@ -165,6 +172,18 @@ fn of_ram(output: &Path) -> io::Result<PathBuf> {
     let mut name = output.file_stem().unwrap_or_default().to_owned();
     name.push("-ram.oomph");
     std::path::absolute(output.with_file_name(name))
+}
+
+/// While the libraries are there that the program had.
+fn name_functions(paths: &[PathBuf], printer: &mut Printer) {
+    for path in paths {
+        let named = oomph_trace::read_path(path).map_err(anyhow::Error::from).and_then(|recording| {
+            Ok(oomph_symbols::name_frames(path, &recording)?)
+        });
+        if let Err(error) = named {
+            printer.warning(&format!("{}: functions of C have no names: {error:#}", shorter(path)));
+        }
+    }
 }
 
 /// What was recorded of host memory.

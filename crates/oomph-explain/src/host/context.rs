@@ -9,7 +9,7 @@ use super::kinds::{HostKind, HostStack, Under, stacks};
 use crate::finding::{Place, Where};
 use crate::sources::{Sources, StackFacts};
 use hashbrown::HashMap;
-use oomph_trace::{Host, Recording, Resident, StackId};
+use oomph_trace::{FrameId, Host, NATIVE, Recording, Resident, StackId};
 
 /// Stacks without a line.
 const NO_LINE: u32 = u32::MAX;
@@ -118,6 +118,25 @@ impl<'a> HostContext<'a> {
             line: frame.line,
             function: self.recording.strings.get(frame.name).to_owned(),
             own: facts.own,
+        })
+    }
+
+    /// All frames of a stack, innermost first. The library that asked is one of its own only where its functions are not known.
+    pub fn frames(&self, stack: StackId) -> impl Iterator<Item = Place> {
+        let ids = self.recording.stacks.get(stack);
+        let is_of_c = |id: &FrameId| {
+            let name = self.recording.stacks.frame(*id).name;
+            self.recording.strings.get(name).starts_with(NATIVE)
+        };
+        let known = usize::from(ids.get(1).is_some_and(is_of_c));
+        ids.iter().skip(known).map(|&id| {
+            let frame = self.recording.stacks.frame(id);
+            Place::Line {
+                file: self.recording.strings.get(frame.file).to_owned(),
+                line: frame.line,
+                function: self.recording.strings.get(frame.name).to_owned(),
+                own: self.sources.is_own(id),
+            }
         })
     }
 

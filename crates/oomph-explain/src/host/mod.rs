@@ -20,9 +20,10 @@ pub use growth::HostGrowth;
 pub use kinds::HostKind;
 
 use crate::finding::Place;
-use kernel::{Most, most_own, own};
+use crate::limits::{MOST_FRAMES, MOST_STACKS};
 use hashbrown::HashMap;
-use oomph_trace::{How, Resident, SAMPLED_EVERY};
+use kernel::{Most, most_own, own};
+use oomph_trace::{How, Resident, SAMPLED_EVERY, StackId};
 
 /// Bytes of small requests from one sample to the next, on average.
 const MEAN: f64 = SAMPLED_EVERY as f64;
@@ -46,6 +47,8 @@ pub struct HostExplanation {
     pub error: u64,
     /// The lines of it, largest first.
     pub lines: Vec<HostLine>,
+    /// The stacks of it, largest first; those that hold least are left out where there are many.
+    pub stacks: Vec<HostStackHeld>,
     /// Lines that hold more and more, most first.
     pub growth: Vec<HostGrowth>,
     /// What the kernel counted when most of the process's own was read.
@@ -100,6 +103,19 @@ pub struct HostLine {
     pub error: u64,
 }
 
+/// What a stack had asked for at the peak.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostStackHeld {
+    /// Its frames, innermost first: the library that asked, functions of C where they were recorded, lines of Python.
+    pub frames: Vec<Place>,
+    /// Bytes.
+    pub bytes: u64,
+    /// Blocks that were recorded: of small ones, samples.
+    pub blocks: u64,
+    /// By how much samples may be off, twice the standard deviation.
+    pub error: u64,
+}
+
 /// Sums of blocks.
 #[derive(Clone, Copy, Default)]
 struct Sum {
@@ -135,6 +151,7 @@ pub(crate) fn explain_host(context: &HostContext) -> HostExplanation {
     let mut by_how = [0u64; How::ALL.len()];
     let mut of_kind: HashMap<HostKind, Sum> = HashMap::new();
     let mut of_line: HashMap<u32, Sum> = HashMap::new();
+    let mut of_stack: HashMap<StackId, Sum> = HashMap::new();
     let mut taken_over: HashMap<u32, Sum> = HashMap::new();
     for block in context.at_peak() {
         all.add(block.size, block.how);
@@ -143,6 +160,7 @@ pub(crate) fn explain_host(context: &HostContext) -> HostExplanation {
         }
         of_kind.entry(context.kind(block)).or_default().add(block.size, block.how);
         of_line.entry(context.line(block)).or_default().add(block.size, block.how);
+        of_stack.entry(block.stack).or_default().add(block.size, block.how);
         let under = context.under(block);
         if under.starting && !under.importing {
             taken_over.entry(context.line(block)).or_default().add(block.size, block.how);
@@ -171,6 +189,7 @@ pub(crate) fn explain_host(context: &HostContext) -> HostExplanation {
         by_kind,
         error: all.error(),
         lines: lines(context, of_line),
+        stacks: stacks(context, of_stack),
         growth: context.growth.iter().map(|(_, growth)| growth.clone()).collect(),
         resident,
         most_own: most_own(&context.readings()),
@@ -194,6 +213,19 @@ fn lines(context: &HostContext, sums: HashMap<u32, Sum>) -> Vec<HostLine> {
         .collect();
     lines.sort_by(|one, other| other.bytes.cmp(&one.bytes).then_with(|| one.place.cmp(&other.place)));
     lines
+}
+
+fn stacks(context: &HostContext, sums: HashMap<StackId, Sum>) -> Vec<HostStackHeld> {
+    let mut sums: Vec<(StackId, Sum)> = sums.into_iter().filter(|(_, sum)| sum.bytes > 0).collect();
+    sums.sort_by_key(|&(stack, sum)| (std::cmp::Reverse(sum.bytes), stack));
+    sums.truncate(MOST_STACKS);
+    let held = |(stack, sum): (StackId, Sum)| HostStackHeld {
+        frames: context.frames(stack).take(MOST_FRAMES).collect(),
+        bytes: sum.bytes,
+        blocks: sum.blocks,
+        error: sum.error(),
+    };
+    sums.into_iter().map(held).collect()
 }
 
 #[cfg(test)]

@@ -201,6 +201,8 @@ struct Host<'a> {
     most_resident: u64,
     /// **Stable.** What was held at the peak, by line of the program's own, largest first.
     lines: Vec<HostLine<'a>>,
+    /// What was held at the peak, by stack, largest first: at most 100.
+    stacks: Vec<HostStack<'a>>,
     /// **Stable.** Lines that hold more and more for as long as the recording goes on, most first.
     growth: Vec<HostGrowth<'a>>,
 }
@@ -247,6 +249,19 @@ struct HostLine<'a> {
 }
 
 #[derive(Serialize)]
+struct HostStack<'a> {
+    /// Bytes.
+    bytes: u64,
+    /// Twice the standard deviation of what is sampled of it.
+    error: u64,
+    /// Blocks that were recorded: of small ones, samples.
+    blocks: u64,
+    /// At most 200, innermost first: the library that asked (its `function` is `<library>`), functions of C if the run had `--native` (`<native> NAME`), lines of Python. Empty if nothing is
+    /// known of it.
+    frames: Vec<Place<'a>>,
+}
+
+#[derive(Serialize)]
 struct HostGrowth<'a> {
     /// The line; `null` where no Python was running.
     place: Option<Place<'a>>,
@@ -275,6 +290,12 @@ impl<'a> Host<'a> {
             error: one.error,
             blocks: one.blocks,
         };
+        let stack = |one: &'a model::HostStackHeld| HostStack {
+            bytes: one.bytes,
+            error: one.error,
+            blocks: one.blocks,
+            frames: one.frames.iter().map(Place::of).collect(),
+        };
         let growth = |one: &'a model::HostGrowth| HostGrowth {
             place: one.place.as_ref().map(Place::of),
             bytes: one.bytes,
@@ -296,6 +317,7 @@ impl<'a> Host<'a> {
             of_files: host.of_files,
             most_resident: host.most_resident,
             lines: host.lines.iter().map(line).collect(),
+            stacks: host.stacks.iter().map(stack).collect(),
             growth: host.growth.iter().map(growth).collect(),
         }
     }

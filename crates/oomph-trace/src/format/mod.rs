@@ -22,18 +22,21 @@
 //! | 8 annotations | count, then device, time (zigzag difference), name, stage each |
 //! | 9 end | nothing: the recording is complete |
 //! | 10 repeats | steps, events: so many steps so far were the same as one that is written, and were not written; a later one replaces it |
+//! | 14 names | count, then frame and text each: what a frame of C is called, which was an address; also after the end |
 //! | 11 census | JSON: who held what at an out-of-memory, see [`crate::census::Census`] |
 //!
 //! Rows of an events chunk are numbered from 0 within the chunk. Chunks of a kind that a reader does not
 //! know are skipped; a higher version is refused. Tables (1–3) come before the chunks that use them.
 
 mod bytes;
+mod names;
 mod reading;
 mod writing;
 
 use crate::budget::{LARGEST_RATIO, Swells};
 use crate::layout::Kind;
 pub use crate::layout::{MAGIC, VERSION};
+pub use names::append_names;
 pub use reading::read;
 pub(crate) use reading::read_within;
 pub use writing::Writer;

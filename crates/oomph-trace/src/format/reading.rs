@@ -38,16 +38,22 @@ pub(crate) fn read_within(mut source: impl Read, budget: Budget) -> Result<Recor
     }
     let mut reading =
         Reading { recording: Recording::default(), devices: BTreeMap::new(), unknown: 0, budget };
-    let complete = loop {
-        match next_chunk(&mut source, &mut reading.budget)? {
-            Next::Chunk(kind, content) => match Kind::from_number(kind) {
-                Some(Kind::End) => break true,
+    let mut complete = false;
+    loop {
+        match next_chunk(&mut source, &mut reading.budget) {
+            Ok(Next::Chunk(kind, content)) => match Kind::from_number(kind) {
+                // Names are found when the process has ended.
+                Some(Kind::Names) => reading.names(In(&content))?,
+                _ if complete => {}
+                Some(Kind::End) => complete = true,
                 Some(kind) => reading.take(kind, In(&content))?,
                 None => reading.unknown += 1,
             },
-            Next::Ended => break false,
+            Ok(Next::Ended) => break,
+            Err(_) if complete => break,
+            Err(error) => return Err(error),
         }
-    };
+    }
     Ok(reading.finish(complete))
 }
 
@@ -132,6 +138,7 @@ impl Reading {
             }
             Kind::HostEvents => self.host_events(input),
             Kind::Resident => self.resident(input),
+            Kind::Names => self.names(input),
             Kind::End => Ok(()),
         }
     }
@@ -155,7 +162,20 @@ impl Reading {
         self.charge(count, 64, "frames")?;
         for _ in 0..count {
             let frame = Frame { name: input.number()?, file: input.number()?, line: input.number()? };
-            self.recording.stacks.intern_frame(frame);
+            self.recording.stacks.push_frame(frame);
+        }
+        Ok(())
+    }
+
+    /// Of frames of C, whose functions were addresses.
+    fn names(&mut self, mut input: In) -> Result<(), FormatError> {
+        let count = input.count()?;
+        self.charge(count, 64, "names")?;
+        self.charge(input.0.len(), 2, "names")?;
+        for _ in 0..count {
+            let frame = input.number()?;
+            let name = self.recording.strings.intern(input.text()?);
+            self.recording.stacks.rename(frame, name);
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use super::bytes::Out;
 use super::{FormatError, Kind, LARGEST_CHUNK, MAGIC, VERSION};
-use crate::intern::StringId;
+use crate::intern::{FrameId, StringId};
 use crate::recording::{Device, Host, Recording, SettingValue};
 use std::io::Write;
 
@@ -90,26 +90,12 @@ impl<W: Write> Writer<W> {
     }
 
     fn chunk(&mut self, kind: Kind, content: &Out) -> Result<(), FormatError> {
-        if content.0.len() > LARGEST_CHUNK {
-            // One stack or one segment of tens of MiB: nothing real, and no reader would take it.
-            return Err(FormatError::TooLarge);
-        }
-        self.packed.clear();
-        zstd::stream::copy_encode(&content.0[..], &mut self.packed, LEVEL)?;
-        self.out.write_all(&[kind as u8])?;
-        self.out.write_all(&(content.0.len() as u32).to_le_bytes())?;
-        self.out.write_all(&(self.packed.len() as u32).to_le_bytes())?;
-        self.out.write_all(&crc32fast::hash(&self.packed).to_le_bytes())?;
-        self.out.write_all(&self.packed)?;
-        Ok(())
+        write_chunk(&mut self.out, &mut self.packed, kind, content)
     }
 
     /// A chunk of `count` things that were put into `body`.
     fn counted(&mut self, kind: Kind, count: usize, body: &Out) -> Result<(), FormatError> {
-        let mut content = Out::default();
-        content.varint(count as u64);
-        content.0.extend_from_slice(&body.0);
-        self.chunk(kind, &content)
+        self.chunk(kind, &with_count(count, body))
     }
 
     fn append_strings(&mut self, recording: &Recording) -> Result<(), FormatError> {
@@ -350,4 +336,50 @@ impl SettingValue {
             }
         }
     }
+}
+
+/// Writes names of frames, for a file that is a recording already.
+pub(super) fn write_names(out: &mut impl Write, names: &[(FrameId, String)]) -> Result<(), FormatError> {
+    let (mut body, mut count, mut packed) = (Out::default(), 0, Vec::new());
+    for (frame, name) in names {
+        body.varint(u64::from(*frame));
+        body.text(name);
+        count += 1;
+        if body.0.len() >= TEXT {
+            write_chunk(out, &mut packed, Kind::Names, &with_count(count, &body))?;
+            (body, count) = (Out::default(), 0);
+        }
+    }
+    match count {
+        0 => Ok(()),
+        _ => write_chunk(out, &mut packed, Kind::Names, &with_count(count, &body)),
+    }
+}
+
+fn with_count(count: usize, body: &Out) -> Out {
+    let mut content = Out::default();
+    content.varint(count as u64);
+    content.0.extend_from_slice(&body.0);
+    content
+}
+
+fn write_chunk(
+    out: &mut impl Write,
+    packed: &mut Vec<u8>,
+    kind: Kind,
+    content: &Out,
+) -> Result<(), FormatError> {
+    if content.0.len() > LARGEST_CHUNK {
+        // One stack or one segment of tens of MiB: nothing real, and no reader would take it.
+        return Err(FormatError::TooLarge);
+    }
+    packed.clear();
+    zstd::stream::copy_encode(&content.0[..], &mut *packed, LEVEL)?;
+    let mut header = vec![kind as u8];
+    for number in [content.0.len() as u32, packed.len() as u32, crc32fast::hash(packed)] {
+        header.extend_from_slice(&number.to_le_bytes());
+    }
+    out.write_all(&header)?;
+    out.write_all(packed)?;
+    Ok(())
 }

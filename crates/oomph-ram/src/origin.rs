@@ -1,0 +1,140 @@
+//! Where a request comes from: the frames of Python, the library that asked, and on request the functions of C between the two.
+//!
+//! Frames of C are found by the tables that the compiler writes for exceptions, with the C library's own unwinder. It may wait for the dynamic loader, so it is never called while the
+//! recording's lock is held. What is kept are addresses; their names are found after the process has ended.
+
+use crate::python::{self, Stack};
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+
+unsafe extern "C" {
+    fn _Unwind_Backtrace(step: extern "C" fn(*mut c_void, *mut c_void) -> c_int, data: *mut c_void) -> c_int;
+    fn _Unwind_GetIP(context: *mut c_void) -> usize;
+    fn dladdr1(
+        address: *const c_void,
+        information: *mut [usize; 4],
+        symbol: *mut *const [u64; 3],
+        flags: c_int,
+    ) -> c_int;
+}
+
+/// No more of the innermost frames of C are kept.
+const MOST: usize = 40;
+const GO_ON: c_int = 0;
+const STOP: c_int = 4;
+
+static IS_WANTED: AtomicBool = AtomicBool::new(false);
+/// The function of the interpreter that runs Python's code: what is further out, Python's own frames say.
+static EVALUATES: (AtomicUsize, AtomicUsize) = (AtomicUsize::new(0), AtomicUsize::new(0));
+
+/// Frames of C are kept from now on.
+pub fn want_calls() {
+    IS_WANTED.store(true, Relaxed);
+}
+
+/// Learns where the interpreter runs Python's code.
+pub fn learn() {
+    const SYMBOL: c_int = 1;
+    let Some(begin) = crate::elf::find(c"_PyEval_EvalFrameDefault") else { return };
+    let (mut information, mut symbol) = ([0usize; 4], std::ptr::null::<[u64; 3]>());
+    // SAFETY: it writes what it is given places for.
+    let is_found = unsafe { dladdr1(begin as *const c_void, &raw mut information, &raw mut symbol, SYMBOL) };
+    if is_found != 0 && !symbol.is_null() {
+        // SAFETY: an entry of a loaded library's table of symbols: name and kind, value, size.
+        let size = unsafe { (*symbol)[2] } as usize;
+        EVALUATES.0.store(begin, Relaxed);
+        EVALUATES.1.store(begin.saturating_add(size), Relaxed);
+    }
+}
+
+/// Addresses that calls of C return to, innermost first.
+pub struct Calls {
+    places: [usize; MOST],
+    count: usize,
+}
+
+impl Calls {
+    const NONE: Self = Self { places: [0; MOST], count: 0 };
+
+    /// Those of this thread, from the function on that returns to `caller`.
+    fn here(caller: usize) -> Self {
+        let mut calls = Self::NONE;
+        if IS_WANTED.load(Relaxed) {
+            // SAFETY: the callback gets the list back, which lives until this returns.
+            unsafe { _Unwind_Backtrace(step, (&raw mut calls).cast()) };
+            // Ours are innermost.
+            if let Some(ours) = calls.get().iter().position(|place| *place == caller) {
+                calls.places.copy_within(ours..calls.count, 0);
+                calls.count -= ours;
+            }
+        }
+        calls
+    }
+
+    pub fn get(&self) -> &[usize] {
+        self.places.get(..self.count).unwrap_or_default()
+    }
+
+    /// As a number: the same for the same places.
+    fn hash(&self) -> u64 {
+        const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
+        self.get()
+            .iter()
+            .fold(0, |hash: u64, place| (hash.rotate_left(5) ^ *place as u64).wrapping_mul(FACTOR))
+    }
+}
+
+extern "C" fn step(context: *mut c_void, calls: *mut c_void) -> c_int {
+    // SAFETY: as `here` passed it; the unwinder's own description of a frame.
+    let (calls, place) = unsafe { (&mut *calls.cast::<Calls>(), _Unwind_GetIP(context)) };
+    let is_python = (EVALUATES.0.load(Relaxed)..EVALUATES.1.load(Relaxed)).contains(&place);
+    match calls.places.get_mut(calls.count) {
+        Some(free) if !is_python && place != 0 => *free = place,
+        _ => return STOP,
+    }
+    calls.count += 1;
+    GO_ON
+}
+
+/// Who has asked.
+pub struct Origin {
+    pub stack: Stack,
+    /// Where the function returns to that gave the memory: in the library that asked.
+    pub caller: usize,
+    pub calls: Calls,
+}
+
+impl Origin {
+    #[inline]
+    pub fn here(caller: usize) -> Self {
+        Self { stack: python::walk_both_ends(), caller, calls: Calls::here(caller) }
+    }
+
+    /// Of the frames of Python and of C.
+    pub fn hash(&self) -> u64 {
+        self.stack.hash ^ self.calls.hash()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_of_c_are_found_from_the_caller_on() {
+        #[inline(never)]
+        fn outer(look: fn() -> Calls) -> Calls {
+            std::hint::black_box(look())
+        }
+        fn look() -> Calls {
+            Calls::here(0)
+        }
+        assert!(outer(look).get().is_empty());
+        IS_WANTED.store(true, Relaxed);
+        let all = outer(look);
+        assert!(all.get().len() > 3, "{}", all.get().len());
+        let from = all.get()[2];
+        assert!(!Calls::here(from).get().contains(&all.get()[0]));
+        IS_WANTED.store(false, Relaxed);
+    }
+}
