@@ -213,6 +213,49 @@ def test_a_program_lives_as_it_would_without(oomph, tmp_path, name):
     assert explained(oomph, tmp_path / "harsh-ram.oomph")["host"]["asked"] >= 0
 
 
+# Linked to run at a fixed address, as the Python of Debian and Ubuntu is: functions whose address it uses have a stub in it, which everybody finds under their names.
+FIXED = """
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+void *(*volatile more)(void *, size_t) = realloc;
+static void *call(void *library, const char *name) { return dlsym(library, name); }
+int main(int count, char **words) {
+    void *(*volatile take)(size_t) = malloc;
+    void (*volatile give)(void *) = free;
+    void *library = 0;
+    if (count > 1) {
+        library = dlopen(words[1], RTLD_NOW);
+        if (!library) return 1;
+        int (*attach)(void) = call(library, "oomph_ram_attach"), (*start)(const char *, unsigned long) = call(library, "oomph_ram_start");
+        attach();
+        if (start(words[2], 100000000)) return 2;
+    }
+    char *one = malloc(50 << 20), *other = take(20 << 20);
+    other = more(other, 30 << 20);
+    memset(one, 1, 50 << 20);
+    memset(other, 1, 30 << 20);
+    if (library) { int (*stop)(void) = call(library, "oomph_ram_stop"); stop(); }
+    give(one);
+    free(other);
+    return 3;
+}
+"""
+
+
+def test_a_program_at_a_fixed_address(oomph, tmp_path):
+    (tmp_path / "fixed.c").write_text(FIXED)
+    subprocess.run(["gcc", "-O1", "-w", "-no-pie", "-fno-pie", "-o", tmp_path / "fixed", tmp_path / "fixed.c", "-ldl"], check=True)
+    from_the_start = [str(oomph.binary), "run", "--ram", "-o", str(tmp_path / "start.oomph"), str(tmp_path / "fixed")]
+    done = subprocess.run(from_the_start, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 3, done.stderr
+    library = subprocess.run([str(oomph.binary), "run", "--ram", "--library"], capture_output=True, text=True, check=True).stdout.strip()
+    assert subprocess.run([tmp_path / "fixed", library, tmp_path / "middle.oomph"], timeout=60).returncode == 3
+    for recording in ("start-ram.oomph", "middle.oomph"):
+        host = explained(oomph, tmp_path / recording)["host"]
+        assert host["by_how"]["large"] == 80 * MIB, recording
+
+
 def test_text_that_is_put_together_is_counted_once(recorded):
     """By realloc: each string is asked for three times, in different sizes."""
     _, (explanation,) = recorded(

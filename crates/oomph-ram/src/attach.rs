@@ -3,6 +3,7 @@
 //! What was preloaded needs none of this. Libraries that come later are led there when [`redirect`] is called again: whoever loads them says so. Nothing is led back when a recording ends:
 //! the functions then only pass on.
 
+use crate::definitions;
 use crate::elf::{self, Redirect};
 use crate::hooks;
 use std::sync::Mutex;
@@ -12,7 +13,7 @@ const LEFT_ALONE: [&str; 5] = ["linux-vdso", "ld-linux", "libc.so", "libpthread"
 
 /// Whether everybody finds our functions first.
 pub fn is_preloaded() -> bool {
-    hooks::is_ours(hooks::found_by_all(c"malloc"))
+    definitions::is_ours(definitions::called_by_all(c"malloc"))
 }
 
 /// Where the libraries begin that were led to ours already: a large one takes milliseconds.
@@ -22,9 +23,11 @@ static SEEN: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 pub fn redirect() -> bool {
     let Ok(mut seen) = SEEN.lock() else { return false };
     let is_first = seen.is_empty();
-    let mut redirects: Vec<Redirect> = hooks::all()
-        .map(|(name, to)| Redirect { name, to, from: hooks::found_by_all(name), done: false })
-        .collect();
+    // Some entries lead to the function, some to the program's stub.
+    let from = |name| [definitions::called_by_all(name), definitions::found_by_all(name)];
+    let all: Vec<_> = hooks::all().map(|(name, to)| (name, to, from(name))).collect();
+    let mut redirects: Vec<Redirect> =
+        all.iter().map(|(name, to, from)| Redirect { name, to: *to, from, done: false }).collect();
     elf::redirect_all_but(&LEFT_ALONE, &mut seen, &mut redirects);
     !is_first || redirects.iter().any(|redirect| redirect.done)
 }

@@ -5,6 +5,7 @@
 //!
 //! Where a call came from says whose memory it is: an array's, a tensor's. So each function that gives memory begins with a few instructions that hand on the address it will return to.
 
+use crate::definitions;
 use crate::layout::How;
 use crate::live::{Block, may_hold};
 use crate::origin::Origin;
@@ -12,38 +13,18 @@ use crate::scope::{Scope, looking};
 use crate::session;
 use std::arch::naked_asm;
 use std::cell::UnsafeCell;
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 unsafe extern "C" {
-    fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void;
-    fn dladdr(address: *const c_void, information: *mut [usize; 4]) -> c_int;
     fn __errno_location() -> *mut c_int;
 }
 
-const ANY: *mut c_void = std::ptr::null_mut();
-const NEXT: *mut c_void = -1isize as *mut c_void;
 /// From this size on each block is recorded.
 pub const LARGE: usize = 64 << 10;
 const NO_MEMORY: c_int = 12;
 
 type Pointer = *mut c_void;
-
-/// What everybody finds by this name.
-pub fn found_by_all(name: &CStr) -> usize {
-    // SAFETY: a string of C's.
-    unsafe { dlsym(ANY, name.as_ptr()) as usize }
-}
-
-/// Whether an address is in this library. A function's own name does not say: it stands for what everybody finds.
-pub fn is_ours(address: usize) -> bool {
-    let library_of = |address: usize| {
-        let mut information = [0usize; 4];
-        // SAFETY: dladdr writes four words at most; the second is where the library begins.
-        (unsafe { dladdr(address as *const c_void, &raw mut information) } != 0).then_some(information[1])
-    };
-    address != 0 && library_of(address) == library_of(here::free as *const () as usize)
-}
 
 /// A function that comes next, once it has been looked for.
 struct Function {
@@ -67,10 +48,9 @@ impl Function {
     #[cold]
     fn find(&self) -> Option<usize> {
         // Looking may ask for memory itself: whoever comes here from there is served from the store.
-        let found = looking(|| match found_by_all(self.name) {
+        let found = looking(|| match definitions::called_by_all(self.name) {
             // Because we are preloaded: who comes next.
-            // SAFETY: a string of C's.
-            own if is_ours(own) => unsafe { dlsym(NEXT, self.name.as_ptr()) as usize },
+            own if definitions::is_ours(own) => definitions::next(self.name),
             other => other,
         })?;
         self.address.store(found, Relaxed);

@@ -10,6 +10,7 @@
 //! lock that the program may hold, and when it is short of memory itself, it stops recording and the program goes on.
 
 mod attach;
+mod definitions;
 #[path = "../../oomph-record/src/elf.rs"]
 mod elf;
 #[path = "../../oomph-record/src/file.rs"]

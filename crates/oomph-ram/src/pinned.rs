@@ -47,7 +47,7 @@ pub fn stand_before() {
         NEXT_ALLOC.store(alloc, Relaxed);
         NEXT_FREE.store(free, Relaxed);
         LIBRARY.store(handle_address(handle, library), Relaxed);
-        let to = |name, to: usize| Redirect { name, to, from: 0, done: false };
+        let to = |name, to: usize| Redirect { name, to, from: &[], done: false };
         let mut redirects = [
             to(c"cudaHostAlloc", host_alloc as *const () as usize),
             to(c"cudaFreeHost", free_host as *const () as usize),

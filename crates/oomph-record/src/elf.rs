@@ -58,13 +58,13 @@ const DYNAMIC: u32 = 2;
 const RELRO: u32 = 0x6474_e552;
 const PAGE: usize = 4096;
 
-/// How the two kinds of entries that hold a function's address are numbered.
+/// How the two kinds of entries that hold a function's address are numbered, and a variable that holds one.
 #[cfg(target_arch = "x86_64")]
-const HOLDS_AN_ADDRESS: [u64; 2] = [6, 7];
+const HOLDS_AN_ADDRESS: [u64; 3] = [6, 7, 1];
 #[cfg(target_arch = "aarch64")]
-const HOLDS_AN_ADDRESS: [u64; 2] = [1025, 1026];
+const HOLDS_AN_ADDRESS: [u64; 3] = [1025, 1026, 257];
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-const HOLDS_AN_ADDRESS: [u64; 2] = [0, 0];
+const HOLDS_AN_ADDRESS: [u64; 3] = [0, 0, 0];
 
 /// The address of a function or a thing by its name, as any library would find it.
 pub fn find(name: &CStr) -> Option<usize> {
@@ -74,20 +74,20 @@ pub fn find(name: &CStr) -> Option<usize> {
 }
 
 /// A function that a library calls, and what it is to call instead.
-pub struct Redirect {
+pub struct Redirect<'a> {
     /// Its name.
     pub name: &'static CStr,
     /// What is called from now on.
     pub to: usize,
-    /// What an entry has to lead to now, or to the library itself, which will look for it at the first call; 0 for anything.
-    pub from: usize,
+    /// What an entry has to lead to now, one of these, or to the library itself, which will look for it at the first call; empty for anything.
+    pub from: &'a [usize],
     /// Whether an entry was found.
     pub done: bool,
 }
 
-struct Search<'a> {
+struct Search<'a, 'b> {
     libraries: Libraries<'a>,
-    redirects: &'a mut [Redirect],
+    redirects: &'a mut [Redirect<'b>],
     path: Option<std::ffi::CString>,
     /// Where the library is that is looked at.
     own: std::ops::Range<usize>,
@@ -116,6 +116,49 @@ impl Libraries<'_> {
     /// What is given back once one was found: whether to look no further.
     fn is_enough(&self) -> c_int {
         c_int::from(matches!(self, Self::First(_)))
+    }
+}
+
+/// A library that is loaded.
+#[allow(dead_code)] // of use to `oomph-ram`, which compiles this file too
+pub struct Library {
+    pub path: std::ffi::CString,
+    pub addresses: std::ops::Range<usize>,
+}
+
+/// Those that are loaded, in the order in which they are searched, without the program itself.
+#[allow(dead_code)] // as above
+pub fn libraries() -> Vec<Library> {
+    unsafe extern "C" fn note(loaded: *const Loaded, _size: usize, data: *mut c_void) -> c_int {
+        // SAFETY: as passed below; the loader's description of a loaded object, whose name is a string.
+        let (all, loaded) = unsafe { (&mut *data.cast::<Vec<Library>>(), &*loaded) };
+        if !loaded.name.is_null() {
+            // SAFETY: as above.
+            let path = unsafe { CStr::from_ptr(loaded.name) }.to_owned();
+            all.push(Library { path, addresses: loaded.addresses() });
+        }
+        0
+    }
+    let mut all: Vec<Library> = Vec::new();
+    // SAFETY: the callback gets the list back, which lives until this returns.
+    unsafe { dl_iterate_phdr(note, (&raw mut all).cast()) };
+    // The program comes first, and has no name; nor has what the kernel maps.
+    all.retain(|library| !library.path.is_empty());
+    all
+}
+
+impl Loaded {
+    fn headers(&self) -> &[Header] {
+        // SAFETY: the loader says how many there are.
+        unsafe { std::slice::from_raw_parts(self.headers, usize::from(self.count)) }
+    }
+
+    /// All that is mapped of it, and what is between.
+    fn addresses(&self) -> std::ops::Range<usize> {
+        const LOADED: u32 = 1;
+        let parts = self.headers().iter().filter(|header| header.kind == LOADED);
+        let end = parts.map(|one| one.address + one.in_memory).max().unwrap_or(0);
+        self.base..self.base + end as usize
     }
 }
 
@@ -159,12 +202,8 @@ unsafe extern "C" fn look(loaded: *const Loaded, _size: usize, data: *mut c_void
     }
     search.path = Some(path.to_owned());
     let enough = search.libraries.is_enough();
-    // SAFETY: the loader says how many there are.
-    let headers = unsafe { std::slice::from_raw_parts(loaded.headers, usize::from(loaded.count)) };
-    const LOADED: u32 = 1;
-    let end =
-        headers.iter().filter(|header| header.kind == LOADED).map(|one| one.address + one.in_memory).max();
-    search.own = loaded.base..loaded.base + end.unwrap_or(0) as usize;
+    let headers = loaded.headers();
+    search.own = loaded.addresses();
     let Some(dynamic) = headers.iter().find(|header| header.kind == DYNAMIC) else { return enough };
     let sealed = headers.iter().find(|header| header.kind == RELRO).map_or(0..0, |header| {
         let start = loaded.base + header.address as usize;
@@ -181,7 +220,7 @@ unsafe fn patch(
     base: usize,
     mut entry: *const Dynamic,
     sealed: &std::ops::Range<usize>,
-    search: &mut Search<'_>,
+    search: &mut Search<'_, '_>,
 ) {
     let (mut strings, mut symbols) = (0usize, 0usize);
     let mut tables = [(0usize, 0usize); 2];
@@ -212,14 +251,21 @@ unsafe fn patch(
                 let symbol = &*(symbols as *const Symbol).add((relocation.info >> 32) as usize);
                 (relocation, CStr::from_ptr((strings as *const c_char).add(symbol.name as usize)))
             };
-            if !HOLDS_AN_ADDRESS.contains(&(relocation.info & 0xffff_ffff)) {
+            let kind = relocation.info & 0xffff_ffff;
+            if !HOLDS_AN_ADDRESS.contains(&kind) || relocation.addend != 0 {
                 continue;
             }
+            let [.., variable] = HOLDS_AN_ADDRESS;
             for wanted in search.redirects.iter_mut().filter(|wanted| wanted.name == name) {
+                // A variable may hold something else by now.
+                if kind == variable && wanted.from.is_empty() {
+                    continue;
+                }
                 let place = base + relocation.offset as usize;
                 // SAFETY: an entry of the table of functions.
                 let now = unsafe { (place as *const usize).read() };
-                if wanted.from != 0 && now != wanted.from && !search.own.contains(&now) {
+                let is_free = wanted.from.is_empty() || wanted.from.contains(&now);
+                if !is_free && !search.own.contains(&now) {
                     continue;
                 }
                 // SAFETY: an entry of the table of functions, which this makes writable for a moment if it is sealed.

@@ -94,7 +94,7 @@ pub fn attach() -> bool {
     }
     STREAM_OF.store(of_library(CURRENT_STREAM).unwrap_or(0), Relaxed);
     GUARD_BLOCK.store(elf::find(c"oomph_guard_block").unwrap_or(0), Relaxed);
-    let to = |name, to: usize| Redirect { name, to, from: 0, done: false };
+    let to = |name, to: usize| Redirect { name, to, from: &[], done: false };
     let mut redirects = vec![to(REPORT, report_hook as *const () as usize)];
     if NEXT_ROUND.load(Relaxed) != 0 {
         redirects.extend(ROUND.map(|name| to(name, round_hook as *const () as usize)));
