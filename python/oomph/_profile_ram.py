@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from oomph._ram_held import Held, Measured, by_line, shown, table
+from oomph._ram_held import Held, Measured, Piece, shown, table
 from oomph._recorders import RecordingError
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -39,10 +39,12 @@ class _Part:
     file: str
     source: tuple[tuple[int, str], ...]
 
+    @property
+    def piece(self) -> Piece:
+        return Piece.of(self.file, (number for number, _ in self.source))
+
     def shown(self, held: Held, is_all: bool = True) -> list[str]:
-        # Where there is no source, the lines that hold something are numbers alone.
-        source = self.source or tuple((line.line, "") for line in sorted(held.lines, key=lambda line: line.line) if line.file == self.file)
-        return table(held, self.file, source, is_all=is_all)
+        return table(held, self.piece, self.source, is_all=is_all)
 
 
 class RamProfile:
@@ -65,9 +67,9 @@ class RamProfile:
 
     @property
     def lines(self) -> dict[int, int]:
-        """Bytes that were held at the peak, by line of the block."""
+        """Bytes that were held at the peak, by line of the block, with what it called."""
         held = self._held()
-        return {} if held is None or self._part is None else by_line(held, self._part.file, (number for number, _ in self._part.source))
+        return {} if held is None or self._part is None else {number: line.bytes for number, line in held.within[self._part.piece].items()}
 
     def _held(self) -> Held | None:
         return None if self._call is None else self._call.outermost.held
@@ -142,7 +144,7 @@ class _Call:
         if measured is None or os.getpid() != self._process:
             return
         try:
-            self.held = measured.stop()
+            self.held = measured.stop([part.piece for part in self.parts])
         except RecordingError as error:
             self._say_once(str(error))
         finally:
@@ -188,8 +190,8 @@ def profile_ram(what: Any = None, *, path: str | os.PathLike[str] | None = None,
             ...
 
     After each call its source is printed to stderr, with the bytes that each line had asked for and not given back when that was most:
-    of what was allocated since the call began, and what other threads asked for meanwhile too. Memory that a library takes is that of the line which called it;
-    that of other functions of your own is listed below the table. Small blocks are sampled: what they may be off by, two standard deviations, is said.
+    of what was allocated since the call began, and what other threads asked for meanwhile too. Memory that a library takes, or another function of your own, is that of the line which
+    called it; below the table stands where those functions held it. Small blocks are sampled: what they may be off by, two standard deviations, is said.
 
     Functions, methods, generators and async functions can be decorated; exceptions pass through. A profiled function that another calls gets a
     table of its own, at the same peak. A call beside another, in a thread or a task, is not profiled, for there is one recording of RAM in a process; nor

@@ -40,12 +40,30 @@ class HeldLine:
 
 
 @dataclass(frozen=True)
+class Piece:
+    """Lines of a file, from the first to the last."""
+
+    file: str
+    first: int
+    last: int
+
+    @classmethod
+    def of(cls, file: str, numbers: Iterable[int]) -> Piece:
+        known = sorted(numbers)
+        return cls(file, known[0], known[-1]) if known else cls(file, 0, (1 << 32) - 1)
+
+    def has(self, line: HeldLine) -> bool:
+        return line.file is not None and self.first <= line.line <= self.last and _is_same(line.file, self.file)
+
+
+@dataclass(frozen=True)
 class Held:
-    """The peak of a recording: what was asked for and not given back when that was most."""
+    """The peak of a recording: what was asked for and not given back when that was most, by line, and by line of pieces of source, which have what they called."""
 
     asked: int = 0
     error: int = 0
     lines: tuple[HeldLine, ...] = field(default=())
+    within: dict[Piece, dict[int, HeldLine]] = field(default_factory=dict)
 
     @property
     def surely(self) -> int:
@@ -53,10 +71,11 @@ class Held:
         return max(self.asked - self.error, 0)
 
 
-def explained(path: str) -> Held:
+def explained(path: str, pieces: Sequence[Piece] = ()) -> Held:
     """What is held at the peak of a recording that is complete, or flushed."""
+    within = [f"--within={piece.file}:{piece.first}-{piece.last}" for piece in pieces]
     try:
-        ran = subprocess.run([find_oomph(), "explain", "--quiet", "--format", "json", path], capture_output=True, text=True)
+        ran = subprocess.run([find_oomph(), "explain", "--quiet", "--format", "json", *within, path], capture_output=True, text=True)
     except OSError as error:
         raise RecordingError(str(error)) from error
     # 1 means that there are findings.
@@ -69,7 +88,11 @@ def explained(path: str) -> Held:
     for each in host["lines"]:
         place = each["place"] or {}
         lines.append(HeldLine(place.get("file"), place.get("line", 0), place.get("function", ""), each["bytes"], each["error"], each["blocks"]))
-    return Held(host["asked"], host["error"], tuple(lines))
+    held = {
+        piece: {line["line"]: HeldLine(piece.file, line["line"], "", line["bytes"], line["error"], line["blocks"]) for line in each["lines"]}
+        for piece, each in zip(pieces, host["within"], strict=True)
+    }
+    return Held(host["asked"], host["error"], tuple(lines), held)
 
 
 class Measured:
@@ -96,13 +119,13 @@ class Measured:
             self._clean()
             raise
 
-    def stop(self) -> Held | None:
+    def stop(self, pieces: Sequence[Piece] = ()) -> Held | None:
         """None in a forked child, whose parent has the recording."""
         if os.getpid() != self._process:
             return None
         _ram_recorder.stop()
         try:
-            return explained(self.path or os.path.join(self._folder or "", "ram.oomph"))
+            return explained(self.path or os.path.join(self._folder or "", "ram.oomph"), pieces)
         finally:
             self._clean()
 
@@ -129,10 +152,11 @@ def top(lines: Sequence[HeldLine]) -> list[str]:
     return [f"{size(line.bytes, line.error)} at {line.place}" for line in lines[:_TOP]]
 
 
-def table(held: Held, file: str, source: Sequence[tuple[int, str]], *, is_all: bool = True) -> list[str]:
-    """Rows for every line of the source, those without memory blank; if this is what was measured, what else there was, and the sum."""
-    numbers = {number for number, _ in source}
-    here, elsewhere = _divided(held, file, numbers)
+def table(held: Held, piece: Piece, source: Sequence[tuple[int, str]], *, is_all: bool = True) -> list[str]:
+    """Rows for every line of the source, those without memory blank; if this is what was measured, where what they called held it, and the sum."""
+    here = held.within.get(piece, {})
+    # Where there is no source, the lines that hold something are numbers alone.
+    source = source or [(number, "") for number in here]
     rows = [("line", "held at the peak", "blocks", "source")]
     for number, words in source:
         line = here.get(number)
@@ -143,34 +167,12 @@ def table(held: Held, file: str, source: Sequence[tuple[int, str]], *, is_all: b
     lines = ["  ".join([*(cell.rjust(width) for cell, width in zip(row, widths)), row[3]]).rstrip() for row in rows]
     if not is_all:
         return lines
-    if elsewhere:
-        lines.append("In functions called from here, or in other threads:" if threading.active_count() > 1 else "In functions called from here:")
+    if elsewhere := [line for line in held.lines if not piece.has(line)]:
+        lines.append("Where functions called from here held it, and other threads:" if threading.active_count() > 1 else "Where functions called from here held it:")
         lines += [f"  {said}" for said in top(elsewhere)]
         if rest := elsewhere[_TOP:]:
             lines.append(f"  {text(sum(line.bytes for line in rest))} at {len(rest)} more lines")
     return [*lines, f"In all: {size(held.asked, held.error)}"]
-
-
-def _divided(held: Held, file: str, numbers: Iterable[int]) -> tuple[dict[int, HeldLine], list[HeldLine]]:
-    """The lines of the source by their numbers, and the others, largest first."""
-    wanted = set(numbers)
-    here: dict[int, HeldLine] = {}
-    elsewhere = []
-    for line in held.lines:
-        if line.file is None or line.line not in wanted or not _is_same(line.file, file):
-            elsewhere.append(line)
-        elif (known := here.get(line.line)) is None:
-            here[line.line] = line
-        else:
-            # A comprehension, or a function that is made there: one line, several functions.
-            error = round((known.error**2 + line.error**2) ** 0.5)
-            here[line.line] = HeldLine(line.file, line.line, known.function, known.bytes + line.bytes, error, known.blocks + line.blocks)
-    return here, elsewhere
-
-
-def by_line(held: Held, file: str, numbers: Iterable[int]) -> dict[int, int]:
-    """Bytes by the number of a line."""
-    return {number: line.bytes for number, line in sorted(_divided(held, file, numbers)[0].items())}
 
 
 def _is_same(one: str, other: str) -> bool:

@@ -85,10 +85,11 @@ def test_a_function_by_line(run):
     assert head == "oomph: RAM of load (load.py:6), held at the peak of this call, of what was allocated since it began"
     held, source = rows(done.stderr)
     assert sorted(source) == list(range(6, 15)) and source[12] == "" and source[9] == "gone = np.ones(7 << 17)"
-    assert sorted(held) == [8, 13] and held[8] == "20.0 MiB"
+    # Line 11 has what it called.
+    assert sorted(held) == [8, 11, 13] and held[8] == "20.0 MiB" and held[11].startswith("30.")
     # 1033 bytes each and the list: 19.9 MiB, of which samples are taken.
     assert re.search(r"13  [\d.]+ MiB ± [\d.]+ MiB +≥ \d+  ", done.stderr)
-    assert re.search(r"In functions called from here:\n  30\.\d MiB(?: ± [\d.]+ KiB)? at load\.py:4 table\n", done.stderr)
+    assert re.search(r"Where functions called from here held it:\n  30\.\d MiB(?: ± [\d.]+ KiB)? at load\.py:4 table\n", done.stderr)
     assert re.search(r"In all: [67]\d\.\d MiB ± \d\.\d+ MiB\n", done.stderr)
 
 
@@ -228,7 +229,7 @@ def test_calls_within_and_beside_each_other(run):
     tables = done.stderr.split("oomph: ")[1:]
     assert [table.partition(" (load.py")[0] for table in tables if "not profiled" not in table and "os.fork" not in table][:2] == ["RAM of outer", "RAM of inner"]
     assert "held at the peak of outer (load.py:10)" in tables[1]
-    assert rows(tables[0])[0] == {12: "2.00 MiB"} and rows(tables[1])[0] == {7: "3.00 MiB"}
+    assert rows(tables[0])[0] == {12: "2.00 MiB", 13: "3.00 MiB"} and rows(tables[1])[0] == {7: "3.00 MiB"}
     said = "oomph: inner (load.py:5) is not profiled: another call is being profiled, and there is one recording of RAM at a time\n"
     assert done.stderr.count(said) == 1
     assert sum(table.startswith("RAM of waiting (load.py:15), held at the peak of this call") for table in tables) == 1
@@ -458,7 +459,8 @@ def test_a_cell_by_line(on):
         lines = shown["text/plain"].splitlines()
         assert lines[0] == "oomph: RAM of this cell, held at its peak, of what was allocated since it began"
         held, source = rows("\n".join(lines[:6]))
-        assert held == {2: "20.0 MiB"} and source == {1: "# what it makes", 2: "one = np.ones(20 << 17)", 3: "two = table(30)", 4: "len(one) * 8"}
+        assert held[2] == "20.0 MiB" and held[3].startswith("30.") and len(held) == 2, "a line has what it called"
+        assert source == {1: "# what it makes", 2: "one = np.ones(20 << 17)", 3: "two = table(30)", 4: "len(one) * 8"}
         assert any(re.fullmatch(r"  30\.\d MiB(?: ± [\d.]+ KiB)? at cell \[2\]:2 table", line) for line in lines) and lines[-1].startswith("In all: 50.")
         assert shown["text/html"].startswith("<pre ") and "np.ones(20 &lt;&lt; 17)" in shown["text/html"]
 

@@ -2,7 +2,7 @@
 
 use crate::shared::{Named, TextOptions};
 use oomph_explain::{
-    Explanation, Finding, HostDiff, HostExplanation, HostLine, Place, findings_of_processes,
+    Explanation, Finding, HostDiff, HostExplanation, HostLine, HostWithin, Place, findings_of_processes,
 };
 use oomph_render::markdown::escape;
 use oomph_render::terminal::{BOLD, DIM, cut, paint, wrap};
@@ -152,10 +152,10 @@ pub(crate) fn evidence(out: &mut String, host: &HostExplanation, options: TextOp
             let _ = writeln!(out, "  {:>9}         {what}", bytes(held));
         }
     }
-    if stacks {
-        by_stack(out, host, options)
-    } else {
-        by_line(out, host, options)
+    match &host.within[..] {
+        [] if stacks => by_stack(out, host, options),
+        [] => by_line(out, host, options),
+        pieces => pieces.iter().for_each(|piece| by_line_within(out, host, piece)),
     }
     if host.growth.is_empty() {
         return;
@@ -198,6 +198,25 @@ fn by_stack(out: &mut String, host: &HostExplanation, options: TextOptions) {
     if let Some(rest) = host.asked.checked_sub(shown).filter(|rest| *rest > 0) {
         let _ = writeln!(out, "  {:>9}  {:>5}  in other stacks", bytes(rest), percent(rest, host.asked));
     }
+}
+
+fn by_line_within(out: &mut String, host: &HostExplanation, within: &HostWithin) {
+    let heading = format!("Held at the peak, by line of {}, with what it called", printable(&within.piece));
+    let _ = writeln!(out, "\n{}", paint(BOLD, heading));
+    for line in &within.lines {
+        let count = format!("×{}{}", grouped(line.blocks), off(line.error));
+        let share = percent(line.bytes, host.asked);
+        let _ = writeln!(
+            out,
+            "  {:>9}  {share:>5}  line {:<5} {}",
+            bytes(line.bytes),
+            line.line,
+            paint(DIM, count)
+        );
+    }
+    let held = within.lines.iter().fold(0u64, |sum, line| sum.saturating_add(line.bytes));
+    let rest = host.asked.saturating_sub(held);
+    let _ = writeln!(out, "  {:>9}  {:>5}  elsewhere", bytes(rest), percent(rest, host.asked));
 }
 
 fn by_line(out: &mut String, host: &HostExplanation, options: TextOptions) {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from oomph._ram_held import Measured, table
+from oomph._ram_held import Measured, Piece, table
 from oomph._recorders import RecordingError
 from oomph.notebook._show import say, show_table
 
@@ -15,8 +15,8 @@ class RamOfCell:
     """Around the running of a cell. A cell that fails is shown too; one that cannot be measured runs all the same."""
 
     def __init__(self, file: str, cell: str) -> None:
-        self.file = file
         self.source = list(enumerate(cell.rstrip().splitlines(), 1))
+        self.piece = Piece.of(file, (number for number, _ in self.source))
         self._measured: Measured | None = None
 
     def __enter__(self) -> RamOfCell:
@@ -32,10 +32,10 @@ class RamOfCell:
         if self._measured is None:
             return
         try:
-            held = self._measured.stop()
+            held = self._measured.stop([self.piece])
         except RecordingError as why:
             say(f"oomph: this cell is not measured: {why}")
             return
         # A forked child that comes here has nothing to show.
         if held is not None:
-            show_table([_TITLE, *table(held, self.file, self.source)])
+            show_table([_TITLE, *table(held, self.piece, self.source)])

@@ -6,7 +6,7 @@ use crate::memory::GpuParser;
 use crate::printer::{Printer, width};
 use crate::{Outcome, files, fixing, predicting};
 use clap::{Args, ValueEnum};
-use oomph_explain::Finding;
+use oomph_explain::{Finding, HostWithin, host_within};
 use oomph_gpus::{Catalogue, Gpu};
 use oomph_predict::patch::{self, Change, Tried};
 use oomph_predict::run::{Program, Runner, Until};
@@ -16,7 +16,9 @@ use oomph_trace::Recording;
 use oomph_words::Size;
 use oomph_words::harmless;
 use std::ffi::OsString;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 /// Say where the memory went, why it ran out, and what to do
 ///
@@ -47,6 +49,9 @@ pub(crate) struct Arguments {
     /// List whole stacks instead of your own lines
     #[arg(long)]
     pub(crate) stacks: bool,
+    /// Of RAM: by line of this file, or of these lines of it (load.py:10-25), with what they called; may be given several times
+    #[arg(long, value_name = "PLACE", conflicts_with_all = ["stacks", "fix"])]
+    pub(crate) within: Vec<Piece>,
     /// Show the change of a few lines that mends it, and check it on a virtual GPU
     #[arg(long, conflicts_with = "stacks")]
     pub(crate) fix: bool,
@@ -82,6 +87,41 @@ pub(crate) enum Format {
     Patch,
 }
 
+/// Lines of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    name: String,
+    file: PathBuf,
+    lines: RangeInclusive<u32>,
+}
+
+impl FromStr for Piece {
+    type Err = String;
+
+    /// `FILE`, `FILE:LINE` or `FILE:FIRST-LAST`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let piece = |file: &str, lines| Self { name: text.to_owned(), file: file.into(), lines };
+        let all = || piece(text, 0..=u32::MAX);
+        let Some((file, lines)) = text.rsplit_once(':') else { return Ok(all()) };
+        let (first, last) = lines.split_once('-').unwrap_or((lines, lines));
+        match (first.parse(), last.parse()) {
+            (Ok(first), Ok(last)) if first <= last => Ok(piece(file, first..=last)),
+            (Ok(_), Ok(_)) => Err(format!("the lines {lines} end before they begin")),
+            // A colon is part of some names.
+            _ => Ok(all()),
+        }
+    }
+}
+
+impl Piece {
+    /// A program may have been started by a shorter path than the one that is asked for.
+    fn contains(&self, file: &str, line: u32) -> bool {
+        let absolute = |path: &Path| std::path::absolute(path).ok();
+        self.lines.contains(&line)
+            && (self.file == Path::new(file) || absolute(&self.file) == absolute(Path::new(file)))
+    }
+}
+
 impl Formats for Format {
     const TEXT: Self = Self::Text;
     const JSON: Self = Self::Json;
@@ -99,7 +139,14 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
     let mut failed = false;
     let ends = arguments.files.len() == 1 && !printer.goes_on();
     let explained = files::read_each(&arguments.files, printer, |_, recording| {
-        let explanation = oomph_explain::explain_over_time(&recording, columns);
+        let mut explanation = oomph_explain::explain_over_time(&recording, columns);
+        if let (Some(host), Some(held)) = (&recording.host, &mut explanation.host) {
+            let within = |piece: &Piece| HostWithin {
+                piece: piece.name.clone(),
+                lines: host_within(&recording, host, |file, line| piece.contains(file, line)),
+            };
+            held.within = arguments.within.iter().map(within).collect();
+        }
         if ends {
             // The process is about to end: giving a hundred MB back first takes time.
             std::mem::forget(recording);

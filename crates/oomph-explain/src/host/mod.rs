@@ -10,23 +10,24 @@ mod growth;
 mod kernel;
 mod kinds;
 pub mod rules;
+mod sums;
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // a test fails by panicking
 mod testing;
+mod within;
 
 pub use blocks::{HostStackBytes, host_by_stack};
 pub use context::HostContext;
 pub use growth::HostGrowth;
 pub use kinds::HostKind;
+pub use within::{HostLineWithin, HostWithin, host_within};
 
 use crate::finding::Place;
 use crate::limits::{MOST_FRAMES, MOST_STACKS};
 use hashbrown::HashMap;
 use kernel::{Most, most_own, own};
-use oomph_trace::{How, Resident, SAMPLED_EVERY, StackId};
-
-/// Bytes of small requests from one sample to the next, on average.
-const MEAN: f64 = SAMPLED_EVERY as f64;
+use oomph_trace::{How, Resident, StackId};
+use sums::Sum;
 
 /// Host memory of one process.
 #[derive(Clone, Debug)]
@@ -49,6 +50,8 @@ pub struct HostExplanation {
     pub lines: Vec<HostLine>,
     /// The stacks of it, largest first; those that hold least are left out where there are many.
     pub stacks: Vec<HostStackHeld>,
+    /// What was held by pieces of source that were asked for: see [`host_within`].
+    pub within: Vec<HostWithin>,
     /// Lines that hold more and more, most first.
     pub growth: Vec<HostGrowth>,
     /// What the kernel counted when most of the process's own was read.
@@ -116,33 +119,6 @@ pub struct HostStackHeld {
     pub error: u64,
 }
 
-/// Sums of blocks.
-#[derive(Clone, Copy, Default)]
-struct Sum {
-    bytes: u64,
-    blocks: u64,
-    variance: f64,
-}
-
-impl Sum {
-    fn add(&mut self, size: u64, how: How) {
-        self.bytes = self.bytes.saturating_add(size);
-        self.blocks += 1;
-        self.variance += if how.is_sampled() { variance(size) } else { 0.0 };
-    }
-
-    /// Twice the standard deviation.
-    fn error(&self) -> u64 {
-        (2.0 * self.variance.sqrt()) as u64
-    }
-}
-
-/// By how much a sample may be off, squared: it stands for `stands_for` bytes, of which it is one block.
-fn variance(stands_for: u64) -> f64 {
-    // A block of s bytes stands for s / p, and p is its chance: the variance of what it stands for is that squared, times 1 - p. For small blocks that is about the mean between two samples, squared.
-    (stands_for as f64) * MEAN.min(stands_for as f64)
-}
-
 /// What is seen of host memory.
 pub(crate) fn explain_host(context: &HostContext) -> HostExplanation {
     let (host, blocks) = (context.host, &context.blocks);
@@ -190,6 +166,7 @@ pub(crate) fn explain_host(context: &HostContext) -> HostExplanation {
         error: all.error(),
         lines: lines(context, of_line),
         stacks: stacks(context, of_stack),
+        within: Vec::new(),
         growth: context.growth.iter().map(|(_, growth)| growth.clone()).collect(),
         resident,
         most_own: most_own(&context.readings()),

@@ -201,6 +201,8 @@ struct Host<'a> {
     most_resident: u64,
     /// **Stable.** What was held at the peak, by line of the program's own, largest first.
     lines: Vec<HostLine<'a>>,
+    /// What was held at the peak by the pieces of source that `--within` names, in its order.
+    within: Vec<HostWithin<'a>>,
     /// What was held at the peak, by stack, largest first: at most 100.
     stacks: Vec<HostStack<'a>>,
     /// **Stable.** Lines that hold more and more for as long as the recording goes on, most first.
@@ -241,6 +243,26 @@ struct HostLine<'a> {
     /// The line; `null` where no Python was running.
     place: Option<Place<'a>>,
     /// **Stable.** Bytes.
+    bytes: u64,
+    /// Twice the standard deviation of what is sampled of it.
+    error: u64,
+    /// Blocks that were recorded: of small ones, samples.
+    blocks: u64,
+}
+
+#[derive(Serialize)]
+struct HostWithin<'a> {
+    /// As it was named.
+    piece: &'a str,
+    /// Its lines that held something, in their order: each with what it had called.
+    lines: Vec<HostLineWithin>,
+}
+
+#[derive(Serialize)]
+struct HostLineWithin {
+    /// The line.
+    line: u32,
+    /// Bytes.
     bytes: u64,
     /// Twice the standard deviation of what is sampled of it.
     error: u64,
@@ -290,6 +312,16 @@ impl<'a> Host<'a> {
             error: one.error,
             blocks: one.blocks,
         };
+        let line_within = |one: &model::HostLineWithin| HostLineWithin {
+            line: one.line,
+            bytes: one.bytes,
+            error: one.error,
+            blocks: one.blocks,
+        };
+        let piece = |one: &'a model::HostWithin| HostWithin {
+            piece: &one.piece,
+            lines: one.lines.iter().map(line_within).collect(),
+        };
         let stack = |one: &'a model::HostStackHeld| HostStack {
             bytes: one.bytes,
             error: one.error,
@@ -317,6 +349,7 @@ impl<'a> Host<'a> {
             of_files: host.of_files,
             most_resident: host.most_resident,
             lines: host.lines.iter().map(line).collect(),
+            within: host.within.iter().map(piece).collect(),
             stacks: host.stacks.iter().map(stack).collect(),
             growth: host.growth.iter().map(growth).collect(),
         }
