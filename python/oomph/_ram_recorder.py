@@ -5,9 +5,7 @@ There is one recording at a time. What a recording says is ``_ram_held``'s to re
 
 from __future__ import annotations
 
-import ctypes
 import errno
-import importlib.machinery
 import os
 from collections.abc import Callable
 from typing import Any
@@ -49,21 +47,15 @@ def prepare() -> None:
     if _library is None:
         _library = _loaded()
     if _library.oomph_ram_attach() != 0:
-        raise RecordingError("RAM cannot be recorded in this process: its C library or its Python is laid out in a way that oomph does not know")
+        raise RecordingError(f"RAM cannot be recorded in this process: {live('ram_library').NOT_HERE}")
 
 
 def _loaded() -> Any:
     """The library that ``oomph run --ram`` has put here, else the command's."""
-    loaded: Any = ctypes.PyDLL(None)
-    if not hasattr(loaded, "oomph_ram_start"):
-        # With the interpreter's lock: the library looks at the frames that are there.
-        try:
-            loaded = ctypes.PyDLL(library("ram"))
-        except OSError as error:
-            raise RecordingError(f"the recorder of RAM cannot be loaded: {error}") from error
-    loaded.oomph_ram_start.argtypes = [ctypes.c_char_p, ctypes.c_uint64]
-    loaded.oomph_ram_peak.restype = ctypes.c_uint64
-    return loaded
+    try:
+        return live("ram_library").loaded(lambda: library("ram"))
+    except OSError as error:
+        raise RecordingError(f"the recorder of RAM cannot be loaded: {error}") from error
 
 
 def start(path: str) -> None:
@@ -77,7 +69,7 @@ def start(path: str) -> None:
         raise RecordingUnderWay("oomph run --ram records the RAM of this process already")
     live("native").raise_if(failed, path)
     _recording_in = os.getpid()
-    _stop_watching = _watch_loading()
+    _stop_watching = live("ram_library").watch_loading(_library)
 
 
 def flush() -> None:
@@ -93,32 +85,6 @@ def stop() -> None:
         _recording_in = None
         _library.oomph_ram_stop()
         _stop_watching()
-
-
-def _watch_loading() -> Callable[[], None]:
-    """Libraries that are loaded during a recording call the C library by tables of their own: they too are led to the recorder. Gives what ends this."""
-    loader: Any = importlib.machinery.ExtensionFileLoader
-    foreign: Any = ctypes
-    execute, load = loader.exec_module, foreign._dlopen
-
-    def exec_module(self: Any, module: Any) -> None:
-        _library.oomph_ram_attach()
-        execute(self, module)
-
-    def dlopen(*args: Any) -> Any:
-        handle = load(*args)
-        _library.oomph_ram_attach()
-        return handle
-
-    def stop_watching() -> None:
-        # Where others have put something around ours, it stays within, and does no harm.
-        if loader.exec_module is exec_module:
-            loader.exec_module = execute
-        if foreign._dlopen is dlopen:
-            foreign._dlopen = load
-
-    loader.exec_module, foreign._dlopen = exec_module, dlopen
-    return stop_watching
 
 
 def peak() -> int:

@@ -5,6 +5,7 @@
 //! by `oomph-report`.
 
 mod arguments;
+mod attaching;
 mod by_model;
 mod claim;
 mod commands;

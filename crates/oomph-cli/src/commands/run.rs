@@ -1,5 +1,6 @@
 //! `oomph run`: a program as it is, recorded while it runs.
 
+use crate::attaching::Asked;
 use crate::claim::{Claim, Wanted};
 use crate::fetching::{self, Fetching};
 use crate::memory::GpuParser;
@@ -34,6 +35,9 @@ use std::path::{Path, PathBuf};
 /// --ram records the machine's memory too, of every process of the program: which lines of Python had asked for it when most was in use, each large block and a sample of the small ones,
 /// beside what the kernel counted. It goes to a file of its own, train-ram.oomph, which is there when the kernel has killed the program.
 ///
+/// --ram --attach PID records a process that runs already, a CPython of 3.10 or later on Linux on x86-64: memory that it asks for from then on has lines. Its main thread loads the recorder when it comes to its next
+/// line of Python; nothing of it is stopped for longer than some milliseconds. Ctrl-C, --seconds or the end of the process end the recording. It takes the rights of a debugger: the same user, and often sudo.
+///
 /// Every Python process of the program is recorded, each rank in its own file. Standard input, output and the terminal are
 /// the program's; what oomph says goes to stderr. Signals reach the program, and its exit code is the result.
 ///
@@ -41,7 +45,7 @@ use std::path::{Path, PathBuf};
 /// to a name with a number: train-2.oomph.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  oomph run train.py --batch-size 8\n  oomph run -m mypackage.train\n  oomph run torchrun --nproc-per-node 4 train.py     # train-rank0.oomph, train-rank1.oomph …\n  oomph run --budget 15GiB train.py                  # as on a smaller card\n  oomph run --budget 15GiB --overflow 8GiB train.py  # slower instead of dead\n  oomph run --gpu t4 train.py                        # on a virtual card: no GPU is needed\n  oomph run --ram load.py                            # which lines hold the RAM\n\nEverything after the program's name is the program's. Exits as the program does; 2 if it could not be started."
+    after_help = "Examples:\n  oomph run train.py --batch-size 8\n  oomph run -m mypackage.train\n  oomph run torchrun --nproc-per-node 4 train.py     # train-rank0.oomph, train-rank1.oomph …\n  oomph run --budget 15GiB train.py                  # as on a smaller card\n  oomph run --budget 15GiB --overflow 8GiB train.py  # slower instead of dead\n  oomph run --gpu t4 train.py                        # on a virtual card: no GPU is needed\n  oomph run --ram load.py                            # which lines hold the RAM\n  oomph run --ram --attach 4711 --seconds 60         # of a process that runs already\n\nEverything after the program's name is the program's. Exits as the program does; 2 if it could not be started."
 )]
 pub(crate) struct Arguments {
     /// Hold all CUDA memory of each process to this much of each device: 15GiB
@@ -62,6 +66,12 @@ pub(crate) struct Arguments {
     /// With --ram: the functions of C between the line of Python and the memory too, for `oomph explain --stacks`
     #[arg(long, requires = "ram")]
     pub(crate) native: bool,
+    /// Record a process that runs already, by its number; with --ram
+    #[arg(long, value_name = "PID", conflicts_with_all = ["program", "library", "native", "budget", "overflow", "gpu", "no_recording", "python", "module"], value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) attach: Option<u32>,
+    /// End the recording after so long; the process goes on
+    #[arg(long, value_name = "SECONDS", requires = "attach", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) seconds: Option<u32>,
     /// Where to write the recording [default: PROGRAM.oomph]
     #[arg(short, long, value_name = "OUT")]
     pub(crate) output: Option<PathBuf>,
@@ -90,7 +100,7 @@ pub(crate) struct Arguments {
         value_name = "PROGRAM",
         trailing_var_arg = true,
         allow_hyphen_values = true,
-        required_unless_present = "library"
+        required_unless_present_any = ["library", "attach"]
     )]
     pub(crate) program: Vec<OsString>,
 }
@@ -100,6 +110,9 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         let which = if arguments.ram { libraries::RAM } else { libraries::RECORD };
         printer.data(&format!("{}\n", libraries::recorder(which)?.display()))?;
         return Ok(Outcome::Fine);
+    }
+    if let Some(pid) = arguments.attach {
+        return attach(pid, arguments, printer);
     }
     let claim = claim(arguments, printer)?;
     let program = Program {
@@ -151,6 +164,30 @@ pub(crate) fn run(arguments: &Arguments, printer: &mut Printer) -> anyhow::Resul
         printer.note(run::guard(&report.0, &line_of).trim_end());
     }
     Ok(Outcome::Passed(ran.ended.code()))
+}
+
+fn attach(pid: u32, arguments: &Arguments, printer: &mut Printer) -> anyhow::Result<Outcome> {
+    if !arguments.ram {
+        printer.error("--attach records RAM, and there is no --ram");
+        printer.hint(&format!(
+            "oomph run --ram --attach {pid}. What a program does with a GPU is recorded from its start (oomph run PROGRAM), or by oomph.record() in it"
+        ));
+        return Ok(Outcome::Failed);
+    }
+    let asked = Asked {
+        pid,
+        output: arguments.output.as_deref(),
+        force: arguments.force,
+        most_bytes: arguments.recording_limit.0,
+        seconds: arguments.seconds,
+    };
+    Ok(match asked.record(printer)? {
+        Ok(path) => {
+            report_ram(&[path], printer);
+            Outcome::Fine
+        }
+        Err(outcome) => outcome,
+    })
 }
 
 /// `train.py` gives `train.oomph`, here.

@@ -1,0 +1,280 @@
+//! Records the RAM of a process that runs already, until it ends or the recording is to end.
+//!
+//! A folder is made that the process can read, with the recorder's library and the Python that loads it (`python/oomph/live/ram_attached.py`, which says what else is in the folder). A thread of
+//! that Python waits in the process until this one lets go of a lock: then it ends the recording, also where this process was killed.
+
+use oomph_attach::{AttachError, Process, Target};
+use oomph_child::Listener;
+use oomph_stage::libraries::RAM;
+use oomph_stage::{StageError, folder, package};
+use rustix::fs::{FlockOperation, OFlags, flock};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{OpenOptionsExt, chown, fchown};
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+const SCRIPT: &str = "live/ram_attached.py";
+const BESIDE_IT: &str = "live/ram_library.py";
+/// How often it is looked whether anything has changed.
+const OFTEN: Duration = Duration::from_millis(20);
+/// A main thread that comes to Python has done so by then.
+const SOON: Duration = Duration::from_millis(300);
+/// Then it is said what is waited for.
+const LONG: Duration = Duration::from_secs(3);
+/// How often a thread that waits for a lock is asked to look up.
+const WAKES: u32 = 3;
+/// To write the rest takes the lock of the interpreter, which somebody may hold.
+const TO_END: Duration = Duration::from_secs(10);
+
+/// What is to be recorded.
+#[derive(Debug)]
+pub struct Attach {
+    /// The process.
+    pub process: Process,
+    /// Where the recording goes. Whoever asks for it has made sure that it is nobody else's.
+    pub output: PathBuf,
+    /// How large it may become.
+    pub most_bytes: u64,
+    /// How long is recorded; until one of both ends without.
+    pub longest: Option<Duration>,
+}
+
+/// What has come so far.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The main thread does not come to Python: where it waits, if it does.
+    Waits(Option<String>),
+    /// The recording has begun.
+    Began,
+}
+
+/// How the recording ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// With the process.
+    WithProcess,
+    /// As it was to: the process goes on.
+    Stopped,
+    /// Nobody listens to it any more, but the process has not come to end it.
+    NotYet,
+    /// It never began: this signal came before.
+    GaveUp(i32),
+}
+
+/// Why nothing is recorded.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// The process cannot be attached to.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+    /// What is put into it cannot be made.
+    #[error(transparent)]
+    Stage(#[from] StageError),
+    /// This process cannot listen to signals, or look at files.
+    #[error(transparent)]
+    Own(#[from] io::Error),
+    /// `oomph run --ram` has started it.
+    #[error("process {pid} is being recorded by oomph run --ram already")]
+    OfRun {
+        /// The process.
+        pid: u32,
+        /// What to do.
+        hint: String,
+    },
+    /// Something else records it.
+    #[error("the RAM of process {0} is being recorded already")]
+    UnderWay(u32),
+    /// The process cannot write the file.
+    #[error("{}: process {pid} cannot write it: {error}", path.display())]
+    File {
+        /// The process.
+        pid: u32,
+        /// The recording.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// The recorder does not come into it.
+    #[error("the RAM of process {pid} cannot be recorded: {why}")]
+    NotThere {
+        /// The process.
+        pid: u32,
+        /// In the words of what is in it.
+        why: String,
+    },
+}
+
+impl RecordError {
+    /// What to do about it.
+    pub fn hint(&self) -> Option<&str> {
+        match self {
+            Self::Attach(error) => error.hint(),
+            Self::OfRun { hint, .. } => Some(hint),
+            Self::UnderWay(_) => Some(
+                "by oomph.record, oomph.profile_ram or another oomph run --attach; there is one recording at a time",
+            ),
+            Self::File { .. } => Some("name a place that the process may write to with --output"),
+            _ => None,
+        }
+    }
+}
+
+impl Attach {
+    /// Records, and says what comes.
+    pub fn run(&self, tell: &mut dyn FnMut(Event)) -> Result<End, RecordError> {
+        let process = &self.process;
+        if !RAM.exists() {
+            return Err(AttachError::Platform.into());
+        }
+        let mut target = Target::find(process.clone())?;
+        if let Some(hint) = of_run(process) {
+            return Err(RecordError::OfRun { pid: process.pid, hint });
+        }
+        let mut listener = Listener::start()?;
+        let folder = Folder::make(process, &self.task())?;
+        self.give()?;
+        target.run(&folder.script(), folder.0.path())?;
+
+        let asked = Instant::now();
+        let (mut wakes, mut has_said) = (0, false);
+        loop {
+            match folder.answer().as_deref() {
+                Some("began" | "ended") => break,
+                Some(other) => return Err(self.wrong(other)),
+                None => {}
+            }
+            if let Some(signal) = listener.heard() {
+                return Ok(End::GaveUp(signal));
+            }
+            if !process.is_there() {
+                return Err(AttachError::Ended(process.pid).into());
+            }
+            if wakes < WAKES && asked.elapsed() > SOON * (wakes + 1) {
+                wakes += 1;
+                target.wake();
+            }
+            if !has_said && asked.elapsed() > LONG {
+                has_said = true;
+                tell(Event::Waits(process.waits_in()));
+            }
+            sleep(OFTEN);
+        }
+        tell(Event::Began);
+
+        let began = Instant::now();
+        while process.is_there() && listener.heard().is_none() && folder.answer().as_deref() != Some("ended")
+        {
+            if self.longest.is_some_and(|longest| began.elapsed() >= longest) {
+                break;
+            }
+            sleep(OFTEN);
+        }
+        folder.let_go()?;
+        let asked = Instant::now();
+        while process.is_there() {
+            match folder.answer().as_deref() {
+                Some("began") if asked.elapsed() > TO_END => return Ok(End::NotYet),
+                Some("began") | None => sleep(OFTEN),
+                Some("ended") => return Ok(End::Stopped),
+                Some(other) => return Err(self.wrong(other)),
+            }
+        }
+        Ok(End::WithProcess)
+    }
+
+    /// As `ram_attached.py` reads it.
+    fn task(&self) -> Vec<u8> {
+        [format!("{} ", self.most_bytes).as_bytes(), self.output.as_os_str().as_bytes()].concat()
+    }
+
+    /// The process may be another user's, who may not make a file here.
+    fn give(&self) -> Result<(), RecordError> {
+        let (user, group) = self.process.owner;
+        let parent = self.output.parent().unwrap_or(Path::new("/"));
+        if !self.process.sees(parent)? {
+            return Err(AttachError::OtherFiles(self.process.pid).into());
+        }
+        if user == rustix::process::geteuid().as_raw() {
+            return Ok(());
+        }
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false);
+        let file = options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(&self.output)?;
+        Ok(fchown(file, Some(user), Some(group))?)
+    }
+
+    fn wrong(&self, answer: &str) -> RecordError {
+        const BUSY: i32 = 16;
+        let pid = self.process.pid;
+        match answer.strip_prefix("errno ").and_then(|number| number.parse().ok()) {
+            Some(BUSY) => RecordError::UnderWay(pid),
+            Some(number) => {
+                let error = io::Error::from_raw_os_error(number);
+                RecordError::File { pid, path: self.output.clone(), error }
+            }
+            None => RecordError::NotThere { pid, why: answer.trim().to_owned() },
+        }
+    }
+}
+
+/// Where `oomph run --ram` has the recording of a process that it has started.
+fn of_run(process: &Process) -> Option<String> {
+    let text = process.variable("OOMPH_RAM")?;
+    let stem = text.to_str()?.splitn(3, ':').nth(2)?.to_owned();
+    let own = format!("{stem}-{}.oomph", process.pid);
+    let path = if Path::new(&own).exists() { own } else { format!("{stem}.oomph") };
+    Some(format!("its recording can be read while it runs: oomph explain {path}"))
+}
+
+/// What is put where the process finds it. Gone when this is: what the process has not begun to run by then, it never runs.
+struct Folder(tempfile::TempDir, File);
+
+impl Folder {
+    fn make(process: &Process, task: &[u8]) -> Result<Folder, RecordError> {
+        let folder = folder::folder()?;
+        let path = folder.path();
+        let write = |error| StageError::write(path, error);
+        RAM.write(path).map_err(write)?;
+        for file in [SCRIPT, BESIDE_IT] {
+            package::write_file(path, file).map_err(StageError::from)?;
+        }
+        std::fs::write(path.join("task"), task).map_err(write)?;
+        let held = File::create(path.join("command")).map_err(write)?;
+        flock(&held, FlockOperation::LockExclusive).map_err(io::Error::from)?;
+        if !process.sees(path)? {
+            return Err(AttachError::OtherFiles(process.pid).into());
+        }
+        let (user, group) = process.owner;
+        if user != rustix::process::geteuid().as_raw() {
+            // The files can be read by everybody who comes into the folder.
+            chown(path, Some(user), Some(group)).map_err(write)?;
+        }
+        Ok(Folder(folder, held))
+    }
+
+    fn script(&self) -> PathBuf {
+        let name = Path::new(SCRIPT).file_name().unwrap_or_default();
+        self.0.path().join(name)
+    }
+
+    /// What the process has said last.
+    fn answer(&self) -> Option<String> {
+        // Another user's process writes it, and could write anything.
+        const LONGEST: u64 = 4096;
+        let options = OpenOptions::new().read(true).custom_flags(FLAGS).open(self.0.path().join("answer"));
+        let mut text = Vec::new();
+        io::Read::read_to_end(&mut io::Read::take(options.ok()?, LONGEST), &mut text).ok()?;
+        Some(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    /// The recording is to end.
+    fn let_go(&self) -> io::Result<()> {
+        Ok(flock(&self.1, FlockOperation::Unlock)?)
+    }
+}
+
+/// Neither through a link, nor waiting for who writes a pipe.
+const FLAGS: i32 = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).bits().cast_signed();
